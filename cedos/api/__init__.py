@@ -1,0 +1,1 @@
+"""The control socket: what a daemon answers, and how commands ask."""

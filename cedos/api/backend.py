@@ -1,0 +1,40 @@
+"""What the daemon must be able to answer for the control socket."""
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from cedos.api.hints import Hint, HintAccepted
+from cedos.api.messages import DecisionMessage, FlowMessage, NetworkMessage, StatusMessage
+
+
+class Backend(Protocol):
+    """The daemon, as the control socket sees it. A CedosError is passed on to the asker."""
+
+    async def status(self) -> StatusMessage:
+        """Everything at a glance."""
+
+    async def networks(self) -> list[NetworkMessage]:
+        """All networks with their indicators."""
+
+    async def flows(self) -> list[FlowMessage]:
+        """All living flows."""
+
+    async def explain(self, flow: str | None) -> DecisionMessage:
+        """The latest decision about a flow.
+
+        Args:
+            flow: a decision's number, or what `messages.flow_matches` understands; None: the
+                latest decision of all.
+
+        Raises:
+            cedos.errors.NotFoundError: no decision about such a flow is known.
+        """
+
+    async def hint(self, hint: Hint) -> HintAccepted:
+        """Takes a hint into account for coming transfers."""
+
+    async def unhint(self, number: int) -> None:
+        """Forgets a hint; raises NotFoundError where there is none of this number."""
+
+    def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
+        """All decisions from now on (`api.broadcast.Broadcast.subscribe`)."""

@@ -1,0 +1,154 @@
+"""Asks a running daemon; for commands, so it is quick to load and waits for nothing but the answer."""
+
+import http.client
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from cedos import errors
+from cedos.api.hints import Hint, HintAccepted
+from cedos.api.messages import (
+    DecisionMessage,
+    ErrorMessage,
+    FlowMessage,
+    NetworkMessage,
+    StatusMessage,
+)
+from cedos.errors import CedosError, DaemonUnreachableError, PrivilegeError
+
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+T = TypeVar("T")
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class ControlClient:
+    """Asks the daemon behind the control socket at `path`, one connection per question.
+
+    Every method raises the CedosError that the daemon raised, DaemonUnreachableError where none
+    answers within `timeout_s`, and PrivilegeError where the socket may not be opened.
+    """
+
+    def __init__(self, path: Path, timeout_s: float = 5.0) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+
+    def status(self) -> StatusMessage:
+        """Everything at a glance."""
+        return self._ask("GET", "/v1/status", StatusMessage)
+
+    def networks(self) -> list[NetworkMessage]:
+        """All networks with their indicators."""
+        return self._ask("GET", "/v1/networks", list[NetworkMessage])
+
+    def flows(self) -> list[FlowMessage]:
+        """All living flows."""
+        return self._ask("GET", "/v1/flows", list[FlowMessage])
+
+    def explain(self, flow: str | None = None) -> DecisionMessage:
+        """The latest decision about a flow, or of all; see `Backend.explain`."""
+        query = f"?flow={quote(flow, safe='')}" if flow else ""
+        return self._ask("GET", f"/v1/explain{query}", DecisionMessage)
+
+    def hint(self, hint: Hint) -> HintAccepted:
+        """Says something about coming transfers."""
+        return self._ask("POST", "/v1/hints", HintAccepted, msgspec.json.encode(hint))
+
+    def unhint(self, number: int) -> None:
+        """Takes a hint back."""
+        self._exchange("DELETE", f"/v1/hints/{number}", None)
+
+    def decisions(self) -> Iterator[DecisionMessage]:
+        """All decisions from now on, until the daemon ends; waits for each without a time limit."""
+        connection, answer = self._request("GET", "/v1/decisions", None)
+        try:
+            if connection.sock is not None:
+                connection.sock.settimeout(None)
+            while line := answer.readline(MAX_ANSWER_BYTES):
+                if line.startswith(b"data: "):
+                    yield self._decoded(line[6:], DecisionMessage)
+        except (OSError, http.client.HTTPException):
+            return  # the daemon ended in the middle of an event
+        finally:
+            answer.close()
+            connection.close()
+
+    def _ask(self, method: str, target: str, kind: type[T], body: bytes | None = None) -> T:
+        return self._decoded(self._exchange(method, target, body), kind)
+
+    def _exchange(self, method: str, target: str, body: bytes | None) -> bytes:
+        connection, answer = self._request(method, target, body)
+        try:
+            return answer.read(MAX_ANSWER_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(str(error) or type(error).__name__) from error
+        finally:
+            answer.close()
+            connection.close()
+
+    def _request(
+        self, method: str, target: str, body: bytes | None
+    ) -> tuple[_Connection, http.client.HTTPResponse]:
+        connection = _Connection(self._path, self._timeout_s)
+        try:
+            connection.request(method, target, body)
+            answer = connection.getresponse()
+        except BaseException as error:
+            connection.close()
+            match error:
+                case FileNotFoundError() | ConnectionRefusedError():
+                    raise self._unreachable("") from error
+                case PermissionError():
+                    raise PrivilegeError(
+                        f"you may not open {self._path}; run as root, or join the group it belongs to"
+                    ) from error
+                case TimeoutError():
+                    raise self._unreachable(f"no answer for {self._timeout_s:g} s") from error
+                case OSError() | http.client.HTTPException():
+                    raise self._unreachable(str(error)) from error
+            raise
+        if answer.status >= 400:
+            try:
+                raise self._refusal(answer)
+            finally:
+                answer.close()
+                connection.close()
+        return connection, answer
+
+    def _refusal(self, answer: http.client.HTTPResponse) -> CedosError:
+        try:
+            message = msgspec.json.decode(answer.read(MAX_ANSWER_BYTES), type=ErrorMessage)
+        except (msgspec.MsgspecError, OSError, http.client.HTTPException):
+            return CedosError(f"{self._path}: the daemon refused this ({answer.status})")
+        kind = getattr(errors, message.kind, None)
+        if isinstance(kind, type) and issubclass(kind, CedosError):
+            return kind(message.error)
+        return CedosError(message.error)
+
+    def _decoded(self, content: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.MsgspecError as error:
+            raise CedosError(
+                f"{self._path}: an answer of another version of cedos ({error}); restart the daemon"
+            ) from error
+
+    def _unreachable(self, why: str) -> DaemonUnreachableError:
+        reason = f" ({why})" if why else ""
+        return DaemonUnreachableError(
+            f"no daemon answers on {self._path}{reason}; start one with `cedos up`"
+            " or `systemctl start cedos`"
+        )

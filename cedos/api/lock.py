@@ -1,0 +1,132 @@
+"""One daemon per runtime directory and one steering daemon per network namespace.
+
+Two daemons that steer one namespace would undo each other's work. The pid file in the runtime
+directory is locked by `flock`; beside it a listening unix socket with an abstract name is held,
+because such names belong to the network namespace itself: a second daemon there is refused even if
+its directories differ, while daemons of other namespaces (phones in the testbed, containers) do not
+see it. The kernel frees both when the process dies, however it dies.
+"""
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from cedos.errors import AlreadyRunningError, HostError, PrivilegeError
+from cedos.privileges import held
+
+_NAME: Final = "\0cedos-steers-this-network-namespace"
+_log = structlog.get_logger(__name__)
+
+
+@contextmanager
+def only_daemon(pid_file: Path, *, steers: bool = True) -> Iterator[None]:
+    """Holds the locks for as long as the block lasts.
+
+    Args:
+        pid_file: `Directories.pid_file`; it stays there, empty, for the next daemon.
+        steers: whether this one changes the namespace; a dry run does not.
+
+    Raises:
+        AlreadyRunningError: another daemon lives; names its process id.
+        PrivilegeError: the runtime directory may not be written.
+        HostError: the pid file cannot be opened for another reason.
+    """
+    descriptor = _locked_file(pid_file)
+    try:
+        with _namespace_name() if steers else socket.socket(socket.AF_UNIX):
+            yield
+    finally:
+        # Unlinking would let a third daemon lock a new file while a second one waits for this.
+        os.ftruncate(descriptor, 0)
+        os.close(descriptor)
+
+
+def running_pid(pid_file: Path) -> int | None:
+    """The process id of the living daemon that holds `pid_file`, None where there is none."""
+    try:
+        with pid_file.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _read_pid(pid_file)
+    except OSError:
+        pass
+    return None
+
+
+def _locked_file(pid_file: Path) -> int:
+    try:
+        pid_file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        descriptor = os.open(pid_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except PermissionError as error:
+        raise PrivilegeError(
+            f"{pid_file}: {error.strerror}; run as root, by the systemd unit,"
+            " or with CEDOS_RUNTIME_DIR set to a folder of your own"
+        ) from error
+    except OSError as error:
+        raise HostError(f"{pid_file}: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise _already(_read_pid(pid_file), f"it holds {pid_file}") from None
+    except OSError as error:
+        os.close(descriptor)
+        raise HostError(f"{pid_file}: {error.strerror}") from error
+    return descriptor
+
+
+def _namespace_name() -> socket.socket:
+    holding = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        holding.bind(_NAME)
+        holding.listen(1)
+    except OSError:
+        holding.close()
+        pid = _holder()
+        if pid is not None and not _can_steer(pid):
+            # Anybody may take the name; only who can steer could be a daemon.
+            _log.warning("a process without privileges holds the daemon's name", pid=pid)
+            return socket.socket(socket.AF_UNIX)
+        raise _already(pid, "it steers this network namespace") from None
+    return holding
+
+
+def _holder() -> int | None:
+    """The process that listens on the name; None where the kernel does not show it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)
+        with suppress(OSError):
+            asking.connect(_NAME)
+            credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            pid: int = struct.unpack("3i", credentials)[0]
+            return pid or None
+    return None
+
+
+def _can_steer(pid: int) -> bool:
+    try:
+        return "CAP_NET_ADMIN" in held(pid)
+    except ProcessLookupError:
+        return True
+
+
+def _read_pid(pid_file: Path) -> int | None:
+    try:
+        return int(pid_file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _already(pid: int | None, how: str) -> AlreadyRunningError:
+    who = f"a daemon (process {pid})" if pid else "a daemon"
+    return AlreadyRunningError(f"{who} runs already: {how}; see `cedos status`, or stop it first")

@@ -1,0 +1,261 @@
+"""What goes over the control socket, as JSON: ages instead of clock readings, addresses as text.
+
+`None` means not known; times and sizes are in SI units as everywhere.
+"""
+
+from math import isfinite
+
+import msgspec
+
+from cedos.model import (
+    Context,
+    Decision,
+    Direction,
+    Evaluation,
+    FlowKey,
+    Indicator,
+    Label,
+    Network,
+    NetworkKind,
+    SizeEstimate,
+    Strategy,
+    Transfer,
+)
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """Anything that is sent; receivers ignore fields that they do not know."""
+
+
+class IndicatorMessage(Message, frozen=True, kw_only=True):
+    """One measured property and how old it is."""
+
+    value: float | None
+    age_s: float
+    active: bool = False
+    synthetic: bool = False
+
+    @classmethod
+    def of(cls, indicator: Indicator, now_s: float) -> "IndicatorMessage":
+        """The message of an indicator at the monotonic instant `now_s`."""
+        return cls(
+            value=_finite(indicator.value),
+            age_s=max(0.0, now_s - indicator.measured_at_s),
+            active=indicator.active,
+            synthetic=indicator.synthetic,
+        )
+
+
+Indicators = dict[str, IndicatorMessage]
+
+
+class NetworkMessage(Message, frozen=True, kw_only=True):
+    """A network with what is known about it now."""
+
+    name: str
+    interface: str
+    kind: NetworkKind
+    metered: bool
+    up: bool
+    addresses: list[str] = []
+    gateways: list[str] = []
+    resolvers: list[str] = []
+    indicators: Indicators = {}
+
+    @classmethod
+    def of(cls, network: Network, context: Context | None, now_s: float) -> "NetworkMessage":
+        """The message of a network with its part of the context."""
+        known = context.networks.get(network.name, {}) if context else {}
+        return cls(
+            name=network.name,
+            interface=network.interface,
+            kind=network.kind,
+            metered=network.metered,
+            up=network.up,
+            addresses=[str(address) for address in network.addresses],
+            gateways=[str(address) for address in network.gateways],
+            resolvers=[str(address) for address in network.resolvers],
+            indicators={name: IndicatorMessage.of(one, now_s) for name, one in known.items()},
+        )
+
+
+class DefaultMessage(Message, frozen=True, kw_only=True):
+    """Where new connections go, and why; `network` None: cedos leaves the choice to the host."""
+
+    network: str | None
+    reason: str
+    age_s: float | None = None
+    decision: int | None = None
+
+
+class SubflowMessage(Message, frozen=True, kw_only=True):
+    """One path of a living connection."""
+
+    flow: str
+    network: str | None
+    backup: bool = False
+    rtt_s: float | None = None
+    delivery_rate_bps: float | None = None
+
+
+class FlowMessage(Message, frozen=True, kw_only=True):
+    """A living flow; `token` identifies an MPTCP connection, None for all others.
+
+    `flow` is the first (or only) path's 4-tuple as `flow_text` writes it.
+    """
+
+    flow: str
+    strategy: Strategy | None
+    subflows: list[SubflowMessage]
+    token: int | None = None
+    server_name: str | None = None
+    age_s: float | None = None
+    bytes_down: int | None = None
+    bytes_up: int | None = None
+    size: SizeEstimate | None = None
+    decision: int | None = None
+
+
+class StatusMessage(Message, frozen=True, kw_only=True):
+    """All that a person wants to see at a glance.
+
+    `problems` are sentences about what is degraded or in the way.
+    """
+
+    version: str
+    pid: int
+    uptime_s: float
+    dry_run: bool
+    objective: str
+    networks: list[NetworkMessage]
+    default: DefaultMessage
+    flows: list[FlowMessage]
+    problems: list[str]
+    decisions: int = 0
+    config_file: str | None = None
+
+
+class TransferMessage(Message, frozen=True, kw_only=True):
+    """What a decision was about."""
+
+    size: SizeEstimate
+    direction: Direction
+    label: Label
+    deadline_s: float | None
+    flow: str | None
+    server_name: str | None
+
+    @classmethod
+    def of(cls, transfer: Transfer) -> "TransferMessage":
+        """The message of a transfer."""
+        return cls(
+            size=transfer.size,
+            direction=transfer.direction,
+            label=transfer.label,
+            deadline_s=transfer.deadline_s,
+            flow=flow_text(transfer.flow) if transfer.flow else None,
+            server_name=transfer.server_name,
+        )
+
+
+class EvaluationMessage(Message, frozen=True, kw_only=True):
+    """What a strategy was expected to cost; None where that is without bound."""
+
+    strategy: Strategy
+    time_s: float | None
+    time_low_s: float | None
+    time_high_s: float | None
+    energy_j: float | None
+    metered_bytes: float | None
+    cost: float | None
+
+    @classmethod
+    def of(cls, evaluation: Evaluation) -> "EvaluationMessage":
+        """The message of an evaluation."""
+        return cls(
+            strategy=evaluation.strategy,
+            time_s=_finite(evaluation.time_s),
+            time_low_s=_finite(evaluation.time_low_s),
+            time_high_s=_finite(evaluation.time_high_s),
+            energy_j=_finite(evaluation.energy_j),
+            metered_bytes=_finite(evaluation.metered_bytes),
+            cost=_finite(evaluation.cost),
+        )
+
+
+class DecisionMessage(Message, frozen=True, kw_only=True):
+    """One decision; `context` is by network and indicator, with ages at the time of the decision."""
+
+    number: int
+    made_unix_s: float
+    transfer: TransferMessage
+    context: dict[str, Indicators]
+    evaluations: list[EvaluationMessage]
+    choice: Strategy
+    objective: str
+    reason: str
+
+    @classmethod
+    def of(cls, decision: Decision) -> "DecisionMessage":
+        """The message of a decision."""
+        at_s = decision.context.at_s
+        return cls(
+            number=decision.number,
+            made_unix_s=decision.made_unix_s,
+            transfer=TransferMessage.of(decision.transfer),
+            context={
+                network: {name: IndicatorMessage.of(one, at_s) for name, one in known.items()}
+                for network, known in decision.context.networks.items()
+            },
+            evaluations=[EvaluationMessage.of(one) for one in decision.evaluations],
+            choice=decision.choice,
+            objective=decision.objective,
+            reason=decision.reason,
+        )
+
+
+class ErrorMessage(Message, frozen=True, kw_only=True):
+    """Why a request was refused; `kind` is the name of the error's class in `cedos.errors`."""
+
+    error: str
+    kind: str
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if isfinite(value) else None
+
+
+def flow_text(key: FlowKey) -> str:
+    """A 4-tuple for people: `tcp 192.168.43.2:5000 > [2001:db8::1]:443`."""
+
+    def end(address: object, port: int) -> str:
+        text = str(address)
+        return f"[{text}]:{port}" if ":" in text else f"{text}:{port}"
+
+    local, remote = end(key.local, key.local_port), end(key.remote, key.remote_port)
+    return f"{key.protocol} {local} > {remote}"
+
+
+def flow_matches(wanted: str, key: FlowKey, server_name: str | None = None) -> bool:
+    """Whether a person who wrote `wanted` means this flow.
+
+    Understood are a whole 4-tuple as `flow_text` writes it (with or without the protocol), one end
+    of it, an address, a local port, or a server's name or the end of it (`example.org` for
+    `www.example.org`).
+    """
+    wanted = wanted.strip().lower()
+    text = flow_text(key).lower()
+    local, _, remote = text.partition(" ")[2].partition(" > ")
+    named = server_name is not None and (
+        wanted == server_name.lower() or server_name.lower().endswith(f".{wanted}")
+    )
+    return named or wanted in {
+        text,
+        f"{local} > {remote}",
+        local,
+        remote,
+        str(key.local).lower(),
+        str(key.remote).lower(),
+        str(key.local_port),
+    }

@@ -1,0 +1,226 @@
+"""The control socket's server: JSON over HTTP on a unix socket, decisions as server-sent events.
+
+Whoever may open the socket may ask and hint: its mode is 0660, and the group is the daemon's.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import msgspec
+import structlog
+from aiohttp import web
+
+from cedos.api.backend import Backend
+from cedos.api.hints import parse_hint
+from cedos.api.messages import ErrorMessage
+from cedos.errors import (
+    AlreadyRunningError,
+    CedosError,
+    ConfigError,
+    HostError,
+    NotFoundError,
+    PrivilegeError,
+)
+
+MODE: Final = 0o660
+MAX_BODY_BYTES: Final = 65_536
+MAX_LISTENERS: Final = 32
+_KEEP_ALIVE_S: Final = 15.0
+_STATUS: Final[dict[type[CedosError], int]] = {ConfigError: 400, NotFoundError: 404}
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_log = structlog.get_logger(__name__)
+
+
+class ControlServer:
+    """Serves a backend on a unix socket for as long as the `async with` block lasts."""
+
+    def __init__(self, backend: Backend, path: Path) -> None:
+        self._backend = backend
+        self._path = path
+        self._listeners: set[asyncio.Task[None]] = set()
+        self._runner: web.AppRunner | None = None
+        self._inode: tuple[int, int] | None = None
+
+    async def __aenter__(self) -> "ControlServer":
+        """Begins to listen.
+
+        Raises:
+            AlreadyRunningError: a living daemon answers on this socket.
+            PrivilegeError: the socket's folder may not be written.
+            HostError: the socket cannot be made for another reason.
+        """
+        listening = _listening_socket(self._path)
+        status = self._path.stat()
+        self._inode = (status.st_dev, status.st_ino)
+        self._runner = web.AppRunner(
+            self._application(), access_log=None, shutdown_timeout=1.0, handle_signals=False
+        )
+        try:
+            await self._runner.setup()
+            await web.SockSite(self._runner, listening, backlog=64).start()
+        except BaseException:
+            listening.close()
+            await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stops listening, ends all streams and removes the socket."""
+        # First the name, so that nobody new comes; another daemon's socket is left alone.
+        with suppress(OSError):
+            status = self._path.stat()
+            if (status.st_dev, status.st_ino) == self._inode:
+                self._path.unlink()
+        for listener in self._listeners:
+            listener.cancel()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def _application(self) -> web.Application:
+        application = web.Application(middlewares=[_errors_as_json], client_max_size=MAX_BODY_BYTES)
+        application.router.add_get("/v1/status", self._status)
+        application.router.add_get("/v1/networks", self._networks)
+        application.router.add_get("/v1/flows", self._flows)
+        application.router.add_get("/v1/explain", self._explain)
+        application.router.add_get("/v1/decisions", self._decisions)
+        application.router.add_post("/v1/hints", self._hint)
+        application.router.add_delete(r"/v1/hints/{number:\d{1,18}}", self._unhint)
+        return application
+
+    async def _status(self, request: web.Request) -> web.Response:
+        return _json(await self._backend.status())
+
+    async def _networks(self, request: web.Request) -> web.Response:
+        return _json(await self._backend.networks())
+
+    async def _flows(self, request: web.Request) -> web.Response:
+        return _json(await self._backend.flows())
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        return _json(await self._backend.explain(request.query.get("flow") or None))
+
+    async def _hint(self, request: web.Request) -> web.Response:
+        return _json(await self._backend.hint(parse_hint(await request.read())), status=201)
+
+    async def _unhint(self, request: web.Request) -> web.Response:
+        await self._backend.unhint(int(request.match_info["number"]))
+        return web.Response(status=204)
+
+    async def _decisions(self, request: web.Request) -> web.StreamResponse:
+        if len(self._listeners) >= MAX_LISTENERS:
+            raise HostError(f"{MAX_LISTENERS} programs listen to decisions already")
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+        )
+        # A task of its own, so that the end of the server ends it without ending aiohttp's.
+        listener = asyncio.create_task(self._stream(request, response))
+        self._listeners.add(listener)
+        try:
+            await asyncio.wait([listener])
+        finally:
+            listener.cancel()
+            self._listeners.discard(listener)
+        if not listener.cancelled() and (error := listener.exception()):
+            raise error
+        return response
+
+    async def _stream(self, request: web.Request, response: web.StreamResponse) -> None:
+        async with aclosing(self._backend.decisions()) as decisions:
+            upcoming = asyncio.ensure_future(anext(decisions, None))
+            try:
+                # The subscription begins before the asker hears that it has.
+                await asyncio.sleep(0)
+                await response.prepare(request)
+                while True:
+                    done, _ = await asyncio.wait([upcoming], timeout=_KEEP_ALIVE_S)
+                    if not done:
+                        # Otherwise an asker who left would never be noticed.
+                        await response.write(b":\n\n")
+                        continue
+                    if (decision := upcoming.result()) is None:
+                        return
+                    body = msgspec.json.encode(decision)
+                    await response.write(b"event: decision\ndata: " + body + b"\n\n")
+                    upcoming = asyncio.ensure_future(anext(decisions, None))
+            except ConnectionError:
+                return  # the asker left
+            finally:
+                upcoming.cancel()
+                await asyncio.wait([upcoming])
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except CedosError as error:
+        return _error(str(error), type(error).__name__, _STATUS.get(type(error), 503))
+    except web.HTTPRequestEntityTooLarge:
+        return _error(f"a request may have {MAX_BODY_BYTES} bytes at most", "ConfigError", 413)
+    except web.HTTPException as error:
+        message = f"{request.method} {request.path}: {error.reason}"
+        return _error(message, "NotFoundError", error.status)
+    except Exception:
+        _log.exception("control request failed", path=request.path)
+        return _error("the daemon failed at this; its log says why", "CedosError", 500)
+
+
+def _json(message: object, status: int = 200) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(message), status=status, content_type="application/json"
+    )
+
+
+def _error(message: str, kind: str, status: int) -> web.Response:
+    return _json(ErrorMessage(error=message, kind=kind), status)
+
+
+def _listening_socket(path: Path) -> socket.socket:
+    """A socket bound to `path`; one that a dead daemon left there is replaced."""
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _remove_stale(path)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listening.bind(str(path))
+            # Nobody can connect before `listen`, so the mode is right before it matters.
+            path.chmod(MODE)
+        except BaseException:
+            listening.close()
+            raise
+    except PermissionError as error:
+        raise PrivilegeError(
+            f"{path}: {error.strerror}; run as root, by the systemd unit,"
+            " or with CEDOS_RUNTIME_DIR set to a folder of your own"
+        ) from error
+    except OSError as error:
+        raise HostError(f"{path}: {error.strerror or error}") from error
+    return listening
+
+
+def _remove_stale(path: Path) -> None:
+    if not path.exists():
+        return
+    if not path.is_socket():
+        raise HostError(f"{path} is in the way: not a socket; remove it")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+        except TimeoutError:
+            raise AlreadyRunningError(f"a daemon holds {path} but is too busy to answer") from None
+        else:
+            raise AlreadyRunningError(f"a daemon answers on {path} already; see `cedos status`")

@@ -1,0 +1,65 @@
+"""The command `cedos`: one file in `cedos/commands` is one command, imported only when it is used."""
+
+import importlib
+from typing import Any, Final
+
+import click
+
+from cedos.errors import CedosError
+
+COMMANDS: Final = {
+    "up": "Decide and steer, in the foreground.",
+    "status": "Show networks, the default, living flows and problems.",
+    "explain": "Say why a flow goes where it goes.",
+    "top": "Watch the status as it changes.",
+    "exec": "Run a program with hints about its transfers.",
+    "doctor": "Say what this host can and cannot do.",
+    "restore": "Undo what a dead daemon left behind.",
+    "example": "Print the configuration or the systemd unit to start from.",
+}
+
+
+class LazyGroup(click.Group):
+    """Lists its commands without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All commands there are."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports the one command that is used."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"cedos.commands.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands with what they are for."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs a command; what a user can act on ends as a line and an exit status."""
+        try:
+            return super().invoke(ctx)
+        except CedosError as error:
+            for line in str(error).splitlines():
+                click.echo(f"cedos: {line}", err=True)
+            ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            ctx.exit(130)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="cedos", prog_name="cedos")
+def main() -> None:
+    """Decides for every transfer which network to use: Wi-Fi, cellular, both, or not now.
+
+    `cedos up` runs the daemon (usually systemd does), the other commands ask it. `cedos COMMAND
+    --help` tells everything about a command, with examples, exit status and files.
+    """
+
+
+if __name__ == "__main__":
+    main()

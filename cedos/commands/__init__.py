@@ -1,0 +1,1 @@
+"""The commands of `cedos`; each module's `command` is one."""

@@ -1,0 +1,70 @@
+"""`cedos doctor`: what this host can and cannot do."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import click
+
+from cedos import doctor
+from cedos.commands import render
+from cedos.commands.manual import CONFIG, STATE, Manual, json_option
+from cedos.config import directories, load
+from cedos.doctor import Finding, State
+from cedos.errors import HostError
+
+_COLOURS = {State.OK: "green", State.LIMITED: "yellow", State.MISSING: "red"}
+
+
+@click.command(
+    cls=Manual,
+    examples=[
+        ("sudo cedos doctor", "Everything there is to know about this host."),
+        ("cedos doctor --json | jq '.findings[] | select(.state != \"ok\")'", "What is not well."),
+    ],
+    exits={
+        0: "The daemon can run here, perhaps with limits.",
+        2: "",
+        4: "The daemon cannot run here; the last line says why.",
+    },
+    files=[CONFIG, STATE],
+)
+@click.option(
+    "-c",
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="The configuration that the daemon would use.",
+)
+@json_option
+def command(config_file: Path | None, as_json: bool) -> None:
+    """Says what this host can and cannot do.
+
+    Each line is ok, limited or missing; what is not ok comes with what is lost by it and how to
+    get it. It looks only and changes nothing. It works for any user; what only root may see, and
+    what this user could not do as the daemon, is told as limited.
+    """
+    config = load(config_file)
+    findings = asyncio.run(doctor.examine(config, directories()))
+    if as_json:
+        render.print_json({"can_run": doctor.can_run(findings), "findings": findings})
+    else:
+        width = max(len(finding.topic) for finding in findings)
+        for finding in findings:
+            click.echo(_line(finding, width, coloured=sys.stdout.isatty()))
+    fatal = [finding.topic for finding in findings if finding.fatal]
+    if fatal:
+        raise HostError(f"the daemon cannot run here: {', '.join(fatal)}")
+
+
+def _line(finding: Finding, width: int, *, coloured: bool) -> str:
+    state = finding.state.ljust(7)
+    if coloured:
+        state = click.style(state, fg=_COLOURS[finding.state])
+    lines = [f"{state}  {finding.topic.ljust(width)}  {finding.found}"]
+    margin = " " * (11 + width)
+    if finding.lost:
+        lines.append(f"{margin}lost: {finding.lost}")
+    if finding.remedy:
+        lines.append(f"{margin}how:  {finding.remedy}")
+    return "\n".join(lines)

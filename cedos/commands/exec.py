@@ -1,0 +1,151 @@
+"""`cedos exec`: a program with hints about its transfers."""
+
+import os
+import pwd
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from cedos import marked
+from cedos.api.client import ControlClient
+from cedos.api.hints import Hint
+from cedos.commands.manual import SOCKET, Manual
+from cedos.config import directories
+from cedos.errors import CedosError, HostError
+from cedos.marked import User
+from cedos.model import Bulk, Direction, Urgency
+
+T = TypeVar("T", Urgency, Bulk)
+_FACTORS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes: `3000`, `10MB`, `1.5 GB`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The bytes."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]?)B?", value)
+        size = int(float(match[1]) * _FACTORS[match[2]]) if match else 0
+        if not 1 <= size <= 10**15:
+            self.fail(f"{value!r} is not a size such as 3000, 20kB or 1.5GB", param, ctx)
+        return size
+
+
+class Duration(click.ParamType[float]):
+    """Seconds: `4`, `500ms`, `2min`."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The seconds."""
+        if isinstance(value, float):
+            return value
+        factors = {"": 1.0, "s": 1.0, "ms": 0.001, "min": 60.0, "h": 3600.0}
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ms|s|min|h)?", value)
+        seconds = float(match[1]) * factors[match[2] or ""] if match else 0.0
+        if not 0 < seconds <= 1e9:
+            self.fail(f"{value!r} is not a duration such as 4, 500ms or 2min", param, ctx)
+        return seconds
+
+
+@click.command(
+    cls=Manual,
+    context_settings={"allow_interspersed_args": False},
+    examples=[
+        (
+            "sudo cedos exec --label background --size 2GB -- curl -O https://example.org/image.iso",
+            "A large download that nobody waits for.",
+        ),
+        (
+            "sudo cedos exec --size 40kB --deadline 2 -- ./fetch-timetable",
+            "A small one that is of no use after two seconds.",
+        ),
+    ],
+    exits={
+        0: "The command's own exit status, whatever it is; 128 and more: it was killed.",
+        **dict.fromkeys((2, 3, 4, 6), ""),
+        126: "The command cannot be started.",
+        127: "The command was not found.",
+    },
+    files=[SOCKET],
+)
+@click.option(
+    "-l",
+    "--label",
+    "labels",
+    multiple=True,
+    type=click.Choice([item.value for item in (*Urgency, *Bulk)]),
+    help="Does a person wait for it, is it large; may be given twice. Without: foreground, and "
+    "small unless the size says otherwise.",
+)
+@click.option("-s", "--size", type=Size(), help="Bytes of each transfer: 3000, 20kB, 1.5GB.")
+@click.option("-u", "--up", is_flag=True, help="The size is sent, not received.")
+@click.option("-d", "--deadline", type=Duration(), help="Wanted within: 4, 500ms, 2min.")
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
+def command(
+    labels: tuple[str, ...],
+    size: int | None,
+    up: bool,
+    deadline: float | None,
+    program: tuple[str, ...],
+) -> None:
+    """Runs a program whose connections the daemon treats by what you say of them.
+
+    The program need not know about it: while it runs, and for all its children, what connects is
+    marked, and the daemon sends what is marked over the network that suits the hints. TCP, MPTCP
+    and UDP are; loopback, local networks and VPNs stay as they are.
+
+    Marking needs root, so use sudo: the program itself then runs as the user who called sudo.
+    """
+    hint = Hint(
+        program=Path(program[0]).name[:255],
+        size_bytes=size,
+        direction=Direction.UP if up else Direction.DOWN,
+        urgency=_the_one(labels, Urgency),
+        bulk=_the_one(labels, Bulk),
+        deadline_s=deadline,
+    )
+    client = ControlClient(directories().socket)
+    accepted = client.hint(hint)
+    try:
+        if accepted.mark is None:
+            raise HostError("this daemon cannot steer by mark")
+        with marked.marked_cgroup(accepted.mark) as cgroup:
+            status = marked.run_inside(cgroup, program, _caller())
+    finally:
+        # The daemon may have ended meanwhile, and its hints with it.
+        with suppress(CedosError):
+            client.unhint(accepted.number)
+    if status in {126, 127}:
+        what = "was not found" if status == 127 else "cannot be started"
+        click.echo(f"cedos: {program[0]} {what}", err=True)
+    click.get_current_context().exit(status)
+
+
+def _the_one(labels: tuple[str, ...], kind: type[T]) -> T | None:
+    found = {kind(label) for label in labels if label in list(kind)}
+    if len(found) > 1:
+        raise click.UsageError(f"--label: {' and '.join(sorted(found))} exclude each other")
+    return found.pop() if found else None
+
+
+def _caller() -> User | None:
+    """Who called sudo; None: the program runs as whoever runs this."""
+    uid = os.environ.get("SUDO_UID", "")
+    if os.geteuid() != 0 or not uid.isdecimal() or uid == "0":
+        return None
+    try:
+        entry = pwd.getpwuid(int(uid))
+    except KeyError as error:
+        raise HostError(f"SUDO_UID names user {uid}, whom this host does not know") from error
+    groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
+    return User(entry.pw_uid, entry.pw_gid, groups)

@@ -1,0 +1,103 @@
+"""`cedos explain`: a decision in plain words."""
+
+import time
+from collections.abc import Iterator
+
+import click
+
+from cedos.api.client import ControlClient
+from cedos.api.messages import DecisionMessage, EvaluationMessage, TransferMessage
+from cedos.commands import render
+from cedos.commands.manual import SOCKET, Manual, json_option
+from cedos.config import directories
+from cedos.model import Direction, Strategy
+
+
+@click.command(
+    cls=Manual,
+    examples=[
+        ("cedos explain", "The latest decision of all."),
+        ("cedos explain example.org", "The latest about a server, by its name."),
+        ("cedos explain 198.51.100.1:443", "The latest about a remote address and port."),
+        ("cedos explain 17", "The decision of this number."),
+    ],
+    exits={0: "", 1: "No decision about such a flow is known.", **dict.fromkeys((2, 3, 6), "")},
+    files=[SOCKET],
+)
+@click.argument("flow", required=False)
+@json_option
+def command(flow: str | None, as_json: bool) -> None:
+    """Says why a flow goes where it goes.
+
+    FLOW is a server's name (or the end of it), an address, an address with its port, a local port,
+    a whole flow as `cedos status` shows it, or the number of a decision; without it, the latest
+    decision is explained.
+
+    Shown are what was known of the transfer, what each strategy was expected to cost (time with
+    its 90 % interval, energy, metered bytes, and all in the one currency of the objective), which
+    one was chosen and why, and the measurements it rests on, with their ages at that moment.
+    """
+    decision = ControlClient(directories().socket).explain(flow)
+    if as_json:
+        render.print_json(decision)
+    else:
+        click.echo("\n".join(lines(decision, time.time())))
+
+
+def lines(decision: DecisionMessage, now_unix_s: float) -> Iterator[str]:
+    """The decision for people, line by line."""
+    made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(decision.made_unix_s))
+    ago = render.duration(max(0.0, now_unix_s - decision.made_unix_s))
+    yield f"Decision {decision.number}, {ago} ago ({made}): {render.strategy(decision.choice)}"
+    yield f"  Why: {decision.reason}"
+    yield ""
+    yield from _transfer(decision.transfer)
+    yield ""
+    yield f"  Expected, by the objective {decision.objective}"
+    header = ("  STRATEGY", "TIME", "90 % BETWEEN", "ENERGY", "METERED", "COST")
+    ranked = sorted(
+        decision.evaluations,
+        key=lambda one: (one.strategy != decision.choice, one.cost is None, one.cost or 0.0),
+    )
+    yield from render.table(header, (_row(one, decision.choice) for one in ranked), indent="  ")
+    yield ""
+    yield "  Known at that moment"
+    rows = [
+        (
+            network,
+            name,
+            render.indicator(name, one.value),
+            f"{render.duration(one.age_s)} old",
+            ", ".join(
+                word
+                for word, there in (("probed", one.active), ("synthetic", one.synthetic))
+                if there
+            ),
+        )
+        for network, known in sorted(decision.context.items())
+        for name, one in sorted(known.items())
+    ]
+    yield from render.table(("NETWORK", "INDICATOR", "VALUE", "AGE", ""), rows, indent="  ")
+
+
+def _transfer(transfer: TransferMessage) -> Iterator[str]:
+    what = "Download" if transfer.direction is Direction.DOWN else "Upload"
+    label = f"{transfer.label.urgency} and {transfer.label.bulk}"
+    yield f"  {what} of {render.estimate(transfer.size)}; {label}"
+    if transfer.deadline_s is not None:
+        yield f"  Wanted within {render.duration(transfer.deadline_s)}"
+    if transfer.server_name:
+        yield f"  Server {transfer.server_name}"
+    if transfer.flow:
+        yield f"  Flow {transfer.flow}"
+
+
+def _row(one: EvaluationMessage, choice: Strategy) -> tuple[str, ...]:
+    return (
+        ("* " if one.strategy == choice else "  ") + render.strategy(one.strategy),
+        render.duration(one.time_s),
+        f"{render.duration(one.time_low_s)} and {render.duration(one.time_high_s)}",
+        render.number(one.energy_j, "J"),
+        render.size(one.metered_bytes),
+        render.number(one.cost),
+    )

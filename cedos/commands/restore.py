@@ -1,0 +1,53 @@
+"""`cedos restore`: undo what a dead daemon left."""
+
+import importlib
+
+import click
+
+from cedos import privileges
+from cedos.api.lock import running_pid
+from cedos.commands.manual import STATE, Manual, json_option
+from cedos.commands.render import print_json
+from cedos.config import directories
+from cedos.errors import AlreadyRunningError
+
+
+@click.command(
+    cls=Manual,
+    examples=[
+        ("sudo cedos restore", "Undoes everything that the journal lists."),
+        ("sudo cedos restore --dry-run", "Only says what that would be."),
+    ],
+    exits={
+        0: "Nothing of cedos is left in this host's networking.",
+        1: "Something could not be undone; the message says what, and the journal keeps it.",
+        **dict.fromkeys((2, 3, 5), ""),
+    },
+    files=[STATE],
+)
+@click.option("-n", "--dry-run", is_flag=True, help="Say what would be undone, and undo nothing.")
+@json_option
+def command(dry_run: bool, as_json: bool) -> None:
+    """Undoes everything that a daemon which was killed left in this host's networking.
+
+    A daemon that ends by itself undoes its changes, and a new one begins with undoing an old one's;
+    this command is for the time between. Living connections survive it: MPTCP connections are
+    handed back to the kernel's own path manager. Without anything to undo it does nothing.
+    """
+    where = directories()
+    if not dry_run:
+        if (pid := running_pid(where.pid_file)) is not None:
+            raise AlreadyRunningError(
+                f"the daemon (process {pid}) is running, and undoes everything when it ends:"
+                " stop it instead"
+            )
+        privileges.require("cedos restore")
+    steering = importlib.import_module("cedos.steer.steering")
+    undone: list[str] = steering.restore(where.state, dry_run)
+    if as_json:
+        print_json({"dry_run": dry_run, "undone": undone})
+        return
+    for step in undone:
+        click.echo(f"{'would undo' if dry_run else 'undone'}: {step}")
+    if not undone:
+        click.echo("nothing to undo")

@@ -1,0 +1,117 @@
+"""`cedos status`: everything at a glance."""
+
+from collections.abc import Iterator
+
+import click
+
+from cedos.api.client import ControlClient
+from cedos.api.messages import FlowMessage, NetworkMessage, StatusMessage
+from cedos.commands import render
+from cedos.commands.manual import SOCKET, Manual, json_option
+from cedos.config import directories
+
+_SIGNALS = ("rssi_dbm", "rsrp_dbm", "cqi")
+_RATES = ("past1_bps", "past5_bps", "past10_bps", "link_bps")
+
+
+@click.command(
+    cls=Manual,
+    examples=[
+        ("cedos status", "The networks, where new connections go and why, flows, problems."),
+        ("cedos status --json | jq -r .default.network", "The network of new connections."),
+    ],
+    exits=(0, 1, 3, 6),
+    files=[SOCKET],
+)
+@json_option
+def command(as_json: bool) -> None:
+    """Shows what the daemon sees, does and has trouble with.
+
+    First the networks, each with its round-trip time and how old that measurement is, the rate
+    lately seen on it (or, marked with "link", the radio's own), and its signal. Then the network of
+    new connections with the reason, the living flows with their strategy, MPTCP connections with
+    their paths, and what is degraded or in the way.
+    """
+    status = ControlClient(directories().socket).status()
+    if as_json:
+        render.print_json(status)
+    else:
+        click.echo("\n".join(lines(status)))
+
+
+def lines(status: StatusMessage) -> Iterator[str]:
+    """The status for people, line by line."""
+    dry = ", dry run: nothing is changed" if status.dry_run else ""
+    yield (
+        f"cedos {status.version}, process {status.pid}, up {render.duration(status.uptime_s)},"
+        f" objective {status.objective}, {status.decisions} decisions{dry}"
+    )
+    yield ""
+    if status.networks:
+        header = ("NETWORK", "INTERFACE", "KIND", "STATE", "METERED", "RTT", "RATE", "SIGNAL")
+        yield from render.table(header, map(_network, status.networks))
+    else:
+        yield "no network"
+    yield ""
+    default = status.default
+    since = f" for {render.duration(default.age_s)}" if default.age_s is not None else ""
+    number = f" (decision {default.decision})" if default.decision is not None else ""
+    yield f"Default: {default.network or 'left to the host'}{since}: {default.reason}{number}"
+    if status.flows:
+        yield ""
+        columns = ("FLOW", "SERVER", "STRATEGY", "AGE", "DOWN", "UP")
+        yield from render.table(columns, map(_flow, status.flows))
+    connections = [flow for flow in status.flows if flow.token is not None]
+    if connections:
+        yield ""
+        yield "MPTCP connections"
+        for connection in connections:
+            yield f"  {connection.token:#010x} {connection.flow}"
+            roles = ("NETWORK", "ROLE", "PATH", "RTT", "RATE")
+            yield from render.table(roles, _paths(connection), indent="    ")
+    if status.problems:
+        yield ""
+        yield "Problems"
+        for problem in status.problems:
+            yield f"  {problem}"
+
+
+def _network(network: NetworkMessage) -> tuple[str, ...]:
+    known = network.indicators
+    rtt = known.get("rtt_s")
+    seen = next((name for name in _RATES if name in known), None)
+    signal = next((name for name in _SIGNALS if name in known), None)
+    return (
+        network.name,
+        network.interface,
+        network.kind,
+        "up" if network.up else "down",
+        "yes" if network.metered else "no",
+        f"{render.duration(rtt.value)} ({render.duration(rtt.age_s)} ago)" if rtt else "-",
+        (render.indicator(seen, known[seen].value) + (" link" if seen == "link_bps" else ""))
+        if seen
+        else "-",
+        render.indicator(signal, known[signal].value) if signal else "-",
+    )
+
+
+def _flow(flow: FlowMessage) -> tuple[str, ...]:
+    return (
+        flow.flow,
+        flow.server_name or "-",
+        render.strategy(flow.strategy),
+        render.duration(flow.age_s),
+        render.size(flow.bytes_down),
+        render.size(flow.bytes_up),
+    )
+
+
+def _paths(connection: FlowMessage) -> Iterator[tuple[str, ...]]:
+    for path in connection.subflows:
+        yield (
+            path.network or "?",
+            "backup" if path.backup else "active",
+            path.flow,
+            render.duration(path.rtt_s),
+            render.rate(path.delivery_rate_bps),
+        )

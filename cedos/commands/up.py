@@ -1,0 +1,101 @@
+"""`cedos up`: the daemon in the foreground."""
+
+import asyncio
+import gc
+import importlib
+import signal
+from collections.abc import Awaitable
+from pathlib import Path
+
+import click
+
+from cedos import logs, privileges
+from cedos.api.lock import only_daemon
+from cedos.commands.manual import CONFIG, SOCKET, STATE, Manual
+from cedos.config import directories, load
+from cedos.notify import Notifier
+
+
+@click.command(
+    cls=Manual,
+    examples=[
+        ("sudo cedos up", "Runs with the configuration of this host until Ctrl-C."),
+        ("sudo cedos up --dry-run", "Prints what it would change, and changes nothing."),
+        ("sudo cedos up --config ./cedos.toml", "Runs with a configuration of your own."),
+        (
+            "cedos example unit | sudo tee /etc/systemd/system/cedos.service",
+            "Installs it as a service.",
+        ),
+    ],
+    exits={
+        0: "Ended by Ctrl-C or SIGTERM; everything is undone.",
+        **dict.fromkeys((1, 2, 3), ""),
+        4: "The host lacks something that is needed, such as a second network.",
+        5: "",
+    },
+    files=[CONFIG, STATE, SOCKET],
+)
+@click.option(
+    "-c",
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    help="The configuration; without: /etc/cedos/cedos.toml, or the defaults where there is none.",
+)
+@click.option(
+    "-n", "--dry-run", is_flag=True, help="Decide, print what would be changed, change nothing."
+)
+def command(config_file: Path | None, dry_run: bool) -> None:
+    """Decides for every transfer which network to use, and steers it there.
+
+    The daemon watches this host's networks and flows, predicts how long a transfer would take on
+    each network and on both, and gives new connections the better one; living connections move if
+    they are MPTCP. Plain TCP connections are never broken. It logs to standard error.
+
+    Everything that it changes (rules, routes, MPTCP path management) is written to a journal first
+    and undone when it ends, on Ctrl-C or SIGTERM. What a killed daemon left is undone by the next
+    one, or by `cedos restore`.
+
+    It needs CAP_NET_ADMIN and CAP_NET_RAW, and two usable networks; `cedos doctor` says what else
+    is of use. One daemon runs per network namespace.
+    """
+    config = load(config_file)
+    logs.configure(config.log.level, config.log.format)
+    if not dry_run:
+        privileges.require("cedos up")
+    with only_daemon(directories().pid_file, steers=not dry_run):
+        # The daemon is large; a refusal above should not wait for it. What is imported stays for
+        # life: looking through it for garbage meanwhile would take a tenth of a second.
+        gc.disable()
+        daemon = importlib.import_module("cedos.daemon.service")
+        gc.freeze()
+        gc.enable()
+        asyncio.run(_until_signalled(daemon.run(config, dry_run)))
+
+
+async def _until_signalled(running: Awaitable[None]) -> None:
+    """Runs the daemon; the first SIGINT or SIGTERM lets it undo everything and end.
+
+    Further ones are ignored: cutting the undoing short would leave the host half restored.
+    """
+    task = asyncio.ensure_future(running)
+    loop = asyncio.get_running_loop()
+    signalled = False
+
+    def stop() -> None:
+        nonlocal signalled
+        if not signalled:
+            signalled = True
+            Notifier().stopping("undoing what was changed")
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not signalled:
+            raise
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,1 @@
+"""The daemon: joins monitor, profiler, selector and steering, and feeds what happened back."""

@@ -1,0 +1,261 @@
+"""What the daemon answers on its control socket."""
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from cedos.api.broadcast import Broadcast
+from cedos.api.hints import Hint, HintAccepted, program_mark
+from cedos.api.messages import (
+    DecisionMessage,
+    DefaultMessage,
+    FlowMessage,
+    NetworkMessage,
+    StatusMessage,
+    SubflowMessage,
+    flow_matches,
+    flow_text,
+)
+from cedos.daemon.director import Director
+from cedos.daemon.flows import Flows, LivingFlow
+from cedos.errors import NotFoundError
+from cedos.history import History
+from cedos.model import Context, Decision, SizeEstimate, Transfer
+from cedos.profiler.hints import Hint as ProfilerHint
+from cedos.profiler.hints import Match
+from cedos.profiler.profiler import Profiler
+
+_RECENT = 1000
+
+
+class Answers:
+    """The control socket's backend (`cedos.api.backend.Backend`).
+
+    Args:
+        director: where new connections go, and why.
+        flows: the living flows.
+        profiler: takes hints.
+        history: what is no longer in memory; None: nothing is kept.
+        context: what is known now.
+        problems: what is degraded, in words, asked anew each time.
+        dry_run: whether nothing is changed.
+        objective: what is best.
+        config_file: the configuration in use.
+    """
+
+    def __init__(
+        self,
+        director: Director,
+        flows: Flows,
+        profiler: Profiler,
+        history: History | None,
+        context: Callable[[], Context],
+        problems: Callable[[], Sequence[str]],
+        *,
+        dry_run: bool,
+        objective: str,
+        config_file: Path | None = None,
+    ) -> None:
+        self.decided: Broadcast[DecisionMessage] = Broadcast()
+        self._director = director
+        self._flows = flows
+        self._profiler = profiler
+        self._history = history
+        self._context = context
+        self._problems = problems
+        self._dry_run = dry_run
+        self._objective = objective
+        self._config_file = config_file
+        self._started_at_s = time.monotonic()
+        self._recent: dict[int, Decision] = {}
+        self._programs: dict[int, int] = {}
+        self._hinted: dict[int, tuple[str, int | None]] = {}
+        self._last_program = 0
+
+    def recorded(self, decision: Decision) -> None:
+        """Takes a decision that was just made."""
+        self._recent[decision.number] = decision
+        if len(self._recent) > _RECENT:
+            del self._recent[next(iter(self._recent))]
+        if self.decided.subscribers:
+            self.decided.publish(DecisionMessage.of(decision))
+
+    async def status(self) -> StatusMessage:
+        """See `Backend.status`."""
+        return StatusMessage(
+            version=version("cedos"),
+            pid=os.getpid(),
+            uptime_s=time.monotonic() - self._started_at_s,
+            dry_run=self._dry_run,
+            objective=self._objective,
+            networks=await self.networks(),
+            default=self._default(),
+            flows=await self.flows(),
+            problems=list(self._problems()),
+            decisions=self._director.decisions,
+            config_file=str(self._config_file) if self._config_file else None,
+        )
+
+    async def networks(self) -> list[NetworkMessage]:
+        """See `Backend.networks`."""
+        context = self._context()
+        return [
+            NetworkMessage.of(network, context, context.at_s) for network in self._director.networks
+        ]
+
+    async def flows(self) -> list[FlowMessage]:
+        """See `Backend.flows`."""
+        now_s = time.monotonic()
+        return [_message(flow, now_s) for flow in self._flows]
+
+    async def explain(self, flow: str | None) -> DecisionMessage:
+        """See `Backend.explain`."""
+        decision = await self._find(flow)
+        if decision is None:
+            about = f"about {flow!r}" if flow else "yet"
+            raise NotFoundError(f"no decision {about} is known; `cedos status` lists living flows")
+        return DecisionMessage.of(decision)
+
+    async def hint(self, hint: Hint) -> HintAccepted:
+        """See `Backend.hint`."""
+        mark = hint.mark
+        if hint.program is not None:
+            self._last_program += 1
+            mark = program_mark(self._last_program)
+        match = Match(
+            destination=hint.destination,
+            port=hint.port,
+            server_name=hint.server_name,
+            local_port=hint.local_port,
+            mark=mark,
+        )
+        now_s = time.monotonic()
+        number, changed = self._profiler.hint(
+            ProfilerHint(
+                match,
+                size_bytes=hint.size_bytes,
+                direction=hint.direction,
+                label=hint.label,
+                deadline_s=hint.deadline_s,
+                until_s=None if hint.lifetime_s is None else now_s + hint.lifetime_s,
+            ),
+            now_s,
+        )
+        for event in changed:
+            self._flows.learned(event)
+        network = None
+        size_bytes = hint.size_bytes
+        async with self._director.turn:
+            if hint.destination is not None and size_bytes is not None:
+                self._hinted[number] = (hint.destination, hint.port)
+                network = await self._director.hinted(
+                    hint.destination,
+                    hint.port,
+                    SizeEstimate(size_bytes, size_bytes, size_bytes, "hint"),
+                    hint.direction,
+                    math.inf if hint.lifetime_s is None else now_s + hint.lifetime_s,
+                    self._context(),
+                )
+            if hint.program is not None and mark is not None:
+                self._programs[number] = mark
+                size_bytes = size_bytes or self._director.default_size_bytes
+                transfer = Transfer(
+                    SizeEstimate(size_bytes, size_bytes, size_bytes, "hint"),
+                    hint.direction,
+                    hint.label,
+                    hint.deadline_s,
+                    server_name=hint.program,
+                )
+                network = await self._director.program(mark, transfer, self._context())
+        return HintAccepted(number=number, network=network, mark=mark)
+
+    async def unhint(self, number: int) -> None:
+        """See `Backend.unhint`."""
+        if not self._profiler.unhint(number):
+            raise NotFoundError(f"there is no hint {number}")
+        async with self._director.turn:
+            if (mark := self._programs.pop(number, None)) is not None:
+                await self._director.program_ended(mark)
+            if (place := self._hinted.pop(number, None)) is not None:
+                await self._director.hint_ended(*place, self._context())
+
+    def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
+        """See `Backend.decisions`."""
+        return self.decided.subscribe()
+
+    def _default(self) -> DefaultMessage:
+        decision = self._director.default
+        if decision is None:
+            return DefaultMessage(network=None, reason="nothing has been decided yet")
+        networks = decision.choice.networks
+        return DefaultMessage(
+            network=networks[0] if networks else None,
+            reason=decision.reason,
+            age_s=max(0.0, time.time() - decision.made_unix_s),
+            decision=decision.number,
+        )
+
+    async def _find(self, flow: str | None) -> Decision | None:
+        if flow is None:
+            if self._recent:
+                return next(reversed(self._recent.values()))
+            return await self._from_history()
+        if flow.isdecimal() and int(flow) in self._recent:
+            return self._recent[int(flow)]
+        for living in self._flows:
+            meant = any(flow_matches(flow, key, living.server_name) for key in living.paths)
+            if meant and living.decision in self._recent:
+                return self._recent[living.decision]
+        for decision in reversed(self._recent.values()):
+            transfer = decision.transfer
+            if transfer.flow and flow_matches(flow, transfer.flow, transfer.server_name):
+                return decision
+        return await self._from_history(flow)
+
+    async def _from_history(self, flow: str | None = None) -> Decision | None:
+        history = self._history
+        if history is None:
+            return None
+
+        def look() -> Decision | None:
+            if flow is not None and flow.isdecimal():
+                for decision in history.decisions(1, number=int(flow)):
+                    return decision
+            for decision in history.decisions(1, flow=flow):
+                return decision
+            for record in history.flows(1, flow=flow) if flow else ():
+                if record.decision is not None:
+                    return next(iter(history.decisions(1, number=record.decision)), None)
+            return None
+
+        return await asyncio.to_thread(look)
+
+
+def _message(flow: LivingFlow, now_s: float) -> FlowMessage:
+    primary = flow.strategy.networks if flow.strategy else ()
+    return FlowMessage(
+        flow=flow_text(flow.key),
+        strategy=flow.strategy,
+        subflows=[
+            SubflowMessage(
+                flow=flow_text(path.key),
+                network=path.network,
+                backup=flow.token is not None and path.network not in primary,
+                rtt_s=path.sample.rtt_s if path.sample else None,
+                delivery_rate_bps=path.sample.delivery_rate_bps if path.sample else None,
+            )
+            for path in flow.paths.values()
+            if path.closed is None
+        ],
+        token=flow.token,
+        server_name=flow.server_name,
+        age_s=now_s - flow.started_at_s,
+        bytes_down=sum(path.bytes_down for path in flow.paths.values()),
+        bytes_up=sum(path.bytes_up for path in flow.paths.values()),
+        size=flow.transfer.size if flow.transfer else None,
+        decision=flow.decision,
+    )

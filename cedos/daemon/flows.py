@@ -1,0 +1,275 @@
+"""The living flows as the daemon knows them: subflows joined, bytes counted, decisions remembered.
+
+Pure: events in, records out. A TCP connection is one flow with one path; an MPTCP connection is one
+flow with several, joined by its token.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cedos.model import (
+    Address,
+    Direction,
+    FlowKey,
+    FlowRecord,
+    Label,
+    Network,
+    SizeEstimate,
+    Strategy,
+    Subflow,
+    Transfer,
+)
+from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
+from cedos.profiler.profiler import SizeLearned
+
+STALLED_S = 0.6
+"""A download whose length is known and that has received nothing for so long is stalled."""
+
+_BUSY_IDLE_S = 0.15
+
+
+@dataclass(slots=True)
+class Path:
+    """One subflow: the last look at it, and its final figures once it has ended."""
+
+    key: FlowKey
+    network: str | None
+    sample: FlowSample | None = None
+    closed: FlowClosed | None = None
+
+    @property
+    def bytes_down(self) -> int:
+        """Payload bytes received so far."""
+        last = self.closed or self.sample
+        return last.bytes_down if last else 0
+
+    @property
+    def bytes_up(self) -> int:
+        """Payload bytes acknowledged by the other side so far."""
+        last = self.closed or self.sample
+        return last.bytes_up if last else 0
+
+
+@dataclass(slots=True)
+class LivingFlow:
+    """A flow: its paths, the transfer it carries now, and what was decided about it.
+
+    `base_bytes` is what the flow had carried, in the transfer's direction, when the transfer began.
+    """
+
+    key: FlowKey
+    started_at_s: float
+    started_unix_s: float | None
+    incoming: bool = False
+    token: int | None = None
+    paths: dict[FlowKey, Path] = field(default_factory=dict)
+    transfer: Transfer | None = None
+    base_bytes: int = 0
+    strategy: Strategy | None = None
+    decision: int | None = None
+    switches: list[tuple[float, Strategy]] = field(default_factory=list)
+    server_name: str | None = None
+    rate_bps: float | None = None
+    _looked_at_s: float | None = None
+    _looked_bytes: int = 0
+
+    def carried(self, direction: Direction) -> int:
+        """Bytes of all paths in one direction."""
+        return sum(
+            path.bytes_down if direction is Direction.DOWN else path.bytes_up
+            for path in self.paths.values()
+        )
+
+    @property
+    def remaining_bytes(self) -> int | None:
+        """How much of the transfer is still to come, by its median size; None without a transfer."""
+        if self.transfer is None:
+            return None
+        carried = self.carried(self.transfer.direction) - self.base_bytes
+        return max(self.transfer.size.median_bytes - carried, 0)
+
+    def begin_anew(self) -> None:
+        """Another transfer begins on this flow: what the last one's rate was says nothing of it."""
+        self.rate_bps = self._looked_at_s = None
+
+    def looked(self, now_s: float) -> None:
+        """Notes the rate since the last look, where the network and not the program set it.
+
+        A download that receives at both looks goes as fast as it can; one of known length that
+        receives nothing is stalled. Nothing can be said of others: a program may be pausing.
+        """
+        direction = self.transfer.direction if self.transfer else Direction.DOWN
+        carried = self.carried(direction)
+        before_at_s, before = self._looked_at_s, self._looked_bytes
+        self._looked_at_s, self._looked_bytes = now_s, carried
+        self.rate_bps = None
+        if before_at_s is None or now_s <= before_at_s or self.transfer is None:
+            return
+        idle_s = min(
+            (path.sample.idle_down_s for path in self.paths.values() if path.sample), default=0.0
+        )
+        gained = carried - before
+        waiting = self.transfer.size.source == "content-length" and (self.remaining_bytes or 0) > 0
+        if direction is Direction.UP:
+            unacknowledged = any(
+                path.sample.unacknowledged for path in self.paths.values() if path.sample
+            )
+            if unacknowledged:
+                self.rate_bps = 8.0 * gained / (now_s - before_at_s)
+        elif gained == 0:
+            if waiting and idle_s > STALLED_S:
+                self.rate_bps = 0.0
+        elif idle_s < _BUSY_IDLE_S and waiting:
+            self.rate_bps = 8.0 * gained / (now_s - before_at_s)
+
+
+class Flows:
+    """All living flows. Every method takes events; none does I/O."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[FlowKey, LivingFlow] = {}
+        self._by_token: dict[int, LivingFlow] = {}
+        self._owners: Mapping[Address, str] = {}
+        self._used_at_s: dict[str, float] = {}
+
+    def idle_s(self, now_s: float) -> dict[str, float]:
+        """Network -> seconds since a flow last moved bytes over it; absent: not since the start."""
+        return {name: max(0.0, now_s - at_s) for name, at_s in self._used_at_s.items()}
+
+    def __iter__(self) -> Iterator[LivingFlow]:
+        seen: set[int] = set()
+        for flow in list(self._by_key.values()):
+            if id(flow) not in seen:
+                seen.add(id(flow))
+                yield flow
+
+    def __len__(self) -> int:
+        return len({id(flow) for flow in self._by_key.values()})
+
+    def networks_changed(self, networks: Iterable[Network]) -> None:
+        """Takes all networks: a path belongs to the one that has its local address."""
+        self._owners = {address.ip: each.name for each in networks for address in each.addresses}
+
+    def find(self, key: FlowKey) -> LivingFlow | None:
+        """The flow that has this path."""
+        return self._by_key.get(key)
+
+    def opened(self, event: FlowOpened) -> LivingFlow:
+        """A first packet was seen. A further subflow is told apart when its token is known."""
+        flow = self._by_key.get(event.key)
+        if flow is None:
+            flow = LivingFlow(event.key, event.at_s, event.at_unix_s, event.incoming)
+            self._add_path(flow, event.key)
+        self._used(flow.paths[event.key], event.at_s)
+        return flow
+
+    def joined(self, token: int, key: FlowKey, now_s: float) -> LivingFlow:
+        """The subflow `key` belongs to the MPTCP connection `token`, which may be new."""
+        flow = self._by_token.get(token)
+        found = self._by_key.get(key)
+        if flow is None:
+            flow = found or LivingFlow(key, now_s, None)
+            flow.token = token
+            self._by_token[token] = flow
+        if found is not flow:
+            self._add_path(flow, key)
+        return flow
+
+    def sampled(self, samples: Iterable[FlowSample], now_s: float) -> list[LivingFlow]:
+        """Takes a look at all sockets; returns the flows that were seen."""
+        seen: dict[int, LivingFlow] = {}
+        for sample in samples:
+            if sample.token is not None:
+                flow = self.joined(sample.token, sample.key, now_s)
+            else:
+                known = self._by_key.get(sample.key)
+                if known is None:  # older than the daemon
+                    known = LivingFlow(sample.key, now_s, None)
+                    self._add_path(known, sample.key)
+                flow = known
+            path = flow.paths[sample.key]
+            before = path.bytes_down + path.bytes_up
+            path.sample = sample
+            if path.bytes_down + path.bytes_up > before:
+                self._used(path, now_s)
+            seen[id(flow)] = flow
+        for flow in seen.values():
+            flow.looked(now_s)
+        return list(seen.values())
+
+    def learned(self, event: SizeLearned) -> LivingFlow | None:
+        """The size of a transfer that begins, or a better estimate of the one under way."""
+        flow = self._by_key.get(event.key)
+        if flow is None:
+            return None
+        before = flow.transfer
+        better = event.size.source == "progress" or (
+            before is not None and before.size.source in ("default", "history", "hint")
+        )
+        if before is None or before.direction is not event.direction or not better:
+            flow.base_bytes = flow.carried(event.direction)
+            flow.begin_anew()
+        flow.server_name = event.server_name or flow.server_name
+        flow.transfer = Transfer(
+            size=event.size,
+            direction=event.direction,
+            label=event.label or Label(),
+            deadline_s=event.deadline_s,
+            flow=flow.key,
+            server_name=flow.server_name,
+        )
+        return flow
+
+    def closed(self, event: FlowClosed) -> FlowRecord | None:
+        """A path has ended; with a flow's last one its record comes back."""
+        flow = self._by_key.get(event.key)
+        if flow is None:
+            return None
+        path = flow.paths[event.key]
+        path.closed = event
+        self._used(path, event.at_s)
+        if any(each.closed is None for each in flow.paths.values()):
+            return None
+        for key in flow.paths:
+            self._by_key.pop(key, None)
+        if flow.token is not None:
+            self._by_token.pop(flow.token, None)
+        return record(flow)
+
+    def _used(self, path: Path, at_s: float) -> None:
+        if path.network is not None:
+            self._used_at_s[path.network] = max(at_s, self._used_at_s.get(path.network, at_s))
+
+    def _add_path(self, flow: LivingFlow, key: FlowKey) -> None:
+        flow.paths[key] = Path(key, self._owners.get(key.local))
+        self._by_key[key] = flow
+
+
+def record(flow: LivingFlow) -> FlowRecord:
+    """The record of a flow whose paths have all ended."""
+    ends = [path.closed for path in flow.paths.values() if path.closed is not None]
+    started = [end.started_unix_s for end in ends if end.started_unix_s is not None]
+    size: SizeEstimate | None = flow.transfer.size if flow.transfer else None
+    return FlowRecord(
+        subflows=tuple(
+            Subflow(
+                key=path.key,
+                network=path.network,
+                bytes_down=path.bytes_down,
+                bytes_up=path.bytes_up,
+                rtt_s=path.closed.rtt_s if path.closed else None,
+                rtt_min_s=path.closed.rtt_min_s if path.closed else None,
+                delivery_rate_bps=path.closed.delivery_rate_bps if path.closed else None,
+                retransmits=path.closed.retransmits if path.closed else 0,
+            )
+            for path in flow.paths.values()
+        ),
+        token=flow.token,
+        started_unix_s=flow.started_unix_s or min(started, default=None),
+        ended_unix_s=max(end.ended_unix_s for end in ends),
+        server_name=flow.server_name,
+        decision=flow.decision,
+        size=size,
+        switches=tuple(flow.switches),
+        exact=all(end.exact for end in ends),
+    )

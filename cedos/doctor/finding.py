@@ -1,0 +1,66 @@
+"""What one look at the host found."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+class State(StrEnum):
+    """How well something is there."""
+
+    OK = "ok"
+    LIMITED = "limited"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's report.
+
+    `lost` is what cedos cannot do for that reason, `remedy` how to get it. `fatal`: the daemon
+    cannot run at all.
+    """
+
+    topic: str
+    state: State
+    found: str
+    lost: str = ""
+    remedy: str = ""
+    fatal: bool = False
+
+
+def ok(topic: str, found: str) -> Finding:
+    """Everything is there."""
+    return Finding(topic, State.OK, found)
+
+
+def limited(topic: str, found: str, lost: str, remedy: str = "") -> Finding:
+    """It is there in part, or cannot be seen."""
+    return Finding(topic, State.LIMITED, found, lost, remedy)
+
+
+def missing(topic: str, found: str, lost: str, remedy: str = "", *, fatal: bool = False) -> Finding:
+    """It is not there."""
+    return Finding(topic, State.MISSING, found, lost, remedy, fatal)
+
+
+class Files:
+    """Reads /proc and /sys, or a copy of them below another root."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+
+    def path(self, name: str) -> Path:
+        """The file of an absolute name."""
+        return self._root / name.removeprefix("/")
+
+    def read(self, name: str) -> str | None:
+        """The file's content without white space around it, None where it cannot be read."""
+        try:
+            return self.path(name).read_text(errors="replace").strip()
+        except OSError:
+            return None
+
+    def sysctl(self, name: str) -> str | None:
+        """A sysctl's value by its dotted name."""
+        return self.read("/proc/sys/" + name.replace(".", "/"))

@@ -1,0 +1,143 @@
+"""MPTCP on this host: compiled, enabled, steerable, not switched off by a black hole, not shared."""
+
+import errno
+import re
+import socket
+import struct
+from typing import Final
+
+from cedos.doctor import generic
+from cedos.doctor.finding import Files, Finding, limited, missing, ok
+
+IPPROTO_MPTCP: Final = 262
+_SOL_MPTCP, _MPTCP_INFO = 284, 1
+_FALLBACK: Final = 0x1
+_GET_ADDRESS, _ENDPOINT = 3, 1
+_FAMILY, _ID, _IPV4, _IPV6 = 1, 2, 3, 4
+
+_NO_MOVES: Final = "living connections cannot be moved; new ones still get their network"
+_KERNEL: Final = "a kernel from 5.19 with CONFIG_MPTCP"
+
+
+def kernel(release: str) -> Finding:
+    """Whether the kernel is recent enough; `release` as `uname -r` says it."""
+    match = re.match(r"(\d+)\.(\d+)", release)
+    version = (int(match[1]), int(match[2])) if match else (0, 0)
+    if version >= (5, 19):
+        return ok("kernel", release)
+    lost = "per-connection steering of MPTCP" if version >= (5, 6) else _NO_MOVES
+    return limited("kernel", release, lost, _KERNEL)
+
+
+def available(files: Files) -> Finding:
+    """Whether programs can open MPTCP sockets."""
+    enabled = files.sysctl("net.mptcp.enabled")
+    if enabled is None:
+        return missing("MPTCP", "not in this kernel", _NO_MOVES, _KERNEL)
+    if enabled == "0":
+        remedy = "sysctl net.mptcp.enabled=1"
+        return missing("MPTCP", "compiled in, but disabled", _NO_MOVES, remedy)
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP).close()
+    except OSError as error:
+        return missing("MPTCP", f"refused: {error.strerror}", _NO_MOVES, _KERNEL)
+    return ok("MPTCP", "compiled in and enabled")
+
+
+def path_manager(files: Files, daemon_runs: bool) -> Finding:
+    """Whether the userspace path manager is there, and whether somebody else has taken it."""
+    topic = "MPTCP path manager"
+    # The sysctl of 5.19 to 6.14 is a number, the later one a name; some kernels have both.
+    manager = files.sysctl("net.mptcp.path_manager") or files.sysctl("net.mptcp.pm_type")
+    if manager is None:
+        return missing(
+            topic, "the kernel's own only", "one connection cannot be moved by itself", _KERNEL
+        )
+    if manager in {"1", "userspace"} and not daemon_runs:
+        return limited(
+            topic,
+            "handed to user space, though no daemon of cedos runs",
+            "another program (mptcpd?) may steer the same connections",
+            "stop it; or, if a daemon of cedos was killed, run `cedos restore`",
+        )
+    return ok(
+        topic, "userspace available, now " + {"0": "kernel", "1": "userspace"}.get(manager, manager)
+    )
+
+
+def black_hole(files: Files) -> Finding | None:
+    """Whether the kernel has switched MPTCP off for new connections after one that died.
+
+    It does so for `net.mptcp.blackhole_timeout` and longer, for the whole namespace, and tells
+    nobody; a connection over the loopback shows it.
+    """
+    timeout = files.sysctl("net.mptcp.blackhole_timeout")
+    if files.sysctl("net.mptcp.enabled") != "1" or timeout is None:
+        return None
+    topic = "MPTCP black hole"
+    lives = _mptcp_over_loopback()
+    if lives is None:
+        return limited(topic, "cannot be tried on the loopback", "its state is not known")
+    if lives:
+        return ok(topic, f"none met; one would disable MPTCP for {timeout} s")
+    return limited(
+        topic,
+        "met: new connections are plain TCP for now",
+        _NO_MOVES,
+        f"sysctl net.mptcp.blackhole_timeout={timeout} (writing it forgets the black hole)",
+    )
+
+
+def _mptcp_over_loopback() -> bool | None:
+    try:
+        with (
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP) as listening,
+            socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP) as connecting,
+        ):
+            listening.bind(("127.0.0.1", 0))
+            listening.listen(1)
+            connecting.settimeout(1.0)
+            connecting.connect(listening.getsockname())
+            with listening.accept()[0]:
+                info = connecting.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 12)
+    except OSError as error:
+        # A connection that fell back to TCP has no MPTCP_INFO on newer kernels.
+        return False if error.errno in {errno.EOPNOTSUPP, errno.ENOPROTOOPT} else None
+    return not struct.unpack_from("=I", info, 8)[0] & _FALLBACK if len(info) >= 12 else None
+
+
+async def endpoints(files: Files, daemon_runs: bool) -> Finding | None:
+    """Whether other programs write MPTCP endpoints into the kernel (NetworkManager does)."""
+    if files.sysctl("net.mptcp.enabled") is None:
+        return None
+    topic = "MPTCP endpoints"
+    try:
+        answers = await generic.dump("mptcp_pm", _GET_ADDRESS)
+    except PermissionError:
+        return limited(
+            topic, "cannot be seen without CAP_NET_ADMIN", "other writers stay unseen", "use sudo"
+        )
+    except (OSError, LookupError) as error:
+        return limited(topic, f"cannot be seen: {error}", "other writers stay unseen")
+    if not answers:
+        return ok(topic, "none; nobody else writes them")
+    if daemon_runs:
+        return ok(topic, f"{len(answers)}, while the daemon runs")
+    shown = ", ".join(filter(None, map(_address, answers)))
+    return limited(
+        topic,
+        f"{len(answers)} there already: {shown}",
+        "whoever wrote them (NetworkManager?) may change them while cedos steers",
+        "nmcli connection modify NAME connection.mptcp-flags disabled",
+    )
+
+
+def _address(answer: bytes) -> str:
+    found = generic.attributes(generic.attributes(answer).get(_ENDPOINT, b""))
+    for kind, family in ((_IPV4, socket.AF_INET), (_IPV6, socket.AF_INET6)):
+        if value := found.get(kind):
+            try:
+                return socket.inet_ntop(family, value)
+            except ValueError:
+                break
+    return ""

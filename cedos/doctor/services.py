@@ -1,0 +1,73 @@
+"""Programs and services of this host that cedos works with, or has to share the host with."""
+
+import shutil
+import subprocess
+from typing import Final
+
+from cedos.doctor.finding import Finding, limited, missing, ok
+from cedos.monitor.bus import BusError, SystemBus
+
+_BUS: Final = "org.freedesktop.DBus"
+_SERVICES: Final = (
+    (
+        "systemd-resolved",
+        "org.freedesktop.resolve1",
+        "resolvers per network are taken from /etc/resolv.conf, which knows no networks",
+        "systemctl enable --now systemd-resolved",
+    ),
+    (
+        "ModemManager",
+        "org.freedesktop.ModemManager1",
+        "signal strength of cellular modems (a tethered phone has none anyway)",
+        "systemctl enable --now ModemManager",
+    ),
+    (
+        "UPower",
+        "org.freedesktop.UPower",
+        "the battery's state",
+        "systemctl enable --now upower",
+    ),
+)
+
+
+def iptables(path: str | None = None) -> Finding:
+    """Which iptables there is; `path` as in PATH, None: this process's with the system's folders."""
+    topic = "iptables"
+    lost = "plain TCP and UDP flows show only when they end; a dead network cannot be left at once"
+    program = shutil.which("iptables", path=path) or (
+        shutil.which("iptables", path="/usr/sbin:/sbin") if path is None else None
+    )
+    if program is None:
+        return missing(topic, "not installed", lost, "apt install iptables")
+    try:
+        done = subprocess.run(
+            [program, "--version"], check=True, capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return limited(topic, f"does not run: {error}", lost, "apt install --reinstall iptables")
+    return ok(topic, done.stdout.strip())
+
+
+async def on_the_bus(address: str | None = None) -> list[Finding]:
+    """The services that speak D-Bus; `address` of the bus, None: the system's."""
+    bus = SystemBus(address)
+    try:
+        answer = await bus.call(_BUS, "/org/freedesktop/DBus", _BUS, "ListNames")
+        names = set(answer[0])
+    except BusError as error:
+        return [
+            limited(
+                "D-Bus",
+                str(error),
+                "what systemd-resolved, ModemManager, UPower and NetworkManager know",
+                "systemctl start dbus",
+            )
+        ]
+    finally:
+        await bus.close()
+    return [
+        ok(name, "running") if service in names else limited(name, "not running", lost, remedy)
+        for name, service, lost, remedy in _SERVICES
+    ] + [
+        ok("NetworkManager", "running" if "org.freedesktop.NetworkManager" in names else "not used")
+    ]

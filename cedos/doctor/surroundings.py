@@ -1,0 +1,132 @@
+"""The networks of this host, the files of cedos, and whether a daemon runs or has left something."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from cedos import predictor_file
+from cedos.api.lock import running_pid
+from cedos.config import Config, Directories
+from cedos.doctor.finding import Finding, limited, missing, ok
+from cedos.errors import HostError, ModelError
+from cedos.model import Network
+from cedos.monitor.links import LinkMonitor
+from cedos.steer import tunnels
+from cedos.steer.linux import LinuxKernel
+
+_ENOUGH_BYTES: Final = 50_000_000
+
+
+async def networks(config: Config) -> tuple[list[Network], list[Finding]]:
+    """The networks, and whether there are two to choose between."""
+    topic = "networks"
+    remedy = "connect a second one: Wi-Fi, and a phone tethered by USB, say"
+    try:
+        async with LinkMonitor(config.network_overrides()) as links:
+            found = links.networks()
+    except HostError as error:
+        return [], [missing(topic, str(error), "everything", "", fatal=True)]
+    shown = ", ".join(
+        f"{one.name} ({one.kind}{', metered' if one.metered else ''}{'' if one.up else ', down'})"
+        for one in found
+    )
+    usable = sum(one.up for one in found)
+    if usable < 2:
+        why = f"{usable} usable: {shown}" if shown else "none"
+        return found, [missing(topic, why, "there is nothing to choose", remedy, fatal=True)]
+    return found, [ok(topic, shown)]
+
+
+def vpn(found: list[Network]) -> Finding:
+    """Whether a VPN has the default, or somebody's rules get in the way."""
+    topic = "VPN and foreign rules"
+    try:
+        kernel = LinuxKernel()
+        try:
+            foreign = tunnels.examine(
+                kernel.rules(), kernel.routes(), kernel.links(), {one.index for one in found}
+            )
+        finally:
+            kernel.close()
+    except (OSError, HostError) as error:
+        return limited(topic, f"cannot be seen: {error}", "they stay unseen")
+    if foreign.notes:
+        lost = "new connections there are not steered" if foreign.tunnelled else "some steering"
+        return limited(topic, "; ".join(foreign.notes), lost)
+    return ok(topic, "none")
+
+
+def model(config: Config) -> Finding:
+    """Whether the predictors can be read."""
+    topic = "predictors"
+    path = config.predictors.model_path
+    try:
+        predictor_file.load(path)
+    except ModelError as error:
+        return limited(
+            topic,
+            str(error),
+            "decisions follow a rule of thumb",
+            "set predictors.model, or train one with `cedos-emu train`",
+        )
+    return ok(topic, str(path) if path else "the shipped ones")
+
+
+def state(where: Directories) -> Finding:
+    """Whether the journal and the history can be written."""
+    topic = "state directory"
+    folder = _nearest(where.state)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return limited(
+            topic,
+            f"{where.state} may not be written by this user",
+            "`cedos up` from here",
+            "run it as root or by the systemd unit, or set CEDOS_STATE_DIR",
+        )
+    if not folder.is_dir():
+        why = os.strerror(errno.ENOTDIR)
+        return missing(topic, f"{folder}: {why}", "the journal, so steering", fatal=True)
+    free = shutil.disk_usage(folder).free
+    if free < _ENOUGH_BYTES:
+        return limited(
+            topic,
+            f"{where.state}: {free / 1e6:.0f} MB free",
+            "history, once the disk is full",
+            "make room",
+        )
+    return ok(topic, f"{where.state}, {free / 1e9:.1f} GB free")
+
+
+def daemon(where: Directories) -> Finding:
+    """Whether a daemon runs, or a dead one has left its changes."""
+    topic = "daemon"
+    if (pid := running_pid(where.pid_file)) is not None:
+        return ok(topic, f"running (process {pid})")
+    journal = where.state / "journal.jsonl"
+    try:
+        left = journal.stat().st_size > 0
+    except OSError:
+        left = False
+    if left:
+        return limited(
+            topic,
+            "not running, but one that was killed has left its changes",
+            "this host's networking is not as it was",
+            "cedos restore",
+        )
+    return ok(topic, "not running")
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or where it would be made; one that cannot be looked into counts as there."""
+    while True:
+        try:
+            folder.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            folder = folder.parent
+        except OSError:
+            return folder
+        else:
+            return folder

@@ -1,0 +1,117 @@
+"""Structured logs to standard error, for people, for programs and for the journal.
+
+`configure` once at the start; then `structlog.get_logger()` anywhere. Libraries that use the
+standard logging module come out in the same form.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, Literal, TextIO
+
+import msgspec
+import structlog
+from structlog.stdlib import ProcessorFormatter
+from structlog.typing import Processor
+
+Level = Literal["debug", "info", "warning", "error"]
+Format = Literal["console", "json"]
+
+# These tell every request or packet; at other levels than debug only their complaints matter.
+_CHATTY = ("aiohttp.access", "asyncio", "pyroute2")
+
+
+def ends_in_journal(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the stream ends in systemd's journal, which knows the time of each line by itself."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+
+
+def configure(
+    level: Level = "info", form: Format = "console", stream: TextIO | None = None
+) -> None:
+    """Sets up all logging of this process; a second call replaces the first.
+
+    Args:
+        level: the least that is written.
+        form: `console` for people; `json`: one object a line with `event`, `level`, `time` (UTC).
+        stream: where to; None: standard error.
+    """
+    stream = stream or sys.stderr
+    journal = ends_in_journal(stream)
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+    ]
+    if form == "json":
+        shared.append(structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"))
+    elif not journal:
+        shared.append(structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False))
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_Formatter(shared, _renderers(form, stream, journal), journal))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel("DEBUG" if level == "debug" else "WARNING")
+
+
+def _renderers(form: Format, stream: TextIO, journal: bool) -> list[Processor]:
+    if form == "json":
+        return [
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(serializer=_serialize),
+        ]
+    return [
+        structlog.dev.ConsoleRenderer(
+            colors=not journal and stream.isatty() and "NO_COLOR" not in os.environ,
+            pad_event_to=0,
+            exception_formatter=structlog.dev.plain_traceback,
+        )
+    ]
+
+
+def _serialize(event: object, **_: Any) -> str:
+    return msgspec.json.encode(event, enc_hook=str).decode()
+
+
+class _Formatter(ProcessorFormatter):
+    """Renders both our own and the libraries' records; for the journal with sd-daemon(3) levels."""
+
+    def __init__(self, shared: list[Processor], renderers: list[Processor], journal: bool) -> None:
+        super().__init__(
+            processors=[ProcessorFormatter.remove_processors_meta, *renderers],
+            foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
+        )
+        self._journal = journal
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        if not self._journal:
+            return text
+        prefix = f"<{_priority(record.levelno)}>"
+        return prefix + text.replace("\n", f"\n{prefix}")
+
+
+def _priority(level: int) -> int:
+    """Syslog's priority of a level of the logging module."""
+    for least, priority in ((50, 2), (40, 3), (30, 4), (20, 6)):
+        if level >= least:
+            return priority
+    return 7

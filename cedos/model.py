@@ -1,0 +1,221 @@
+"""The words of cedos as data (DESIGN, "Words"): dataclasses without behaviour.
+
+Times that end in `_at_s` are monotonic seconds (`time.monotonic`), those that end in `_unix_s` are
+seconds since the epoch; all other `_s` are durations. Rates are bits per second, sizes are bytes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+
+Address = IPv4Address | IPv6Address
+Interface = IPv4Interface | IPv6Interface
+
+
+class NetworkKind(StrEnum):
+    """The access technology of a network."""
+
+    WIFI = "wifi"
+    CELLULAR = "cellular"
+    ETHERNET = "ethernet"
+
+
+class Direction(StrEnum):
+    """Which way the bulk of a transfer's bytes goes, seen from this host."""
+
+    DOWN = "down"
+    UP = "up"
+
+
+class Urgency(StrEnum):
+    """IntNW's first label: does a person wait for it (dissertation, 2.2.2)."""
+
+    FOREGROUND = "foreground"
+    BACKGROUND = "background"
+
+
+class Bulk(StrEnum):
+    """IntNW's second label: is latency or bandwidth what counts (dissertation, 2.2.2)."""
+
+    SMALL = "small"
+    LARGE = "large"
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """IntNW's label of a transfer."""
+
+    urgency: Urgency = Urgency.FOREGROUND
+    bulk: Bulk = Bulk.SMALL
+
+
+class StrategyKind(StrEnum):
+    """The ways to carry out a transfer."""
+
+    SINGLE = "single"
+    MPTCP = "mptcp"
+    REDUNDANT = "redundant"
+    DEFER = "defer"
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to carry out a transfer; `networks` are names, the primary one first."""
+
+    kind: StrategyKind
+    networks: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind}({', '.join(self.networks)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """An access network reached through one local interface.
+
+    `name` is what users and records call it: the interface's name unless configured otherwise.
+    `gateways` holds at most one router per address family, `resolvers` the DNS servers that
+    belong to this network. `up` is whether packets can leave: carrier, address and gateway.
+    """
+
+    name: str
+    interface: str
+    index: int
+    kind: NetworkKind
+    metered: bool
+    addresses: tuple[Interface, ...] = ()
+    gateways: tuple[Address, ...] = ()
+    resolvers: tuple[Address, ...] = ()
+    up: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Indicator:
+    """One measured property of a network; its age is what makes it more or less certain.
+
+    `active` says that bytes were spent to learn it, `synthetic` that it was drawn and not measured.
+    """
+
+    value: float
+    measured_at_s: float
+    active: bool = False
+    synthetic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """All indicators of all networks at one instant: network name -> indicator name -> indicator.
+
+    Indicator names are the columns of a transfer data set without their network prefix: `rtt_s`,
+    `rtt_min_s`, `ping_loss`, `past1_bps`, `past5_bps`, `past10_bps`, `available`, `dns_s`,
+    `rssi_dbm`, `link_bps`, `chan_util`, `rsrp_dbm`, `rsrq_db`, `sinr_db`, `cqi`, `speed_mps`.
+    """
+
+    at_s: float
+    networks: Mapping[str, Mapping[str, Indicator]]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeEstimate:
+    """A transfer's size in bytes: the median with a 90 % interval, and where it comes from.
+
+    `source` is one of `default`, `content-length`, `history`, `hint`, `progress`. An exact size
+    has all three equal.
+    """
+
+    low_bytes: int
+    median_bytes: int
+    high_bytes: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlowKey:
+    """The 4-tuple of a TCP or UDP flow, seen from this host (DESIGN: what events are joined on)."""
+
+    local: Address
+    local_port: int
+    remote: Address
+    remote_port: int
+    protocol: str = "tcp"
+
+    def __hash__(self) -> int:
+        # Every event of a flow looks it up; addresses hash in Python, slowly, and ports suffice.
+        return hash((self.local_port, self.remote_port))
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One unit of application data. `deadline_s` counts from the decision; None: no deadline."""
+
+    size: SizeEstimate
+    direction: Direction = Direction.DOWN
+    label: Label = Label()
+    deadline_s: float | None = None
+    flow: FlowKey | None = None
+    server_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What one strategy is expected to cost: seconds, joules, metered bytes, and all in one currency.
+
+    `time_low_s` and `time_high_s` bound the 90 % interval of the completion time.
+    """
+
+    strategy: Strategy
+    time_s: float
+    time_low_s: float
+    time_high_s: float
+    energy_j: float
+    metered_bytes: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision is a record: what was known, what each strategy would cost, what was chosen and why."""
+
+    number: int
+    made_unix_s: float
+    transfer: Transfer
+    context: Context
+    evaluations: tuple[Evaluation, ...]
+    choice: Strategy
+    objective: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subflow:
+    """One path of a finished flow: its addresses, its network, what went over it."""
+
+    key: FlowKey
+    network: str | None
+    bytes_down: int
+    bytes_up: int
+    rtt_s: float | None = None
+    rtt_min_s: float | None = None
+    delivery_rate_bps: float | None = None
+    retransmits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRecord:
+    """A finished flow as it goes to history, to the predictors' errors and to the budgets.
+
+    `token` identifies an MPTCP connection, None for plain TCP. `started_unix_s` is None where the
+    start was not seen (the flow is older than the daemon). `exact` is False where the final bytes of
+    a subflow are not known.
+    """
+
+    subflows: tuple[Subflow, ...]
+    token: int | None
+    started_unix_s: float | None
+    ended_unix_s: float
+    server_name: str | None = None
+    decision: int | None = None
+    size: SizeEstimate | None = None
+    switches: tuple[tuple[float, Strategy], ...] = field(default=())
+    exact: bool = True

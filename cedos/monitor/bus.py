@@ -1,0 +1,135 @@
+"""The system's message bus: calls with a time limit, to services that may not be there."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dbus_fast import BusType, Message, MessageFlag, MessageType, unpack_variants
+from dbus_fast.aio import MessageBus
+
+from cedos.errors import HostError
+
+_BUS = "org.freedesktop.DBus"
+
+
+class BusError(HostError):
+    """The bus or the service behind it is absent, refused, or did not answer in time."""
+
+
+class SystemBus:
+    """A lazy connection to the system bus, made anew after it broke.
+
+    Services are never started by a call (NO_AUTO_START): what the user does not run stays stopped.
+
+    Args:
+        address: the bus's address, None for the system's.
+        timeout_s: limit of one call, connecting included.
+        retry_s: how long an absent bus is left in peace before it is looked for again.
+    """
+
+    def __init__(
+        self, address: str | None = None, *, timeout_s: float = 2.0, retry_s: float = 30.0
+    ) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        self._retry_s = retry_s
+        self._bus: MessageBus | None = None
+        self._connecting = asyncio.Lock()
+        self._not_before_s = 0.0
+        self._absence = ""
+        self._watches: list[tuple[str, str, Callable[[], None]]] = []
+
+    async def call(
+        self,
+        service: str,
+        path: str,
+        interface: str,
+        member: str,
+        signature: str = "",
+        body: Sequence[object] = (),
+    ) -> list[Any]:
+        """Calls a method; returns its results without the variants around them.
+
+        Raises:
+            BusError: no bus, no such service, an error reply, or no answer in time.
+        """
+        request = Message(
+            destination=service,
+            path=path,
+            interface=interface,
+            member=member,
+            signature=signature,
+            body=list(body),
+            flags=MessageFlag.NO_AUTOSTART,
+        )
+        what = f"{service} {member}"
+        bus = await self._connected()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                reply = await bus.call(request)
+        except TimeoutError as error:
+            raise BusError(f"{what}: no answer within {self._timeout_s:g} s") from error
+        except Exception as error:  # whatever the transport raised, the library passes on
+            raise BusError(f"{what}: {error or type(error).__name__}") from error
+        if reply is None or reply.message_type is not MessageType.METHOD_RETURN:
+            raise BusError(f"{what}: {reply.error_name if reply else 'no reply'}")
+        unpacked = unpack_variants(reply.body)
+        return list(unpacked)
+
+    async def properties(self, service: str, path: str, interface: str) -> dict[str, Any]:
+        """All properties of an object's interface; raises BusError as `call` does."""
+        body = await self.call(service, path, f"{_BUS}.Properties", "GetAll", "s", [interface])
+        if not body or not isinstance(body[0], dict):
+            raise BusError(f"{service}: properties of another form than expected")
+        return body[0]
+
+    async def watch(self, path: str, interface: str, changed: Callable[[], None]) -> None:
+        """Calls `changed` whenever the object says that properties of `interface` changed.
+
+        Raises:
+            BusError: as `call`; the watch then begins with the first connection that succeeds.
+        """
+        self._watches.append((path, interface, changed))
+        if self._bus is not None and self._bus.connected:
+            await self._add_match(path)
+        else:
+            await self._connected()
+
+    async def _add_match(self, path: str) -> None:
+        rule = (
+            f"type='signal',interface='{_BUS}.Properties',member='PropertiesChanged',path='{path}'"
+        )
+        await self.call(_BUS, "/org/freedesktop/DBus", _BUS, "AddMatch", "s", [rule])
+
+    async def _connected(self) -> MessageBus:
+        async with self._connecting:
+            if self._bus is not None and self._bus.connected:
+                return self._bus
+            if time.monotonic() < self._not_before_s:
+                raise BusError(self._absence)
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    bus = await MessageBus(self._address, BusType.SYSTEM).connect()
+            except Exception as error:
+                self._not_before_s = time.monotonic() + self._retry_s
+                self._absence = f"no system bus ({error or type(error).__name__})"
+                raise BusError(self._absence) from error
+            bus.add_message_handler(self._signalled)
+            self._bus = bus
+        for path, _, _ in self._watches:
+            await self._add_match(path)
+        return bus
+
+    def _signalled(self, message: Message) -> None:
+        if message.message_type is MessageType.SIGNAL and message.member == "PropertiesChanged":
+            for path, interface, changed in self._watches:
+                if message.path == path and message.body[:1] == [interface]:
+                    changed()
+
+    async def close(self) -> None:
+        """Leaves the bus."""
+        if self._bus is not None:
+            bus, self._bus = self._bus, None
+            bus.disconnect()
+            await bus.wait_for_disconnect()  # type: ignore[no-untyped-call]  # the library's gap

@@ -1,0 +1,146 @@
+"""All indicators of all networks at one instant, each with its age. Pure: `now` is an argument."""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+
+from cedos.model import Context, Indicator
+from cedos.monitor.rates import Rates
+
+
+class _Network:
+    """What is known of one network."""
+
+    def __init__(self, pings: int, busy_floor_bps: float) -> None:
+        self.given: dict[str, Indicator] = {}
+        self.rtts: deque[tuple[float, float, bool]] = deque(maxlen=256)  # at, RTT, active
+        self.answers: deque[tuple[float, bool]] = deque(maxlen=pings)  # at, answered
+        self.rates = Rates(busy_floor_bps)
+        self.up: tuple[float, bool] | None = None
+
+
+class ContextKeeper:
+    """Keeps the indicators that providers give and derives the others from what is observed.
+
+    Derived ones: `rtt_s` (median of the last moments' round-trip times), `rtt_min_s` (over a longer
+    window), `ping_loss` (share of the last pings without an answer), `past1_bps`, `past5_bps`,
+    `past10_bps` (`rates.Rates`) and `available` (up, and not deaf to all of the last pings).
+
+    A provider's indicator is preferred to a derived one of the same name, unless it is older by more
+    than `grace_s`: a provider speaks once a second, of the second before, and knows more.
+
+    Args:
+        rtt_window_s: what counts for `rtt_s`; without any sample in it, the newest counts.
+        rtt_min_window_s: what counts for `rtt_min_s`.
+        pings: how many pings count for `ping_loss`.
+        grace_s: see above.
+        busy_floor_bps: see `rates.Rates`.
+    """
+
+    def __init__(
+        self,
+        *,
+        rtt_window_s: float = 2.0,
+        rtt_min_window_s: float = 10.0,
+        pings: int = 5,
+        grace_s: float = 2.5,
+        busy_floor_bps: float = 500_000.0,
+    ) -> None:
+        self._rtt_window_s = rtt_window_s
+        self._rtt_min_window_s = rtt_min_window_s
+        self._pings = pings
+        self._grace_s = grace_s
+        self._floor_bps = busy_floor_bps
+        self._networks: dict[str, _Network] = {}
+
+    def _network(self, name: str) -> _Network:
+        if name not in self._networks:
+            self._networks[name] = _Network(self._pings, self._floor_bps)
+        return self._networks[name]
+
+    def update(self, network: str, indicators: Mapping[str, Indicator]) -> None:
+        """Takes a provider's indicators; a value that is not finite, or older than the known, is not."""
+        given = self._network(network).given
+        for name, indicator in indicators.items():
+            known = given.get(name)
+            if math.isfinite(indicator.value) and (
+                known is None or indicator.measured_at_s >= known.measured_at_s
+            ):
+                given[name] = indicator
+
+    def observe_up(self, network: str, up: bool, at_s: float) -> None:
+        """Takes whether packets can leave over the network (`Network.up`)."""
+        known = self._network(network)
+        if not up and (known.up is None or known.up[1]):
+            # What the old attachment answered says nothing of the next one.
+            known.answers.clear()
+        known.up = (at_s, up)
+
+    def observe_ping(self, network: str, rtt_s: float | None, at_s: float) -> None:
+        """Takes a ping's round-trip time, None where no answer came in time."""
+        self._network(network).answers.append((at_s, rtt_s is not None))
+        if rtt_s is not None:
+            self._observe_rtt(network, rtt_s, at_s, active=True)
+
+    def observe_rtt(self, network: str, rtt_s: float, at_s: float) -> None:
+        """Takes the round-trip time that a real flow saw."""
+        self._observe_rtt(network, rtt_s, at_s, active=False)
+
+    def _observe_rtt(self, network: str, rtt_s: float, at_s: float, *, active: bool) -> None:
+        if not (math.isfinite(rtt_s) and rtt_s > 0):
+            return
+        rtts = self._network(network).rtts
+        rtts.append((at_s, rtt_s, active))
+        # The newest stays, however old: better an old value with its age than none.
+        while len(rtts) > 1 and rtts[0][0] < at_s - self._rtt_min_window_s:
+            rtts.popleft()
+
+    def observe_bytes(
+        self, network: str, received_bytes: int, at_s: float, *, busy: bool | None = None
+    ) -> None:
+        """Takes a reading of the network's counter of received bytes (see `rates.Rates.observe`)."""
+        self._network(network).rates.observe(received_bytes, at_s, busy=busy)
+
+    def forget(self, network: str) -> None:
+        """Drops all that is known of a network that was lost."""
+        self._networks.pop(network, None)
+
+    def snapshot(self, now_s: float) -> Context:
+        """The context at `now_s`; of each network what is known, however old."""
+        return Context(
+            at_s=now_s,
+            networks={name: self._merged(known, now_s) for name, known in self._networks.items()},
+        )
+
+    def _merged(self, known: _Network, now_s: float) -> dict[str, Indicator]:
+        merged = self._derived(known, now_s)
+        for name, indicator in known.given.items():
+            derived = merged.get(name)
+            if derived is None or indicator.measured_at_s >= derived.measured_at_s - self._grace_s:
+                merged[name] = indicator
+        return merged
+
+    def _derived(self, known: _Network, now_s: float) -> dict[str, Indicator]:
+        derived = known.rates.indicators()
+        if known.rtts:
+            at_s, _, active = known.rtts[-1]
+            values = self._since(known, now_s - self._rtt_window_s)
+            derived["rtt_s"] = Indicator(statistics.median(values), at_s, active)
+            values = self._since(known, now_s - self._rtt_min_window_s)
+            derived["rtt_min_s"] = Indicator(min(values), at_s, active)
+        if known.answers:
+            lost = sum(not answered for _, answered in known.answers) / len(known.answers)
+            derived["ping_loss"] = Indicator(lost, known.answers[-1][0], active=True)
+        if known.up is not None:
+            at_s, up = known.up
+            deaf = len(known.answers) == self._pings and not any(a for _, a in known.answers)
+            if up and known.answers:
+                at_s = max(at_s, known.answers[-1][0])
+            derived["available"] = Indicator(float(up and not deaf), at_s)
+        return derived
+
+    @staticmethod
+    def _since(known: _Network, since_s: float) -> list[float]:
+        values = [rtt_s for at_s, rtt_s, _ in known.rtts if at_s >= since_s]
+        return values or [known.rtts[-1][1]]

@@ -1,0 +1,155 @@
+"""What the monitor tells, and the interfaces it tells it through (test implementations: doubles)."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, Protocol, TypeVar
+
+from cedos.model import Address, FlowKey, Network
+
+
+class Change(StrEnum):
+    """What happened to a network."""
+
+    APPEARED = "appeared"
+    CHANGED = "changed"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkEvent:
+    """A network appeared, changed (up, addresses, gateways, resolvers, metric) or was lost.
+
+    `before` is what it was, None when it appeared; `network` is its last state when it was lost.
+    """
+
+    change: Change
+    network: Network
+    before: Network | None
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FlowOpened:
+    """A flow's first packet left (or came). Of MPTCP it is a subflow; connections are steering's."""
+
+    key: FlowKey
+    at_s: float
+    at_unix_s: float
+    incoming: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FlowClosed:
+    """A flow's end with its final figures, seen from this host.
+
+    Bytes are payload for TCP, where a handshake or an end may count as one byte more; for UDP they
+    are whole packets. `exact` is False where the final figures are not known: the notification was
+    lost (then they are the last ones seen), or the kernel does not count UDP
+    (`nf_conntrack_acct=0`: then 0). A UDP flow ends when connection tracking gives it up, 30 to
+    120 s after its last packet. Unknown values are None; `started_unix_s` is, for flows older than
+    the monitor.
+    """
+
+    key: FlowKey
+    ended_unix_s: float
+    bytes_down: int
+    bytes_up: int
+    rtt_s: float | None = None
+    rtt_min_s: float | None = None
+    delivery_rate_bps: float | None = None
+    retransmits: int = 0
+    at_s: float = 0.0
+    started_unix_s: float | None = None
+    exact: bool = True
+
+
+FlowEvent = FlowOpened | FlowClosed
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSample:
+    """A living TCP flow or MPTCP subflow (`token`: its connection's, as in path-manager events).
+
+    `rtt_s` is the kernel's smoothed estimate, which only sending refreshes: on a download it is as
+    old as the last request. `idle_down_s` is the time since data was received. `state` is the
+    kernel's number (1 established, 2 SYN sent).
+    """
+
+    key: FlowKey
+    at_s: float
+    state: int
+    token: int | None
+    rtt_s: float | None
+    rtt_min_s: float | None
+    delivery_rate_bps: float | None
+    bytes_down: int
+    bytes_up: int
+    retransmits: int
+    idle_down_s: float
+    unacknowledged: int
+
+
+class Links(Protocol):
+    """The host's networks."""
+
+    def networks(self) -> list[Network]:
+        """All networks now, up or not, those with the better metric first."""
+
+    def metrics(self) -> Mapping[str, int]:
+        """The metric of each network's default route; a network without one is missing."""
+
+    def is_local(self, address: Address) -> bool:
+        """Whether the address is one of a network's own."""
+
+    def events(self) -> AsyncIterator[NetworkEvent]:
+        """Changes from now on; for one consumer."""
+
+
+class Flows(Protocol):
+    """The host's flows."""
+
+    def events(self) -> AsyncIterator[FlowEvent]:
+        """Openings and ends from now on; for one consumer."""
+
+    async def snapshot(self) -> list[FlowSample]:
+        """The living TCP flows."""
+
+
+T = TypeVar("T")
+
+
+class Mailbox(Generic[T]):
+    """Events on their way to one consumer. A consumer that stands still loses the oldest, counted."""
+
+    def __init__(self, limit: int = 100_000) -> None:
+        self.dropped = 0
+        self._items: deque[T] = deque()
+        self._limit = limit
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    def put(self, item: T) -> None:
+        """Adds an event."""
+        if len(self._items) >= self._limit:
+            self._items.popleft()
+            self.dropped += 1
+        self._items.append(item)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Ends the iteration once it is empty."""
+        self._closed = True
+        self._wake.set()
+
+    async def iterate(self) -> AsyncIterator[T]:
+        """The events in order, until the mailbox is closed."""
+        while True:
+            while self._items:
+                yield self._items.popleft()
+            if self._closed:
+                return
+            self._wake.clear()
+            await self._wake.wait()

@@ -1,0 +1,140 @@
+"""Where indicators come from: one small interface, and a guard that no provider can break through."""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from cedos.model import Indicator, Network
+
+
+class IndicatorProvider(Protocol):
+    """Something that knows indicators of a network."""
+
+    async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
+        """What is known of the network now: empty for a network that is not this provider's."""
+
+    async def close(self) -> None:
+        """Lets go of what it holds."""
+
+
+# What is physically possible, with room: a value outside is a placeholder or a driver's mistake.
+PLAUSIBLE: Mapping[str, tuple[float, float]] = {
+    "rssi_dbm": (-120.0, 0.0),
+    "link_bps": (1.0, 1e12),
+    "chan_util": (0.0, 1.0),
+    "rsrp_dbm": (-156.0, -31.0),
+    "rsrq_db": (-43.0, 20.0),
+    "sinr_db": (-30.0, 60.0),
+    "cqi": (0.0, 15.0),
+    "speed_mps": (0.0, 400.0),
+    "rtt_s": (0.0, 600.0),
+    "rtt_min_s": (0.0, 600.0),
+    "dns_s": (0.0, 600.0),
+    "ping_loss": (0.0, 1.0),
+    "available": (0.0, 1.0),
+    "past1_bps": (0.0, 1e12),
+    "past5_bps": (0.0, 1e12),
+    "past10_bps": (0.0, 1e12),
+}
+_CLOCK_SLACK_S = 1.0
+
+
+def implausible(name: str, indicator: Indicator, now_s: float) -> str:
+    """Why an indicator cannot be true; empty where it can."""
+    low, high = PLAUSIBLE.get(name, (-math.inf, math.inf))
+    if not math.isfinite(indicator.value) or not low <= indicator.value <= high:
+        return f"{name} = {indicator.value:g}; {low:g} to {high:g} would be right"
+    if indicator.measured_at_s > now_s + _CLOCK_SLACK_S:
+        return f"{name} was measured {indicator.measured_at_s - now_s:.1f} s in the future"
+    return ""
+
+
+class Guarded:
+    """A provider whose `read` never raises, never takes longer than the limit, and never lies wildly.
+
+    Trouble is reported once a kind, through `report`, and ignored. A read that hangs is left behind;
+    until it ends, the provider is not asked again.
+
+    Args:
+        provider: the provider.
+        report: takes one sentence for the log.
+        timeout_s: the limit.
+    """
+
+    def __init__(
+        self, provider: IndicatorProvider, report: Callable[[str], None], timeout_s: float = 1.0
+    ) -> None:
+        self._provider = provider
+        self._name = type(provider).__name__
+        self._report = report
+        self._timeout_s = timeout_s
+        self._reported: set[str] = set()
+        self._hanging: dict[str, asyncio.Task[Mapping[str, Indicator]]] = {}
+
+    async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
+        """The plausible ones of the provider's indicators; empty in case of trouble."""
+        hanging = self._hanging.get(network.name)
+        if hanging is not None and not hanging.done():
+            return {}
+        # A task of its own: one that swallows its cancellation must not hold us.
+        task = asyncio.ensure_future(self._provider.read(network, now_s))
+        task.add_done_callback(_retrieve)
+        self._hanging[network.name] = task
+        try:
+            await asyncio.wait({task}, timeout=self._timeout_s)
+        finally:
+            if not task.done():
+                task.cancel()
+        if not task.done():
+            self._once("hang", f"no answer within {self._timeout_s:g} s")
+            return {}
+        if task.cancelled():
+            return {}
+        if (error := task.exception()) is not None:
+            self._once(type(error).__name__, f"{type(error).__name__}: {error}")
+            return {}
+        return self._plausible(task.result(), now_s)
+
+    def _plausible(self, indicators: Mapping[str, Indicator], now_s: float) -> dict[str, Indicator]:
+        good = {}
+        for name, indicator in indicators.items():
+            if why := implausible(name, indicator, now_s):
+                self._once(f"nonsense {name}", why)
+            else:
+                good[name] = indicator
+        return good
+
+    def _once(self, kind: str, sentence: str) -> None:
+        if kind not in self._reported:
+            self._reported.add(kind)
+            self._report(f"{self._name}: {sentence} (reported once, ignored from now on)")
+
+    async def close(self) -> None:
+        """Closes the provider and abandons reads that still hang."""
+        for task in self._hanging.values():
+            task.cancel()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._provider.close()
+        except Exception as error:  # a provider that cannot close must not keep the daemon up
+            self._once("close", f"while closing: {type(error).__name__}: {error}")
+
+
+def _retrieve(task: "asyncio.Task[Mapping[str, Indicator]]") -> None:
+    """Takes a late exception, or asyncio would complain that nobody did."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def read_all(
+    providers: Sequence[IndicatorProvider], network: Network, now_s: float
+) -> dict[str, Indicator]:
+    """All providers' indicators of a network; of those with the same name the fresher wins."""
+    merged: dict[str, Indicator] = {}
+    for found in await asyncio.gather(*(p.read(network, now_s) for p in providers)):
+        for name, indicator in found.items():
+            known = merged.get(name)
+            if known is None or indicator.measured_at_s > known.measured_at_s:
+                merged[name] = indicator
+    return merged

@@ -1,0 +1,50 @@
+"""When to ping which network. Pure."""
+
+from collections.abc import Iterable
+
+from cedos.model import Network
+
+
+class ProbeSchedule:
+    """Every network that is up gets its ping: often while it is in use, seldom while it idles.
+
+    Args:
+        in_use_s: seconds between the pings of a network in use.
+        idle_s: the same for an idle one. Each ping wakes a cellular radio up for its tail.
+    """
+
+    def __init__(self, in_use_s: float = 1.0, idle_s: float = 5.0) -> None:
+        self._in_use_s = in_use_s
+        self._idle_s = idle_s
+        self._up: dict[str, bool] = {}
+        self._in_use: frozenset[str] = frozenset()
+        self._last_s: dict[str, float] = {}
+
+    def networks_changed(self, networks: Iterable[Network]) -> None:
+        """Takes all networks; one that is down pauses, one that came up is due at once."""
+        up = {network.name: network.up for network in networks}
+        for name, is_up in up.items():
+            if is_up and not self._up.get(name, False):
+                self._last_s.pop(name, None)
+        self._up = up
+        self._last_s = {name: at_s for name, at_s in self._last_s.items() if name in up}
+
+    def in_use(self, names: Iterable[str]) -> None:
+        """Takes the names of all networks that carry something now."""
+        self._in_use = frozenset(names)
+
+    def _due_s(self, name: str) -> float:
+        if name not in self._last_s:
+            return float("-inf")
+        return self._last_s[name] + (self._in_use_s if name in self._in_use else self._idle_s)
+
+    def next_s(self) -> float | None:
+        """When the next ping is due; in the past if at once, None while no network is up."""
+        return min((self._due_s(name) for name, up in self._up.items() if up), default=None)
+
+    def take_due(self, now_s: float) -> list[str]:
+        """The networks whose ping is due now; each is then due again after its interval."""
+        due = [name for name, up in self._up.items() if up and self._due_s(name) <= now_s]
+        for name in due:
+            self._last_s[name] = now_s
+        return due

@@ -1,0 +1,66 @@
+"""What a service tells systemd (sd_notify(3)): ready, alive, what it does, stopping."""
+
+import os
+import socket
+from collections.abc import Mapping
+
+
+class Notifier:
+    """Speaks to the service manager where there is one; otherwise every call does nothing.
+
+    A lost message is no reason to fail: the manager's own time-outs deal with that.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        address = environment.get("NOTIFY_SOCKET", "")
+        # "@" stands for the zero byte of an abstract address.
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self.watchdog_interval_s = _interval(environment) if address else None
+        """How often `alive` should be called: half of WatchdogSec; None: no watchdog."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anybody listens."""
+        return bool(self._address)
+
+    def ready(self, status: str = "") -> bool:
+        """Start-up is over; `status` is shown by `systemctl status`."""
+        return self._send("READY=1", status)
+
+    def status(self, status: str) -> bool:
+        """What the service does now, in one line."""
+        return self._send("", status)
+
+    def alive(self) -> bool:
+        """Feeds the watchdog."""
+        return self._send("WATCHDOG=1")
+
+    def stopping(self, status: str = "") -> bool:
+        """Shut-down has begun."""
+        return self._send("STOPPING=1", status)
+
+    def _send(self, state: str, status: str = "") -> bool:
+        if not self._address:
+            return False
+        lines = [state] if state else []
+        if status:
+            lines.append("STATUS=" + " ".join(status.split()))
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to:
+                # Never wait for a manager whose queue is full: this is called in the event loop.
+                to.setblocking(False)
+                to.connect(self._address)
+                to.send("\n".join(lines).encode())
+        except OSError:
+            return False
+        return True
+
+
+def _interval(environment: Mapping[str, str]) -> float | None:
+    """Half of the watchdog's period, if it is meant for this process (sd_watchdog_enabled(3))."""
+    try:
+        period_us = int(environment["WATCHDOG_USEC"])
+        meant_for = int(environment.get("WATCHDOG_PID", os.getpid()))
+    except (KeyError, ValueError):
+        return None
+    return period_us / 2e6 if period_us > 0 and meant_for == os.getpid() else None

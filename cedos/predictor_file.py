@@ -1,0 +1,75 @@
+"""Models as files: JSON without pickle, so that a foreign file can be wrong but never run."""
+
+import os
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cedos.errors import ModelError
+from predictors.completion import CompletionModel
+
+FORMAT = "cedos-completion-model"
+VERSION = 1
+_SHIPPED = "shipped.json"
+
+
+def load(path: Path | None = None) -> CompletionModel:
+    """Reads a model.
+
+    Args:
+        path: the file; None: the one that is shipped with the package.
+
+    Raises:
+        ModelError: there is none, or it is broken, of another version or for other features; says
+            which, and how to get a good one.
+    """
+    name = str(path) if path is not None else f"the shipped model ({_SHIPPED})"
+    try:
+        if path is not None:
+            raw = path.read_bytes()
+        else:
+            raw = resources.files("predictors").joinpath(_SHIPPED).read_bytes()
+    except OSError as error:
+        raise ModelError(f"{name}: {error.strerror or error}; {_REMEDY}") from error
+    try:
+        data = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ModelError(f"{name} is not JSON: {error}; {_REMEDY}") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ModelError(f"{name} is no completion model (no format {FORMAT!r}); {_REMEDY}")
+    if data.get("version") != VERSION:
+        raise ModelError(
+            f"{name} is of version {data.get('version')!r}, version {VERSION} is needed; {_REMEDY}"
+        )
+    try:
+        return CompletionModel.from_dict(data)
+    except ValueError as error:
+        raise ModelError(f"{name}: {error}; {_REMEDY}") from error
+
+
+def save(model: CompletionModel, path: Path, provenance: Mapping[str, Any] | None = None) -> None:
+    """Writes a model, whole or not at all.
+
+    Args:
+        model: what to write; errors that it saw since it was trained are not part of it.
+        path: the file; replaced if it exists.
+        provenance: added to the model's own: data set, host, date.
+
+    Raises:
+        ModelError: the file cannot be written.
+    """
+    data = {"format": FORMAT, "version": VERSION, **model.to_dict()}
+    data["provenance"] = {**data["provenance"], **(provenance or {})}
+    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        beside.write_bytes(msgspec.json.encode(data) + b"\n")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise ModelError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+_REMEDY = "train one with `cedos-emu train DATA --out MODEL.json`"

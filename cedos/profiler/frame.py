@@ -1,0 +1,148 @@
+"""From a captured packet to its flow and its TCP payload: pure, and total over hostile input."""
+
+import struct
+from functools import lru_cache
+from hashlib import sha256
+from ipaddress import IPv4Address, IPv6Address
+from typing import NamedTuple
+
+from cedos.model import Address, FlowKey
+
+_TCP = 6
+_TCP_HEADER = struct.Struct("!HHIIB")
+_IPV6_EXTENSIONS = (0, 43, 60)
+_OPTION_END, _OPTION_NOTHING, _OPTION_MPTCP = 0, 1, 30
+_MP_CAPABLE, _DATA_SEQUENCE_SIGNAL = 0, 2
+_WITH_BOTH_KEYS_BYTES = 20
+_NUMBERS = 0xFFFFFFFF
+
+
+class Captured(NamedTuple):
+    """A packet that begins a message: its flow as this host sees it, and what it carries.
+
+    Attributes:
+        key: the flow; of an MPTCP connection, the subflow.
+        outgoing: whether this host sent it.
+        payload: the beginning of the TCP payload, cut at the capture's snap length.
+        sequence: the number of the payload's first byte, modulo 2**32: TCP's, or MPTCP's data sequence
+            number, which counts over all subflows. None where an MPTCP packet does not tell it.
+        acknowledgement: the number of the byte that the sender expects next, likewise.
+        mptcp: whether the packet carries an MPTCP option.
+        interface: where it was seen.
+    """
+
+    key: FlowKey
+    outgoing: bool
+    payload: bytes
+    sequence: int | None = 0
+    acknowledgement: int | None = 0
+    mptcp: bool = False
+    interface: str = ""
+
+
+def parse_frame(packet: bytes, *, outgoing: bool, interface: str = "") -> Captured | None:
+    """Reads a packet from its IPv4 or IPv6 header on; None where it carries no TCP payload.
+
+    Padding after the packet's end is left off; a packet cut short is read as far as it goes.
+    """
+    if len(packet) < 40:  # the shortest: IPv4 and TCP headers without options
+        return None
+    version = packet[0] >> 4
+    if version == 4:
+        if packet[9] != _TCP or (packet[6] & 0x1F) | packet[7]:
+            return None
+        start = (packet[0] & 0x0F) * 4
+        length = packet[2] << 8 | packet[3]
+        source, destination = packet[12:16], packet[16:20]
+    elif version == 6:
+        start = _tcp_in_ipv6(packet)
+        length = packet[4] << 8 | packet[5]
+        source, destination = packet[8:24], packet[24:40]
+        if length:
+            length += 40
+    else:
+        return None
+    # A length of 0 is a packet over 64 KB that segmentation offload has not yet split.
+    end = min(length, len(packet)) if length else len(packet)
+    if not 20 <= start <= end - 20:
+        return None
+    source_port, destination_port, sequence, acknowledgement, words = _TCP_HEADER.unpack_from(
+        packet, start
+    )
+    data = start + (words >> 4) * 4
+    if not start + 20 <= data < end:
+        return None
+    if outgoing:
+        key = FlowKey(_address(source), source_port, _address(destination), destination_port)
+    else:
+        key = FlowKey(_address(destination), destination_port, _address(source), source_port)
+    option = _mptcp_option(packet, start + 20, data) if data > start + 20 else None
+    if option is None:
+        numbers: tuple[int | None, int | None] = sequence, acknowledgement
+    else:
+        numbers = _data_numbers(option)
+    return Captured(key, outgoing, packet[data:end], *numbers, option is not None, interface)
+
+
+@lru_cache(maxsize=1024)
+def _address(raw: bytes) -> Address:
+    return IPv4Address(raw) if len(raw) == 4 else IPv6Address(raw)
+
+
+def _tcp_in_ipv6(packet: bytes) -> int:
+    """Where the TCP header starts; 0 where there is none."""
+    kind, at = packet[6], 40
+    while kind in _IPV6_EXTENSIONS and at + 2 <= len(packet):
+        kind, at = packet[at], at + (packet[at + 1] + 1) * 8
+    return at if kind == _TCP else 0
+
+
+def _mptcp_option(packet: bytes, at: int, end: int) -> bytes | None:
+    """The MPTCP option that tells most: a packet may have several."""
+    found = None
+    while at + 1 < end:
+        kind = packet[at]
+        if kind == _OPTION_END:
+            break
+        if kind == _OPTION_NOTHING:
+            at += 1
+            continue
+        length = max(2, packet[at + 1])
+        if kind == _OPTION_MPTCP:
+            option = packet[at : min(at + length, end)]
+            if len(option) > 3 and option[2] >> 4 in (_MP_CAPABLE, _DATA_SEQUENCE_SIGNAL):
+                return option
+            found = option
+        at += length
+    return found
+
+
+def _data_numbers(option: bytes) -> tuple[int | None, int | None]:
+    """Data sequence number and acknowledgement (RFC 8684, 3.1 and 3.3), modulo 2**32.
+
+    The mapping is taken to begin with the payload, as it does for what is sent after a pause.
+    """
+    kind = option[2] >> 4 if len(option) > 3 else None
+    if kind == _MP_CAPABLE and option[2] & 0x0F == 1 and len(option) >= _WITH_BOTH_KEYS_BYTES:
+        # The first data has no mapping yet: it begins where the keys say.
+        return _first_number(option[4:12]), _first_number(option[12:20])
+    if kind != _DATA_SEQUENCE_SIGNAL:
+        return None, None
+    flags, at = option[3], 4
+    acknowledgement = sequence = None
+    if flags & 0x01:
+        size = 8 if flags & 0x02 else 4
+        acknowledgement = _low(option[at : at + size], size)
+        at += size
+    if flags & 0x04:
+        size = 8 if flags & 0x08 else 4
+        sequence = _low(option[at : at + size], size)
+    return sequence, acknowledgement
+
+
+def _low(raw: bytes, size: int) -> int | None:
+    return int.from_bytes(raw, "big") & _NUMBERS if len(raw) == size else None
+
+
+def _first_number(key: bytes) -> int:
+    return int.from_bytes(sha256(key).digest()[-4:], "big") + 1 & _NUMBERS

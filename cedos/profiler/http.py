@@ -1,0 +1,121 @@
+"""What the first bytes of an HTTP/1.x message say about its size (RFC 9112; Delphi, section 4).
+
+The parsers see one packet: a head may be cut anywhere. A field counts only if its whole line is there
+and lies in the head, so that nothing in a body is ever taken for one. What is contradictory or absurd
+is unknown, never an exception.
+"""
+
+from typing import NamedTuple
+
+from cedos.profiler.names import server_name
+
+_METHODS = {
+    word: word.decode()
+    for word in (b"GET", b"POST", b"PUT", b"HEAD", b"PATCH", b"DELETE", b"OPTIONS", b"CONNECT")
+}
+_LONGEST_NUMBER = 18  # decimal digits of a length: an exabyte
+
+
+class Request(NamedTuple):
+    """The head of a request.
+
+    Attributes:
+        method: in capitals, as sent.
+        host: the server's name or address without its port (of CONNECT: the tunnel's other end), or
+            None where it is missing or cut off.
+        content_length: bytes of the body; None where it is not stated, or the body is chunked.
+        chunked: whether the body's length is only known at its end.
+        head_bytes: where the body begins; None where the head is cut.
+    """
+
+    method: str
+    host: str | None
+    content_length: int | None
+    chunked: bool
+    head_bytes: int | None
+
+
+class Response(NamedTuple):
+    """The head of a response; fields as in `Request`. `status` is 100 to 599."""
+
+    status: int
+    content_length: int | None
+    chunked: bool
+    head_bytes: int | None
+
+
+def parse_request(payload: bytes) -> Request | None:
+    """Reads the beginning of a request; None where it is not one."""
+    method = _METHODS.get(payload[: max(0, payload.find(b" ", 0, 8))])
+    if method is None:
+        return None
+    line_end = payload.find(b"\r\n")
+    if line_end >= 0 and payload[max(0, line_end - 8) : line_end - 1] != b"HTTP/1.":
+        return None
+    head, head_bytes = _head(payload)
+    length, chunked = _body(head)
+    if method == "CONNECT":
+        target = payload[8 : payload.find(b" ", 8)]
+        return Request(method, _host(target), length, chunked, head_bytes)
+    host = _field(head, b"\r\nhost:")
+    return Request(method, _host(host) if host else None, length, chunked, head_bytes)
+
+
+def parse_response(payload: bytes) -> Response | None:
+    """Reads the beginning of a response; None where it is not one."""
+    status = payload[9:12]
+    if payload[:7] != b"HTTP/1." or not status.isdigit() or not b"100" <= status < b"600":
+        return None
+    head, head_bytes = _head(payload)
+    length, chunked = _body(head)
+    return Response(int(status), length, chunked, head_bytes)
+
+
+def _head(payload: bytes) -> tuple[bytes, int | None]:
+    """The head's complete lines in lower case, each with its line end, and where the body begins."""
+    end = payload.find(b"\r\n\r\n")
+    if end >= 0:
+        return payload[: end + 2].lower(), end + 4
+    return payload[: payload.rfind(b"\r\n") + 2].lower(), None
+
+
+def _field(head: bytes, name: bytes) -> bytes | None:
+    at = head.find(name)
+    if at < 0:
+        return None
+    at += len(name)
+    return head[at : head.find(b"\r\n", at)].strip()
+
+
+def _body(head: bytes) -> tuple[int | None, bool]:
+    """The body's stated length, and whether it is chunked, which overrules a length."""
+    # Most heads have neither field or a length alone: these are told without a further call.
+    if head.find(b"\r\ntransfer-encoding:") >= 0:
+        coding = _field(head, b"\r\ntransfer-encoding:") or b""
+        if coding.endswith(b"chunked"):
+            return None, True
+    at = head.find(b"\r\ncontent-length:")
+    if at < 0:
+        return None, False
+    text = head[at + 17 : head.find(b"\r\n", at + 17)].strip()
+    if not text.isdigit() or len(text) > _LONGEST_NUMBER:
+        return None, False
+    if _field(head[at + 17 :], b"\r\ncontent-length:") not in (None, text):
+        return None, False  # two lengths: somebody is trying something
+    return int(text), False
+
+
+def _host(text: bytes) -> str | None:
+    if text.startswith(b"["):
+        return _ipv6(text)
+    return server_name(text.split(b":", 1)[0])
+
+
+def _ipv6(text: bytes) -> str | None:
+    inner = text[1 : text.find(b"]")]
+    return (
+        inner.decode("ascii") if 2 <= len(inner) <= 45 and _IPV6_DIGITS.issuperset(inner) else None
+    )
+
+
+_IPV6_DIGITS = frozenset(b"0123456789abcdefABCDEF:.")

@@ -1,0 +1,342 @@
+"""The Traffic Profiler: tells the size of a transfer near its start (Delphi, section 4).
+
+Delphi names three moments: an application says it (`hint`), a connection begins (`opened`), an HTTP
+message is seen (`observe`). Two are added here: a TLS handshake gives the server's name (`observe`),
+and a transfer outgrows its estimate (`progressed`). Pure: packets and figures in, events out.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from cedos.model import Direction, FlowKey, Label, SizeEstimate
+from cedos.profiler import http, tls
+from cedos.profiler.flow import Flow, Running
+from cedos.profiler.frame import Captured
+from cedos.profiler.hints import Hint, Hints
+from cedos.profiler.sizes import CHUNKED, UNKNOWN, Prior, SizeHistory
+
+# A connection's opening is told by another way than its packets, and may be told after the first.
+_OPENING_LATE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLearned:
+    """The size of a transfer that has begun, or a better estimate of the one under way.
+
+    `label` and `deadline_s` (from the transfer's start) are what a hint said, None otherwise.
+    """
+
+    key: FlowKey
+    direction: Direction
+    size: SizeEstimate
+    server_name: str | None = None
+    label: Label | None = None
+    deadline_s: float | None = None
+
+
+class Profiler:
+    """Follows flows and answers with `SizeLearned` events.
+
+    The history's unit is one transfer: an HTTP message's body, or a whole connection where its
+    content is hidden. Memory is bounded by `max_flows`, the history's own bound and 256 hints.
+
+    Args:
+        history: sizes learned in earlier runs.
+        unknown: what to expect where nothing is known.
+        chunked: what to expect of a body in chunked coding.
+        max_flows: flows followed at once; beyond, the longest silent one is forgotten.
+    """
+
+    def __init__(
+        self,
+        history: SizeHistory | None = None,
+        *,
+        unknown: Prior = UNKNOWN,
+        chunked: Prior = CHUNKED,
+        max_flows: int = 8192,
+    ) -> None:
+        self.history = history if history is not None else SizeHistory()
+        self._unknown, self._chunked = unknown, chunked
+        self._max_flows = max_flows
+        self._flows: OrderedDict[FlowKey, Flow] = OrderedDict()
+        self._hints = Hints()
+
+    def __len__(self) -> int:
+        return len(self._flows)
+
+    def opened(
+        self, key: FlowKey, now_s: float, *, incoming: bool = False, mark: int | None = None
+    ) -> list[SizeLearned]:
+        """A connection begins: only its other end is known yet."""
+        flow = self._flows.get(key)
+        if flow and flow.observed_at_s is not None and now_s < flow.observed_at_s + _OPENING_LATE_S:
+            flow.mark = mark
+            return [] if mark is None else self._again(flow, now_s)
+        self._flows.pop(key, None)
+        flow = self._flow(key, client=not incoming)
+        flow.mark = mark
+        return [self._whole(flow, now_s)]
+
+    def observe(self, captured: Captured, now_s: float) -> list[SizeLearned]:
+        """A captured packet begins a message; empty where that tells nothing new.
+
+        Messages on any subflow of an MPTCP connection belong together: replace the packet's key by
+        the first subflow's.
+        """
+        payload = captured.payload
+        if payload.startswith(b"\x16"):
+            return self._client_hello(captured, now_s)
+        response = http.parse_response(payload)
+        if response is not None:
+            return self._response(captured, response, now_s)
+        request = http.parse_request(payload)
+        return [] if request is None else self._request(captured, request, now_s)
+
+    def progressed(
+        self, key: FlowKey, bytes_down: int, bytes_up: int, now_s: float
+    ) -> list[SizeLearned]:
+        """What a flow has carried so far; tells a new estimate where the last one is exceeded.
+
+        Called for flows older than the profiler too, so that it knows where they stand.
+        """
+        flow = self._flow(key)
+        carried = {Direction.DOWN: bytes_down, Direction.UP: bytes_up}
+        for way, stream in flow.streams.items():
+            stream.carried_bytes = carried[way]
+        running = flow.running
+        if running is None or running.size.source == "content-length":
+            return []
+        direction = running.direction
+        if flow.opaque and bytes_up != bytes_down:
+            direction = Direction.UP if bytes_up > bytes_down else Direction.DOWN
+        so_far = carried[direction] - running.base_bytes
+        if so_far <= running.size.median_bytes:
+            return []
+        size = self.history.exceeded(
+            self._known_host(flow, direction), flow.port, direction, so_far, prior=running.prior
+        )
+        flow.running = Running(direction, size, running.base_bytes, running.prior)
+        return [self._event(flow, self._hints.find(key, flow.server_name, flow.mark, now_s))]
+
+    def closed(self, key: FlowKey, bytes_down: int | None, bytes_up: int | None) -> None:
+        """A flow has ended; from its final figures (None: not known) the history learns.
+
+        Of an MPTCP connection, give the first subflow's key and the sums over all subflows, as for
+        `progressed`.
+        """
+        flow = self._flows.pop(key, None) or Flow(key)
+        if bytes_down is None or bytes_up is None:
+            return
+        finals = {Direction.DOWN: bytes_down, Direction.UP: bytes_up}
+        if flow.opaque:
+            # A refused connection is no transfer; the kernel may count the handshake as a byte.
+            if max(bytes_down, bytes_up) > 1:
+                for direction, total in finals.items():
+                    self._learn(flow, direction, total)
+            return
+        for direction, stream in flow.streams.items():
+            if flow.numbered:
+                self._learn(flow, direction, stream.end_body(finals[direction]))
+
+    def hint(self, hint: Hint, now_s: float) -> tuple[int, list[SizeLearned]]:
+        """An application speaks: the hint's number, and what it changes for flows under way."""
+        number = self._hints.add(hint)
+        told = [
+            event
+            for flow in self._flows.values()
+            if hint.match.fits(flow.key, flow.server_name, flow.mark)
+            for event in self._again(flow, now_s)
+        ]
+        return number, told
+
+    def unhint(self, number: int) -> bool:
+        """Takes a hint back for coming transfers; False where there is none of this number."""
+        return self._hints.remove(number)
+
+    def server_name(self, key: FlowKey) -> str | None:
+        """Whom the flow talks to by name, where it said so."""
+        flow = self._flows.get(key)
+        return flow.server_name if flow else None
+
+    def _client_hello(self, captured: Captured, now_s: float) -> list[SizeLearned]:
+        flow = self._flow(captured.key, client=captured.outgoing)
+        if self._began(flow, captured, now_s) is None:
+            return []
+        name = tls.parse_client_hello(captured.payload)
+        if name is None and flow.running is not None:
+            return []
+        flow.server_name = name or flow.server_name
+        flow.opaque = True
+        return [self._whole(flow, now_s)]
+
+    def _request(
+        self, captured: Captured, request: http.Request, now_s: float
+    ) -> list[SizeLearned]:
+        flow = self._flow(captured.key, client=captured.outgoing)
+        position = self._began(flow, captured, now_s)
+        if position is None:
+            return []
+        flow.server_name = request.host or flow.server_name
+        flow.pending.append(request.method)
+        flow.opaque = request.method == "CONNECT"
+        if flow.opaque:
+            return [self._whole(flow, now_s)]
+        there, back = _ways(captured.outgoing)
+        if request.chunked:
+            flow.streams[there].body_at = position + (request.head_bytes or len(captured.payload))
+            return [self._guess(flow, there, position, self._chunked, now_s)]
+        body = request.content_length or 0
+        self._learn(flow, there, body)
+        if body:
+            return [self._told(flow, there, _exact(body), position, now_s, self._unknown)]
+        if request.method == "HEAD":
+            flow.running = None
+            return []
+        base = max(flow.streams[back].position, flow.streams[back].carried_bytes)
+        return [self._guess(flow, back, base, self._unknown, now_s)]
+
+    def _response(
+        self, captured: Captured, response: http.Response, now_s: float
+    ) -> list[SizeLearned]:
+        flow = self._flow(captured.key, client=not captured.outgoing)
+        position = self._began(flow, captured, now_s)
+        if position is None:
+            return []
+        status = response.status
+        if status < 200 and status != 101:
+            return []  # the final response is still to come
+        method = flow.pending.popleft() if flow.pending else None
+        if status == 101 or (method == "CONNECT" and status < 300):
+            flow.opaque = True  # another protocol from here on
+            return []
+        flow.opaque = False
+        way, _ = _ways(captured.outgoing)
+        if method == "HEAD":
+            return []
+        length = 0 if status in (204, 304) else response.content_length
+        if length is not None:
+            self._learn(flow, way, length)
+            if length == 0:
+                flow.running = None
+                return []
+            return [self._told(flow, way, _exact(length), position, now_s, self._unknown)]
+        flow.streams[way].body_at = position + (response.head_bytes or len(captured.payload))
+        prior = self._chunked if response.chunked else self._unknown
+        return [self._guess(flow, way, position, prior, now_s)]
+
+    def _flow(self, key: FlowKey, *, client: bool | None = None) -> Flow:
+        flow = self._flows.get(key)
+        if flow is None:
+            flow = self._flows[key] = Flow(key)
+            if len(self._flows) > self._max_flows:
+                self._flows.popitem(last=False)
+        else:
+            self._flows.move_to_end(key)
+        if client is not None:
+            flow.client = client
+        return flow
+
+    def _began(self, flow: Flow, captured: Captured, now_s: float) -> int | None:
+        """Where in its stream the message begins; None where it was seen before."""
+        if flow.observed_at_s is None:
+            flow.observed_at_s = now_s
+        flow.mptcp |= captured.mptcp
+        # An MPTCP connection may fall back to TCP, whose numbers do not go on where it was.
+        comparable = captured.mptcp is flow.mptcp
+        sequence = captured.sequence if comparable else None
+        acknowledgement = captured.acknowledgement if comparable else None
+        way, other = _ways(captured.outgoing)
+        stream = flow.streams[way]
+        if acknowledgement is not None:
+            flow.streams[other].expect(acknowledgement)
+        if sequence is None:
+            flow.numbered = False
+            return stream.carried_bytes
+        position = stream.begin(sequence)
+        if position is not None and flow.numbered:
+            self._learn(flow, way, stream.end_body(position))
+        return position
+
+    def _learn(self, flow: Flow, direction: Direction, size_bytes: int | None) -> None:
+        if size_bytes is not None:
+            for host in flow.hosts:
+                self.history.learn(host, flow.port, direction, size_bytes)
+
+    def _known_host(self, flow: Flow, direction: Direction) -> str:
+        """The most telling of the flow's hosts that the history knows."""
+        hosts = flow.hosts
+        for host in hosts:
+            if self.history.samples(host, flow.port, direction):
+                return host
+        return hosts[0]
+
+    def _whole(self, flow: Flow, now_s: float) -> SizeLearned:
+        """An estimate for the whole flow, in the direction that is likely to carry more."""
+        there, back = _ways(flow.client)
+        direction, size = back, self._estimate(flow, back, self._unknown)
+        sent = self._estimate(flow, there, self._unknown)
+        if sent.source == "history" and sent.median_bytes > size.median_bytes:
+            direction, size = there, sent
+        return self._told(flow, direction, size, 0, now_s, self._unknown)
+
+    def _again(self, flow: Flow, now_s: float) -> list[SizeLearned]:
+        """The transfer under way, told anew as what hints say of it may have changed."""
+        running = flow.running
+        if running is None:
+            return []
+        return [
+            self._told(
+                flow, running.direction, running.size, running.base_bytes, now_s, running.prior
+            )
+        ]
+
+    def _estimate(self, flow: Flow, direction: Direction, prior: Prior) -> SizeEstimate:
+        host = self._known_host(flow, direction)
+        return self.history.estimate(host, flow.port, direction, prior=prior)
+
+    def _guess(
+        self, flow: Flow, direction: Direction, base: int, prior: Prior, now_s: float
+    ) -> SizeLearned:
+        size = self._estimate(flow, direction, prior)
+        return self._told(flow, direction, size, base, now_s, prior)
+
+    def _told(
+        self,
+        flow: Flow,
+        direction: Direction,
+        size: SizeEstimate,
+        base: int,
+        now_s: float,
+        prior: Prior,
+    ) -> SizeLearned:
+        """Makes this the flow's transfer; a hint's size replaces all but what the message states."""
+        hint = self._hints.find(flow.key, flow.server_name, flow.mark, now_s)
+        if hint is not None and hint.size_bytes is not None and size.source != "content-length":
+            if flow.opaque:
+                direction = hint.direction or direction
+            if hint.direction in (None, direction):
+                size = _exact(hint.size_bytes, "hint")
+        flow.running = Running(direction, size, base, prior)
+        return self._event(flow, hint)
+
+    @staticmethod
+    def _event(flow: Flow, hint: Hint | None) -> SizeLearned:
+        running = flow.running
+        assert running is not None
+        return SizeLearned(
+            flow.key,
+            running.direction,
+            running.size,
+            flow.server_name,
+            hint.label if hint else None,
+            hint.deadline_s if hint else None,
+        )
+
+
+def _ways(outgoing: bool) -> tuple[Direction, Direction]:
+    """The direction a message travels in, and that of its answer."""
+    return (Direction.UP, Direction.DOWN) if outgoing else (Direction.DOWN, Direction.UP)
+
+
+def _exact(size_bytes: int, source: str = "content-length") -> SizeEstimate:
+    return SizeEstimate(size_bytes, size_bytes, size_bytes, source)

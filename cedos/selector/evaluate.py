@@ -1,0 +1,132 @@
+"""What every strategy would cost: predictions, energy and metered bytes, in the objective's unit."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+from cedos.model import Context, Evaluation, Strategy, StrategyKind, Transfer
+from cedos.selector.energy import PowerModel
+from cedos.selector.features import features
+from cedos.selector.objective import Objective, Outcome
+from cedos.selector.roles import ROLES, ROLES_OF, Roles, strategies
+from cedos.selector.uncertainty import CompletionModel, Spread, spread_of
+from cedos.selector.usage import second_share
+from predictors.base import Distribution, minimum_of
+
+# A second subflow's join where no round trip is known.
+_UNKNOWN_RTT_S = 0.1
+_MPTCP = ("mptcp_wifi", "mptcp_cellular")
+_REDUNDANT = StrategyKind.REDUNDANT
+
+
+class _Part(NamedTuple):
+    """What a network costs while it plays a part: W while active, the tail's J, whether metered."""
+
+    watts: float
+    tail_j: float
+    metered: bool
+
+
+def evaluate(
+    transfer: Transfer,
+    context: Context,
+    roles: Roles,
+    model: CompletionModel,
+    objective: Objective,
+    power: PowerModel,
+    *,
+    kinds: Collection[StrategyKind],
+    idle_s: Mapping[str, float],
+    dead: Collection[str] = (),
+    joined: bool = False,
+    retime: Callable[[Strategy, Spread], Spread] | None = None,
+) -> tuple[Evaluation, ...]:
+    """Evaluates every strategy that the roles and the model allow.
+
+    Args:
+        transfer: what is to be carried; its median size counts.
+        context: what is known of the networks.
+        roles: who plays Wi-Fi and cellular.
+        model: the predictors.
+        objective: makes one number of seconds, joules and metered bytes.
+        power: the radios.
+        kinds: strategies that can be carried out for this transfer.
+        idle_s: network name -> seconds since it was last used, for the tail; absent: long ago.
+        dead: networks that take no part while another one lives.
+        joined: whether the second subflow is there already (a living connection).
+        retime: what is known of a strategy's time beside the prediction.
+
+    Returns:
+        One record per strategy in the order of `roles.strategies`; none where the model knows none.
+    """
+    columns = features(context, transfer, roles, model.features)
+    times = _times(model.predict(columns), redundant=_REDUNDANT in kinds, joined=joined)
+    size_bytes = float(transfer.size.median_bytes)
+    direction = transfer.direction
+    parts = {}
+    for role, network in roles.players():
+        radio = power.radios[network.kind]
+        tail_j = radio.added_tail_j(idle_s.get(network.name))
+        parts[role] = _Part(radio.active_w(direction), tail_j, network.metered)
+    found = []
+    for name, strategy in strategies(roles, kinds, dead):
+        time = times.get(name)
+        if time is None:
+            continue
+        if retime is not None:
+            time = retime(strategy, time)
+        used = [parts[role] for role in ROLES_OF[name]]
+        energy_j = sum([part.tail_j for part in used])
+        if strategy.kind == _REDUNDANT:
+            # Nothing promises that the slower copy is called back, so both are paid in full.
+            for role, part in zip(ROLES_OF[name], used, strict=True):
+                energy_j += part.watts * times[role].mean_s
+            metered_share = float(sum([part.metered for part in used]))
+        else:
+            energy_j += sum([part.watts for part in used]) * time.mean_s
+            metered_share = float(used[0].metered)
+            if len(used) > 1 and used[0].metered != used[1].metered:
+                share = _second_share(name, times, time, None if joined else columns)
+                metered_share = share if used[1].metered else 1.0 - share
+        metered_bytes = size_bytes * metered_share
+        outcome = Outcome(time.mean_s, energy_j, metered_bytes, size_bytes)
+        found.append(
+            Evaluation(
+                strategy=strategy,
+                time_s=time.mean_s,
+                time_low_s=time.low_s,
+                time_high_s=time.high_s,
+                energy_j=energy_j,
+                metered_bytes=metered_bytes,
+                cost=objective.cost(outcome),
+            )
+        )
+    return tuple(found)
+
+
+def _times(
+    predicted: Mapping[str, Distribution], *, redundant: bool, joined: bool
+) -> dict[str, Spread]:
+    """The times of all strategies that the model knows, or that follow from those it knows."""
+    times = {name: spread_of(distribution) for name, distribution in predicted.items()}
+    if redundant and all(role in predicted for role in ROLES):
+        times["redundant"] = spread_of(minimum_of(*[predicted[role] for role in ROLES]))
+    if joined and all(name in times for name in _MPTCP):
+        # Once both subflows are there, the late start behind the worse primary is over.
+        sooner = min([times[name] for name in _MPTCP], key=lambda time: time.mean_s)
+        times.update(dict.fromkeys(_MPTCP, sooner))
+    return times
+
+
+def _second_share(
+    name: str, times: Mapping[str, Spread], time: Spread, columns: Mapping[str, float] | None
+) -> float:
+    """The share of the bytes on MPTCP's second network; `columns` tell when it joins, None: it has."""
+    primary, second = ROLES_OF[name]
+    if primary not in times or second not in times:
+        return 0.5
+    join_s = 0.0
+    if columns is not None:
+        # It joins after the first one's handshake and its own.
+        join_s += columns.get(f"{primary}_rtt_s", _UNKNOWN_RTT_S)
+        join_s += 2.0 * columns.get(f"{second}_rtt_s", _UNKNOWN_RTT_S)
+    return second_share(times[primary].mean_s, times[second].mean_s, time.mean_s, join_s)

@@ -1,0 +1,54 @@
+"""Which networks are dead: a fact that no prediction may overrule.
+
+A tree that never saw a dead network in training extrapolates wildly there, and MPTCP whose primary
+is dead at the start never tries the other network. So a network that answers nothing takes no part
+in a decision as long as another one lives.
+"""
+
+from collections.abc import Callable, Iterable
+
+from cedos.model import Context, Network
+
+# Older evidence does not condemn a network: else one that is no longer probed stays dead for ever.
+BELIEVED_S = 60.0
+_SIGNS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    ("available", lambda value: value <= 0.0, "was not available"),
+    ("ping_loss", lambda value: value >= 1.0, "answered no ping"),
+)
+
+
+def why_dead(context: Context, network: str, believed_s: float = BELIEVED_S) -> str | None:
+    """Says in words why a network is dead at the context's instant; None: it lives, or may live.
+
+    Dead is a network whose `available` is 0 or whose pings are all lost (`ping_loss` is 1), without
+    a round trip (`rtt_s`) measured after that.
+
+    Args:
+        context: the indicators.
+        network: its name.
+        believed_s: evidence older than this is not used.
+    """
+    indicators = context.networks.get(network)
+    if not indicators:
+        return None
+    rtt = indicators.get("rtt_s")
+    for name, is_dead, words in _SIGNS:
+        sign = indicators.get(name)
+        if sign is None or not is_dead(sign.value):
+            continue
+        age_s = max(context.at_s - sign.measured_at_s, 0.0)
+        answered_since = rtt is not None and rtt.measured_at_s > sign.measured_at_s
+        if age_s <= believed_s and not answered_since:
+            return f"{network} {words} {age_s:.1f} s ago"
+    return None
+
+
+def dead_networks(context: Context, networks: Iterable[Network]) -> dict[str, str]:
+    """The dead ones among the networks that are up, with the reason in words."""
+    found = {}
+    for network in networks:
+        if network.up:
+            why = why_dead(context, network.name)
+            if why is not None:
+                found[network.name] = why
+    return found

@@ -1,0 +1,89 @@
+"""What is best: one number per strategy, the lowest wins.
+
+`WeightedCost` is the house's own currency, seconds (DESIGN, "The one decision"); `MaxS` and
+`MaxSPerE` are Delphi's objective functions (section 7.1), turned upside down.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class Outcome(NamedTuple):
+    """What a strategy is expected to cost: seconds, joules, bytes over metered networks, for a size."""
+
+    time_s: float
+    energy_j: float
+    metered_bytes: float
+    size_bytes: float
+
+
+class Objective(Protocol):
+    """Ranks strategies. A cost must not fall when any of the outcome's costs rises."""
+
+    @property
+    def name(self) -> str:
+        """What records and evaluations call it."""
+        ...
+
+    def cost(self, outcome: Outcome, /) -> float:
+        """The strategy's cost in the objective's own unit; lower is better."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedCost:
+    """Seconds, with joules and metered bytes turned into seconds at fixed conversion rates.
+
+    IMP's conversion rates (dissertation, 3.2.2.4) at rest; budgets move them.
+    """
+
+    s_per_j: float = 0.0
+    s_per_metered_byte: float = 0.0
+    name: str = "weighted"
+
+    def cost(self, outcome: Outcome) -> float:
+        """Expected seconds, all in."""
+        return (
+            outcome.time_s
+            + self.s_per_j * outcome.energy_j
+            + self.s_per_metered_byte * outcome.metered_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MaxS:
+    """Delphi's Max(S): the highest average throughput, that is the shortest time."""
+
+    name: str = "max-s"
+
+    def cost(self, outcome: Outcome) -> float:
+        """Expected seconds."""
+        return outcome.time_s
+
+
+@dataclass(frozen=True, slots=True)
+class MaxSPerE:
+    """Delphi's S^a / (E^b * M^c): throughput over joules per byte and money per byte (equation 5).
+
+    The paper leaves M = 0 open, where every free network would be infinitely good and none better
+    than the other; a price of `free_per_mb` keeps them in the order of S^a / E^b.
+    """
+
+    alpha: float = 1.0
+    beta: float = 1.0
+    gamma: float = 0.0
+    price_per_metered_mb: float = 0.01
+    free_per_mb: float = 1e-9
+    name: str = "max-s-per-e"
+
+    def cost(self, outcome: Outcome) -> float:
+        """One over the paper's objective function, all of it per megabyte."""
+        size_mb = max(outcome.size_bytes, 1.0) / 1e6
+        cost = math.pow(outcome.time_s / size_mb, self.alpha)
+        cost *= math.pow(outcome.energy_j / size_mb, self.beta)
+        if self.gamma:
+            metered_share = outcome.metered_bytes / 1e6 / size_mb
+            money = self.price_per_metered_mb * metered_share + self.free_per_mb
+            cost *= math.pow(money, self.gamma)
+        return cost

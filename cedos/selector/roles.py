@@ -1,0 +1,118 @@
+"""Which network plays which part: predictors know one `wifi` and one `cellular`, a host has names.
+
+Predictors and data sets call the strategies `wifi`, `cellular`, `mptcp_wifi`, `mptcp_cellular`
+(the primary subflow's network) and `redundant`; decisions call them by the networks of this host.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cedos.model import Network, NetworkKind, Strategy, StrategyKind
+
+ROLES = ("wifi", "cellular")
+_CELLULAR = NetworkKind.CELLULAR
+# The parts that each of the predictors' strategies uses, the primary one first.
+ROLES_OF = {
+    "wifi": ("wifi",),
+    "cellular": ("cellular",),
+    "mptcp_wifi": ("wifi", "cellular"),
+    "mptcp_cellular": ("cellular", "wifi"),
+    "redundant": ("wifi", "cellular"),
+}
+# What can be done to a flow of any program; redundancy needs a session and is asked for.
+USUAL_KINDS = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """The networks that play Wi-Fi and cellular; None where nobody does."""
+
+    wifi: Network | None
+    cellular: Network | None
+
+    def players(self) -> list[tuple[str, Network]]:
+        """The parts that are taken and by whom, Wi-Fi first."""
+        both = (("wifi", self.wifi), ("cellular", self.cellular))
+        return [(role, network) for role, network in both if network is not None]
+
+
+def assign(networks: Sequence[Network], dead: Collection[str] = ()) -> Roles:
+    """Gives the two parts to the networks that are up.
+
+    An unmetered Wi-Fi or Ethernet plays `wifi`, a cellular (or else a metered) one `cellular`. With
+    two of one sort the better suited plays its own part and the next one the other; order is by
+    metered, then by name. A dead network (see `liveness`) plays only if there is no living one.
+    """
+    up = [network for network in networks if network.up]
+    if len(up) == 1:
+        only = up[0]
+        return Roles(None, only) if only.kind == _CELLULAR else Roles(only, None)
+    if not up:
+        return Roles(None, None)
+    wifi = min(
+        up,
+        key=lambda n: (n.name in dead, n.kind == _CELLULAR, n.metered, n.name),
+    )
+    cellular = min(
+        (network for network in up if network is not wifi),
+        key=lambda n: (n.name in dead, *_unlike_cellular(n), n.name),
+    )
+    if wifi.kind == _CELLULAR and cellular.kind != _CELLULAR:
+        wifi, cellular = cellular, wifi  # a dead Wi-Fi beside a living phone keeps its part
+    return Roles(wifi, cellular)
+
+
+def _unlike_cellular(network: Network) -> tuple[bool, bool]:
+    """Sorts cellular networks first, the free ones before others; then metered ones of any kind."""
+    if network.kind == _CELLULAR:
+        return False, network.metered
+    return True, not network.metered
+
+
+def strategies(
+    roles: Roles,
+    kinds: Collection[StrategyKind] = USUAL_KINDS,
+    dead: Collection[str] = (),
+) -> tuple[tuple[str, Strategy], ...]:
+    """The strategies open to a transfer, as (predictors' name, strategy), simplest first.
+
+    With one network up, or one living beside a dead one, only `single` remains, whatever `kinds`
+    says. Where none lives, all may try.
+    """
+    players = [(role, network.name) for role, network in roles.players()]
+    living = tuple([player for player in players if player[1] not in dead])
+    return _strategies(living or tuple(players), frozenset(kinds))
+
+
+@lru_cache(maxsize=256)
+def _strategies(
+    players: tuple[tuple[str, str], ...], kinds: frozenset[StrategyKind]
+) -> tuple[tuple[str, Strategy], ...]:
+    found = []
+    if StrategyKind.SINGLE in kinds or len(players) == 1:
+        found = [(role, Strategy(StrategyKind.SINGLE, (name,))) for role, name in players]
+    if len(players) < len(ROLES):
+        return tuple(found)
+    forth = tuple(name for _, name in players)
+    if StrategyKind.MPTCP in kinds:
+        found.append(("mptcp_wifi", Strategy(StrategyKind.MPTCP, forth)))
+        found.append(("mptcp_cellular", Strategy(StrategyKind.MPTCP, forth[::-1])))
+    if StrategyKind.REDUNDANT in kinds:
+        found.append(("redundant", Strategy(StrategyKind.REDUNDANT, forth)))
+    return tuple(found)
+
+
+def role_strategy(strategy: Strategy, roles: Roles) -> str:
+    """What predictors and data sets call a strategy.
+
+    Raises:
+        ValueError: where its networks play no part, and for `defer`.
+    """
+    for name, known in strategies(roles, frozenset(StrategyKind)):
+        if known == strategy or (
+            known.kind == strategy.kind == StrategyKind.REDUNDANT
+            and set(known.networks) == set(strategy.networks)
+        ):
+            return name
+    raise ValueError(f"{strategy} is none of the strategies that predictors know")

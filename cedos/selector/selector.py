@@ -1,0 +1,213 @@
+"""The one decision: which strategy carries out a transfer, for new flows and for living ones."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from cedos.model import (
+    Context,
+    Decision,
+    Evaluation,
+    Network,
+    SizeEstimate,
+    Strategy,
+    StrategyKind,
+    Transfer,
+)
+from cedos.selector import reason as words
+from cedos.selector.energy import DELPHI, PowerModel
+from cedos.selector.evaluate import evaluate
+from cedos.selector.fallback import RuleOfThumb
+from cedos.selector.liveness import dead_networks
+from cedos.selector.objective import MaxS, Objective
+from cedos.selector.roles import USUAL_KINDS, assign
+from cedos.selector.uncertainty import CompletionModel, Spread
+
+_DEFER = Strategy(StrategyKind.DEFER, ())
+_RULE = RuleOfThumb()
+_MAX_S = MaxS()
+_NEVER_USED: Mapping[str, float] = {}
+# A living flow moves only for a gain of this share of what staying costs.
+MARGIN = 0.1
+# A stalled flow is not expected to stand still for ever.
+_STALLED_BPS = 1e3
+
+
+def decide(
+    transfer: Transfer,
+    context: Context,
+    networks: Sequence[Network],
+    model: CompletionModel | None = None,
+    objective: Objective = _MAX_S,
+    power: PowerModel = DELPHI,
+    *,
+    number: int,
+    made_unix_s: float,
+    kinds: Collection[StrategyKind] = USUAL_KINDS,
+    idle_s: Mapping[str, float] = _NEVER_USED,
+) -> Decision:
+    """Chooses the strategy of least cost for a transfer that has not begun.
+
+    A dead network takes no part while another one lives, whatever the model says. Where two
+    strategies cost the same, the simpler one wins. Without any network that is up the choice is
+    `defer`, without evaluations.
+
+    Args:
+        transfer: what is to be carried.
+        context: what is known of the networks; `at_s` is now.
+        networks: the networks of this host.
+        model: predictors; None: the rule of thumb (`fallback`).
+        objective: what is best.
+        power: the radios' watts and tails.
+        number: the decision's number in the records.
+        made_unix_s: the decision's time in the records.
+        kinds: strategies that can be carried out for this transfer: `redundant` needs a session,
+            `mptcp` a program that opens MPTCP sockets.
+        idle_s: network name -> seconds since its radio was last used; absent: long ago.
+    """
+    dead = dead_networks(context, networks)
+    evaluations, by_rule = _evaluations(
+        transfer, context, networks, model, objective, power, dead, kinds, idle_s
+    )
+    if not evaluations:
+        choice, why = _DEFER, "no network is up"
+    else:
+        best = min(evaluations, key=_cost)
+        choice = best.strategy
+        why = words.reason(
+            best, evaluations, context, transfer.size.median_bytes, dead, by_rule=by_rule
+        )
+    return Decision(
+        number, made_unix_s, transfer, context, evaluations, choice, objective.name, why
+    )
+
+
+def decide_again(
+    transfer: Transfer,
+    context: Context,
+    networks: Sequence[Network],
+    model: CompletionModel | None = None,
+    objective: Objective = _MAX_S,
+    power: PowerModel = DELPHI,
+    *,
+    current: Strategy,
+    bytes_remaining: int,
+    switch_cost_s: float,
+    number: int,
+    made_unix_s: float,
+    margin: float = MARGIN,
+    observed_bps: float | None = None,
+    kinds: Collection[StrategyKind] = USUAL_KINDS,
+    idle_s: Mapping[str, float] = _NEVER_USED,
+) -> Decision:
+    """Chooses for a flow that is under way: stay, or move because that is clearly better.
+
+    The rest of the transfer is evaluated like a new one. A strategy that shares no path with the
+    current one pays the switch; one that keeps a path pays nothing for it, as the data flow on. The
+    flow moves only if that saves `margin` of what staying costs, so that it does not flap; off a
+    network that is gone or dead it moves at once. `mptcp` with either primary is the same thing for
+    a connection that has both subflows, so only one of them takes part.
+
+    Args:
+        transfer: the transfer as it was decided on.
+        context: what is known of the networks; `at_s` is now.
+        networks: the networks of this host.
+        model: predictors; None: the rule of thumb.
+        objective: what is best.
+        power: the radios' watts and tails.
+        current: the strategy in force.
+        bytes_remaining: what is still to be carried, as far as is known.
+        switch_cost_s: measured seconds without data when a flow changes networks.
+        number: the decision's number in the records.
+        made_unix_s: the decision's time in the records.
+        margin: the share of the staying cost that a move must save.
+        observed_bps: the rate at which the flow has been going lately; it says more of the current
+            path than any prediction. 0: stalled. None: unknown, or limited by the application.
+        kinds: strategies that can be carried out for this flow.
+        idle_s: as in `decide`; a network that this flow is using has 0.
+
+    Returns:
+        A record whose `choice` is `current` if the flow stays. Its transfer has the remaining size,
+        and the times of the strategies that need a switch contain it.
+    """
+    rest = max(bytes_remaining, 1)
+    transfer = replace(transfer, size=SizeEstimate(rest, rest, rest, "progress"))
+    dead = dead_networks(context, networks)
+
+    def retime(strategy: Strategy, time: Spread) -> Spread:
+        if strategy == current:
+            if observed_bps is None:
+                return time
+            return time.scaled(8.0 * rest / max(observed_bps, _STALLED_BPS) / time.mean_s)
+        shares_a_path = not set(strategy.networks).isdisjoint(current.networks)
+        return time if shares_a_path else time.later(switch_cost_s)
+
+    evaluations, by_rule = _evaluations(
+        transfer, context, networks, model, objective, power, dead, kinds, idle_s, retime
+    )
+    evaluations = tuple(each for each in evaluations if not _same_way(each.strategy, current))
+    if not evaluations:
+        choice, why = current, "no network is up; the flow waits where it is"
+    else:
+        best = min(evaluations, key=_cost)
+        staying = next((each for each in evaluations if each.strategy == current), None)
+        choice = best.strategy
+        if staying is None:
+            why = words.reason(best, evaluations, context, rest, dead, by_rule=by_rule)
+            why = f"{words.left(current, dead)}; {why}"
+        elif best.cost < staying.cost * (1.0 - margin):
+            why = words.moved(best, staying, margin)
+        else:
+            choice = current
+            rivals = [each for each in evaluations if each is not staying]
+            why = words.stayed(staying, min(rivals, key=_cost) if rivals else None, margin)
+    return Decision(
+        number, made_unix_s, transfer, context, evaluations, choice, objective.name, why
+    )
+
+
+def _evaluations(
+    transfer: Transfer,
+    context: Context,
+    networks: Sequence[Network],
+    model: CompletionModel | None,
+    objective: Objective,
+    power: PowerModel,
+    dead: Mapping[str, str],
+    kinds: Collection[StrategyKind],
+    idle_s: Mapping[str, float],
+    retime: Callable[[Strategy, Spread], Spread] | None = None,
+) -> tuple[tuple[Evaluation, ...], bool]:
+    """The evaluations, and whether they come from the rule of thumb."""
+    roles = assign(networks, dead)
+    # A model that knows none of the strategies at hand is as good as none.
+    for known in (model, _RULE):
+        if known is not None:
+            found = evaluate(
+                transfer,
+                context,
+                roles,
+                known,
+                objective,
+                power,
+                kinds=kinds,
+                idle_s=idle_s,
+                dead=dead,
+                joined=retime is not None,
+                retime=retime,
+            )
+            if found:
+                return found, known is _RULE
+    return (), False
+
+
+def _cost(evaluation: Evaluation) -> float:
+    return evaluation.cost
+
+
+def _same_way(strategy: Strategy, current: Strategy) -> bool:
+    """Whether it is `mptcp` over paths that the flow has, with the other one called primary."""
+    return (
+        strategy.kind == StrategyKind.MPTCP
+        and strategy.networks[:1] != current.networks[:1]
+        and set(current.networks[:1]) <= set(strategy.networks)
+    )

@@ -1,0 +1,257 @@
+"""A kernel in memory: for tests of steering without privileges.
+
+Its routing looks a packet's way up as Linux does: rule by rule, the longest prefix in each table.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Collection, Sequence
+from ipaddress import ip_network
+
+from cedos.model import Address
+from cedos.steer.genl import CreatePath, DestroyPath, Endpoint, PathCommand, PathEvent
+from cedos.steer.rtnl import SeenLink, SeenRoute, SeenRule
+from cedos.steer.rules import MAIN_TABLE, PROTOCOL, Route, Rule
+from cedos.steer.sockets import SeenSocket
+
+LOCAL_TABLE = 255
+
+
+class MemoryKernel:
+    """See `cedos.steer.kernel.Kernel`. Everything public is there to be set up and looked at.
+
+    Attributes:
+        others: rules of other programs; at first those of every host.
+        own: our rules, in the order in which they are asked.
+        log: all changes in words, in their order.
+        refuses: the error number with which every further change is refused; 0: none is.
+    """
+
+    def __init__(self) -> None:
+        self.others = [
+            SeenRule(version, preference, table, True, False, None)
+            for version in (4, 6)
+            for preference, table in ((0, LOCAL_TABLE), (32766, MAIN_TABLE))
+        ]
+        self.own: list[Rule] = []
+        self.all_routes: list[SeenRoute] = []
+        self.all_links: list[SeenLink] = []
+        self.all_sockets: list[SeenSocket] = []
+        self.all_endpoints: list[Endpoint] = []
+        self.sysctls = {
+            "net.mptcp.enabled": "1",
+            "net.mptcp.path_manager": "kernel",
+            "net.ipv4.tcp_rmem": "4096\t131072\t6291456",
+            "net.netfilter.nf_conntrack_acct": "0",
+        }
+        self.kernels_own: set[int] = set()
+        self.steered: list[PathCommand] = []
+        self.filter: tuple[bool, frozenset[int]] | None = None
+        self.log: list[str] = []
+        self.refuses = 0
+        self.tell_path: Callable[[PathEvent], None] = lambda _: None
+        self.tell_routing: Callable[[], None] = lambda: None
+        self.tell_loss: Callable[[], None] = lambda: None
+
+    def _changed(self, what: str) -> None:
+        if self.refuses:
+            raise OSError(self.refuses, os.strerror(self.refuses))
+        self.log.append(what)
+
+    def rules(self) -> list[SeenRule]:
+        """See `Kernel`."""
+        own = [
+            SeenRule(rule.version, rule.preference, rule.table, _general(rule), True, rule)
+            for rule in self.own
+        ]
+        return sorted([*self.others, *own], key=lambda seen: seen.preference)
+
+    def add_rules(self, rules: Sequence[Rule]) -> None:
+        """See `Kernel`."""
+        for rule in rules:
+            if rule not in self.own:
+                self._changed(f"add {rule}")
+                self.own.append(rule)
+
+    def delete_rules(self, rules: Sequence[Rule]) -> None:
+        """See `Kernel`."""
+        for rule in rules:
+            if rule in self.own:
+                self._changed(f"delete {rule}")
+                self.own.remove(rule)
+
+    def routes(self, protocol: int = 0) -> list[SeenRoute]:
+        """See `Kernel`."""
+        return [route for route in self.all_routes if protocol in (0, route.protocol)]
+
+    def add_routes(self, routes: Sequence[Route]) -> None:
+        """See `Kernel`."""
+        for route in routes:
+            self._changed(f"add {route}")
+            place = (route.table, route.destination)
+            self.all_routes = [r for r in self.all_routes if (r.table, r.destination) != place]
+            self.all_routes.append(
+                SeenRoute(
+                    route.destination.version,
+                    route.table,
+                    route.destination,
+                    route.index,
+                    0,
+                    PROTOCOL,
+                    route.gateway,
+                    route.metrics,
+                )
+            )
+
+    def delete_routes(self, routes: Sequence[Route]) -> None:
+        """See `Kernel`."""
+        for route in routes:
+            place = (route.table, route.destination, route.index, PROTOCOL)
+            there = [
+                r for r in self.all_routes if (r.table, r.destination, r.index, r.protocol) == place
+            ]
+            if there:
+                self._changed(f"delete {route}")
+                self.all_routes.remove(there[0])
+
+    def links(self) -> list[SeenLink]:
+        """See `Kernel`."""
+        return self.all_links
+
+    def lookup(self, remote: Address, local: Address | None = None) -> SeenRoute | None:
+        """See `Kernel`."""
+        return self.way(remote, local)
+
+    def way(
+        self,
+        remote: Address,
+        local: Address | None = None,
+        *,
+        interface: str | None = None,
+        port: int | None = None,
+        protocol: str | None = None,
+        mark: int | None = None,
+        forwarded: bool = False,
+    ) -> SeenRoute | None:
+        """The route that a packet with these properties takes."""
+        for seen in self.rules():
+            rule = seen.rule
+            if seen.version != remote.version or (rule is None and not seen.general):
+                continue
+            if rule is not None and (
+                (rule.source and (local is None or local not in rule.source))
+                or (rule.destination and remote not in rule.destination)
+                or (rule.interface and rule.interface != interface)
+                or (rule.local and forwarded)
+                or (rule.port is not None and rule.port != port)
+                or (rule.protocol is not None and rule.protocol != protocol)
+                or (rule.mark is not None and rule.mark != mark)
+            ):
+                continue
+            if seen.table is None:
+                return None
+            suppress = -1 if rule is None else rule.suppress_prefixlength
+            found = self._longest(seen.table, remote, interface)
+            if found and found.destination.prefixlen > (-1 if suppress is None else suppress):
+                return found
+        return None
+
+    def _longest(self, table: int, remote: Address, interface: str | None) -> SeenRoute | None:
+        names = {link.index: link.name for link in self.all_links}
+        matching = [
+            route
+            for route in self.all_routes
+            if route.table == table
+            and remote in route.destination
+            and interface in (None, names.get(route.index))
+        ]
+        best = sorted(matching, key=lambda r: (-r.destination.prefixlen, r.metric))
+        return best[0] if best else None
+
+    def read_sysctl(self, key: str) -> str | None:
+        """See `Kernel`."""
+        return self.sysctls.get(key)
+
+    def write_sysctl(self, key: str, value: str) -> None:
+        """See `Kernel`."""
+        if key not in self.sysctls:
+            raise OSError(errno.ENOENT, key)
+        self._changed(f"sysctl {key} = {value}")
+        self.sysctls[key] = value
+
+    def steer(self, commands: Sequence[PathCommand]) -> list[OSError | None]:
+        """See `Kernel`: remembered; tests tell what becomes of it."""
+        for command in commands:
+            self.log.append(str(command))
+            self.steered.append(command)
+        return [None] * len(commands)
+
+    def created(self) -> list[CreatePath]:
+        """The joins asked for so far."""
+        return [command for command in self.steered if isinstance(command, CreatePath)]
+
+    def destroyed(self) -> list[DestroyPath]:
+        """The subflows ended so far."""
+        return [command for command in self.steered if isinstance(command, DestroyPath)]
+
+    def endpoints(self) -> list[Endpoint]:
+        """See `Kernel`."""
+        return self.all_endpoints
+
+    def ours_to_steer(self, token: int) -> bool:
+        """See `Kernel`."""
+        return token not in self.kernels_own
+
+    def sockets(self) -> list[SeenSocket]:
+        """See `Kernel`."""
+        return self.all_sockets
+
+    def filter_flows(self, track: bool, dropped: Collection[int]) -> None:
+        """See `Kernel`."""
+        self._changed(f"packet filter: track {track}, drop {sorted(dropped)}")
+        self.filter = (track, frozenset(dropped))
+
+    def has_filter(self) -> bool:
+        """See `Kernel`."""
+        return self.filter is not None
+
+    def remove_filter(self) -> bool:
+        """See `Kernel`."""
+        there, self.filter = self.filter is not None, None
+        return there
+
+    def watch(
+        self,
+        on_path_event: Callable[[PathEvent], None],
+        on_routing_change: Callable[[], None],
+        on_loss: Callable[[], None],
+    ) -> None:
+        """See `Kernel`."""
+        self.tell_path, self.tell_routing, self.tell_loss = (
+            on_path_event,
+            on_routing_change,
+            on_loss,
+        )
+
+    def close(self) -> None:
+        """See `Kernel`."""
+
+    # -- for tests ----------------------------------------------------------------------------
+
+    def add_link(self, index: int, name: str, kind: str = "", hardware: int = 1) -> None:
+        """An interface."""
+        self.all_links.append(SeenLink(index, name, kind, hardware))
+
+    def add_main_route(
+        self, prefix: str, index: int, gateway: Address | None = None, metric: int = 100
+    ) -> None:
+        """A route of the host's own main table."""
+        net = ip_network(prefix)
+        self.all_routes.append(
+            SeenRoute(net.version, MAIN_TABLE, net, index, metric, 3, gateway, b"")
+        )
+
+
+def _general(rule: Rule) -> bool:
+    narrow = (rule.source, rule.destination, rule.interface, rule.port, rule.protocol, rule.mark)
+    return not any(narrow)

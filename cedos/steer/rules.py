@@ -1,0 +1,303 @@
+"""Rules and routes as data, and which ones the networks, the default and the destinations ask for.
+
+A table per network holds its default route. The rules, in the order in which the kernel asks them:
+
+    32000  on-link destinations of a network whose subnet another one shares, for its own addresses
+    32010  everything more specific than a default route: local networks, VPNs, containers
+    32020  what is bound to a network's interface, to that network
+    32030  what is bound to a network's address, to that network: living flows stay where they are
+    32031  ... and nowhere else, while that network has no route
+    32040  each network's own resolvers
+    32045  programs whose connections carry a mark (`cedos exec`)
+    32050  destinations known to be different, the more specific ones first
+    32090  the default: the network chosen for new connections
+    32091  ... and no other network, where the chosen one lacks the IP version
+
+They stand behind what other programs put at lower numbers, and just before the host's own.
+"""
+
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Network,
+    ip_network,
+)
+from typing import Final
+
+from cedos.model import Address, Network
+
+Prefix = IPv4Network | IPv6Network
+
+# What marks our rules and routes as ours (FRA_PROTOCOL, RTA protocol; see iproute2's rt_protos).
+PROTOCOL: Final = 206
+TABLE_BASE: Final = 7_300_000
+TABLE_COUNT: Final = 1 << 20
+FIRST_PREFERENCE: Final = 32000
+LAST_PREFERENCE: Final = 32099
+MAIN_TABLE: Final = 254
+
+
+class Preference(IntEnum):
+    """Where each kind of rule stands (see the module's text)."""
+
+    SHARED_SUBNET = 32000
+    SPECIFIC = 32010
+    INTERFACE = 32020
+    SOURCE = 32030
+    SOURCE_ONLY = 32031
+    RESOLVER = 32040
+    MARK = 32045
+    DESTINATION = 32050
+    DEFAULT = 32090
+    DEFAULT_ONLY = 32091
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A policy rule of ours. `table` None: what matches is unreachable.
+
+    `local` restricts it to what this host sends itself, so that containers' and guests' forwarded
+    packets are left alone. `protocol` and `port` are the destination's; `mark` is the socket's.
+    """
+
+    version: int
+    preference: int
+    table: int | None
+    source: Prefix | None = None
+    destination: Prefix | None = None
+    interface: str | None = None
+    local: bool = False
+    protocol: str | None = None
+    port: int | None = None
+    mark: int | None = None
+    suppress_prefixlength: int | None = None
+
+    def __str__(self) -> str:
+        words = [f"-{self.version} rule pref {self.preference}"]
+        words += [f"from {self.source or 'all'}"]
+        words += [f"to {self.destination}"] if self.destination else []
+        words += ["iif lo"] if self.local else []
+        words += [f"oif {self.interface}"] if self.interface else []
+        words += [f"ipproto {self.protocol}"] if self.protocol else []
+        words += [f"dport {self.port}"] if self.port is not None else []
+        words += [f"fwmark {self.mark:#x}"] if self.mark is not None else []
+        words += ["unreachable" if self.table is None else f"lookup {table_name(self.table)}"]
+        if self.suppress_prefixlength is not None:
+            words += [f"suppress_prefixlength {self.suppress_prefixlength}"]
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A route of ours. No `gateway`: the destination is on the link itself.
+
+    `metrics` are the kernel's own bytes (RTA_METRICS), as the host's route has them: MTU and such.
+    """
+
+    table: int
+    destination: Prefix
+    index: int
+    gateway: Address | None = None
+    metrics: bytes = b""
+
+    def __str__(self) -> str:
+        via = f"via {self.gateway} " if self.gateway else ""
+        name = "default" if self.destination.prefixlen == 0 else str(self.destination)
+        return f"-{self.destination.version} route {name} {via}dev #{self.index} table {self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Whom a rule is about: a prefix, or one port and transport protocol there."""
+
+    prefix: Prefix
+    port: int | None = None
+    protocol: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All rules and routes that are to stand."""
+
+    rules: frozenset[Rule] = frozenset()
+    routes: frozenset[Route] = frozenset()
+
+
+PROTOCOLS: Final = {
+    "tcp": socket.IPPROTO_TCP,
+    "udp": socket.IPPROTO_UDP,
+    "icmp": socket.IPPROTO_ICMP,
+}
+
+
+def table_name(table: int) -> str:
+    """A table as `ip` calls it."""
+    return "main" if table == MAIN_TABLE else str(table)
+
+
+def table_of(network: Network) -> int:
+    """The table of a network: a fixed base and its interface's index."""
+    return TABLE_BASE + network.index % TABLE_COUNT
+
+
+def is_ours(preference: int) -> bool:
+    """Whether a rule's preference is in the range that we use."""
+    return FIRST_PREFERENCE <= preference <= LAST_PREFERENCE
+
+
+def default_rules(network: Network, others: Iterable[Network]) -> frozenset[Rule]:
+    """The rules that make a network the default, for each IP version."""
+    rules = set()
+    for version in (4, 6):
+        if _leads_out(network, version):
+            rules.add(Rule(version, Preference.DEFAULT, table_of(network), local=True))
+        elif network.up and any(_leads_out(other, version) for other in others):
+            # Or what was to spare the cellular network would take it by its IPv6.
+            rules.add(Rule(version, Preference.DEFAULT_ONLY, None, local=True))
+    return frozenset(rules)
+
+
+def plan(
+    networks: Sequence[Network],
+    default: str | None = None,
+    destinations: Mapping[Destination, str] | None = None,
+    *,
+    marks: Mapping[int, str] | None = None,
+    tunnelled: frozenset[int] = frozenset(),
+    metrics: Mapping[tuple[int, int], bytes] | None = None,
+) -> Plan:
+    """Which rules and routes are to stand.
+
+    Args:
+        networks: all networks, also those that are down.
+        default: the name of the network for new connections; None: the host's own choice.
+        destinations: destination -> the name of its network.
+        marks: a program's mark (SO_MARK) -> the name of the network for what carries it.
+        tunnelled: the IP versions whose default a VPN has taken: of these only what is bound to
+            an interface is led to its network, everything else is left to the VPN.
+        metrics: (IP version, interface index) -> metrics of the host's own default route there.
+    """
+    rules: set[Rule] = set()
+    routes: set[Route] = set()
+    by_name = {network.name: network for network in networks}
+    for version in (4, 6):
+        if not any(_leads_out(network, version) for network in networks):
+            continue
+        rules.add(Rule(version, Preference.SPECIFIC, MAIN_TABLE, suppress_prefixlength=0))
+        for network in networks:
+            table = table_of(network)
+            if _leads_out(network, version):
+                routes.add(_default_route(network, version, metrics or {}))
+                rules.add(Rule(version, Preference.INTERFACE, table, interface=network.interface))
+            # One that is up and leads nowhere is no access network, and none of our business.
+            if version not in tunnelled and (_leads_out(network, version) or not network.up):
+                rules |= _source_rules(network, version, networks, routes)
+        if version in tunnelled:
+            continue
+        rules |= _resolver_rules(networks, version)
+        for destination, name in (destinations or {}).items():
+            if destination.prefix.version == version and name in by_name:
+                rules.add(_destination_rule(destination, by_name[name]))
+        for mark, name in (marks or {}).items():
+            if name in by_name and _leads_out(by_name[name], version):
+                table = table_of(by_name[name])
+                rules.add(Rule(version, Preference.MARK, table, local=True, mark=mark))
+        if default in by_name:
+            wanted = default_rules(by_name[default], networks)
+            rules |= {rule for rule in wanted if rule.version == version}
+    return Plan(frozenset(rules), frozenset(routes))
+
+
+def _leads_out(network: Network, version: int) -> bool:
+    if not network.up or not any(a.version == version for a in _addresses(network)):
+        return False
+    # A point-to-point modem has no gateway at all, and needs none.
+    return not network.gateways or any(g.version == version for g in network.gateways)
+
+
+def _addresses(network: Network) -> list[Address]:
+    return [
+        interface.ip
+        for interface in network.addresses
+        if not interface.ip.is_link_local or isinstance(interface.ip, IPv4Address)
+    ]
+
+
+def _default_route(
+    network: Network, version: int, metrics: Mapping[tuple[int, int], bytes]
+) -> Route:
+    gateway = next((g for g in network.gateways if g.version == version), None)
+    everywhere = ip_network("0.0.0.0/0" if version == 4 else "::/0")
+    own = metrics.get((version, network.index), b"")
+    return Route(table_of(network), everywhere, network.index, gateway, own)
+
+
+def _source_rules(
+    network: Network, version: int, networks: Sequence[Network], routes: set[Route]
+) -> set[Rule]:
+    rules = set()
+    table = table_of(network)
+    for interface in network.addresses:
+        if interface.version != version or interface.ip not in _addresses(network):
+            continue
+        source = ip_network(interface.ip)
+        rules.add(Rule(version, Preference.SOURCE, table, source=source))
+        rules.add(Rule(version, Preference.SOURCE_ONLY, None, source=source))
+        on_link = interface.network
+        shared = any(
+            other is not network
+            and any(on_link.overlaps(i.network) for i in other.addresses if i.version == version)
+            for other in networks
+        )
+        if shared and network.up and on_link.prefixlen < on_link.max_prefixlen:
+            routes.add(Route(table, on_link, network.index))
+            rules.add(
+                Rule(
+                    version,
+                    Preference.SHARED_SUBNET,
+                    table,
+                    source=source,
+                    suppress_prefixlength=0,
+                )
+            )
+    return rules
+
+
+def _resolver_rules(networks: Sequence[Network], version: int) -> set[Rule]:
+    leading = [network for network in networks if _leads_out(network, version)]
+    claims = [resolver for network in leading for resolver in set(network.resolvers)]
+    return {
+        Rule(
+            version,
+            Preference.RESOLVER,
+            table_of(network),
+            destination=ip_network(resolver),
+            local=True,
+        )
+        for network in leading
+        for resolver in network.resolvers
+        if resolver.version == version
+        # A public resolver that two networks name belongs to neither.
+        and claims.count(resolver) == 1
+        and not (resolver.is_loopback or resolver.is_link_local or resolver.is_unspecified)
+    }
+
+
+def _destination_rule(destination: Destination, network: Network) -> Rule:
+    prefix = destination.prefix
+    # 32 steps from the most specific to the least; a port counts more than any prefix.
+    step = round((prefix.max_prefixlen - prefix.prefixlen) * 15 / prefix.max_prefixlen)
+    first = Preference.DESTINATION + (0 if destination.port is not None else 16)
+    return Rule(
+        prefix.version,
+        first + step,
+        table_of(network),
+        destination=prefix if prefix.prefixlen else None,
+        local=True,
+        protocol=destination.protocol,
+        port=destination.port,
+    )

@@ -1,0 +1,350 @@
+"""Steering as the daemon uses it, and `restore` for what a dead daemon left."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from ipaddress import ip_network
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import structlog
+
+from cedos import privileges
+from cedos.errors import HostError, PrivilegeError, SteeringError
+from cedos.model import Network, Strategy
+from cedos.steer.bound import ReceiveWindow
+from cedos.steer.connections import Connection, ConnectionEvent
+from cedos.steer.dry import DryKernel
+from cedos.steer.journal import Journal, Record
+from cedos.steer.kernel import Kernel
+from cedos.steer.linux import LinuxKernel
+from cedos.steer.living import LivingConnections
+from cedos.steer.parts import foreign_endpoints, take_path_manager, track_flows
+from cedos.steer.restore import refusals, restore
+from cedos.steer.routing import Routing
+from cedos.steer.rules import PROTOCOLS, Destination
+from cedos.steer.undo import FILTER, ROUTING, undo_all
+
+__all__ = ["Steering", "restore"]
+
+_log = structlog.get_logger(__name__)
+
+# Changes of the host's routing come in bursts.
+_SETTLE_S: Final = 0.05
+
+
+class Steering:
+    """The hands on the kernel; everything is undone when the `async with` block ends.
+
+    Args:
+        state_dir: where the journal is kept.
+        dry_run: say what would be done (`planned`, and the log), change nothing.
+        mptcp: take the paths of new MPTCP connections into our hands.
+        filter_flows: make the kernel track and count flows.
+        kernel: what to act on; None: the one of the namespace of the thread that enters the block.
+
+    Raises (on entering):
+        PrivilegeError: CAP_NET_ADMIN is missing, or `state_dir` may not be written.
+        AlreadyRunningError: another process is steering with this `state_dir`.
+        SteeringError: the journal cannot be written, or the kernel refuses; nothing is left.
+
+    Attributes:
+        planned: in a dry run, all changes so far in words.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        dry_run: bool = False,
+        mptcp: bool = True,
+        filter_flows: bool = True,
+        kernel: Kernel | None = None,
+    ) -> None:
+        self._state_dir = state_dir
+        self._dry_run = dry_run
+        self._mptcp = mptcp
+        self._filter_flows = filter_flows
+        self._given = kernel
+        self._kernel: Kernel | None = None
+        self._journal: Journal | None = None
+        self._networks: dict[str, Network] = {}
+        self._problems: dict[str, str] = {}
+        self._settling: asyncio.TimerHandle | None = None
+        self._filtered = False
+        self.planned: list[str] = []
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> "Steering":
+        if self._given is None and not self._dry_run and "CAP_NET_ADMIN" not in privileges.held():
+            raise PrivilegeError(
+                "steering needs CAP_NET_ADMIN: run it as root, or by the systemd unit"
+            )
+        kernel = self._given or LinuxKernel()
+        self._kernel = DryKernel(kernel, self._planned) if self._dry_run else kernel
+        self._routing = Routing(self._kernel)
+        self._window = ReceiveWindow(self._kernel, self._append)
+        self._living = LivingConnections(
+            self._kernel,
+            lambda: self._mptcp and "mptcp" not in self._problems,
+            lambda text: self._problem(text, text),
+        )
+        try:
+            with refusals("begin to steer"):
+                self._begin(self._kernel)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _begin(self, kernel: Kernel) -> None:
+        if not self._dry_run:
+            self._journal = Journal(self._state_dir)
+            stale = self._journal.records()
+            if stale:
+                undone = undo_all(kernel, stale)
+                _log.warning("undid what a dead daemon had left", undone=undone)
+                self._journal.remove()
+        self._append(ROUTING)
+        try:
+            kernel.watch(self._living.happened, self._routing_changed, self._living.events_lost)
+            if self._mptcp:
+                take_path_manager(kernel, self._append)
+        except HostError as error:
+            self._problem("mptcp", str(error))
+        if self._filter_flows:
+            try:
+                track_flows(kernel, self._append)
+                self._filtered = True
+            except HostError as error:
+                self._problem("filter", str(error))
+
+    async def close(self) -> None:
+        """Undoes everything; again does nothing.
+
+        Raises:
+            SteeringError: something could not be undone: the journal stays, for `restore`.
+        """
+        kernel, self._kernel = self._kernel, None
+        journal, self._journal = self._journal, None
+        if kernel is None:
+            return
+        self._living.close()
+        if self._settling is not None:
+            self._settling.cancel()
+        try:
+            if journal is not None:
+                with refusals("undo everything"):
+                    undo_all(kernel, journal.records())
+                    journal.remove()
+        finally:
+            kernel.close()
+            if journal is not None:
+                journal.close()
+
+    # -- what it shows ------------------------------------------------------------------------
+
+    @property
+    def connections(self) -> Mapping[int, Connection]:
+        """The living MPTCP connections by token; replaced, never changed."""
+        return self._living.connections
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What this host cannot do, and who else interferes, in words."""
+        return tuple(self._problems.values())
+
+    def events(self) -> AsyncIterator[ConnectionEvent]:
+        """The connections that live now as opened, then what happens; ends with `close`."""
+        return self._living.events()
+
+    # -- what it does -------------------------------------------------------------------------
+
+    async def networks_changed(self, networks: Sequence[Network]) -> None:
+        """Brings tables, rules and subflows in line with the networks; also those that are down.
+
+        Raises:
+            SteeringError: the kernel refuses.
+        """
+        kernel = self._open()
+        self._networks = {network.name: network for network in networks}
+        with refusals("follow the networks"):
+            self._routing.networks_changed(networks)
+            self._notes()
+            if self._mptcp:
+                self._note_endpoints(kernel)
+            self._living.networks_changed(networks)
+
+    async def set_default(self, network_name: str | None) -> None:
+        """Leads new connections to a network; None: where the host would lead them itself.
+
+        Living connections stay where they are. Where a VPN has the default, it keeps it.
+
+        Raises:
+            SteeringError: no such network, one that is down, or the kernel refuses.
+        """
+        self._open()
+        if network_name is not None:
+            self._up(network_name)
+        with refusals(f"make {network_name} the default"):
+            self._routing.set_default(network_name)
+
+    async def set_destination(
+        self,
+        prefix: str,
+        port: int | None,
+        network_name: str | None,
+        *,
+        protocol: str | None = None,
+    ) -> None:
+        """Leads new connections to some destination to a network.
+
+        Args:
+            prefix: an address or `address/length`.
+            port: the destination's port; None: all.
+            network_name: None: like all others again.
+            protocol: `tcp` or `udp`; None: all.
+
+        Raises:
+            SteeringError: not a prefix, port or protocol, no such network, or the kernel refuses.
+        """
+        self._open()
+        try:
+            destination = Destination(ip_network(prefix, strict=False), port, protocol)
+        except ValueError as error:
+            raise SteeringError(f"{error}; right would be 192.0.2.0/24 or 2001:db8::/32") from None
+        if protocol not in (None, *PROTOCOLS) or (port is not None and not 0 < port < 65536):
+            raise SteeringError(f"port {port}, protocol {protocol}: no such destination")
+        if network_name is not None and network_name not in self._networks:
+            raise SteeringError(f"there is no network {network_name}")
+        with refusals(f"lead {prefix} to {network_name}"):
+            self._routing.set_destination(destination, network_name)
+
+    async def set_mark(self, mark: int, network_name: str | None) -> None:
+        """Leads new connections whose socket carries a mark to a network (`cedos exec`).
+
+        Args:
+            mark: SO_MARK, not 0.
+            network_name: None: like all others again.
+
+        Raises:
+            SteeringError: no such mark or network, or the kernel refuses.
+        """
+        self._open()
+        if not 0 < mark < 1 << 32:
+            raise SteeringError(f"{mark} is no mark; right would be 1 to 4294967295")
+        if network_name is not None and network_name not in self._networks:
+            raise SteeringError(f"there is no network {network_name}")
+        with refusals(f"lead mark {mark:#x} to {network_name}"):
+            self._routing.set_mark(mark, network_name)
+
+    async def steer_connection(self, token: int, strategy: Strategy) -> None:
+        """Moves a living MPTCP connection: `single(n)` or `mptcp(primary)`.
+
+        It returns when the kernel has the commands; the first data follows on the new path.
+
+        Raises:
+            SteeringError: no such connection, one that is left alone, or a strategy that is nothing
+                for a living connection.
+        """
+        self._open()
+        self._living.steer(token, strategy)
+        with refusals("bound the receive buffers"):
+            self._window.used_by(self.connections.values())
+
+    async def paths_measured(self, paths: Mapping[str, tuple[float, float]]) -> None:
+        """Keeps the queues at the other end short, so that moves are quick (see `window`).
+
+        Does nothing while a network that is up is not measured, or is a wire.
+
+        Args:
+            paths: of each network the highest rate seen lately in bit/s, and in s the longest of
+                its living flows' least round-trip times.
+
+        Raises:
+            SteeringError: the sysctl or the journal cannot be written.
+        """
+        self._open()
+        if self._mptcp and "mptcp" not in self._problems:
+            with refusals("bound the receive buffers"):
+                self._window.measured(self._networks.values(), paths, time.monotonic())
+                self._window.used_by(self.connections.values())
+
+    async def leave_at_once(self, network_names: Collection[str]) -> None:
+        """Drops whatever these networks still carry (break before make); none: carry on.
+
+        For connections that cannot be steered: the kernel itself then moves an MPTCP connection, in
+        a third of a second or more; a plain TCP connection waits.
+
+        Raises:
+            SteeringError: the kernel has no packet filter, or refuses.
+        """
+        kernel = self._open()
+        indices = {self._networks[n].index for n in network_names if n in self._networks}
+        with refusals("drop what a network carries"):
+            if not self._filtered:
+                self._append(FILTER)
+                self._filtered = True
+            kernel.filter_flows(self._filter_flows and "filter" not in self._problems, indices)
+
+    # -- within -------------------------------------------------------------------------------
+
+    def _open(self) -> Kernel:
+        if self._kernel is None:
+            raise SteeringError("steering has been closed")
+        return self._kernel
+
+    def _up(self, name: str) -> None:
+        network = self._networks.get(name)
+        if network is None or not network.up:
+            raise SteeringError(f"the network {name} is not {'up' if network else 'there'}")
+
+    def _planned(self, what: str) -> None:
+        self.planned.append(what)
+        _log.info("would", do=what)
+
+    def _append(self, record: Record) -> None:
+        if self._journal is not None:
+            self._journal.append(record)
+
+    def _problem(self, topic: str, text: str | None) -> None:
+        if text is None:
+            self._problems.pop(topic, None)
+        elif self._problems.get(topic) != text:
+            self._problems[topic] = text
+            _log.warning("steering", problem=text)
+
+    def _note_endpoints(self, kernel: Kernel) -> None:
+        try:
+            self._problem("endpoints", foreign_endpoints(kernel))
+        except (OSError, HostError) as error:
+            _log.debug("endpoints", why=str(error))
+
+    def _notes(self) -> None:
+        notes = self._routing.foreign.notes
+        self._problem("foreign", "; ".join(notes) or None)
+
+    def _routing_changed(self) -> None:
+        if self._settling is None and self._kernel is not None:
+            loop = asyncio.get_running_loop()
+            self._settling = loop.call_later(_SETTLE_S, self._settled)
+
+    def _settled(self) -> None:
+        self._settling = None
+        if self._kernel is None or not self._networks:
+            return
+        try:
+            self._routing.reconcile()
+            self._notes()
+        except OSError as error:
+            _log.warning("the host's routing cannot be followed", why=str(error))

@@ -1,0 +1,101 @@
+"""How each record of the journal is undone. Undoing what was never done, or is gone, is fine.
+
+Rules and routes bear our mark (a protocol number, a range of preferences, tables of our own), so one
+record that stands for all of them suffices: what is found with the mark is ours, and nothing else is.
+That also keeps the disk out of the way of every later change of a rule.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from cedos.steer.handover import hand_over
+from cedos.steer.journal import Record
+from cedos.steer.kernel import Kernel
+from cedos.steer.rules import PROTOCOL, TABLE_BASE, TABLE_COUNT, Route, is_ours
+
+ROUTING: Final[Record] = {"undo": "routing"}
+FILTER: Final[Record] = {"undo": "packet-filter"}
+CONNECTIONS: Final[Record] = {"undo": "connections"}
+
+
+def sysctl_record(key: str, before: str, after: str) -> Record:
+    """Puts a sysctl back to `before`, unless it no longer holds what we gave it.
+
+    Of several records of one sysctl the first one's `before` counts, and each one's `after`.
+    """
+    return {"undo": "sysctl", "key": key, "before": before, "after": after}
+
+
+def undo_all(kernel: Kernel, records: Sequence[Record]) -> list[str]:
+    """Undoes records, newest first; returns what was undone, in words.
+
+    Raises:
+        OSError: the first refusal of the kernel; the rest has been tried all the same, and the
+            journal must stay.
+    """
+    done: list[str] = []
+    failure: OSError | None = None
+    for record in reversed(_joined(records)):
+        try:
+            done += _KINDS.get(record["undo"], _unknown)(kernel, record)
+        except OSError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
+    return done
+
+
+def _joined(records: Sequence[Record]) -> list[Record]:
+    """One record for each thing that is to be undone, at the place of its first."""
+    joined: dict[str, Record] = {}
+    for record in records:
+        key = f"{record['undo']} {record.get('key', '')}"
+        first = joined.setdefault(key, {**record, "afters": []})
+        first["afters"].append(str(record.get("after")))
+    return list(joined.values())
+
+
+def _routing(kernel: Kernel, _: Record) -> list[str]:
+    rules = [seen.rule for seen in kernel.rules() if seen.rule and is_ours(seen.preference)]
+    routes = [
+        Route(seen.table, seen.destination, seen.index, seen.gateway, seen.metrics)
+        for seen in kernel.routes(PROTOCOL)
+        if TABLE_BASE <= seen.table < TABLE_BASE + TABLE_COUNT
+    ]
+    # From the least of them up, so that no rule is left that only holds something back.
+    kernel.delete_rules(sorted(rules, key=lambda rule: -rule.preference))
+    kernel.delete_routes(routes)
+    return [f"deleted: {what}" for what in (*rules, *routes)]
+
+
+def _sysctl(kernel: Kernel, record: Record) -> list[str]:
+    key, before = str(record.get("key")), str(record.get("before"))
+    now = kernel.read_sysctl(key)
+    if now is None or now.split() == before.split():
+        return []
+    if now.split() not in [after.split() for after in record["afters"]]:
+        return [f"left alone: {key} = {now}: somebody else has changed it since"]
+    kernel.write_sysctl(key, before)
+    return [f"set back: {key} = {before}"]
+
+
+def _filter(kernel: Kernel, _: Record) -> list[str]:
+    return (
+        ["deleted: the chains CEDOS_OUT and CEDOS_IN of iptables"] if kernel.remove_filter() else []
+    )
+
+
+def _connections(kernel: Kernel, _: Record) -> list[str]:
+    return hand_over(kernel)
+
+
+def _unknown(_: Kernel, record: Record) -> list[str]:
+    return [f"left alone: {record['undo']}: another version of cedos wrote this"]
+
+
+_KINDS: Final[dict[str, Callable[[Kernel, dict[str, Any]], list[str]]]] = {
+    "routing": _routing,
+    "sysctl": _sysctl,
+    "packet-filter": _filter,
+    "connections": _connections,
+}

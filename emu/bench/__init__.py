@@ -1,0 +1,24 @@
+"""The figures: one file a bench, run by hand or by `./test --long`, never as timed tests.
+
+Each file has `run(progress) -> dict[str, float]`: `progress` is told what is being done, the answer
+holds the figures under the keys of DESIGN ("Bench files").
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+
+from cedos.errors import ConfigError
+
+
+def names() -> list[str]:
+    """The benches there are, in alphabetical order."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def run(name: str, progress: Callable[[str], None]) -> dict[str, float]:
+    """Runs a bench; ConfigError lists those there are, EmulationError where it fails."""
+    if name not in names():
+        raise ConfigError(f"no bench is called {name!r}: there are {', '.join(names())}")
+    figures: dict[str, float] = importlib.import_module(f"{__name__}.{name}").run(progress)
+    return figures

@@ -1,0 +1,150 @@
+"""What the daemon itself costs: processor share idle and at 100 new flows a second, start, memory.
+
+It runs as a user would start it, on the emulated laptop, with its default configuration but for the
+target of its pings. The flows are real: a client fetches 3 KB a hundred times a second from nginx,
+half of the time over MPTCP.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cedos.api.client import ControlClient
+from cedos.errors import CedosError, EmulationError
+from cedos.model import NetworkKind
+from emu.access import Access
+from emu.netns import Namespace
+from emu.phones import SERVER, Laptop
+from emu.servers import HTTP_PORT, Servers
+from emu.traces import Trace
+from emu.workloads.transfer import IPPROTO_MPTCP
+
+_IDLE_S = 30.0
+_LOADED_S = 20.0
+_FLOWS_PER_S = 100
+_STARTS = 3
+_TICK_HZ = os.sysconf("SC_CLK_TCK")
+
+
+def run(progress: Callable[[str], None]) -> dict[str, float]:
+    """`idle_cpu_share flows100_cpu_share start_s rss_mb`; shares are of one core."""
+    trace = Trace.constant(24e6)
+    wifi = Access(NetworkKind.WIFI, trace, trace, 0.020)
+    cellular = Access(NetworkKind.CELLULAR, trace, trace, 0.060)
+    with Laptop(wifi, cellular) as laptop, Servers(laptop):
+        starts = []
+        for number in range(_STARTS):
+            progress(f"starting, {number + 1} of {_STARTS}")
+            with _daemon(laptop, number) as (_, took_s):
+                starts.append(took_s)
+        with _daemon(laptop, _STARTS) as (pid, _):
+            time.sleep(5.0)
+            progress(f"idle for {_IDLE_S:g} s")
+            idle = _share(pid, lambda: time.sleep(_IDLE_S))
+            progress(f"{_FLOWS_PER_S} flows a second for {_LOADED_S:g} s")
+            made: list[float] = []
+            loaded = _share(pid, lambda: made.append(_load(laptop.client)))
+            memory_mb = _resident_mb(pid)
+    return {
+        "idle_cpu_share": idle,
+        "flows100_cpu_share": loaded,
+        "flows_per_s": made[0],
+        "start_s": sorted(starts)[len(starts) // 2],
+        "rss_mb": memory_mb,
+    }
+
+
+@contextmanager
+def _daemon(laptop: Laptop, number: int) -> Iterator[tuple[int, float]]:
+    directory = laptop.directory / f"daemon-{number}"
+    (directory / "run").mkdir(parents=True)
+    config = directory / "cedos.toml"
+    config.write_text(f'[probes]\ntarget = "{SERVER}"\n')
+    environment = os.environ | {
+        "CEDOS_STATE_DIR": str(directory),
+        "CEDOS_RUNTIME_DIR": str(directory / "run"),
+    }
+    began_at_s = time.monotonic()
+    with (directory / "log").open("wb") as log:
+        process = laptop.client.popen(
+            *(sys.executable, "-m", "cedos", "up", "--config", str(config)),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+        )
+    try:
+        _await(directory / "run" / "control.sock", process, directory / "log")
+        yield process.pid, time.monotonic() - began_at_s
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+
+
+def _await(path: Path, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    client = ControlClient(path)
+    while process.poll() is None:
+        try:
+            client.status()
+        except CedosError:
+            time.sleep(0.005)
+        else:
+            return
+    raise EmulationError(f"the daemon ended at its start: {log.read_text(errors='replace')[-500:]}")
+
+
+def _share(pid: int, during: Callable[[], object]) -> float:
+    """The daemon's processor time over the time that `during` takes."""
+    before_s, began_at_s = _processor_s(pid), time.monotonic()
+    during()
+    return (_processor_s(pid) - before_s) / (time.monotonic() - began_at_s)
+
+
+def _processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICK_HZ
+
+
+def _resident_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise EmulationError(f"process {pid} tells no memory")
+
+
+def _load(client: Namespace) -> float:
+    """Fetches at the wanted rate; returns the rate that was reached."""
+    threads: list[threading.Thread] = []
+    began_at_s = time.monotonic()
+    count = int(_FLOWS_PER_S * _LOADED_S)
+    for number in range(count):
+        time.sleep(max(0.0, began_at_s + number / _FLOWS_PER_S - time.monotonic()))
+        with client.entered():
+            fetching = socket.socket(
+                socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP if number % 2 else 0
+            )
+        thread = threading.Thread(target=_fetch, args=(fetching,), daemon=True)
+        thread.start()
+        threads.append(thread)
+    took_s = time.monotonic() - began_at_s
+    for thread in threads:
+        thread.join()
+    return count / took_s
+
+
+def _fetch(connection: socket.socket) -> None:
+    with connection:
+        connection.settimeout(20)
+        connection.connect((SERVER, HTTP_PORT))
+        connection.sendall(
+            f"GET /bytes/3000 HTTP/1.1\r\nHost: {SERVER}\r\nConnection: close\r\n\r\n".encode()
+        )
+        while connection.recv(65536):
+            pass

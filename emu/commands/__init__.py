@@ -1,0 +1,1 @@
+"""The commands of `cedos-emu`: one file each, with a `command`."""

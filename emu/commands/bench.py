@@ -1,0 +1,49 @@
+"""`cedos-emu bench`: measures the figures that cedos promises."""
+
+import json
+from pathlib import Path
+
+import click
+
+from emu.help import block, examples
+
+
+@click.command(
+    "bench",
+    epilog="\n\n".join(
+        [
+            block(
+                "Benches",
+                "crash      kill -9 in the middle: what is restored, which connections survive",
+                "daemon     processor share idle and under load, start time, memory",
+                "decision   microseconds of one decision",
+                "profiler   microseconds and share of packets that reach user space",
+                "switch     from the command to the first data packet on the other network",
+            ),
+            examples("cedos-emu bench decision --json decision.json"),
+        ]
+    ),
+)
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--json",
+    "out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write the figures to this file, with the host they were measured on.",
+)
+def command(name: str, out: Path | None) -> None:
+    """Runs the bench NAME on this machine and prints its figures.
+
+    Times depend on the machine; run it while nothing else does.
+    """
+    from emu import bench, environment  # noqa: PLC0415
+
+    figures = bench.run(name, lambda said: click.echo(said, err=True))
+    width = max(len(key) for key in figures)
+    for key, value in figures.items():
+        click.echo(f"{key:<{width}}  {value:.4g}")
+    if out is not None:
+        host = environment.describe()
+        out.write_text(
+            json.dumps({"bench": name, "host": host, "figures": figures}, indent=2) + "\n"
+        )

@@ -1,0 +1,218 @@
+"""`cedos-emu places`: what collections of places hold, whether they are sound, and making some up."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cedos.errors import PlaceError
+from emu.help import examples
+from emu.place_check import check as check_collection
+from emu.place_stats import NetworkStats, PlaceStats, place_stats
+from emu.places import AccessTrace, Place, default_directory, load
+from emu.progress import bar
+from emu.synth import KINDS, MAX_SECONDS, MIN_SECONDS, generate
+
+_places_option = click.option(
+    "--places",
+    "directory",
+    type=click.Path(path_type=Path),
+    help="The collection; the real traces beside the repository, else its own samples, without.",
+)
+
+
+@click.group("places")
+def command() -> None:
+    """Collections of places: folders with places.csv, wifi/ and cellular/.
+
+    A place is one Wi-Fi and one cellular trace that are replayed together, with the indicators that
+    were measured (or, for synthetic places, drawn) beside them.
+    """
+
+
+@command.command("list", epilog=examples("cedos-emu places list --places ../shared/traces-real"))
+@_places_option
+@click.option("--json", "as_json", is_flag=True, help="Facts for programs, rates in bit/s.")
+def list_command(directory: Path | None, as_json: bool) -> None:
+    """Shows the places of a collection.
+
+    With each its scenario, rates, outages, which network is better, and base RTTs. Rates are over
+    bins of one second of the seconds that both traces have; an outage is a second below 0.1 Mbit/s.
+    RTTs are marked g (given in places.csv), m (measured) or d (drawn from the
+    place's name, because none was measured).
+    """
+    collection = load(default_directory(directory))
+    with bar("reading") as report:
+        rows = []
+        for number, name in enumerate(list(collection)):
+            report(number / len(collection), name)
+            rows.append((place := collection[name], place_stats(place)))
+    if as_json:
+        click.echo(json.dumps([_facts(place, stats) for place, stats in rows], indent=2))
+        return
+    click.echo(_table([_HEADER, *(_row(place, stats) for place, stats in rows)]))
+    click.echo(f"\n{len(rows)} places in {collection.directory}")
+
+
+@command.command("check", epilog=examples("cedos-emu places check my-walks"))
+@click.argument("directory", type=click.Path(path_type=Path))
+def check_command(directory: Path) -> None:
+    """Prints everything wrong with a collection.
+
+    Reads every file and names each problem with file and line; ends with an error where there is any,
+    with a summary where there is none.
+    """
+    with bar("checking") as report:
+        figures, problems = check_collection(directory, report)
+    for problem in problems:
+        click.echo(problem)
+    if problems:
+        raise PlaceError(f"{directory}: {len(problems)} problem{'s' * (len(problems) > 1)}")
+    collection = load(directory)
+    better = Counter(stats.better for stats in figures.values())
+    rtts = Counter(net.rtt_source for net in _networks(collection.values()))
+    seconds = sum(stats.common_s for stats in figures.values())
+    click.echo(
+        f"{directory} is fine: {len(collection)} places in "
+        f"{len({place.group for place in collection.values()})} groups, {seconds / 60:.0f} minutes\n"
+        f"  {sum(place.simultaneous for place in collection.values())} measured simultaneously, "
+        f"{sum(place.synthetic for place in collection.values())} synthetic\n"
+        f"  {', '.join(f'{count} {name}' for name, count in sorted(better.items()))}\n"
+        f"  base RTTs: {', '.join(f'{count} {name}' for name, count in sorted(rtts.items()))}"
+    )
+
+
+@command.command(
+    "synth",
+    epilog=examples("cedos-emu places synth --kind walk-away --seed 1 --count 20 --out my-walks"),
+)
+@click.option("--kind", type=click.Choice(list(KINDS)), required=True, help="What happens there.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the first place.")
+@click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="Of places.")
+@click.option(
+    "--seconds",
+    type=click.IntRange(MIN_SECONDS, MAX_SECONDS),
+    default=120,
+    show_default=True,
+    help="The length of each place.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="The collection."
+)
+def synth_command(kind: str, seed: int, count: int, seconds: int, out: Path) -> None:
+    """Makes synthetic places.
+
+    Adds places KIND-sSEED, KIND-sSEED+1, ... to a collection, which is made where missing. They
+    follow published figures and the statistics of real traces, and are marked as synthetic.
+    The same kind, seed and length give the same bytes.
+    """
+    with bar("drawing") as report:
+        for number in range(count):
+            report(number / count, f"{kind}, seed {seed + number}")
+            generate(kind, seed + number, seconds, out)
+    click.echo(f"{count} synthetic place{'s' * (count > 1)} ({kind}) in {out}")
+
+
+@command.command("show", epilog=examples("cedos-emu places show sbu7-1 --out sbu7-1.png"))
+@click.argument("place")
+@_places_option
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The picture; .png, .svg or .pdf.",
+)
+def show_command(place: str, directory: Path | None, out: Path) -> None:
+    """Draws a place over time.
+
+    Shows both networks' rates, their outages and indicators.
+    """
+    # Matplotlib takes a second to import, which no other command should wait for.
+    from emu.place_picture import draw  # noqa: PLC0415
+
+    chosen = load(default_directory(directory))[place]
+    try:
+        draw(chosen, out)
+    except (OSError, ValueError) as error:
+        raise PlaceError(f"{out}: {error}") from error
+    click.echo(f"{out}")
+
+
+def _networks(places: Iterable[Place]) -> Iterable[AccessTrace]:
+    return (net for place in places for net in place.networks.values())
+
+
+def _facts(place: Place, stats: PlaceStats) -> dict[str, Any]:
+    def network(net: AccessTrace, figures: NetworkStats) -> dict[str, Any]:
+        return {
+            "trace": net.name,
+            "mean_bps": figures.mean_bps,
+            "median_bps": figures.median_bps,
+            "max_bps": figures.max_bps,
+            "outage_share": figures.outage_share,
+            "longest_outage_s": figures.longest_outage_s,
+            "both_directions": net.up_path != net.down_path,
+            "rtt_s": net.rtt_s,
+            "rtt_source": net.rtt_source,
+        }
+
+    return {
+        "place": place.name,
+        "scenario": place.scenario,
+        "group": place.group,
+        "common_s": stats.common_s,
+        "simultaneous": place.simultaneous,
+        "synthetic": place.synthetic,
+        "wifi": network(place.wifi, stats.wifi),
+        "cellular": network(place.cellular, stats.cellular),
+        "better": stats.better,
+        "wifi_better_share": stats.wifi_better_share,
+        "both_out_s": stats.both_out_s,
+        "note": place.note,
+    }
+
+
+_HEADER = (
+    "place",
+    "scenario",
+    "s",
+    "Wi-Fi Mbit/s",
+    "cell. Mbit/s",
+    "Wi-Fi out",
+    "cell. out",
+    "class",
+    "Wi-Fi RTT",
+    "cell. RTT",
+    "measured",
+)
+# Words stand to the left of their columns, figures to the right.
+_WORDS = ("place", "scenario", "class", "measured")
+
+
+def _row(place: Place, stats: PlaceStats) -> tuple[str, ...]:
+    measured = "together" if place.simultaneous else "apart"
+    return (
+        place.name,
+        place.scenario,
+        str(stats.common_s),
+        *(f"{net.mean_bps / 1e6:.2f}" for net in (stats.wifi, stats.cellular)),
+        *(f"{net.outage_share:.1%}" for net in (stats.wifi, stats.cellular)),
+        stats.better,
+        *(f"{net.rtt_s * 1e3:.1f} ms {net.rtt_source[0]}" for net in place.networks.values()),
+        "SYNTHETIC" if place.synthetic else measured,
+    )
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = (
+            cell.ljust(width) if column in _WORDS else cell.rjust(width)
+            for column, cell, width in zip(_HEADER, row, widths, strict=True)
+        )
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

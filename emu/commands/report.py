@@ -1,0 +1,29 @@
+"""`cedos-emu report`: pictures and a page from run folders."""
+
+from pathlib import Path
+
+import click
+
+from emu.help import examples
+
+
+@click.command("report", epilog=examples("cedos-emu report runs/a runs/b --out comparison.html"))
+@click.argument(
+    "directories",
+    metavar="RUN...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The page to write.  [default: report.html in the first folder]",
+)
+def command(directories: tuple[Path, ...], out: Path | None) -> None:
+    """Draws the page of one or several runs, from their folders only."""
+    from emu import report  # noqa: PLC0415
+
+    for directory in directories:
+        report.print_table(directory)
+    click.echo(f"page: {report.write(directories, out)}")

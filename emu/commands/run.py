@@ -1,0 +1,101 @@
+"""`cedos-emu run`: an experiment, from a scenario to a run folder with its page."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from emu.help import examples
+
+_DEMO = Path(__file__).parents[1] / "experiments" / "walk_away.toml"
+_QUICK_S = 10.0
+
+
+@click.command(
+    "run",
+    epilog=examples(
+        "cedos-emu run --quick",
+        "cedos-emu run --places ../shared/traces-real --place p02",
+        "cedos-emu run mine.toml --policy wifi-first --policy cedos --repeats 5 --out runs/mine",
+    ),
+)
+@click.argument(
+    "scenario_file", metavar="[SCENARIO.toml]", required=False, type=click.Path(path_type=Path)
+)
+@click.option(
+    "--places",
+    "directory",
+    type=click.Path(path_type=Path),
+    help="Collection of places.  [default: the real traces beside this repository, else traces/]",
+)
+@click.option("--place", help="The place to replay.  [default: the scenario's, else the first one]")
+@click.option("--policy", "policy_names", multiple=True, help="Only this policy; may be repeated.")
+@click.option("--duration", "duration_s", type=click.FloatRange(1.0), help="Seconds of the load.")
+@click.option("--start", "start_s", type=click.FloatRange(0.0), help="Seconds into the place.")
+@click.option("--seed", type=int, help="Seed of the load.")
+@click.option("--repeats", type=click.IntRange(1), help="Repetitions, with the next seeds.")
+@click.option("--quick", is_flag=True, help="Only some seconds around the place's decisive moment.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Run folder to write."
+)
+def command(
+    scenario_file: Path | None,
+    directory: Path | None,
+    place: str | None,
+    policy_names: tuple[str, ...],
+    duration_s: float | None,
+    start_s: float | None,
+    seed: int | None,
+    repeats: int | None,
+    quick: bool,
+    out: Path | None,
+) -> None:
+    """Runs an experiment: every policy on the same place from the same instant.
+
+    Without a scenario it is the demo: a laptop with two tethered phones walks away from its Wi-Fi,
+    while an unmodified client makes small requests, downloads and uploads over plain TCP and MPTCP.
+
+    The run folder holds the resolved configuration, the environment, all raw records, the figures
+    and a page with pictures (`report.html`); `cedos-emu report` draws the page again.
+
+    Exit codes: 0 the run is complete; 1 the testbed failed; 2 the scenario cannot be used.
+    """
+    import msgspec  # noqa: PLC0415
+
+    from emu import experiment, places, report, scenario  # noqa: PLC0415
+    from emu.progress import bar  # noqa: PLC0415
+    from emu.quick import decisive_s  # noqa: PLC0415
+
+    wanted = scenario.read(scenario_file or _DEMO)
+    known = places.load(places.default_directory(directory))
+    given = {
+        "place": place,
+        "policies": policy_names or None,
+        "duration_s": _QUICK_S if quick and duration_s is None else duration_s,
+        "start_s": start_s,
+        "seed": seed,
+        "repeats": repeats,
+    }
+    wanted = msgspec.structs.replace(
+        wanted, **{key: value for key, value in given.items() if value is not None}
+    )
+    if quick and start_s is None:
+        chosen = known[wanted.place] if wanted.place else next(iter(known.values()))
+        wanted = msgspec.structs.replace(wanted, start_s=decisive_s(chosen, wanted.duration_s))
+    resolved = experiment.resolve(wanted, known)
+    synthetic = known[resolved.place].synthetic
+    click.echo(
+        f"place {resolved.place} of {known.directory}"
+        f" ({'synthetic' if synthetic else 'measured on real networks'}),"
+        f" {resolved.duration_s:g} s from second {resolved.start_s:g},"
+        f" {len(resolved.policies)} policies",
+        err=True,
+    )
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    target = out or Path("runs") / f"{stamp}-{resolved.name}-{resolved.place}"
+    with bar(resolved.name) as progress:
+        experiment.run(resolved, known, target, progress)
+    page = report.write([target])
+    report.print_table(target)
+    click.echo(f"run folder: {target}")
+    click.echo(f"page:       {page}")

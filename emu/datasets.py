@@ -1,0 +1,278 @@
+"""Transfer data sets: what was known at an instant, and how long every strategy then took.
+
+One row per place, start, size and direction, as Parquet or CSV; the columns are those of DESIGN
+("Transfer data sets"). Anybody's data set can be read: context columns may be missing, columns that
+are not known are kept apart and reported, and what is wrong is named by file, row and column.
+"""
+
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from cedos.errors import DataSetError
+from predictors.inputs import CONTEXT_COLUMNS, STRATEGIES
+
+TEXTS = ("place", "group", "scenario", "direction")
+TIMES = tuple(f"t_{name}_s" for name in STRATEGIES)
+CENSORED = tuple(f"censored_{name}" for name in STRATEGIES)
+ORDER = (
+    *("place", "group", "scenario", "start_s", "size_bytes", "direction"),
+    *(column for pair in zip(TIMES, CENSORED, strict=True) for column in pair),
+    *CONTEXT_COLUMNS,
+)
+"""All columns in the order in which they are written."""
+
+_NUMBERS = frozenset(ORDER) - frozenset(TEXTS)
+_POSITIVE = frozenset({"size_bytes", *TIMES})
+_SHARES = frozenset(
+    name for name in _NUMBERS if name.endswith(("_loss", "_available", "_chan_util"))
+)
+_NOTHING = frozenset({"", "nan", "none", "null", "na"})
+_WORDS = {"true": 1.0, "false": 0.0}
+_DIRECTIONS = {"down": 0.0, "up": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """A data set in memory; every array has one entry per row.
+
+    Attributes:
+        source: where it came from.
+        texts: `place`, `group` (the place where it was missing) and, if there, `scenario`.
+        numbers: all other known columns as float64, NaN where empty; `direction_up` is 0 or 1.
+        ignored: columns that are not known, by name.
+    """
+
+    source: str
+    texts: Mapping[str, NDArray[np.str_]]
+    numbers: Mapping[str, NDArray[np.float64]]
+    ignored: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.texts["place"])
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """The strategies with a column of completion times."""
+        return tuple(name for name in STRATEGIES if f"t_{name}_s" in self.numbers)
+
+    @property
+    def times_s(self) -> dict[str, NDArray[np.float64]]:
+        """Completion times by strategy; where censored, the limit."""
+        return {name: self.numbers[f"t_{name}_s"] for name in self.strategies}
+
+    @property
+    def censored(self) -> dict[str, NDArray[np.bool_]]:
+        """By strategy, whether a transfer had not ended by its time."""
+        nothing = np.zeros(len(self))
+        return {
+            name: self.numbers.get(f"censored_{name}", nothing) == 1.0 for name in self.strategies
+        }
+
+    @property
+    def columns(self) -> dict[str, NDArray[np.float64]]:
+        """What predictors may look at: size, direction and context."""
+        wanted = ("size_bytes", "direction_up", *CONTEXT_COLUMNS)
+        return {name: self.numbers[name] for name in wanted if name in self.numbers}
+
+    def take(self, rows: NDArray[Any]) -> "DataSet":
+        """Some of the rows, by index or mask."""
+        return DataSet(
+            self.source,
+            {name: column[rows] for name, column in self.texts.items()},
+            {name: column[rows] for name, column in self.numbers.items()},
+            self.ignored,
+        )
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """The rows as `write` takes them; a number that is unknown is left out."""
+        names = [name for name in (*self.texts, *self.numbers) if name != "direction_up"]
+        columns = [
+            (self.texts[name] if name in self.texts else self.numbers[name]).tolist()
+            for name in names
+        ]
+        rows = []
+        for up, *values in zip(self.numbers["direction_up"].tolist(), *columns, strict=True):
+            row = {
+                name: value
+                for name, value in zip(names, values, strict=True)
+                if isinstance(value, str) or not math.isnan(value)
+            }
+            rows.append(row | {"direction": "up" if up else "down"})
+        return rows
+
+
+def read(path: Path) -> DataSet:
+    """Reads a data set, CSV or Parquet by the file's own beginning.
+
+    Raises:
+        DataSetError: it cannot be read, or a value makes no sense; names file, row and column.
+    """
+    try:
+        with path.open("rb") as file:
+            parquet = file.read(4) == b"PAR1"
+        raw = _read_parquet(path) if parquet else _read_csv(path)
+    except (OSError, pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
+        raise DataSetError(f"{path}: cannot be read: {error}") from error
+    return from_columns(raw, str(path))
+
+
+def from_columns(raw: Mapping[str, Sequence[Any]], source: str) -> DataSet:
+    """Makes a data set of columns of anything: texts, numbers, None.
+
+    Raises:
+        DataSetError: as `read`; `source` takes the file's place.
+    """
+    for name in ("place", "size_bytes", "direction"):
+        if name not in raw:
+            raise DataSetError(f"{source}: column {name} is missing")
+    if not any(name in raw for name in TIMES):
+        raise DataSetError(f"{source}: none of the columns {', '.join(TIMES)} is there")
+    if not len(raw["place"]):
+        raise DataSetError(f"{source}: it has no rows")
+    numbers = {
+        name: _numbers(raw[name], name, source)
+        for name in ORDER
+        if name in raw and name in _NUMBERS
+    }
+    for row, size in enumerate(numbers["size_bytes"], 1):
+        if math.isnan(size):
+            raise DataSetError(f"{source}: row {row}, column size_bytes: it is empty")
+    numbers["direction_up"] = np.array(
+        [_direction(value, row, source) for row, value in enumerate(raw["direction"], 1)]
+    )
+    place = _texts(raw["place"])
+    texts = {"place": place}
+    if "group" in raw:
+        group = _texts(raw["group"])
+        texts["group"] = np.where(group == "", place, group)
+    else:
+        texts["group"] = place
+    if "scenario" in raw:
+        texts["scenario"] = _texts(raw["scenario"])
+    ignored = tuple(name for name in raw if name not in ORDER)
+    return DataSet(source, texts, numbers, ignored)
+
+
+def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes rows as CSV if the file is called so, else as Parquet.
+
+    Known columns come first and in DESIGN's order, others follow; what a row lacks stays empty.
+
+    Raises:
+        DataSetError: there are no rows, or the file cannot be written.
+    """
+    rows = list(rows)
+    found = dict.fromkeys(name for row in rows for name in row)
+    if not rows:
+        raise DataSetError(f"{path}: there are no rows to write")
+    names = [name for name in ORDER if name in found]
+    names += [name for name in found if name not in ORDER]
+    try:
+        if path.suffix == ".csv":
+            with path.open("w", newline="") as file:
+                writer = csv.DictWriter(file, names)
+                writer.writeheader()
+                writer.writerows({name: _plain(row.get(name)) for name in names} for row in rows)
+        else:
+            columns = {name: _column(name, [row.get(name) for row in rows]) for name in names}
+            pq.write_table(pa.table(columns), path, compression="zstd")
+    except (OSError, pa.ArrowException) as error:
+        raise DataSetError(f"{path}: cannot be written: {error}") from error
+
+
+def _read_parquet(path: Path) -> dict[str, list[Any]]:
+    table = pq.read_table(path)
+    return {name: table[name].to_pylist() for name in table.column_names}
+
+
+def _read_csv(path: Path) -> dict[str, list[Any]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        names = next(reader, [])
+        columns: dict[str, list[Any]] = {name: [] for name in names}
+        if len(columns) != len(names):
+            raise DataSetError(f"{path}: a column appears twice")
+        for number, values in enumerate((row for row in reader if row), 1):
+            if len(values) != len(names):
+                raise DataSetError(
+                    f"{path}: row {number} has {len(values)} values for {len(names)} columns"
+                )
+            for column, value in zip(columns.values(), values, strict=True):
+                column.append(value)
+    return columns
+
+
+def _numbers(values: Sequence[Any], name: str, source: str) -> NDArray[np.float64]:
+    found = np.empty(len(values))
+    for index, value in enumerate(values):
+        try:
+            number = _number(value)
+        except (TypeError, ValueError) as error:
+            raise DataSetError(
+                f"{source}: row {index + 1}, column {name}: {value!r} is no number"
+            ) from error
+        wrong = None
+        if math.isinf(number):
+            wrong = "is infinite"
+        elif name in _POSITIVE and number <= 0.0:
+            wrong = "must be more than 0"
+        elif name in CENSORED and number not in {0.0, 1.0} and not math.isnan(number):
+            wrong = "must be 0 or 1"
+        elif name in _SHARES and not (math.isnan(number) or 0.0 <= number <= 1.0):
+            wrong = "must be from 0 to 1"
+        elif name.endswith(("_bps", "_rtt_s", "_rtt_min_s", "_dns_s")) and number < 0.0:
+            wrong = "must not be negative"
+        if wrong:
+            raise DataSetError(f"{source}: row {index + 1}, column {name}: {number:g} {wrong}")
+        found[index] = number
+    return found
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if text in _NOTHING:
+            return math.nan
+        return _WORDS[text] if text in _WORDS else float(text)
+    return math.nan if value is None else float(value)
+
+
+def _direction(value: Any, row: int, source: str) -> float:
+    try:
+        return _DIRECTIONS[str(value).strip()]
+    except KeyError as error:
+        raise DataSetError(
+            f"{source}: row {row}, column direction: {value!r} is neither down nor up"
+        ) from error
+
+
+def _texts(values: Sequence[Any]) -> NDArray[np.str_]:
+    return np.array(["" if value is None else str(value) for value in values], dtype=np.str_)
+
+
+def _plain(value: Any) -> Any:
+    """CSV's spelling: nothing for unknown, 0 and 1 for no and yes."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return int(value) if isinstance(value, bool) else value
+
+
+def _column(name: str, values: list[Any]) -> pa.Array:
+    """Parquet's types: censored as yes or no, sizes as integers."""
+    values = [None if isinstance(value, float) and math.isnan(value) else value for value in values]
+    if name in TEXTS:
+        return pa.array(values, pa.string())
+    if name in CENSORED:
+        return pa.array([None if value is None else bool(value) for value in values], pa.bool_())
+    if name == "size_bytes":
+        return pa.array([int(value) for value in values], pa.int64())
+    return pa.array(values, pa.float64() if name in _NUMBERS else None)

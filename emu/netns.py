@@ -1,0 +1,129 @@
+"""Network namespaces: made, entered, and removed without a trace.
+
+Everything that touches the kernel on behalf of the testbed happens inside one of these, so that the
+host's own networking stays as it was found.
+"""
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cedos.errors import EmulationError
+
+RUN = Path("/run/netns")
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _setns(fd: int) -> None:
+    if _libc.setns(fd, _CLONE_NEWNET) != 0:
+        code = ctypes.get_errno()
+        raise EmulationError(f"cannot enter a network namespace: {os.strerror(code)} (run as root)")
+
+
+@contextmanager
+def entered(path: Path) -> Iterator[None]:
+    """Runs the block of the calling thread inside the namespace at `path`.
+
+    Sockets opened inside stay there for life. Never await inside the block: other tasks of the
+    thread would run in the namespace as well.
+    """
+    here = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        there = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _setns(there)
+        finally:
+            os.close(there)
+        try:
+            yield
+        finally:
+            _setns(here)
+    finally:
+        os.close(here)
+
+
+class Namespace:
+    """A named network namespace (`ip netns`)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.path = RUN / name
+
+    @classmethod
+    def create(cls, name: str) -> "Namespace":
+        """Makes the namespace with its loopback up; raises EmulationError where that is refused."""
+        namespace = cls(name)
+        _ip("netns", "add", name)
+        namespace.ip("link", "set", "lo", "up")
+        return namespace
+
+    @classmethod
+    def attach(cls, name: str, pid: int) -> "Namespace":
+        """Gives a name to the namespace that process `pid` lives in."""
+        _ip("netns", "attach", name, str(pid))
+        return cls(name)
+
+    def remove(self) -> None:
+        """Removes the name; the kernel frees the namespace when its last process is gone."""
+        if self.path.exists():
+            _ip("netns", "del", self.name)
+
+    def ip(self, *arguments: str) -> str:
+        """Runs `ip` inside; returns what it printed."""
+        return _ip("-n", self.name, *arguments)
+
+    def command(self, *arguments: str) -> list[str]:
+        """The command line that runs `arguments` inside (nsenter: unlike `ip netns exec`, /sys stays)."""
+        return ["nsenter", f"--net={self.path}", "--", *arguments]
+
+    def run(
+        self, *arguments: str, check: bool = True, timeout_s: float = 30.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a command inside to its end; with `check`, a failure is an EmulationError."""
+        return _run(self.command(*arguments), check=check, timeout_s=timeout_s)
+
+    def popen(self, *arguments: str, **options: Any) -> "subprocess.Popen[Any]":
+        """Starts a command inside; the caller ends it."""
+        return subprocess.Popen(self.command(*arguments), **options)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Runs the block of the calling thread inside (see `entered`)."""
+        with entered(self.path):
+            yield
+
+    def sysctl(self, key: str, value: str | int | None = None) -> str:
+        """Reads, or with `value` writes, a network sysctl inside; returns what it holds then."""
+        file = Path("/proc/sys") / key.replace(".", "/")
+        with self.entered():
+            try:
+                if value is not None:
+                    file.write_text(f"{value}\n")
+                return file.read_text().strip()
+            except OSError as error:
+                raise EmulationError(f"sysctl {key}={value} in {self.name}: {error}") from error
+
+
+def _ip(*arguments: str) -> str:
+    return _run(["ip", *arguments]).stdout
+
+
+def _run(
+    command: Sequence[str], *, check: bool = True, timeout_s: float = 30.0
+) -> subprocess.CompletedProcess[str]:
+    try:
+        done = subprocess.run(
+            command, check=False, capture_output=True, text=True, timeout=timeout_s
+        )
+    except FileNotFoundError as error:
+        raise EmulationError(f"{error.filename} is not installed; ./run installs it") from error
+    except subprocess.TimeoutExpired as error:
+        raise EmulationError(f"{' '.join(command)}: no end after {timeout_s:g} s") from error
+    if check and done.returncode != 0:
+        raise EmulationError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+    return done

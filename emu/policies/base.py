@@ -1,0 +1,41 @@
+"""What a policy is: how the emulated laptop's networks are chosen during a run.
+
+One file in this folder is one policy. It defines a class with the three members of `Policy` and a
+module attribute `policy` that makes one; its name is then known to scenarios and to `--policy`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from emu.phones import Laptop
+from emu.places import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a policy may use: the laptop, the place replayed to it, and where to leave its logs.
+
+    `replay_at_s` is the monotonic instant at which the replay stood at the place's `offset_s`.
+    `settings` are the scenario's `[policy.NAME]` table.
+    """
+
+    laptop: Laptop
+    place: Place
+    directory: Path
+    replay_at_s: float
+    offset_s: float
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+class Policy(Protocol):
+    """How networks are chosen, from `start` to `stop`; the testbed does the rest."""
+
+    name: str
+
+    def start(self, stage: Stage) -> None:
+        """Sets the client up; returns when it is ready for transfers. Errors: EmulationError."""
+
+    def stop(self) -> None:
+        """Ends what `start` started and leaves its records in the stage's directory."""

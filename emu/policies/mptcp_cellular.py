@@ -1,0 +1,22 @@
+"""The kernel's own MPTCP with the cellular network as the primary one."""
+
+from emu.access import LTE
+from emu.kernel_mptcp import use_kernel_path_manager
+from emu.policies.base import Stage
+
+
+class MptcpCellular:
+    """Connections start over the cellular network; those that speak MPTCP also use Wi-Fi."""
+
+    name = "mptcp-cellular"
+
+    def start(self, stage: Stage) -> None:
+        """Adds the path manager's endpoints and prefers the cellular default route."""
+        use_kernel_path_manager(stage.laptop)
+        stage.laptop.prefer(LTE)
+
+    def stop(self) -> None:
+        """Nothing to undo: the laptop lives for one run."""
+
+
+policy = MptcpCellular

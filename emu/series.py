@@ -1,0 +1,170 @@
+"""Indicator series: what was measured beside a trace, one CSV row per second.
+
+The columns are those of the collections (`t_s,down_mbps,up_mbps,rtt_ms,rssi_dbm,rsrp_dbm,rsrq_db,
+sinr_db,cqi,available,speed_mps`, then any others); an empty field is unknown.
+"""
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cedos.errors import PlaceError
+
+# Columns that must hold numbers wherever they appear; any other one may also hold text.
+NUMERIC = (
+    "down_mbps",
+    "up_mbps",
+    "rtt_ms",
+    "rssi_dbm",
+    "rsrp_dbm",
+    "rsrq_db",
+    "sinr_db",
+    "cqi",
+    "available",
+    "speed_mps",
+    "link_mbps",
+    "chan_util_pct",
+    "filled",
+)
+# A week: a larger second is a typing error, and would only fill the memory.
+MAX_SECONDS = 7 * 86_400
+
+# The series' columns as indicators of a `cedos.model.Context`: name there and factor. The rates are
+# left out: they are what saturating transfers achieved, which no radio reports.
+INDICATORS: Mapping[str, tuple[str, float]] = {
+    "rtt_ms": ("rtt_s", 1e-3),
+    "rssi_dbm": ("rssi_dbm", 1.0),
+    "link_mbps": ("link_bps", 1e6),
+    "chan_util_pct": ("chan_util", 1e-2),
+    "rsrp_dbm": ("rsrp_dbm", 1.0),
+    "rsrq_db": ("rsrq_db", 1.0),
+    "sinr_db": ("sinr_db", 1.0),
+    "cqi": ("cqi", 1.0),
+    "available": ("available", 1.0),
+    "speed_mps": ("speed_mps", 1.0),
+}
+
+
+@dataclass(frozen=True)
+class Series:
+    """Columns of equal length `seconds`: numbers with NaN where unknown, and texts with "".
+
+    Attributes:
+        columns: column name -> one float per second, in the file's units.
+        texts: column name -> one string per second, for unknown columns that are not numbers.
+        seconds: the number of seconds covered, from 0 on.
+    """
+
+    columns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    seconds: int = 0
+
+    def column(self, name: str) -> tuple[float, ...]:
+        """The column, or NaN for every second where the file has none of that name."""
+        return self.columns.get(name, (math.nan,) * self.seconds)
+
+    def known(self, name: str) -> tuple[float, ...]:
+        """The known values of a column, in order."""
+        return tuple(value for value in self.column(name) if not math.isnan(value))
+
+    def row(self, second: int) -> dict[str, float]:
+        """What is known of one second, in the file's units; IndexError outside the series."""
+        if not 0 <= second < self.seconds:
+            raise IndexError(f"second {second} of a series of {self.seconds} s")
+        return {
+            name: values[second]
+            for name, values in self.columns.items()
+            if not math.isnan(values[second])
+        }
+
+    def indicators(self, second: int) -> dict[str, float]:
+        """What is known of one second under the names and units of `cedos.model.Context`."""
+        known = self.row(second)
+        return {
+            name: known[column] * factor
+            for column, (name, factor) in INDICATORS.items()
+            if column in known
+        }
+
+
+def read(path: Path) -> Series:
+    """Reads a series. Seconds may be missing in between (then unknown), but not repeated.
+
+    Raises:
+        PlaceError: the file cannot be read or is no such CSV; names file, line and what would be
+            right.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            return _parse([(reader.line_num, row) for row in reader if row], path)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise PlaceError(
+            f"{path}: unreadable ({error}); a CSV in UTF-8 is expected, one row per second"
+        ) from error
+
+
+def _parse(rows: list[tuple[int, list[str]]], path: Path) -> Series:
+    header = rows[0][1] if rows else []
+    if "t_s" not in header:
+        raise PlaceError(f"{path}:1: no column t_s; the first line must name the columns")
+    if len(set(header)) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise PlaceError(f"{path}:1: column {twice!r} appears twice; each column once")
+    lines: dict[int, list[str]] = {}
+    where: dict[int, int] = {}
+    last = -1
+    for number, row in rows[1:]:
+        here = f"{path}:{number}"
+        if len(row) != len(header):
+            raise PlaceError(f"{here}: {len(row)} fields, but the header has {len(header)}")
+        second = _second(row[header.index("t_s")], here)
+        if second <= last:
+            raise PlaceError(f"{here}: t_s {second} after {last}; seconds must increase")
+        last = second
+        lines[second], where[second] = row, number
+    columns: dict[str, tuple[float, ...]] = {}
+    texts: dict[str, tuple[str, ...]] = {}
+    seconds = last + 1
+    for position, name in enumerate(header):
+        if name == "t_s":
+            continue
+        numbers = [math.nan] * seconds
+        try:
+            for second, row in lines.items():
+                numbers[second] = _number(row[position])
+        except ValueError:
+            if name in NUMERIC:
+                raise PlaceError(
+                    f"{path}:{where[second]}: {name} is {row[position]!r}; a number, or empty "
+                    "where unknown, would be right"
+                ) from None
+            texts[name] = tuple(
+                lines[second][position] if second in lines else "" for second in range(seconds)
+            )
+        else:
+            columns[name] = tuple(numbers)
+    return Series(columns, texts, seconds)
+
+
+def _second(text: str, here: str) -> int:
+    try:
+        value = float(text)
+        if value == int(value) and 0 <= value < MAX_SECONDS:
+            return int(value)
+    except (ValueError, OverflowError):
+        pass
+    raise PlaceError(
+        f"{here}: t_s is {text!r}; whole seconds from 0 to {MAX_SECONDS - 1} would be right"
+    )
+
+
+def _number(text: str) -> float:
+    if not text.strip():
+        return math.nan
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value

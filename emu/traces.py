@@ -1,0 +1,226 @@
+"""Mahimahi traces: the instants at which a link may deliver one packet, repeated for ever.
+
+A file holds one integer per line, milliseconds since the start, never decreasing. Each line is one
+opportunity to deliver `OPPORTUNITY_BYTES`; the last line is also the period after which the file
+starts again (Mahimahi, mm-link(1)).
+"""
+
+import gzip
+import math
+import re
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from cedos.errors import TraceError
+
+OPPORTUNITY_BYTES = 1500
+OPPORTUNITY_BITS = OPPORTUNITY_BYTES * 8
+# What TCP's own data is of a full packet: 1500 bytes less IPv4, TCP and timestamp headers.
+TCP_GOODPUT_SHARE = 1448 / 1500
+
+# 15 digits are 31,000 years in milliseconds and fit every integer type on the way.
+_CLEAN = re.compile(rb"(?:[0-9]{1,15}\r?\n)*[0-9]{1,15}(?:\r?\n)?")
+_LINE = re.compile(rb"[0-9]{1,15}\r?")
+
+
+class Trace:
+    """Delivery opportunities of one direction of a link, repeated with a period.
+
+    Attributes:
+        times_ms: read-only array of shape (n,), the opportunities of one period in milliseconds,
+            never decreasing; the last one is the period.
+        period_ms: after so many milliseconds it starts again.
+    """
+
+    __slots__ = ("_at_end", "period_ms", "times_ms")
+
+    def __init__(
+        self,
+        times_ms: Sequence[int] | npt.NDArray[np.integer],
+        period_ms: int | None = None,
+    ) -> None:
+        """Makes a trace from opportunities.
+
+        Args:
+            times_ms: opportunities in milliseconds, never decreasing, from 0 to the period.
+            period_ms: where the opportunities end before it, one is added at its end: the format
+                can state a period in no other way. None: the last opportunity.
+
+        Raises:
+            TraceError: nothing in it, negative, decreasing, beyond the period, or no period.
+        """
+        times = np.array(times_ms, dtype=np.int64, copy=True)
+        if times.ndim != 1:
+            raise TraceError("a trace is one row of milliseconds")
+        period = int(period_ms) if period_ms is not None else int(times[-1]) if times.size else 0
+        if times.size == 0 and period_ms is None:
+            raise TraceError("a trace has at least one delivery opportunity")
+        if period <= 0:
+            raise TraceError("a trace must last for more than 0 ms")
+        if times.size and int(times[0]) < 0:
+            raise TraceError(f"{times[0]} ms: opportunities count from 0")
+        falls = np.flatnonzero(np.diff(times) < 0)
+        if falls.size:
+            at = int(falls[0])
+            raise TraceError(f"{times[at + 1]} ms after {times[at]} ms: times must not decrease")
+        if times.size and int(times[-1]) > period:
+            raise TraceError(f"{times[-1]} ms lies beyond the period of {period} ms")
+        if times.size == 0 or int(times[-1]) < period:
+            times = np.append(times, period)
+        times.flags.writeable = False
+        self.times_ms: npt.NDArray[np.int64] = times
+        self.period_ms = period
+        self._at_end = len(times) - int(np.searchsorted(times, period))
+
+    @classmethod
+    def read(cls, path: Path) -> "Trace":
+        """Reads a trace file, plain or gzip'd (`.gz`).
+
+        Raises:
+            TraceError: the file cannot be read or is no trace; names file and line.
+        """
+        try:
+            data = path.read_bytes()
+            if path.suffix == ".gz":
+                data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise TraceError(f"{path}: {error}") from error
+        return cls.parse(data, str(path))
+
+    @classmethod
+    def parse(cls, data: bytes, name: str = "trace") -> "Trace":
+        """Parses the text of a trace file; `name` is what an error calls it.
+
+        Raises:
+            TraceError: empty, not an integer, negative, decreasing, or of zero length.
+        """
+        if not data.strip():
+            raise TraceError(f"{name}: empty; one integer (milliseconds) per line is needed")
+        if not _CLEAN.fullmatch(data):
+            raise TraceError(f"{name}:{_first_bad_line(data)}")
+        times = np.fromstring(data, dtype=np.int64, sep=" ")
+        falls = np.flatnonzero(np.diff(times) < 0)
+        if falls.size:
+            at = int(falls[0])
+            raise TraceError(
+                f"{name}:{at + 2}: {times[at + 1]} after {times[at]}: times must not decrease"
+            )
+        if int(times[-1]) == 0:
+            raise TraceError(
+                f"{name}:{times.size}: the last line is the period and must be more than 0"
+            )
+        return cls(times)
+
+    @classmethod
+    def constant(cls, rate_bps: float, duration_s: float = 1.0) -> "Trace":
+        """A trace of (nearly) constant rate: opportunities as even as milliseconds allow."""
+        period_ms = round(duration_s * 1000)
+        count = round(rate_bps * duration_s / OPPORTUNITY_BITS)
+        if period_ms <= 0 or count <= 0:
+            raise TraceError(f"{rate_bps:g} bit/s for {duration_s:g} s is not one packet")
+        steps = np.arange(1, count + 1, dtype=np.int64)
+        return cls(-(-steps * period_ms // count), period_ms)
+
+    def __len__(self) -> int:
+        return int(self.times_ms.size)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trace):
+            return NotImplemented
+        return np.array_equal(self.times_ms, other.times_ms)
+
+    def __hash__(self) -> int:
+        return hash(self.times_ms.tobytes())
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self)} opportunities in {self.period_s:g} s, {self.mean_bps:.0f} bit/s)"
+
+    @property
+    def period_s(self) -> float:
+        """The period in seconds."""
+        return self.period_ms / 1000
+
+    @property
+    def mean_bps(self) -> float:
+        """The mean rate over a period in bits per second."""
+        return len(self) * OPPORTUNITY_BITS / self.period_s
+
+    def rotated(self, start_s: float, length_s: float | None = None) -> "Trace":
+        """The same trace, replayed from `start_s` on (which may lie beyond the period).
+
+        The number of opportunities stays: the last line marks the period and stays the last line,
+        all others move.
+
+        Args:
+            start_s: where the replay begins, rounded to milliseconds.
+            length_s: keep only so many seconds: a shorter file starts sooner. The end of a cut
+                trace is marked by one opportunity more.
+        """
+        shift = round(start_s * 1000) % self.period_ms
+        times = self.times_ms
+        if shift:
+            times = np.sort((times[:-1] - shift) % self.period_ms)
+        if length_s is not None:
+            length_ms = max(1, round(length_s * 1000))
+            if length_ms < self.period_ms:
+                return Trace(times[: int(np.searchsorted(times, length_ms))], length_ms)
+        return Trace(times, self.period_ms)
+
+    def rate_bps(self, from_s: float, to_s: float) -> float:
+        """The mean rate in bits per second in [from_s, to_s), across the end of the period too.
+
+        Raises:
+            ValueError: the interval is empty.
+        """
+        if not to_s > from_s:
+            raise ValueError(f"[{from_s}, {to_s}) is empty")
+        count = self._before(to_s * 1000) - self._before(from_s * 1000)
+        return count * OPPORTUNITY_BITS / (to_s - from_s)
+
+    def bins(self, width_s: float) -> npt.NDArray[np.float64]:
+        """Rates over one period in bits per second, in bins of `width_s`; the last may be shorter.
+
+        Returns:
+            shape (ceil(period / width),).
+        """
+        if not width_s > 0:
+            raise ValueError("a bin needs a width")
+        count = max(1, int(np.ceil(self.period_s / width_s - 1e-9)))
+        edges = np.append(np.arange(count) * width_s, self.period_s)
+        before = np.array([self._before(edge * 1000) for edge in edges])
+        rates: npt.NDArray[np.float64] = np.diff(before) * OPPORTUNITY_BITS / np.diff(edges)
+        return rates
+
+    def write(self, path: Path) -> None:
+        """Writes a file that Mahimahi replays; gzip'd where the name ends in `.gz`."""
+        data = ("\n".join(map(str, self.times_ms.tolist())) + "\n").encode()
+        # No time stamp inside: the same trace is the same file.
+        path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+
+    def _before(self, at_ms: float) -> int:
+        """Opportunities before an instant, if there had been periods before this one too.
+
+        What lies at the period's end is the next period's instant 0.
+        """
+        # A hair of tolerance: 0.3 * 1000 is not 300 in floating point.
+        periods, rest = divmod(at_ms - 1e-6, self.period_ms)
+        # (An integer to search for: for any other the whole array would be converted first.)
+        within = int(np.searchsorted(self.times_ms, math.ceil(rest)))
+        return int(periods) * len(self) + within + self._at_end
+
+
+def _first_bad_line(data: bytes) -> str:
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if _LINE.fullmatch(line):
+            continue
+        shown = line[:40].decode(errors="replace").strip()
+        if not shown:
+            return f"{number}: empty line; one integer (milliseconds) is needed"
+        if re.fullmatch(rb"-[0-9]+\s*", line):
+            return f"{number}: {shown}: negative; times count from 0"
+        return f"{number}: {shown!r} is not an integer (milliseconds)"
+    return "1: not a trace"

@@ -1,0 +1,146 @@
+"""Carries out a mixed load with an unmodified client: curl, or curl under mptcpize for MPTCP.
+
+Each transfer is a process of its own inside the emulated client; how long it took is curl's own
+account, so that the start of the process does not count.
+"""
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cedos.errors import EmulationError
+from cedos.model import Direction
+from emu.netns import Namespace
+from emu.workloads.mixed import PlannedTransfer
+
+_FORMAT = (
+    '{"time_s": %{time_total}, "connect_s": %{time_connect}, "local_ip": "%{local_ip}", '
+    '"local_port": %{local_port}, "code": "%{http_code}", "down": %{size_download}, '
+    '"up": %{size_upload}}'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """How a planned transfer went. `started_at_s` is monotonic; censored ones hold the limit."""
+
+    planned: PlannedTransfer
+    started_at_s: float
+    time_s: float
+    censored: bool
+    local_ip: str
+    local_port: int
+    problem: str | None
+
+
+def run(
+    client: Namespace,
+    plan: Sequence[PlannedTransfer],
+    *,
+    port: int,
+    upload_file: Callable[[int], Path],
+    zero_at_s: float,
+    limit_s: float,
+    done: Callable[[Completed], None] = lambda completed: None,
+    prefix: Callable[[PlannedTransfer], Sequence[str]] = lambda planned: (),
+) -> list[Completed]:
+    """Starts every transfer at `zero_at_s + at_s`, whether or not earlier ones have ended.
+
+    Args:
+        client: where curl runs.
+        plan: in order of time.
+        port: the server's HTTP port.
+        upload_file: gives a file of the wanted size to upload.
+        zero_at_s: monotonic instant of the plan's zero.
+        limit_s: transfers are ended and censored after this.
+        done: called as each transfer ends, from a thread of its own.
+        prefix: a command to put before the client's, per transfer.
+
+    Returns:
+        All transfers, in the plan's order.
+
+    Raises:
+        EmulationError: the client could not be started, or gave no account of itself.
+    """
+    results: dict[int, Completed] = {}
+    lock = threading.Lock()
+    running: list[threading.Thread] = []
+    failures: list[EmulationError] = []
+
+    def finish(process: "subprocess.Popen[str]", planned: PlannedTransfer, at_s: float) -> None:
+        out, err = process.communicate()
+        try:
+            completed = _completed(planned, at_s, process.returncode, out, err, limit_s)
+        except EmulationError as error:
+            failures.append(error)
+            return
+        with lock:
+            results[planned.number] = completed
+        done(completed)
+
+    processes: list[subprocess.Popen[str]] = []
+    try:
+        for planned in plan:
+            command = [*prefix(planned), *_command(planned, port, limit_s, upload_file)]
+            time.sleep(max(0.0, zero_at_s + planned.at_s - time.monotonic()))
+            at_s = time.monotonic()
+            process = client.popen(
+                *command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            processes.append(process)
+            thread = threading.Thread(target=finish, args=(process, planned, at_s), daemon=True)
+            thread.start()
+            running.append(thread)
+        for thread in running:
+            thread.join()
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+        for thread in running:
+            thread.join()
+    if failures:
+        raise failures[0]
+    return [results[planned.number] for planned in plan]
+
+
+def _command(
+    planned: PlannedTransfer, port: int, limit_s: float, upload_file: Callable[[int], Path]
+) -> list[str]:
+    command = ["curl", "--silent", "--show-error", "--output", "/dev/null"]
+    command += ["--max-time", f"{limit_s:g}", "--write-out", _FORMAT]
+    if planned.direction is Direction.UP:
+        # Without this header curl would wait for the server's word before it sends a large body.
+        command += ["--header", "Expect:", "--upload-file", str(upload_file(planned.size_bytes))]
+        command.append(f"http://{planned.host}:{port}/upload/{planned.number}")
+    else:
+        command.append(f"http://{planned.host}:{port}/bytes/{planned.size_bytes}")
+    return ["mptcpize", "run", *command] if planned.mptcp else command
+
+
+def _completed(
+    planned: PlannedTransfer, at_s: float, status: int, out: str, err: str, limit_s: float
+) -> Completed:
+    try:
+        said = json.loads(out)
+    except json.JSONDecodeError as error:
+        raise EmulationError(f"curl gave no account of itself: {err.strip() or out!r}") from error
+    moved = said["down"] if planned.direction is Direction.DOWN else said["up"]
+    fine = status == 0 and said["code"] in ("200", "201", "204") and moved == planned.size_bytes
+    return Completed(
+        planned=planned,
+        started_at_s=at_s,
+        time_s=said["time_s"] if fine else limit_s,
+        censored=not fine,
+        local_ip=said["local_ip"],
+        local_port=said["local_port"],
+        problem=None if fine else err.strip() or f"HTTP {said['code']}, {moved} bytes",
+    )

@@ -1,0 +1,115 @@
+"""What a prediction is, and what a predictor looks like."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import floor
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A quantity that is not certain, as equally likely values.
+
+    `samples` ascend and stand for the middles of as many equal slices of probability, so the k-th
+    of n (from 0) is the quantile (k + 0.5) / n.
+    """
+
+    samples: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Expected value."""
+        return sum(self.samples) / len(self.samples)
+
+    def quantile(self, q: float) -> float:
+        """The value not exceeded with probability `q` (0 to 1), between samples on a straight line."""
+        position = q * len(self.samples) - 0.5
+        if position <= 0.0:
+            return self.samples[0]
+        below = floor(position)
+        if below >= len(self.samples) - 1:
+            return self.samples[-1]
+        low, high = self.samples[below], self.samples[below + 1]
+        return low + (position - below) * (high - low)
+
+    def survival(self, value: float) -> float:
+        """The probability of more than `value`."""
+        return 1.0 - bisect_right(self.samples, value) / len(self.samples)
+
+    def scaled(self, factor: float) -> "Distribution":
+        """All values times a positive `factor`."""
+        return Distribution(tuple([sample * factor for sample in self.samples]))
+
+    def known_above(self, value: float) -> "Distribution":
+        """What is left once it has turned out to be more than `value` (dissertation, 4.3.4).
+
+        Where nothing is left, the longest there was, or `value` itself if that is more.
+        """
+        above = self.samples[bisect_right(self.samples, value) :]
+        return Distribution(above or (max(value, self.samples[-1]),))
+
+
+def minimum_of(a: Distribution, b: Distribution) -> Distribution:
+    """The smaller of two independent quantities, by the product of their survival functions.
+
+    A redundant strategy's time is the minimum of its parts' times (dissertation, 4.2). The mean is
+    exact: the atoms of the minimum are gathered into equal slices, each represented by its mean.
+
+    Returns:
+        A distribution of as many samples as the longer of the two has.
+    """
+    atoms = _atoms_of_minimum(a.samples, b.samples)
+    count = max(len(a.samples), len(b.samples))
+    samples: list[float] = []
+    room, gathered = 1.0 / count, 0.0
+    for value, probability in atoms:
+        left = probability
+        while left >= room and len(samples) < count - 1:
+            samples.append((gathered + room * value) * count)
+            left -= room
+            room, gathered = 1.0 / count, 0.0
+        gathered += left * value
+        room -= left
+    # What rounding left over belongs to the last slice.
+    samples.append(gathered / (1.0 / count - room) if room < 1.0 / count else atoms[-1][0])
+    return Distribution(tuple(samples))
+
+
+def _atoms_of_minimum(a: Sequence[float], b: Sequence[float]) -> list[tuple[float, float]]:
+    """Value and probability of all outcomes of the minimum, ascending."""
+    atoms = []
+    left_a, left_b = len(a), len(b)
+    scale = 1.0 / (left_a * left_b)
+    survival = 1.0
+    while left_a and left_b:
+        value_a, value_b = a[-left_a], b[-left_b]
+        if value_a <= value_b:
+            left_a -= 1
+        else:
+            left_b -= 1
+        after = left_a * left_b * scale
+        atoms.append((min(value_a, value_b), survival - after))
+        survival = after
+    return atoms
+
+
+class Predictor(Protocol):
+    """What will happen, from facts alone: no clock, no I/O, no randomness.
+
+    Models are fitted by `predictors.train` elsewhere and at another time; here they predict, and
+    learn from how it really turned out.
+    """
+
+    @property
+    def features(self) -> Sequence[str]:
+        """The columns it looks at; each may be missing (absent or NaN)."""
+        ...
+
+    def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]:
+        """One distribution for each thing it predicts, by name."""
+        ...
+
+    def update(self, features: Mapping[str, float], name: str, actual: float, /) -> None:
+        """Learns that what it would have predicted as `name` turned out to be `actual`."""
+        ...

@@ -1,0 +1,215 @@
+"""Completion times of all strategies: trees for the point, held-out errors for the spread.
+
+Delphi predicts one completion time per strategy by a regression tree and never adds single-path
+predictions up to get MPTCP (section 6). That is kept; three things are different, each because it
+carries over better to places that were never measured (see `predictors.train` for the figures): the
+trees learn the logarithm of real over naive time, one tree may hold the answers for all strategies
+in its leaves, so that it is the differences between them that are learned well, and several trees
+may be averaged.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, isfinite
+from typing import Any
+
+from predictors.base import Distribution
+from predictors.error import SeenErrors, spread
+from predictors.inputs import COLUMNS, INPUTS, STRATEGIES, inputs_of
+from predictors.tree import Forest, Tree, mirrored
+
+STAND_INS = ("wifi_rtt_s", "wifi_past1_bps", "cellular_rtt_s", "cellular_past1_bps")
+"""Columns with a typical value for where nothing is known."""
+
+_LARGEST_LOG = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Relative errors (real over predicted) at places held out of training.
+
+    Attributes:
+        situations: a tree whose leaves hold the number of a situation.
+        ratios: per situation and strategy, ascending ratios of equal probability.
+    """
+
+    situations: Tree
+    ratios: tuple[Mapping[str, tuple[float, ...]], ...]
+
+
+@dataclass(slots=True)
+class CompletionModel:
+    """Predicts completion times in seconds from the columns of a transfer data set.
+
+    Attributes:
+        features: the columns that it was trained with.
+        typical: stands in for unknown round trips and rates (`STAND_INS`), s and bit/s.
+        forests: logarithm of real over naive time, each forest for some of the strategies.
+        errors: the distribution around the point.
+        provenance: what it was trained on; plain data for people.
+    """
+
+    features: tuple[str, ...]
+    typical: Mapping[str, float]
+    forests: tuple[tuple[tuple[str, ...], Forest], ...]
+    errors: Errors
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    _situations: Forest = field(init=False, repr=False, compare=False)
+    _ratios: list[dict[str, tuple[float, ...]]] = field(init=False, repr=False, compare=False)
+    _seen: dict[str, SeenErrors] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._situations = Forest((self.errors.situations,))
+        self._ratios = [dict(of) for of in self.errors.ratios]
+        self._seen = {name: SeenErrors() for name in self.strategies}
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """The strategies that it knows."""
+        return tuple(name for names, _ in self.forests for name in names)
+
+    def points(self, features: Mapping[str, float]) -> dict[str, float]:
+        """The predicted completion time of each strategy, s, before any spread."""
+        inputs, naive_s = inputs_of(features, self.typical)
+        return self._points(mirrored(inputs), naive_s)
+
+    def naive(self, features: Mapping[str, float]) -> dict[str, float]:
+        """What the textbook says each strategy takes, s: the measure that the trees start from."""
+        return inputs_of(features, self.typical)[1]
+
+    def predict(
+        self, features: Mapping[str, float], *, widening: float = 1.0
+    ) -> dict[str, Distribution]:
+        """The completion time of each strategy as a distribution in seconds.
+
+        Args:
+            features: `size_bytes`, and what is known of the other columns; NaN is unknown.
+            widening: multiplies the logarithmic distances from the median, for indicators so old
+                that the held-out errors, which come from fresh ones, say too little.
+
+        Raises:
+            KeyError: without `size_bytes`.
+        """
+        inputs, naive_s = inputs_of(features, self.typical)
+        both = mirrored(inputs)
+        ratios = self._ratios[int(self._situations.walk(both)[0])]
+        if widening != 1.0:
+            ratios = {name: spread(of, widening) for name, of in ratios.items()}
+        return {
+            name: Distribution(tuple([point * ratio for ratio in ratios[name]]))
+            for name, point in self._points(both, naive_s).items()
+        }
+
+    def update(self, features: Mapping[str, float], name: str, actual: float) -> None:
+        """Learns from a finished transfer: the distribution of strategy `name` moves towards it.
+
+        Args:
+            features: what was known when it started.
+            name: the strategy that carried it.
+            actual: its completion time, s.
+
+        Raises:
+            KeyError: for a strategy that the model does not know.
+        """
+        seen = self._seen[name]
+        seen.add(actual / self.points(features)[name])
+        for held_out, ratios in zip(self.errors.ratios, self._ratios, strict=True):
+            ratios[name] = seen.blended(held_out[name])
+
+    def _points(self, both: Sequence[float], naive_s: Mapping[str, float]) -> dict[str, float]:
+        return {
+            name: naive_s[name] * exp(log_ratio)
+            for names, forest in self.forests
+            for name, log_ratio in zip(names, forest.walk(both), strict=True)
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; what was seen since it was trained is not in it."""
+        return {
+            "features": list(self.features),
+            "inputs": list(INPUTS),
+            "typical": dict(self.typical),
+            "forests": [
+                {"strategies": list(names), **forest.to_dict()} for names, forest in self.forests
+            ],
+            "errors": {
+                "situations": self.errors.situations.to_dict(),
+                "ratios": [{name: list(of[name]) for name in of} for of in self.errors.ratios],
+            },
+            "provenance": dict(self.provenance),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "CompletionModel":
+        """Rebuilds a model from `to_dict`'s data, or from a later or earlier version's.
+
+        Raises:
+            ValueError: says what is wrong with it.
+        """
+        try:
+            return cls._from_dict(data)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a completion model: {error!r}") from error
+
+    @classmethod
+    def _from_dict(cls, data: Mapping[str, Any]) -> "CompletionModel":
+        inputs = [str(name) for name in data["inputs"]]
+        _known("inputs", inputs, INPUTS)
+        features = tuple(str(name) for name in data["features"])
+        _known("features", features, COLUMNS)
+        typical = {name: float(data["typical"][name]) for name in STAND_INS}
+        if not all(isfinite(value) and value > 0.0 for value in typical.values()):
+            raise ValueError("typical values must be positive")
+        forests = []
+        for each in data["forests"]:
+            names = tuple(str(name) for name in each["strategies"])
+            _known("strategies", names, STRATEGIES)
+            forest = Forest.from_dict(each, len(inputs), len(names))
+            if any(
+                abs(value) * abs(forest.scale) * len(forest.trees) > _LARGEST_LOG
+                for tree in forest.trees
+                for leaf in tree.value
+                for value in leaf
+            ):
+                raise ValueError("a leaf is beyond all measure")
+            forests.append(
+                (names, Forest(tuple(_moved(tree, inputs) for tree in forest.trees), forest.scale))
+            )
+        if not forests:
+            raise ValueError("a model without forests")
+        situations = _moved(Tree.from_dict(data["errors"]["situations"], len(inputs), 1), inputs)
+        all_ratios = data["errors"]["ratios"]
+        numbers = {leaf[0] for leaf in situations.value if leaf}
+        if not numbers <= set(range(len(all_ratios))):
+            raise ValueError("a situation without its errors")
+        names = tuple(name for known, _ in forests for name in known)
+        if len(set(names)) != len(names):
+            raise ValueError("a strategy is predicted twice")
+        ratios = tuple({name: _ratios(of[name]) for name in names} for of in all_ratios)
+        return cls(
+            features, typical, tuple(forests), Errors(situations, ratios), dict(data["provenance"])
+        )
+
+
+def _known(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    foreign = sorted(set(names) - set(known))
+    if foreign:
+        raise ValueError(f"it has {what} that are not known here: {', '.join(foreign)}")
+    if not names:
+        raise ValueError(f"it has no {what}")
+
+
+def _moved(tree: Tree, inputs: Sequence[str]) -> Tree:
+    """The tree over this version's `INPUTS`, whatever others the file's had or in whatever order."""
+    at = [INPUTS.index(name) for name in inputs]
+    feature = [at[index] if index >= 0 else index for index in tree.feature]
+    return Tree(feature, tree.threshold, tree.left, tree.right, tree.missing_left, tree.value)
+
+
+def _ratios(data: Sequence[float]) -> tuple[float, ...]:
+    ratios = tuple(float(ratio) for ratio in data)
+    if not ratios or list(ratios) != sorted(ratios):
+        raise ValueError("errors must ascend")
+    if not (ratios[0] > 0.0 and isfinite(ratios[-1])):
+        raise ValueError("errors must be positive")
+    return ratios

@@ -1,0 +1,119 @@
+"""From the columns of a transfer data set to what the trees look at.
+
+Trees split one input at a time, so what matters as a ratio is given as the logarithm of that ratio:
+how this second compares with the last five, Wi-Fi with cellular. Rates, times and sizes are given as
+logarithms too, which moves split points to geometric middles.
+"""
+
+from collections.abc import Mapping
+from math import isnan, log, nan
+
+from predictors.naive import SILENT_RTT_S, naive_time_s
+
+NETWORKS = ("wifi", "cellular")
+STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
+"""Names of completion times in data sets and models: TCP on each network, MPTCP by its primary."""
+
+_RATES = ("past1_bps", "past5_bps", "past10_bps", "udp_bps")
+_OF_EACH = (
+    "rtt_s",
+    "rtt_min_s",
+    "ping_loss",
+    *_RATES[:3],
+    "available",
+    "dns_s",
+    "udp_bps",
+    "udp_loss",
+)
+_RADIO = (
+    "wifi_rssi_dbm", "wifi_link_bps", "wifi_chan_util",
+    "cellular_rsrp_dbm", "cellular_rsrq_db", "cellular_sinr_db", "cellular_cqi", "speed_mps",
+)  # fmt: skip
+CONTEXT_COLUMNS = (*(f"{network}_{name}" for network in NETWORKS for name in _OF_EACH), *_RADIO)
+"""Every indicator that a data set may hold and a model may look at."""
+
+COLUMNS = ("size_bytes", "direction_up", *CONTEXT_COLUMNS)
+"""What a prediction may be told; all but the size may be missing."""
+
+_AS_THEY_ARE = ("ping_loss", "available", "dns_s", "udp_loss")
+_DERIVED = (
+    "log_rtt", "log_rtt_over_min", "log_past1", "log_past5", "log_past10", "log_udp",
+    "log_past1_over_past5", "log_past5_over_past10", "log_naive", "log_naive5_over_naive",
+)  # fmt: skip
+INPUTS = (
+    "log_size",
+    "direction_up",
+    *(f"{network}_{name}" for network in NETWORKS for name in (*_DERIVED, *_AS_THEY_ARE)),
+    "log_wifi_over_cellular_naive",
+    "log_wifi_over_cellular_rtt",
+    "log_wifi_over_cellular_past1",
+    *_RADIO,
+)
+"""Names of the values of `inputs_of`, in order."""
+
+_NAMES = {
+    network: tuple(f"{network}_{name}" for name in (*_OF_EACH[:2], *_RATES, *_AS_THEY_ARE))
+    for network in NETWORKS
+}
+_LEAST_BPS = 1e3
+_LEAST_S = 1e-5
+
+
+def inputs_of(
+    columns: Mapping[str, float], typical: Mapping[str, float]
+) -> tuple[list[float], dict[str, float]]:
+    """All inputs of the trees, and the naive completion time of every strategy.
+
+    Args:
+        columns: some of `COLUMNS`, `size_bytes` among them, in their units; absent or NaN: unknown.
+        typical: `{network}_rtt_s` and `{network}_past1_bps` that stand in for unknown ones in the
+            naive time. The inputs themselves stay NaN where nothing is known.
+
+    Returns:
+        The values of `INPUTS`, and seconds by strategy. MPTCP begins as its primary alone would.
+
+    Raises:
+        KeyError: without a size.
+    """
+    size_bytes = max(columns["size_bytes"], 1.0)
+    get = columns.get
+    values = [log(size_bytes), get("direction_up", nan)]
+    naives, rtts, rates = [], [], []
+    for network in NETWORKS:
+        rtt_s, rtt_min_s, past1, past5, past10, udp, loss, available, dns_s, udp_loss = [
+            get(name, nan) for name in _NAMES[network]
+        ]
+        log_rtt, log_rtt_min = _log(rtt_s, _LEAST_S), _log(rtt_min_s, _LEAST_S)
+        log_past1, log_past5, log_past10 = (
+            _log(past1, _LEAST_BPS), _log(past5, _LEAST_BPS), _log(past10, _LEAST_BPS),
+        )  # fmt: skip
+        rate_bps = _first(past1, past5, past10, udp, typical[f"{network}_past1_bps"])
+        silent_s = SILENT_RTT_S if loss >= 1.0 else typical[f"{network}_rtt_s"]
+        path_s = max(_first(rtt_s, rtt_min_s, silent_s), _LEAST_S)
+        naive_s = naive_time_s(size_bytes, path_s, rate_bps)
+        longer_s = nan if isnan(past5) else naive_time_s(size_bytes, path_s, past5)
+        log_naive = log(naive_s)
+        naives.append(naive_s)
+        rtts.append(log_rtt)
+        rates.append(log_past1)
+        values += [
+            log_rtt, log_rtt - log_rtt_min, log_past1, log_past5, log_past10, _log(udp, _LEAST_BPS),
+            log_past1 - log_past5, log_past5 - log_past10, log_naive, log(longer_s) - log_naive,
+            loss, available, dns_s, udp_loss,
+        ]  # fmt: skip
+    values += [log(naives[0] / naives[1]), rtts[0] - rtts[1], rates[0] - rates[1]]
+    values += [get(name, nan) for name in _RADIO]
+    wifi_s, cellular_s = naives
+    return values, dict(zip(STRATEGIES, (wifi_s, cellular_s, wifi_s, cellular_s), strict=True))
+
+
+def _log(value: float, least: float) -> float:
+    """The logarithm of a positive quantity with a floor; NaN stays NaN."""
+    return log(least) if value < least else log(value)
+
+
+def _first(*values: float) -> float:
+    for value in values:
+        if not isnan(value):
+            return value
+    return nan

@@ -1,0 +1,38 @@
+"""What the textbook says a transfer takes: handshake, request, slow start, then the recent rate.
+
+It is what the trees are measured against: they learn the logarithm of real time over naive time,
+which is near 0 wherever a network behaves, at any place, and so carries over to places never seen.
+"""
+
+# Ten segments of 1448 bytes (RFC 6928).
+FIRST_WINDOW_BYTES = 14_480
+# A network that carried nothing lately is not taken for one that never will.
+SLOWEST_BPS = 8e3
+# The kernel repeats a first packet after a second: what a round trip costs where none came back.
+SILENT_RTT_S = 1.0
+
+
+def naive_time_s(size_bytes: float, rtt_s: float, rate_bps: float) -> float:
+    """Completion time of a single-path TCP transfer on a network that stays as it is.
+
+    Two round trips pass before the first byte arrives (or is acknowledged); the window doubles every
+    round trip from ten segments until it fills the path or all is sent; the rest goes at the rate.
+
+    Args:
+        size_bytes: bytes to carry.
+        rtt_s: round trip, seconds.
+        rate_bps: what the network carries, bit/s; less than `SLOWEST_BPS` counts as that.
+
+    Returns:
+        Seconds from `connect()` to the last byte.
+    """
+    rate_bps = max(rate_bps, SLOWEST_BPS)
+    time_s = 2.0 * rtt_s
+    left_bytes = size_bytes
+    window_bytes = FIRST_WINDOW_BYTES
+    path_bytes = rate_bps * rtt_s / 8.0
+    while window_bytes < left_bytes and window_bytes < path_bytes:
+        time_s += rtt_s
+        left_bytes -= window_bytes
+        window_bytes *= 2
+    return time_s + 8.0 * left_bytes / rate_bps

@@ -1,0 +1,72 @@
+# Sourced by ./run and ./test: installs what is missing and says so; a second time it does nothing.
+# On Debian 12 as root. Anything already there (a newer Mahimahi, another uv) is used as it is.
+
+say() { printf '\033[1m== %s\033[0m\n' "$*"; }
+
+_missing() { # commands that are not there
+  local name
+  for name in "$@"; do command -v "$name" >/dev/null || echo "$name"; done
+}
+
+_need_root() {
+  [ "$(id -u)" = 0 ] || { echo "please run as root: $1 (namespaces and packages need it)" >&2; exit 3; }
+}
+
+_install_packages() {
+  # Services that Debian's packages would start are kept from starting: we want the programs only.
+  local policy=/usr/sbin/policy-rc.d mine=
+  if [ ! -e $policy ]; then printf '#!/bin/sh\nexit 101\n' > $policy; chmod 755 $policy; mine=1; fi
+  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null \
+    || { [ -z "$mine" ] || rm -f $policy; echo "apt-get could not install: $*" >&2; exit 4; }
+  [ -z "$mine" ] || rm -f $policy
+}
+
+_add_mahimahi_source() {
+  # Debian 12 dropped Mahimahi, Debian 11 has it. Its suite of this machine's own mirror is added with
+  # a pin, so that nothing but Mahimahi and the two old libraries it needs ever comes from there.
+  . /etc/os-release
+  [ "${VERSION_CODENAME:-}" = bookworm ] || return 0
+  local mirror
+  mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' 'Label: Debian' | head -n 1)
+  [ -n "$mirror" ] || { echo "apt knows no Debian mirror of bookworm; Mahimahi comes from its bullseye suite" >&2; exit 4; }
+  printf 'Types: deb\nURIs: %s\nSuites: bullseye\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n' \
+    "$mirror" > /etc/apt/sources.list.d/cedos-mahimahi.sources
+  printf 'Package: *\nPin: release n=bullseye\nPin-Priority: 50\n\nPackage: mahimahi\nPin: release n=bullseye\nPin-Priority: 500\n' \
+    > /etc/apt/preferences.d/cedos-mahimahi
+}
+
+_programs() {
+  local missing
+  missing=$(_missing mm-link mm-delay iptables ip ethtool conntrack nginx curl mptcpize dnsmasq ping openssl python3 jq)
+  [ -n "$missing" ] || { python3 -c 'import ensurepip' 2>/dev/null && return 0; }
+  _need_root "installing $(echo $missing)"
+  say "installing from Debian: $(echo $missing) (genuine Mahimahi from the pinned bullseye suite)"
+  apt-get update -qq
+  if [ -z "$(command -v mm-link)" ]; then _add_mahimahi_source; apt-get update -qq; fi
+  _install_packages mahimahi iptables iproute2 ethtool conntrack nginx-light curl mptcpize \
+    dnsmasq-base iputils-ping openssl python3 python3-venv jq
+}
+
+_environment() {
+  # uv in a small environment of its own; requirements.lock decides all versions, by hash.
+  if ! command -v uv >/dev/null; then
+    if [ ! -x .tools/bin/uv ]; then
+      say "installing uv into .tools"
+      python3 -m venv .tools
+      .tools/bin/pip install -q --disable-pip-version-check uv
+    fi
+    PATH=$PWD/.tools/bin:$PATH
+  fi
+  if ! cmp -s requirements.lock .venv/installed.lock; then
+    say "making the Python environment .venv from requirements.lock"
+    [ -x .venv/bin/python ] || uv venv -q --python "$(command -v python3)" .venv
+    VIRTUAL_ENV=$PWD/.venv uv pip sync -q --require-hashes requirements.lock
+    VIRTUAL_ENV=$PWD/.venv uv pip install -q --no-deps --no-build-isolation --editable .
+    cp requirements.lock .venv/installed.lock
+  fi
+  PATH=$PWD/.venv/bin:$PATH
+  export PATH
+}
+
+_programs
+_environment

@@ -1,0 +1,75 @@
+"""One row is really measured, on a synthetic place, and an interrupted collection goes on."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cedos.model import Direction
+from emu import datasets, synth
+from emu.measure import STRATEGIES, Bench, Row
+from emu.places import load
+
+ROW = Row("static-s1", 5.0, 30_000, Direction.DOWN, 0.020, 0.060)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("places")
+    synth.generate("static", 1, 40, directory, "static-s1")
+    return directory
+
+
+def test_all_strategies_are_measured_from_one_instant(directory: Path) -> None:
+    with Bench(directory) as bench:
+        entry = bench.measure(ROW)
+        upload = bench.measure(Row("static-s1", 5.0, 30_000, Direction.UP, 0.020, 0.060))
+    assert entry is not None
+    assert upload is not None
+    assert entry["wifi_rtt_min_s"] == pytest.approx(0.0215, abs=0.006)
+    assert entry["cellular_rtt_min_s"] == pytest.approx(0.0615, abs=0.006)
+    for measured in (entry, upload):
+        for name in STRATEGIES:
+            assert not measured[f"censored_{name}"]
+        # Nothing is quicker than a handshake and a round trip of the network that starts.
+        assert measured["t_wifi_s"] >= 2 * 0.020
+        assert measured["t_mptcp_wifi_s"] >= 2 * 0.020
+        assert measured["t_cellular_s"] >= 2 * 0.060
+        assert measured["t_mptcp_cellular_s"] >= 2 * 0.060
+    place = load(directory)["static-s1"]
+    assert entry["wifi_past5_bps"] == pytest.approx(place.wifi.down.rate_bps(0, 5), abs=1)
+
+
+def test_an_interrupted_collection_leaves_nothing_behind_and_goes_on(
+    directory: Path, tmp_path: Path, registry: Path
+) -> None:
+    out = tmp_path / "mine.parquet"
+    command = [
+        sys.executable,
+        "-m",
+        "emu",
+        "collect",
+        "--places",
+        str(directory),
+        "--out",
+        str(out),
+    ]
+    command += ["--starts", "1", "--size", "3000:down", "--size", "3000:up", "--jobs", "1"]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    partial = tmp_path / "mine.parquet.partial"
+    deadline_s = time.monotonic() + 60
+    while not (partial.exists() and partial.read_text().count("\n")):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    first.send_signal(2)  # Ctrl-C
+    said, _ = first.communicate(timeout=30)
+    assert first.returncode not in (0, -2), said
+    assert not [each for each in registry.iterdir() if each.is_dir()]
+    done = [json.loads(line)["key"] for line in partial.read_text().splitlines()]
+    assert len(done) == 1
+    subprocess.run(command, check=True, capture_output=True, timeout=90)
+    assert not partial.exists()
+    assert len(datasets.read(out)) == 2

@@ -1,0 +1,78 @@
+"""`cedos-emu shell`: any command inside the emulated laptop, as it would run on one."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from emu.netns import RUN
+from emu.traces import Trace
+
+SHELL = [sys.executable, "-c", "from emu.cli import main; main()", "shell"]
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Path:
+    for kind, rate_bps in (("wifi", 24e6), ("cellular", 12e6)):
+        (tmp_path / kind).mkdir()
+        Trace.constant(rate_bps, 5).write(tmp_path / kind / f"even-{kind}.trace.gz")
+    (tmp_path / "places.csv").write_text("place,wifi,cellular\neven,even-wifi,even-cellular\n")
+    return tmp_path
+
+
+def shell(places: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    line = [*SHELL, "--place", "even", "--places", str(places), *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_output_and_status_are_the_commands(places: Path) -> None:
+    done = shell(
+        places, "--", "sh", "-c", "echo out; echo err >&2; ls /sys/class/net | wc -l; exit 7"
+    )
+    assert done.returncode == 7
+    assert done.stdout.startswith("out\n")
+    assert "err\n" in done.stderr
+    killed = shell(places, "--", "sh", "-c", "kill -9 $$")
+    assert killed.returncode == 128 + signal.SIGKILL
+    missing = shell(places, "--", "no-such-command-here")
+    assert missing.returncode == 127
+    assert "no-such-command-here" in missing.stderr
+
+
+def test_both_networks_and_any_name_are_there(places: Path) -> None:
+    fetch = "curl -sS -o /dev/null -w '%{size_download} %{time_total}\\n'"
+    script = (
+        f"{fetch} http://any.name/bytes/300000; {fetch} --interface lte0 http://any.name/bytes/5"
+    )
+    done = shell(places, "--wifi-rtt", "10", "--cellular-rtt", "150", "--", "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    (size, _), (other_size, other_s) = (line.split() for line in done.stdout.splitlines())
+    assert (size, other_size) == ("300000", "5")
+    assert float(other_s) > 0.3
+    assert "RTT 10 ms" in done.stderr
+    assert "RTT 150 ms" in done.stderr
+
+
+def test_mistakes_are_one_line(places: Path) -> None:
+    line = [*SHELL, "--place", "evn", "--places", str(places), "--", "true"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "even" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_it_leaves_nothing_when_it_is_told_to_end(places: Path) -> None:
+    line = [*SHELL, "--place", "even", "--places", str(places), "--"]
+    line += ["sh", "-c", "readlink /proc/self/ns/net; exec sleep 1000"]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    inode = int(process.stdout.readline().partition("[")[2].rstrip("]\n"))
+    process.stdout.close()
+    (mine,) = [path for path in RUN.glob("cedos-*-client") if path.stat().st_ino == inode]
+    process.terminate()
+    assert process.wait(20) == 128 + signal.SIGTERM
+    time.sleep(0.05)
+    assert not mine.exists()

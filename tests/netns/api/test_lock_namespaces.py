@@ -1,0 +1,48 @@
+"""One steering daemon per network namespace, whatever its directories are."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from emu.netns import Namespace
+
+HOLDER = """
+import sys
+from pathlib import Path
+from cedos.api.lock import only_daemon
+from cedos.errors import AlreadyRunningError
+try:
+    with only_daemon(Path(sys.argv[1])):
+        print("held", flush=True)
+        sys.stdin.read()
+except AlreadyRunningError as error:
+    print(error, flush=True)
+"""
+
+
+def start(namespace: Namespace, pid_file: Path) -> "subprocess.Popen[str]":
+    command = (sys.executable, "-c", HOLDER, str(pid_file))
+    return namespace.popen(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_per_namespace(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> None:
+    one, other = make_namespace("one"), make_namespace("other")
+    said = []
+    with (
+        start(one, tmp_path / "a.pid") as first,
+        start(other, tmp_path / "b.pid") as second,
+    ):
+        for process in (first, second):
+            assert process.stdout is not None
+            said.append(process.stdout.readline())
+        with start(one, tmp_path / "c.pid") as third:
+            said.append(third.communicate(timeout=20)[0])
+        first.kill()
+        first.wait()
+        with start(one, tmp_path / "c.pid") as third:
+            said.append(third.communicate(timeout=20)[0])
+        second.communicate(timeout=20)
+    assert said[:2] == ["held\n", "held\n"]
+    assert f"(process {first.pid}) runs already: it steers this network namespace" in said[2]
+    assert said[3] == "held\n"

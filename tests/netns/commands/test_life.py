@@ -1,0 +1,178 @@
+"""`cedos up` as the systemd unit runs it: with the two capabilities and nothing else."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from emu.netns import Namespace
+
+CEDOS = (sys.executable, "-m", "cedos")
+CAPABILITIES = "-all,+net_admin,+net_raw"
+# Another user, as the unit has it, unless the interpreter lies where only root may look.
+OTHER_USER = all(folder.stat().st_mode & 1 for folder in Path(sys.executable).resolve().parents)
+UID = 65534 if OTHER_USER else 0
+AS_THE_UNIT = (
+    "setpriv",
+    *((f"--reuid={UID}", f"--regid={UID}", "--clear-groups") if OTHER_USER else ()),
+    f"--inh-caps={CAPABILITIES}",
+    f"--ambient-caps={CAPABILITIES}",
+    f"--bounding-set={CAPABILITIES}",
+    "--securebits=+noroot",
+    "--no-new-privs",
+)
+
+
+class Host:
+    """A laptop with Wi-Fi and a phone, and cedos on it."""
+
+    def __init__(self, namespace: Namespace, folder: Path) -> None:
+        self.namespace = namespace
+        self._variables = [
+            f"CEDOS_STATE_DIR={folder}/state",
+            f"CEDOS_RUNTIME_DIR={folder}/run",
+            f"NOTIFY_SOCKET={folder}/notify",
+            "WATCHDOG_USEC=1000000",
+        ]
+
+    def cedos(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = (*AS_THE_UNIT, "env", *self._variables, *CEDOS, *arguments)
+        return self.namespace.run(*command, check=False)
+
+    @contextmanager
+    def up(self, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+        command = (*AS_THE_UNIT, "env", *self._variables, *CEDOS, "up", *arguments)
+        with self.namespace.popen(*command, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def routing(self) -> list[str]:
+        shown = ("rule", "-6 rule", "route show table all", "-6 route show table all")
+        tables = [self.namespace.ip(*words.split()) for words in shown]
+        return [*tables, self.namespace.sysctl("net.mptcp.pm_type"), *self.filters()]
+
+    def filters(self) -> list[str]:
+        saved = [self.namespace.run(f"{name}-save").stdout for name in ("iptables", "ip6tables")]
+        return [line for said in saved for line in said.splitlines() if line[:1] != "#"]
+
+
+@pytest.fixture
+def host(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Host:
+    laptop, phones = make_namespace("laptop"), make_namespace("phones")
+    for number, name in ((43, "wlan0"), (44, "lte0")):
+        laptop.ip("link", "add", name, "type", "veth", "peer", name, "netns", phones.name)
+        laptop.ip("link", "set", name, "addrgenmode", "none")
+        laptop.ip("address", "add", f"192.168.{number}.2/24", "dev", name)
+        phones.ip("address", "add", f"192.168.{number}.1/24", "dev", name)
+        laptop.ip("link", "set", name, "up")
+        phones.ip("link", "set", name, "up")
+        laptop.ip("route", "add", "default", "via", f"192.168.{number}.1", "metric", str(number))
+    os.chown(tmp_path, UID, UID)
+    # pytest's own folders are for root alone.
+    for folder in tmp_path.parents[:2]:
+        folder.chmod(0o755)
+    return Host(laptop, tmp_path)
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[socket.socket]:
+    """Hears what the daemon tells systemd."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(tmp_path / "notify"))
+        (tmp_path / "notify").chmod(0o777)
+        listening.settimeout(30)
+        yield listening
+
+
+def hear(manager: socket.socket, beginning: str) -> None:
+    deadline = time.monotonic() + 30
+    while not manager.recv(4096).decode().startswith(beginning):
+        assert time.monotonic() < deadline
+
+
+def test_a_clean_life(host: Host, manager: socket.socket) -> None:
+    before = host.routing()
+    with host.up() as process:
+        hear(manager, "READY=1")
+        hear(manager, "WATCHDOG=1")
+        status = json.loads(host.cedos("status", "--json").stdout)
+        assert [network["name"] for network in status["networks"]] == ["wlan0", "lte0"]
+        assert status["default"]["network"] in {"wlan0", "lte0"}
+        assert host.routing() != before
+        assert host.filters().count("-A OUTPUT -j CEDOS_OUT") == 2
+        assert host.cedos("explain").returncode == 0
+        held = Path(f"/proc/{process.pid}/status").read_text()
+        assert "CapEff:\t0000000000003000\n" in held
+        for command in ("up", "restore"):
+            refused = host.cedos(command)
+            assert refused.returncode == 5, refused
+        process.send_signal(signal.SIGTERM)
+        hear(manager, "STOPPING=1")
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+    assert host.routing() == before
+    assert host.cedos("restore").stdout == "nothing to undo\n"
+    assert host.cedos("status").returncode == 6
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_program_with_hints(host: Host, manager: socket.socket, tmp_path: Path) -> None:
+    with host.up() as process:
+        hear(manager, "READY=1")
+        variable = f"CEDOS_RUNTIME_DIR={tmp_path}/run"
+        command = ("exec", "--label", "background", "--size", "20MB", "--", "ip", "rule")
+        done = host.namespace.run("env", variable, *CEDOS, *command)
+        assert "fwmark 0xce000001 iif lo lookup" in done.stdout
+        assert "fwmark" not in host.namespace.ip("rule")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+
+
+def test_killed_and_restored(host: Host, manager: socket.socket) -> None:
+    before = host.routing()
+    with host.up():
+        hear(manager, "READY=1")
+    assert host.routing() != before
+    findings = json.loads(host.cedos("doctor", "--json").stdout)["findings"]
+    assert [one["remedy"] for one in findings if one["topic"] == "daemon"] == ["cedos restore"]
+    planned = host.cedos("restore", "--dry-run").stdout
+    assert planned.startswith("would undo: ")
+    assert host.routing() != before
+    undone = host.cedos("restore")
+    assert undone.stdout.startswith("undone: ")
+    assert undone.returncode == 0
+    assert host.routing() == before
+
+
+def test_one_network_is_refused_in_one_line(host: Host, manager: socket.socket) -> None:
+    before = host.routing()
+    host.namespace.ip("link", "set", "lte0", "down")
+    after_loss = host.routing()
+    with host.up() as process:
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 4
+    assert said.splitlines()[-1].startswith("cedos: cedos chooses between networks")
+    assert "Traceback" not in said
+    assert host.routing() == after_loss != before
+
+
+def test_a_dry_run_changes_nothing(host: Host, manager: socket.socket) -> None:
+    before = host.routing()
+    with host.up("--dry-run") as process:
+        hear(manager, "READY=1")
+        assert json.loads(host.cedos("status", "--json").stdout)["dry_run"]
+        assert host.routing() == before
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == 0

@@ -1,0 +1,125 @@
+"""The doctor on whole hosts made of namespaces: as root and not, and without a trace."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emu.netns import Namespace
+
+DOCTOR = (sys.executable, "-m", "cedos", "doctor", "--json")
+AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs")
+
+
+@pytest.fixture
+def laptop(make_namespace: Callable[[str], Namespace]) -> Namespace:
+    """A host with Wi-Fi and a phone."""
+    laptop, phones = make_namespace("laptop"), make_namespace("phones")
+    for number, name in ((43, "wlan0"), (44, "lte0")):
+        laptop.ip("link", "add", name, "type", "veth", "peer", name, "netns", phones.name)
+        laptop.ip("link", "set", name, "addrgenmode", "none")
+        laptop.ip("address", "add", f"192.168.{number}.2/24", "dev", name)
+        laptop.ip("link", "set", name, "up")
+        phones.ip("link", "set", name, "up")
+        laptop.ip("route", "add", "default", "via", f"192.168.{number}.1", "metric", str(number))
+    return laptop
+
+
+def examine(
+    laptop: Namespace, folder: Path, *before: str, status: int = 0
+) -> dict[str, dict[str, Any]]:
+    variables = (f"CEDOS_STATE_DIR={folder}/state", f"CEDOS_RUNTIME_DIR={folder}/run")
+    done = laptop.run("env", *variables, *before, *DOCTOR, check=False)
+    assert done.returncode == status, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["can_run"] == (status == 0)
+    return {finding["topic"]: finding for finding in facts["findings"]}
+
+
+def everything(laptop: Namespace) -> str:
+    commands = (
+        "-d address",
+        "rule",
+        "-6 rule",
+        "route show table all",
+        "-6 route show table all",
+        "mptcp endpoint",
+    )
+    shown = [laptop.ip(*command.split()) for command in commands]
+    sysctls = laptop.run("sh", "-c", "grep -rH . /proc/sys/net/mptcp")
+    return "\n".join([*shown, sysctls.stdout])
+
+
+@pytest.mark.parametrize("before", [(), AS_NOBODY], ids=["root", "nobody"])
+def test_a_laptop_that_can_run_it(
+    laptop: Namespace, tmp_path: Path, before: tuple[str, ...]
+) -> None:
+    was = everything(laptop)
+    found = examine(laptop, tmp_path, *before)
+    assert everything(laptop) == was
+    assert list(tmp_path.iterdir()) == []
+    assert found["networks"]["found"] == "wlan0 (wifi), lte0 (cellular, metered)"
+    for topic in ("MPTCP", "MPTCP black hole", "flows (sock_diag)", "VPN and foreign rules"):
+        assert found[topic]["state"] == "ok", found[topic]
+    assert found["privileges"]["state"] == ("limited" if before else "ok")
+    assert found["first packets (AF_PACKET)"]["state"] == ("limited" if before else "ok")
+    assert found["daemon"]["found"] == "not running"
+
+
+def test_one_network_is_not_enough(laptop: Namespace, tmp_path: Path) -> None:
+    laptop.ip("link", "set", "lte0", "down")
+    found = examine(laptop, tmp_path, status=4)
+    assert found["networks"]["found"] == "1 usable: wlan0 (wifi), lte0 (cellular, metered, down)"
+    assert found["networks"]["fatal"]
+
+
+def test_who_else_is_at_work(laptop: Namespace, tmp_path: Path) -> None:
+    laptop.ip("mptcp", "endpoint", "add", "192.168.44.2", "dev", "lte0", "subflow")
+    laptop.sysctl("net.mptcp.pm_type", 1)
+    laptop.ip("tuntap", "add", "vpn0", "mode", "tun")
+    laptop.ip("address", "add", "10.8.0.2/24", "dev", "vpn0")
+    laptop.ip("link", "set", "vpn0", "up")
+    laptop.ip("route", "add", "default", "dev", "vpn0", "metric", "1")
+    found = examine(laptop, tmp_path)
+    assert found["MPTCP endpoints"]["found"] == "1 there already: 192.168.44.2"
+    assert found["MPTCP path manager"]["state"] == "limited"
+    assert "a VPN (vpn0) carries everything" in found["VPN and foreign rules"]["found"]
+    laptop.sysctl("net.mptcp.enabled", 0)
+    assert examine(laptop, tmp_path)["MPTCP"]["remedy"] == "sysctl net.mptcp.enabled=1"
+
+
+def test_a_black_hole_that_the_kernel_remembers(laptop: Namespace, tmp_path: Path) -> None:
+    # A network that drops SYNs with the option of MPTCP, until the kernel gives it up.
+    drop = ("-p", "tcp", "--tcp-option", "30", "-j", "DROP")
+    laptop.run("iptables", "-A", "INPUT", *drop)
+    laptop.sysctl("net.mptcp.syn_retrans_before_tcp_fallback", 0)
+    script = (
+        "import socket\n"
+        "with socket.create_server(('127.0.0.1', 0)) as server,"
+        " socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as asking:\n"
+        "    asking.settimeout(20); asking.connect(server.getsockname())"
+    )
+    laptop.run(sys.executable, "-c", script)
+    laptop.run("iptables", "-D", "INPUT", *drop)
+    finding = examine(laptop, tmp_path)["MPTCP black hole"]
+    assert finding["state"] == "limited", finding
+    timeout = laptop.sysctl("net.mptcp.blackhole_timeout")
+    assert f"blackhole_timeout={timeout}" in finding["remedy"]
+    laptop.sysctl("net.mptcp.blackhole_timeout", timeout)
+    assert examine(laptop, tmp_path)["MPTCP black hole"]["state"] == "ok"
+
+
+def test_a_daemon_that_was_killed(laptop: Namespace, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "journal.jsonl").write_text("{}\n")
+    assert examine(laptop, tmp_path)["daemon"]["remedy"] == "cedos restore"
+
+
+def test_for_people(laptop: Namespace, tmp_path: Path) -> None:
+    done: subprocess.CompletedProcess[str] = laptop.run(*DOCTOR[:-1], check=False)
+    assert "ok       networks" in done.stdout
+    assert "\x1b" not in done.stdout

@@ -1,0 +1,63 @@
+"""The real thing: a tiny file system of its own that is really full."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+UNIT = Path(__file__).parents[2] / "unit" / "history"
+SCRIPT = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_history import a_decision, numbers
+from cedos.history import History
+folder = Path({folder!r})
+now = 0.0
+history = History(folder / "history.sqlite", max_waiting=50, clock=lambda: now)
+ballast = folder / "ballast"
+with ballast.open("wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(4096))
+    except OSError:
+        pass
+number = 0
+while history.problem is None and number < 10_000:
+    number += 1
+    history.add_decision(a_decision(number))
+    history.flush()
+assert "full" in history.problem, history.problem
+history.add_decision(a_decision(number + 1))
+number += 1
+assert numbers(history)[:2] == [number, number - 1]
+late = History(folder / "second" / "history.sqlite")
+late.add_decision(a_decision(1))
+assert late.problem is not None
+assert numbers(late) == [1]
+late.close()
+ballast.unlink()
+now = 31.0
+history.flush()
+assert history.problem is None, history.problem
+assert numbers(history) == list(range(number, 0, -1))
+history.close()
+again = History(folder / "history.sqlite")
+assert again.notice is None
+assert numbers(again) == list(range(number, 0, -1))
+again.close()
+print("recovered", number)
+"""
+
+
+def test_a_full_file_system(tmp_path: Path) -> None:
+    script = SCRIPT.format(tests=str(UNIT), folder=str(tmp_path))
+    mounted = f"mount -t tmpfs -o size=400k tmpfs '{tmp_path}' && exec \"$@\""
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", mounted, "sh", sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("recovered")

@@ -1,0 +1,142 @@
+"""The packet filter: put in and taken out through the host's own iptables, nothing else touched."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from cedos.errors import SteeringError
+from cedos.steer import iptables
+from cedos.steer.steering import Steering
+
+# As the systemd unit has it: another user, unless the interpreter lies where only root may look.
+OTHER_USER = all(folder.stat().st_mode & 1 for folder in Path(sys.executable).resolve().parents)
+CAPABILITIES = "-all,+net_admin,+net_raw"
+UNPRIVILEGED = (
+    "setpriv",
+    *(("--reuid=65534", "--regid=65534", "--clear-groups") if OTHER_USER else ()),
+    *(f"--{kind}={CAPABILITIES}" for kind in ("inh-caps", "ambient-caps", "bounding-set")),
+    *("--securebits=+noroot", "--no-new-privs"),
+)
+
+
+def tables(host) -> list[str]:
+    said = [host.client.run(f"{program}-save").stdout for program in ("iptables", "ip6tables")]
+    return [line for part in said for line in part.splitlines() if not line.startswith("#")]
+
+
+def foreign_rules(host) -> None:
+    for program, source in (("iptables", "203.0.113.5"), ("ip6tables", "2001:db8:9::5")):
+        for rule in ("-P FORWARD DROP", f"-A INPUT -s {source} -j DROP", "-N THEIRS"):
+            host.client.run(program, *rule.split())
+
+
+def test_where_there_was_no_table_none_is_left(host):
+    assert tables(host) == []
+    with host.client.entered():
+        assert not iptables.present()
+        assert not iptables.remove()
+        iptables.replace(True, ())
+        assert iptables.present()
+        iptables.replace(True, ())
+        assert tables(host).count("-A OUTPUT -j CEDOS_OUT") == 2  # one in each IP version
+        assert iptables.remove()
+        assert not iptables.present()
+    assert tables(host) == []
+
+
+def test_other_peoples_rules_stay_as_they_are(host):
+    foreign_rules(host)
+    before = tables(host)
+    with host.client.entered():
+        iptables.replace(True, [host.networks()[0].index])
+        during = tables(host)
+        assert during.count("-A CEDOS_OUT -o wlan0 -j DROP") == 2
+        assert [line for line in during if "CEDOS_" not in line] == before
+        assert iptables.remove()
+    assert tables(host) == before
+
+
+def test_a_table_that_others_use_by_now_stays(host):
+    with host.client.entered():
+        iptables.replace(True, ())
+        foreign_rules(host)
+        assert iptables.remove()
+    after = tables(host)
+    assert not any("CEDOS_" in line for line in after)
+    assert "-A INPUT -s 203.0.113.5/32 -j DROP" in after
+    assert ":FORWARD DROP [0:0]" in after
+
+
+def test_jumps_that_somebody_flushed_come_back_with_the_next_change(host):
+    with host.client.entered():
+        iptables.replace(True, ())
+        host.client.run("iptables", "-F", "OUTPUT")
+        iptables.replace(True, [host.networks()[0].index])
+        assert "-A OUTPUT -j CEDOS_OUT" in host.client.run("iptables-save").stdout
+        assert iptables.remove()
+    assert tables(host) == []
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_both_ip_versions_are_tracked_and_dropped(host, version):
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            host.seen_tcp(version)
+            family = ("-f", "ipv6") if version == 6 else ()
+            assert "dport=8000" in host.client.run("conntrack", "-L", *family).stdout
+            living = host.connect(version)
+            await steering.leave_at_once(["wlan0"])
+            living.settimeout(0.3)
+            living.sendall(b"x")
+            with pytest.raises(TimeoutError):
+                living.recv(100)
+            await steering.leave_at_once([])
+            living.settimeout(5)
+            assert living.recv(100) == b"x"
+
+    host.run(body)
+
+
+def test_without_iptables_everything_else_works(host, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            assert any("iptables is not installed" in problem for problem in steering.problems)
+            await steering.set_default("lte0")
+            assert host.seen_tcp(4) == host.address("lte0", 4)
+            with pytest.raises(SteeringError, match="iptables is not installed"):
+                await steering.leave_at_once(["wlan0"])
+
+    before = host.state()
+    host.run(body)
+    assert host.state() == before
+
+
+def test_two_capabilities_are_enough(host):
+    code = (
+        "from cedos.steer import iptables; iptables.replace(True, [1]); print(iptables.present())"
+    )
+    command = (*UNPRIVILEGED, sys.executable, "-c", code)
+    done = host.client.run("env", f"XTABLES_LOCKFILE={host.directory}/lock", *command, check=False)
+    assert done.stdout == "True\n", done.stderr
+    assert "-A CEDOS_OUT -o lo -j DROP" in tables(host)
+    with host.client.entered():
+        assert iptables.remove()
+    assert tables(host) == []
+
+
+def test_a_refusal_is_told_in_its_own_words(host, tmp_path, monkeypatch):
+    for name in ("iptables", "iptables-save", "iptables-restore"):
+        (tmp_path / name).write_text("#!/bin/sh\ncat >&2; echo Permission denied >&2; exit 4\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with host.client.entered():
+        with pytest.raises(PermissionError, match="Permission denied"):
+            iptables.replace(True, ())
+        assert not iptables.remove()

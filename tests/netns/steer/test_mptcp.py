@@ -1,0 +1,253 @@
+"""Living MPTCP connections: a spare path over the other network, moved at a word."""
+
+import asyncio
+import json
+import socket
+from ipaddress import ip_address
+
+import pytest
+
+from cedos.errors import SteeringError
+from cedos.model import Strategy, StrategyKind
+from cedos.steer.steering import Steering
+
+MPTCP = 262
+both = pytest.mark.parametrize("version", [4, 6])
+
+
+def single(name: str) -> Strategy:
+    return Strategy(StrategyKind.SINGLE, (name,))
+
+
+def received_bytes(host) -> dict[str, int]:
+    """What the server has received on each of its interfaces."""
+    links = json.loads(host.server.ip("-j", "-s", "link"))
+    return {link["ifname"]: link["stats64"]["rx"]["bytes"] for link in links[1:]}
+
+
+async def exchange(connection: socket.socket, size: int = 200_000) -> None:
+    """Sends so many bytes and reads them back."""
+
+    def run() -> None:
+        sent = 0
+        while sent < size:
+            connection.sendall(b"x" * 10_000)
+            due = 10_000
+            while due:
+                got = len(connection.recv(due))
+                assert got, "the connection broke"
+                due -= got
+            sent += 10_000
+
+    await asyncio.to_thread(run)
+
+
+async def carrier(host, connection: socket.socket) -> str:
+    """Over which network the connection's data goes."""
+    before = received_bytes(host)
+    await exchange(connection)
+    gained = {name: n - before[name] for name, n in received_bytes(host).items()}
+    most = max(gained, key=lambda name: gained[name])
+    assert gained[most] > 150_000
+    assert sum(gained.values()) - gained[most] < 50_000
+    return most
+
+
+@both
+def test_a_spare_path_is_there_and_takes_over_at_a_word(host, version):
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            await steering.set_default("wlan0")
+            living = await asyncio.to_thread(host.connect, version, MPTCP)
+            await exchange(living, 10_000)
+            await host.until(lambda: any(len(c.paths) == 2 for c in steering.connections.values()))
+            (connection,) = steering.connections.values()
+            spare = connection.path("lte0")
+            assert spare.backup
+            assert spare.key.local == ip_address(host.address("lte0", version))
+            assert await carrier(host, living) == "wlan0"
+            for name in ("lte0", "wlan0", "lte0"):
+                await steering.steer_connection(connection.token, single(name))
+                await asyncio.sleep(0.1)
+                assert await carrier(host, living) == name
+            assert not steering.connections[connection.token].path("lte0").backup
+            living.close()
+            await host.until(lambda: not steering.connections)
+
+    host.run(body)
+
+
+def test_both_networks_at_once(host):
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            living = await asyncio.to_thread(host.connect, 4, MPTCP)
+            await exchange(living, 10_000)
+            await host.until(lambda: any(len(c.paths) == 2 for c in steering.connections.values()))
+            (token,) = steering.connections
+            await steering.steer_connection(token, Strategy(StrategyKind.MPTCP, ("wlan0", "lte0")))
+            assert not any(path.backup for path in steering.connections[token].paths)
+            await exchange(living)
+
+    host.run(body)
+
+
+@both
+def test_a_network_that_vanishes_in_mid_flow_is_left_and_joined_again(host, version):
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            living = await asyncio.to_thread(host.connect, version, MPTCP)
+            await exchange(living, 10_000)
+            await host.until(lambda: any(len(c.paths) == 2 for c in steering.connections.values()))
+            (token,) = steering.connections
+            host.client.ip("link", "set", "wlan0", "down")
+            await steering.networks_changed(host.networks("wlan0"))
+            assert await carrier(host, living) == "lte0"
+            assert [path.network for path in steering.connections[token].paths] == ["lte0"]
+            host.client.ip("link", "set", "wlan0", "up")
+            if version == 6:  # IPv6 forgets an address with its interface
+                host.client.ip(
+                    "addr", "replace", f"{host.address('wlan0', 6)}/64", "dev", "wlan0", "nodad"
+                )
+            await steering.networks_changed(host.networks())
+            await host.until(lambda: steering.connections[token].path("wlan0"))
+            await steering.steer_connection(token, single("wlan0"))
+            await asyncio.sleep(0.1)
+            assert await carrier(host, living) == "wlan0"
+
+    host.run(body)
+
+
+def test_events_tell_the_life_of_a_connection(host):
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            seen: list[tuple[str, bool]] = []
+
+            async def listen() -> None:
+                async for event in steering.events():
+                    seen.extend([(type(event).__name__, event.spare)])
+
+            listening = asyncio.create_task(listen())
+            await asyncio.sleep(0)
+            living = await asyncio.to_thread(host.connect, 4, MPTCP)
+            await exchange(living, 10_000)
+            await host.until(lambda: ("PathUp", True) in seen)
+            living.close()
+            await host.until(lambda: seen[-1][0] == "ConnectionClosed")
+            assert seen[0] == ("ConnectionOpened", False)
+        await asyncio.wait_for(listening, 5)
+
+    host.run(body)
+
+
+def test_connections_under_the_kernels_own_path_manager_are_left_alone(host):
+    async def body() -> None:
+        older = await asyncio.to_thread(host.connect, 4, MPTCP)
+        await exchange(older, 10_000)
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            (connection,) = steering.connections.values()
+            assert "kernel's own" in connection.unsteerable
+            with pytest.raises(SteeringError, match="left alone"):
+                await steering.steer_connection(connection.token, single("lte0"))
+            await exchange(older, 10_000)
+            assert len(steering.connections[connection.token].paths) == 1
+
+    host.run(body)
+
+
+def test_connections_to_this_host_and_local_networks_are_left_alone(host):
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            living = await asyncio.to_thread(host.connect, 4, MPTCP, to="192.168.43.1")
+            await exchange(living, 10_000)
+            await host.until(lambda: steering.connections)
+            (connection,) = steering.connections.values()
+            assert "route of its own" in connection.unsteerable
+
+    host.run(body)
+
+
+def test_a_connection_outlives_a_steering_that_is_killed_and_the_next_one_steers_it(host):
+    async def body() -> None:
+        first = Steering(host.directory)
+        await first.__aenter__()
+        await first.networks_changed(host.networks())
+        living = await asyncio.to_thread(host.connect, 4, MPTCP)
+        await exchange(living, 10_000)
+        await host.until(lambda: any(len(c.paths) == 2 for c in first.connections.values()))
+        (token,) = first.connections
+        # As kill -9 leaves it: nothing undone, the sockets and the lock gone.
+        first._kernel.close()
+        first._living.close()
+        first._journal.close()
+        async with Steering(host.directory) as second:
+            await second.networks_changed(host.networks())
+            assert second.connections[token].unsteerable is None
+            await second.steer_connection(token, single("lte0"))
+            await asyncio.sleep(0.1)
+            assert await carrier(host, living) == "lte0"
+
+    host.run(body)
+
+
+def test_the_kernels_path_manager_is_in_charge_again_behind_the_block(host):
+    async def body() -> None:
+        assert host.client.sysctl("net.mptcp.path_manager") == "kernel"
+        async with Steering(host.directory):
+            assert host.client.sysctl("net.mptcp.path_manager") == "userspace"
+        assert host.client.sysctl("net.mptcp.path_manager") == "kernel"
+
+    host.run(body)
+
+
+def test_a_living_connection_is_moved_to_the_hosts_own_default_at_the_end(host):
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            await steering.set_default("lte0")
+            living = await asyncio.to_thread(host.connect, 4, MPTCP)
+            await exchange(living, 10_000)
+            await host.until(lambda: any(len(c.paths) == 2 for c in steering.connections.values()))
+            assert await carrier(host, living) == "lte0"
+        await asyncio.sleep(0.1)
+        assert await carrier(host, living) == "wlan0"
+
+    host.run(body)
+
+
+def test_other_writers_of_endpoints_and_another_path_manager_are_reported(host):
+    async def body() -> None:
+        host.client.ip("mptcp", "endpoint", "add", "192.168.44.2", "dev", "lte0", "subflow")
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            assert any("192.168.44.2" in text for text in steering.problems)
+            host.client.ip("mptcp", "endpoint", "flush")
+            await steering.networks_changed(host.networks())
+            assert not any("endpoints" in text for text in steering.problems)
+        host.client.sysctl("net.mptcp.path_manager", "userspace")
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            assert any("another program (mptcpd?)" in text for text in steering.problems)
+            # Everything else works.
+            await steering.set_default("lte0")
+            assert host.seen_tcp(4) == host.address("lte0", 4)
+        assert host.client.sysctl("net.mptcp.path_manager") == "userspace"
+
+    host.run(body)
+
+
+def test_without_mptcp_everything_else_works(host):
+    async def body() -> None:
+        host.client.sysctl("net.mptcp.enabled", 0)
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            assert any("MPTCP is disabled" in text for text in steering.problems)
+            await steering.set_default("lte0")
+            assert host.seen_tcp(4) == host.address("lte0", 4)
+
+    host.run(body)

@@ -1,0 +1,222 @@
+"""Records what steering and the kernel say to each other into this folder. By hand, as root:
+
+    .venv/bin/python tests/recorded/steer/record.py
+
+Two namespaces, two links, IPv4 and IPv6. An MPTCP connection in each IP version gets a backup subflow,
+which is made active, and is destroyed in the end; the kernel has acknowledged all commands recorded.
+"""
+
+import socket
+import threading
+import time
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+from pyroute2.netlink import GENL_ID_CTRL
+from pyroute2.netlink.diag import SOCK_DIAG_BY_FAMILY
+
+from cedos.model import FlowKey
+from cedos.steer import genl, sockets
+from cedos.steer.genl import CreatePath, DestroyPath, EventKind, PathEvent, SetBackup
+from cedos.steer.linux import LinuxKernel
+from cedos.steer.netlink import Commands, Parser
+from cedos.steer.rules import Route, Rule
+from emu.netns import Namespace
+
+HERE = Path(__file__).parent
+MPTCP = 262
+LOCAL = {4: "192.168.1.1", 6: "fd00:1::1"}
+SPARE = {4: "192.168.2.1", 6: "fd00:2::1"}
+REMOTE = {4: "192.168.1.2", 6: "fd00:1::2"}
+PORT = {4: 7004, 6: 7006}
+FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
+TABLE = 7_300_002
+RULES = [
+    Rule(4, 32010, 254, suppress_prefixlength=0),
+    Rule(4, 32020, TABLE, interface="wlan0"),
+    Rule(4, 32030, TABLE, source=ip_network("192.168.1.1/32")),
+    Rule(4, 32031, None, source=ip_network("192.168.1.1/32")),
+    Rule(4, 32045, TABLE, local=True, mark=0xC0FFEE),
+    Rule(6, 32050, TABLE, destination=ip_network("2001:db8::/32"), local=True, port=443),
+    Rule(6, 32051, TABLE, destination=ip_network("2001:db8::/48"), local=True, protocol="udp"),
+    Rule(6, 32090, TABLE, local=True),
+]
+
+
+def routes(index: int) -> list[Route]:
+    metrics = bytes.fromhex("0800020078050000")  # an MTU of 1400
+    return [
+        Route(TABLE, ip_network("0.0.0.0/0"), index, ip_address("192.168.1.2"), metrics),
+        Route(TABLE, ip_network("192.168.1.0/24"), index),
+        Route(TABLE, ip_network("::/0"), index, ip_address("fe80::1")),
+    ]
+
+
+class Tap:
+    """A socket that remembers what went through it."""
+
+    def __init__(self, real: socket.socket) -> None:
+        self.real, self.sent, self.received = real, [], []
+
+    def send(self, data: bytes) -> int:
+        self.sent.append(data)
+        return self.real.send(data)
+
+    def recv(self, size: int) -> bytes:
+        self.received.append(self.real.recv(size))
+        return self.received[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
+def tapped(commands: Commands) -> Tap:
+    commands._socket = Tap(commands._socket)
+    return commands._socket
+
+
+def save(name: str, datagrams: list[bytes]) -> None:
+    (HERE / f"{name}.hex").write_text("\n".join(d.hex() for d in datagrams) + "\n")
+
+
+def main() -> None:
+    near, far = Namespace.create("cedos-record-near"), Namespace.create("cedos-record-far")
+    try:
+        for name, net in (("wlan0", 1), ("lte0", 2)):
+            near.ip("link", "add", name, "type", "veth", "peer", name, "netns", far.name)
+            for side, host in ((near, 1), (far, 2)):
+                side.ip("address", "add", f"192.168.{net}.{host}/24", "dev", name)
+                side.ip("address", "add", f"fd00:{net}::{host}/64", "dev", name, "nodad")
+                side.ip("link", "set", name, "up")
+        near.ip("tuntap", "add", "vpn0", "mode", "tun")
+        near.ip("rule", "add", "pref", "32500", "not", "fwmark", "51820", "table", "51820")
+        near.ip("rule", "add", "pref", "32501", "from", "10.0.0.5", "table", "88")
+        for net in (1, 2):
+            far.ip("route", "add", f"192.168.{3 - net}.1/32", "dev", ("lte0", "wlan0")[net - 1])
+        near.ip("-6", "route", "add", "fd00:1::/64", "via", "fd00:2::2", "metric", "999")
+        far.ip("mptcp", "limits", "set", "subflows", "8")
+        near.sysctl("net.mptcp.path_manager", "userspace")
+        with near.entered():
+            kernel = LinuxKernel()
+            routing(kernel)
+            paths(near, far, kernel)
+            refusals(kernel)
+            kernel.close()
+    finally:
+        near.remove()
+        far.remove()
+
+
+def routing(kernel: LinuxKernel) -> None:
+    index = socket.if_nametoindex("wlan0")
+    tap = tapped(kernel._routing)
+    kernel.add_routes(routes(index))
+    kernel.add_rules(RULES)
+    save("routing-commands", tap.sent)
+    for name, call in (("rules", kernel.rules), ("routes", kernel.routes), ("links", kernel.links)):
+        tap.received.clear()
+        call()
+        save(name, tap.received)
+    tap.received.clear()
+    kernel.lookup(ip_address("198.51.100.1"), ip_address("192.168.1.1"))
+    save("lookup", tap.received)
+    kernel.delete_rules(RULES)
+    kernel.delete_routes(routes(index))
+
+
+def paths(near: Namespace, far: Namespace, kernel: LinuxKernel) -> None:
+    commands, family, group = kernel._path_manager()
+    tap = tapped(commands)
+    (answer,) = commands.ask(GENL_ID_CTRL, 0, genl.family_request())
+    save("family", tap.received)
+    assert group is not None
+    assert genl.parse_family(answer) == (family, group)
+    listening = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 16)
+    listening.bind((0, 0))
+    listening.setsockopt(270, 1, group)
+    listening.settimeout(2)
+    told: list[bytes] = []
+
+    def wait(kind: EventKind) -> PathEvent:
+        while True:
+            told.append(listening.recv(1 << 16))
+            for message in Parser(genl.EventMessage).messages(told[-1]):
+                event = genl.parse_event(message)
+                if event is not None and event.kind is kind:
+                    return event
+
+    tap.sent.clear()
+    open_ones = []
+    for version in (4, 6):
+        open_ones += talk(far, version)
+        event = wait(EventKind.ESTABLISHED)
+        local, remote = ip_address(SPARE[version]), ip_address(REMOTE[version])
+        index, port = socket.if_nametoindex("lte0"), PORT[version]
+        token = event.token
+        assert kernel.steer([CreatePath(token, local, 3, index, remote, port, True)]) == [None]
+        spare = wait(EventKind.SUBFLOW_UP).key
+        assert isinstance(spare, FlowKey)
+        time.sleep(0.3)
+        assert kernel.steer([SetBackup(token, spare, False)]) == [None]
+        assert event.key is not None
+        assert kernel.steer([SetBackup(token, event.key, True)]) == [None]
+        if version == 4:
+            kernel._diag = None
+            seen = kernel.sockets()
+            assert any(s.token == token and s.backup for s in seen)
+        with_sockets(version)
+        assert kernel.steer([DestroyPath(token, spare)]) == [None]
+        wait(EventKind.SUBFLOW_DOWN)
+    save("commands", tap.sent)
+    for one in open_ones:
+        one.close()
+    wait(EventKind.CLOSED)
+    save("events", told)
+    near.ip("mptcp", "endpoint", "add", "192.168.2.1", "dev", "lte0", "subflow")
+    near.ip("mptcp", "endpoint", "add", "fd00:2::1", "dev", "lte0", "subflow")
+    tap.received.clear()
+    assert len(kernel.endpoints()) == 2
+    save("endpoints", tap.received)
+    listening.close()
+
+
+def with_sockets(version: int) -> None:
+    commands = Commands(4)
+    tap = tapped(commands)
+    commands.dump(SOCK_DIAG_BY_FAMILY, sockets.request(FAMILY[version]))
+    save(f"sockets{version}", tap.received)
+    commands.close()
+
+
+def refusals(kernel: LinuxKernel) -> None:
+    commands, _, _ = kernel._path_manager()
+    tap = commands._socket
+    tap.received.clear()
+    key = FlowKey(ip_address("192.168.2.1"), 1, ip_address("192.168.1.2"), 2)
+    (error,) = kernel.steer([SetBackup(1, key, True)])
+    assert error is not None
+    save("refusal", tap.received)
+
+
+def talk(far: Namespace, version: int) -> list[socket.socket]:
+    with far.entered():
+        listener = socket.socket(FAMILY[version], socket.SOCK_STREAM, MPTCP)
+        listener.bind((REMOTE[version], PORT[version]))
+        listener.listen()
+    accepted: list[socket.socket] = []
+    thread = threading.Thread(target=lambda: accepted.append(listener.accept()[0]), daemon=True)
+    thread.start()
+    talking = socket.socket(FAMILY[version], socket.SOCK_STREAM, MPTCP)
+    talking.bind((LOCAL[version], 0))
+    talking.connect((REMOTE[version], PORT[version]))
+    talking.sendall(b"hello")
+    thread.join()
+    accepted[0].recv(5)
+    accepted[0].sendall(b"hello")
+    talking.recv(5)
+    return [talking, accepted[0], listener]
+
+
+if __name__ == "__main__":
+    main()

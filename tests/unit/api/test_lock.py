@@ -1,0 +1,133 @@
+"""Two daemons never steer one namespace."""
+
+import os
+import select
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cedos.api import lock
+from cedos.api.lock import only_daemon, running_pid
+from cedos.errors import AlreadyRunningError, HostError, PrivilegeError
+
+HOLDER = """
+import sys
+from pathlib import Path
+from cedos.api import lock
+lock._NAME = "\\0" + sys.argv[2]
+with lock.only_daemon(Path(sys.argv[1]), steers=True):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def name(monkeypatch: pytest.MonkeyPatch) -> str:
+    """An abstract name of this test's own, so that tests may run side by side."""
+    name = f"\0cedos-test-{os.getpid()}"
+    monkeypatch.setattr(lock, "_NAME", name)
+    return name
+
+
+def test_the_lock_is_free_again_afterwards(tmp_path: Path, name: str) -> None:
+    pid_file = tmp_path / "run" / "daemon.pid"
+    assert running_pid(pid_file) is None
+    for _ in range(2):
+        with only_daemon(pid_file):
+            assert running_pid(pid_file) == os.getpid()
+        assert running_pid(pid_file) is None
+
+
+def test_a_second_daemon_with_the_same_directory(tmp_path: Path, name: str) -> None:
+    pid_file = tmp_path / "daemon.pid"
+    with only_daemon(pid_file, steers=False):
+        with (
+            pytest.raises(AlreadyRunningError, match=rf"process {os.getpid()}.*{pid_file}"),
+            only_daemon(pid_file, steers=False),
+        ):
+            pass
+        assert running_pid(pid_file) == os.getpid()
+
+
+def test_a_second_daemon_with_other_directories(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_can_steer", lambda pid: True)
+    with only_daemon(tmp_path / "a.pid"):
+        with (
+            pytest.raises(AlreadyRunningError, match=rf"process {os.getpid()}.*this network"),
+            only_daemon(tmp_path / "b.pid"),
+        ):
+            pass
+        assert running_pid(tmp_path / "b.pid") is None
+        with only_daemon(tmp_path / "c.pid", steers=False):
+            pass
+
+
+def test_a_holder_without_privileges_is_no_daemon(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_can_steer", lambda pid: pid != os.getpid())
+    with socket.socket(socket.AF_UNIX) as squatter:
+        squatter.bind(name)
+        squatter.listen(1)
+        with only_daemon(tmp_path / "daemon.pid"):
+            pass
+
+
+def test_a_killed_daemon_leaves_nothing_held(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_can_steer", lambda pid: True)
+    pid_file = tmp_path / "daemon.pid"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(pid_file), name[1:]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None
+        assert select.select([other.stdout], [], [], 20)[0]
+        assert other.stdout.readline() == b"held\n"
+        assert running_pid(pid_file) == other.pid
+        for path in (pid_file, tmp_path / "elsewhere.pid"):
+            with (
+                pytest.raises(AlreadyRunningError, match=f"process {other.pid}"),
+                only_daemon(path),
+            ):
+                pass
+        other.kill()
+    assert running_pid(pid_file) is None
+    with only_daemon(pid_file):
+        assert running_pid(pid_file) == os.getpid()
+
+
+def test_who_can_steer() -> None:
+    assert lock._can_steer(2**22 + 1)  # no such process: better safe
+    assert lock._can_steer(1)  # init
+
+
+def test_places_that_cannot_hold_a_pid_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HostError, match="File exists"), only_daemon(tmp_path / "file/d.pid"):
+        pass
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HostError, match="symbolic"), only_daemon(tmp_path / "link"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+def test_no_privilege(tmp_path: Path, name: str) -> None:
+    if (child := os.fork()) == 0:
+        os.setuid(65534)
+        try:
+            with only_daemon(tmp_path / "x/daemon.pid"):
+                os._exit(0)
+        except PrivilegeError as error:
+            os._exit(7 if "CEDOS_RUNTIME_DIR" in str(error) else 8)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

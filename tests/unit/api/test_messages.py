@@ -1,0 +1,108 @@
+"""Messages, hints and the broadcast."""
+
+import asyncio
+from contextlib import aclosing
+from ipaddress import IPv4Address, IPv6Address
+
+import msgspec
+import pytest
+
+from cedos.api.broadcast import Broadcast
+from cedos.api.hints import Hint
+from cedos.api.messages import DecisionMessage, NetworkMessage, flow_matches, flow_text
+from cedos.model import Bulk, FlowKey, Label, Network, NetworkKind, Urgency
+
+V4 = FlowKey(IPv4Address("192.168.43.2"), 5000, IPv4Address("198.51.100.1"), 443)
+V6 = FlowKey(IPv6Address("2001:db8::2"), 6000, IPv6Address("2001:db8::1"), 53, "udp")
+
+
+def test_flow_text() -> None:
+    assert flow_text(V4) == "tcp 192.168.43.2:5000 > 198.51.100.1:443"
+    assert flow_text(V6) == "udp [2001:db8::2]:6000 > [2001:db8::1]:53"
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        "tcp 192.168.43.2:5000 > 198.51.100.1:443",
+        "192.168.43.2:5000 > 198.51.100.1:443",
+        " 198.51.100.1:443",
+        "198.51.100.1",
+        "192.168.43.2",
+        "5000",
+        "www.example.org",
+        "Example.org",
+    ],
+)
+def test_flow_matches(wanted: str) -> None:
+    assert flow_matches(wanted, V4, "www.example.org")
+
+
+@pytest.mark.parametrize("wanted", ["", "443", "ample.org", "198.51.100.10", "198.51.100.1:44"])
+def test_flow_does_not_match(wanted: str) -> None:
+    assert not flow_matches(wanted, V4, "www.example.org")
+
+
+def test_flow_matches_without_a_name() -> None:
+    assert flow_matches("[2001:DB8::1]:53", V6)
+    assert not flow_matches("example.org", V6)
+
+
+def test_a_network_without_context() -> None:
+    network = Network("x", "usb0", 2, NetworkKind.CELLULAR, metered=True, up=False)
+    assert NetworkMessage.of(network, None, 1.0) == NetworkMessage(
+        name="x", interface="usb0", kind=NetworkKind.CELLULAR, metered=True, up=False
+    )
+
+
+def test_decisions_survive_the_wire(make_decision) -> None:  # type: ignore[no-untyped-def]
+    message = DecisionMessage.of(make_decision(3))
+    assert msgspec.json.decode(msgspec.json.encode(message), type=DecisionMessage) == message
+
+
+@pytest.mark.parametrize(
+    ("hint", "label"),
+    [
+        (Hint(mark=1), Label(Urgency.FOREGROUND, Bulk.SMALL)),
+        (Hint(mark=1, size_bytes=99_999), Label(Urgency.FOREGROUND, Bulk.SMALL)),
+        (Hint(mark=1, size_bytes=100_000), Label(Urgency.FOREGROUND, Bulk.LARGE)),
+        (
+            Hint(mark=1, size_bytes=10**9, bulk=Bulk.SMALL, urgency=Urgency.BACKGROUND),
+            Label(Urgency.BACKGROUND, Bulk.SMALL),
+        ),
+    ],
+)
+def test_labels_of_hints(hint: Hint, label: Label) -> None:
+    assert hint.label == label
+
+
+@pytest.mark.anyio
+async def test_everybody_hears_everything_in_order() -> None:
+    broadcast: Broadcast[int] = Broadcast()
+    broadcast.publish(0)  # nobody there
+
+    async def listen() -> list[int]:
+        return [item async for item in broadcast.subscribe()]
+
+    listeners = [asyncio.create_task(listen()) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert broadcast.subscribers == 3
+    for item in range(1, 6):
+        broadcast.publish(item)
+        if item % 2:
+            await asyncio.sleep(0)
+    broadcast.close()
+    assert await asyncio.gather(*listeners) == [[1, 2, 3, 4, 5]] * 3
+    assert broadcast.subscribers == 0
+
+
+@pytest.mark.anyio
+async def test_who_dawdles_loses_the_oldest() -> None:
+    broadcast: Broadcast[int] = Broadcast(limit=3)
+    async with aclosing(broadcast.subscribe()) as items:
+        first = asyncio.ensure_future(anext(items))
+        await asyncio.sleep(0)
+        for item in range(10):
+            broadcast.publish(item)
+        assert [await first, await anext(items), await anext(items)] == [7, 8, 9]
+    assert broadcast.subscribers == 0

@@ -1,0 +1,321 @@
+"""The control socket as a client meets it, over a real unix socket."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cedos.api import server
+from cedos.api.client import ControlClient
+from cedos.api.hints import Hint
+from cedos.api.messages import DecisionMessage
+from cedos.errors import (
+    AlreadyRunningError,
+    CedosError,
+    ConfigError,
+    DaemonUnreachableError,
+    HostError,
+    NotFoundError,
+    PrivilegeError,
+    SteeringError,
+)
+
+
+def raw(path: Path, request: bytes) -> tuple[int, Any]:
+    """Sends bytes, returns the status and the JSON body of the answer."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(path))
+        connection.sendall(request)
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        with answer:
+            body = answer.read()
+            is_json = answer.getheader("Content-Type", "").startswith("application/json")
+            return answer.status, json.loads(body) if is_json else body
+
+
+def test_everything_there_is_to_ask(control: Path, fake_daemon: Any) -> None:
+    client = ControlClient(control)
+    status = client.status()
+    assert status.default.network == "wlan0"
+    assert status.networks == client.networks()
+    assert status.flows == client.flows()
+    [network] = status.networks
+    assert network.addresses == ["192.168.43.2/24"]
+    assert network.gateways == ["192.168.43.1"]
+    assert network.indicators["rtt_s"].value == 0.02
+    assert network.indicators["rtt_s"].age_s == 2.5
+    assert network.indicators["rtt_s"].active
+    assert client.explain().number == 7
+    explained = client.explain("example.org")
+    assert explained.transfer.flow == "tcp 192.168.43.2:5000 > 198.51.100.1:443"
+    assert explained.context["wlan0"]["rtt_s"].age_s == 1.5
+    assert explained.evaluations[0].time_high_s == 1.0
+
+
+def test_hints(control: Path, fake_daemon: Any) -> None:
+    client = ControlClient(control)
+    hint = Hint(destination="198.51.100.0/24", size_bytes=10**6, deadline_s=4.0)
+    accepted = client.hint(hint)
+    assert accepted.network == "wlan0"
+    assert fake_daemon.hints == {accepted.number: hint}
+    client.unhint(accepted.number)
+    assert fake_daemon.hints == {}
+    with pytest.raises(NotFoundError, match="there is no hint 1"):
+        client.unhint(1)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"{", "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b"{}", "must say which transfers"),
+        (b'{"port": 0}', r"Expected `int` >= 1 - at `\$.port`"),
+        (b'{"port": 1, "sise": 3}', "unknown field `sise`"),
+        (b'{"destination": "nowhere"}', "must be an address or a prefix"),
+        (b'{"mark": 1, "urgency": "soon"}', r"Invalid enum value 'soon' - at `\$.urgency`"),
+        (b'{"mark": 1, "deadline_s": -1}', r"> 0.0 - at `\$.deadline_s`"),
+        (b'{"mark": 1, "size_bytes": 1e400}', r"\$.size_bytes|out of range|JSON"),
+    ],
+)
+def test_bad_hints(control: Path, fake_daemon: Any, body: bytes, message: str) -> None:
+    head = f"POST /v1/hints HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    status, answer = raw(control, head.encode() + body)
+    assert status == 400
+    assert answer["kind"] == "ConfigError"
+    with pytest.raises(CedosError, match=message):
+        raise CedosError(answer["error"])
+    assert fake_daemon.hints == {}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(body=st.binary(max_size=200))
+def test_any_bytes_are_no_hint_and_do_no_harm(control: Path, body: bytes) -> None:
+    head = f"POST /v1/hints HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    assert raw(control, head.encode() + body)[0] == 400
+
+
+def test_requests_are_bounded(control: Path) -> None:
+    length = server.MAX_BODY_BYTES + 1
+    head = f"POST /v1/hints HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode()
+    status, answer = raw(control, head + b" " * length)
+    assert status == 413
+    assert "65536 bytes at most" in answer["error"]
+    status, _ = raw(control, b"GET /v1/" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert status == 400
+
+
+def test_unknown_paths_and_methods(control: Path) -> None:
+    status, answer = raw(control, b"GET /v2/status HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (status, answer["error"]) == (404, "GET /v2/status: Not Found")
+    assert raw(control, b"DELETE /v1/status HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 405
+    assert raw(control, b"DELETE /v1/hints/x HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 404
+    assert raw(control, b"DELETE /v1/hints/-1 HTTP/1.1\r\nHost: x\r\n\r\n")[0] == 404
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [ConfigError("bad"), NotFoundError("none"), SteeringError("refused"), HostError("lacking")],
+)
+def test_the_daemon_s_errors_arrive_as_they_are(
+    control: Path, fake_daemon: Any, fault: CedosError
+) -> None:
+    fake_daemon.fault = fault
+    with pytest.raises(type(fault), match=str(fault)):
+        ControlClient(control).status()
+
+
+def test_a_fault_inside_the_daemon_is_logged_and_told_without_its_insides(
+    control: Path, fake_daemon: Any
+) -> None:
+    fake_daemon.fault = ZeroDivisionError("secret")
+    with pytest.raises(CedosError, match="its log says why"):
+        ControlClient(control).status()
+    fake_daemon.fault = None
+    assert ControlClient(control).status().pid == 7
+
+
+def test_decisions_as_they_are_made(
+    fake_daemon: Any, serve: Any, tmp_path: Path, make_decision: Callable[[int], Any]
+) -> None:
+    path = tmp_path / "c.sock"
+    with serve(fake_daemon, path) as in_loop:
+        stream = ControlClient(path).decisions()
+        numbers: list[int] = []
+
+        def listen() -> None:
+            numbers.extend(decision.number for decision in stream)
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        wait_until(lambda: fake_daemon.broadcast.subscribers == 1)
+        for number in range(1, 4):
+            message = DecisionMessage.of(make_decision(number))
+            in_loop(lambda message=message: fake_daemon.broadcast.publish(message))
+        wait_until(lambda: len(numbers) == 3)
+        assert numbers == [1, 2, 3]
+    listener.join(10)  # the server's end ends the stream
+    assert not listener.is_alive()
+
+
+def test_a_listener_who_leaves_is_forgotten(
+    fake_daemon: Any,
+    serve: Any,
+    tmp_path: Path,
+    make_decision: Callable[[int], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_KEEP_ALIVE_S", 0.05)
+    path = tmp_path / "c.sock"
+    with serve(fake_daemon, path) as in_loop:
+        message = DecisionMessage.of(make_decision(1))
+        stream = ControlClient(path).decisions()
+        publisher = threading.Timer(0.2, in_loop, [lambda: fake_daemon.broadcast.publish(message)])
+        publisher.start()
+        assert next(stream).number == 1
+        publisher.join()
+        stream.close()
+        wait_until(lambda: fake_daemon.broadcast.subscribers == 0)
+
+
+def test_listeners_are_bounded(
+    control: Path, fake_daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MAX_LISTENERS", 0)
+    with pytest.raises(HostError, match="listen to decisions already"):
+        next(ControlClient(control).decisions())
+
+
+def test_only_owner_and_group_may_open_it(control: Path) -> None:
+    assert stat.S_IMODE(control.stat().st_mode) == 0o660
+
+
+def test_the_socket_is_gone_afterwards(fake_daemon: Any, serve: Any, tmp_path: Path) -> None:
+    path = tmp_path / "c.sock"
+    with serve(fake_daemon, path):
+        assert path.exists()
+    assert not path.exists()
+    with pytest.raises(DaemonUnreachableError, match="start one with `cedos up`"):
+        ControlClient(path).status()
+
+
+def test_a_dead_daemon_s_socket_is_replaced(fake_daemon: Any, serve: Any, tmp_path: Path) -> None:
+    path = tmp_path / "c.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    with pytest.raises(DaemonUnreachableError):
+        ControlClient(path).status()
+    with serve(fake_daemon, path):
+        assert ControlClient(path).status().pid == 7
+
+
+def test_a_living_daemon_is_left_alone(control: Path, fake_daemon: Any, serve: Any) -> None:
+    with pytest.raises(AlreadyRunningError, match="answers on"), serve(fake_daemon, control):
+        pass
+    assert ControlClient(control).status().pid == 7
+
+
+def test_a_file_in_the_way_is_not_deleted(fake_daemon: Any, serve: Any, tmp_path: Path) -> None:
+    path = tmp_path / "c.sock"
+    path.write_text("mine")
+    with pytest.raises(HostError, match="is in the way"), serve(fake_daemon, path):
+        pass
+    assert path.read_text() == "mine"
+
+
+def test_a_path_too_long_for_a_socket(fake_daemon: Any, serve: Any, tmp_path: Path) -> None:
+    with pytest.raises(HostError, match="too long"), serve(fake_daemon, tmp_path / ("x" * 120)):
+        pass
+
+
+def test_another_daemon_s_new_socket_survives_our_end(
+    fake_daemon: Any, serve: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "c.sock"
+    with socket.socket(socket.AF_UNIX) as other, serve(fake_daemon, path):
+        path.unlink()
+        other.bind(str(path))
+    assert path.exists()
+
+
+def test_a_daemon_that_does_not_answer(control: Path, fake_daemon: Any) -> None:
+    fake_daemon.delay_s = 1.0
+    with pytest.raises(DaemonUnreachableError, match=r"no answer for 0\.1 s"):
+        ControlClient(control, timeout_s=0.1).status()
+
+
+def test_something_else_on_the_socket(tmp_path: Path) -> None:
+    path = tmp_path / "c.sock"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+
+        def talk_nonsense() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+        nonsense = threading.Thread(target=talk_nonsense)
+        nonsense.start()
+        with pytest.raises(CedosError, match="another version of cedos"):
+            ControlClient(path).status()
+        nonsense.join()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+def test_a_stranger_is_told_what_to_do(control: Path) -> None:
+    question = (
+        "import os, sys; from pathlib import Path; from cedos.api.client import ControlClient;"
+        "from cedos.errors import PrivilegeError\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try: ControlClient(Path(sys.argv[1])).status()\n"
+        "except PrivilegeError as error: print(error)"
+    )
+    for folder in control.parents[:4]:
+        if folder != Path("/tmp"):
+            folder.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", question, str(control)], capture_output=True, text=True, check=True
+    )
+    assert "join the group" in done.stdout
+    assert PrivilegeError.exit_code == 3
+
+
+def test_a_daemon_that_dies_in_the_middle(tmp_path: Path) -> None:
+    path = tmp_path / "c.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        if (child := os.fork()) == 0:
+            connection, _ = listening.accept()
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+            os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        with pytest.raises(DaemonUnreachableError):
+            ControlClient(path).status()
+    finally:
+        os.waitpid(child, 0)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,220 @@
+"""`status`, `explain` and `top` against a daemon on a real socket."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.api.messages import (
+    DecisionMessage,
+    DefaultMessage,
+    FlowMessage,
+    NetworkMessage,
+    StatusMessage,
+    SubflowMessage,
+)
+from cedos.commands import explain, render, status
+from cedos.model import NetworkKind, SizeEstimate, Strategy, StrategyKind
+
+BOTH = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
+STATUS = StatusMessage(
+    version="1",
+    pid=7,
+    uptime_s=200.0,
+    dry_run=True,
+    objective="max-s",
+    networks=[
+        NetworkMessage(
+            name="lte0", interface="usb0", kind=NetworkKind.CELLULAR, metered=True, up=False
+        )
+    ],
+    default=DefaultMessage(network=None, reason="a VPN holds the default route"),
+    flows=[
+        FlowMessage(
+            flow="tcp 192.168.43.2:5 > 198.51.100.1:80",
+            token=0xABC,
+            strategy=BOTH,
+            age_s=3.0,
+            bytes_down=2_345_678,
+            subflows=[
+                SubflowMessage(flow="tcp 192.168.43.2:5 > 198.51.100.1:80", network="wlan0"),
+                SubflowMessage(
+                    flow="tcp 192.168.44.2:6 > 198.51.100.1:80",
+                    network="lte0",
+                    backup=True,
+                    rtt_s=0.063,
+                    delivery_rate_bps=8.1e6,
+                ),
+            ],
+        )
+    ],
+    problems=["history is degraded: no space left on the disk"],
+    decisions=12,
+)
+
+
+def test_status(cedos: Any, control: Path) -> None:
+    result = cedos("status")
+    assert result.exit_code == 0
+    assert "wlan0    wlan0      wifi  up     no       20 ms (2.5 s ago)" in result.stdout
+    assert "Default: wlan0: fastest" in result.stdout
+    assert "tcp 192.168.43.2:5000 > 198.51.100.1:443" in result.stdout
+    assert "Problems" not in result.stdout
+
+
+def test_status_as_json(cedos: Any, control: Path) -> None:
+    facts = json.loads(cedos("status", "--json").stdout)
+    assert facts["default"]["network"] == "wlan0"
+    assert facts["networks"][0]["indicators"]["rtt_s"]["value"] == 0.02
+    assert msgspec.convert(facts, StatusMessage).pid == 7
+
+
+def test_status_in_full() -> None:
+    text = "\n".join(status.lines(STATUS))
+    assert "process 7, up 3 min, objective max-s, 12 decisions, dry run" in text
+    assert "Default: left to the host: a VPN holds the default route" in text
+    assert "lte0     usb0       cellular  down   yes" in text
+    assert "wlan0 + lte0 (MPTCP)  3.0 s  2.35 MB  -" in text
+    assert "0x00000abc tcp 192.168.43.2:5" in text
+    assert "lte0     backup  tcp 192.168.44.2:6 > 198.51.100.1:80  63 ms  8.1 Mbit/s" in text
+    assert text.endswith("Problems\n  history is degraded: no space left on the disk")
+
+
+def test_explain(cedos: Any, control: Path) -> None:
+    result = cedos("explain", "www.example.org")
+    assert result.exit_code == 0
+    assert "Decision 7, " in result.stdout
+    assert "Why: shortest" in result.stdout
+    assert "Download of about 3 kB (1 B to 9 kB), by history; foreground and small" in result.stdout
+    assert "* wlan0     500 ms  250 ms and 1.0 s  2 J     0 B      0.5" in result.stdout
+    assert "wlan0    rtt_s      20 ms  1.5 s old  probed" in result.stdout
+    assert json.loads(cedos("explain", "--json").stdout)["number"] == 7
+
+
+def test_explain_what_is_not_known(cedos: Any, control: Path) -> None:
+    result = cedos("explain", "example.com")
+    assert result.exit_code == 1
+    assert result.stderr == "cedos: no decision about example.com is known\n"
+
+
+def test_explain_a_prohibitive_cost(make_decision: Any) -> None:
+    message = DecisionMessage.of(make_decision(1))
+    dear = msgspec.structs.replace(message.evaluations[0], cost=None, strategy=BOTH)
+    message = msgspec.structs.replace(message, evaluations=[dear, *message.evaluations])
+    rows = [line for line in explain.lines(message, 0.0) if " 2 J " in line]
+    assert rows[0].startswith("  * wlan0 ")
+    assert rows[1].endswith("-")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0.0, "0 ms"),
+        (0.0234, "23.4 ms"),
+        (0.9999, "1.0 s"),
+        (9.94, "9.9 s"),
+        (42.0, "42 s"),
+        (180.0, "3 min"),
+        (7200.0, "2 h"),
+        (400_000.0, "5 d"),
+    ],
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    assert render.duration(seconds) == text
+
+
+@given(st.floats(0, 1e15))
+def test_units_are_those_that_a_person_would_choose(value: float) -> None:
+    for text in (render.size(value), render.rate(value)):
+        shown, unit = text.split(" ")
+        assert float(shown) < 1000 or unit in {"TB", "Gbit/s"}
+    shown, unit = render.duration(value).split(" ")
+    assert float(shown) < {"ms": 1000, "s": 100, "min": 100, "h": 48, "d": 1e11}[unit]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("rtt_s", 0.02, "20 ms"),
+        ("past5_bps", 23.4e6, "23.4 Mbit/s"),
+        ("rssi_dbm", -61.0, "-61 dBm"),
+        ("rsrq_db", -10.5, "-10.5 dB"),
+        ("ping_loss", 0.25, "25%"),
+        ("available", 0.0, "no"),
+        ("cqi", 12.0, "12"),
+        ("speed_mps", None, "-"),
+    ],
+)
+def test_indicators(name: str, value: float | None, text: str) -> None:
+    assert render.indicator(name, value) == text
+
+
+def test_strategies_and_sizes() -> None:
+    kinds = {
+        Strategy(StrategyKind.SINGLE, ("a",)): "a",
+        Strategy(StrategyKind.REDUNDANT, ("a", "b")): "the same on a and b",
+        Strategy(StrategyKind.DEFER, ()): "not now",
+        None: "-",
+    }
+    assert [render.strategy(one) for one in kinds] == list(kinds.values())
+    assert render.estimate(SizeEstimate(5, 5, 5, "content-length")) == "5 B, by content-length"
+
+
+def test_top(cedos: Any, control: Path) -> None:
+    result = cedos("top", "--interval", "0.05", "--count", "3")
+    assert result.exit_code == 0
+    assert result.stdout.count("Default: wlan0: fastest") == 3
+    assert "\x1b" not in result.stdout
+
+
+def test_top_on_a_terminal(control: Path, folders: Path) -> None:
+    terminal, end = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "cedos.cli", "top", "--interval", "0.05"],
+        stdout=end,
+        stderr=end,
+        env={**os.environ, "COLUMNS": "40", "LINES": "5"},
+    ) as process:
+        os.close(end)
+        shown = b""
+        while shown.count(b"\x1b[H") < 3:
+            shown += os.read(terminal, 4096)
+        process.send_signal(signal.SIGINT)
+        while not shown.endswith(b"\x1b[?1049l"):
+            shown += os.read(terminal, 4096)
+    os.close(terminal)
+    assert process.returncode == 0
+    pages = re.split(rb"\x1b\[H", shown)[1:]
+    assert pages[0].count(b"\n") == 3
+    visible = re.sub(rb"\x1b\[[JK]", b"", pages[0])
+    assert max(map(len, visible.split(b"\r\n"))) == 40
+
+
+def test_top_outlives_the_daemon(
+    cedos: Any, fake_daemon: Any, serve: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    with ExitStack() as stack:
+        stack.enter_context(serve(fake_daemon, folders / "run" / "control.sock"))
+
+        def sleep(_: float) -> None:
+            looks.append(1)
+            stack.close()
+
+        monkeypatch.setattr("cedos.commands.top.time.sleep", sleep)
+        result = cedos("top", "--count", "2")
+    assert "Default: wlan0" in result.stdout
+    assert "no daemon answers" in result.stdout
+    assert (result.exit_code, looks) == (0, [1])

@@ -1,0 +1,195 @@
+"""`cedos exec`: what is said to the daemon, and how the program's end is passed on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from cedos import marked
+from cedos.api.hints import Hint, program_mark
+from cedos.commands.exec import Duration, Size, _caller
+from cedos.errors import HostError
+from cedos.marked import User, marking_program, own_cgroup, run_inside
+from cedos.model import Bulk, Direction, Urgency
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("3000", 3000), ("20kB", 20_000), ("1.5GB", 1_500_000_000), ("2M", 2_000_000), ("7 B", 7)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert Size().convert(text, None, None) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "big", "1e3", "1 PB", "9999999TB", "3kb"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a size such as"):
+        Size().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("4", 4.0), ("500ms", 0.5), ("2min", 120.0), ("1.5 h", 5400.0)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert Duration().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1s", "soon", "1d"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="is not a duration such as"):
+        Duration().convert(text, None, None)
+
+
+def test_own_cgroup() -> None:
+    hybrid = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\ncgroup2 /sys/fs/cgroup/uni\\040fied cgroup2 rw 0 0"
+    assert own_cgroup(hybrid, "1:cpu:/x\n0::/a/b\n") == Path("/sys/fs/cgroup/uni fied/a/b")
+    assert own_cgroup("none /c cgroup2 rw 0 0", "0::/\n") == Path("/c")
+    with pytest.raises(HostError, match="no cgroup v2 is mounted"):
+        own_cgroup("tmpfs / tmpfs rw 0 0", "0::/")
+
+
+def test_marks() -> None:
+    assert program_mark(1) == 0xCE000001
+    assert program_mark(0x1_2345) == 0xCE002345
+    assert marking_program(0xCE000001)[:8] == bytes.fromhex("620afcff 010000ce")
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path) -> Path:
+    """A folder that looks like a cgroup's, as far as `run_inside` goes."""
+    (tmp_path / "cgroup.procs").touch()
+    leaf = tmp_path / "leaf"
+    leaf.mkdir()
+    (leaf / "cgroup.procs").touch()
+    return leaf
+
+
+@pytest.fixture
+def no_marks(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Marking without privileges: remembers the marks."""
+    marks: list[int] = []
+
+    @contextmanager
+    def fake(mark: int) -> Iterator[Path]:
+        marks.append(mark)
+        yield cgroup
+
+    monkeypatch.setattr(marked, "marked_cgroup", fake)
+    return marks
+
+
+def test_what_the_daemon_hears(
+    cedos: Any, control: Path, fake_daemon: Any, no_marks: list[int], monkeypatch: Any
+) -> None:
+    heard: list[Hint] = []
+
+    def run(cgroup: Path, command: tuple[str, ...], user: User | None) -> int:
+        heard.extend(fake_daemon.hints.values())
+        assert command == ("/bin/curl", "-O", "--size", "x")
+        return 0
+
+    monkeypatch.setattr(marked, "run_inside", run)
+    options = ["--label", "background", "-l", "small", "--size", "2GB", "--up", "-d", "2min"]
+    result = cedos("exec", *options, "--", "/bin/curl", "-O", "--size", "x")
+    assert result.exit_code == 0, result.output
+    assert heard == [
+        Hint(
+            program="curl",
+            size_bytes=2_000_000_000,
+            direction=Direction.UP,
+            urgency=Urgency.BACKGROUND,
+            bulk=Bulk.SMALL,
+            deadline_s=120.0,
+        )
+    ]
+    assert no_marks == [program_mark(1)]
+    assert fake_daemon.hints == {}  # taken back at the end
+
+
+@pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
+def test_exit_status(
+    cedos: Any, control: Path, no_marks: list[int], script: str, status: int
+) -> None:
+    assert cedos("exec", "--", "sh", "-c", script).exit_code == status
+
+
+def test_commands_that_are_not_there(
+    cedos: Any, control: Path, fake_daemon: Any, no_marks: list[int], tmp_path: Path
+) -> None:
+    result = cedos("exec", "--", "no-such-program")
+    assert (result.exit_code, result.stderr) == (127, "cedos: no-such-program was not found\n")
+    (tmp_path / "plain").touch()
+    assert cedos("exec", "--", str(tmp_path / "plain")).exit_code == 126
+    assert fake_daemon.hints == {}
+
+
+def test_no_daemon(cedos: Any, no_marks: list[int]) -> None:
+    assert cedos("exec", "--", "true").exit_code == 6
+    assert no_marks == []
+
+
+def test_a_daemon_that_cannot_steer_by_mark(
+    cedos: Any, control: Path, fake_daemon: Any, no_marks: list[int]
+) -> None:
+    fake_daemon.marks = False
+    result = cedos("exec", "--", "true")
+    assert (result.exit_code, no_marks) == (4, [])
+    assert "cannot steer by mark" in result.stderr
+    assert fake_daemon.hints == {}
+
+
+def test_labels_that_exclude_each_other(cedos: Any, control: Path) -> None:
+    result = cedos("exec", "-l", "small", "-l", "large", "--", "true")
+    assert result.exit_code == 2
+    assert "large and small exclude each other" in result.stderr
+
+
+def test_signals_reach_the_program(cgroup: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from cedos.marked import run_inside\n"
+        "sys.exit(run_inside(Path(sys.argv[1]), ['sh', '-c', 'echo on; sleep 30 & wait']))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(cgroup)], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"on\n"
+        process.send_signal(signal.SIGINT)  # reaches the program from the terminal, not from us
+        time.sleep(0.1)
+        assert process.poll() is None
+        process.terminate()
+        assert process.wait(10) == 128 + signal.SIGTERM
+
+
+def test_the_program_enters_and_we_leave(cgroup: Path) -> None:
+    assert run_inside(cgroup, ["true"]) == 0
+    assert (cgroup / "cgroup.procs").read_text() == "0"
+    assert (cgroup.parent / "cgroup.procs").read_text() == "0"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+def test_the_program_runs_as_who_called_sudo(
+    cgroup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_UID", "65534")
+    user = _caller()
+    assert user is not None
+    assert user.uid == 65534
+    status = run_inside(
+        cgroup, ["sh", "-c", 'test "$(id -u)" = 65534 && test "$(id -G)" = 65534'], user
+    )
+    assert status == 0
+    monkeypatch.setenv("SUDO_UID", "123456")
+    with pytest.raises(HostError, match="names user 123456"):
+        _caller()
+    for value in ("", "0", "x"):
+        monkeypatch.setenv("SUDO_UID", value)
+        assert _caller() is None

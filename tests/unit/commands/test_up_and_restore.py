@@ -1,0 +1,206 @@
+"""`up` and `restore` with a daemon and steering of the test's own in their place."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.api import lock
+from cedos.api.lock import only_daemon
+from cedos.commands import restore, up
+from cedos.config import Config
+from cedos.errors import HostError, SteeringError
+
+DAEMON = """
+import asyncio, sys, types
+module = types.ModuleType("cedos.daemon.service")
+async def run(config, dry_run):
+    try:
+        print("running", config.decision.objective, dry_run, flush=True)
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0.3)
+        print("undone", flush=True)
+module.run = run
+sys.modules["cedos.daemon.service"] = module
+from cedos.api import lock
+lock._NAME += sys.argv.pop(1)
+from cedos.cli import main
+main()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests run side by side, and beside a daemon of the host."""
+    monkeypatch.setattr(lock, "_NAME", f"\0cedos-test-up-{os.getpid()}")
+
+
+def a_daemon(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:
+    module = types.ModuleType("cedos.daemon.service")
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cedos.daemon.service", module)
+    monkeypatch.setattr(up.privileges, "require", lambda what: None)
+
+
+def start(*arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", DAEMON, str(os.getpid()), "up", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_let_it_undo_everything(folders: Path, number: signal.Signals) -> None:
+    with start("--dry-run") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running max-s True\n"
+        process.send_signal(number)
+        time.sleep(0.1)
+        process.send_signal(number)  # a second one does not cut that short
+        out, err = process.communicate(timeout=20)
+    assert (out, err, process.returncode) == ("undone\n", "", 0)
+
+
+def test_a_second_daemon_is_refused(folders: Path) -> None:
+    with start("--dry-run") as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        with start("--dry-run") as second:
+            out, err = second.communicate(timeout=20)
+        assert (out, second.returncode) == ("", 5)
+        assert err.startswith(f"cedos: a daemon (process {first.pid}) runs already")
+        first.kill()
+    with start("--dry-run") as third:
+        assert third.stdout is not None
+        assert third.stdout.readline() == "running max-s True\n"
+        third.terminate()
+        third.communicate(timeout=20)
+
+
+def test_configuration(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Config, bool]] = []
+
+    async def run(config: Config, dry_run: bool) -> None:
+        seen.append((config, dry_run))
+
+    a_daemon(monkeypatch, run)
+    file = folders / "c.toml"
+    file.write_text('[decision]\nobjective = "weighted"\n[log]\nlevel = "error"')
+    assert cedos("up", "--config", str(file)).exit_code == 0
+    [(config, dry_run)] = seen
+    assert config.decision.objective == "weighted"
+    assert not dry_run
+
+
+def test_bad_configuration(cedos: Any, folders: Path) -> None:
+    file = folders / "c.toml"
+    file.write_text("[decision]\nobjectif = 1")
+    result = cedos("up", "--config", str(file))
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"cedos: {file}:2: [decision] knows no objectif; did you mean objective?\n"
+    )
+    assert cedos("up", "--config", str(folders / "none.toml")).exit_code == 2
+
+
+def test_the_daemon_s_refusals(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(config: Config, dry_run: bool) -> None:
+        raise HostError("one network only: wlan0; a second one is needed")
+
+    a_daemon(monkeypatch, run)
+    result = cedos("up")
+    assert result.exit_code == 4
+    assert result.stderr == "cedos: one network only: wlan0; a second one is needed\n"
+
+
+def test_a_cancelled_daemon_is_not_taken_for_a_clean_end(
+    cedos: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(config: Config, dry_run: bool) -> None:
+        raise asyncio.CancelledError
+
+    a_daemon(monkeypatch, run)
+    with pytest.raises(asyncio.CancelledError):
+        cedos("up")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+@pytest.mark.parametrize("name", ["up", "restore"])
+def test_missing_privileges(folders: Path, name: str) -> None:
+    code = (
+        "import os, sys; import cedos.cli, cedos.commands.up, cedos.commands.restore\n"
+        "os.setgid(65534); os.setuid(65534); cedos.cli.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, name], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 3
+    assert f"cedos {name} needs CAP_NET_ADMIN and CAP_NET_RAW: run it as root" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def some_steering(monkeypatch: pytest.MonkeyPatch, undone: list[str]) -> list[tuple[Path, bool]]:
+    calls: list[tuple[Path, bool]] = []
+
+    def undo(state_dir: Path, dry_run: bool = False) -> list[str]:
+        calls.append((state_dir, dry_run))
+        return undone
+
+    module = types.ModuleType("cedos.steer.steering")
+    module.restore = undo  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cedos.steer.steering", module)
+    monkeypatch.setattr(restore.privileges, "require", lambda what: None)
+    return calls
+
+
+def test_restore(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = some_steering(monkeypatch, ["rule 100", "sysctl net.mptcp.pm_type"])
+    result = cedos("restore")
+    assert result.stdout == "undone: rule 100\nundone: sysctl net.mptcp.pm_type\n"
+    result = cedos("restore", "--dry-run")
+    assert result.stdout.startswith("would undo: rule 100\n")
+    facts = json.loads(cedos("restore", "--json").stdout)
+    assert facts == {"dry_run": False, "undone": ["rule 100", "sysctl net.mptcp.pm_type"]}
+    state = folders / "state"
+    assert calls == [(state, False), (state, True), (state, False)]
+
+
+def test_nothing_to_restore(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    some_steering(monkeypatch, [])
+    result = cedos("restore")
+    assert (result.exit_code, result.stdout) == (0, "nothing to undo\n")
+
+
+def test_a_living_daemon_restores_by_itself(
+    cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = some_steering(monkeypatch, ["x"])
+    with only_daemon(folders / "run" / "daemon.pid", steers=False):
+        result = cedos("restore")
+        assert result.exit_code == 5
+        assert f"(process {os.getpid()}) is running" in result.stderr
+        assert calls == []
+        assert cedos("restore", "--dry-run").stdout == "would undo: x\n"
+
+
+def test_what_cannot_be_undone(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    some_steering(monkeypatch, [])
+
+    def undo(state_dir: Path, dry_run: bool = False) -> list[str]:
+        raise SteeringError("rule 100: operation not permitted")
+
+    sys.modules["cedos.steer.steering"].restore = undo  # type: ignore[attr-defined]
+    result = cedos("restore")
+    assert (result.exit_code, result.stderr) == (1, "cedos: rule 100: operation not permitted\n")

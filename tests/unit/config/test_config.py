@@ -1,0 +1,166 @@
+"""The configuration: defaults that are explained, values that are checked, directories that move."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos import config as config_module
+from cedos.config import (
+    SHIPPED_FILE,
+    Config,
+    DecisionConfig,
+    Directories,
+    NetworkConfig,
+    Section,
+    directories,
+    load,
+)
+from cedos.errors import ConfigError
+from cedos.model import NetworkKind
+
+SECTIONS = {
+    field.encode_name: field.type
+    for field in msgspec.structs.fields(Config)
+    if isinstance(field.type, type) and issubclass(field.type, Section)
+}
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "cedos.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_shipped_file_is_the_defaults() -> None:
+    assert load(SHIPPED_FILE) == Config()
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_shipped_file_explains_every_key(section: str) -> None:
+    text = SHIPPED_FILE.read_text()
+    there = tomllib.loads(text)[section]
+    body = re.split(r"^\[", text.partition(f"\n[{section}]\n")[2], flags=re.MULTILINE)[0]
+    for field in msgspec.structs.fields(SECTIONS[section]):
+        if field.default is None:
+            assert re.search(rf"^# {field.encode_name} = ", body, re.MULTILINE), field.encode_name
+        else:
+            assert field.encode_name in there
+
+
+def test_the_shipped_file_explains_networks() -> None:
+    text = SHIPPED_FILE.read_text()
+    example = re.findall(
+        r"^# (\[networks\..*|(?:name|kind|metered|ignore) = .*)$", text, re.MULTILINE
+    )
+    networks = config_module.toml_file.parse("\n".join(example), Config, name="example").networks
+    assert networks == {"wlan0": NetworkConfig(name="home", kind=NetworkKind.WIFI, metered=False)}
+    assert len(example) == 1 + len(msgspec.structs.fields(NetworkConfig))
+
+
+def test_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(
+        tmp_path,
+        """
+[networks.usb0]
+kind = "cellular"
+name = "phone"
+[decision]
+objective = "weighted"
+seconds_per_metered_mb = 2
+[predictors]
+model = "m.json"
+[providers.series]
+usb0 = "place/c.csv"
+[providers.offset_s]
+usb0 = 3
+[history]
+path = "/h.sqlite"
+""",
+    )
+    config = load(path)
+    assert config.decision == DecisionConfig(objective="weighted", seconds_per_metered_mb=2.0)
+    assert config.predictors.model_path == tmp_path / "m.json"
+    assert config.providers.series == {"usb0": tmp_path / "place/c.csv"}
+    assert config.providers.offset_s == {"usb0": 3.0}
+    assert config.history.path == Path("/h.sqlite")
+    assert config.network_overrides() == {
+        "usb0": {"kind": "cellular", "name": "phone", "ignore": False}
+    }
+    monkeypatch.setattr(config_module, "DEFAULT_FILE", path)
+    assert load() == config
+    monkeypatch.setattr(config_module, "DEFAULT_FILE", tmp_path / "none")
+    assert load() == Config()
+    assert load().predictors.model_path is None
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ('[networks.a]\nname="x"\n[networks.x]', 1, 'two networks are called "x"'),
+        ("[networks.a-name-too-long-for-linux]", 1, "must be an interface's name"),
+        ('[networks.a]\nname = ""', 2, "must be a short name"),
+        ("[probes]\n\ninterval_s = 0", 3, "must be a number from 0.1 to 3600, not 0"),
+        ("[probes]\ninterval_s = 60", 1, "idle_interval_s (30) must not be shorter"),
+        ("[probes]\nidle_interval_s = 1", 2, "idle_interval_s (1) must not be shorter"),
+        ('[probes]\n\ntarget = "::1"', 3, 'target must be an IPv4 address such as "1.1.1.1"'),
+        ('[probes]\ntarget_ipv6 = "localhost"', 2, "target_ipv6 must be an IPv6 address"),
+        ('[probes]\ndns_name = "a b"', 2, "probes.dns_name must be text"),
+        ("[profiler]\ndefault_large_bytes = 10", 2, "default_large_bytes (10) must not be less"),
+        ("[providers]\noffset_s = {a = 1}", 2, "offset_s names a, which has no series"),
+        ("[predictors]\nmodel = ''", 2, "predictors.model must be text"),
+        ("[history]\nmax_rows = 1", 2, "from 1000 to 100000000, not 1"),
+    ],
+)
+def test_refused(tmp_path: Path, text: str, line: int, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_gateway_is_a_target(tmp_path: Path) -> None:
+    assert load(write(tmp_path, '[probes]\ntarget = "gateway"')).probes.target == "gateway"
+
+
+@given(
+    st.sampled_from(
+        [(section, key) for section, kind in SECTIONS.items() for key in kind.__struct_fields__]
+    ),
+    st.integers(0, 5),
+    st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=12),
+)
+def test_misspelt_keys_are_refused_at_their_line(
+    place: tuple[str, str], blank_lines: int, addition: str
+) -> None:
+    section, key = place
+    text = f"# c\n[{section}]\n" + "\n" * blank_lines + f"{key}{addition} = 1\n"
+    if key + addition in SECTIONS[section].__struct_fields__:
+        return
+    with pytest.raises(ConfigError, match=rf"^c\.toml:{3 + blank_lines}: \[{section}\] knows no "):
+        config_module.toml_file.parse(text, Config, name="c.toml")
+
+
+def test_the_configuration_never_changes() -> None:
+    with pytest.raises(AttributeError):
+        Config().decision.objective = "weighted"  # type: ignore[misc]
+
+
+def test_directories() -> None:
+    usual = directories({})
+    assert usual == Directories(Path("/var/lib/cedos"), Path("/run/cedos"))
+    assert usual.socket == Path("/run/cedos/control.sock")
+    assert usual.pid_file == Path("/run/cedos/daemon.pid")
+    assert usual.history == Path("/var/lib/cedos/history.sqlite")
+    systemd = {"STATE_DIRECTORY": "/s/a:/s/b", "RUNTIME_DIRECTORY": "/r"}
+    assert directories(systemd) == Directories(Path("/s/a"), Path("/r"))
+    own = {**systemd, "CEDOS_STATE_DIR": "/x", "CEDOS_RUNTIME_DIR": "/y"}
+    assert directories(own) == Directories(Path("/x"), Path("/y"))
+    with pytest.raises(ConfigError, match="CEDOS_STATE_DIR must be an absolute path, not x"):
+        directories({"CEDOS_STATE_DIR": "x"})

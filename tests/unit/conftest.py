@@ -1,0 +1,206 @@
+"""A daemon that knows one network and one flow, its control socket, and the command line."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
+from ipaddress import IPv4Address, ip_interface
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cedos.api.broadcast import Broadcast
+from cedos.api.hints import Hint, HintAccepted, program_mark
+from cedos.api.messages import (
+    DecisionMessage,
+    DefaultMessage,
+    FlowMessage,
+    NetworkMessage,
+    StatusMessage,
+    SubflowMessage,
+    flow_matches,
+    flow_text,
+)
+from cedos.api.server import ControlServer
+from cedos.cli import main
+from cedos.errors import NotFoundError
+from cedos.model import (
+    Context,
+    Decision,
+    Evaluation,
+    FlowKey,
+    Indicator,
+    Network,
+    NetworkKind,
+    SizeEstimate,
+    Strategy,
+    StrategyKind,
+    Transfer,
+)
+
+WIFI = Network(
+    name="wlan0",
+    interface="wlan0",
+    index=3,
+    kind=NetworkKind.WIFI,
+    metered=False,
+    addresses=(ip_interface("192.168.43.2/24"),),
+    gateways=(IPv4Address("192.168.43.1"),),
+)
+KEY = FlowKey(IPv4Address("192.168.43.2"), 5000, IPv4Address("198.51.100.1"), 443)
+ON_WIFI = Strategy(StrategyKind.SINGLE, ("wlan0",))
+CONTEXT = Context(at_s=100.0, networks={"wlan0": {"rtt_s": Indicator(0.02, 98.5, active=True)}})
+
+
+def decision(number: int) -> Decision:
+    return Decision(
+        number=number,
+        made_unix_s=1.7e9,
+        transfer=Transfer(
+            size=SizeEstimate(1, 3000, 9000, "history"), flow=KEY, server_name="www.example.org"
+        ),
+        context=CONTEXT,
+        evaluations=(Evaluation(ON_WIFI, 0.5, 0.25, 1.0, 2.0, 0.0, 0.5),),
+        choice=ON_WIFI,
+        objective="max-s",
+        reason="shortest",
+    )
+
+
+class FakeDaemon:
+    """A real backend, though of a daemon that does nothing."""
+
+    def __init__(self) -> None:
+        self.broadcast: Broadcast[DecisionMessage] = Broadcast()
+        self.hints: dict[int, Hint] = {}
+        self.fault: Exception | None = None
+        self.delay_s = 0.0
+        self.marks = True
+
+    async def _before(self) -> None:
+        await asyncio.sleep(self.delay_s)
+        if self.fault:
+            raise self.fault
+
+    async def networks(self) -> list[NetworkMessage]:
+        await self._before()
+        return [NetworkMessage.of(WIFI, CONTEXT, 101.0)]
+
+    async def flows(self) -> list[FlowMessage]:
+        await self._before()
+        subflow = SubflowMessage(flow=flow_text(KEY), network="wlan0")
+        return [FlowMessage(flow=flow_text(KEY), strategy=ON_WIFI, subflows=[subflow])]
+
+    async def status(self) -> StatusMessage:
+        return StatusMessage(
+            version="1",
+            pid=7,
+            uptime_s=3.0,
+            dry_run=False,
+            objective="max-s",
+            networks=await self.networks(),
+            default=DefaultMessage(network="wlan0", reason="fastest"),
+            flows=await self.flows(),
+            problems=[],
+        )
+
+    async def explain(self, flow: str | None) -> DecisionMessage:
+        await self._before()
+        if flow is None or flow == "7" or flow_matches(flow, KEY, "www.example.org"):
+            return DecisionMessage.of(decision(7))
+        raise NotFoundError(f"no decision about {flow} is known")
+
+    async def hint(self, hint: Hint) -> HintAccepted:
+        await self._before()
+        number = len(self.hints) + 1
+        self.hints[number] = hint
+        mark = program_mark(number) if hint.program and self.marks else None
+        return HintAccepted(number=number, network="wlan0", mark=mark)
+
+    async def unhint(self, number: int) -> None:
+        if self.hints.pop(number, None) is None:
+            raise NotFoundError(f"there is no hint {number}")
+
+    def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
+        return self.broadcast.subscribe()
+
+
+@contextmanager
+def serving(daemon: FakeDaemon, path: Path) -> Iterator[Callable[..., Any]]:
+    """Serves `daemon` on `path` from a thread; yields what runs a function in that thread's loop."""
+    started, stop = threading.Event(), asyncio.Event()
+    failed: list[BaseException] = []
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        try:
+            async with ControlServer(daemon, path):
+                started.set()
+                await stop.wait()
+        except BaseException as error:
+            failed.append(error)
+            started.set()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        assert started.wait(10)
+        if failed:
+            raise failed[0]
+        yield loop.call_soon_threadsafe
+    finally:
+        if not failed:
+            loop.call_soon_threadsafe(stop.set)
+        thread.join(10)
+        assert not thread.is_alive()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+@pytest.fixture
+def fake_daemon() -> FakeDaemon:
+    """The daemon behind `control`; set its `fault` or `delay_s` to make it fail or dawdle."""
+    return FakeDaemon()
+
+
+@pytest.fixture
+def serve() -> Any:
+    """`with serve(daemon, path):` for tests that start and stop servers themselves."""
+    return serving
+
+
+@pytest.fixture
+def control(fake_daemon: FakeDaemon, tmp_path: Path) -> Iterator[Path]:
+    """The path of a control socket on which `fake_daemon` answers."""
+    path = tmp_path / "run" / "control.sock"
+    with serving(fake_daemon, path):
+        yield path
+
+
+@pytest.fixture
+def make_decision() -> Callable[[int], Decision]:
+    """Makes a decision of a given number."""
+    return decision
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that holds `state` and `run`."""
+    monkeypatch.setenv("CEDOS_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("CEDOS_RUNTIME_DIR", str(tmp_path / "run"))
+    return tmp_path
+
+
+@pytest.fixture
+def cedos(folders: Path) -> Callable[..., Result]:
+    """Runs `cedos` with arguments; the result has exit_code, stdout and stderr."""
+
+    def run(*arguments: str) -> Result:
+        result = CliRunner().invoke(main, arguments, prog_name="cedos")
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run

@@ -1,0 +1,272 @@
+"""The director over a steering that only remembers what it was asked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface
+
+import pytest
+
+from cedos.daemon.director import Choices, Director
+from cedos.daemon.flows import Flows, LivingFlow
+from cedos.errors import SteeringError
+from cedos.model import (
+    Context,
+    Decision,
+    Direction,
+    FlowKey,
+    Indicator,
+    Network,
+    NetworkKind,
+    SizeEstimate,
+    Strategy,
+    StrategyKind,
+    Transfer,
+)
+from cedos.monitor.events import FlowOpened, FlowSample
+from cedos.profiler.profiler import SizeLearned
+from cedos.profiler.sizes import SizeHistory
+from cedos.selector.objective import MaxS
+from predictors.base import Distribution
+
+pytestmark = pytest.mark.anyio
+
+WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
+LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
+HOST = "198.51.100.1"
+KEY = FlowKey(ip_address("10.0.0.2"), 4000, ip_address(HOST), 80)
+ONLY_WLAN = Strategy(StrategyKind.SINGLE, ("wlan0",))
+ONLY_LTE = Strategy(StrategyKind.SINGLE, ("lte0",))
+
+
+class Rates:
+    """Predictors to play with: a round trip and a rate per network; MPTCP adds the rates."""
+
+    strategies = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
+    features = ("size_bytes",)
+
+    def __init__(self) -> None:
+        self.rtt_s = {"wifi": 0.02, "cellular": 0.08}
+        self.rate_bps = {"wifi": 1e6, "cellular": 20e6}
+
+    def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
+        bits = 8 * features["size_bytes"]
+        times = {name: 2 * self.rtt_s[name] + bits / self.rate_bps[name] for name in self.rtt_s}
+        both = bits / sum(self.rate_bps.values())
+        times["mptcp_wifi"] = 3 * self.rtt_s["wifi"] + both + 0.1
+        times["mptcp_cellular"] = 3 * self.rtt_s["cellular"] + both + 0.1
+        return {name: Distribution((time_s,)) for name, time_s in times.items()}
+
+
+class Remembering:
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+        self.refuse = False
+
+    async def set_default(self, network_name: str) -> None:
+        self.asked.append(("default", network_name))
+
+    async def set_mark(self, mark: int, network_name: str | None) -> None:
+        self.asked.append(("mark", mark, network_name))
+
+    async def set_destination(
+        self, prefix: str, port: int | None, network_name: str | None
+    ) -> None:
+        if self.refuse:
+            raise SteeringError("no")
+        self.asked.append(("destination", prefix, port, network_name))
+
+    async def steer_connection(self, token: int, strategy: Strategy) -> None:
+        self.asked.append(("connection", token, strategy))
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.steer, self.flows, self.sizes, self.rates = (
+            Remembering(), Flows(), SizeHistory(), Rates(),
+        )  # fmt: skip
+        self.decisions: list[Decision] = []
+        choices = Choices(MaxS(), self.rates, 3000, margin=0.1, switch_cost_s=0.1)
+        self.director = Director(
+            self.steer, self.flows, self.sizes, choices, self.decisions.append, first_number=5
+        )
+        self.director.networks_changed([WLAN, LTE])
+
+    async def reconsider(
+        self, at_s: float = 10.0, alive: Sequence[str] = ("wlan0", "lte0")
+    ) -> None:
+        context = Context(
+            at_s,
+            {
+                name: {"available": Indicator(float(name in alive), at_s)}
+                for name in ("wlan0", "lte0")
+            },
+        )
+        await self.director.reconsider(context)
+
+    def connection(self) -> LivingFlow:
+        flow = self.flows.opened(FlowOpened(KEY, 9.0, 109.0))
+        self.flows.joined(7, KEY, 9.0)
+        self.director.visited(flow, 9.0)
+        return flow
+
+    def asked(self) -> list[tuple[object, ...]]:
+        asked, self.steer.asked = self.steer.asked, []
+        return asked
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+async def test_new_connections_go_where_a_small_transfer_is_quickest(stage: Stage) -> None:
+    await stage.reconsider()
+    assert stage.asked() == [("default", "wlan0")]
+    await stage.reconsider()
+    assert stage.asked() == []  # nothing changed, nothing is done or recorded
+    assert [each.number for each in stage.decisions] == [5]
+    stage.rates.rtt_s["wifi"] = 0.5
+    await stage.reconsider()
+    assert stage.asked() == [("default", "lte0")]
+    assert stage.director.default is stage.decisions[-1]
+
+
+async def test_a_program_goes_where_its_transfers_are_quickest(stage: Stage) -> None:
+    await stage.reconsider()
+    stage.asked()
+    large = Transfer(SizeEstimate(10**7, 10**7, 10**7, "hint"), server_name="curl")
+    context = Context(11.0, {"wlan0": {}, "lte0": {}})
+    assert await stage.director.program(0xCE000001, large, context) == "lte0"
+    assert stage.asked() == [("mark", 0xCE000001, "lte0")]
+    assert stage.decisions[-1].transfer == large
+    await stage.reconsider()
+    assert stage.asked() == []
+    stage.rates.rate_bps["cellular"] = 1e5
+    await stage.reconsider()
+    assert stage.asked() == [("mark", 0xCE000001, "wlan0")]
+    await stage.director.program_ended(0xCE000001)
+    assert stage.asked() == [("mark", 0xCE000001, None)]
+    await stage.director.program_ended(0xCE000001)
+    await stage.reconsider()
+    assert stage.asked() == []
+
+
+async def test_a_small_advantage_does_not_move_the_default(stage: Stage) -> None:
+    await stage.reconsider()
+    stage.asked()
+    bits = 8 * 3000
+    stage.rates.rtt_s["cellular"] = 0.02 + bits / 1e6 / 2 - bits / 20e6 / 2 - 0.002
+    await stage.reconsider()
+    assert stage.asked() == []
+
+
+async def test_a_dead_network_loses_the_default_at_once(stage: Stage) -> None:
+    await stage.reconsider()
+    stage.asked()
+    await stage.reconsider(alive=("lte0",))
+    assert stage.asked() == [("default", "lte0")]
+
+
+async def test_a_destination_of_large_transfers_gets_its_own_rule_and_loses_it(
+    stage: Stage,
+) -> None:
+    for _ in range(3):
+        stage.sizes.learn(HOST, 80, Direction.DOWN, 4_000_000)
+    stage.connection()
+    await stage.reconsider()
+    assert ("destination", f"{HOST}/32", 80, "lte0") in stage.asked()
+    await stage.reconsider(at_s=10_000.0)  # nobody has gone there for hours
+    assert stage.asked() == [("destination", f"{HOST}/32", 80, None)]
+
+
+async def test_a_rule_that_was_refused_is_tried_again(stage: Stage) -> None:
+    for _ in range(3):
+        stage.sizes.learn(HOST, 80, Direction.DOWN, 4_000_000)
+    stage.connection()
+    stage.steer.refuse = True
+    await stage.reconsider()
+    stage.steer.refuse = False
+    await stage.reconsider()
+    assert ("destination", f"{HOST}/32", 80, "lte0") in stage.asked()
+
+
+async def test_a_living_connection_moves_when_its_size_is_known(stage: Stage) -> None:
+    flow = stage.connection()
+    stage.director.steerable(7, True)
+    stage.flows.learned(SizeLearned(KEY, Direction.DOWN, SizeEstimate(3000, 3000, 3000, "default")))
+    await stage.reconsider()
+    assert flow.strategy == ONLY_WLAN
+    assert stage.asked() == [("default", "wlan0")]
+    exact = SizeEstimate(5_000_000, 5_000_000, 5_000_000, "content-length")
+    stage.flows.learned(SizeLearned(KEY, Direction.DOWN, exact))
+    await stage.reconsider()
+    ((what, token, strategy),) = stage.asked()
+    assert (what, token) == ("connection", 7)
+    assert isinstance(strategy, Strategy)
+    assert "lte0" in strategy.networks
+    assert flow.strategy == strategy
+    assert flow.decision == stage.decisions[-1].number
+    assert stage.decisions[-1].transfer.flow == KEY
+
+
+async def test_a_connection_without_a_spare_path_stays(stage: Stage) -> None:
+    flow = stage.connection()
+    exact = SizeEstimate(5_000_000, 5_000_000, 5_000_000, "content-length")
+    stage.flows.learned(SizeLearned(KEY, Direction.DOWN, exact))
+    await stage.reconsider()
+    assert flow.strategy == ONLY_WLAN
+    assert all(asked[0] != "connection" for asked in stage.asked())
+
+
+async def test_a_stalled_connection_leaves_a_network_that_promised_more(stage: Stage) -> None:
+    stage.rates.rate_bps = {"wifi": 50e6, "cellular": 5e6}
+    stage.rates.rtt_s = {"wifi": 0.02, "cellular": 0.1}
+    flow = stage.connection()
+    stage.director.steerable(7, True)
+    exact = SizeEstimate(1_000_000, 1_000_000, 1_000_000, "content-length")
+    stage.flows.learned(SizeLearned(KEY, Direction.DOWN, exact))
+    look = FlowSample(KEY, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.01, 0)
+    stage.flows.sampled([look], 9.5)
+    await stage.reconsider()
+    assert flow.strategy == ONLY_WLAN
+    stage.flows.sampled([replace(look, idle_down_s=1.0)], 10.5)
+    assert flow.rate_bps == 0.0
+    await stage.reconsider()
+    assert flow.strategy is not None
+    assert "lte0" in flow.strategy.networks
+
+
+async def test_a_hint_gives_its_destination_a_rule_at_once(stage: Stage) -> None:
+    await stage.reconsider()
+    stage.asked()
+    size = SizeEstimate(9_000_000, 9_000_000, 9_000_000, "hint")
+    context = Context(11.0, {})
+    network = await stage.director.hinted(
+        "203.0.113.0/24", 443, size, Direction.DOWN, 60.0, context
+    )
+    assert network == "lte0"
+    assert stage.asked() == [("destination", "203.0.113.0/24", 443, "lte0")]
+    await stage.reconsider(at_s=61.0)
+    assert stage.asked() == [("destination", "203.0.113.0/24", 443, None)]
+
+
+async def test_a_hint_that_is_taken_back_leaves_no_rule(stage: Stage) -> None:
+    await stage.reconsider()
+    size = SizeEstimate(9_000_000, 9_000_000, 9_000_000, "hint")
+    context = Context(11.0, {})
+    await stage.director.hinted("203.0.113.0/24", 443, size, Direction.DOWN, 1e9, context)
+    stage.asked()
+    await stage.director.hint_ended("203.0.113.0/24", 443, context)
+    assert stage.asked() == [("destination", "203.0.113.0/24", 443, None)]
+
+
+async def test_without_any_network_nothing_is_steered(stage: Stage) -> None:
+    stage.director.networks_changed([replace(WLAN, up=False), replace(LTE, up=False)])
+    await stage.reconsider()
+    assert stage.asked() == []
+    assert stage.decisions[-1].choice.kind is StrategyKind.DEFER
+    stage.director.networks_changed([WLAN, replace(LTE, up=False)])
+    await stage.reconsider()
+    assert stage.asked() == [("default", "wlan0")]
+    assert stage.director.default is not None
+    assert stage.director.default.choice == ONLY_WLAN

@@ -1,0 +1,115 @@
+from ipaddress import ip_address, ip_interface
+
+import pytest
+
+from cedos.daemon.flows import Flows
+from cedos.model import Direction, FlowKey, Network, NetworkKind, SizeEstimate
+from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
+from cedos.profiler.profiler import SizeLearned
+
+WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
+LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
+SERVER = ip_address("198.51.100.1")
+FIRST = FlowKey(ip_address("10.0.0.2"), 4000, SERVER, 80)
+SECOND = FlowKey(ip_address("10.1.0.2"), 4001, SERVER, 80)
+TOKEN = 77
+
+
+def sample(key: FlowKey, down: int = 0, up: int = 0, **changes: object) -> FlowSample:
+    given = {"token": None, "idle_down_s": 0.01, "unacknowledged": 0} | changes
+    return FlowSample(
+        key, 0.0, 1, rtt_s=0.02, rtt_min_s=0.02, delivery_rate_bps=1e6,
+        bytes_down=down, bytes_up=up, retransmits=0, **given,
+    )  # fmt: skip
+
+
+def size(key: FlowKey, count: int, source: str = "content-length") -> SizeLearned:
+    return SizeLearned(key, Direction.DOWN, SizeEstimate(count, count, count, source))
+
+
+@pytest.fixture
+def flows() -> Flows:
+    flows = Flows()
+    flows.networks_changed([WLAN, LTE])
+    return flows
+
+
+def test_a_plain_flow_becomes_a_record_when_it_ends(flows: Flows) -> None:
+    flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flows.learned(size(FIRST, 5000))
+    record = flows.closed(FlowClosed(FIRST, 102.0, 5200, 80, rtt_s=0.03))
+    assert record is not None
+    assert (record.token, record.started_unix_s, record.ended_unix_s) == (None, 100.0, 102.0)
+    (path,) = record.subflows
+    assert (path.network, path.bytes_down, path.bytes_up, path.rtt_s) == ("wlan0", 5200, 80, 0.03)
+    assert record.size is not None
+    assert record.size.median_bytes == 5000
+    assert len(flows) == 0
+
+
+def test_subflows_are_one_flow_that_ends_with_the_last(flows: Flows) -> None:
+    flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flows.opened(FlowOpened(SECOND, 1.1, 100.1))  # its token is told a moment later
+    flow = flows.joined(TOKEN, FIRST, 1.1)
+    assert flows.joined(TOKEN, SECOND, 1.2) is flow
+    assert len(flows) == 1
+    assert [path.network for path in flow.paths.values()] == ["wlan0", "lte0"]
+    flows.sampled([sample(FIRST, 1000, token=TOKEN), sample(SECOND, 500, token=TOKEN)], 2.0)
+    assert flow.carried(Direction.DOWN) == 1500
+    assert flows.closed(FlowClosed(SECOND, 103.0, 600, 0)) is None
+    record = flows.closed(FlowClosed(FIRST, 104.0, 2000, 50))
+    assert record is not None
+    assert record.token == TOKEN
+    assert sum(path.bytes_down for path in record.subflows) == 2600
+    assert record.ended_unix_s == 104.0
+
+
+def test_the_rest_of_a_transfer_counts_from_its_own_beginning(flows: Flows) -> None:
+    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flows.learned(size(FIRST, 3000, "default"))
+    flows.sampled([sample(FIRST, 400)], 2.0)
+    # The answer's head says how long it is: the same transfer, a better estimate.
+    flows.learned(size(FIRST, 10_000))
+    assert flow.remaining_bytes == 9_600
+    flows.sampled([sample(FIRST, 10_000)], 3.0)
+    assert flow.remaining_bytes == 0
+    # A further request on the same connection is another transfer.
+    flows.learned(size(FIRST, 7_000))
+    assert flow.remaining_bytes == 7_000
+
+
+def test_a_download_that_receives_tells_its_rate_and_one_that_waits_is_stalled(
+    flows: Flows,
+) -> None:
+    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flows.learned(size(FIRST, 1_000_000))
+    flows.sampled([sample(FIRST, 100_000)], 2.0)
+    assert flow.rate_bps is None  # one look is no rate
+    flows.sampled([sample(FIRST, 225_000)], 3.0)
+    assert flow.rate_bps == pytest.approx(1e6)
+    flows.sampled([sample(FIRST, 225_000, idle_down_s=0.9)], 4.0)
+    assert flow.rate_bps == 0.0
+
+
+def test_nothing_is_said_of_a_flow_whose_program_may_be_pausing(flows: Flows) -> None:
+    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flows.learned(size(FIRST, 1_000_000, "history"))
+    flows.sampled([sample(FIRST, 100_000)], 2.0)
+    flows.sampled([sample(FIRST, 100_000, idle_down_s=0.9)], 3.0)
+    assert flow.rate_bps is None
+
+
+def test_what_is_not_known_is_ignored(flows: Flows) -> None:
+    assert flows.learned(size(FIRST, 10)) is None
+    assert flows.closed(FlowClosed(FIRST, 1.0, 0, 0)) is None
+    assert flows.find(FIRST) is None
+
+
+def test_networks_are_idle_since_bytes_last_moved_over_them(flows: Flows) -> None:
+    assert flows.idle_s(1.0) == {}
+    flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flows.sampled([sample(FIRST, 1000)], 2.0)
+    flows.sampled([sample(FIRST, 1000)], 3.0)  # nothing new
+    assert flows.idle_s(5.0) == {"wlan0": 3.0}
+    flows.closed(FlowClosed(FIRST, 106.0, 1200, 0, at_s=6.0))
+    assert flows.idle_s(6.5) == {"wlan0": 0.5}

@@ -1,0 +1,287 @@
+"""What the doctor finds on hosts of all kinds; a folder stands for their /proc and /sys."""
+
+import asyncio
+import json
+import os
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.api.lock import only_daemon
+from cedos.config import Config, Directories, PredictorsConfig
+from cedos.doctor import can_run, mptcp, observation, services, surroundings
+from cedos.doctor.finding import Files, Finding, State, limited, missing, ok
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+def put(files: Files, name: str, content: str) -> None:
+    path = files.path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content + "\n")
+
+
+def sysctl(files: Files, name: str, value: str) -> None:
+    put(files, "/proc/sys/" + name.replace(".", "/"), value)
+
+
+def test_the_daemon_runs_with_limits_but_not_without_networks() -> None:
+    assert can_run([ok("a", "x"), limited("b", "x", "y"), missing("c", "x", "y")])
+    assert not can_run([ok("a", "x"), missing("c", "x", "y", fatal=True)])
+
+
+@pytest.mark.parametrize(
+    ("release", "state", "lost"),
+    [
+        ("6.18.44-fc", State.OK, ""),
+        ("5.19.0", State.OK, ""),
+        ("5.15.0-91-generic", State.LIMITED, "per-connection"),
+        ("5.4.0", State.LIMITED, "cannot be moved"),
+        ("strange", State.LIMITED, "cannot be moved"),
+    ],
+)
+def test_kernel(release: str, state: State, lost: str) -> None:
+    finding = mptcp.kernel(release)
+    assert finding.state is state
+    assert lost in finding.lost
+
+
+def test_mptcp_not_compiled(files: Files) -> None:
+    assert mptcp.available(files).state is State.MISSING
+    assert mptcp.path_manager(files, False).state is State.MISSING
+    assert mptcp.black_hole(files) is None
+    assert asyncio.run(mptcp.endpoints(files, False)) is None
+
+
+def test_mptcp_disabled(files: Files) -> None:
+    sysctl(files, "net.mptcp.enabled", "0")
+    finding = mptcp.available(files)
+    assert finding.state is State.MISSING
+    assert finding.remedy == "sysctl net.mptcp.enabled=1"
+    assert mptcp.black_hole(files) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "daemon", "state"),
+    [
+        ("pm_type", "0", False, State.OK),
+        ("path_manager", "kernel", False, State.OK),
+        ("pm_type", "1", True, State.OK),
+        ("pm_type", "1", False, State.LIMITED),
+        ("path_manager", "userspace", False, State.LIMITED),
+    ],
+)
+def test_path_manager(files: Files, name: str, value: str, daemon: bool, state: State) -> None:
+    sysctl(files, f"net.mptcp.{name}", value)
+    assert mptcp.path_manager(files, daemon).state is state
+
+
+@pytest.mark.parametrize(
+    ("lives", "state"), [(True, State.OK), (False, State.LIMITED), (None, State.LIMITED)]
+)
+def test_black_hole(
+    files: Files, monkeypatch: pytest.MonkeyPatch, lives: bool | None, state: State
+) -> None:
+    sysctl(files, "net.mptcp.enabled", "1")
+    sysctl(files, "net.mptcp.blackhole_timeout", "3600")
+    monkeypatch.setattr(mptcp, "_mptcp_over_loopback", lambda: lives)
+    finding = mptcp.black_hole(files)
+    assert finding is not None
+    assert finding.state is state
+    assert ("blackhole_timeout=3600" in finding.remedy) == (lives is False)
+
+
+def test_endpoints_of_others(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    sysctl(files, "net.mptcp.enabled", "1")
+    # MPTCP_PM_ATTR_ADDR { FAMILY inet, ID 1, ADDR4 192.0.2.7 }
+    endpoint = bytes.fromhex("1c000180 06000100 02000000 05000200 01000000 08000300 c0000207")
+
+    async def dump(name: str, command: int) -> list[bytes]:
+        assert (name, command) == ("mptcp_pm", 3)
+        return [endpoint, b"\x01"]
+
+    monkeypatch.setattr(mptcp.generic, "dump", dump)
+    finding = asyncio.run(mptcp.endpoints(files, False))
+    assert finding is not None
+    assert finding.state is State.LIMITED
+    assert finding.found == "2 there already: 192.0.2.7"
+    kept = asyncio.run(mptcp.endpoints(files, True))
+    assert kept is not None
+    assert kept.state is State.OK
+
+
+@pytest.mark.parametrize("error", [PermissionError(1, "no"), LookupError("no mptcp_pm")])
+def test_endpoints_that_cannot_be_seen(
+    files: Files, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    sysctl(files, "net.mptcp.enabled", "1")
+
+    async def dump(name: str, command: int) -> list[bytes]:
+        raise error
+
+    monkeypatch.setattr(mptcp.generic, "dump", dump)
+    finding = asyncio.run(mptcp.endpoints(files, False))
+    assert finding is not None
+    assert finding.state is State.LIMITED
+
+
+def test_connection_tracking(files: Files) -> None:
+    assert "not loaded" in observation.connection_tracking(files).found
+    for value, state in (("0", State.LIMITED), ("1", State.OK), ("2", State.OK)):
+        sysctl(files, "net.netfilter.nf_conntrack_events", value)
+        assert observation.connection_tracking(files).state is state
+
+
+def test_ping(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observation.privileges, "held", lambda: frozenset({"CAP_NET_RAW"}))
+    assert observation.ping(files).state is State.OK
+    monkeypatch.setattr(observation.privileges, "held", frozenset)
+    assert observation.ping(files, frozenset({0})).state is State.LIMITED
+    sysctl(files, "net.ipv4.ping_group_range", "100\t200")
+    assert observation.ping(files, frozenset({1, 150})).state is State.OK
+    assert observation.ping(files, frozenset({99, 201})).state is State.LIMITED
+
+
+def test_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observation.privileges, "held", lambda: frozenset({"CAP_NET_RAW"}))
+    finding = observation.capabilities()
+    assert finding.state is State.LIMITED
+    assert finding.found == "this process lacks CAP_NET_ADMIN"
+
+
+def test_bpf(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert observation.bpf(files).found == "no cgroup v2 is mounted"
+    put(files, "/proc/self/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0")
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(observation.cedos.bpf, "load", refuse)
+    assert observation.bpf(files).state is State.LIMITED
+
+
+def test_flows_of_this_very_host() -> None:
+    assert asyncio.run(observation.flows()).state is State.OK
+
+
+def program(folder: Path, script: str) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "iptables").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "iptables").chmod(0o755)
+    return str(folder)
+
+
+def test_iptables(tmp_path: Path) -> None:
+    absent = services.iptables(str(tmp_path))
+    assert (absent.state, absent.found) == (State.MISSING, "not installed")
+    assert absent.remedy == "apt install iptables"
+    good = program(tmp_path / "a", "echo 'iptables v1.8.9 (legacy)'")
+    assert services.iptables(good) == ok("iptables", "iptables v1.8.9 (legacy)")
+    assert "does not run" in services.iptables(program(tmp_path / "b", "exit 1")).found
+
+
+class FakeBus:
+    def __init__(self, address: str | None) -> None:
+        self.address = address
+
+    async def call(self, *_: object) -> list[Any]:
+        return [["org.freedesktop.DBus", "org.freedesktop.resolve1"]]
+
+    async def close(self) -> None:
+        pass
+
+
+def test_services_on_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "SystemBus", FakeBus)
+    states = {one.topic: (one.state, one.found) for one in asyncio.run(services.on_the_bus())}
+    assert states == {
+        "systemd-resolved": (State.OK, "running"),
+        "ModemManager": (State.LIMITED, "not running"),
+        "UPower": (State.LIMITED, "not running"),
+        "NetworkManager": (State.OK, "not used"),
+    }
+
+
+def test_no_bus(tmp_path: Path) -> None:
+    [finding] = asyncio.run(services.on_the_bus(f"unix:path={tmp_path}/none"))
+    assert finding.state is State.LIMITED
+    assert "no system bus" in finding.found
+
+
+def test_a_model_that_cannot_be_used(tmp_path: Path) -> None:
+    for content in (None, "{}"):
+        path = tmp_path / "m.json"
+        if content is not None:
+            path.write_text(content)
+        finding = surroundings.model(Config(predictors=PredictorsConfig(model=str(path))))
+        assert finding.state is State.LIMITED
+        assert str(path) in finding.found
+
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = Directories(tmp_path / "not" / "yet", tmp_path)
+    assert surroundings.state(where).state is State.OK
+    assert not where.state.exists()
+    monkeypatch.setattr(surroundings.shutil, "disk_usage", lambda _: Usage(1, 1, 3_000_000))
+    finding = surroundings.state(where)
+    assert (finding.state, finding.lost) == (State.LIMITED, "history, once the disk is full")
+    assert "3 MB free" in finding.found
+    (tmp_path / "file").touch(mode=0o777)
+    blocked = surroundings.state(Directories(tmp_path / "file", tmp_path))
+    assert blocked.fatal
+
+
+def test_state_directory_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surroundings.os, "access", lambda *_: False)
+    finding = surroundings.state(Directories(tmp_path, tmp_path))
+    assert (finding.state, finding.fatal) == (State.LIMITED, False)
+
+
+def test_daemon(tmp_path: Path) -> None:
+    where = Directories(tmp_path / "state", tmp_path / "run")
+    assert surroundings.daemon(where) == ok("daemon", "not running")
+    where.state.mkdir()
+    (where.state / "journal.jsonl").touch()
+    assert surroundings.daemon(where).state is State.OK
+    (where.state / "journal.jsonl").write_text("{}\n")
+    left = surroundings.daemon(where)
+    assert (left.state, left.remedy) == (State.LIMITED, "cedos restore")
+    with only_daemon(where.pid_file, steers=False):
+        assert surroundings.daemon(where) == ok("daemon", f"running (process {os.getpid()})")
+
+
+def test_report(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [
+        ok("kernel", "6.1"),
+        limited("MPTCP black hole", "met", "moves", "wait"),
+        missing("networks", "none", "everything", fatal=True),
+    ]
+
+    async def examine(*_: object) -> list[Finding]:
+        return found
+
+    monkeypatch.setattr("cedos.commands.doctor.doctor.examine", examine)
+    result = cedos("doctor")
+    assert result.exit_code == 4
+    assert result.stdout.splitlines() == [
+        "ok       kernel            6.1",
+        "limited  MPTCP black hole  met",
+        "                           lost: moves",
+        "                           how:  wait",
+        "missing  networks          none",
+        "                           lost: everything",
+    ]
+    assert result.stderr == "cedos: the daemon cannot run here: networks\n"
+    facts = json.loads(cedos("doctor", "--json").stdout)
+    assert facts["can_run"] is False
+    assert [one["state"] for one in facts["findings"]] == ["ok", "limited", "missing"]
+    found.pop()
+    assert cedos("doctor").exit_code == 0

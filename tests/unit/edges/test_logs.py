@@ -1,0 +1,96 @@
+"""Logs in each form, from our own loggers and from libraries'."""
+
+import io
+import json
+import logging
+import os
+from collections.abc import Iterator
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+import structlog
+
+from cedos import logs
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = before
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_json() -> None:
+    stream = io.StringIO()
+    logs.configure("info", "json", stream)
+    log = structlog.get_logger()
+    log.info("default changed", network="wlan0", gateway=IPv4Address("10.0.0.1"), cost=float("inf"))
+    log.debug("unseen")
+    logging.getLogger("aiohttp.server").error("bad %s", "request", extra={"peer": 7})
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        log.exception("failed")
+    first, second, third = (json.loads(line) for line in stream.getvalue().splitlines())
+    time = first.pop("time")
+    assert time.endswith("Z")
+    assert first == {
+        "event": "default changed",
+        "level": "info",
+        "network": "wlan0",
+        "gateway": "10.0.0.1",
+        "cost": None,
+    }
+    assert (second["event"], second["level"], second["peer"]) == ("bad request", "error", 7)
+    assert "ValueError: broken" in third["exception"]
+
+
+def test_console() -> None:
+    stream = io.StringIO()
+    logs.configure("warning", "console", stream)
+    structlog.get_logger().info("unseen")
+    structlog.get_logger().warning("history degraded", reason="disk full")
+    assert "history degraded" in stream.getvalue()
+    assert "reason='disk full'" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+    assert "unseen" not in stream.getvalue()
+
+
+def test_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "journal").open("w+") as stream:
+        status = os.fstat(stream.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{status.st_dev}:{status.st_ino}")
+        logs.configure("debug", "console", stream)
+        log = structlog.get_logger()
+        log.debug("a")
+        log.info("b")
+        log.warning("c\nd")
+        log.error("e")
+        log.critical("f")
+        stream.seek(0)
+        lines = stream.read().splitlines()
+    assert [line[:3] for line in lines] == ["<7>", "<6>", "<4>", "<4>", "<3>", "<2>"]
+    assert "b" in lines[1]
+    assert ":" not in lines[1]  # the journal has the time
+
+
+def test_what_does_not_end_in_the_journal(tmp_path: Path) -> None:
+    assert not logs.ends_in_journal(io.StringIO(), {"JOURNAL_STREAM": "1:2"})
+    with (tmp_path / "x").open("w") as stream:
+        assert not logs.ends_in_journal(stream, {"JOURNAL_STREAM": "1:2"})
+        assert not logs.ends_in_journal(stream, {})
+
+
+def test_libraries_keep_quiet() -> None:
+    stream = io.StringIO()
+    logs.configure("info", "json", stream)
+    logging.getLogger("aiohttp.access").info("GET /v1/status")
+    logging.getLogger("asyncio").debug("slow callback")
+    assert stream.getvalue() == ""
+    logs.configure("debug", "json", stream)
+    logging.getLogger("aiohttp.access").info("GET /v1/status")
+    assert "GET" in stream.getvalue()

@@ -1,0 +1,74 @@
+"""What systemd hears, on a real datagram socket."""
+
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cedos.notify import Notifier
+
+
+@pytest.fixture(params=["file", "abstract"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.settimeout(5)
+        if request.param == "file":
+            address = str(tmp_path / "notify")
+            listening.bind(address)
+        else:
+            address = "@cedos-test-" + uuid.uuid4().hex
+            listening.bind("\0" + address[1:])
+        yield listening, address
+
+
+def test_messages(manager: tuple[socket.socket, str]) -> None:
+    listening, address = manager
+    notifier = Notifier({"NOTIFY_SOCKET": address})
+    assert notifier.enabled
+    said = [
+        (notifier.ready("2 networks"), b"READY=1\nSTATUS=2 networks"),
+        (notifier.ready(), b"READY=1"),
+        (notifier.status("default: wlan0\nWATCHDOG=1"), b"STATUS=default: wlan0 WATCHDOG=1"),
+        (notifier.alive(), b"WATCHDOG=1"),
+        (notifier.stopping("undoing"), b"STOPPING=1\nSTATUS=undoing"),
+    ]
+    for sent, expected in said:
+        assert sent
+        assert listening.recv(4096) == expected
+
+
+def test_no_manager() -> None:
+    notifier = Notifier({})
+    assert not notifier.enabled
+    assert not notifier.ready()
+    assert notifier.watchdog_interval_s is None
+
+
+def test_a_manager_that_is_gone_or_deaf_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "notify"
+    assert not Notifier({"NOTIFY_SOCKET": str(path)}).alive()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
+        deaf.bind(str(path))
+        notifier = Notifier({"NOTIFY_SOCKET": str(path)})
+        answers = [notifier.alive() for _ in range(100_000 // 10)]
+    assert answers[0]
+    assert not answers[-1]  # its queue is full; we did not wait
+
+
+@pytest.mark.parametrize(
+    ("environment", "interval"),
+    [
+        ({"WATCHDOG_USEC": "30000000"}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 15.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_watchdog_interval(environment: dict[str, str], interval: float | None) -> None:
+    notifier = Notifier({"NOTIFY_SOCKET": "/x", **environment})
+    assert notifier.watchdog_interval_s == interval

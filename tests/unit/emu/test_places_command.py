@@ -1,0 +1,141 @@
+"""`cedos-emu places`: tables, checks that name every problem, pictures, and no matplotlib but there."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cedos.errors import PlaceError
+from emu import places as rooms
+from emu.commands.places import command
+from emu.place_check import check
+from emu.places import default_directory, load
+from emu.synth import generate
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    generate("walk-away", 7, 20, tmp_path)
+    generate("static", 7, 15, tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments)
+
+
+def test_list_shows_every_place(folder: Path) -> None:
+    result = run("list", "--places", str(folder))
+    assert result.exit_code == 0
+    header, *rows = result.stdout.splitlines()
+    assert header.split()[:3] == ["place", "scenario", "s"]
+    assert rows[0].split()[:3] == ["walk-away-s7", "walk-away", "20"]
+    assert rows[0].endswith("SYNTHETIC")
+    assert len({row.index("SYNTHETIC") for row in rows[:2]}) == 1
+    assert "2 places in" in result.stdout
+
+
+def test_list_as_json(folder: Path) -> None:
+    result = run("list", "--places", str(folder), "--json")
+    walk, static = json.loads(result.stdout)
+    assert walk["place"] == "walk-away-s7"
+    assert walk["synthetic"] is True
+    assert static["common_s"] == 15
+    assert static["wifi"]["rtt_source"] == "given"
+    assert static["cellular"]["both_directions"] is True
+    assert static["cellular"]["mean_bps"] > 1e4
+    assert 0 <= walk["wifi"]["outage_share"] <= 1
+
+
+def test_check_of_a_sound_collection(folder: Path) -> None:
+    result = run("check", str(folder))
+    assert result.exit_code == 0
+    assert "is fine: 2 places in 2 groups" in result.stdout
+    assert "2 synthetic" in result.stdout
+    assert "4 given" in result.stdout
+    assert "100%" in result.stderr
+
+
+def test_check_names_every_problem_with_file_and_line(folder: Path) -> None:
+    (folder / "wifi" / "walk-away-s7-wifi.trace.gz").write_bytes(b"not packed")
+    (folder / "cellular" / "walk-away-s7-cellular.up.gz").unlink()
+    (folder / "cellular" / "walk-away-s7-cellular.up").write_text("1\n9\n4\n")
+    (folder / "cellular" / "static-s7-cellular.csv").write_text("t_s,cqi\n0,9\n1,high\n")
+    with (folder / "places.csv").open("a") as file:
+        file.write("ghost,x,maybe,yes,,nowhere,nothing,,,,\n")
+    result = run("check", str(folder))
+    assert isinstance(result.exception, PlaceError)
+    assert "4 problems" in str(result.exception)
+    for problem in (
+        "places.csv:4: simultaneous is 'maybe'",
+        "walk-away-s7-wifi.trace.gz: ",
+        "walk-away-s7-cellular.up:3: 4 after 9",
+        "static-s7-cellular.csv:3: cqi is 'high'",
+    ):
+        assert problem in result.stdout
+
+
+def test_check_finds_files_that_disagree(folder: Path) -> None:
+    table = folder / "places.csv"
+    table.write_text(table.read_text().replace(",20,", ",33,"))
+    (folder / "cellular" / "static-s7-cellular.up.gz").unlink()
+    (folder / "cellular" / "static-s7-cellular.up").write_text("1\n9000\n")
+    (folder / "wifi" / "static-s7-wifi.csv").write_text("t_s,cqi\n0,9\n1,8\n")
+    figures, problems = check(folder)
+    assert len(problems) == 3
+    assert "common_s of 'walk-away-s7' is 33, but its traces share 20 s" in problems[0]
+    assert "static-s7-wifi.csv: has 2 s" in "".join(problems)
+    assert "static-s7-cellular.up: lasts 9 s" in "".join(problems)
+    assert set(figures) == {"walk-away-s7", "static-s7"}
+
+
+def test_check_of_nothing(tmp_path: Path) -> None:
+    result = run("check", str(tmp_path))
+    assert isinstance(result.exception, PlaceError)
+    assert "no such file" in result.stdout
+
+
+def test_synth_writes_a_collection(tmp_path: Path) -> None:
+    result = run(
+        *("synth", "--kind", "station", "--seed", "4", "--count", "2"),
+        *("--seconds", "12", "--out", str(tmp_path / "new")),
+    )
+    assert result.exit_code == 0
+    assert list(load(tmp_path / "new")) == ["station-s4", "station-s5"]
+    assert check(tmp_path / "new")[1] == []
+    refused = run("synth", "--kind", "cruise", "--out", str(tmp_path))
+    assert refused.exit_code == 2
+    assert "walk-away" in refused.stderr
+
+
+def test_show_draws_a_picture(folder: Path) -> None:
+    for ending, magic in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
+        out = folder / f"picture{ending}"
+        result = run("show", "walk-away-s7", "--places", str(folder), "--out", str(out))
+        assert result.exit_code == 0, result.exception
+        assert out.read_bytes().startswith(magic)
+    wrong = run("show", "walk-away-s7", "--places", str(folder), "--out", str(folder / "x.nope"))
+    assert isinstance(wrong.exception, PlaceError)
+    unknown = run("show", "walkaway-s7", "--places", str(folder), "--out", str(folder / "x.png"))
+    assert "did you mean 'walk-away-s7'" in str(unknown.exception)
+
+
+def test_the_command_imports_no_matplotlib() -> None:
+    code = "import sys, emu.commands.places; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_default_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_directory(tmp_path) == tmp_path
+    module = tmp_path / "repo" / "emu" / "places.py"
+    monkeypatch.setattr(rooms, "__file__", str(module))
+    with pytest.raises(PlaceError, match="--places DIR"):
+        default_directory()
+    for beside, name in ((tmp_path / "repo" / "traces", "ours"), (tmp_path / "shared", "real")):
+        folder = beside if name == "ours" else beside / "traces-real"
+        folder.mkdir(parents=True)
+        (folder / "places.csv").write_text("place,wifi,cellular\n")
+        assert default_directory() == folder

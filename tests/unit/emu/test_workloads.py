@@ -1,0 +1,72 @@
+from collections import Counter
+
+import pytest
+
+from cedos.errors import EmulationError
+from cedos.model import Direction
+from emu.workloads import curl
+from emu.workloads.mixed import PlannedTransfer, TransferClass, schedule
+
+SMALL = TransferClass("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 120.0, 0.5)
+LARGE = TransferClass("large", "198.51.100.4", Direction.UP, 1_000_000, 4_000_000, 12.0, 0.0)
+
+
+def test_a_schedule_is_drawn_from_its_seed_alone() -> None:
+    first = schedule([SMALL, LARGE], duration_s=60, seed=1)
+    assert first == schedule([SMALL, LARGE], duration_s=60, seed=1)
+    assert first != schedule([SMALL, LARGE], duration_s=60, seed=2)
+    assert [each.number for each in first] == list(range(len(first)))
+    assert sorted(first, key=lambda each: each.at_s) == first
+    assert all(0 < each.at_s < 60 for each in first)
+
+
+def test_another_class_does_not_move_the_others() -> None:
+    alone = [(t.at_s, t.size_bytes, t.mptcp) for t in schedule([SMALL], duration_s=60, seed=1)]
+    beside = schedule([SMALL, LARGE], duration_s=60, seed=1)
+    assert [(t.at_s, t.size_bytes, t.mptcp) for t in beside if t.name == "small"] == alone
+
+
+def test_rates_sizes_and_shares_are_what_was_asked_for() -> None:
+    plan = schedule([SMALL, LARGE], duration_s=3000, seed=1)
+    counts = Counter(each.name for each in plan)
+    assert counts["small"] == pytest.approx(6000, rel=0.05)
+    assert counts["large"] == pytest.approx(600, rel=0.15)
+    small = [each for each in plan if each.name == "small"]
+    assert all(1000 <= each.size_bytes <= 30_000 for each in small)
+    assert sum(each.mptcp for each in small) / len(small) == pytest.approx(0.5, abs=0.05)
+    below = sum(each.size_bytes < 5477 for each in small) / len(
+        small
+    )  # the middle of the logarithms
+    assert below == pytest.approx(0.5, abs=0.05)
+
+
+PLANNED = PlannedTransfer(3, "x", 1.0, "198.51.100.2", Direction.DOWN, 5000, False)
+SAID = (
+    '{{"time_s": 0.25, "connect_s": 0.1, "local_ip": "192.168.43.2", "local_port": 4000, '
+    '"code": "{code:03}", "down": {down}, "up": 0}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "down", "censored"),
+    [
+        (0, 200, 5000, False),
+        (28, 200, 1200, True),
+        (28, 0, 0, True),
+        (0, 404, 5000, True),
+        (0, 200, 4999, True),
+    ],
+)
+def test_only_a_whole_answer_completes_a_transfer(
+    status: int, code: int, down: int, censored: bool
+) -> None:
+    said = SAID.format(code=code, down=down)
+    completed = curl._completed(PLANNED, 7.0, status, said, "", 30.0)
+    assert completed.censored is censored
+    assert completed.time_s == (30.0 if censored else 0.25)
+    assert (completed.problem is not None) is censored
+
+
+def test_a_client_that_does_not_start_is_no_slow_network() -> None:
+    with pytest.raises(EmulationError, match="nsenter: cannot"):
+        curl._completed(PLANNED, 7.0, 1, "", "nsenter: cannot open", 30.0)

@@ -1,0 +1,112 @@
+"""The system bus, against a private bus daemon where one is installed."""
+
+import asyncio
+import shutil
+import subprocess
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from dbus_fast import Message, MessageType, Variant
+from dbus_fast.aio import MessageBus
+
+from cedos.monitor.bus import BusError, SystemBus
+from cedos.monitor.resolvers import HostResolvers
+
+pytestmark = pytest.mark.anyio
+
+CONFIGURATION = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><type>session</type><listen>unix:path={path}</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow send_destination="*"/><allow receive_sender="*"/><allow own="*"/>
+</policy></busconfig>
+"""
+RESOLVED = "org.freedesktop.resolve1"
+_BUS = "org.freedesktop.DBus"
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    if shutil.which("dbus-daemon") is None:
+        pytest.skip("no dbus-daemon installed")
+    (tmp_path / "bus.conf").write_text(CONFIGURATION.format(path=tmp_path / "bus"))
+    command = ["dbus-daemon", f"--config-file={tmp_path}/bus.conf", "--nofork", "--print-address"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline()
+        yield f"unix:path={tmp_path}/bus"
+        daemon.terminate()
+
+
+class Resolved:
+    """As much of systemd-resolved as we ask for."""
+
+    def __init__(self, bus: MessageBus) -> None:
+        self.dns: list[list[object]] = [[2, 2, bytes((10, 0, 1, 1))]]
+        self.silent = False
+        self._bus = bus
+
+    def answer(self, message: Message) -> Message | bool | None:
+        if message.message_type is not MessageType.METHOD_CALL or message.member != "Get":
+            return None
+        if self.silent:
+            return True
+        return Message.new_method_return(message, "v", [Variant("a(iiay)", self.dns)])
+
+    def tell(self) -> None:
+        self._bus.send(
+            Message.new_signal(
+                "/org/freedesktop/resolve1",
+                "org.freedesktop.DBus.Properties",
+                "PropertiesChanged",
+                "sa{sv}as",
+                [f"{RESOLVED}.Manager", {}, ["DNS"]],
+            )
+        )
+
+
+async def test_resolved_over_a_real_bus(address: str, tmp_path: Path) -> None:
+    service = await MessageBus(address).connect()
+    resolved = Resolved(service)
+    service.add_message_handler(resolved.answer)
+    await service.request_name(RESOLVED)
+    bus = SystemBus(address, timeout_s=0.5)
+    resolvers = HostResolvers(bus, tmp_path / "absent")
+    changed = asyncio.Event()
+    try:
+        await resolvers.start(changed.set)
+        assert (await resolvers.read()).by_index == {2: (ip_address("10.0.1.1"),)}
+        assert not changed.is_set()
+        resolved.dns = [[3, 2, bytes((10, 0, 2, 1))]]
+        resolved.tell()
+        await asyncio.wait_for(changed.wait(), 5)
+        assert (await resolvers.read()).by_index == {3: (ip_address("10.0.2.1"),)}
+        resolved.silent = True
+        assert (await resolvers.read()).by_index == {}
+        with pytest.raises(BusError, match=r"ServiceUnknown|NameHasNoOwner"):
+            await bus.call("org.absent", "/", "org.absent", "Do")
+    finally:
+        await resolvers.close()
+        await bus.close()
+        service.disconnect()
+        await service.wait_for_disconnect()
+
+
+async def test_an_absent_bus_is_left_in_peace_and_found_when_it_comes(
+    address: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "later"
+    bus = SystemBus(f"unix:path={path}", retry_s=0.2)
+    for _ in range(2):
+        with pytest.raises(BusError, match="no system bus"):
+            await bus.properties(_BUS, "/org/freedesktop/DBus", _BUS)
+    path.symlink_to(tmp_path / "bus")
+    with pytest.raises(BusError, match="no system bus"):
+        await bus.properties(_BUS, "/org/freedesktop/DBus", _BUS)
+    await asyncio.sleep(0.25)
+    try:
+        found = await bus.properties(_BUS, "/org/freedesktop/DBus", _BUS)
+        assert "Features" in found
+    finally:
+        await bus.close()

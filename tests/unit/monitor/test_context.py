@@ -1,0 +1,101 @@
+import math
+
+import pytest
+
+from cedos.model import Indicator
+from cedos.monitor.context import ContextKeeper
+
+
+def value(keeper: ContextKeeper, name: str, now_s: float, network: str = "wlan0") -> float:
+    return keeper.snapshot(now_s).networks[network][name].value
+
+
+def test_rtt_is_the_median_of_the_last_moments_and_its_minimum_of_a_longer_window() -> None:
+    keeper = ContextKeeper(rtt_window_s=2.0, rtt_min_window_s=10.0)
+    for at_s, rtt_s in ((1.0, 0.010), (8.0, 0.050), (9.0, 0.030), (9.5, 0.040)):
+        keeper.observe_ping("wlan0", rtt_s, at_s)
+    assert value(keeper, "rtt_s", 10.0) == 0.040
+    assert value(keeper, "rtt_min_s", 10.0) == 0.010
+    assert value(keeper, "rtt_min_s", 11.5) == 0.030
+    found = keeper.snapshot(10.0).networks["wlan0"]["rtt_s"]
+    assert (found.measured_at_s, found.active) == (9.5, True)
+
+
+def test_an_old_rtt_is_kept_with_its_age() -> None:
+    keeper = ContextKeeper()
+    keeper.observe_rtt("wlan0", 0.020, 1.0)
+    found = keeper.snapshot(500.0).networks["wlan0"]
+    assert found["rtt_s"] == Indicator(0.020, 1.0)
+    assert found["rtt_min_s"] == Indicator(0.020, 1.0)
+
+
+@pytest.mark.parametrize("nonsense", [0.0, -1.0, math.nan, math.inf])
+def test_an_impossible_rtt_is_ignored(nonsense: float) -> None:
+    keeper = ContextKeeper()
+    keeper.observe_rtt("wlan0", nonsense, 1.0)
+    assert keeper.snapshot(2.0).networks.get("wlan0", {}) == {}
+
+
+def test_ping_loss_is_the_share_of_the_last_pings() -> None:
+    keeper = ContextKeeper(pings=5)
+    for number, rtt_s in enumerate([None, 0.01, None, 0.01, 0.01, 0.01]):
+        keeper.observe_ping("wlan0", rtt_s, float(number))
+    assert value(keeper, "ping_loss", 6.0) == pytest.approx(1 / 5)
+
+
+def test_available_needs_up_and_an_answer() -> None:
+    keeper = ContextKeeper(pings=3)
+    keeper.observe_up("wlan0", True, 0.0)
+    assert value(keeper, "available", 0.0) == 1.0
+    keeper.observe_ping("wlan0", None, 1.0)
+    keeper.observe_ping("wlan0", None, 2.0)
+    assert value(keeper, "available", 2.0) == 1.0
+    keeper.observe_ping("wlan0", None, 3.0)
+    assert keeper.snapshot(3.0).networks["wlan0"]["available"] == Indicator(0.0, 3.0)
+    keeper.observe_ping("wlan0", 0.01, 4.0)
+    assert value(keeper, "available", 4.0) == 1.0
+    keeper.observe_up("wlan0", False, 5.0)
+    assert value(keeper, "available", 5.0) == 0.0
+    # What was lost on the old attachment is not held against the new one.
+    keeper.observe_up("wlan0", True, 6.0)
+    assert "ping_loss" not in keeper.snapshot(6.0).networks["wlan0"]
+    assert value(keeper, "available", 6.0) == 1.0
+
+
+def test_past_rates_come_from_counters() -> None:
+    keeper = ContextKeeper()
+    for second in range(4):
+        keeper.observe_bytes("lte0", second * 1_000_000, float(second))
+    assert value(keeper, "past5_bps", 4.0, "lte0") == pytest.approx(8e6)
+
+
+def test_a_provider_is_preferred_until_it_falls_silent() -> None:
+    keeper = ContextKeeper(grace_s=2.5)
+    keeper.update("wlan0", {"past1_bps": Indicator(50e6, 10.0)})
+    keeper.observe_bytes("wlan0", 0, 10.0)
+    keeper.observe_bytes("wlan0", 1_000_000, 11.0)
+    assert value(keeper, "past1_bps", 11.0) == 50e6
+    keeper.observe_bytes("wlan0", 2_000_000, 13.0)
+    assert value(keeper, "past1_bps", 13.0) == pytest.approx(4e6)
+
+
+def test_of_two_given_values_the_newer_counts_and_nonsense_does_not() -> None:
+    keeper = ContextKeeper()
+    keeper.update("wlan0", {"rssi_dbm": Indicator(-60.0, 2.0)})
+    keeper.update("wlan0", {"rssi_dbm": Indicator(-70.0, 1.0)})
+    keeper.update("wlan0", {"rssi_dbm": Indicator(math.nan, 3.0)})
+    assert value(keeper, "rssi_dbm", 3.0) == -60.0
+    keeper.update("wlan0", {"rssi_dbm": Indicator(-65.0, 2.0)})
+    assert value(keeper, "rssi_dbm", 3.0) == -65.0
+
+
+def test_networks_are_apart_and_a_lost_one_is_forgotten() -> None:
+    keeper = ContextKeeper()
+    keeper.observe_ping("wlan0", 0.01, 1.0)
+    keeper.observe_ping("lte0", 0.05, 1.0)
+    assert value(keeper, "rtt_s", 1.0, "lte0") == 0.05
+    before = keeper.snapshot(1.0)
+    keeper.forget("wlan0")
+    assert set(keeper.snapshot(1.0).networks) == {"lte0"}
+    assert set(before.networks) == {"wlan0", "lte0"}
+    assert before.at_s == 1.0

@@ -1,0 +1,52 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.monitor import dns
+
+LABEL = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=20)
+NAMES = st.lists(LABEL, min_size=1, max_size=5).map(".".join)
+
+
+def reply_to(question: bytes, code: int = 0, records: bytes = b"") -> bytes:
+    return question[:2] + bytes((0x81, 0x80 | code)) + question[4:] + records
+
+
+def test_the_question_is_as_the_rfc_says() -> None:
+    assert dns.query(0x1234, "example.org") == (
+        b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03org\x00\x00\x01\x00\x01"
+    )
+
+
+@given(st.integers(0, 0xFFFF), NAMES, st.integers(0, 15), st.binary(max_size=50))
+def test_an_answer_is_known_by_number_and_name(
+    number: int, name: str, code: int, records: bytes
+) -> None:
+    question = dns.query(number, name)
+    reply = reply_to(question, code, records)
+    assert dns.parse(reply) == dns.Answer(number, code, name, 1)
+    assert dns.answers(reply, number, name.upper() + ".")
+    assert not dns.answers(reply, number ^ 1, name)
+    assert not dns.answers(reply, number, name + "x")
+    # A question is no answer.
+    assert dns.parse(question) is None
+
+
+@given(st.binary(max_size=120))
+def test_no_bytes_break_the_parser(data: bytes) -> None:
+    dns.parse(data)
+    dns.parse(data[:2] + b"\x81\x80\x00\x01" + data[6:])
+
+
+@given(NAMES, st.integers(0, 200))
+def test_a_truncated_answer_is_none(name: str, cut: int) -> None:
+    reply = reply_to(dns.query(1, name))
+    assert dns.parse(reply[: max(0, len(reply) - 1 - cut)]) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "a..b", "x" * 64 + ".org", ".".join(["abcdefg"] * 40), "bücher.de"]
+)
+def test_what_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"name|ASCII"):
+        dns.query(1, name)

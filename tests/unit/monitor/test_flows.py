@@ -1,0 +1,202 @@
+"""Flows without a kernel: what opens, what closes, and what lost events cost."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+
+from cedos.model import Address, FlowKey
+from cedos.monitor.conntrack import Tracked, Tuple
+from cedos.monitor.events import FlowClosed, FlowEvent, FlowOpened
+from cedos.monitor.flows import FlowMonitor
+from cedos.monitor.sockdiag import SocketFacts
+
+pytestmark = pytest.mark.anyio
+
+OWN, PEER = ip_address("10.0.1.2"), ip_address("198.51.100.1")
+KEY = FlowKey(OWN, 5000, PEER, 443)
+SOCKET = SocketFacts(KEY, 1, 77, 0.03, 0.02, 1e6, 1_000, 200, 1, 0.0, 0, counted=True)
+
+
+def is_own(address: Address) -> bool:
+    return address == OWN
+
+
+def tracked(
+    key: FlowKey = KEY, *, ended: bool = False, counts: tuple[int, int] | None = None
+) -> Tracked:
+    there = Tuple(key.local, key.local_port, key.remote, key.remote_port)
+    back = Tuple(key.remote, key.remote_port, key.local, key.local_port)
+    up, down = counts or (None, None)
+    return Tracked(ended, key.protocol, there, back, up, down)
+
+
+class PlayedSource:
+    def __init__(self) -> None:
+        self.there: list[SocketFacts] = []
+        self.listed: list[Tracked] = []
+        self.blind = ""
+        self.closed = False
+
+    def start(
+        self,
+        tracked: Callable[[Tracked], None],
+        destroyed: Callable[[SocketFacts], None],
+        overflow: Callable[[], None],
+    ) -> None:
+        self.track, self.destroy, self.overflow = tracked, destroyed, overflow
+
+    async def sockets(self) -> list[SocketFacts]:
+        return list(self.there)
+
+    async def entries(self) -> list[Tracked]:
+        return list(self.listed)
+
+    async def blindness(self, timeout_s: float) -> str:
+        return self.blind
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def take(flows: FlowMonitor, count: int) -> list[FlowEvent]:
+    async with asyncio.timeout(5):
+        events = flows.events()
+        return [await anext(events) for _ in range(count)]
+
+
+async def quiet(flows: FlowMonitor) -> bool:
+    events = flows.events()
+    try:
+        await asyncio.wait_for(anext(events), 0.02)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def test_a_flow_opens_once_and_closes_with_its_figures() -> None:
+    source = PlayedSource()
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked())
+        source.track(tracked())
+        source.destroy(SOCKET)
+        opened, closed = await take(flows, 2)
+        assert isinstance(opened, FlowOpened)
+        assert isinstance(closed, FlowClosed)
+        assert (opened.key, opened.incoming, closed.key) == (KEY, False, KEY)
+        assert (closed.bytes_down, closed.bytes_up, closed.retransmits) == (1_000, 200, 1)
+        assert (closed.rtt_s, closed.rtt_min_s, closed.delivery_rate_bps) == (0.03, 0.02, 1e6)
+        assert closed.started_unix_s == opened.at_unix_s
+        assert closed.exact
+        assert await quiet(flows)
+    assert source.closed
+
+
+async def test_flows_of_others_are_none_of_ours() -> None:
+    source = PlayedSource()
+    container = FlowKey(ip_address("172.17.0.2"), 1, PEER, 443)
+    loop = FlowKey(ip_address("127.0.0.1"), 1, ip_address("127.0.0.1"), 2)
+    async with FlowMonitor(is_own, source=source) as flows:
+        for key in (container, loop):
+            source.track(tracked(key))
+            source.destroy(replace(SOCKET, key=key))
+        source.there = [replace(SOCKET, key=container), SOCKET]
+        assert [sample.key for sample in await flows.snapshot()] == [KEY]
+        assert await quiet(flows)
+
+
+async def test_a_flow_may_end_after_its_network_lost_the_address() -> None:
+    source = PlayedSource()
+    own = {OWN}
+    udp = replace(KEY, protocol="udp")
+    async with FlowMonitor(lambda address: address in own, source=source) as flows:
+        source.track(tracked())
+        source.track(tracked(udp))
+        own.clear()
+        source.destroy(SOCKET)
+        source.track(tracked(udp, ended=True, counts=(128, 328)))
+        events = await take(flows, 4)
+        assert [(type(e), e.key.protocol) for e in events] == [
+            (FlowOpened, "tcp"),
+            (FlowOpened, "udp"),
+            (FlowClosed, "tcp"),
+            (FlowClosed, "udp"),
+        ]
+
+
+async def test_udp_is_counted_where_the_kernel_counts() -> None:
+    source = PlayedSource()
+    udp = replace(KEY, protocol="udp")
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked(udp, ended=True, counts=(128, 328)))
+        source.track(tracked(udp, ended=True))
+        counted, uncounted = await take(flows, 2)
+        assert isinstance(counted, FlowClosed)
+        assert isinstance(uncounted, FlowClosed)
+        assert (counted.bytes_up, counted.bytes_down, counted.exact) == (128, 328, True)
+        assert (uncounted.bytes_up, uncounted.bytes_down, uncounted.exact) == (0, 0, False)
+
+
+async def test_after_an_overflow_a_comparison_makes_it_good() -> None:
+    source = PlayedSource()
+    gone, kept = replace(KEY, local_port=1), replace(KEY, local_port=2)
+    fresh, udp = replace(KEY, local_port=3), replace(KEY, local_port=4, protocol="udp")
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked(gone))
+        source.track(tracked(kept))
+        source.there = [replace(SOCKET, key=gone), replace(SOCKET, key=kept)]
+        await flows.snapshot()
+        source.there = [replace(SOCKET, key=kept), replace(SOCKET, key=fresh)]
+        source.listed = [tracked(kept), tracked(udp)]
+        source.overflow()
+        events = await take(flows, 5)
+        assert flows.overflows == 1
+        assert {(type(e), e.key) for e in events[2:]} == {
+            (FlowOpened, fresh),
+            (FlowOpened, udp),
+            (FlowClosed, gone),
+        }
+        (closed,) = [e for e in events if isinstance(e, FlowClosed)]
+        assert (closed.bytes_down, closed.exact) == (1_000, False)
+        assert await quiet(flows)
+
+
+async def test_a_flow_without_a_socket_does_not_stay_for_ever() -> None:
+    source = PlayedSource()
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked())  # a refused visitor's, say: no socket will ever be destroyed
+        source.track(tracked(ended=True))
+        opened, closed = await take(flows, 2)
+        assert isinstance(opened, FlowOpened)
+        assert isinstance(closed, FlowClosed)
+        assert not closed.exact
+
+
+async def test_a_deleted_entry_is_no_end_while_the_socket_lives() -> None:
+    source = PlayedSource()
+    source.there = [SOCKET]
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked())
+        source.track(tracked(ended=True))
+        await asyncio.sleep(0.2)
+        source.destroy(SOCKET)
+        events = await take(flows, 1)
+        assert isinstance(events[0], FlowClosed)
+        assert events[0].exact
+
+
+async def test_flows_older_than_the_monitor_are_known_but_not_announced() -> None:
+    source = PlayedSource()
+    source.there = [SOCKET]
+    source.blind = "no tracking"
+    async with FlowMonitor(is_own, source=source) as flows:
+        assert flows.problem == "no tracking"
+        assert await quiet(flows)
+        source.blind = ""
+        assert await flows.check_tracking() == ""
+        source.destroy(SOCKET)
+        (closed,) = await take(flows, 1)
+        assert isinstance(closed, FlowClosed)
+        assert closed.started_unix_s is None

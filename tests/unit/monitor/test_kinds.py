@@ -1,0 +1,129 @@
+from pathlib import Path
+
+import pytest
+
+from cedos.errors import ConfigError
+from cedos.model import NetworkKind
+from cedos.monitor.kinds import Hardware, Identity, Override, Sysfs, check, guess, identify
+from cedos.monitor.rtnl import Link
+
+MAC = bytes.fromhex("020000000001")
+
+
+def link(name: str, kind: str = "", *, index: int = 3, enslaved: bool = False) -> Link:
+    return Link(index, name, kind, MAC, enslaved, loopback=name == "lo", running=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "hardware", "kind"),
+    [
+        ("wlp3s0", Hardware(), "wifi"),
+        ("wlan0", Hardware(), "wifi"),
+        ("eth1", Hardware(wireless=True), "wifi"),
+        ("eth1", Hardware(device_type="wlan"), "wifi"),
+        ("wwan0", Hardware(), "cellular"),
+        ("lte0", Hardware(), "cellular"),
+        ("usb0", Hardware(), "cellular"),
+        ("bnep0", Hardware(device_type="bluetooth"), "cellular"),
+        ("enx0a1b2c3d4e5f", Hardware(driver="rndis_host"), "cellular"),
+        ("enx0a1b2c3d4e5f", Hardware(driver="ipheth"), "cellular"),
+        ("enp0s20u1", Hardware(driver="cdc_ether"), "cellular"),
+        ("enp0s20u1", Hardware(driver="cdc_ncm"), "cellular"),
+        ("eth5", Hardware(driver="qmi_wwan", device_type="wwan"), "cellular"),
+        ("enx0a1b2c3d4e5f", Hardware(driver="r8152"), "ethernet"),
+        ("usb0", Hardware(driver="r8152"), "ethernet"),
+        ("eno1", Hardware(driver="e1000e"), "ethernet"),
+    ],
+)
+def test_kinds_of_real_interfaces(name: str, hardware: Hardware, kind: str) -> None:
+    assert guess(link(name), hardware) == NetworkKind(kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("lo", ""),
+        ("veth12ab", "veth"),
+        ("docker0", "bridge"),
+        ("br-12ab34cd", "bridge"),
+        ("home", "bridge"),
+        ("tun0", "tun"),
+        ("wg0", "wireguard"),
+        ("work", "wireguard"),
+        ("tailscale0", ""),
+        ("virbr0", "bridge"),
+        ("ifb0", "ifb"),
+    ],
+)
+def test_what_is_no_network_of_its_own(name: str, kind: str) -> None:
+    assert guess(link(name, kind), Hardware()) is None
+
+
+def test_a_veth_with_a_networks_name_is_a_network() -> None:
+    assert guess(link("wlan0", "veth"), Hardware()) is NetworkKind.WIFI
+    assert guess(link("eth0", "veth"), Hardware()) is NetworkKind.ETHERNET
+
+
+def test_a_member_of_a_bridge_or_bond_is_none() -> None:
+    assert guess(link("eth0", enslaved=True), Hardware(driver="e1000e")) is None
+
+
+def test_the_users_word_counts() -> None:
+    overrides: dict[str, Override] = {
+        "wlan0": {"metered": True, "name": "home"},
+        "wg0": {"kind": "ethernet"},
+        "eth0": {"ignore": True},
+        "enx1": {"kind": "cellular", "metered": False},
+    }
+    check(overrides)
+
+    def of(name: str, kind: str = "") -> Identity | None:
+        return identify(link(name, kind), Hardware(), overrides)
+
+    assert of("wlan0") == Identity("home", NetworkKind.WIFI, metered=True)
+    assert of("wg0", "wireguard") == Identity("wg0", NetworkKind.ETHERNET, metered=False)
+    assert of("eth0") is None
+    assert of("enx1") == Identity("enx1", NetworkKind.CELLULAR, metered=False)
+    assert of("usb0") == Identity("usb0", NetworkKind.CELLULAR, metered=True)
+    assert of("tun0", "tun") is None
+
+
+def test_wrong_words_are_refused_with_what_would_be_right() -> None:
+    with pytest.raises(ConfigError, match=r"wlan0: kind 'wfi'; one of wifi, cellular, ethernet"):
+        check({"wlan0": {"kind": "wfi"}})
+    with pytest.raises(ConfigError, match="wlan0 and lte0 are both called 'a'"):
+        check({"wlan0": {"name": "a"}, "lte0": {"name": "a"}})
+
+
+def sysfs(root: Path, name: str, *, index: int = 3, mac: str = "02:00:00:00:00:01") -> Path:
+    entry = root / name
+    entry.mkdir()
+    (entry / "ifindex").write_text(f"{index}\n")
+    (entry / "address").write_text(f"{mac}\n")
+    (entry / "uevent").write_text(f"INTERFACE={name}\nIFINDEX={index}\n")
+    return entry
+
+
+def test_sysfs_tells_driver_and_type(tmp_path: Path) -> None:
+    entry = sysfs(tmp_path, "enx1")
+    driver = tmp_path / "drivers" / "cdc_ether"
+    driver.mkdir(parents=True)
+    (entry / "device").mkdir()
+    (entry / "device" / "driver").symlink_to(driver)
+    assert Sysfs(tmp_path).look_up(link("enx1")) == Hardware(genuine=True, driver="cdc_ether")
+
+    wifi = sysfs(tmp_path, "wlp3s0")
+    (wifi / "phy80211").mkdir()
+    (wifi / "uevent").write_text("DEVTYPE=wlan\nINTERFACE=wlp3s0\n")
+    found = Sysfs(tmp_path).look_up(link("wlp3s0"))
+    assert (found.genuine, found.wireless, found.device_type) == (True, True, "wlan")
+
+
+def test_sysfs_of_another_namespace_is_not_believed(tmp_path: Path) -> None:
+    entry = sysfs(tmp_path, "wlan0", index=2)
+    (entry / "wireless").mkdir()
+    assert Sysfs(tmp_path).look_up(link("wlan0", index=3)) == Hardware()
+    other = sysfs(tmp_path, "lte0", mac="02:00:00:00:00:99")
+    (other / "wireless").mkdir()
+    assert Sysfs(tmp_path).look_up(link("lte0")) == Hardware()
+    assert Sysfs(tmp_path).look_up(link("absent")) == Hardware()

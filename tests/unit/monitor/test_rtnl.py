@@ -1,0 +1,92 @@
+"""What pyroute2 makes of rtnetlink's bytes, where a kernel's recorded ones do not show it."""
+
+import socket
+import struct
+from ipaddress import ip_address, ip_interface
+
+import pytest
+from pyroute2.netlink import nlmsg
+
+from cedos.monitor import rtnl
+from cedos.monitor.netlink import attribute, message
+
+NEWLINK, NEWADDR, NEWROUTE = 16, 20, 24
+FAR4, FAR6 = ip_address("10.9.1.1"), ip_address("fd09::1")
+
+
+def said(kind: int, body: bytes) -> nlmsg:
+    (decoded,) = rtnl.messages(message(kind, 2, 1, body))
+    return decoded
+
+
+def link(name: bytes, hardware_address: bytes) -> nlmsg:
+    body = struct.pack("=BxHiII", 0, 1, 7, 0x10041, 0)
+    if hardware_address:
+        body += attribute(1, hardware_address)
+    return said(NEWLINK, body + attribute(3, name + b"\0"))
+
+
+@pytest.mark.parametrize("length", [0, 4, 6, 8, 16, 20])
+def test_hardware_addresses_of_any_length(length: int) -> None:
+    written = bytes(range(0xA0, 0xA0 + length))
+    parsed = rtnl.parse_link(link(b"tunnel0", written))
+    assert parsed == rtnl.Link(7, "tunnel0", "", written, False, loopback=False, running=True)
+
+
+def test_a_name_that_is_no_text() -> None:
+    parsed = rtnl.parse_link(link(b"wlan\xff", b""))
+    assert parsed is not None
+    assert parsed.name == "wlan\ufffd"
+
+
+def address(attributes: dict[int, bytes], *, flags: int = 0, scope: int = 0) -> nlmsg:
+    body = struct.pack("=BBBBI", socket.AF_INET, 24, flags, scope, 7)
+    for kind, value in attributes.items():
+        body += attribute(kind, value)
+    return said(NEWADDR, body)
+
+
+def test_the_own_address_and_only_a_usable_one() -> None:
+    far, own, wide_flags = 1, 2, 8
+    here, peer = bytes((10, 9, 1, 2)), bytes((10, 9, 1, 3))
+    wanted = rtnl.LinkAddress(7, ip_interface("10.9.1.2/24"))
+    assert rtnl.parse_address(address({far: peer, own: here})) == wanted
+    assert rtnl.parse_address(address({far: here})) == wanted
+    assert rtnl.parse_address(address({})) is None
+    assert rtnl.parse_address(address({own: here}, scope=253)) is None
+    assert rtnl.parse_address(address({own: here}, flags=0x40)) is None
+    assert rtnl.parse_address(address({own: here, wide_flags: struct.pack("=I", 0x240)})) is None
+
+
+def route(body: bytes, *, length: int = 0, table: int = 254, kind: int = 1) -> nlmsg:
+    head = struct.pack("=BBBBBBBBI", socket.AF_INET, length, 0, 0, table, 3, 0, kind, 0)
+    return said(NEWROUTE, head + body)
+
+
+def test_default_routes() -> None:
+    out, metric = attribute(4, struct.pack("=i", 7)), attribute(6, struct.pack("=I", 600))
+    via4 = attribute(5, FAR4.packed)
+    via6 = attribute(18, struct.pack("=H", socket.AF_INET6) + FAR6.packed)
+    assert rtnl.parse_route(route(out + metric)) == [rtnl.DefaultRoute(7, 4, None, 600)]
+    assert rtnl.parse_route(route(out + via4)) == [rtnl.DefaultRoute(7, 4, FAR4, 0)]
+    assert rtnl.parse_route(route(out + via6)) == [rtnl.DefaultRoute(7, 4, FAR6, 0)]
+    hops = b"".join(
+        struct.pack("=HBBi", 8 + len(via), 0, 0, index) + via
+        for index, via in ((7, via4), (8, via6), (9, b""))
+    )
+    assert rtnl.parse_route(route(attribute(9, hops) + metric)) == [
+        rtnl.DefaultRoute(7, 4, FAR4, 600),
+        rtnl.DefaultRoute(8, 4, FAR6, 600),
+        rtnl.DefaultRoute(9, 4, None, 600),
+    ]
+
+
+def test_routes_that_are_no_default_routes_of_the_main_table() -> None:
+    out = attribute(4, struct.pack("=i", 7))
+    far = attribute(15, struct.pack("=I", 1234))
+    prefix = attribute(1, bytes((10, 0, 0, 0)))
+    unreachable, others = route(b"", kind=7), route(out + far, table=0)
+    for one in (unreachable, others, route(out, table=99), route(out + prefix, length=8)):
+        assert rtnl.parse_route(one) == []
+        assert not rtnl.matters(one)
+    assert rtnl.matters(route(out))

@@ -1,0 +1,111 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cedos import predictor_file
+from cedos.errors import ModelError
+from predictors.completion import CompletionModel
+from predictors.train import Examples, Settings, fit
+
+USUAL = {"size_bytes": 3e5, "wifi_rtt_s": 0.02, "cellular_rtt_s": 0.05}
+
+
+@pytest.fixture(scope="module")
+def model() -> CompletionModel:
+    draw = np.random.default_rng(1)
+    size = draw.choice([3e3, 3e5, 3e6], 200)
+    times_s = {
+        name: 0.1 + size * 8e-7 * draw.lognormal(0, 0.2, 200) for name in ("wifi", "cellular")
+    }
+    never = {name: np.zeros(200, dtype=bool) for name in times_s}
+    examples = Examples({"size_bytes": size}, times_s, never, np.arange(200) // 20)
+    return fit(examples, Settings(trees=2))
+
+
+@pytest.fixture
+def file(model: CompletionModel, tmp_path: Path) -> Path:
+    path = tmp_path / "model.json"
+    predictor_file.save(model, path, {"data": "made-up.csv", "date": "2026-01-31"})
+    return path
+
+
+def test_what_was_saved_is_loaded(model: CompletionModel, file: Path) -> None:
+    loaded = predictor_file.load(file)
+    assert loaded.predict(USUAL) == model.predict(USUAL)
+    assert loaded.provenance["data"] == "made-up.csv"
+    assert loaded.provenance["rows"] == 200
+    assert [path.name for path in file.parent.iterdir()] == ["model.json"]
+
+
+def test_a_file_is_replaced_whole(model: CompletionModel, file: Path) -> None:
+    predictor_file.save(model, file, {"data": "second"})
+    assert predictor_file.load(file).provenance["data"] == "second"
+
+
+def test_the_shipped_model_knows_all_strategies_and_an_ordinary_moment() -> None:
+    shipped = predictor_file.load()
+    predicted = shipped.predict(
+        USUAL | {"wifi_past1_bps": 20e6, "cellular_past1_bps": 20e6, "direction_up": 0.0}
+    )
+    assert set(predicted) == {"wifi", "cellular", "mptcp_wifi", "mptcp_cellular"}
+    # 300 KB at 20 Mbit/s last 0.12 s, and a few round trips.
+    assert 0.1 < predicted["wifi"].quantile(0.5) < 0.5
+    assert "development" not in json.dumps(shipped.provenance)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "is not JSON"),
+        (b"\x80\x04pickle", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"[]", "no completion model"),
+        (b'{"format": "something-else", "version": 1}', "no completion model"),
+        (b'{"format": "cedos-completion-model", "version": 2}', "version 2"),
+        (b'{"format": "cedos-completion-model", "version": 1}', "not a completion model"),
+    ],
+)
+def test_files_that_are_no_model_are_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=reason) as refused:
+        predictor_file.load(path)
+    assert str(path) in str(refused.value)
+    assert "cedos-emu train" in str(refused.value)
+
+
+def test_a_truncated_model_is_refused(file: Path) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError, match="is not JSON"):
+        predictor_file.load(file)
+
+
+def test_a_model_of_features_that_are_not_known_is_refused(file: Path) -> None:
+    data = json.loads(file.read_text())
+    data["features"].append("crystal_ball")
+    file.write_text(json.dumps(data))
+    with pytest.raises(ModelError, match="crystal_ball"):
+        predictor_file.load(file)
+
+
+def test_a_missing_file_and_an_unwritable_one_are_named(
+    model: CompletionModel, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=r"nowhere\.json"):
+        predictor_file.load(tmp_path / "nowhere.json")
+    with pytest.raises(ModelError, match="cannot be written"):
+        predictor_file.save(model, tmp_path / "no" / "folder.json")
+
+
+def test_loading_and_predicting_need_neither_scikit_learn_nor_numpy(file: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from cedos import predictor_file; "
+        f"predictor_file.load(Path({str(file)!r})).predict({USUAL!r}); "
+        "sys.exit(any(name in sys.modules for name in ('sklearn', 'numpy', 'pyarrow')))"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0

@@ -1,0 +1,141 @@
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from math import nan
+from typing import Any
+
+import pytest
+
+from predictors.completion import CompletionModel
+from predictors.inputs import INPUTS, STRATEGIES
+from predictors.train import Examples, Settings, fit
+
+
+@pytest.fixture(scope="module")
+def model(examples: Examples) -> CompletionModel:
+    return fit(examples, Settings(trees=4))
+
+
+@pytest.fixture
+def data(model: CompletionModel) -> dict[str, Any]:
+    return deepcopy(model.to_dict())
+
+
+def by_hand() -> dict[str, Any]:
+    """Wi-Fi alone: twice the naive time where the size is above e bytes, errors 0.5 to 2."""
+    leaf = {
+        "feature": [-1],
+        "threshold": [0.0],
+        "left": [0],
+        "right": [0],
+        "missing_left": [False],
+    }
+    tree = {
+        "feature": [0, -1, -1],
+        "threshold": [1.0, 0.0, 0.0],
+        "left": [1, 0, 0],
+        "right": [2, 0, 0],
+        "missing_left": [False] * 3,
+        "value": [[], [0.0], [0.6931471805599453]],
+    }
+    return {
+        "features": ["size_bytes", "wifi_rtt_s"],
+        "inputs": ["log_size"],
+        "typical": {
+            "wifi_rtt_s": 0.5,
+            "wifi_past1_bps": 8e6,
+            "cellular_rtt_s": 1.0,
+            "cellular_past1_bps": 8e6,
+        },
+        "forests": [{"strategies": ["wifi"], "scale": 1.0, "trees": [tree]}],
+        "errors": {"situations": leaf | {"value": [[0.0]]}, "ratios": [{"wifi": [0.5, 1.0, 2.0]}]},
+        "provenance": {},
+    }
+
+
+def test_a_model_by_hand() -> None:
+    model = CompletionModel.from_dict(by_hand())
+    # Naive: two round trips and 1000 bytes at 8 Mbit/s.
+    assert model.points({"size_bytes": 1000.0}) == {"wifi": pytest.approx(2 * (1.0 + 0.001))}
+    assert model.predict({"size_bytes": 1000.0, "wifi_rtt_s": 0.01})["wifi"].samples == (
+        pytest.approx((0.021, 0.042, 0.084))
+    )
+
+
+def test_widening_spreads_around_the_median() -> None:
+    model = CompletionModel.from_dict(by_hand())
+    wide = model.predict({"size_bytes": 1000.0, "wifi_rtt_s": 0.01}, widening=2.0)["wifi"]
+    assert wide.samples == pytest.approx((0.0105, 0.042, 0.168))
+
+
+def test_json_gives_the_same_model_back(model: CompletionModel, usual: Mapping[str, float]) -> None:
+    again = CompletionModel.from_dict(json.loads(json.dumps(model.to_dict())))
+    assert again.to_dict() == model.to_dict()
+    assert again.predict(usual) == model.predict(usual)
+
+
+def test_a_file_with_its_inputs_in_another_order_is_the_same_model(
+    model: CompletionModel, data: dict[str, Any], usual: Mapping[str, float]
+) -> None:
+    order = list(reversed(range(len(INPUTS))))
+    data["inputs"] = [INPUTS[k] for k in order]
+    trees = [tree for forest in data["forests"] for tree in forest["trees"]]
+    for tree in [*trees, data["errors"]["situations"]]:
+        tree["feature"] = [order.index(k) if k >= 0 else k for k in tree["feature"]]
+    assert CompletionModel.from_dict(data).predict(usual) == model.predict(usual)
+
+
+def test_any_indicator_may_be_missing(model: CompletionModel, usual: Mapping[str, float]) -> None:
+    for name in usual.keys() - {"size_bytes"}:
+        absent = {column: value for column, value in usual.items() if column != name}
+        assert model.predict(absent) == model.predict({**usual, name: nan})
+    assert set(model.predict({"size_bytes": 3000.0})) == set(STRATEGIES)
+    with pytest.raises(KeyError, match="size_bytes"):
+        model.predict({"wifi_rtt_s": 0.02})
+
+
+def test_finished_transfers_move_their_own_strategy_only(
+    model: CompletionModel, usual: Mapping[str, float]
+) -> None:
+    learning = CompletionModel.from_dict(model.to_dict())
+    before = learning.predict(usual)
+    for _ in range(40):
+        learning.update(usual, "wifi", 5.0 * before["wifi"].mean)
+    after = learning.predict(usual)
+    assert after["wifi"].mean > 1.5 * before["wifi"].mean
+    assert after["cellular"] == before["cellular"]
+    assert learning.to_dict() == model.to_dict(), "what was seen here is not part of the file"
+    with pytest.raises(KeyError):
+        learning.update(usual, "carrier pigeon", 1.0)
+
+
+def broken(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    tree = data["forests"][0]["trees"][0]
+    errors, forests = data["errors"], data["forests"]
+    deep = [[30.0] * len(leaf) for leaf in tree["value"]]
+    return {
+        "not known here: crystal_ball": data | {"features": ["crystal_ball"]},
+        "not known here: log_moon": data | {"inputs": ["log_moon", *data["inputs"][1:]]},
+        "not known here: pigeon": data | {"forests": [forests[0] | {"strategies": ["pigeon"]}]},
+        "no features": data | {"features": []},
+        "without forests": data | {"forests": []},
+        "compares input": data | {"inputs": data["inputs"][:1]},
+        "typical values": data | {"typical": dict.fromkeys(data["typical"], 0.0)},
+        "twice": data | {"forests": forests * 2},
+        "beyond all measure": data
+        | {"forests": [forests[0] | {"trees": [tree | {"value": deep}], "scale": 1.0}]},
+        "without its errors": data | {"errors": errors | {"ratios": []}},
+        "ascend": data
+        | {"errors": errors | {"ratios": [{name: [2.0, 1.0] for name in STRATEGIES}] * 8}},
+        "positive": data
+        | {"errors": errors | {"ratios": [{name: [0.0, 1.0] for name in STRATEGIES}] * 8}},
+        "not a completion model": {name: data[name] for name in data if name != "errors"},
+        "not a completion": data | {"forests": 7},
+        "not a tree": data | {"errors": errors | {"situations": {}}},
+    }
+
+
+def test_broken_and_foreign_models_are_refused_with_a_reason(data: dict[str, Any]) -> None:
+    for reason, wrong in broken(data).items():
+        with pytest.raises(ValueError, match=reason):
+            CompletionModel.from_dict(wrong)

@@ -1,0 +1,98 @@
+from math import exp, isfinite, isnan, log, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from predictors.inputs import COLUMNS, INPUTS, STRATEGIES, inputs_of
+from predictors.naive import naive_time_s
+
+TYPICAL = {
+    "wifi_rtt_s": 0.02,
+    "wifi_past1_bps": 2e7,
+    "cellular_rtt_s": 0.05,
+    "cellular_past1_bps": 1e7,
+}
+
+
+def named(**columns: float) -> dict[str, float]:
+    return dict(zip(INPUTS, inputs_of(columns, TYPICAL)[0], strict=True))
+
+
+def naive(**columns: float) -> dict[str, float]:
+    return inputs_of(columns, TYPICAL)[1]
+
+
+def test_what_fits_into_the_first_window_takes_two_round_trips_and_its_bytes() -> None:
+    assert naive_time_s(3000, 0.05, 24e6) == pytest.approx(0.1 + 0.001)
+
+
+def test_slow_start_adds_a_round_trip_each_time_the_window_doubles() -> None:
+    # 14480 and 28960 bytes go in two flights, the remaining 56560 fit into the third window.
+    assert naive_time_s(100_000, 0.1, 1e9) == pytest.approx(0.2 + 2 * 0.1 + 56_560 * 8 / 1e9)
+
+
+def test_a_full_path_goes_at_its_rate() -> None:
+    assert naive_time_s(10_000_000, 0.01, 8e6) == pytest.approx(0.02 + 10.0)
+
+
+def test_an_outage_is_slow_and_not_for_ever() -> None:
+    assert naive_time_s(1000, 0.02, 0.0) == pytest.approx(0.04 + 1.0)
+
+
+def test_mptcp_starts_as_its_primary() -> None:
+    times_s = naive(size_bytes=3000, wifi_rtt_s=0.01, cellular_rtt_s=0.1)
+    assert times_s["mptcp_wifi"] == times_s["wifi"] < times_s["cellular"]
+    assert times_s["mptcp_cellular"] == times_s["cellular"]
+
+
+def test_ratios_are_differences_of_logarithms() -> None:
+    found = named(
+        size_bytes=1000,
+        wifi_rtt_s=0.04,
+        wifi_rtt_min_s=0.02,
+        wifi_past1_bps=1e6,
+        wifi_past5_bps=4e6,
+        cellular_rtt_s=0.08,
+        cellular_past1_bps=2e6,
+    )
+    assert found["wifi_log_rtt_over_min"] == pytest.approx(log(2))
+    assert found["wifi_log_past1_over_past5"] == pytest.approx(log(0.25))
+    assert found["log_wifi_over_cellular_rtt"] == pytest.approx(log(0.5))
+    assert found["log_wifi_over_cellular_past1"] == pytest.approx(log(0.5))
+    assert found["log_size"] == pytest.approx(log(1000))
+
+
+def test_unknown_indicators_stay_unknown_while_the_naive_time_takes_typical_ones() -> None:
+    found = named(size_bytes=3e6, wifi_past1_bps=nan)
+    assert isnan(found["wifi_log_past1"])
+    assert isnan(found["log_wifi_over_cellular_rtt"])
+    times_s = naive(size_bytes=3e6, wifi_past1_bps=nan)
+    assert times_s["wifi"] == pytest.approx(naive_time_s(3e6, 0.02, 2e7))
+    assert exp(found["wifi_log_naive"]) == pytest.approx(times_s["wifi"])
+
+
+def test_a_longer_past_stands_in_for_the_last_second() -> None:
+    times_s = naive(size_bytes=3e6, cellular_past10_bps=5e6)
+    assert times_s["cellular"] == pytest.approx(naive_time_s(3e6, 0.05, 5e6))
+
+
+def test_a_network_that_answers_no_ping_is_no_typical_one() -> None:
+    assert naive(size_bytes=3000, wifi_ping_loss=1.0)["wifi"] > 2.0
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(COLUMNS),
+        st.one_of(st.just(nan), st.just(0.0), st.floats(-1e3, 1e12)),
+    ),
+    st.floats(0.0, 1e12),
+)
+def test_any_columns_give_all_inputs_and_positive_times(
+    columns: dict[str, float], size: float
+) -> None:
+    values, times_s = inputs_of(columns | {"size_bytes": size}, TYPICAL)
+    assert len(values) == len(INPUTS) == len(set(INPUTS))
+    assert set(times_s) == set(STRATEGIES)
+    assert all(isfinite(time_s) and time_s > 0.0 for time_s in times_s.values())
+    assert all(isnan(value) or isfinite(value) for value in values)

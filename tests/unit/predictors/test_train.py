@@ -1,0 +1,108 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from predictors.completion import CompletionModel
+from predictors.inputs import STRATEGIES
+from predictors.train import Examples, Settings, fit
+
+FEW = Settings(trees=5)
+
+
+def off(model: CompletionModel, examples: Examples, name: str) -> NDArray[np.float64]:
+    points = np.array([model.points(examples.row(k))[name] for k in range(len(examples))])
+    return np.abs(points / examples.times_s[name] - 1.0)
+
+
+@pytest.mark.parametrize(
+    "settings", [FEW, Settings(trees=1), Settings(trees=1, joint=False), Settings(5, joint=False)]
+)
+def test_it_learns_what_there_is_to_learn(examples: Examples, settings: Settings) -> None:
+    train = examples.groups < 9
+    model = fit(examples.take(train), settings)
+    test = examples.take(~train)
+    for name in STRATEGIES:
+        # The data are noisy by 15 %, which is 10 % in the median.
+        assert np.median(off(model, test, name)) < 0.16
+        assert model.provenance["held_out"][name] < 0.16
+    assert sum(len(forest.trees) for _, forest in model.forests) == (
+        settings.trees * (1 if settings.joint else 4)
+    )
+
+
+def test_intervals_cover_places_never_seen(made_up: Callable[..., Examples]) -> None:
+    examples = made_up(groups=30, each=40, seed=5)
+    train = examples.groups < 20
+    model = fit(examples.take(train), FEW)
+    test = examples.take(~train)
+    for name in STRATEGIES:
+        predicted = [model.predict(test.row(k))[name] for k in range(len(test))]
+        low = np.array([each.quantile(0.05) for each in predicted])
+        high = np.array([each.quantile(0.95) for each in predicted])
+        time_s, censored = test.times_s[name], test.censored[name]
+        covered = np.mean((time_s <= high) & ((low <= time_s) | censored))
+        assert 0.84 <= covered <= 0.96
+
+
+def test_the_same_rows_and_seed_give_the_same_model(examples: Examples) -> None:
+    assert fit(examples, FEW).to_dict() == fit(examples, FEW).to_dict()
+    assert fit(examples, FEW).to_dict() != fit(examples, replace(FEW, seed=1)).to_dict()
+
+
+def test_columns_without_a_value_are_no_features(examples: Examples) -> None:
+    nothing = np.full(len(examples), np.nan)
+    more = replace(examples, columns={**examples.columns, "cellular_cqi": nothing})
+    assert fit(more, FEW).features == fit(examples, FEW).features
+    assert "wifi_rtt_s" in fit(examples, FEW).features
+
+
+def test_with_nothing_but_sizes_it_predicts_by_size(examples: Examples) -> None:
+    bare = replace(examples, columns={"size_bytes": examples.columns["size_bytes"]})
+    model = fit(bare, FEW)
+    assert model.features == ("size_bytes",)
+    small, large = (model.points({"size_bytes": size})["wifi"] for size in (3e3, 3e6))
+    assert large > 5 * small
+
+
+def test_strategies_measured_apart_are_learned_apart(examples: Examples) -> None:
+    some = {
+        name: np.where(examples.groups % 2 == k % 2, time_s, np.nan)
+        for k, (name, time_s) in enumerate(examples.times_s.items())
+    }
+    patchy = replace(examples, times_s=some)
+    with pytest.raises(ValueError, match="grow them apart"):
+        fit(patchy, FEW)
+    model = fit(patchy, replace(FEW, joint=False))
+    assert model.strategies == STRATEGIES
+    assert np.median(off(model, examples, "mptcp_cellular")) < 0.16
+
+
+def test_a_strategy_that_was_never_measured_is_not_predicted(examples: Examples) -> None:
+    two = {name: examples.times_s[name] for name in ("wifi", "cellular")}
+    two["mptcp_wifi"] = np.full(len(examples), np.nan)
+    assert fit(replace(examples, times_s=two), FEW).strategies == ("wifi", "cellular")
+
+
+def test_censored_rows_make_the_spread_wider_not_the_point_worse(examples: Examples) -> None:
+    """A tenth of all transfers end at a limit just above their usual time: nobody knows how late."""
+    late = np.random.default_rng(1).random(len(examples)) < 0.1
+    times_s = {name: time_s.copy() for name, time_s in examples.times_s.items()}
+    times_s["wifi"][late] *= 6.0
+    told = replace(examples, times_s=times_s, censored={**examples.censored, "wifi": late})
+    not_told = replace(told, censored=examples.censored)
+    highs = [
+        np.median([fit(each, FEW).predict(each.row(k))["wifi"].quantile(0.95) for k in range(9)])
+        for each in (told, not_told)
+    ]
+    assert highs[0] >= highs[1]
+    assert np.median(off(fit(told, FEW), examples, "wifi")) < 0.35
+
+
+def test_too_little_to_learn_from_is_said(examples: Examples) -> None:
+    with pytest.raises(ValueError, match="at least two"):
+        fit(examples.take(examples.groups == 0), FEW)
+    with pytest.raises(ValueError, match="no completion times"):
+        fit(replace(examples, times_s={}), FEW)

@@ -1,0 +1,98 @@
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.inet6 import (
+    IPv6,
+    IPv6ExtHdrDestOpt,
+    IPv6ExtHdrFragment,
+    IPv6ExtHdrHopByHop,
+    IPv6ExtHdrRouting,
+)
+from scapy.packet import Packet, Raw
+
+from cedos.profiler.first_packets import BEGINNINGS, SNAP_BYTES, program
+from cedos.profiler.frame import parse_frame
+
+PROGRAM = program()
+HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(500)
+OPTIONS = [("NOP", None), ("NOP", None), ("Timestamp", (1, 2)), (30, bytes(18))]
+HEADERS = {
+    "IPv4": IP(src="192.0.2.1", dst="198.51.100.1") / TCP(sport=1234, dport=80),
+    "IPv4 with options": IP(src="192.0.2.1", dst="198.51.100.1", options=b"\x01" * 8)
+    / TCP(sport=1234, dport=80, options=OPTIONS),
+    "IPv6": IPv6(src="2001:db8::1", dst="2001:db8::2") / TCP(sport=1234, dport=80, options=OPTIONS),
+    "IPv6 hop-by-hop": IPv6() / IPv6ExtHdrHopByHop() / TCP(sport=1234, dport=80),
+    "IPv6 two extensions": IPv6()
+    / IPv6ExtHdrRouting(addresses=["2001:db8::3"])
+    / IPv6ExtHdrDestOpt()
+    / TCP(sport=1234, dport=80),
+}
+
+
+def raw(packet: Packet, payload: bytes) -> bytes:
+    return bytes(packet / Raw(payload))
+
+
+@pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS.keys())
+@pytest.mark.parametrize("payload", [*(b + b"/ HTTP" for b in BEGINNINGS), HELLO])
+@pytest.mark.parametrize("packet_type", [0, 4])
+def test_beginnings_get_through(
+    headers: Packet, payload: bytes, packet_type: int, run_bpf: Callable[..., int]
+) -> None:
+    packet = raw(headers, payload)
+    assert run_bpf(PROGRAM, packet, packet_type) == SNAP_BYTES
+    captured = parse_frame(packet, outgoing=packet_type == 4)
+    assert captured is not None
+    assert captured.payload == payload
+
+
+@pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS.keys())
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"GE",
+        b"xGET / HTTP/1.1\r\n",
+        b"get / HTTP/1.1\r\n",
+        b"\x16\x03",
+        b"\x17\x03\x03\x01\x00\x01" + bytes(100),  # application data
+        b"\x16\x03\x03\x00\x50\x02" + bytes(100),  # a ServerHello
+        b"\x16\x03\x03\x00\x50\x01\x01" + bytes(100),  # over 64 KB
+        b"\x16\x04\x03\x00\x50\x01" + bytes(100),
+        bytes(1400),
+    ],
+)
+def test_all_else_is_dropped(headers: Packet, payload: bytes, run_bpf: Callable[..., int]) -> None:
+    assert run_bpf(PROGRAM, raw(headers, payload)) == 0
+
+
+def test_what_is_not_tcp_for_us_is_dropped(run_bpf: Callable[..., int]) -> None:
+    get = b"GET / HTTP/1.1\r\n\r\n"
+    good = raw(HEADERS["IPv4"], get)
+    assert run_bpf(PROGRAM, good) == SNAP_BYTES
+    for packet_type in (1, 2, 3, 5, 6, 7):
+        assert run_bpf(PROGRAM, good, packet_type) == 0
+    assert run_bpf(PROGRAM, good, tagged=1) == 0  # the frame comes again without its tag
+    for ethertype in (0x8100, 0x88A8, 0x0806, 0):
+        assert run_bpf(PROGRAM, good, ethertype=ethertype) == 0
+    assert run_bpf(PROGRAM, raw(IP() / UDP(), bytes(12) + get)) == 0
+    assert run_bpf(PROGRAM, raw(IP(frag=5) / TCP(), get)) == 0
+    assert run_bpf(PROGRAM, raw(IP(flags="MF") / TCP(), get)) == SNAP_BYTES
+    assert run_bpf(PROGRAM, raw(IPv6() / UDP(), get)) == 0
+    assert run_bpf(PROGRAM, raw(IPv6() / IPv6ExtHdrFragment(offset=9, nh=6) / TCP(), get)) == 0
+    three = IPv6() / IPv6ExtHdrHopByHop() / IPv6ExtHdrDestOpt() / IPv6ExtHdrDestOpt() / TCP()
+    assert run_bpf(PROGRAM, raw(three, get)) == 0
+
+
+@given(
+    packet=st.binary(max_size=200),
+    packet_type=st.integers(0, 7),
+    ethertype=st.sampled_from([0x0800, 0x86DD, 0x0806]),
+)
+def test_any_packet_is_let_through_or_dropped(
+    run_bpf: Callable[..., int], packet: bytes, packet_type: int, ethertype: int
+) -> None:
+    assert run_bpf(PROGRAM, packet, packet_type, ethertype) in (0, SNAP_BYTES)

@@ -1,0 +1,139 @@
+import json
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.errors import HistoryError
+from cedos.model import Direction
+from cedos.profiler.sizes import CHUNKED, UNKNOWN, Prior, SizeHistory
+
+DOWN, UP = Direction.DOWN, Direction.UP
+
+
+def taught(sizes: list[int], host: str = "a.example") -> SizeHistory:
+    history = SizeHistory()
+    for size in sizes:
+        history.learn(host, 443, DOWN, size)
+    return history
+
+
+def test_delphis_defaults_where_nothing_is_known() -> None:
+    history = SizeHistory()
+    unknown = history.estimate("a.example", 443, DOWN, prior=UNKNOWN)
+    assert (unknown.median_bytes, unknown.source) == (3_000, "default")
+    assert unknown.low_bytes < 100
+    assert unknown.high_bytes > 100_000
+    chunked = history.estimate("a.example", 443, DOWN, prior=CHUNKED)
+    assert (chunked.median_bytes, chunked.source) == (100_000, "default")
+    assert len(history) == 0  # asking makes no entry
+
+
+def test_one_sample_moves_the_median_and_leaves_the_interval_wide() -> None:
+    for size in (10, 1_200_000_000):
+        estimate = taught([size]).estimate("a.example", 443, DOWN)
+        assert (estimate.median_bytes, estimate.source) == (size, "history")
+        assert estimate.low_bytes <= size / 4
+        assert estimate.high_bytes >= size * 4
+
+
+def test_many_samples_make_it_narrow() -> None:
+    estimate = taught([50_000 + 100 * i for i in range(40)]).estimate("a.example", 443, DOWN)
+    assert 50_000 <= estimate.low_bytes <= estimate.median_bytes <= estimate.high_bytes <= 53_900
+
+
+def test_recent_transfers_count_more() -> None:
+    estimate = taught([1_000] * 60 + [9_000_000] * 17).estimate("a.example", 443, DOWN)
+    assert estimate.median_bytes == 9_000_000
+    assert estimate.low_bytes <= 1_000
+
+
+def test_hosts_ports_and_directions_are_apart() -> None:
+    history = taught([7_000])
+    for host, port, direction in (("b.example", 443, DOWN), ("a.example", 80, DOWN)):
+        assert history.estimate(host, port, direction).source == "default"
+    assert history.estimate("a.example", 443, UP).source == "default"
+    assert history.samples("a.example", 443, DOWN) == 1
+    assert history.samples("a.example", 443, UP) == 0
+
+
+def test_intervals_cover_nine_tenths_of_what_comes() -> None:
+    # Hosts unlike each other (typical sizes over five orders of magnitude) and unlike the prior.
+    draw = random.Random(7)
+    covered: dict[int, list[bool]] = {2: [], 5: [], 10: [], 20: [], 40: []}
+    for _ in range(500):
+        centre, spread = draw.gauss(math.log(30_000), 2.5), abs(draw.gauss(0.8, 0.5)) + 0.05
+        sizes = [round(math.exp(draw.gauss(centre, spread))) for _ in range(41)]
+        for n, hits in covered.items():
+            estimate = taught(sizes[:n]).estimate("a.example", 443, DOWN)
+            hits.append(estimate.low_bytes <= sizes[n] <= estimate.high_bytes)
+    shares = {n: sum(hits) / len(hits) for n, hits in covered.items()}
+    assert all(0.85 <= share <= 0.99 for share in shares.values()), shares
+
+
+def test_an_exceeded_estimate_rests_on_longer_transfers() -> None:
+    history = taught([1_000] * 20 + [5_000_000] * 10)
+    first = history.estimate("a.example", 443, DOWN)
+    assert first.median_bytes == 1_000
+    again = history.exceeded("a.example", 443, DOWN, 2_000)
+    assert (again.median_bytes, again.source) == (5_000_000, "progress")
+    beyond = history.exceeded("a.example", 443, DOWN, 6_000_000)
+    assert beyond.low_bytes > 6_000_000
+    assert 8_000_000 < beyond.median_bytes < beyond.high_bytes
+
+
+@given(
+    st.lists(st.integers(0, 10**12), max_size=60),
+    st.integers(0, 10**15),
+    st.floats(1, 1e9),
+)
+def test_estimates_are_ordered_and_lie_ahead(
+    sizes: list[int], so_far: int, prior_bytes: float
+) -> None:
+    history, prior = taught(sizes), Prior(prior_bytes)
+    first = history.estimate("a.example", 443, DOWN, prior=prior)
+    assert 0 <= first.low_bytes <= first.median_bytes <= first.high_bytes
+    then = history.exceeded("a.example", 443, DOWN, so_far, prior=prior)
+    assert so_far < then.low_bytes <= then.median_bytes <= then.high_bytes
+
+
+def test_memory_is_bounded_and_the_least_used_goes() -> None:
+    history = SizeHistory(max_hosts=3)
+    for host in "abc":
+        for size in range(1000):
+            history.learn(host, 443, DOWN, size)
+    history.estimate("a", 443, DOWN)
+    history.learn("d", 443, DOWN, 5)
+    assert len(history) == 3
+    assert [history.samples(host, 443, DOWN) for host in "abcd"] == [48, 0, 48, 1]
+
+
+def test_the_state_comes_back_through_json() -> None:
+    history = taught([1, 2, 3_000_000_000])
+    history.learn("2001:db8::1", 22, UP, 9)
+    again = SizeHistory.from_state(json.loads(json.dumps(history.state())))
+    assert again.state() == history.state()
+    assert again.estimate("a.example", 443, DOWN) == history.estimate("a.example", 443, DOWN)
+    assert len(SizeHistory.from_state(history.state(), max_hosts=1)) == 1
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        [],
+        {},
+        {"version": 2, "hosts": []},
+        {"version": 1},
+        {"version": 1, "hosts": 5},
+        {"version": 1, "hosts": [["a", 1]]},
+        {"version": 1, "hosts": [["a", "1", [], []]]},
+        {"version": 1, "hosts": [["a", 1, [2.5], []]]},
+        {"version": 1, "hosts": [["a", 1, [10**400], []]]},
+    ],
+)
+def test_a_broken_state_is_refused(state: object) -> None:
+    with pytest.raises(HistoryError, match="not a history of sizes"):
+        SizeHistory.from_state(state)

@@ -1,0 +1,122 @@
+import ssl
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.profiler.tls import parse_client_hello
+
+
+def real_hello(name: str | None) -> bytes:
+    """What OpenSSL sends."""
+    context = ssl.create_default_context()
+    context.check_hostname = name is not None
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    connection = context.wrap_bio(incoming, outgoing, server_hostname=name)
+    with pytest.raises(ssl.SSLWantReadError):
+        connection.do_handshake()
+    return outgoing.read()
+
+
+def crafted_hello(*extensions: tuple[int, bytes], session: bytes = b"") -> bytes:
+    """A hello with these extensions, in this order."""
+    listed = b"".join(
+        kind.to_bytes(2, "big") + len(body).to_bytes(2, "big") + body for kind, body in extensions
+    )
+    body = b"\x03\x03" + bytes(32) + bytes([len(session)]) + session + b"\x00\x02\x13\x01\x01\x00"
+    body += len(listed).to_bytes(2, "big") + listed
+    handshake = b"\x01" + len(body).to_bytes(3, "big") + body
+    return b"\x16\x03\x01" + len(handshake).to_bytes(2, "big") + handshake
+
+
+def name_extension(name: bytes, kind: int = 0) -> tuple[int, bytes]:
+    entry = bytes([kind]) + len(name).to_bytes(2, "big") + name
+    return 0, len(entry).to_bytes(2, "big") + entry
+
+
+def in_records(hello: bytes, size: int) -> bytes:
+    """The same handshake, spread over records of `size` bytes."""
+    handshake = hello[5:]
+    parts = [handshake[at : at + size] for at in range(0, len(handshake), size)]
+    return b"".join(b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part for part in parts)
+
+
+HELLO = real_hello("www.Example.org")
+
+
+def test_what_openssl_sends() -> None:
+    assert parse_client_hello(HELLO) == "www.example.org"
+    assert parse_client_hello(real_hello(None)) is None
+
+
+def test_the_name_may_come_after_a_large_key_share() -> None:
+    key_share = (51, bytes(1300))
+    hello = crafted_hello((0x2A2A, b""), key_share, name_extension(b"cdn.example.net"))
+    assert parse_client_hello(hello) == "cdn.example.net"
+    assert parse_client_hello(hello[:1360]) is None
+    session = crafted_hello(name_extension(b"a.example"), session=bytes(32))
+    assert parse_client_hello(session) == "a.example"
+
+
+def test_a_cut_hello_gives_its_name_or_none() -> None:
+    named = [cut for cut in range(len(HELLO) + 1) if parse_client_hello(HELLO[:cut]) is not None]
+    assert {parse_client_hello(HELLO[:cut]) for cut in named} == {"www.example.org"}
+    assert named == list(range(named[0], len(HELLO) + 1))
+    assert named[0] < len(HELLO)  # what lies after the name does not matter
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+def test_a_hello_over_several_records(size: int) -> None:
+    assert parse_client_hello(in_records(HELLO, size)) == "www.example.org"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (b"a.example.", "a.example"),
+        (b"", None),
+        (b"a..b", None),
+        (b"a\x00b", None),
+        (b"a" * 254, None),
+        (b"b\xc3\xbccher.example", None),
+        (b"192.0.2.1", "192.0.2.1"),
+    ],
+)
+def test_names(name: bytes, expected: str | None) -> None:
+    assert parse_client_hello(crafted_hello(name_extension(name))) == expected
+
+
+def test_an_odd_name_extension_gives_no_name() -> None:
+    assert parse_client_hello(crafted_hello(name_extension(b"a.example", kind=1))) is None
+    assert parse_client_hello(crafted_hello((0, b""))) is None
+    assert parse_client_hello(crafted_hello((0, b"\x00\x0c\x00\x00\xffa.b"))) is None
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\x16",
+        b"\x16\x03\x01\x00\x00",
+        b"\x17" + HELLO[1:],
+        b"\x16\x02" + HELLO[2:],
+        HELLO[:5] + b"\x02" + HELLO[6:],
+    ],
+)
+def test_not_a_hello(payload: bytes) -> None:
+    assert parse_client_hello(payload) is None
+
+
+@given(st.binary(max_size=400), st.integers(0, 200))
+def test_hostile_bytes_never_raise(noise: bytes, keep: int) -> None:
+    for payload in (noise, HELLO[:keep] + noise):
+        name = parse_client_hello(payload)
+        assert name is None or 0 < len(name) <= 253
+
+
+@given(st.integers(0, len(HELLO) - 1), st.integers(0, 255), st.integers(1, 60))
+def test_a_damaged_hello_never_raises(at: int, value: int, size: int) -> None:
+    damaged = HELLO[:at] + bytes([value]) + HELLO[at + 1 :]
+    for payload in (damaged, in_records(damaged, size)):
+        name = parse_client_hello(payload)
+        assert name is None or 0 < len(name) <= 253

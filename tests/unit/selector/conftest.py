@@ -1,0 +1,70 @@
+"""A host with Wi-Fi and a phone, and predictors that say what a test wants them to."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from cedos.model import (
+    Context,
+    Direction,
+    Indicator,
+    Network,
+    NetworkKind,
+    SizeEstimate,
+    Transfer,
+)
+from predictors.base import Distribution
+
+
+class Oracle:
+    """Predictors that know: strategy -> samples."""
+
+    features = ("size_bytes", "wifi_rtt_s", "cellular_rtt_s")
+
+    def __init__(self, times: Mapping[str, float | Sequence[float]]) -> None:
+        self.times = {
+            name: Distribution((given,) if isinstance(given, int | float) else tuple(sorted(given)))
+            for name, given in times.items()
+        }
+        self.asked: list[Mapping[str, float]] = []
+
+    def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]:
+        self.asked.append(features)
+        return self.times
+
+
+class Host:
+    """What tests make their cases from."""
+
+    at_s = 1000.0
+
+    def __init__(self) -> None:
+        self.wlan = self.network("wlan0")
+        self.lte = self.network("lte0", "cellular", metered=True)
+        self.both = (self.wlan, self.lte)
+
+    def network(
+        self, name: str, kind: str = "wifi", *, metered: bool = False, up: bool = True
+    ) -> Network:
+        return Network(name, name, 1, NetworkKind(kind), metered, up=up)
+
+    def context(self, age_s: float = 0.4, **indicators: float) -> Context:
+        """`wlan0_rtt_s=0.02` and so on, all of one age."""
+        networks: dict[str, dict[str, Indicator]] = {}
+        for column, value in indicators.items():
+            name, _, indicator = column.partition("_")
+            measured = Indicator(value, self.at_s - age_s, active=True)
+            networks.setdefault(name, {})[indicator] = measured
+        return Context(self.at_s, networks)
+
+    def transfer(self, size_bytes: int = 100_000, direction: str = "down") -> Transfer:
+        size = SizeEstimate(size_bytes, size_bytes, size_bytes, "hint")
+        return Transfer(size, Direction(direction))
+
+    def oracle(self, **times: float | Sequence[float]) -> Oracle:
+        return Oracle(times)
+
+
+@pytest.fixture(scope="session")
+def host() -> Host:
+    return Host()

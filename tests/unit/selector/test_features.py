@@ -1,0 +1,77 @@
+from math import nan
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.model import Context, Indicator
+from cedos.selector.features import ages, features
+from cedos.selector.roles import Roles, assign
+
+
+def test_columns_are_those_of_a_data_set(host: Any) -> None:
+    context = host.context(wlan0_rtt_s=0.02, wlan0_rssi_dbm=-60.0, lte0_past5_bps=1e7)
+    found = features(context, host.transfer(3000, "up"), assign(host.both))
+    assert found == {
+        "size_bytes": 3000.0,
+        "direction_up": 1.0,
+        "wifi_rtt_s": 0.02,
+        "wifi_rssi_dbm": -60.0,
+        "cellular_past5_bps": 1e7,
+    }
+
+
+def test_parts_are_played_by_role_not_by_name(host: Any) -> None:
+    ethernet = host.network("eth7", "ethernet")
+    context = host.context(eth7_rtt_s=0.001, lte0_rtt_s=0.05, wlan0_rtt_s=0.5)
+    found = features(context, host.transfer(), assign([ethernet, host.lte]))
+    assert (found["wifi_rtt_s"], found["cellular_rtt_s"]) == (0.001, 0.05)
+
+
+def test_what_is_unknown_is_absent(host: Any) -> None:
+    context = host.context(wlan0_rtt_s=nan, lte0_rtt_s=0.05)
+    columns = ["size_bytes", "wifi_rtt_s", "wifi_dns_s", "cellular_rtt_s", "cellular_cqi"]
+    found = features(context, host.transfer(3000), assign(host.both), columns)
+    assert found == {"size_bytes": 3000.0, "direction_up": 0.0, "cellular_rtt_s": 0.05}
+    alone = features(context, host.transfer(3000), Roles(None, host.lte), columns)
+    assert alone == found
+    nobody = features(Context(0.0, {}), host.transfer(3000), assign(host.both))
+    assert nobody == {"size_bytes": 3000.0, "direction_up": 0.0}
+
+
+def test_a_model_gets_what_it_asks_for_and_ages_too(host: Any) -> None:
+    context = host.context(age_s=0.5, wlan0_rtt_s=0.02, wlan0_rssi_dbm=-60.0)
+    asked = ("wifi_rtt_s", "wifi_rtt_s_age_s", "cellular_rtt_s_age_s")
+    found = features(context, host.transfer(1), assign(host.both), asked)
+    assert found == {
+        "size_bytes": 1.0,
+        "direction_up": 0.0,
+        "wifi_rtt_s": 0.02,
+        "wifi_rtt_s_age_s": 0.5,
+    }
+    assert ages(context, assign(host.both)) == {"wifi_rtt_s": 0.5, "wifi_rssi_dbm": 0.5}
+
+
+def test_the_hosts_speed_is_the_newest_that_any_network_knows(host: Any) -> None:
+    context = Context(
+        10.0,
+        {
+            "wlan0": {"speed_mps": Indicator(1.0, 5.0)},
+            "lte0": {"speed_mps": Indicator(9.0, 8.0)},
+        },
+    )
+    for columns in (None, ("speed_mps",)):
+        found = features(context, host.transfer(), assign(host.both), columns)
+        assert found == {"size_bytes": 100_000.0, "direction_up": 0.0, "speed_mps": 9.0}
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["rtt_s", "past5_bps", "available", "cqi"]), st.floats(0, 1e9), max_size=4
+    )
+)
+def test_asking_for_everything_by_name_is_the_same(host: Any, known: dict[str, float]) -> None:
+    context = host.context(**{f"wlan0_{name}": value for name, value in known.items()})
+    roles = assign(host.both)
+    all_known = features(context, host.transfer(), roles)
+    assert features(context, host.transfer(), roles, tuple(all_known)) == all_known

@@ -1,0 +1,85 @@
+from typing import Any
+
+import pytest
+
+from cedos.model import Context, Indicator, Strategy, StrategyKind
+from cedos.selector.objective import MaxSPerE, WeightedCost
+from cedos.selector.reason import label, seconds
+from cedos.selector.selector import decide
+
+ALL = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT})
+
+
+def why(host: Any, model: Any, size_bytes: int = 3000, **options: Any) -> str:
+    options.setdefault("context", host.context(wlan0_rtt_s=0.018, lte0_rtt_s=0.052))
+    context = options.pop("context")
+    decision = decide(
+        host.transfer(size_bytes), context, host.both, model, number=1, made_unix_s=0.0, **options
+    )
+    return decision.reason
+
+
+def test_faster(host: Any) -> None:
+    model = host.oracle(wifi=0.21, cellular=0.44, mptcp_wifi=0.22, mptcp_cellular=0.45)
+    assert why(host, model) == (
+        "wlan0: 0.21 s expected, 2.1 times faster than lte0 (0.44 s); "
+        "wlan0 answered pings in 18 ms 0.4 s ago"
+    )
+
+
+def test_both_networks_are_compared_with_the_better_one_alone(host: Any) -> None:
+    model = host.oracle(wifi=3.0, cellular=2.0, mptcp_wifi=1.5, mptcp_cellular=1.0)
+    assert why(host, model).startswith(
+        "lte0 with wlan0: 1.00 s expected, 2.0 times faster than lte0 (2.00 s); lte0 answered"
+    )
+
+
+def test_a_large_transfer_is_explained_by_the_rate(host: Any) -> None:
+    model = host.oracle(wifi=3.0, cellular=9.0)
+    context = host.context(wlan0_rtt_s=0.018, wlan0_past5_bps=12.3e6)
+    assert why(host, model, 5_000_000, context=context).endswith(
+        "wlan0 carried 12.3 Mbit/s 0.4 s ago"
+    )
+
+
+def test_a_tie_is_called_one(host: Any) -> None:
+    assert "as fast as lte0 (0.10 s)" in why(host, host.oracle(wifi=0.1, cellular=0.102))
+
+
+def test_slower_but_cheaper(host: Any) -> None:
+    model = host.oracle(wifi=0.5, cellular=0.2)
+    reason = why(host, model, objective=MaxSPerE())
+    assert reason.startswith(
+        "wlan0: 0.50 s expected, slower than lte0 (0.20 s) but cheaper: 0.21 J in place of 6.8 J"
+    )
+    model = host.oracle(wifi=60.0, cellular=1.0)
+    reason = why(host, model, 2_000_000, objective=WeightedCost(s_per_metered_byte=1e-4))
+    assert "cheaper: 0 MB metered in place of 2 MB" in reason
+
+
+def test_redundancy_is_named(host: Any) -> None:
+    gamble = [0.1] * 9 + [10.0]
+    reason = why(host, host.oracle(wifi=gamble, cellular=gamble), kinds=ALL)
+    assert reason.startswith("the same on wlan0 and lte0: 0.20 s expected, 5.5 times faster")
+
+
+def test_an_observed_round_trip_is_not_called_a_ping(host: Any) -> None:
+    model = host.oracle(wifi=0.1, cellular=1.0)
+    passive = Context(host.at_s, {"wlan0": {"rtt_s": Indicator(0.018, host.at_s - 2.0)}})
+    assert why(host, model, context=passive).endswith("wlan0 had a round trip of 18 ms 2.0 s ago")
+    assert why(host, model, context=host.context()).endswith(
+        "nothing is known of wlan0's round trip"
+    )
+
+
+@pytest.mark.parametrize(
+    ("time_s", "expected"),
+    [(0.0004, "0 ms"), (0.0214, "21 ms"), (0.25, "0.25 s"), (9.876, "9.88 s"), (61.2, "61 s")],
+)
+def test_durations(time_s: float, expected: str) -> None:
+    assert seconds(time_s) == expected
+
+
+def test_labels() -> None:
+    assert label(Strategy(StrategyKind.DEFER, ())) == "not now"
+    assert label(Strategy(StrategyKind.SINGLE, ("wlan0",))) == "wlan0"

@@ -1,0 +1,97 @@
+from typing import Any
+
+import pytest
+
+from cedos.model import Strategy, StrategyKind
+from cedos.selector.roles import assign, role_strategy, strategies
+
+ALL = frozenset(StrategyKind)
+
+
+def names(host: Any, networks: list[tuple[str, str, bool]], dead: tuple[str, ...] = ()) -> Any:
+    made = [host.network(name, kind, metered=metered) for name, kind, metered in networks]
+    roles = assign(made, dead)
+    return tuple(each and each.name for each in (roles.wifi, roles.cellular))
+
+
+@pytest.mark.parametrize(
+    ("networks", "expected"),
+    [
+        ([], (None, None)),
+        ([("wlan0", "wifi", False)], ("wlan0", None)),
+        ([("wlan0", "wifi", True)], ("wlan0", None)),
+        ([("lte0", "cellular", True)], (None, "lte0")),
+        ([("lte0", "cellular", False)], (None, "lte0")),
+        ([("lte0", "cellular", True), ("wlan0", "wifi", False)], ("wlan0", "lte0")),
+        ([("lte0", "cellular", False), ("wlan0", "wifi", True)], ("wlan0", "lte0")),
+        ([("eth0", "ethernet", False), ("lte0", "cellular", True)], ("eth0", "lte0")),
+        ([("wlan1", "wifi", False), ("wlan0", "wifi", False)], ("wlan0", "wlan1")),
+        ([("wlan0", "wifi", True), ("wlan1", "wifi", False)], ("wlan1", "wlan0")),
+        ([("lte1", "cellular", True), ("lte0", "cellular", True)], ("lte0", "lte1")),
+        ([("lte0", "cellular", True), ("lte1", "cellular", False)], ("lte1", "lte0")),
+        (
+            [("eth0", "ethernet", False), ("wlan0", "wifi", False), ("lte0", "cellular", True)],
+            ("eth0", "lte0"),
+        ),
+        (
+            [("wlan0", "wifi", False), ("lte1", "cellular", True), ("lte0", "cellular", False)],
+            ("wlan0", "lte0"),
+        ),
+    ],
+)
+def test_who_plays_what(
+    host: Any, networks: list[tuple[str, str, bool]], expected: tuple[str | None, str | None]
+) -> None:
+    assert names(host, networks) == expected
+    assert names(host, networks[::-1]) == expected
+
+
+def test_who_is_not_up_does_not_play(host: Any) -> None:
+    roles = assign([host.network("wlan0", up=False), host.lte])
+    assert roles.players() == [("cellular", host.lte)]
+
+
+def test_a_living_third_network_replaces_a_dead_one(host: Any) -> None:
+    three = [("eth0", "ethernet", False), ("wlan0", "wifi", False), ("lte0", "cellular", True)]
+    assert names(host, three, dead=("eth0",)) == ("wlan0", "lte0")
+    assert names(host, three, dead=("lte0",)) == ("eth0", "wlan0")
+    two = [("wlan0", "wifi", False), ("lte0", "cellular", True)]
+    assert names(host, two, dead=("wlan0",)) == ("wlan0", "lte0")
+    assert names(host, two, dead=("lte0",)) == ("wlan0", "lte0")
+
+
+def test_the_strategies_of_two_networks(host: Any) -> None:
+    roles = assign(host.both)
+    found = dict(strategies(roles, ALL))
+    assert {name: str(strategy) for name, strategy in found.items()} == {
+        "wifi": "single(wlan0)",
+        "cellular": "single(lte0)",
+        "mptcp_wifi": "mptcp(wlan0, lte0)",
+        "mptcp_cellular": "mptcp(lte0, wlan0)",
+        "redundant": "redundant(wlan0, lte0)",
+    }
+    assert "redundant" not in dict(strategies(roles))
+    assert list(dict(strategies(roles, {StrategyKind.MPTCP}))) == ["mptcp_wifi", "mptcp_cellular"]
+    for name, strategy in found.items():
+        assert role_strategy(strategy, roles) == name
+
+
+def test_one_network_leaves_one_strategy(host: Any) -> None:
+    alone = assign([host.lte])
+    assert [name for name, _ in strategies(alone, {StrategyKind.MPTCP})] == ["cellular"]
+    both = assign(host.both)
+    assert [name for name, _ in strategies(both, ALL, dead={"wlan0"})] == ["cellular"]
+    assert [name for name, _ in strategies(both, ALL, dead={"lte0"})] == ["wifi"]
+    assert len(strategies(both, ALL, dead={"wlan0", "lte0"})) == 5
+
+
+def test_a_strategy_of_others_has_no_name(host: Any) -> None:
+    roles = assign(host.both)
+    reverse = Strategy(StrategyKind.REDUNDANT, ("lte0", "wlan0"))
+    assert role_strategy(reverse, roles) == "redundant"
+    for strange in (
+        Strategy(StrategyKind.DEFER, ()),
+        Strategy(StrategyKind.SINGLE, ("eth9",)),
+    ):
+        with pytest.raises(ValueError, match="none of the strategies"):
+            role_strategy(strange, roles)

@@ -1,0 +1,371 @@
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.model import Context, NetworkKind, Strategy, StrategyKind
+from cedos.selector.energy import DELPHI
+from cedos.selector.objective import MaxS, MaxSPerE, Outcome, WeightedCost
+from cedos.selector.selector import decide, decide_again
+
+ALL = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT})
+RECORD = {"number": 7, "made_unix_s": 1.7e9}
+NOTHING = Context(1000.0, {})
+EQUAL = {"wifi": 1.0, "cellular": 1.0, "mptcp_wifi": 1.0, "mptcp_cellular": 1.0}
+
+seconds = st.floats(0.01, 100)
+four_times = st.fixed_dictionaries(dict.fromkeys(EQUAL, seconds))
+samples = st.lists(seconds, min_size=1, max_size=20)
+four_samples = st.fixed_dictionaries(dict.fromkeys(EQUAL, samples))
+objectives = st.one_of(
+    st.just(MaxS()),
+    st.builds(WeightedCost, st.floats(0, 10), st.floats(0, 1e-5)),
+    st.builds(MaxSPerE, st.floats(0.1, 2), st.floats(0, 2), st.floats(0, 2)),
+)
+
+
+def choose(host: Any, model: Any, *arguments: Any, **options: Any) -> str:
+    decision = decide(host.transfer(), NOTHING, host.both, model, *arguments, **RECORD, **options)
+    return str(decision.choice)
+
+
+@pytest.mark.parametrize(
+    ("fastest", "expected"),
+    [
+        ("wifi", "single(wlan0)"),
+        ("cellular", "single(lte0)"),
+        ("mptcp_wifi", "mptcp(wlan0, lte0)"),
+        ("mptcp_cellular", "mptcp(lte0, wlan0)"),
+    ],
+)
+def test_the_fastest_wins(host: Any, fastest: str, expected: str) -> None:
+    assert choose(host, host.oracle(**{**EQUAL, fastest: 0.5})) == expected
+
+
+def test_a_tie_goes_to_the_simpler_strategy(host: Any) -> None:
+    assert choose(host, host.oracle(**EQUAL), kinds=ALL) == "single(wlan0)"
+
+
+def test_a_decision_is_a_record(host: Any) -> None:
+    context = host.context(wlan0_rtt_s=0.018, lte0_rtt_s=0.05)
+    transfer = host.transfer(3000)
+    model = host.oracle(**EQUAL)
+    decision = decide(transfer, context, host.both, model, number=7, made_unix_s=1.7e9)
+    assert (decision.number, decision.made_unix_s) == (7, 1.7e9)
+    assert decision.transfer is transfer
+    assert decision.context is context
+    assert decision.objective == "max-s"
+    assert [str(each.strategy) for each in decision.evaluations] == [
+        "single(wlan0)",
+        "single(lte0)",
+        "mptcp(wlan0, lte0)",
+        "mptcp(lte0, wlan0)",
+    ]
+    assert model.asked == [
+        {"size_bytes": 3000.0, "direction_up": 0.0, "wifi_rtt_s": 0.018, "cellular_rtt_s": 0.05}
+    ]
+
+
+def test_what_strategies_use(host: Any) -> None:
+    size = 1_000_000
+    model = host.oracle(wifi=10.0, cellular=30.0, mptcp_wifi=7.5, mptcp_cellular=7.5)
+    decision = decide(host.transfer(size), NOTHING, host.both, model, kinds=ALL, **RECORD)
+    wifi, cellular, mptcp_wifi, mptcp_cellular, redundant = decision.evaluations
+    assert wifi.energy_j == pytest.approx(0.428 * 10)
+    assert cellular.energy_j == pytest.approx(1.674 * 30 + 6.5)
+    assert mptcp_wifi.energy_j == pytest.approx((0.428 + 1.674) * 7.5 + 6.5)
+    assert redundant.energy_j == pytest.approx(wifi.energy_j + cellular.energy_j)
+    assert redundant.time_s == 10.0
+    assert wifi.metered_bytes == 0
+    assert cellular.metered_bytes == redundant.metered_bytes == size
+    assert mptcp_wifi.metered_bytes == pytest.approx(0.25 * size, rel=0.05)
+    assert mptcp_cellular.metered_bytes == pytest.approx(0.25 * size, rel=0.10)
+    assert mptcp_cellular.metered_bytes > mptcp_wifi.metered_bytes, "Wi-Fi joins later"
+
+
+def test_energy_goes_by_the_radio_not_by_the_part_it_plays(host: Any) -> None:
+    phones = (
+        host.network("lte0", "cellular", metered=True),
+        host.network("lte1", "cellular", metered=True),
+    )
+    decision = decide(host.transfer(), NOTHING, phones, host.oracle(**EQUAL), kinds=ALL, **RECORD)
+    assert [each.energy_j for each in decision.evaluations] == pytest.approx(
+        [1.674 + 6.5] * 2 + [2 * (1.674 + 6.5)] * 3
+    )
+    assert all(each.metered_bytes == 100_000 or each.strategy.kind == StrategyKind.REDUNDANT
+               for each in decision.evaluations)  # fmt: skip
+
+
+def test_a_radio_in_its_tail_is_cheaper(host: Any) -> None:
+    model = host.oracle(wifi=3.0, cellular=1.0)
+    objective = WeightedCost(s_per_j=1.0)
+    assert choose(host, model, objective) == "single(wlan0)"
+    assert choose(host, model, objective, idle_s={"lte0": 0.0}) == "single(lte0)"
+
+
+def test_max_s_and_max_s_per_e_differ_as_in_the_paper(host: Any) -> None:
+    model = host.oracle(wifi=2.0, cellular=1.0, mptcp_wifi=0.9, mptcp_cellular=0.8)
+    assert choose(host, model, MaxS()) == "mptcp(lte0, wlan0)"
+    assert choose(host, model, MaxSPerE()) == "single(wlan0)"
+    slow_wifi = host.oracle(wifi=40.0, cellular=1.0, mptcp_wifi=0.9, mptcp_cellular=0.8)
+    assert choose(host, slow_wifi, MaxSPerE()) != "single(wlan0)"
+
+
+@pytest.mark.parametrize("indicator", [{"ping_loss": 1.0}, {"available": 0.0}])
+@pytest.mark.parametrize("which", ["wlan0", "lte0"])
+def test_a_dead_network_loses_whatever_the_model_says(
+    host: Any, which: str, indicator: dict[str, float]
+) -> None:
+    other = {"wlan0": "lte0", "lte0": "wlan0"}[which]
+    slow_other = {"wlan0": "cellular", "lte0": "wifi"}[which]
+    model = host.oracle(**{**dict.fromkeys(EQUAL, 0.001), slow_other: 100.0})
+    context = host.context(**{f"{which}_{name}": value for name, value in indicator.items()})
+    decision = decide(host.transfer(), context, host.both, model, kinds=ALL, **RECORD)
+    assert str(decision.choice) == f"single({other})"
+    assert which not in str([each.strategy for each in decision.evaluations])
+    assert f"{which} " in decision.reason
+    assert "no ping" in decision.reason or "not available" in decision.reason
+
+
+def test_where_all_are_dead_all_may_try(host: Any) -> None:
+    context = host.context(wlan0_ping_loss=1.0, lte0_available=0.0)
+    model = host.oracle(**{**EQUAL, "mptcp_cellular": 0.5})
+    decision = decide(host.transfer(), context, host.both, model, **RECORD)
+    assert str(decision.choice) == "mptcp(lte0, wlan0)"
+    assert "all may try" in decision.reason
+
+
+def test_one_network_only(host: Any) -> None:
+    model = host.oracle(**EQUAL)
+    down = replace(host.wlan, up=False)
+    decision = decide(host.transfer(), NOTHING, (down, host.lte), model, kinds=ALL, **RECORD)
+    assert str(decision.choice) == "single(lte0)"
+    assert "the only way there is" in decision.reason
+
+
+def test_no_network_defers(host: Any) -> None:
+    decision = decide(
+        host.transfer(), NOTHING, (replace(host.wlan, up=False),), host.oracle(**EQUAL), **RECORD
+    )
+    assert decision.choice == Strategy(StrategyKind.DEFER, ())
+    assert decision.evaluations == ()
+    assert decision.reason == "no network is up"
+
+
+def test_only_what_can_be_carried_out_is_considered(host: Any) -> None:
+    model = host.oracle(**{**EQUAL, "mptcp_wifi": 0.1})
+    assert choose(host, model, kinds={StrategyKind.SINGLE}) == "single(wlan0)"
+    assert choose(host, model, kinds={StrategyKind.MPTCP}) == "mptcp(wlan0, lte0)"
+
+
+def test_a_strategy_the_model_does_not_know_is_left_out(host: Any) -> None:
+    assert choose(host, host.oracle(cellular=5.0), kinds=ALL) == "single(lte0)"
+
+
+def test_without_predictors_the_rule_of_thumb_decides_and_says_so(host: Any) -> None:
+    context = host.context(
+        wlan0_rtt_s=0.02, lte0_rtt_s=0.06, wlan0_past5_bps=2e6, lte0_past5_bps=50e6
+    )
+    for model in (None, host.oracle()):
+        small = decide(host.transfer(1000), context, host.both, model, **RECORD)
+        assert str(small.choice) == "single(wlan0)"
+        large = decide(host.transfer(10_000_000), context, host.both, model, **RECORD)
+        assert str(large.choice) == "mptcp(lte0, wlan0)"
+        assert len(large.evaluations) == 4
+        assert "rule of thumb" in large.reason
+
+
+def test_redundancy_pays_where_both_are_uncertain(host: Any) -> None:
+    gamble = [0.1] * 9 + [10.0]
+    model = host.oracle(wifi=gamble, cellular=gamble, mptcp_wifi=1.0, mptcp_cellular=1.0)
+    decision = decide(host.transfer(), NOTHING, host.both, model, kinds=ALL, **RECORD)
+    assert decision.choice == Strategy(StrategyKind.REDUNDANT, ("wlan0", "lte0"))
+    assert decision.evaluations[-1].time_s == pytest.approx(0.01 * 10 + 0.99 * 0.1)
+    assert choose(host, model) != "redundant(wlan0, lte0)", "only where it is asked for"
+
+
+@given(four_samples, objectives, st.sampled_from(["down", "up"]), st.integers(1, 10**8))
+def test_the_choice_is_that_of_brute_force(
+    host: Any, times: Any, objective: Any, direction: str, size: int
+) -> None:
+    """Every strategy by hand: mean time, power times time, tail; then the least cost."""
+    decision = decide(
+        host.transfer(size, direction),
+        NOTHING,
+        host.both,
+        host.oracle(**times),
+        objective,
+        **RECORD,
+    )
+    radios = {"wifi": DELPHI.radios[NetworkKind.WIFI], "lte": DELPHI.radios[NetworkKind.CELLULAR]}
+    watts = {name: each.send_w if direction == "up" else each.receive_w
+             for name, each in radios.items()}  # fmt: skip
+    costs = []
+    for name, evaluation in zip(EQUAL, decision.evaluations, strict=True):
+        mean_s = sum(times[name]) / len(times[name])
+        used = {"wifi": ["wifi"], "cellular": ["lte"]}.get(name, ["wifi", "lte"])
+        energy_j = sum(watts[radio] * mean_s + radios[radio].tail_j for radio in used)
+        assert evaluation.time_s == pytest.approx(mean_s)
+        assert evaluation.energy_j == pytest.approx(energy_j)
+        costs.append(objective.cost(Outcome(mean_s, energy_j, evaluation.metered_bytes, size)))
+    chosen = [each.strategy for each in decision.evaluations].index(decision.choice)
+    assert costs[chosen] == pytest.approx(min(costs))
+
+
+@given(four_times, objectives, st.integers(1, 10**8))
+def test_a_dominated_strategy_is_never_chosen(
+    host: Any, times: Any, objective: Any, size: int
+) -> None:
+    decision = decide(
+        host.transfer(size), NOTHING, host.both, host.oracle(**times), objective, **RECORD
+    )
+    chosen = next(each for each in decision.evaluations if each.strategy == decision.choice)
+    for other in decision.evaluations:
+        assert not (
+            other.time_s < chosen.time_s * (1 - 1e-9)
+            and other.energy_j < chosen.energy_j
+            and other.metered_bytes <= chosen.metered_bytes
+        ), (decision.choice, other)
+
+
+@given(four_times, objectives, st.sampled_from(["wifi", "cellular"]), st.floats(1.0, 10.0))
+def test_a_longer_time_never_costs_less(
+    host: Any, times: Any, objective: Any, name: str, factor: float
+) -> None:
+    index = list(EQUAL).index(name)
+    costs = [
+        decide(
+            host.transfer(), NOTHING, host.both, host.oracle(**given), objective, **RECORD
+        ).evaluations[index].cost
+        for given in (times, {**times, name: times[name] * factor})
+    ]  # fmt: skip
+    assert costs[0] <= costs[1]
+
+
+def again(host: Any, model: Any, current: str, **options: Any) -> Any:
+    """Decides again for a flow on `wlan0`, `lte0`, or both with the primary named first."""
+    names = tuple(current.split("+"))
+    kind = StrategyKind.SINGLE if len(names) == 1 else StrategyKind.MPTCP
+    given = {
+        "context": NOTHING,
+        "networks": host.both,
+        "bytes_remaining": 1_000_000,
+        "switch_cost_s": 0.2,
+        **options,
+    }
+    return decide_again(
+        host.transfer(),
+        given.pop("context"),
+        given.pop("networks"),
+        model,
+        current=Strategy(kind, names),
+        **given,
+        **RECORD,
+    )
+
+
+def test_a_small_gain_moves_nobody(host: Any) -> None:
+    decision = again(host, host.oracle(wifi=1.0, cellular=0.71), "wlan0")
+    assert str(decision.choice) == "single(wlan0)"
+    assert "stays on wlan0: 1.00 s to go, against 0.91 s with a move to lte0" in decision.reason
+    decision = again(host, host.oracle(wifi=1.0, cellular=0.69), "wlan0")
+    assert str(decision.choice) == "single(lte0)"
+    assert "0.89 s to go with the move, against 1.00 s on wlan0" in decision.reason
+
+
+def test_the_rest_of_the_transfer_is_what_counts(host: Any) -> None:
+    model = host.oracle(wifi=1.0, cellular=0.1)
+    decision = again(host, model, "wlan0", bytes_remaining=12_345)
+    assert model.asked[0]["size_bytes"] == 12_345
+    assert decision.transfer.size.median_bytes == 12_345
+    assert decision.transfer.size.source == "progress"
+    again(host, model, "wlan0", bytes_remaining=0)
+    assert model.asked[1]["size_bytes"] == 1, "no predictor has to know the logarithm of 0"
+
+
+def test_the_switch_is_charged_only_where_no_path_is_kept(host: Any) -> None:
+    model = host.oracle(wifi=1.0, cellular=1.0, mptcp_wifi=1.0, mptcp_cellular=1.0)
+    times = {str(each.strategy): each.time_s for each in again(host, model, "wlan0").evaluations}
+    assert times == {"single(wlan0)": 1.0, "single(lte0)": 1.2, "mptcp(wlan0, lte0)": 1.0}
+    times = {
+        str(each.strategy): each.time_s for each in again(host, model, "lte0+wlan0").evaluations
+    }
+    assert times == {"single(wlan0)": 1.0, "single(lte0)": 1.0, "mptcp(lte0, wlan0)": 1.0}
+
+
+def test_the_switch_costs_energy_too(host: Any) -> None:
+    model = host.oracle(wifi=1.0, cellular=1.0)
+    _, cellular = again(host, model, "wlan0").evaluations
+    assert cellular.energy_j == pytest.approx(1.674 * 1.2 + 6.5)
+
+
+def test_the_flows_own_rate_says_more_than_a_prediction(host: Any) -> None:
+    model = host.oracle(wifi=1.0, cellular=2.0)
+    assert str(again(host, model, "wlan0").choice) == "single(wlan0)"
+    slow = again(host, model, "wlan0", observed_bps=1e6)
+    assert str(slow.choice) == "single(lte0)"
+    assert slow.evaluations[0].time_s == pytest.approx(8.0)
+    stalled = again(host, model, "wlan0", observed_bps=0.0)
+    assert str(stalled.choice) == "single(lte0)"
+
+
+@pytest.mark.parametrize("current", ["wlan0", "wlan0+lte0"])
+def test_a_dead_or_vanished_network_is_left_at_once(host: Any, current: str) -> None:
+    model = host.oracle(wifi=0.1, cellular=100.0, mptcp_wifi=0.1, mptcp_cellular=0.1)
+    dead = again(host, model, current, context=host.context(wlan0_ping_loss=1.0))
+    assert str(dead.choice) == "single(lte0)"
+    assert "as wlan0 is dead" in dead.reason
+    vanished = again(host, model, current, networks=(replace(host.wlan, up=False), host.lte))
+    assert str(vanished.choice) == "single(lte0)"
+    assert vanished.reason.startswith("cannot stay on wlan0")
+    gone = again(host, model, current, networks=(host.lte,))
+    assert str(gone.choice) == "single(lte0)"
+
+
+def test_without_any_network_the_flow_waits_where_it_is(host: Any) -> None:
+    decision = again(host, host.oracle(), "wlan0", networks=())
+    assert str(decision.choice) == "single(wlan0)"
+    assert "waits" in decision.reason
+
+
+def test_the_only_way_is_kept(host: Any) -> None:
+    decision = again(host, host.oracle(wifi=1.0), "wlan0", networks=(host.wlan,))
+    assert str(decision.choice) == "single(wlan0)"
+    assert "the only way there is" in decision.reason
+
+
+def test_once_both_subflows_are_there_it_matters_not_which_was_first(host: Any) -> None:
+    model = host.oracle(wifi=9.0, cellular=9.0, mptcp_wifi=3.0, mptcp_cellular=2.0)
+    for current in ("wlan0", "lte0", "wlan0+lte0", "lte0+wlan0"):
+        decision = again(host, model, current)
+        assert decision.choice.kind == StrategyKind.MPTCP
+        assert decision.choice.networks[0] == current.partition("+")[0]
+        assert decision.evaluations[-1].time_s == 2.0
+
+
+@given(four_times, objectives, st.sampled_from(["wlan0", "lte0", "wlan0+lte0", "lte0+wlan0"]))
+def test_nobody_flaps(host: Any, times: Any, objective: Any, current: str) -> None:
+    """With the same facts every move gains, so that a flow comes to rest."""
+    model = host.oracle(**times)
+    seen = []
+    while current not in seen:
+        seen.append(current)
+        decision = again(host, model, current, objective=objective, switch_cost_s=0.1)
+        current = "+".join(decision.choice.networks)
+    assert current == seen[-1], "came back to where it had been"
+
+
+@given(samples, samples)
+def test_redundancy_is_never_expected_later_than_its_parts(
+    host: Any, wifi: list[float], cellular: list[float]
+) -> None:
+    model = host.oracle(wifi=wifi, cellular=cellular)
+    decision = decide(host.transfer(), NOTHING, host.both, model, kinds=ALL, **RECORD)
+    *parts, redundant = decision.evaluations
+    for part in parts:
+        assert redundant.time_s <= part.time_s * (1 + 1e-9)
+    pairs = [min(pair) for pair in product(wifi, cellular)]
+    assert redundant.time_s == pytest.approx(sum(pairs) / len(pairs)), "Meatballs' brute force"

@@ -1,0 +1,95 @@
+"""Two networks on a kernel in memory."""
+
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address, ip_interface
+
+import pytest
+
+from cedos.model import FlowKey, Network, NetworkKind
+from cedos.steer.genl import EventKind, PathEvent
+from cedos.steer.memory import MemoryKernel
+
+REMOTE = {4: "198.51.100.1", 6: "2001:db8:100::1"}
+
+
+def network(name: str, subnet: int, index: int, kind: NetworkKind) -> Network:
+    return Network(
+        name=name,
+        interface=name,
+        index=index,
+        kind=kind,
+        metered=kind is NetworkKind.CELLULAR,
+        addresses=(
+            ip_interface(f"192.168.{subnet}.2/24"),
+            ip_interface(f"2001:db8:{subnet}::2/64"),
+            ip_interface(f"fe80::{subnet}/64"),
+        ),
+        gateways=(ip_address(f"192.168.{subnet}.1"), ip_address(f"fe80::{subnet}:1")),
+    )
+
+
+WLAN0 = network("wlan0", 43, 3, NetworkKind.WIFI)
+LTE0 = network("lte0", 44, 4, NetworkKind.CELLULAR)
+
+
+@dataclass
+class World:
+    """The kernel, and what the outside does to it."""
+
+    kernel: MemoryKernel = field(default_factory=MemoryKernel)
+    wlan0 = WLAN0
+    lte0 = LTE0
+    down = staticmethod(lambda one: replace(one, up=False))
+
+    def __post_init__(self) -> None:
+        for metric, one in ((100, WLAN0), (200, LTE0)):
+            self.kernel.add_link(one.index, one.interface)
+            for address in one.addresses[:2]:
+                self.kernel.add_main_route(str(address.network), one.index)
+                default = "0.0.0.0/0" if address.version == 4 else "::/0"
+                self.kernel.add_main_route(default, one.index, one.gateways[0], metric)
+
+    def carrier(self, version: int = 4, **packet) -> str | None:
+        """The interface through which a packet to somewhere far away leaves."""
+        remote = ip_address(packet.pop("remote", REMOTE[version]))
+        local = packet.pop("local", None)
+        way = self.kernel.way(remote, ip_address(local) if local else None, **packet)
+        names = {link.index: link.name for link in self.kernel.all_links}
+        return names[way.index] if way else None
+
+    def picture(self) -> tuple[object, ...]:
+        """All that steering may touch."""
+        return self.picture_of(self.kernel)
+
+    @staticmethod
+    def picture_of(kernel: MemoryKernel) -> tuple[object, ...]:
+        """All that steering may touch of a kernel."""
+        return (
+            tuple(kernel.own),
+            tuple(sorted(map(str, kernel.all_routes))),
+            dict(kernel.sysctls),
+            kernel.filter,
+        )
+
+    def established(self, token: int, one: Network = WLAN0, version: int = 4, **also) -> PathEvent:
+        """A connection's first event."""
+        local = one.addresses[0 if version == 4 else 1].ip
+        key = FlowKey(local, 50_000 + token, ip_address(REMOTE[version]), 443)
+        return PathEvent(EventKind.ESTABLISHED, token, key, **also)
+
+    @staticmethod
+    def came_up(command, port: int = 60_000) -> PathEvent:
+        """The event of a subflow that was asked for."""
+        key = FlowKey(command.local, port, command.remote, command.remote_port)
+        return PathEvent(EventKind.SUBFLOW_UP, command.token, key)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(scope="session")
+def make_world() -> type[World]:
+    """For tests that need one for each of their examples."""
+    return World

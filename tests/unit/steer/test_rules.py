@@ -1,0 +1,248 @@
+"""Which rules and routes are planned, and that bringing them about never leaves a gap."""
+
+import errno
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface, ip_network
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.steer.memory import MemoryKernel
+from cedos.steer.routing import Routing
+from cedos.steer.rtnl import SeenRule
+from cedos.steer.rules import FIRST_PREFERENCE, LAST_PREFERENCE, Destination, plan
+
+both = pytest.mark.parametrize("version", [4, 6])
+OWN = {("wlan0", 4): "192.168.43.2", ("lte0", 4): "192.168.44.2"}
+OWN |= {("wlan0", 6): "2001:db8:43::2", ("lte0", 6): "2001:db8:44::2"}
+
+
+@pytest.fixture
+def routing(world):
+    made = Routing(world.kernel)
+    made.networks_changed([world.wlan0, world.lte0])
+    return made
+
+
+@both
+def test_without_a_wish_the_hosts_own_default_holds(world, routing, version):
+    assert world.carrier(version) == "wlan0"
+
+
+@both
+def test_the_default_is_what_was_chosen(world, routing, version):
+    routing.set_default("lte0")
+    assert world.carrier(version) == "lte0"
+    routing.set_default("wlan0")
+    assert world.carrier(version) == "wlan0"
+    routing.set_default(None)
+    assert not any("32090" in str(rule) for rule in world.kernel.own)
+
+
+@both
+def test_what_is_bound_stays_on_its_network(world, routing, version):
+    for default in ("lte0", "wlan0"):
+        routing.set_default(default)
+        for name in ("wlan0", "lte0"):
+            assert world.carrier(version, local=OWN[name, version]) == name
+            assert world.carrier(version, interface=name) == name
+
+
+@both
+def test_what_is_bound_to_a_network_that_is_down_goes_nowhere(world, routing, version):
+    routing.set_default("lte0")
+    routing.networks_changed([world.wlan0, world.down(world.lte0)])
+    assert world.carrier(version, local=OWN["lte0", version]) is None
+    assert world.carrier(version) == "wlan0"
+
+
+def test_forwarded_packets_keep_the_hosts_own_default(world, routing):
+    routing.set_default("lte0")
+    routing.set_destination(Destination(ip_network("198.51.100.0/24")), "lte0")
+    assert world.carrier(4, local="172.17.0.2", forwarded=True) == "wlan0"
+
+
+def test_more_specific_routes_of_others_are_left_alone(world, routing):
+    world.kernel.add_main_route("10.0.0.0/8", 3)
+    routing.set_default("lte0")
+    assert world.carrier(4, remote="10.1.2.3") == "wlan0"
+    assert world.carrier(4, remote="192.168.43.7") == "wlan0"
+    assert world.carrier(4, remote="192.168.43.7", local=OWN["lte0", 4]) == "wlan0"
+
+
+def test_more_specific_destinations_come_first(world, routing):
+    routing.set_default("wlan0")
+    routing.set_destination(Destination(ip_network("198.51.0.0/16")), "lte0")
+    routing.set_destination(Destination(ip_network("198.51.100.0/24")), "wlan0")
+    assert world.carrier(4, remote="198.51.7.7") == "lte0"
+    assert world.carrier(4, remote="198.51.100.7") == "wlan0"
+    routing.set_destination(Destination(ip_network("0.0.0.0/0"), 443, "udp"), "lte0")
+    assert world.carrier(4, remote="198.51.100.7", port=443, protocol="udp") == "lte0"
+    assert world.carrier(4, remote="198.51.100.7", port=443, protocol="tcp") == "wlan0"
+
+
+def test_a_network_without_ipv6_is_not_bypassed_by_the_other_ones(world, routing):
+    only4 = replace(
+        world.wlan0, addresses=world.wlan0.addresses[:1], gateways=world.wlan0.gateways[:1]
+    )
+    routing.networks_changed([only4, world.lte0])
+    routing.set_default("wlan0")
+    assert (world.carrier(4), world.carrier(6)) == ("wlan0", None)
+    routing.set_default("lte0")
+    assert (world.carrier(4), world.carrier(6)) == ("lte0", "lte0")
+    # Without IPv6 anywhere there is nothing to hold back.
+    only4_too = replace(
+        world.lte0, addresses=world.lte0.addresses[:1], gateways=world.lte0.gateways[:1]
+    )
+    routing.networks_changed([only4, only4_too])
+    assert not [rule for rule in world.kernel.own if rule.version == 6]
+
+
+def test_resolvers_belong_to_their_network_unless_two_share_them(world, routing):
+    shared, own = ip_address("9.9.9.9"), ip_address("198.51.100.53")
+    local = ip_address("127.0.0.53")
+    routing.networks_changed(
+        [
+            replace(world.wlan0, resolvers=(shared, local)),
+            replace(world.lte0, resolvers=(own, shared)),
+        ]
+    )
+    routing.set_default("wlan0")
+    assert world.carrier(4, remote=str(own)) == "lte0"
+    assert world.carrier(4, remote=str(shared)) == "wlan0"
+    assert not [rule for rule in world.kernel.own if "127." in str(rule)]
+
+
+def test_a_modem_without_a_gateway_has_a_route_to_its_link(world):
+    modem = replace(world.lte0, gateways=())
+    routes = plan([world.wlan0, modem], "lte0").routes
+    assert [r.gateway for r in routes if r.index == modem.index] == [None, None]
+
+
+def test_link_local_addresses_get_no_rules(world, routing):
+    assert not [rule for rule in world.kernel.own if rule.source and "fe80" in str(rule.source)]
+
+
+def test_one_subnet_on_both_sides_is_told_apart(world, routing):
+    twin = replace(world.lte0, addresses=(ip_interface("192.168.43.3/24"),))
+    routing.networks_changed([world.wlan0, twin])
+    assert world.carrier(4, remote="192.168.43.1", local="192.168.43.2") == "wlan0"
+    assert world.carrier(4, remote="192.168.43.1", local="192.168.43.3") == "lte0"
+
+
+def test_a_hosts_own_metrics_are_taken_along(world, routing):
+    mtu = bytes.fromhex("0800020078050000")
+    world.kernel.all_routes = [
+        replace(r, metrics=mtu) if (r.index, r.destination.prefixlen) == (4, 0) else r
+        for r in world.kernel.all_routes
+        if r.table == 254
+    ]
+    routing.reconcile()
+    ours = [r for r in world.kernel.all_routes if r.protocol == 206]
+    assert {r.index: r.metrics for r in ours} == {3: b"", 4: mtu}
+
+
+def test_a_full_tunnel_is_left_everything_but_what_is_bound_to_an_interface(world, routing):
+    routing.set_default("lte0")
+    world.kernel.add_link(9, "tun0", "tun")
+    world.kernel.add_main_route("0.0.0.0/0", 9, metric=1)
+    routing.reconcile()
+    assert routing.foreign.tunnelled == {4}
+    assert world.carrier(4) == "tun0"
+    assert world.carrier(4, local=OWN["lte0", 4]) == "tun0"
+    assert world.carrier(4, interface="lte0") == "lte0"
+    assert world.carrier(6) == "lte0"
+    routing.set_default("wlan0")
+    assert (world.carrier(4), world.carrier(6)) == ("tun0", "wlan0")
+    world.kernel.all_routes = [r for r in world.kernel.all_routes if r.index != 9]
+    routing.reconcile()
+    assert world.carrier(4) == "wlan0"
+
+
+def test_rules_that_somebody_deleted_come_back(world, routing):
+    routing.set_default("lte0")
+    del world.kernel.own[2:]
+    routing.reconcile()
+    assert world.carrier(4) == "lte0"
+
+
+def test_when_nothing_is_new_nothing_is_done(world, routing):
+    routing.set_default("lte0")
+    done = len(world.kernel.log)
+    routing.reconcile()
+    routing.networks_changed([world.wlan0, world.lte0])
+    routing.set_default("lte0")
+    assert len(world.kernel.log) == done
+
+
+def test_changing_the_default_takes_a_few_changes_only(world, routing):
+    routing.set_default("lte0")
+    done = len(world.kernel.log)
+    routing.set_default("wlan0")
+    assert len(world.kernel.log) - done == 4  # one more and one less for each IP version
+
+
+def test_a_refusal_in_the_middle_leaves_a_state_that_the_next_change_repairs(world, routing):
+    world.kernel.refuses = errno.ENOMEM
+    with pytest.raises(OSError, match="memory"):
+        routing.set_default("lte0")
+    world.kernel.refuses = 0
+    routing.set_default("wlan0")
+    assert world.carrier(4) == "wlan0"
+    routing.set_default("lte0")
+    assert world.carrier(4) == "lte0"
+
+
+class Watched(MemoryKernel):
+    """Looks before every single change."""
+
+    look = staticmethod(lambda: None)
+
+    def _changed(self, what: str) -> None:
+        self.look()
+        super()._changed(what)
+
+
+wishes = st.lists(
+    st.one_of(
+        st.tuples(st.just("default"), st.sampled_from(["wlan0", "lte0", None])),
+        st.tuples(st.just("destination"), st.sampled_from(["wlan0", "lte0", None])),
+        st.tuples(st.just("networks"), st.sampled_from(["both", "wlan0 down", "lte0 down"])),
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=150)
+@given(wishes=wishes)
+def test_at_every_instant_packets_have_a_way_and_bound_ones_their_own(make_world, wishes):
+    world = make_world(Watched())
+    routing = Routing(world.kernel)
+    foreign = SeenRule(4, 100, 77, False, False, None)
+    world.kernel.others.append(foreign)
+
+    def look() -> None:
+        for version in (4, 6):
+            assert world.carrier(version) in ("wlan0", "lte0")
+            for name in ("wlan0", "lte0"):
+                # The host's own routes carry it wherever until our rules stand.
+                if standing:
+                    assert world.carrier(version, local=OWN[name, version]) in (name, None)
+
+    world.kernel.look = look
+    standing = False
+    routing.networks_changed([world.wlan0, world.lte0])
+    standing = True
+    for kind, value in wishes:
+        if kind == "default":
+            routing.set_default(value)
+        elif kind == "destination":
+            routing.set_destination(Destination(ip_network("198.51.100.0/24")), value)
+        else:
+            wlan0 = world.down(world.wlan0) if value == "wlan0 down" else world.wlan0
+            lte0 = world.down(world.lte0) if value == "lte0 down" else world.lte0
+            routing.networks_changed([wlan0, lte0])
+        assert foreign in world.kernel.others
+        for rule in world.kernel.own:
+            assert FIRST_PREFERENCE <= rule.preference <= LAST_PREFERENCE
