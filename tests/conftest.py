@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from emu.netns import Namespace
+from emu.testbed.netns import Namespace
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -21,11 +21,11 @@ from cedos.errors import EmulationError
 from cedos.model import Direction, Strategy, StrategyKind
 from cedos.steer.connections import PathUp
 from cedos.steer.steering import Steering, restore
-from emu.access import LTE, WLAN
 from emu.bench.switch import ACCESSES, networks
-from emu.bulk import Transfer, server
-from emu.netns import Namespace
-from emu.phones import Laptop
+from emu.testbed.access import LTE, WLAN
+from emu.testbed.bulk import Transfer, server
+from emu.testbed.netns import Namespace
+from emu.testbed.phones import Laptop
 
 NAME = "crash"
 

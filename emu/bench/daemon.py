@@ -19,11 +19,11 @@ from pathlib import Path
 from cedos.api.client import ControlClient
 from cedos.errors import CedosError, EmulationError
 from cedos.model import NetworkKind
-from emu.access import Access
-from emu.netns import Namespace
-from emu.phones import SERVER, Laptop
-from emu.servers import HTTP_PORT, Servers
-from emu.traces import Trace
+from emu.places.traces import Trace
+from emu.testbed.access import Access
+from emu.testbed.netns import Namespace
+from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.servers import HTTP_PORT, Servers
 from emu.workloads.transfer import IPPROTO_MPTCP
 
 _IDLE_S = 30.0

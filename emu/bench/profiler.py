@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from cedos.errors import EmulationError
 from cedos.profiler.capture import Capture, open_capture
 from cedos.profiler.profiler import Profiler
-from emu import kernel, stale
-from emu.netns import Namespace
+from emu.testbed import kernel, stale
+from emu.testbed.netns import Namespace
 
 NAME = "profiler"
 

@@ -21,10 +21,10 @@ from pathlib import Path
 from cedos.errors import EmulationError
 from cedos.model import Direction, Network, NetworkKind, Strategy, StrategyKind
 from cedos.steer.steering import Steering
-from emu.access import ADDRESSES, GATEWAYS, INTERFACES, Access
-from emu.bulk import PORT, Pauses, Sniffer, Transfer, server
-from emu.phones import SERVER, Laptop
-from emu.traces import Trace
+from emu.places.traces import Trace
+from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
+from emu.testbed.bulk import PORT, Pauses, Sniffer, Transfer, server
+from emu.testbed.phones import SERVER, Laptop
 
 NAME = "switch"
 

@@ -36,7 +36,8 @@ def command(name: str, out: Path | None) -> None:
 
     Times depend on the machine; run it while nothing else does.
     """
-    from emu import bench, environment  # noqa: PLC0415
+    from emu import bench  # noqa: PLC0415
+    from emu.runs import environment  # noqa: PLC0415
 
     figures = bench.run(name, lambda said: click.echo(said, err=True))
     width = max(len(key) for key in figures)

@@ -70,8 +70,10 @@ def command(
     Rows take about ten seconds each, divided by --jobs.
     """
     from cedos.errors import DataSetError  # noqa: PLC0415
-    from emu import collect, datasets, environment, places  # noqa: PLC0415
+    from emu.data import collect, datasets  # noqa: PLC0415
+    from emu.places import places  # noqa: PLC0415
     from emu.progress import bar  # noqa: PLC0415
+    from emu.runs import environment  # noqa: PLC0415
 
     directory = directory or places.default_directory()
     known = places.load(directory)

@@ -47,7 +47,7 @@ def command(
     resampling groups. Predictions: median relative error, and how often 90 % intervals cover.
     """
     from cedos import predictor_file  # noqa: PLC0415
-    from emu import datasets, evaluate  # noqa: PLC0415
+    from emu.data import datasets, evaluate  # noqa: PLC0415
     from emu.progress import bar  # noqa: PLC0415
     from predictors.train import Settings  # noqa: PLC0415
 

@@ -10,11 +10,11 @@ import click
 
 from cedos.errors import PlaceError
 from emu.help import examples
-from emu.place_check import check as check_collection
-from emu.place_stats import NetworkStats, PlaceStats, place_stats
-from emu.places import AccessTrace, Place, default_directory, load
+from emu.places.check import check as check_collection
+from emu.places.places import AccessTrace, Place, default_directory, load
+from emu.places.stats import NetworkStats, PlaceStats, place_stats
+from emu.places.synth import KINDS, MAX_SECONDS, MIN_SECONDS, generate
 from emu.progress import bar
-from emu.synth import KINDS, MAX_SECONDS, MIN_SECONDS, generate
 
 _places_option = click.option(
     "--places",
@@ -131,7 +131,7 @@ def show_command(place: str, directory: Path | None, out: Path) -> None:
     Shows both networks' rates, their outages and indicators.
     """
     # Matplotlib takes a second to import, which no other command should wait for.
-    from emu.place_picture import draw  # noqa: PLC0415
+    from emu.places.picture import draw  # noqa: PLC0415
 
     chosen = load(default_directory(directory))[place]
     try:

@@ -62,9 +62,11 @@ def command(
     """
     import msgspec  # noqa: PLC0415
 
-    from emu import experiment, places, report, scenario  # noqa: PLC0415
+    from emu import report  # noqa: PLC0415
+    from emu.places import places  # noqa: PLC0415
     from emu.progress import bar  # noqa: PLC0415
-    from emu.quick import decisive_s  # noqa: PLC0415
+    from emu.runs import experiment, scenario  # noqa: PLC0415
+    from emu.runs.quick import decisive_s  # noqa: PLC0415
 
     wanted = scenario.read(scenario_file or _DEMO)
     known = places.load(places.default_directory(directory))

@@ -63,11 +63,11 @@ def command(
     body; plain TCP and MPTCP.
     """
     from cedos.model import NetworkKind  # noqa: PLC0415
-    from emu.access import Access  # noqa: PLC0415
-    from emu.inside import run_inside  # noqa: PLC0415
-    from emu.phones import SERVER, Laptop  # noqa: PLC0415
-    from emu.places import default_directory, load  # noqa: PLC0415
-    from emu.servers import Servers  # noqa: PLC0415
+    from emu.places.places import default_directory, load  # noqa: PLC0415
+    from emu.testbed.access import Access  # noqa: PLC0415
+    from emu.testbed.inside import run_inside  # noqa: PLC0415
+    from emu.testbed.phones import SERVER, Laptop  # noqa: PLC0415
+    from emu.testbed.servers import Servers  # noqa: PLC0415
 
     place = load(default_directory(directory))[name]
     given = {

@@ -46,8 +46,8 @@ def command(
     """
     from cedos import predictor_file  # noqa: PLC0415
     from cedos.errors import DataSetError  # noqa: PLC0415
-    from emu import datasets  # noqa: PLC0415
-    from emu.evaluate import examples_of  # noqa: PLC0415
+    from emu.data import datasets  # noqa: PLC0415
+    from emu.data.evaluate import examples_of  # noqa: PLC0415
     from predictors.train import Settings, fit  # noqa: PLC0415
 
     read = datasets.read(data)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from emu.phones import Laptop
-from emu.places import Place
+from emu.places.places import Place
+from emu.testbed.phones import Laptop
 
 
 @dataclass(frozen=True, slots=True)

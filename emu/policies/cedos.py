@@ -13,9 +13,9 @@ import msgspec
 from cedos.api.client import ControlClient
 from cedos.errors import CedosError, EmulationError
 from cedos.model import NetworkKind
-from emu.access import INTERFACES
-from emu.phones import SERVER
 from emu.policies.base import Stage
+from emu.testbed.access import INTERFACES
+from emu.testbed.phones import SERVER
 
 _START_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 10.0

@@ -1,7 +1,7 @@
 """Everything over the cellular network."""
 
-from emu.access import LTE
 from emu.policies.base import Stage
+from emu.testbed.access import LTE
 
 
 class CellularOnly:

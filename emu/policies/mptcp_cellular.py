@@ -1,8 +1,8 @@
 """The kernel's own MPTCP with the cellular network as the primary one."""
 
-from emu.access import LTE
-from emu.kernel_mptcp import use_kernel_path_manager
 from emu.policies.base import Stage
+from emu.testbed.access import LTE
+from emu.testbed.kernel_mptcp import use_kernel_path_manager
 
 
 class MptcpCellular:

@@ -1,7 +1,7 @@
 """The kernel's own MPTCP with Wi-Fi as the primary network."""
 
-from emu.kernel_mptcp import use_kernel_path_manager
 from emu.policies.base import Stage
+from emu.testbed.kernel_mptcp import use_kernel_path_manager
 
 
 class MptcpWifi:

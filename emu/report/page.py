@@ -8,9 +8,9 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from emu import runs
 from emu.report import timeline
 from emu.report.table import COLUMNS, caption, is_best
+from emu.runs import runs
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem }

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from emu import runs
+from emu.runs import runs
 
 COLUMNS = (
     ("mean_s", "mean s", "{:.2f}"),

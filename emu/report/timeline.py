@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from emu.runs import Recorded
+    from emu.runs.runs import Recorded
 
 COLOURS = {"wifi": "#1f77b4", "cellular": "#ff7f0e", "both": "#7b3fa0", "none": "#999999"}
 _INTERFACES = {"wlan0": "wifi", "lte0": "cellular"}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cedos.errors import EmulationError
 from cedos.model import Direction
-from emu.netns import Namespace
+from emu.testbed.netns import Namespace
 from emu.workloads.mixed import PlannedTransfer
 
 _FORMAT = (

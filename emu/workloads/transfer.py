@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 from cedos.model import Direction
-from emu.netns import Namespace
+from emu.testbed.netns import Namespace
 
 IPPROTO_MPTCP = 262
 _BLOCK = bytes(65536)

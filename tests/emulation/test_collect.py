@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from cedos.model import Direction
-from emu import datasets, synth
-from emu.measure import STRATEGIES, Bench, Row
-from emu.places import load
+from emu.data import datasets
+from emu.data.measure import STRATEGIES, Bench, Row
+from emu.places import synth
+from emu.places.places import load
 
 ROW = Row("static-s1", 5.0, 30_000, Direction.DOWN, 0.020, 0.060)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from cedos.model import NetworkKind
-from emu.access import Access
-from emu.phones import SERVER, Laptop
-from emu.servers import Servers
-from emu.traces import Trace
+from emu.places.traces import Trace
+from emu.testbed.access import Access
+from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.servers import Servers
 
 BYTES = 6_000_000  # five seconds over either network
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from emu import runs, synth
 from emu.cli import group
+from emu.places import synth
+from emu.runs import runs
 
 
 def test_a_run_folder_has_what_was_promised(tmp_path: Path, registry: Path) -> None:

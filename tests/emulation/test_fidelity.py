@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from cedos.model import Direction, NetworkKind
-from emu.access import ADDRESSES, Access
-from emu.phones import SERVER, Laptop
-from emu.traces import TCP_GOODPUT_SHARE, Trace
+from emu.places.traces import TCP_GOODPUT_SHARE, Trace
+from emu.testbed.access import ADDRESSES, Access
+from emu.testbed.phones import SERVER, Laptop
 
 PORT = 7000
 RTT_S = 0.03
@@ -208,8 +208,16 @@ def test_random_loss_loses_its_share_in_each_direction(laptop: Laptop) -> None:
     laptop.detach(NetworkKind.WIFI)
 
 
-def test_a_full_queue_drops_the_last_packets(laptop: Laptop) -> None:
-    """150 datagrams into a held queue of 100: exactly 100 come out."""
+def test_a_full_queue_drops_the_last_packets() -> None:
+    """150 datagrams into a held queue of 100: exactly 100 come out.
+
+    A laptop of its own: retransmissions of the other tests' connections would take places as well.
+    """
+    with Laptop(source_rules=True, nice=-10) as laptop:
+        _fill_the_queue(laptop)
+
+
+def _fill_the_queue(laptop: Laptop) -> None:
     gate = Trace([*[800] * 400, 10_000])
     laptop.attach(
         Access(NetworkKind.WIFI, up=gate, down=Trace.constant(1e6), rtt_s=0.0, queue_packets=100)

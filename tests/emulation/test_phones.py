@@ -16,12 +16,12 @@ import pytest
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from emu import stale
-from emu.access import ADDRESSES, Link
-from emu.mahimahi import Mahimahi
-from emu.netns import RUN, Namespace
-from emu.phones import LTE, SERVER, WLAN, Access, Laptop
-from emu.traces import Trace
+from emu.places.traces import Trace
+from emu.testbed import stale
+from emu.testbed.access import ADDRESSES, Link
+from emu.testbed.mahimahi import Mahimahi
+from emu.testbed.netns import RUN, Namespace
+from emu.testbed.phones import LTE, SERVER, WLAN, Access, Laptop
 
 FAST = Trace.constant(24e6)
 WIFI = Access(NetworkKind.WIFI, up=FAST, down=FAST, rtt_s=0.010)
@@ -31,9 +31,9 @@ CELLULAR = Access(NetworkKind.CELLULAR, up=FAST, down=FAST, rtt_s=0.060)
 OWNER = """
 import sys, time
 from cedos.model import NetworkKind
-from emu.phones import Access, Laptop
-from emu.servers import Servers
-from emu.traces import Trace
+from emu.testbed.phones import Access, Laptop
+from emu.testbed.servers import Servers
+from emu.places.traces import Trace
 fast = Trace.constant(24e6)
 with Laptop(*[Access(kind, up=fast, down=fast, rtt_s=0.02) for kind in list(NetworkKind)[:2]]) as laptop:
     with Servers(laptop):

@@ -11,10 +11,10 @@ import pytest
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from emu.access import ADDRESSES, INTERFACES
-from emu.phones import SERVER, Access, Laptop
-from emu.servers import SERVER_NAME, Servers
-from emu.traces import Trace
+from emu.places.traces import Trace
+from emu.testbed.access import ADDRESSES, INTERFACES
+from emu.testbed.phones import SERVER, Access, Laptop
+from emu.testbed.servers import SERVER_NAME, Servers
 
 FAST = Trace.constant(48e6)
 URL = f"http://{SERVER}"

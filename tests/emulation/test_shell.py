@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from emu.netns import RUN
-from emu.traces import Trace
+from emu.places.traces import Trace
+from emu.testbed.netns import RUN
 
 SHELL = [sys.executable, "-c", "from emu.cli import main; main()", "shell"]
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from emu.netns import Namespace
+from emu.testbed.netns import Namespace
 
 HOLDER = """
 import sys

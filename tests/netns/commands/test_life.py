@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from emu.netns import Namespace
+from emu.testbed.netns import Namespace
 
 CEDOS = (sys.executable, "-m", "cedos")
 CAPABILITIES = "-all,+net_admin,+net_raw"

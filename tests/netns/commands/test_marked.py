@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cedos.marked import marked_cgroup, own_cgroup, run_inside
-from emu.netns import Namespace
+from emu.testbed.netns import Namespace
 
 SERVER = "198.51.100.1"
 ECHO = """

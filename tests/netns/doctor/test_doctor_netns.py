@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from emu.netns import Namespace
+from emu.testbed.netns import Namespace
 
 DOCTOR = (sys.executable, "-m", "cedos", "doctor", "--json")
 AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from emu import kernel
-from emu.netns import Namespace
+from emu.testbed import kernel
+from emu.testbed.netns import Namespace
 
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 CHOSEN = Path("/proc/sys/net/ipv4/tcp_congestion_control")

@@ -13,7 +13,7 @@ from cedos.monitor.events import FlowClosed, FlowEvent, FlowOpened
 from cedos.monitor.flows import FlowMonitor
 from cedos.monitor.links import LinkMonitor
 from cedos.monitor.netlink import Requester
-from emu.netns import Namespace
+from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]
 HOSTS = {socket.AF_INET: "10.9.1.1", socket.AF_INET6: "fd09::1"}

@@ -13,7 +13,7 @@ from cedos.monitor.counters import InterfaceCounters
 from cedos.monitor.events import Change, NetworkEvent
 from cedos.monitor.links import LinkMonitor
 from cedos.monitor.resolvers import HostResolvers
-from emu.netns import Namespace
+from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]
 

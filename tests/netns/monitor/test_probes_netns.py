@@ -13,7 +13,7 @@ from cedos.monitor.links import LinkMonitor
 from cedos.monitor.ping import PING_BYTES
 from cedos.monitor.probes import Prober
 from cedos.monitor.schedule import ProbeSchedule
-from emu.netns import Namespace
+from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]
 TARGETS = {4: ip_address("198.51.100.1"), 6: ip_address("2001:db8::1")}

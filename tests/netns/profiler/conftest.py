@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from cedos.profiler.capture import Capture, Captured
-from emu.netns import Namespace
+from emu.testbed.netns import Namespace
 
 IPPROTO_MPTCP = 262
 ADDRESSES = {4: ("10.9.0.1", "10.9.0.2"), 6: ("fd09::1", "fd09::2")}

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from emu import stale
 from emu.bench import profiler
-from emu.netns import RUN
+from emu.testbed import stale
+from emu.testbed.netns import RUN
 
 
 def test_the_bench_measures_and_leaves_nothing_behind(

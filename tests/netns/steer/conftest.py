@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cedos.model import Network, NetworkKind
-from emu.netns import Namespace
+from emu.testbed.netns import Namespace
 
 SERVER4 = "198.51.100.1"
 SERVER6 = "2001:db8:100::1"

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from emu.netns import Namespace
+from emu.testbed.netns import Namespace
 
 HERE = Path(__file__).parent
 UP, DOWN = 5_000, 70_000

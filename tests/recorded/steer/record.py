@@ -22,7 +22,7 @@ from cedos.steer.genl import CreatePath, DestroyPath, EventKind, PathEvent, SetB
 from cedos.steer.linux import LinuxKernel
 from cedos.steer.netlink import Commands, Parser
 from cedos.steer.rules import Route, Rule
-from emu.netns import Namespace
+from emu.testbed.netns import Namespace
 
 HERE = Path(__file__).parent
 MPTCP = 262

@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cedos.errors import PlaceError
-from emu import places as rooms
 from emu.commands.places import command
-from emu.place_check import check
-from emu.places import default_directory, load
-from emu.synth import generate
+from emu.places import places as rooms
+from emu.places.check import check
+from emu.places.places import default_directory, load
+from emu.places.synth import generate
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_the_command_imports_no_matplotlib() -> None:
 
 def test_default_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_directory(tmp_path) == tmp_path
-    module = tmp_path / "repo" / "emu" / "places.py"
+    module = tmp_path / "repo" / "emu" / "places" / "places.py"
     monkeypatch.setattr(rooms, "__file__", str(module))
     with pytest.raises(PlaceError, match="--places DIR"):
         default_directory()

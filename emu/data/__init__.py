@@ -1,0 +1,1 @@
+"""Transfer data sets: measured, read, and judged."""

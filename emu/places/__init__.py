@@ -1,0 +1,1 @@
+"""Places: traces with their indicators, checked, drawn, and synthesised."""

@@ -1,0 +1,360 @@
+"""Collections of places: a folder with `places.csv`, `wifi/` and `cellular/` (DESIGN, "Words").
+
+A place is one Wi-Fi and one cellular trace that are replayed together. `NAME.trace[.gz]` is one
+direction used for both, `NAME.down[.gz]` with `NAME.up[.gz]` are both directions, and `NAME.csv` is
+the series of indicators beside them. Traces and series are read when they are first asked for.
+"""
+
+import csv
+import difflib
+import hashlib
+import math
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from cedos.errors import PlaceError
+from cedos.model import NetworkKind
+from emu.places import series
+from emu.places.series import Series
+from emu.places.traces import Trace
+
+_REQUIRED = ("place", "wifi", "cellular")
+# Base RTTs of places that measured none: median, the logarithm's standard deviation, and bounds.
+_RTT_DRAWS_S = {
+    NetworkKind.WIFI: (0.018, 0.5, 0.006, 0.080),
+    NetworkKind.CELLULAR: (0.050, 0.4, 0.030, 0.140),
+}
+_RTT_BOUNDS_S = (0.0001, 10.0)
+
+
+@dataclass(frozen=True)
+class AccessTrace:
+    """One network of a place: its delivery opportunities per direction, and its indicators.
+
+    Attributes:
+        name: the trace's name, as in places.csv.
+        kind: wifi or cellular.
+        down_path: the file replayed towards the client.
+        up_path: the file replayed from the client; `down_path` where one was measured for both.
+        series_path: the indicators' CSV, None where there is none.
+        given_rtt_s: the base round-trip time that places.csv states, None where it does not.
+        place: the place's name: what an unknown base RTT is drawn from.
+    """
+
+    name: str
+    kind: NetworkKind
+    down_path: Path
+    up_path: Path
+    series_path: Path | None
+    given_rtt_s: float | None
+    place: str
+
+    @cached_property
+    def down(self) -> Trace:
+        """Delivery opportunities towards the client; TraceError where the file is no trace."""
+        return Trace.read(self.down_path)
+
+    @cached_property
+    def up(self) -> Trace:
+        """Delivery opportunities from the client; the same object as `down` where measured once."""
+        return self.down if self.up_path == self.down_path else Trace.read(self.up_path)
+
+    @cached_property
+    def series(self) -> Series:
+        """The indicators; empty where none were measured. PlaceError where the CSV is broken."""
+        return Series() if self.series_path is None else series.read(self.series_path)
+
+    @cached_property
+    def _rtt(self) -> tuple[float, str]:
+        if self.given_rtt_s is not None:
+            return self.given_rtt_s, "given"
+        if measured := self.series.known("rtt_ms"):
+            return statistics.median(measured) / 1e3, "measured"
+        return drawn_rtt_s(self.place, self.kind), "drawn"
+
+    @property
+    def rtt_s(self) -> float:
+        """The base round-trip time in seconds, queueing not included."""
+        return self._rtt[0]
+
+    @property
+    def rtt_source(self) -> str:
+        """Where `rtt_s` comes from: `given` in places.csv, `measured` in the series, or `drawn`."""
+        return self._rtt[1]
+
+    def second_before(self, t_s: float) -> int:
+        """The last second of the trace that is over at `t_s` of a replay, which wraps around.
+
+        Never the current second: what it delivers tells the future.
+        """
+        period_s = self.down.period_s
+        second = math.floor(t_s % period_s) - 1
+        return second if second >= 0 else math.ceil(period_s) - 1
+
+    def indicators_at(self, t_s: float) -> dict[str, float]:
+        """What is known at `t_s` seconds into a replay, named as in `cedos.model.Context`.
+
+        It is the row of the second that completed last (`second_before`); unknown ones are absent.
+        """
+        if self.series.seconds == 0:
+            return {}
+        second = self.second_before(t_s)
+        return self.series.indicators(second) if second < self.series.seconds else {}
+
+
+@dataclass(frozen=True)
+class Place:
+    """One Wi-Fi and one cellular trace that are replayed together.
+
+    Attributes:
+        name: unique in its collection.
+        scenario: what happens there, such as `walk-away` or `static`.
+        group: what trials of one path share; training and testing are split by it.
+        simultaneous: whether both networks were measured at the same time.
+        synthetic: whether the traces were generated and not measured.
+        wifi: the Wi-Fi network.
+        cellular: the cellular network.
+        note: free text.
+        given_common_s: what places.csv says that `common_s` is, None where it does not.
+    """
+
+    name: str
+    scenario: str
+    group: str
+    simultaneous: bool
+    synthetic: bool
+    wifi: AccessTrace
+    cellular: AccessTrace
+    note: str
+    given_common_s: int | None = None
+
+    @property
+    def networks(self) -> dict[str, AccessTrace]:
+        """Both networks under the names that data sets give them: `wifi` and `cellular`."""
+        return {"wifi": self.wifi, "cellular": self.cellular}
+
+    @cached_property
+    def common_s(self) -> int:
+        """Whole seconds until the shorter of the two traces repeats."""
+        return self.measured_common_s if self.given_common_s is None else self.given_common_s
+
+    @property
+    def measured_common_s(self) -> int:
+        """The same from the traces, whatever places.csv says."""
+        return min(net.down.period_ms for net in self.networks.values()) // 1000
+
+    def indicators_at(self, t_s: float) -> dict[str, dict[str, float]]:
+        """Both networks' `AccessTrace.indicators_at`, by the names of `networks`."""
+        return {name: net.indicators_at(t_s) for name, net in self.networks.items()}
+
+
+class Places(dict[str, Place]):
+    """A collection: place name -> place, in the file's order.
+
+    `places[NAME]` raises PlaceError for an unknown name and suggests what was meant.
+    """
+
+    def __init__(self, directory: Path, places: Sequence[Place]) -> None:
+        super().__init__((place.name, place) for place in places)
+        self.directory = directory
+
+    def __missing__(self, name: str) -> Place:
+        close = difflib.get_close_matches(name, self, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(self)}"
+        raise PlaceError(f"{self.directory}: no place {name!r}; {hint}")
+
+
+def default_directory(given: Path | None = None) -> Path:
+    """The collection to use: the given one, else the real traces beside this repository, else ours.
+
+    Raises:
+        PlaceError: nothing was given and neither of the two others is there.
+    """
+    if given is not None:
+        return given
+    root = Path(__file__).resolve().parents[2]
+    for candidate in (root.parent / "shared" / "traces-real", root / "traces"):
+        if (candidate / "places.csv").is_file():
+            return candidate
+    raise PlaceError("no collection of places found; name one with --places DIR")
+
+
+def drawn_rtt_s(place: str, kind: NetworkKind) -> float:
+    """A base RTT in seconds for a place that measured none: always the same for the same name."""
+    median, sigma, low, high = _RTT_DRAWS_S[kind]
+    seed = int.from_bytes(hashlib.sha256(f"{kind}:{place}".encode()).digest()[:8])
+    draw = median * math.exp(random.Random(seed).gauss(0.0, sigma))
+    return round(min(max(draw, low), high), 4)
+
+
+def load(directory: Path) -> Places:
+    """Reads a collection's places.csv; traces and series are read when first used.
+
+    Raises:
+        PlaceError: the first thing wrong with it: file, row and what would be right.
+    """
+    places, problems = scan(directory)
+    if problems:
+        more = f" (and {len(problems) - 1} more: places check)" if len(problems) > 1 else ""
+        raise PlaceError(problems[0] + more)
+    return places
+
+
+def scan(directory: Path) -> tuple[Places, list[str]]:
+    """The places of a collection that can be used, and everything wrong with the others."""
+    path = directory / "places.csv"
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            rows = [(reader.line_num, row) for row in reader if row]
+    except FileNotFoundError:
+        wanted = "a collection is a folder with places.csv, wifi/ and cellular/"
+        return Places(directory, []), [f"{path}: no such file; {wanted}"]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        problem = f"{path}: unreadable ({error}); a CSV in UTF-8 is expected"
+        return Places(directory, []), [problem]
+    header = rows[0][1] if rows else []
+    problems = [
+        f"{path}:1: no column {name!r}; needed are {', '.join(_REQUIRED)}"
+        for name in _REQUIRED
+        if name not in header
+    ] + [
+        f"{path}:1: column {name!r} appears twice; each column once"
+        for name in dict.fromkeys(header)
+        if header.count(name) > 1
+    ]
+    if problems:
+        return Places(directory, []), problems
+    if len(rows) == 1:
+        problems.append(f"{path}: no places; one row per place is expected")
+    listing = {kind: _files(directory / kind) for kind in _RTT_DRAWS_S}
+    places: dict[str, Place] = {}
+    first_seen: dict[str, int] = {}
+    for line, fields in rows[1:]:
+        try:
+            place = _place(dict(zip(header, fields, strict=True)), directory, listing)
+            if place.name in first_seen:
+                raise PlaceError(
+                    f"place {place.name!r} is also in line {first_seen[place.name]}; names are "
+                    "unique"
+                )
+            places[place.name] = place
+            first_seen[place.name] = line
+        except PlaceError as error:
+            problems.append(f"{path}:{line}: {error}")
+        except ValueError:
+            problems.append(
+                f"{path}:{line}: {len(fields)} fields, but the header has {len(header)} (quote "
+                "notes with commas)"
+            )
+    return Places(directory, list(places.values())), problems
+
+
+def _place(
+    row: Mapping[str, str], directory: Path, listing: Mapping[NetworkKind, frozenset[str]]
+) -> Place:
+    name = row["place"].strip()
+    if not name:
+        raise PlaceError("the place has no name")
+
+    def access(kind: NetworkKind) -> AccessTrace:
+        trace = row[kind].strip()
+        down, up, series_path = _paths(trace, directory / kind, listing[kind])
+        given_rtt_s = _rtt(row, f"{kind}_rtt_ms")
+        return AccessTrace(trace, kind, down, up, series_path, given_rtt_s, place=name)
+
+    return Place(
+        name=name,
+        scenario=row.get("scenario", "").strip(),
+        group=row.get("group", "").strip() or _group(name),
+        simultaneous=_flag(row, "simultaneous"),
+        synthetic=_flag(row, "synthetic"),
+        wifi=access(NetworkKind.WIFI),
+        cellular=access(NetworkKind.CELLULAR),
+        note=row.get("note", "").strip(),
+        given_common_s=_seconds(row, "common_s"),
+    )
+
+
+def _group(name: str) -> str:
+    """`sbu7-3` is the third trial of the path `sbu7`; without a number after "-" it is its own."""
+    path, dash, trial = name.rpartition("-")
+    return path if dash and path and trial.isdigit() else name
+
+
+def _flag(row: Mapping[str, str], column: str) -> bool:
+    text = row.get(column, "").strip().lower()
+    # The collections write `no-paired-by-us`: no, and why.
+    if text in ("", "no") or text.startswith("no-"):
+        return False
+    if text == "yes":
+        return True
+    raise PlaceError(f"{column} is {row[column]!r}; yes or no would be right")
+
+
+def _seconds(row: Mapping[str, str], column: str) -> int | None:
+    text = row.get(column, "").strip()
+    if not text:
+        return None
+    if text.isdecimal() and text.isascii() and 0 < len(text) < 10:
+        return int(text)
+    raise PlaceError(f"{column} is {text!r}; whole seconds, or empty, would be right")
+
+
+def _rtt(row: Mapping[str, str], column: str) -> float | None:
+    text = row.get(column, "").strip()
+    if not text:
+        return None
+    low, high = _RTT_BOUNDS_S
+    try:
+        rtt_s = float(text) / 1e3
+    except ValueError:
+        rtt_s = math.nan
+    if not low <= rtt_s <= high:
+        raise PlaceError(
+            f"{column} is {text!r}; milliseconds from {low * 1e3:g} to {high * 1e3:g}, or empty, "
+            "would be right"
+        )
+    return rtt_s
+
+
+def _files(folder: Path) -> frozenset[str]:
+    try:
+        return frozenset(entry.name for entry in folder.iterdir())
+    except OSError:
+        return frozenset()  # then each place says which of its files is missing
+
+
+def _paths(trace: str, folder: Path, there: frozenset[str]) -> tuple[Path, Path, Path | None]:
+    if not trace or "/" in trace or "\0" in trace:
+        raise PlaceError(f"{folder.name} is {trace!r}; the name of a trace in {folder} is needed")
+
+    def find(role: str) -> Path | None:
+        names = [f"{trace}.{role}{packed}" for packed in ("", ".gz")]
+        found = [name for name in names if name in there]
+        if len(found) > 1:
+            raise PlaceError(f"both {' and '.join(found)} are in {folder}; keep one")
+        return folder / found[0] if found else None
+
+    both, down, up = find("trace"), find("down"), find("up")
+    for single in (down, up):
+        if both and single:
+            raise PlaceError(f"both {both.name} and {single.name} are in {folder}; keep one kind")
+    csv_path = folder / f"{trace}.csv" if f"{trace}.csv" in there else None
+    if both:
+        return both, both, csv_path
+    if down and up:
+        return down, up, csv_path
+    if down or up:
+        missing = "up" if down else "down"
+        raise PlaceError(f"no {trace}.{missing}[.gz] beside the other direction in {folder}")
+    close = difflib.get_close_matches(f"{trace}.trace.gz", there, n=1, cutoff=0.8)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise PlaceError(
+        f"no trace {trace!r}: {folder} has neither {trace}.trace[.gz] nor {trace}.down[.gz] with "
+        f"{trace}.up[.gz]{hint}"
+    )

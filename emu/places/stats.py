@@ -1,0 +1,108 @@
+"""What a place is like, computed from its traces: rates in bins of one second, outages, who is better.
+
+An outage is a second that carried less than 0.1 Mbit/s; all figures are over the seconds that both
+traces have (`Place.common_s`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from emu.places.places import Place
+from emu.places.traces import OPPORTUNITY_BITS, Trace
+
+OUTAGE_BPS = 100_000.0
+# Means within this factor of each other are called similar.
+SIMILAR_FACTOR = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkStats:
+    """One network's downlink over the common seconds; rates in bits per second.
+
+    `outages` are (first second, number of seconds) of each run of seconds without service.
+    """
+
+    mean_bps: float
+    median_bps: float
+    max_bps: float
+    outage_share: float
+    outages: tuple[tuple[int, int], ...]
+
+    @property
+    def longest_outage_s(self) -> int:
+        """The longest outage in seconds, 0 where there is none."""
+        return max((length for _, length in self.outages), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceStats:
+    """Both networks, and how they compare.
+
+    `better` is `wifi-better`, `cell-better` or `similar` by the ratio of the means.
+    """
+
+    common_s: int
+    wifi: NetworkStats
+    cellular: NetworkStats
+    wifi_better_share: float
+    both_out_s: int
+    better: str
+
+
+def rates_bps(trace: Trace, seconds: int) -> npt.NDArray[np.float64]:
+    """The rates of a trace's first seconds: shape (seconds,), bits per second.
+
+    An opportunity counts for the second that it ends, (n, n + 1]: a file's last line lies at its
+    period and belongs to its last second. The collections' own figures were made in this way.
+    """
+    second = np.maximum(trace.times_ms - 1, 0) // 1000
+    counts = np.bincount(second[second < seconds], minlength=seconds).astype(np.float64)
+    return counts * OPPORTUNITY_BITS
+
+
+def runs(out: npt.NDArray[np.bool_]) -> tuple[tuple[int, int], ...]:
+    """The runs of True: (first index, length) of each."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], out, [False])).astype(np.int8)))
+    return tuple(
+        (int(first), int(past - first)) for first, past in zip(edges[::2], edges[1::2], strict=True)
+    )
+
+
+def network_stats(rates: npt.NDArray[np.float64]) -> NetworkStats:
+    """The figures of one network from its rates per second; the array must not be empty."""
+    out = rates < OUTAGE_BPS
+    return NetworkStats(
+        mean_bps=float(rates.mean()),
+        median_bps=float(np.median(rates)),
+        max_bps=float(rates.max()),
+        outage_share=float(out.mean()),
+        outages=runs(out),
+    )
+
+
+def place_stats(place: Place) -> PlaceStats:
+    """The figures of a place.
+
+    Raises:
+        TraceError: a trace cannot be read.
+    """
+    # A trace may last less than a second; its only bin then stands for the whole.
+    seconds = max(1, place.common_s)
+    wifi, cellular = (rates_bps(net.down, seconds) for net in place.networks.values())
+    stats = network_stats(wifi), network_stats(cellular)
+    if stats[0].mean_bps > SIMILAR_FACTOR * stats[1].mean_bps:
+        better = "wifi-better"
+    elif stats[1].mean_bps > SIMILAR_FACTOR * stats[0].mean_bps:
+        better = "cell-better"
+    else:
+        better = "similar"
+    return PlaceStats(
+        common_s=place.common_s,
+        wifi=stats[0],
+        cellular=stats[1],
+        wifi_better_share=float((wifi > cellular).mean()),
+        both_out_s=int(((wifi < OUTAGE_BPS) & (cellular < OUTAGE_BPS)).sum()),
+        better=better,
+    )

@@ -1,0 +1,1 @@
+"""Experiments and the run folders that they leave."""

@@ -1,0 +1,273 @@
+"""Carries out a scenario: every policy on the same place from the same instant; writes a run folder."""
+
+import dataclasses
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from cedos.errors import ConfigError, EmulationError
+from cedos.model import Direction, NetworkKind
+from emu import policies
+from emu.places.places import Place, Places
+from emu.policies.base import Stage
+from emu.progress import Report
+from emu.runs import environment, summary
+from emu.runs.decisions import recorded
+from emu.runs.energy import run_energy_j
+from emu.runs.runs import RunFolder
+from emu.runs.sampler import Sample, Sampler
+from emu.runs.scenario import Scenario
+from emu.testbed.access import INTERFACES
+from emu.testbed.carried import Carried, CarriedBytes
+from emu.testbed.phones import Laptop
+from emu.testbed.replay import replay
+from emu.testbed.servers import HTTP_PORT, Servers
+from emu.workloads import curl
+from emu.workloads.mixed import PlannedTransfer, schedule
+
+_OVERHEAD_S = 3.0
+"""Building, ending and clearing away of one policy's emulation, for the progress bar."""
+
+
+def resolve(scenario: Scenario, places: Places) -> Scenario:
+    """The scenario with its place and duration filled in; ConfigError where they do not fit."""
+    place = places[scenario.place] if scenario.place else next(iter(places.values()))
+    left_s = place.common_s - scenario.start_s
+    if left_s <= 0:
+        raise ConfigError(
+            f"start_s = {scenario.start_s:g}, but {place.name} is {place.common_s} s long"
+        )
+    duration_s = min(scenario.duration_s or left_s, left_s)
+    for name in scenario.policies:
+        policies.make(name)  # an unknown one is refused before anything starts
+    return msgspec.structs.replace(scenario, place=place.name, duration_s=duration_s)
+
+
+def run(scenario: Scenario, places: Places, directory: Path, report: Report) -> RunFolder:
+    """Runs a resolved scenario; returns its folder, complete but for the page.
+
+    Raises:
+        EmulationError: the testbed or a policy failed; what ran so far stays in the folder.
+    """
+    place = places[scenario.place]
+    folder = RunFolder.create(
+        directory,
+        scenario,
+        environment.describe(scenario.seed)
+        | {"duration_s": scenario.duration_s, "synthetic": place.synthetic},
+    )
+    folder.write_table("capacity", _capacity(place, scenario))
+    results: dict[str, list[_Result]] = {name: [] for name in scenario.policies}
+    tables: dict[str, list[dict[str, Any]]] = {
+        "flows": [], "decisions": [], "rates": [], "switches": []
+    }  # fmt: skip
+    progress = _Progress(scenario, report)
+    for repeat in range(scenario.repeats):
+        plan = schedule(
+            [load.transfer_class() for load in scenario.load],
+            duration_s=scenario.duration_s,
+            seed=scenario.seed + repeat,
+        )
+        for name in scenario.policies:
+            with progress.during(f"{name}, {len(plan)} transfers"):
+                result = _run_policy(name, repeat, plan, scenario, place, folder)
+            results[name].append(result)
+            for table, rows in result.tables().items():
+                tables[table] += [{"policy": name, "repeat": repeat, **row} for row in rows]
+    for table, rows in tables.items():
+        folder.write_table(table, rows)
+    folder.write_json("summary.json", summary.summarise(
+        {name: _policy_run(each) for name, each in results.items()}, scenario.seed
+    ))  # fmt: skip
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """One policy's run: its transfers, the bytes they took from each network, counters, records."""
+
+    zero_at_s: float
+    zero_unix_s: float
+    completed: Sequence[curl.Completed]
+    carried: Mapping[int, CarriedBytes]
+    samples: Sequence[Sample]
+    decisions: Sequence[Mapping[str, Any]]
+    switches: Sequence[Mapping[str, Any]]
+
+    def of_interface(self, kind: NetworkKind) -> list[Sample]:
+        return [sample for sample in self.samples if sample.interface == INTERFACES[kind]]
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        return {
+            "flows": [self._flow(completed) for completed in self.completed],
+            "rates": [
+                {**dataclasses.asdict(sample), "at_s": sample.at_s - self.zero_at_s}
+                for sample in self.samples
+            ],
+            "decisions": [dict(row) for row in self.decisions],
+            "switches": [dict(row) for row in self.switches],
+        }
+
+    def _flow(self, completed: curl.Completed) -> dict[str, Any]:
+        planned = completed.planned
+        moved = self.carried.get(completed.local_port, CarriedBytes())
+        return {
+            "number": planned.number,
+            "name": planned.name,
+            "host": planned.host,
+            "direction": str(planned.direction),
+            "size_bytes": planned.size_bytes,
+            "mptcp": planned.mptcp,
+            "planned_s": planned.at_s,
+            "started_s": completed.started_at_s - self.zero_at_s,
+            "time_s": completed.time_s,
+            "censored": completed.censored,
+            "problem": completed.problem,
+            "local_ip": completed.local_ip,
+            "local_port": completed.local_port,
+            "network": moved.network,
+            "wifi_bytes": moved.wifi,
+            "cellular_bytes": moved.cellular,
+        }
+
+
+def _run_policy(
+    name: str,
+    repeat: int,
+    plan: Sequence[PlannedTransfer],
+    scenario: Scenario,
+    place: Place,
+    folder: RunFolder,
+) -> _Result:
+    policy = policies.make(name)
+    directory = folder.logs / f"{name}-{repeat}"
+    directory.mkdir()
+    # cedos brings its own rules, and they must do without the testbed's.
+    with Laptop(source_rules=name != "cedos", nice=-5) as laptop, Servers(laptop) as servers:
+        offset_s = scenario.start_s - scenario.warm_up_s
+        replay_at_s = replay(laptop, place, offset_s)
+        zero_at_s = replay_at_s + scenario.warm_up_s
+        zero_unix_s = time.time() + zero_at_s - time.monotonic()
+        stage = Stage(
+            laptop, place, directory, replay_at_s, offset_s, scenario.policy.get(name, {})
+        )
+        uploads = _prepare(plan, servers, laptop.directory)
+        try:
+            policy.start(stage)
+            if time.monotonic() > zero_at_s:
+                raise EmulationError(
+                    f"{name} took longer than warm_up_s = {scenario.warm_up_s:g} to start"
+                )
+            with (
+                Sampler(laptop.client, list(INTERFACES.values())) as sampler,
+                Carried(laptop.client) as carried,
+            ):
+                completed = curl.run(
+                    laptop.client,
+                    plan,
+                    port=HTTP_PORT,
+                    upload_file=uploads.__getitem__,
+                    zero_at_s=zero_at_s,
+                    limit_s=scenario.limit_s,
+                )
+                time.sleep(0.2)  # the last sockets are told as destroyed
+            if not laptop.alive():
+                raise EmulationError("an emulated link died during the run")
+        finally:
+            policy.stop()
+    decisions, switches = recorded(directory, zero_unix_s)
+    return _Result(
+        zero_at_s,
+        zero_unix_s,
+        completed,
+        carried.by_local_port(),
+        sampler.samples,
+        decisions,
+        switches,
+    )
+
+
+def _prepare(plan: Sequence[PlannedTransfer], servers: Servers, directory: Path) -> dict[int, Path]:
+    """Makes the files of all transfers before the clock runs; returns those to upload, by size."""
+    files = {}
+    for planned in plan:
+        if planned.direction is Direction.DOWN:
+            servers.make_size(planned.size_bytes)
+        else:
+            file = directory / f"upload-{planned.size_bytes}"
+            with file.open("wb") as hole:
+                hole.truncate(planned.size_bytes)
+            files[planned.size_bytes] = file
+    return files
+
+
+def _policy_run(results: Sequence[_Result]) -> summary.PolicyRun:
+    completed = [each for result in results for each in result.completed]
+    return summary.PolicyRun(
+        time_s=np.array([each.time_s for each in completed]),
+        size_bytes=np.array([each.planned.size_bytes for each in completed], dtype=float),
+        censored=np.array([each.censored for each in completed]),
+        energy_j=[
+            sum(run_energy_j(result.of_interface(kind), kind) for kind in INTERFACES)
+            for result in results
+        ],
+        cellular_bytes=[_moved(result.of_interface(NetworkKind.CELLULAR)) for result in results],
+    )
+
+
+def _moved(samples: Sequence[Sample]) -> float:
+    first, last = samples[0], samples[-1]
+    return float(last.received_bytes + last.sent_bytes - first.received_bytes - first.sent_bytes)
+
+
+def _capacity(place: Place, scenario: Scenario) -> list[dict[str, Any]]:
+    """What the traces could carry towards the client during the run, in seconds."""
+    return [
+        {
+            "network": name,
+            "at_s": float(second),
+            "rate_bps": network.down.rate_bps(
+                scenario.start_s + second, scenario.start_s + second + 1
+            ),
+        }
+        for name, network in place.networks.items()
+        for second in range(int(np.ceil(scenario.duration_s)) + 1)
+    ]
+
+
+class _Progress:
+    """Moves the bar by the seconds that each policy is expected to take."""
+
+    def __init__(self, scenario: Scenario, report: Report) -> None:
+        self._report = report
+        self._each_s = scenario.warm_up_s + scenario.duration_s + _OVERHEAD_S
+        self._total_s = self._each_s * len(scenario.policies) * scenario.repeats
+        self._done_s = 0.0
+
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Moves on by one policy while the block runs."""
+        stop = threading.Event()
+        began_at_s = time.monotonic()
+
+        def move() -> None:
+            while not stop.wait(0.5):
+                passed_s = min(time.monotonic() - began_at_s, self._each_s)
+                self._report((self._done_s + passed_s) / self._total_s, what)
+
+        mover = threading.Thread(target=move, name="progress", daemon=True)
+        mover.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            mover.join()
+        self._done_s += self._each_s
+        self._report(self._done_s / self._total_s, what)

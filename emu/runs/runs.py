@@ -1,0 +1,173 @@
+"""Run folders: one experiment's configuration, environment, raw records and summary.
+
+    config.toml  environment.json  flows.parquet  decisions.parquet  summary.json  logs/  report.html
+
+`flows.parquet` holds a row per transfer and policy, `decisions.parquet` what the controller recorded,
+`logs/` the raw records behind the pictures: `rates.parquet` (interface counters), `capacity.parquet`
+(what the trace could carry) and `switches.parquet`, and what the programs printed.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cedos.errors import DataSetError
+from emu.runs.scenario import Scenario
+
+FLOWS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("number", pa.int32()),
+        ("name", pa.string()),
+        ("host", pa.string()),
+        ("direction", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("mptcp", pa.bool_()),
+        ("planned_s", pa.float64()),
+        ("started_s", pa.float64()),
+        ("time_s", pa.float64()),
+        ("censored", pa.bool_()),
+        ("problem", pa.string()),
+        ("local_ip", pa.string()),
+        ("local_port", pa.int32()),
+        ("network", pa.string()),
+        ("wifi_bytes", pa.int64()),
+        ("cellular_bytes", pa.int64()),
+    ]
+)
+RATES = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("at_s", pa.float64()),
+        ("interface", pa.string()),
+        ("received_bytes", pa.int64()),
+        ("sent_bytes", pa.int64()),
+    ]
+)
+CAPACITY = pa.schema([("network", pa.string()), ("at_s", pa.float64()), ("rate_bps", pa.float64())])
+SWITCHES = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("at_s", pa.float64()),
+        ("what", pa.string()),
+        ("to", pa.string()),
+    ]
+)
+DECISIONS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("number", pa.int64()),
+        ("at_s", pa.float64()),
+        ("made_unix_s", pa.float64()),
+        ("choice", pa.string()),
+        ("reason", pa.string()),
+        ("record", pa.string()),
+    ]
+)
+
+_TABLES = {
+    "flows": ("flows.parquet", FLOWS),
+    "decisions": ("decisions.parquet", DECISIONS),
+    "rates": ("logs/rates.parquet", RATES),
+    "capacity": ("logs/capacity.parquet", CAPACITY),
+    "switches": ("logs/switches.parquet", SWITCHES),
+}
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class RunFolder:
+    """A run folder while its experiment runs; tables are written as a whole when they are known."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.logs = directory / "logs"
+
+    @classmethod
+    def create(
+        cls, directory: Path, scenario: Scenario, environment: Mapping[str, Any]
+    ) -> "RunFolder":
+        """Makes the folder; an earlier run in it is replaced, anything else there is refused."""
+        if directory.exists() and any(directory.iterdir()):
+            if not (directory / "environment.json").exists():
+                raise DataSetError(f"{directory} exists and is no run folder: choose another --out")
+            shutil.rmtree(directory)
+        folder = cls(directory)
+        folder.logs.mkdir(parents=True)
+        (directory / "config.toml").write_bytes(msgspec.toml.encode(scenario))
+        folder.write_json("environment.json", environment)
+        return folder
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Writes a JSON file of the folder."""
+        (self.directory / name).write_text(json.dumps(content, indent=2) + "\n")
+
+    def write_table(self, name: str, rows: Rows) -> None:
+        """Writes one of the tables: flows, decisions, rates, capacity or switches."""
+        file, schema = _TABLES[name]
+        pq.write_table(
+            pa.Table.from_pylist(list(rows), schema=schema),
+            self.directory / file,
+            compression="zstd",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A finished run, read back from its folder."""
+
+    directory: Path
+    scenario: Scenario
+    environment: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    flows: Rows
+    decisions: Rows
+    rates: Rows
+    capacity: Rows
+    switches: Rows
+
+    @property
+    def policies(self) -> list[str]:
+        """The policies in the scenario's order."""
+        return list(self.scenario.policies)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds of the load."""
+        return float(self.environment["duration_s"])
+
+    @property
+    def title(self) -> str:
+        """One line that says which run this is, and whether its place is synthetic."""
+        kind = " (synthetic)" if self.environment["synthetic"] else ""
+        return f"{self.scenario.name}: place {self.scenario.place}{kind}, seed {self.scenario.seed}"
+
+
+def read(directory: Path) -> Recorded:
+    """Reads a run folder; DataSetError names the file that is missing or broken."""
+    file = directory
+    try:
+        tables: dict[str, Rows] = {}
+        for name, (relative, _) in _TABLES.items():
+            file = directory / relative
+            tables[name] = pq.read_table(file).to_pylist()
+        file = directory / "config.toml"
+        scenario = msgspec.toml.decode(file.read_bytes(), type=Scenario)
+        file = directory / "environment.json"
+        environment = json.loads(file.read_text())
+        file = directory / "summary.json"
+        summary = json.loads(file.read_text())
+    except (OSError, pa.ArrowException, msgspec.MsgspecError, json.JSONDecodeError) as error:
+        raise DataSetError(f"{file}: not a finished run: {error}") from error
+    return Recorded(directory, scenario, environment, summary, **tables)

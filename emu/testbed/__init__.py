@@ -1,0 +1,1 @@
+"""The emulated laptop: namespaces, phones, genuine Mahimahi, servers."""

@@ -1,0 +1,138 @@
+"""One emulated access network, and what an engine that emulates it must offer."""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from cedos.model import NetworkKind
+from emu.places.traces import OPPORTUNITY_BITS, Trace
+from emu.testbed.netns import Namespace
+
+WLAN = "wlan0"
+LTE = "lte0"
+INTERFACES = {NetworkKind.WIFI: WLAN, NetworkKind.CELLULAR: LTE}
+ADDRESSES = {NetworkKind.WIFI: "192.168.43.2", NetworkKind.CELLULAR: "192.168.44.2"}
+GATEWAYS = {NetworkKind.WIFI: "192.168.43.1", NetworkKind.CELLULAR: "192.168.44.1"}
+ADDRESSES = {NetworkKind.WIFI: "192.168.43.2", NetworkKind.CELLULAR: "192.168.44.2"}
+
+QUEUE_MIN_PACKETS = 60
+QUEUE_MAX_PACKETS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One access network as the laptop meets it: what it delivers, how late, and what it loses.
+
+    Attributes:
+        kind: `wifi` (the client's `wlan0`) or `cellular` (`lte0`).
+        up: delivery opportunities from the client.
+        down: delivery opportunities towards the client.
+        rtt_s: base round-trip time to the server; whole even milliseconds are what is emulated.
+        queue_packets: length of both directions' drop-tail queues, or of up and down apart; None:
+            twice the product of a direction's mean rate and `rtt_s`, within 60 and 400 packets.
+        loss: share of packets lost at random, in each direction.
+    """
+
+    kind: NetworkKind
+    up: Trace
+    down: Trace
+    rtt_s: float
+    queue_packets: int | tuple[int, int] | None = None
+    loss: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in INTERFACES:
+            raise ValueError(f"an emulated network is wifi or cellular, not {self.kind}")
+        if not (math.isfinite(self.rtt_s) and self.rtt_s >= 0):
+            raise ValueError(f"a round-trip time of {self.rtt_s} s cannot be emulated")
+        if min(self.queue_up_packets, self.queue_down_packets) < 1:
+            raise ValueError("a queue holds at least one packet")
+        if not 0 <= self.loss < 1:
+            raise ValueError(f"a loss of {self.loss} is no share of packets")
+
+    @property
+    def interface(self) -> str:
+        """The client's interface."""
+        return INTERFACES[self.kind]
+
+    @property
+    def queue_up_packets(self) -> int:
+        """The uplink's queue length."""
+        return self._queue(0, self.up)
+
+    @property
+    def queue_down_packets(self) -> int:
+        """The downlink's queue length."""
+        return self._queue(1, self.down)
+
+    def rotated(self, start_s: float, length_s: float | None = None) -> "Access":
+        """The same network, replayed from `start_s` on (see `Trace.rotated`)."""
+        down = self.down.rotated(start_s, length_s)
+        up = down if self.up is self.down else self.up.rotated(start_s, length_s)
+        # The queues are the network's, not those of the part that is replayed.
+        queues = (self.queue_up_packets, self.queue_down_packets)
+        return replace(self, up=up, down=down, queue_packets=queues)
+
+    def _queue(self, direction: int, trace: Trace) -> int:
+        if isinstance(self.queue_packets, tuple):
+            return self.queue_packets[direction]
+        if self.queue_packets is not None:
+            return self.queue_packets
+        product = 2 * trace.mean_bps * self.rtt_s / OPPORTUNITY_BITS
+        return min(max(round(product), QUEUE_MIN_PACKETS), QUEUE_MAX_PACKETS)
+
+
+class Link(Protocol):
+    """An emulated access network that is being started, runs, or has ended."""
+
+    @property
+    def pid(self) -> int:
+        """The process that leads all others of this link (its session and process group)."""
+
+    @property
+    def phone_pid(self) -> int:
+        """A process inside the phone's network namespace, once started."""
+
+    @property
+    def started_at_s(self) -> float:
+        """The monotonic instant at which the replay of the traces began, once started."""
+
+    def prepare(self) -> None:
+        """Does all but the replay's beginning. EmulationError if it died."""
+
+    def start(self) -> None:
+        """Lets the replay begin, without waiting for it."""
+
+    def finish(self) -> None:
+        """Returns when the link stands. EmulationError if it died."""
+
+    def alive(self) -> bool:
+        """Whether the link still carries packets."""
+
+    def check(self) -> None:
+        """EmulationError with the engine's own words if the link has ended by itself."""
+
+    def stop(self) -> None:
+        """Ends it at once, without waiting for it; again does nothing."""
+
+    def wait(self) -> None:
+        """Waits until its processes' leader has ended after `stop`."""
+
+
+class Engine(Protocol):
+    """Emulates access networks; Mahimahi is the one we use."""
+
+    def launch(self, access: Access, isp: Namespace, inside: str, directory: Path) -> Link:
+        """Begins to start a link whose outer end is in `isp`.
+
+        Args:
+            access: what to emulate.
+            isp: the namespace that the link leaves into; packets to `inside` are routed down the
+                link from there.
+            inside: the client's subnet behind the phone, as `192.168.43.0/24`.
+            directory: for the files of this link alone.
+
+        Returns:
+            the link, to be led through `prepare`, `start` and `finish`.
+        """

@@ -1,0 +1,120 @@
+"""Which network carried each transfer: the client's TCP subflows, as the kernel accounts for them.
+
+The testbed's own account, the same for every policy. Destroy notifications give the final bytes of
+each subflow; frequent looks at the living sockets tell which subflows make up one MPTCP connection.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from types import TracebackType
+
+from cedos.errors import EmulationError
+from cedos.model import FlowKey, NetworkKind
+from cedos.monitor.events import FlowClosed
+from cedos.monitor.flows import FlowMonitor
+from emu.testbed.access import ADDRESSES
+from emu.testbed.netns import Namespace
+
+_LOOK_S = 0.05
+_KINDS = {ip_address(address): kind for kind, address in ADDRESSES.items()}
+_SHARE = 0.02
+"""A network that carried a smaller share of a transfer does not count as its carrier."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedBytes:
+    """Payload bytes of one connection over each network, both directions together."""
+
+    wifi: int = 0
+    cellular: int = 0
+
+    @property
+    def network(self) -> str:
+        """`wifi`, `cellular`, `both`, or `none` where nothing was carried."""
+        total = self.wifi + self.cellular
+        if total == 0:
+            return "none"
+        if min(self.wifi, self.cellular) > _SHARE * total:
+            return "both"
+        return "wifi" if self.wifi > self.cellular else "cellular"
+
+
+class Carried:
+    """Watches the client's TCP connections while the block runs."""
+
+    def __init__(self, client: Namespace) -> None:
+        self._client = client
+        self._tokens: dict[FlowKey, int] = {}
+        self._bytes: dict[FlowKey, int] = {}
+        self._ready = threading.Event()
+        self._stop = threading.Event()
+        self._failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="carried", daemon=True)
+
+    def __enter__(self) -> "Carried":
+        self._thread.start()
+        self._ready.wait()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._failure is not None and error is None:
+            raise EmulationError(f"watching the client's sockets failed: {self._failure}")
+
+    def by_local_port(self) -> Mapping[int, CarriedBytes]:
+        """What each connection carried, by every local port that one of its subflows had."""
+        connections: dict[object, dict[NetworkKind, int]] = {}
+        for key, moved in self._bytes.items():
+            kinds = connections.setdefault(self._tokens.get(key, key), {})
+            kinds[_KINDS[key.local]] = kinds.get(_KINDS[key.local], 0) + moved
+        return {
+            key.local_port: CarriedBytes(
+                moved.get(NetworkKind.WIFI, 0), moved.get(NetworkKind.CELLULAR, 0)
+            )
+            for key in self._bytes
+            for moved in [connections[self._tokens.get(key, key)]]
+        }
+
+    def _run(self) -> None:
+        try:
+            with self._client.entered():
+                asyncio.run(self._watch())
+        except Exception as error:
+            self._failure = error
+        finally:
+            self._ready.set()
+
+    async def _watch(self) -> None:
+        async with FlowMonitor(lambda address: address in _KINDS) as flows:
+            ends = asyncio.create_task(self._ends(flows))
+            self._ready.set()
+            while not self._stop.is_set():
+                # A look that fails is made up for by the next one.
+                with contextlib.suppress(OSError, TimeoutError):
+                    await self._look(flows)
+                await asyncio.sleep(_LOOK_S)
+            with contextlib.suppress(OSError, TimeoutError):
+                await self._look(flows)
+            ends.cancel()
+            await asyncio.wait({ends})
+
+    async def _look(self, flows: FlowMonitor) -> None:
+        for sample in await flows.snapshot():
+            if sample.token is not None:
+                self._tokens[sample.key] = sample.token
+            self._bytes[sample.key] = sample.bytes_down + sample.bytes_up
+
+    async def _ends(self, flows: FlowMonitor) -> None:
+        async for event in flows.events():
+            if isinstance(event, FlowClosed) and event.exact and event.key.protocol == "tcp":
+                self._bytes[event.key] = event.bytes_down + event.bytes_up

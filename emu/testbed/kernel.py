@@ -1,0 +1,120 @@
+"""Kernel settings of an emulated host that no `ip` command makes: offloads, congestion control, NAT.
+
+All of it is per namespace. The one global value that has to be touched, the list of congestion
+controls that namespaces may choose from, is put back before the lock on it is given up.
+"""
+
+import array
+import fcntl
+import socket
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from cedos.errors import EmulationError
+from emu.testbed.netns import Namespace
+
+_SIOCETHTOOL = 0x8946
+# ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO (linux/ethtool.h)
+_OFFLOADS = (0x1F, 0x24, 0x2C)
+_NETLINK_NETFILTER = 12
+_CONNTRACK_DELETE = 0x0102  # NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE
+_REQUEST_ACK = 0x5
+
+_ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+# One for the whole host, whatever runtime directories there are.
+_LOCK = Path("/run/cedos-emu.lock")
+
+# Hosts as they are, but for what would leak from one experiment into the next: cached metrics, and
+# the hour for which one lost MPTCP SYN turns MPTCP off. Buffers never limit a transfer here.
+HOST_SYSCTLS = {
+    "net.ipv4.tcp_no_metrics_save": "1",
+    "net.mptcp.blackhole_timeout": "0",
+    "net.ipv4.tcp_rmem": "4096 131072 33554432",
+    "net.ipv4.tcp_wmem": "4096 131072 33554432",
+    "net.ipv4.conf.all.rp_filter": "2",
+    "net.ipv4.conf.default.rp_filter": "2",
+    # Mahimahi carries IPv4 only; without IPv6 no solicitations use up opportunities, or wake radios.
+    "net.ipv6.conf.all.disable_ipv6": "1",
+    "net.ipv6.conf.default.disable_ipv6": "1",
+}
+ROUTER_SYSCTLS = {
+    "net.ipv4.ip_forward": "1",
+    "net.ipv4.conf.all.rp_filter": "0",
+    "net.ipv4.conf.default.rp_filter": "0",
+    "net.ipv6.conf.all.disable_ipv6": "1",
+    "net.ipv6.conf.default.disable_ipv6": "1",
+}
+# A NAT that judges no flow by its window, and adopts none whose beginning it did not see.
+NAT_SYSCTLS = {
+    "net.netfilter.nf_conntrack_tcp_be_liberal": "1",
+    "net.netfilter.nf_conntrack_tcp_loose": "0",
+}
+
+
+def write_sysctls(values: dict[str, str]) -> None:
+    """Writes sysctls in the namespace that the calling thread is in; one that is absent is skipped."""
+    for key, value in values.items():
+        file = Path("/proc/sys") / key.replace(".", "/")
+        with suppress(FileNotFoundError):
+            file.write_text(f"{value}\n")
+
+
+def use_cubic(namespaces: Iterable[Namespace]) -> None:
+    """Makes cubic the congestion control of namespaces.
+
+    A namespace refuses what the host does not allow unprivileged users, but keeps it once it has
+    it; so the host's list is widened for an instant and put back, one testbed at a time.
+    """
+    with _LOCK.open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Whoever was killed in that instant has left here what the list was before.
+        lock.seek(0)
+        allowed = lock.read() or _ALLOWED.read_text()
+        lock.truncate(0)
+        widen = "cubic" not in allowed.split()
+        try:
+            if widen:
+                lock.write(allowed)
+                lock.flush()
+                _allow(f"{allowed.strip()} cubic\n")
+            for namespace in namespaces:
+                namespace.sysctl("net.ipv4.tcp_congestion_control", "cubic")
+        finally:
+            if widen:
+                _ALLOWED.write_text(allowed)
+                lock.truncate(0)
+
+
+def _allow(congestion_controls: str) -> None:
+    try:
+        _ALLOWED.write_text(congestion_controls)
+    except OSError as error:
+        raise EmulationError(f"this kernel has no cubic congestion control: {error}") from error
+
+
+def without_offloads(*interfaces: str) -> None:
+    """Packets as on a wire: no segmentation or receive offload on interfaces of this namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        for interface in interfaces:
+            for command in _OFFLOADS:
+                value = array.array("I", [command, 0])
+                address, _ = value.buffer_info()
+                fcntl.ioctl(
+                    control, _SIOCETHTOOL, struct.pack("16sP16x", interface.encode(), address)
+                )
+
+
+def forget_connections() -> None:
+    """Empties the connection tracking (and so the NAT) of the namespace the calling thread is in.
+
+    What still comes for a connection from before is then refused.
+    """
+    header = struct.pack("=IHHIIBBH", 20, _CONNTRACK_DELETE, _REQUEST_ACK, 1, 0, 0, 0, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER) as netfilter:
+        netfilter.settimeout(5)
+        netfilter.send(header)
+        (error,) = struct.unpack_from("=i", netfilter.recv(4096), 16)
+    if error:
+        raise EmulationError(f"cannot empty the connection tracking: error {-error}")

@@ -1,0 +1,238 @@
+"""Genuine Mahimahi as the engine: nested shells, the outermost in the provider's namespace.
+
+`mm-delay` is outermost (core and backhaul), then `mm-loss`, then `mm-link` (the radio and its
+queues); the innermost shell's namespace is the phone. Three facts shape this file:
+
+- Mahimahi wants to be started by an unprivileged user and to be setuid root, so it is.
+- It calls iptables to put every shell behind NAT. Here the shells are routed instead, so that there
+  is one NAT per network, at the provider, and not three: in a private mount namespace iptables is a
+  program that does nothing.
+- A shell inside a shell needs `ip_forward` in its namespace, which only root may set from outside:
+  each waits, between being made and starting the next one, for a line on its standard input. The
+  innermost waits for the end of that input; so the shells end by themselves when their owner dies.
+"""
+
+import os
+import select
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from pyroute2 import IPRoute
+
+from cedos.errors import EmulationError
+from emu.testbed import kernel
+from emu.testbed.access import Access, Link
+from emu.testbed.netns import Namespace, entered
+
+START_TIMEOUT_S = 15.0
+_NOBODY = "65534"
+_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
+
+# Runs as root: hides iptables, then becomes an unprivileged user's command ("$@").
+_OUTER = f"""set -e
+PATH={_PATH}
+mount --bind /bin/true "$(readlink -f "$(command -v iptables)")"
+echo $$
+read -r _ || exit 0
+exec setpriv --reuid={_NOBODY} --regid={_NOBODY} --clear-groups env -i PATH={_PATH} "$@"
+"""
+_NEXT = 'echo $$; read -r _ || exit 0; exec "$@"'
+# mm-link starts its command right before it begins to replay; so the command says when that was.
+_INNERMOST = "echo $$ $(date +%s%N); read -r _; exit 0"
+
+
+class Mahimahi:
+    """Starts Mahimahi links; `nice` below 0 keeps them on time where the host is busy."""
+
+    def __init__(self, nice: int = 0) -> None:
+        self._nice = nice
+
+    def launch(self, access: Access, isp: Namespace, inside: str, directory: Path) -> Link:
+        """See `emu.testbed.access.Engine.launch`."""
+        up, down = directory / "up.trace", directory / "down.trace"
+        access.down.write(down)
+        if access.up is access.down:
+            up = down
+        else:
+            access.up.write(up)
+        shells = _shells(access, up, down)
+        command = ["unshare", "--mount", "sh", "-c"]
+        command += [_OUTER, "sh", *nested(shells)]
+        if self._nice:
+            command = ["nice", "-n", str(self._nice), *command]
+        return MahimahiLink(
+            isp.command(*command), [shell[0] for shell in shells], isp.path, inside, directory
+        )
+
+
+def _shells(access: Access, up: Path, down: Path) -> list[list[str]]:
+    shells = []
+    # Each direction gets half, rounded down: the shells add about a millisecond of their own.
+    delay_ms = int(access.rtt_s * 500 + 1e-6)
+    if delay_ms:
+        shells.append(["mm-delay", str(delay_ms)])
+    if access.loss:
+        shells += [["mm-loss", way, f"{access.loss:.6f}"] for way in ("uplink", "downlink")]
+    shells.append(
+        [
+            "mm-link",
+            "--uplink-queue=droptail",
+            f"--uplink-queue-args=packets={access.queue_up_packets}",
+            "--downlink-queue=droptail",
+            f"--downlink-queue-args=packets={access.queue_down_packets}",
+            str(up),
+            str(down),
+            "--",
+        ]
+    )
+    return shells
+
+
+def nested(shells: list[list[str]]) -> list[str]:
+    """The command line of shells within shells: each prints its pid and waits for a line."""
+    command = ["sh", "-c", _INNERMOST]
+    for shell in reversed(shells[1:]):
+        command = ["sh", "-c", _NEXT, "sh", *shell, *command]
+    return [*shells[0], *command]
+
+
+class MahimahiLink:
+    """One chain of Mahimahi shells (see `emu.testbed.access.Link`)."""
+
+    def __init__(
+        self, command: list[str], shells: list[str], isp: Path, inside: str, directory: Path
+    ) -> None:
+        self._shells = shells
+        self._inside = inside
+        self._log = directory / "mahimahi.log"
+        # Who waits to become the next shell: its pid, and the namespace that it is in.
+        self._waiting = 0
+        self._outer = isp
+        self._phone_pid = 0
+        self._deadline_s = time.monotonic() + START_TIMEOUT_S
+        self._started_at_s = 0.0
+        self._text = b""
+        with self._log.open("wb") as log:
+            # A session of its own: a terminal's Ctrl-C is ours to handle, and the session's id
+            # names all processes of the link.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """See `emu.testbed.access.Link.pid`."""
+        return self._process.pid
+
+    @property
+    def phone_pid(self) -> int:
+        """See `emu.testbed.access.Link.phone_pid`."""
+        if not self._phone_pid:
+            raise EmulationError("the emulated link has not started")
+        return self._phone_pid
+
+    @property
+    def started_at_s(self) -> float:
+        """See `emu.testbed.access.Link.started_at_s`; right within a few milliseconds."""
+        return self._started_at_s
+
+    def prepare(self) -> None:
+        """See `emu.testbed.access.Link.prepare`: every shell but the last."""
+        self._waiting = int(self._line())
+        for shell in self._shells[:-1]:
+            self._go()
+            self._connect(shell, int(self._line()))
+
+    def start(self) -> None:
+        """See `emu.testbed.access.Link.start`: mm-link itself."""
+        self._go()
+
+    def finish(self) -> None:
+        """See `emu.testbed.access.Link.finish`."""
+        pid, unix_ns = self._line().split()
+        self._started_at_s = time.monotonic() - (time.time_ns() - int(unix_ns)) / 1e9
+        self._connect(self._shells[-1], int(pid))
+        self._phone_pid = int(pid)
+
+    def alive(self) -> bool:
+        """See `emu.testbed.access.Link.alive`."""
+        return self._process.poll() is None
+
+    def check(self) -> None:
+        """See `emu.testbed.access.Link.check`."""
+        if not self.alive() or not Path(f"/proc/{self.phone_pid}").exists():
+            raise EmulationError(f"Mahimahi ended: {self._trouble()}")
+
+    def stop(self) -> None:
+        """See `emu.testbed.access.Link.stop`."""
+        if self._process.returncode is None:
+            # Not yet waited for, so the number is still this process group's.
+            os.killpg(self._process.pid, signal.SIGKILL)
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+
+    def wait(self) -> None:
+        """See `emu.testbed.access.Link.wait`."""
+        self._process.wait()
+
+    def _go(self) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(b"\n")
+        except BrokenPipeError as error:
+            raise EmulationError(f"Mahimahi ended at its start: {self._trouble()}") from error
+
+    def _connect(self, shell: str, pid: int) -> None:
+        """Routes into a shell that has just started, and makes a router of its namespace."""
+        # Mahimahi names a shell's device after the process that made it.
+        device = f"{shell.removeprefix('mm-')}-{self._waiting}"
+        with entered(self._outer):
+            netlink = IPRoute()
+        try:
+            found = netlink.link_lookup(ifname=device)
+            if not found:
+                raise EmulationError(f"Mahimahi made no device {device}: {self._trouble()}")
+            netlink.route("replace", dst=self._inside, oif=found[0])
+        finally:
+            netlink.close()
+        self._waiting = pid
+        self._outer = Path(f"/proc/{pid}/ns/net")
+        try:
+            with entered(self._outer):
+                kernel.write_sysctls(kernel.ROUTER_SYSCTLS)
+        except FileNotFoundError as error:
+            raise EmulationError(f"Mahimahi ended at its start: {self._trouble()}") from error
+
+    def _line(self) -> str:
+        """The next line that a shell prints."""
+        assert self._process.stdout is not None
+        out = self._process.stdout.fileno()
+        while b"\n" not in self._text:
+            left_s = self._deadline_s - time.monotonic()
+            if left_s <= 0 or not select.select([out], [], [], left_s)[0]:
+                raise EmulationError(
+                    f"Mahimahi did not start within {START_TIMEOUT_S:g} s: {self._trouble()}"
+                )
+            chunk = os.read(out, 4096)
+            if not chunk:
+                raise EmulationError(f"Mahimahi ended at its start: {self._trouble()}")
+            self._text += chunk
+        line, _, self._text = self._text.partition(b"\n")
+        return line.decode()
+
+    def _trouble(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            # If it is about to end, it says why before that.
+            self._process.wait(0.5)
+        # The first to complain is the one that knows; the shells around it only say that it ended.
+        said = self._log.read_text(errors="replace").strip().partition("\n")[0]
+        return f"{', '.join(self._shells)}: {said or 'it said nothing'}"

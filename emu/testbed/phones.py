@@ -1,0 +1,269 @@
+"""The emulated laptop with two tethered phones (DESIGN, "The testbed").
+
+    client {wlan0, lte0} -- phone (wifi, cellular) -- emulated link -- provider with NAT -- server
+
+The client, the providers and the server are namespaces that live as long as the laptop. The emulated
+links, with the phones at their inner ends, are attached, detached and replaced at will: the client's
+interfaces stay and lose their carrier meanwhile.
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from cedos.errors import EmulationError, PrivilegeError
+from cedos.model import NetworkKind
+from emu.testbed import kernel, stale, wiring
+from emu.testbed.access import LTE, WLAN, Access, Engine, Link
+from emu.testbed.mahimahi import Mahimahi
+from emu.testbed.netns import Namespace
+from emu.testbed.signals import ExitOnSignals, uninterrupted
+from emu.testbed.wiring import SERVER
+
+__all__ = ["LTE", "SERVER", "WLAN", "Access", "Laptop"]
+
+
+@dataclass(slots=True)
+class _Network:
+    """What stands for one network; `phone` holds the phone's namespace open."""
+
+    isp: Namespace
+    access: Access | None = None
+    link: Link | None = None
+    directory: Path | None = None
+    phone: int | None = None
+
+
+class Laptop:
+    """A laptop, its networks and one server; everything is gone when the `with` block ends.
+
+    Use it from one thread, and not from inside a running event loop (`asyncio.to_thread` helps):
+    starting links blocks for a tenth of a second.
+
+    Args:
+        accesses: networks to attach at once; at most one of each kind.
+        source_rules: policy rules that send what is bound to an interface's address, or to the
+            interface, out through it (tables 101 and 102).
+        engine: what emulates the links.
+        nice: priority of the emulation itself (-10 helps on a busy host); with the default engine.
+
+    Attributes:
+        client: the namespace with `wlan0` (192.168.43.2/24) and `lte0` (192.168.44.2/24), each with
+            a default route through .1 at metric 100 and 200.
+        server: the namespace of 198.51.100.1, and .2 to .9.
+        directory: for files that go with the laptop.
+    """
+
+    def __init__(
+        self,
+        *accesses: Access,
+        source_rules: bool = False,
+        engine: Engine | None = None,
+        nice: int = 0,
+    ) -> None:
+        self._accesses = accesses
+        self._source_rules = source_rules
+        self._engine = engine or Mahimahi(nice)
+        self._networks: dict[NetworkKind, _Network] = {}
+        self._instance: stale.Instance | None = None
+        self._guard = ExitOnSignals()
+        self._starts = 0
+
+    @property
+    def links(self) -> Mapping[NetworkKind, Link]:
+        """The links that are attached now; `links[kind].started_at_s` is the replay's beginning."""
+        return {kind: net.link for kind, net in self._networks.items() if net.link is not None}
+
+    @property
+    def accesses(self) -> Mapping[NetworkKind, Access]:
+        """What the attached links emulate."""
+        return {kind: net.access for kind, net in self._networks.items() if net.access is not None}
+
+    @property
+    def instance(self) -> stale.Instance:
+        """Its registration; EmulationError outside the `with` block."""
+        if self._instance is None:
+            raise EmulationError("the emulated laptop is not there: use it in a `with` block")
+        return self._instance
+
+    @property
+    def token(self) -> str:
+        """What the names of its namespaces have in common: `cedos-TOKEN-client` and so on."""
+        return self.instance.token
+
+    @property
+    def directory(self) -> Path:
+        """A folder for files that go with the laptop."""
+        return self.instance.directory
+
+    def __enter__(self) -> "Laptop":
+        """Builds everything; EmulationError (and nothing left) where that fails."""
+        if os.geteuid() != 0:
+            raise PrivilegeError("the testbed makes network namespaces: run it as root")
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise EmulationError("an emulated laptop blocks: use it through asyncio.to_thread")
+        stale.remove_stale()
+        self._guard.begin()
+        try:
+            with uninterrupted():
+                self._instance = stale.Instance()
+            self._build()
+            self.attach(*self._accesses)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all links and processes inside, and removes what was made; again does nothing."""
+        if self._instance is None:
+            self._guard.end()
+            return
+        with uninterrupted():
+            links = list(self.links.values())
+            phones = [net.phone for net in self._networks.values() if net.phone is not None]
+            instance, self._instance = self._instance, None
+            self._networks.clear()
+            try:
+                for link in links:
+                    link.stop()
+                for phone in phones:
+                    os.close(phone)
+                instance.close()
+                for link in links:
+                    link.wait()
+            finally:
+                self._guard.end()
+
+    def attach(self, *accesses: Access) -> None:
+        """Attaches networks, replacing what is attached of the same kinds; they start side by side.
+
+        What is replaced is gone at once, with what was on its way; the client sees its carrier
+        flap when the new one is there.
+
+        Raises:
+            EmulationError: a link did not start; the networks named are then detached.
+        """
+        kinds = [access.kind for access in accesses]
+        if len(set(kinds)) != len(kinds):
+            raise ValueError("one network of each kind")
+        before = [net.link for kind in kinds if (net := self._networks.get(kind)) and net.link]
+        try:
+            for kind in kinds:
+                self._stop(kind)
+            for access in accesses:
+                self._launch(access)
+            links = [self.links[kind] for kind in kinds]
+            for link in links:
+                link.prepare()
+            # All at once: what was measured at the same time is replayed at the same time.
+            for link in links:
+                link.start()
+            for link in links:
+                link.finish()
+            for kind in kinds:
+                self._tether(kind)
+        except BaseException:
+            self.detach(*kinds)
+            raise
+        finally:
+            for link in before:
+                link.wait()
+
+    def detach(self, *kinds: NetworkKind | str) -> None:
+        """Takes networks away: their interfaces lose the carrier. Those not attached are ignored."""
+        stopped = [self._stop(NetworkKind(kind)) for kind in kinds]
+        for kind in kinds:
+            self._rewire(NetworkKind(kind), None)
+        for link in stopped:
+            if link is not None:
+                link.wait()
+
+    def alive(self) -> bool:
+        """Whether every attached link still carries packets."""
+        return all(link.alive() for link in self.links.values())
+
+    def prefer(self, interface: str | None) -> None:
+        """Makes `wlan0` or `lte0` the default route before all others; None: as at the start."""
+        wiring.prefer(self.client, interface)
+
+    def _build(self) -> None:
+        self.client = self._namespace("client")
+        self.server = self._namespace("server")
+        wiring.set_up_hosts(self.client, self.server)
+
+    def _namespace(self, role: str) -> Namespace:
+        return Namespace.create(self.instance.namespace_name(role))
+
+    def _launch(self, access: Access) -> None:
+        kind = access.kind
+        if kind not in self._networks:
+            isp = self._namespace(f"{kind}-isp")
+            wiring.set_up_provider(kind, isp, self.server)
+            self._networks[kind] = _Network(isp)
+        wiring.set_up_wire(kind, self.client, self.server, self._source_rules)
+        net = self._networks[kind]
+        self._starts += 1
+        net.directory = self.directory / f"{kind}-{self._starts}"
+        net.directory.mkdir(mode=0o755)
+        net.link = self._engine.launch(access, net.isp, wiring.inside(kind), net.directory)
+        net.access = access
+        self.instance.add_session(net.link.pid)
+
+    def _tether(self, kind: NetworkKind) -> None:
+        """Leads the client's wire into the phone."""
+        link = self.links[kind]
+        try:
+            phone = os.open(f"/proc/{link.phone_pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            link.check()
+            raise
+        self._rewire(kind, phone)
+        wiring.connect_phone(kind, phone, self.client)
+
+    def _rewire(self, kind: NetworkKind, phone: int | None) -> None:
+        """Moves the wire into a phone's namespace (an open file), or back to where it waits.
+
+        The phone that it leaves may have ended: the open file has kept its namespace.
+        """
+        net = self._networks.get(kind)
+        if net is None or net.phone == phone:
+            return
+        before, net.phone = net.phone, phone
+        with self.server.path.open("rb") as server:
+            waiting = server.fileno()
+            wiring.move_wire(
+                kind,
+                waiting if before is None else before,
+                waiting if phone is None else phone,
+            )
+        if before is not None:
+            os.close(before)
+
+    def _stop(self, kind: NetworkKind) -> Link | None:
+        """Ends a link without waiting; what still comes for its connections is then refused."""
+        net = self._networks.get(kind)
+        if net is None or net.link is None:
+            return None
+        link, net.link, net.access = net.link, None, None
+        link.stop()
+        self.instance.remove_session(link.pid)
+        if net.directory is not None:
+            shutil.rmtree(net.directory, ignore_errors=True)
+        with net.isp.entered():
+            kernel.forget_connections()
+        return link

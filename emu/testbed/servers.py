@@ -1,0 +1,283 @@
+"""The server side of the testbed: nginx for downloads and uploads, dnsmasq for names.
+
+Both are Debian's own programs, unmodified. nginx runs under `mptcpize`, so one listening port takes
+MPTCP and plain TCP. What it serves costs no disk: files are holes. What is sent to it goes to a tmpfs
+of its own, is deleted at once, and is answered only after its last byte.
+"""
+
+import re
+import socket
+import socketserver
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from cedos.errors import EmulationError
+from emu.testbed.phones import SERVER, Laptop
+
+HTTP_PORT = 80
+HTTPS_PORT = 443
+DNS_PORT = 53
+SERVER_NAME = "server.example"
+LARGEST_BYTES = 10**12
+
+_START_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 3.0
+# Large enough for any upload of an experiment; nothing is taken before it is used.
+_UPLOAD_SPACE = "4g"
+
+_CONFIG = """
+daemon off;
+user nobody nogroup;
+pid {directory}/nginx.pid;
+worker_processes 1;
+error_log {directory}/error.log;
+events {{ worker_connections 8192; }}
+http {{
+  default_type application/octet-stream;
+  log_format lines escape=json '{{"ended_unix_s":$msec,"time_s":$request_time,"client":"$remote_addr",'
+    '"client_port":$remote_port,"method":"$request_method","uri":"$request_uri","status":$status,'
+    '"received_bytes":$request_length,"sent_bytes":$bytes_sent}}';
+  access_log {log};
+  # Header and body leave in one write: over MPTCP, a cork costs 200 ms and two writes a round trip.
+  sendfile off;
+  output_buffers 4 256k;
+  keepalive_timeout 75s;
+  keepalive_requests 1000000;
+  reset_timedout_connection on;
+  client_max_body_size 0;
+  client_body_temp_path {directory}/uploads;
+  proxy_temp_path {directory}/proxy;
+  server {{
+    listen {http} backlog=4096;
+    {tls}
+    server_name {name};
+    root {directory}/www;
+    # A size that nobody has asked for yet: the file is made, then served as any other.
+    location /bytes/ {{ try_files $uri @make; }}
+    location @make {{ proxy_pass http://unix:{directory}/maker.sock; }}
+    location /made/ {{ internal; alias {directory}/www/bytes/; }}
+    # The body is read to its end before anybody is asked for the answer to it.
+    location /upload/ {{
+      proxy_pass http://unix:{directory}/done.sock;
+      proxy_method GET;
+      proxy_pass_request_body off;
+      proxy_set_header Content-Length "";
+    }}
+  }}
+  server {{
+    listen unix:{directory}/done.sock;
+    access_log off;
+    location / {{ return 200; }}
+  }}
+}}
+"""
+_TLS = """listen {port} ssl backlog=4096;
+    ssl_certificate {directory}/tls.crt;
+    ssl_certificate_key {directory}/tls.key;
+    ssl_protocols TLSv1.2 TLSv1.3;"""
+
+# The tmpfs is nginx's alone: it is gone with its last process, however that ends.
+_START = """set -e
+mount -t tmpfs -o size={space},mode=755 cedos-uploads {directory}/uploads
+exec mptcpize run nginx -p {directory} -c {directory}/nginx.conf -e {directory}/error.log
+"""
+
+
+class Servers:
+    """nginx on port 80 (and 443) and dnsmasq on port 53 of the laptop's server, as a `with` block.
+
+    - `GET /bytes/N` answers N bytes, any N up to 10^12, with ranges and keep-alive.
+    - `PUT` or `POST /upload/NAME` takes any body and answers 200 after its last byte.
+    - any name has the address 198.51.100.1 (an A record).
+
+    Args:
+        laptop: whose server it is; leave this block before the laptop's.
+        tls: also listen on 443, with a self-signed certificate made now (`certificate`).
+        access_log: write one JSON object per request to `access_log`.
+        dns: also answer DNS queries.
+    """
+
+    def __init__(
+        self, laptop: Laptop, *, tls: bool = False, access_log: bool = False, dns: bool = True
+    ) -> None:
+        self._namespace = laptop.server
+        self.directory = laptop.directory / "servers"
+        self._tls = tls
+        self._dns = dns
+        self._log = access_log
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._maker: _Maker | None = None
+
+    @property
+    def certificate(self) -> Path:
+        """The certificate to trust, in PEM."""
+        return self.directory / "tls.crt"
+
+    @property
+    def access_log(self) -> Path:
+        """The requests so far, one JSON object per line, in the order of their ends."""
+        return self.directory / "access.jsonl"
+
+    def make_size(self, size_bytes: int) -> str:
+        """Makes sure that `/bytes/N` is there before it is asked for; returns its URL."""
+        _hole(self.directory / "www" / "bytes", size_bytes)
+        return f"http://{SERVER}/bytes/{size_bytes}"
+
+    def __enter__(self) -> "Servers":
+        """Starts the servers; they accept connections when it returns. Errors: EmulationError."""
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the servers; again does nothing."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+        if self._maker is not None:
+            self._maker.close()
+            self._maker = None
+
+    def _start(self) -> None:
+        for part in ("www/bytes", "uploads", "proxy"):
+            (self.directory / part).mkdir(parents=True, exist_ok=True)
+        for name in ("maker.sock", "done.sock"):
+            (self.directory / name).unlink(missing_ok=True)
+        tls = ""
+        if self._tls:
+            self._make_certificate()
+            tls = _TLS.format(port=HTTPS_PORT, directory=self.directory)
+        (self.directory / "nginx.conf").write_text(
+            _CONFIG.format(
+                directory=self.directory,
+                log=f"{self.access_log} lines" if self._log else "off",
+                http=HTTP_PORT,
+                tls=tls,
+                name=SERVER_NAME,
+            )
+        )
+        self._maker = _Maker(self.directory)
+        script = _START.format(space=_UPLOAD_SPACE, directory=self.directory)
+        nginx = self._launch("nginx", "unshare", "--mount", "sh", "-c", script)
+        dnsmasq = None
+        if self._dns:
+            command = "dnsmasq --keep-in-foreground --conf-file=/dev/null --no-resolv --no-hosts"
+            command += f" --port={DNS_PORT} --listen-address={SERVER} --bind-interfaces"
+            command += f" --address=/#/{SERVER} --cache-size=0 --user=root --pid-file="
+            dnsmasq = self._launch("dnsmasq", *command.split(), "--log-facility=-")
+        # nginx writes its pid when it has its ports; another one's port would answer as well.
+        self._await(nginx, "nginx", HTTP_PORT, self.directory / "nginx.pid")
+        if dnsmasq is not None:
+            self._await(dnsmasq, "dnsmasq", DNS_PORT)
+
+    def _launch(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+        with self._said(name).open("wb") as said:
+            process = subprocess.Popen(
+                self._namespace.command(*command),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+        self._processes.append(process)
+        return process
+
+    def _said(self, name: str) -> Path:
+        return self.directory / f"{name}.out"
+
+    def _await(
+        self, process: subprocess.Popen[bytes], name: str, port: int, sign: Path | None = None
+    ) -> None:
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline_s and process.poll() is None:
+            if sign is None or sign.exists():
+                with self._namespace.entered():
+                    probe = socket.socket()
+                with probe, suppress(ConnectionRefusedError):
+                    probe.settimeout(1)
+                    probe.connect((SERVER, port))
+                    return
+            time.sleep(0.005)
+        said = ""
+        for file in (self._said(name), self.directory / "error.log"):
+            with suppress(FileNotFoundError):
+                said += file.read_text(errors="replace")
+        raise EmulationError(f"{name} does not answer on port {port}: {said.strip()[-500:]}")
+
+    def _make_certificate(self) -> None:
+        command = (
+            "openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -days 30"
+        )
+        command += f" -keyout {self.directory}/tls.key -out {self.directory}/tls.crt"
+        command += f" -subj /CN={SERVER_NAME} -addext subjectAltName=DNS:{SERVER_NAME},IP:{SERVER}"
+        self._namespace.run(*command.split())
+
+
+def _hole(directory: Path, size_bytes: int) -> None:
+    if not 0 <= size_bytes <= LARGEST_BYTES:
+        raise ValueError(f"{size_bytes} bytes: 0 to {LARGEST_BYTES} are served")
+    file = directory / str(size_bytes)
+    if not file.exists():
+        new = directory / f".{size_bytes}.{threading.get_ident()}"
+        with new.open("wb") as hole:
+            hole.truncate(size_bytes)
+        new.replace(file)
+
+
+class _Maker(socketserver.ThreadingUnixStreamServer):
+    """Makes the file of a size that is asked for the first time, and sends nginx to it."""
+
+    daemon_threads = True
+
+    def __init__(self, directory: Path) -> None:
+        self.sizes = directory / "www" / "bytes"
+        path = directory / "maker.sock"
+        super().__init__(str(path), _MakerHandler)
+        # nginx's worker is nobody.
+        path.chmod(0o666)
+        self._thread = threading.Thread(target=self.serve_forever, name="maker", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+class _MakerHandler(socketserver.StreamRequestHandler):
+    rfile: IO[bytes]  # type: ignore[assignment]
+    timeout = 5
+
+    def handle(self) -> None:
+        assert isinstance(self.server, _Maker)
+        line = self.rfile.readline(4096)
+        while self.rfile.readline(65536).strip():
+            pass
+        asked = re.fullmatch(rb"\S+ /bytes/([1-9][0-9]{0,12}|0)(?:\?\S*)? HTTP/1\.[01]\s*", line)
+        answer = b"HTTP/1.0 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+        if asked is not None and int(asked[1]) <= LARGEST_BYTES:
+            _hole(self.server.sizes, int(asked[1]))
+            answer = b"HTTP/1.0 200 OK\r\nX-Accel-Redirect: /made/%s\r\n\r\n" % asked[1]
+        self.wfile.write(answer)

@@ -1,0 +1,177 @@
+"""Addresses, routes and wires of the emulated laptop's namespaces (see `emu.testbed.phones`)."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from cedos.errors import EmulationError
+from cedos.model import NetworkKind
+from emu.testbed import kernel
+from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES
+from emu.testbed.netns import Namespace, entered
+
+SERVER = "198.51.100.1"
+# "Different hosts" for those who want them are the same one at other addresses.
+SERVER_ADDRESSES = tuple(f"198.51.100.{n}" for n in range(1, 10))
+_ANYWHERE = "0.0.0.0/0"
+_PREFERRED_METRIC = 50
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Addresses and numbers of one network."""
+
+    interface: str
+    address: str
+    gateway: str
+    backbone: str
+    metric: int
+    table: int
+
+
+_PLANS = {
+    kind: _Plan(INTERFACES[kind], ADDRESSES[kind], GATEWAYS[kind], backbone, metric, table)
+    for kind, backbone, metric, table in (
+        (NetworkKind.WIFI, "198.51.101", 100, 101),
+        (NetworkKind.CELLULAR, "198.51.102", 200, 102),
+    )
+}
+
+
+def inside(kind: NetworkKind) -> str:
+    """The subnet behind the phone."""
+    return f"{GATEWAYS[kind].rpartition('.')[0]}.0/24"
+
+
+@contextmanager
+def netlink_in(path: Path) -> Iterator[IPRoute]:
+    """A netlink socket inside the namespace at `path`."""
+    with entered(path):
+        netlink = IPRoute()
+    try:
+        yield netlink
+    finally:
+        netlink.close()
+
+
+def set_up_hosts(client: Namespace, server: Namespace) -> None:
+    """What the laptop and the server have before any network."""
+    for host in (client, server):
+        with host.entered():
+            kernel.write_sysctls(kernel.HOST_SYSCTLS)
+    kernel.use_cubic([client, server])
+    with netlink_in(server.path) as netlink:
+        (loopback,) = netlink.link_lookup(ifname="lo")
+        for address in SERVER_ADDRESSES:
+            netlink.addr("add", index=loopback, address=address, prefixlen=32)
+    # Every subflow that a client may want to open is welcome.
+    server.run("ip", "mptcp", "limits", "set", "subflows", "8", check=False)
+
+
+def set_up_provider(kind: NetworkKind, isp: Namespace, server: Namespace) -> None:
+    """The provider: its line to the server, and the only NAT on the way."""
+    backbone = _PLANS[kind].backbone
+    with isp.entered():
+        kernel.write_sysctls(kernel.ROUTER_SYSCTLS)
+    server_end = f"isp-{kind}"
+    with netlink_in(isp.path) as netlink, server.path.open("rb") as there:
+        peer = {"ifname": server_end, "net_ns_fd": there.fileno()}
+        netlink.link("add", ifname="up0", kind="veth", peer=peer)
+        (index,) = netlink.link_lookup(ifname="up0")
+        netlink.addr("add", index=index, address=f"{backbone}.2", prefixlen=30)
+        netlink.link("set", index=index, state="up")
+        netlink.route("add", dst=_ANYWHERE, gateway=f"{backbone}.1")
+    with netlink_in(server.path) as netlink:
+        (index,) = netlink.link_lookup(ifname=server_end)
+        netlink.addr("add", index=index, address=f"{backbone}.1", prefixlen=30)
+        netlink.link("set", index=index, state="up")
+    with isp.entered():
+        kernel.without_offloads("up0")
+    with server.entered():
+        kernel.without_offloads(server_end)
+    isp.run(*["iptables", "-w", "-t", "nat", "-A", "POSTROUTING", "-o", "up0", "-j", "MASQUERADE"])
+    # A connection that the NAT does not know (any more) is refused, not picked up in its middle.
+    refuse = "iptables -w -A FORWARD -o up0 -p tcp -m conntrack --ctstate INVALID -j REJECT"
+    isp.run(*refuse.split(), "--reject-with", "tcp-reset")
+    with isp.entered():
+        kernel.write_sysctls(kernel.NAT_SYSCTLS)
+
+
+def set_up_wire(
+    kind: NetworkKind, client: Namespace, server: Namespace, source_rules: bool
+) -> None:
+    """The client's interface, if it is not there; the wire's far end waits at the server's."""
+    plan = _PLANS[kind]
+    with netlink_in(client.path) as netlink, server.path.open("rb") as there:
+        if netlink.link_lookup(ifname=plan.interface):
+            return
+        peer = {"ifname": _wire(kind), "net_ns_fd": there.fileno()}
+        netlink.link("add", ifname=plan.interface, kind="veth", peer=peer)
+        (index,) = netlink.link_lookup(ifname=plan.interface)
+        netlink.addr("add", index=index, address=plan.address, prefixlen=24)
+        netlink.link("set", index=index, state="up")
+        route = {"dst": _ANYWHERE, "gateway": plan.gateway, "oif": index}
+        netlink.route("add", **route, priority=plan.metric)
+        if source_rules:
+            netlink.route("add", **route, table=plan.table)
+            netlink.rule("add", src=plan.address, priority=200, table=plan.table)
+            netlink.rule("add", oifname=plan.interface, priority=210, table=plan.table)
+    with client.entered():
+        kernel.without_offloads(plan.interface)
+    with server.entered():
+        kernel.without_offloads(_wire(kind))
+
+
+def move_wire(kind: NetworkKind, source: int, target: int) -> None:
+    """Moves the wire's far end between namespaces, both given as open files; there it is down."""
+    with netlink_in(Path(f"/proc/self/fd/{source}")) as netlink:
+        (index,) = netlink.link_lookup(ifname=_wire(kind))
+        netlink.link("set", index=index, net_ns_fd=target)
+
+
+def connect_phone(kind: NetworkKind, phone: int, client: Namespace) -> None:
+    """Makes the phone, whose namespace the wire has been moved into, the client's gateway."""
+    plan = _PLANS[kind]
+    with netlink_in(Path(f"/proc/self/fd/{phone}")) as netlink:
+        (index,) = netlink.link_lookup(ifname=_wire(kind))
+        netlink.addr("add", index=index, address=plan.gateway, prefixlen=24)
+        netlink.link("set", index=index, state="up")
+        (link,) = netlink.get_links(index)
+        hardware = link.get_attr("IFLA_ADDRESS")
+    # What the client asked in vain while nobody was there it would ask again only after a second:
+    # it is told instead.
+    with netlink_in(client.path) as netlink:
+        (index,) = netlink.link_lookup(ifname=plan.interface)
+        netlink.neigh(
+            "replace", dst=plan.gateway, lladdr=hardware, ifindex=index, state="reachable"
+        )
+
+
+def prefer(client: Namespace, interface: str | None) -> None:
+    """Gives one interface (or none) a default route before all others."""
+    with netlink_in(client.path) as netlink:
+        for plan in _PLANS.values():
+            wanted = plan.interface == interface
+            found = netlink.link_lookup(ifname=plan.interface)
+            if not found:
+                if wanted:
+                    raise EmulationError(f"{interface} has never been attached")
+                continue
+            route = {"dst": _ANYWHERE, "gateway": plan.gateway, "oif": found[0]}
+            if wanted:
+                netlink.route("replace", **route, priority=_PREFERRED_METRIC)
+                continue
+            try:
+                netlink.route("del", **route, priority=_PREFERRED_METRIC)
+            except NetlinkError as error:
+                if error.code != errno.ESRCH:  # it was not preferred
+                    raise
+
+
+def _wire(kind: NetworkKind) -> str:
+    return f"tether-{kind}"

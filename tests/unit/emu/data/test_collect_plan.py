@@ -1,0 +1,88 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from cedos.errors import DataSetError
+from cedos.model import Direction
+from emu.data import collect
+from emu.data.measure import Row, history
+from emu.places import synth
+from emu.places.places import Places, load
+from emu.places.traces import Trace
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
+    directory = tmp_path_factory.mktemp("places")
+    for seed in (1, 2):
+        synth.generate("walk-away", seed, 60, directory)
+    return load(directory)
+
+
+def test_starts_lie_one_in_each_part_of_the_place(places: Places) -> None:
+    rows = collect.plan(places, starts=4, seed=3)
+    assert rows == collect.plan(places, starts=4, seed=3)
+    assert rows != collect.plan(places, starts=4, seed=4)
+    assert len(rows) == 2 * 4 * len(collect.DEFAULT_SIZES)
+    for name, place in places.items():
+        starts = sorted({row.start_s for row in rows if row.place == name})
+        part_s = place.common_s / 4
+        assert [int(start // part_s) for start in starts] == [0, 1, 2, 3]
+
+
+def test_another_data_sets_plan_is_repeated_with_its_rtts() -> None:
+    entry = {"place": "a", "start_s": 1.5, "size_bytes": 3000, "direction": "up"}
+    rows = collect.plan_like(
+        [
+            {**entry, "wifi_rtt_min_s": 0.021, "cellular_rtt_min_s": math.nan},
+            {**entry, "start_s": 9.0, "wifi_rtt_min_s": 0.020, "cellular_rtt_min_s": None},
+        ]
+    )
+    assert [row.start_s for row in rows] == [1.5, 9.0]
+    assert [row.wifi_rtt_s for row in rows] == pytest.approx([0.020 - collect.LINK_S] * 2)
+    assert {row.cellular_rtt_s for row in rows} == {None}
+    assert rows[0].direction is Direction.UP
+
+
+def test_finished_rows_are_not_measured_again(tmp_path: Path) -> None:
+    rows = [Row("a", 1.0, 3000, Direction.DOWN), Row("a", 2.0, 3000, Direction.DOWN)]
+    partial = tmp_path / "x.partial"
+    lines = [json.dumps({"key": row.key, "place": "a", "start_s": row.start_s}) for row in rows]
+    partial.write_text("\n".join(lines) + "\n" + '{"key": "a/3.000')  # killed while it wrote
+    told: list[tuple[int, int]] = []
+    found = collect.collect(
+        rows, tmp_path, partial, jobs=2, done=lambda done, total: told.append((done, total))
+    )
+    assert [entry["start_s"] for entry in found] == [1.0, 2.0]
+    assert told == [(2, 2)]
+    assert partial.read_text().count("\n") == 2  # the torn line is gone
+
+
+def test_rows_of_another_plan_are_refused(tmp_path: Path) -> None:
+    partial = tmp_path / "x.partial"
+    partial.write_text('{"key": "b/1.000/3000/down"}\n')
+    with pytest.raises(DataSetError, match="another plan"):
+        collect.collect([Row("a", 1.0, 3000, Direction.DOWN)], tmp_path, partial, jobs=1)
+
+
+def test_the_context_never_sees_the_future(places: Places) -> None:
+    place = next(iter(places.values()))
+    start_s = 20.4
+    known = history(place, start_s, Direction.DOWN)
+    assert known["wifi_past5_bps"] == pytest.approx(place.wifi.down.rate_bps(15.4, 20.4), abs=0.1)
+    # The same place with another future is the same context.
+    times = place.wifi.down.times_ms
+    past = Trace(times[times < start_s * 1000], place.wifi.down.period_ms)
+    vars(place.wifi)["down"] = past
+    assert history(place, start_s, Direction.DOWN) == known
+
+
+def test_at_the_very_beginning_nothing_is_made_up(places: Places) -> None:
+    place = list(places.values())[1]
+    known = history(place, 0.0, Direction.DOWN)
+    assert not any("past" in name or "available" in name for name in known)
+    early = history(place, 0.5, Direction.DOWN)
+    assert early["wifi_past10_bps"] == pytest.approx(place.wifi.down.rate_bps(0, 0.5), abs=0.1)
+    assert "wifi_available" not in early

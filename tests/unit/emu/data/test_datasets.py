@@ -1,0 +1,145 @@
+from math import isnan
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cedos.errors import DataSetError
+from emu.data import datasets
+
+HEAD = "place,group,start_s,size_bytes,direction,t_wifi_s,censored_wifi,t_cellular_s,wifi_rtt_s"
+GOOD = f"{HEAD}\na-1,a,0.5,3000,down,0.2,0,0.4,0.02\na-2,,1,30000,up,30,1,,\n"
+
+
+def csv(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "data.csv"
+    path.write_text(text)
+    return path
+
+
+def test_a_csv_becomes_typed_columns(tmp_path: Path) -> None:
+    data = datasets.read(csv(tmp_path, GOOD))
+    assert len(data) == 2
+    assert data.texts["group"].tolist() == ["a", "a-2"], "a place without a group is its own"
+    assert data.strategies == ("wifi", "cellular")
+    assert data.times_s["wifi"].tolist() == [0.2, 30.0]
+    assert data.censored["wifi"].tolist() == [False, True]
+    assert data.censored["cellular"].tolist() == [False, False]
+    assert data.numbers["direction_up"].tolist() == [0.0, 1.0]
+    assert isnan(data.times_s["cellular"][1])
+    assert set(data.columns) == {"size_bytes", "direction_up", "wifi_rtt_s"}
+    assert data.numbers["wifi_rtt_s"].dtype == np.float64
+
+
+@pytest.mark.parametrize("name", ["again.csv", "again.parquet"])
+def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
+    rows = datasets.read(csv(tmp_path, GOOD)).to_rows()
+    datasets.write(tmp_path / name, rows)
+    assert datasets.read(tmp_path / name).to_rows() == rows
+    assert rows[1] == {
+        "place": "a-2",
+        "group": "a-2",
+        "start_s": 1.0,
+        "size_bytes": 30000.0,
+        "direction": "up",
+        "t_wifi_s": 30.0,
+        "censored_wifi": 1.0,
+    }
+
+
+def test_what_collect_hands_over_is_written_in_designs_order(tmp_path: Path) -> None:
+    row = {
+        "speed_mps": 1.5,
+        "mood": "calm",
+        "t_wifi_s": 0.25,
+        "censored_wifi": False,
+        "direction": "down",
+        "size_bytes": 3000,
+        "place": "p",
+    }
+    datasets.write(tmp_path / "a.csv", [row, {**row, "speed_mps": float("nan")}])
+    lines = (tmp_path / "a.csv").read_text().splitlines()
+    assert lines[0] == "place,size_bytes,direction,t_wifi_s,censored_wifi,speed_mps,mood"
+    assert lines[1:] == ["p,3000,down,0.25,0,1.5,calm", "p,3000,down,0.25,0,,calm"]
+    assert datasets.read(tmp_path / "a.csv").ignored == ("mood",)
+
+
+def test_a_parquet_file_is_known_by_its_content(tmp_path: Path) -> None:
+    rows = datasets.read(csv(tmp_path, GOOD)).to_rows()
+    datasets.write(tmp_path / "x.parquet", rows)
+    renamed = (tmp_path / "x.parquet").rename(tmp_path / "x.csv")
+    assert datasets.read(renamed).to_rows() == rows
+
+
+def test_rows_can_be_taken(tmp_path: Path) -> None:
+    data = datasets.read(csv(tmp_path, GOOD)).take(np.array([False, True]))
+    assert data.texts["place"].tolist() == ["a-2"]
+    assert len(data) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where"),
+    [
+        ("0.2,0,0.4", "fast,0,0.4", "row 1, column t_wifi_s: 'fast' is no number"),
+        ("30,1,,", "0,1,,", "row 2, column t_wifi_s: 0 must be more than 0"),
+        ("30,1,,", "-3,1,,", "row 2, column t_wifi_s: -3 must be more than 0"),
+        ("30,1,,", "inf,1,,", "row 2, column t_wifi_s: inf is infinite"),
+        ("30,1,,", "30,2,,", "row 2, column censored_wifi: 2 must be 0 or 1"),
+        ("3000,down", "3000,left", "row 1, column direction: 'left' is neither down nor up"),
+        ("3000,down", ",down", "row 1, column size_bytes: it is empty"),
+        ("3000,down", "0,down", "row 1, column size_bytes: 0 must be more than 0"),
+        ("0.4,0.02", "0.4,-1", "row 1, column wifi_rtt_s: -1 must not be negative"),
+        ("0.4,0.02", "0.4", "row 1 has 8 values for 9 columns"),
+        ("wifi_rtt_s", "wifi_ping_loss", None),
+        ("0.02\n", "7\n", None),
+        (",direction", ",way", "column direction is missing"),
+        (HEAD, HEAD.replace("wifi_rtt_s", "place"), "a column appears twice"),
+        ("t_wifi_s", "t_fibre_s", None),
+    ],
+)
+def test_what_makes_no_sense_is_named(
+    tmp_path: Path, old: str, new: str, where: str | None
+) -> None:
+    assert old in GOOD
+    path = csv(tmp_path, GOOD.replace(old, new, 1))
+    if where is None:
+        datasets.read(path)
+        return
+    with pytest.raises(DataSetError) as refused:
+        datasets.read(path)
+    assert str(path) in str(refused.value)
+    assert where in str(refused.value)
+
+
+def test_shares_are_shares(tmp_path: Path) -> None:
+    path = csv(tmp_path, GOOD.replace("wifi_rtt_s", "wifi_ping_loss").replace("0.02\n", "1.5\n"))
+    with pytest.raises(
+        DataSetError, match=r"row 1, column wifi_ping_loss: 1\.5 must be from 0 to 1"
+    ):
+        datasets.read(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"PAR1 and nothing else",
+        b"\xff\xfe\x00",
+        HEAD.encode(),
+        b"place,size_bytes,direction\n",
+    ],
+)
+def test_files_that_are_no_data_set_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "wrong"
+    path.write_bytes(content)
+    with pytest.raises(DataSetError, match="wrong"):
+        datasets.read(path)
+
+
+def test_what_is_not_there_cannot_be_read_or_written(tmp_path: Path) -> None:
+    with pytest.raises(DataSetError, match=r"nowhere\.csv"):
+        datasets.read(tmp_path / "nowhere.csv")
+    with pytest.raises(DataSetError, match="no rows"):
+        datasets.write(tmp_path / "a.csv", [])
+    with pytest.raises(DataSetError, match="cannot be written"):
+        datasets.write(tmp_path / "no" / "a.csv", [{"place": "p"}])

@@ -1,0 +1,258 @@
+"""Evaluation on data sets whose figures can be worked out with a pencil."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from cedos.errors import DataSetError
+from emu.commands.evaluate import command as evaluate_command
+from emu.commands.train import command as train_command
+from emu.data import datasets
+from emu.data.choices import cedos_choice, rules
+from emu.data.datasets import DataSet
+from emu.data.evaluate import OBJECTIVES, evaluate, prediction
+from emu.data.figures import Bootstrap
+from predictors.base import Distribution
+from predictors.completion import CompletionModel
+
+# Power of Delphi, Table 4, receiving: Wi-Fi 0.428 W, LTE 1.674 W and 6.5 J after it.
+ROWS: list[dict[str, Any]] = [
+    # Wi-Fi is fast: 0.1 s, all others are slower.
+    {"place": "a", "size_bytes": 3000, "t": (0.1, 0.2, 0.1, 0.2), "rtt": (0.02, 0.05)},
+    # MPTCP wins: 2 s; Wi-Fi alone 2.1 s, within 10 %.
+    {"place": "a", "size_bytes": 3_000_000, "t": (2.1, 3.0, 2.0, 2.5), "rtt": (0.02, 0.05)},
+    # Wi-Fi has died unseen, though its ping was lower: 30 s, censored.
+    {"place": "b", "size_bytes": 3000, "t": (30.0, 0.5, 30.0, 0.4), "rtt": (0.02, 0.05)},
+    # Cellular answers faster.
+    {"place": "b", "size_bytes": 3000, "t": (0.4, 0.2, 0.4, 0.25), "rtt": (0.2, 0.05)},
+]
+STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
+
+
+def data_set(rows: list[dict[str, Any]] = ROWS) -> DataSet:
+    columns: dict[str, list[Any]] = {
+        "place": [row["place"] for row in rows],
+        "size_bytes": [row["size_bytes"] for row in rows],
+        "direction": ["down"] * len(rows),
+        "wifi_rtt_s": [row["rtt"][0] for row in rows],
+        "cellular_rtt_s": [row["rtt"][1] for row in rows],
+        "wifi_past5_bps": [10e6] * len(rows),
+        "cellular_past5_bps": [20e6] * len(rows),
+    }
+    for k, name in enumerate(STRATEGIES):
+        columns[f"t_{name}_s"] = [row["t"][k] for row in rows]
+        columns[f"censored_{name}"] = [row["t"][k] >= 30.0 for row in rows]
+    return datasets.from_columns(columns, "by hand")
+
+
+def constant(times_s: Mapping[str, float], error: tuple[float, ...] = (0.5, 1.0, 2.0)) -> Any:
+    """A model that always says the same (naive time 1 s: 1 byte, RTT 0.5 s, endless rate)."""
+
+    class Constant(CompletionModel):
+        def predict(
+            self, features: Mapping[str, float], *, widening: float = 1.0
+        ) -> dict[str, Distribution]:
+            return {
+                name: Distribution(tuple(time_s * each for each in error))
+                for name, time_s in times_s.items()
+            }
+
+    base = CompletionModel.from_dict(
+        {
+            "features": ["size_bytes"],
+            "inputs": ["log_size"],
+            "typical": {
+                "wifi_rtt_s": 0.02,
+                "wifi_past1_bps": 1e7,
+                "cellular_rtt_s": 0.05,
+                "cellular_past1_bps": 1e7,
+            },
+            "forests": [{"strategies": list(STRATEGIES), "scale": 1.0, "trees": [leaf([0.0] * 4)]}],
+            "errors": {
+                "situations": leaf([0.0]),
+                "ratios": [{name: list(error) for name in STRATEGIES}],
+            },
+            "provenance": {},
+        }
+    )
+    return Constant(base.features, base.typical, base.forests, base.errors)
+
+
+def leaf(value: list[float]) -> dict[str, Any]:
+    return {
+        "feature": [-1],
+        "threshold": [0.0],
+        "left": [0],
+        "right": [0],
+        "missing_left": [False],
+        "value": [value],
+    }
+
+
+WIFI_BEST = {"wifi": 1.0, "cellular": 2.0, "mptcp_wifi": 1.5, "mptcp_cellular": 2.5}
+
+
+def test_figures_of_fixed_policies_rules_and_cedos_by_hand() -> None:
+    found = evaluate(data_set(), constant(WIFI_BEST))
+    assert (found["rows"], found["places"]) == (4, 2)
+    time = {name: figures["max_s"] for name, figures in found["policies"].items()}
+    assert set(time) == {
+        "oracle", "cedos", *STRATEGIES,
+        "lower_ping", "faster_5s", "ping_then_rate", "ping_then_mptcp",
+    }  # fmt: skip
+    oracle_s = 0.1 + 2.0 + 0.4 + 0.2
+    assert time["oracle"]["mean_s"] == pytest.approx(oracle_s / 4)
+    assert time["oracle"]["oracle_match"] == 1.0
+    # Always Wi-Fi: 0.1 (best), 2.1 (5 % more), 30 (74 times more), 0.4 (once more).
+    for name in ("wifi", "cedos"):
+        assert time[name]["within10_share"] == 0.5
+        assert time[name]["oracle_match"] == 0.25
+        assert time[name]["regret_mean"] == pytest.approx((0 + 0.05 + 74 + 1) / 4)
+        assert time[name]["mean_s_over_oracle"] == pytest.approx(32.6 / oracle_s)
+        assert time[name]["extra_bytes_share"] == 0.0
+    # Lower ping: Wi-Fi three times, then cellular.
+    assert time["lower_ping"]["mean_s"] == pytest.approx((0.1 + 2.1 + 30 + 0.2) / 4)
+    assert time["faster_5s"]["mean_s"] == pytest.approx((0.2 + 3.0 + 0.5 + 0.2) / 4)
+    assert time["ping_then_rate"]["mean_s"] == pytest.approx((0.1 + 3.0 + 30 + 0.2) / 4)
+    assert time["ping_then_mptcp"]["mean_s"] == pytest.approx((0.1 + 2.0 + 30 + 0.2) / 4)
+
+
+def test_energy_turns_the_oracle_towards_wifi() -> None:
+    found = evaluate(data_set(), constant(WIFI_BEST))
+    energy = {name: figures["max_s_per_e"] for name, figures in found["policies"].items()}
+    # Time times energy: 0.428 t^2 on Wi-Fi, t (1.674 t + 6.5) on LTE, t (2.102 t + 6.5) on both.
+    # Row 3: 385 on Wi-Fi, 3.67 on LTE, 2.94 on both in 0.4 s; row 4: 0.068 on Wi-Fi, 1.37 on LTE.
+    assert energy["oracle"]["mean_s"] == pytest.approx((0.1 + 2.1 + 0.4 + 0.4) / 4)
+    assert energy["wifi"]["oracle_match"] == 0.75
+    assert energy["wifi"]["regret_mean"] == pytest.approx(
+        (0.428 * 30**2 / (0.4 * (2.102 * 0.4 + 6.5)) - 1) / 4
+    )
+
+
+def test_prediction_error_and_coverage_by_hand() -> None:
+    data = data_set()
+    predicted = [
+        {name: Distribution((0.1, 0.2, 2.2)) for name in STRATEGIES},
+        {name: Distribution((1.0, 2.1, 2.2)) for name in STRATEGIES},
+        {name: Distribution((25.0, 33.0, 40.0)) for name in STRATEGIES},
+        {name: Distribution((0.5, 0.6, 0.7)) for name in STRATEGIES},
+    ]
+    found = prediction(data, predicted, Bootstrap(np.arange(4)))
+    # Wi-Fi: 0.2 for 0.1 is off by 1; 2.1 exact; beyond the limit is no error; 0.6 for 0.4 by 0.5.
+    assert found["wifi"]["median_rel_error"] == 0.0
+    assert found["wifi"]["coverage90"] == 0.75
+    # Cellular: 0.2 of (0.1, 2.2) yes; 3.0 no; 0.5 of (25, 40) no; 0.2 no.
+    assert found["cellular"]["coverage90"] == 0.25
+
+
+def test_cedos_goes_through_the_daemons_decision() -> None:
+    """Wi-Fi, whose pings are all lost, takes no part, whatever the model says of it."""
+    choose: Callable[..., str] = cedos_choice
+    columns = {"size_bytes": 3000.0, "direction_up": 0.0}
+    model, objective = constant(WIFI_BEST), OBJECTIVES["max_s"]
+    assert choose(columns, model, objective, STRATEGIES) == "wifi"
+    dead = columns | {"wifi_ping_loss": 1.0}
+    assert choose(dead, model, objective, STRATEGIES) == "cellular"
+    assert choose(columns, model, objective, ("mptcp_wifi", "cellular")) == "mptcp_wifi"
+    assert choose(columns | {"speed_mps": 1.0}, model, OBJECTIVES["max_s_per_e"], STRATEGIES) == (
+        "wifi"
+    )
+
+
+def test_rules_without_their_columns_take_wifi() -> None:
+    bare = datasets.from_columns(
+        {"place": ["a"], "size_bytes": [1e6], "direction": ["up"], "t_wifi_s": [1.0],
+         "t_cellular_s": [2.0]},
+        "bare",
+    )  # fmt: skip
+    chosen = {name: choice.tolist() for name, choice in rules(bare).items()}
+    assert chosen["lower_ping"] == ["wifi"]
+    assert "ping_then_mptcp" not in chosen, "MPTCP was not measured"
+
+
+def test_rows_with_a_time_missing_are_left_out() -> None:
+    rows = [*ROWS, {**ROWS[0], "t": (0.1, None, 0.1, 0.2)}]
+    for row in rows[:-1]:
+        assert None not in row["t"]
+    columns_rows = [dict(row) for row in rows]
+    columns_rows[-1]["t"] = (0.1, float("nan"), 0.1, 0.2)
+    found = evaluate(data_set(columns_rows), constant(WIFI_BEST))
+    assert (found["rows"], found["rows_left_out"]) == (4, 1)
+
+
+def walks(seed: int, places: int = 6, each: int = 12) -> list[dict[str, Any]]:
+    """Rows in which the network with the lower ping is the faster one."""
+    draw = np.random.default_rng(seed)
+    rows = []
+    for place in range(places):
+        for _ in range(each):
+            rtt = draw.uniform(0.01, 0.2, 2)
+            alone = 4 * rtt * draw.lognormal(0, 0.03, 2)
+            both = alone * 1.02
+            rows.append(
+                {
+                    "place": f"p{place}",
+                    "size_bytes": 30_000,
+                    "t": (*alone.tolist(), *both.tolist()),
+                    "rtt": tuple(rtt.tolist()),
+                }
+            )
+    return rows
+
+
+@pytest.mark.parametrize("group_by", ["group", "place", "row"])
+def test_without_a_model_each_group_is_judged_by_the_others(group_by: str) -> None:
+    told: list[float] = []
+    found = evaluate(
+        data_set(walks(1)), group_by=group_by, progress=lambda share, what: told.append(share)
+    )
+    assert found["policies"]["cedos"]["max_s"]["within10_share"] > 0.85
+    assert found["policies"]["wifi"]["max_s"]["within10_share"] < 0.7
+    assert found["groups"] == (72 if group_by == "row" else 6)
+    assert found["steady"]["rows"] > 0
+    assert told[-1] == 1.0
+    assert told == sorted(told)
+
+
+def test_too_few_groups_are_said() -> None:
+    with pytest.raises(DataSetError, match="at least three"):
+        evaluate(data_set())
+
+
+def test_commands_train_a_model_and_judge_it(tmp_path: Path) -> None:
+    data, model, out = (tmp_path / name for name in ("data.parquet", "model.json", "f.json"))
+    rows = [row | {"mood": "calm"} for row in data_set(walks(2)).to_rows()]
+    datasets.write(data, rows)
+    run = CliRunner()
+    trained = run.invoke(train_command, [str(data), "--out", str(model), "--trees", "3"])
+    assert trained.exit_code == 0, trained.output
+    assert "mood" in trained.output
+    assert "72 rows of 6 groups" in trained.output
+    provenance = json.loads(model.read_text())["provenance"]
+    assert provenance["data"] == "data.parquet"
+    assert {"host", "date", "data_sha256"} <= set(provenance)
+    judged = run.invoke(
+        evaluate_command,
+        [str(data), "--model", str(model), "--json", str(out), "--group-by", "place"],
+    )
+    assert judged.exit_code == 0, judged.output
+    for words in ("cedos", "oracle", "ping_then_mptcp", "steady", "90 % intervals"):
+        assert words in judged.output
+    figures = json.loads(out.read_text())
+    assert figures["rows"] == 72
+    assert figures["policies"]["cedos"]["max_s"]["within10_share"] > 0.85
+    assert set(figures["policies"]["cedos"]) == {"max_s", "max_s_per_e"}
+    assert 0.8 <= figures["prediction"]["completion"]["wifi"]["coverage90"] <= 1.0
+
+
+def test_training_on_one_group_ends_with_a_clear_message(tmp_path: Path) -> None:
+    data = tmp_path / "one.csv"
+    datasets.write(data, data_set(walks(1, places=1)).to_rows())
+    found = CliRunner().invoke(train_command, [str(data), "--out", str(tmp_path / "m.json")])
+    assert isinstance(found.exception, DataSetError)
+    assert "at least two" in str(found.exception)

@@ -1,0 +1,91 @@
+"""Figures of places: outages, classes, and that the samples' files say what their series say."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emu.places.places import load
+from emu.places.stats import network_stats, place_stats, rates_bps, runs
+from emu.places.synth import opportunities
+from emu.places.traces import Trace
+
+
+def test_rates_are_per_second_and_the_last_line_belongs_to_the_last_second() -> None:
+    trace = Trace([1, 500, 1000, 1001, 3000, 3000], 3000)
+    assert rates_bps(trace, 3).tolist() == [36_000, 12_000, 24_000]
+    assert rates_bps(trace, 2).tolist() == [36_000, 12_000]
+
+
+def test_an_opportunity_at_0_is_of_the_first_second() -> None:
+    assert rates_bps(Trace([0, 1000, 2000]), 2).tolist() == [24_000, 12_000]
+
+
+@pytest.mark.parametrize(
+    ("out", "expected"),
+    [
+        ([], ()),
+        ([0, 0], ()),
+        ([1, 1, 1], ((0, 3),)),
+        ([1, 0, 1, 1, 0, 0, 1], ((0, 1), (2, 2), (6, 1))),
+    ],
+)
+def test_runs(out: list[int], expected: tuple[tuple[int, int], ...]) -> None:
+    assert runs(np.array(out, dtype=bool)) == expected
+
+
+def test_outages_are_seconds_below_a_tenth_of_a_megabit() -> None:
+    stats = network_stats(np.array([5e6, 99_999, 0, 100_000, 3e6, 0]))
+    assert stats.outages == ((1, 2), (5, 1))
+    assert stats.longest_outage_s == 2
+    assert stats.outage_share == 0.5
+    assert stats.max_bps == 5e6
+
+
+def test_a_place_is_compared_over_the_common_seconds(tmp_path: Path) -> None:
+    for kind, rates in (("wifi", [8.0, 0.0, 4.0, 0.0]), ("cellular", [2.0, 0.0, 6.0, 0.05, 90.0])):
+        (tmp_path / kind).mkdir()
+        opportunities(rates).write(tmp_path / kind / "x.trace.gz")
+    (tmp_path / "places.csv").write_text("place,wifi,cellular\nx,x,x\n")
+    stats = place_stats(load(tmp_path)["x"])
+    assert stats.common_s == 4
+    assert stats.wifi.mean_bps == pytest.approx(3e6, rel=0.01)
+    assert stats.cellular.mean_bps == pytest.approx(2e6, rel=0.01)
+    assert stats.better == "wifi-better"
+    assert stats.both_out_s == 2
+    assert stats.wifi_better_share == 0.25
+
+
+@pytest.mark.parametrize(
+    ("wifi", "cellular", "better"),
+    [(10.0, 8.2, "similar"), (10.0, 7.8, "wifi-better"), (7.8, 10.0, "cell-better")],
+)
+def test_classes(tmp_path: Path, wifi: float, cellular: float, better: str) -> None:
+    for kind, rate in (("wifi", wifi), ("cellular", cellular)):
+        (tmp_path / kind).mkdir()
+        opportunities([rate] * 10).write(tmp_path / kind / "x.trace.gz")
+    (tmp_path / "places.csv").write_text("place,wifi,cellular\nx,x,x\n")
+    assert place_stats(load(tmp_path)["x"]).better == better
+
+
+REAL = Path(__file__).parents[5] / "shared" / "traces-real"
+
+
+@pytest.mark.skipif(not (REAL / "places.csv").is_file(), reason="the real traces are not here")
+def test_the_real_places_figures_are_those_of_their_table() -> None:
+    places = load(REAL)
+    with (REAL / "places.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            stats = place_stats(places[row["place"]])
+            assert stats.better == row["class"], row
+            assert stats.both_out_s == int(row["both_out_s"]), row
+            assert stats.common_s == places[row["place"]].measured_common_s, row
+            for column, value, digits in (
+                ("wifi_mean_mbps", stats.wifi.mean_bps / 1e6, 2),
+                ("cell_mean_mbps", stats.cellular.mean_bps / 1e6, 2),
+                ("wifi_better_share", stats.wifi_better_share, 2),
+                ("wifi_outage", stats.wifi.outage_share, 3),
+                ("cell_outage", stats.cellular.outage_share, 3),
+            ):
+                assert value == pytest.approx(float(row[column]), abs=0.51 * 10**-digits), row

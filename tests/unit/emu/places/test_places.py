@@ -1,0 +1,313 @@
+"""Collections of places: what is read, and how every mistake in one is named."""
+
+import gzip
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cedos.errors import CedosError, PlaceError, TraceError
+from cedos.model import NetworkKind
+from emu.places import places as rooms
+from emu.places.places import load, scan
+
+HEADER = "place,scenario,simultaneous,wifi,cellular,common_s,note\n"
+SERIES = "t_s,down_mbps,rtt_ms,rssi_dbm,available,link_mbps,chan_util_pct,mood\n"
+
+
+def even(rate_mbps: float, seconds: int) -> str:
+    step_ms = 12 / rate_mbps
+    count = int(seconds * 1000 / step_ms)
+    return "\n".join(str(max(1, round((i + 1) * step_ms))) for i in range(count)) + "\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two places: `hall-1` of one direction with a series, `yard` with both directions, no series."""
+    for kind in ("wifi", "cellular"):
+        (tmp_path / kind).mkdir()
+    packed = gzip.compress(even(12, 5).encode(), mtime=0)
+    (tmp_path / "wifi" / "ap.trace.gz").write_bytes(packed)
+    rows = [
+        "0,12,20,-60,1,65,40,calm",
+        "1,11,,-63,1,58.5,50,",
+        "2,0,40,,0,,60,gone",
+        "3,10,30,-70,1,39,70,",
+        "4,9,,-72,1,26,80,calm",
+    ]
+    (tmp_path / "wifi" / "ap.csv").write_text(SERIES + "\n".join(rows) + "\n")
+    (tmp_path / "cellular" / "lte.trace").write_text(even(6, 4))
+    (tmp_path / "cellular" / "both.down.gz").write_bytes(packed)
+    (tmp_path / "cellular" / "both.up").write_text(even(2, 5))
+    (tmp_path / "places.csv").write_text(
+        HEADER + 'hall-1,static,yes,ap,lte,4,"a hall, indoors"\n'
+        "yard,walk,no-paired-by-us,ap,both,5,\n"
+    )
+    return tmp_path
+
+
+def rewrite(folder: Path, text: str) -> None:
+    (folder / "places.csv").write_text(text)
+
+
+def test_a_collection_is_read(folder: Path) -> None:
+    places = load(folder)
+    assert list(places) == ["hall-1", "yard"]
+    hall, yard = places["hall-1"], places["yard"]
+    assert (hall.scenario, hall.note, hall.group) == ("static", "a hall, indoors", "hall")
+    assert hall.simultaneous
+    assert not yard.simultaneous
+    assert not hall.synthetic
+    assert yard.group == "yard"
+    assert hall.common_s == 4
+    assert hall.wifi.up is hall.wifi.down
+    assert hall.wifi.down.mean_bps == pytest.approx(12e6)
+    assert yard.cellular.down.mean_bps == pytest.approx(12e6)
+    assert yard.cellular.up.mean_bps == pytest.approx(2e6, rel=0.01)
+    assert yard.cellular.series.seconds == 0
+    assert set(hall.networks) == {"wifi", "cellular"}
+
+
+def test_traces_are_read_lazily(folder: Path) -> None:
+    (folder / "cellular" / "lte.trace").write_text("not a trace\n")
+    place = load(folder)["hall-1"]
+    assert place.wifi.down.period_ms == 5000
+    with pytest.raises(TraceError, match=r"lte\.trace:1"):
+        _ = place.cellular.down
+
+
+def test_series_keep_unknown_columns_and_gaps(folder: Path) -> None:
+    series = load(folder)["hall-1"].wifi.series
+    assert series.seconds == 5
+    assert series.texts["mood"] == ("calm", "", "gone", "", "calm")
+    assert math.isnan(series.columns["rssi_dbm"][2])
+    assert series.row(2) == {
+        "down_mbps": 0,
+        "rtt_ms": 40,
+        "available": 0,
+        "chan_util_pct": 60,
+    }
+    (folder / "wifi" / "ap.csv").write_text("t_s,rssi_dbm\n0,-60\n3,-70\n")
+    gapped = load(folder)["hall-1"].wifi.series
+    assert gapped.seconds == 4
+    assert gapped.known("rssi_dbm") == (-60, -70)
+
+
+@pytest.mark.parametrize(
+    ("t_s", "rssi_dbm"),
+    [
+        (1.0, -60),  # second 0 has just completed
+        (1.999, -60),
+        (2.0, -63),
+        (4.9, -70),
+        (5.0, -72),  # the replay starts again; what completed last is its last second
+        (5.999, -72),
+        (6.0, -60),
+        (0.0, -72),
+        (57.5, -63),
+    ],
+)
+def test_indicators_are_those_of_the_completed_second(
+    folder: Path, t_s: float, rssi_dbm: float
+) -> None:
+    place = load(folder)["hall-1"]
+    assert place.wifi.indicators_at(t_s)["rssi_dbm"] == rssi_dbm
+    assert place.indicators_at(t_s)["wifi"] == place.wifi.indicators_at(t_s)
+
+
+def test_indicators_have_the_units_of_a_context(folder: Path) -> None:
+    place = load(folder)["hall-1"]
+    assert place.wifi.indicators_at(1.5) == {
+        "rtt_s": pytest.approx(0.020),
+        "rssi_dbm": -60,
+        "available": 1,
+        "link_bps": pytest.approx(65e6),
+        "chan_util": pytest.approx(0.4),
+    }
+    # In the outage's wake nothing but its mark and the channel is known.
+    assert "rssi_dbm" not in place.wifi.indicators_at(3.5)
+    assert place.wifi.indicators_at(3.5)["available"] == 0
+    assert place.cellular.indicators_at(1.5) == {}
+
+
+def test_base_rtt_is_given_measured_or_drawn(folder: Path) -> None:
+    place = load(folder)["hall-1"]
+    assert (place.wifi.rtt_s, place.wifi.rtt_source) == (pytest.approx(0.030), "measured")
+    assert place.cellular.rtt_source == "drawn"
+    assert place.cellular.rtt_s == load(folder)["hall-1"].cellular.rtt_s
+    rewrite(folder, "place,wifi,cellular,cellular_rtt_ms,wifi_rtt_ms\nx,ap,lte,55.5,\n")
+    place = load(folder)["x"]
+    assert (place.cellular.rtt_s, place.cellular.rtt_source) == (pytest.approx(0.0555), "given")
+    assert place.wifi.rtt_source == "measured"
+
+
+def test_drawn_rtts_follow_the_stated_distribution() -> None:
+    for kind, median_s, low_s, high_s in (
+        (NetworkKind.WIFI, 0.018, 0.006, 0.080),
+        (NetworkKind.CELLULAR, 0.050, 0.030, 0.140),
+    ):
+        drawn = sorted(rooms.drawn_rtt_s(f"place {i}", kind) for i in range(2001))
+        assert drawn[1000] == pytest.approx(median_s, rel=0.05)
+        assert drawn[0] >= low_s
+        assert drawn[-1] <= high_s
+        assert drawn[1800] > 1.4 * median_s
+
+
+def test_group_column_wins_and_flags(folder: Path) -> None:
+    rewrite(
+        folder,
+        "place,wifi,cellular,group,synthetic,simultaneous\n"
+        "a-1,ap,lte,path,yes,Yes\na-2,ap,lte,,,\np07,ap,lte,,no,no\n",
+    )
+    places = load(folder)
+    assert [place.group for place in places.values()] == ["path", "a", "p07"]
+    assert [place.synthetic for place in places.values()] == [True, False, False]
+
+
+def test_unknown_place_suggests_a_close_one(folder: Path) -> None:
+    with pytest.raises(PlaceError, match=r"no place 'hall1'; did you mean 'hall-1'"):
+        load(folder)["hall1"]
+    with pytest.raises(PlaceError, match="there are: hall-1, yard"):
+        load(folder)["zzzzzz"]
+    assert "hall1" not in load(folder)
+    assert load(folder).get("hall1") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"places\.csv:1: no column 'place'"),
+        ("place,wifi\nx,ap\n", r"places\.csv:1: no column 'cellular'"),
+        ("place,wifi,cellular,wifi\n", r"places\.csv:1: column 'wifi' appears twice"),
+        ("place,wifi,cellular\n", "no places"),
+        ("place,wifi,cellular\nx,ap\n", r"places\.csv:2: 2 fields, but the header has 3"),
+        ("place,wifi,cellular\n,ap,lte\n", r"places\.csv:2: the place has no name"),
+        ("place,wifi,cellular\nx,app,lte\n", r":2: no trace 'app'.*mean ap\.trace\.gz"),
+        ("place,wifi,cellular\nx,../ap,lte\n", r":2: wifi is '\.\./ap'"),
+        ("place,wifi,cellular\nx,ap,\n", r":2: cellular is ''"),
+        ("place,wifi,cellular\nx,ap,lte\n\nx,ap,lte\n", r":4: place 'x' is also in line 2"),
+        ("place,wifi,cellular,simultaneous\nx,ap,lte,perhaps\n", ":2: simultaneous is 'perhaps'"),
+        ("place,wifi,cellular,wifi_rtt_ms\nx,ap,lte,fast\n", ":2: wifi_rtt_ms is 'fast'"),
+        ("place,wifi,cellular,wifi_rtt_ms\nx,ap,lte,-3\n", ":2: wifi_rtt_ms is '-3'"),
+        ("place,wifi,cellular,common_s\nx,ap,lte,long\n", ":2: common_s is 'long'"),
+        ('place,wifi,cellular\n"x,ap,lte\n', "unreadable"),
+    ],
+)
+def test_mistakes_in_places_csv_are_named(folder: Path, text: str, message: str) -> None:
+    rewrite(folder, text)
+    with pytest.raises(PlaceError, match=message):
+        load(folder)
+
+
+def test_all_problems_are_found_at_once(folder: Path) -> None:
+    rewrite(folder, HEADER + "a,,yes,ap,nope,,\nb,,yes,nope,lte,,\nc,,yes,ap,lte,,\n")
+    places, problems = scan(folder)
+    assert list(places) == ["c"]
+    assert len(problems) == 2
+    with pytest.raises(PlaceError, match="and 1 more"):
+        load(folder)
+
+
+def test_ambiguous_and_half_files_are_refused(folder: Path) -> None:
+    (folder / "cellular" / "both.up").unlink()
+    with pytest.raises(PlaceError, match=r"no both\.up\[\.gz\] beside"):
+        load(folder)
+    (folder / "cellular" / "both.trace").write_text(even(3, 3))
+    with pytest.raises(PlaceError, match=r"both both\.trace and both\.down\.gz"):
+        load(folder)
+    (folder / "wifi" / "ap.trace").write_text(even(3, 3))
+    with pytest.raises(PlaceError, match=r"both ap\.trace and ap\.trace\.gz"):
+        load(folder)
+
+
+def test_missing_folders_and_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(PlaceError, match=r"places\.csv: no such file; a collection is"):
+        load(tmp_path)
+    rewrite(tmp_path, "place,wifi,cellular\nx,ap,lte\n")
+    with pytest.raises(PlaceError, match="no trace 'ap'"):
+        load(tmp_path)
+    (tmp_path / "places.csv").unlink()
+    (tmp_path / "places.csv").mkdir()
+    with pytest.raises(PlaceError, match="unreadable"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"ap\.csv:1: no column t_s"),
+        ("t_s,a,a\n", r"ap\.csv:1: column 'a' appears twice"),
+        ("t_s,rssi_dbm\n0,-60\n1\n", r"ap\.csv:3: 1 fields, but the header has 2"),
+        ("t_s,rssi_dbm\n0,-60\n0,-61\n", r"ap\.csv:3: t_s 0 after 0"),
+        ("t_s,rssi_dbm\n0.5,-60\n", r"ap\.csv:2: t_s is '0\.5'"),
+        ("t_s,rssi_dbm\n1e300,-60\n", r"ap\.csv:2: t_s is '1e300'"),
+        ("t_s,rssi_dbm\ninf,-60\n", r"ap\.csv:2: t_s is 'inf'"),
+        ("t_s,rssi_dbm\n0,-60\n1,loud\n", r"ap\.csv:3: rssi_dbm is 'loud'; a number"),
+        ("t_s,rssi_dbm\n0,nan\n", r"ap\.csv:2: rssi_dbm is 'nan'"),
+        ('t_s,rssi_dbm\n0,"-60\n', r"ap\.csv: unreadable"),
+    ],
+)
+def test_mistakes_in_a_series_are_named(folder: Path, text: str, message: str) -> None:
+    (folder / "wifi" / "ap.csv").write_text(text)
+    with pytest.raises(PlaceError, match=message):
+        _ = load(folder)["hall-1"].wifi.series
+
+
+def exercise(folder: Path) -> None:
+    """Reads all there is to read; only the errors that are meant for users may come out."""
+    try:
+        for place in load(folder).values():
+            for net in place.networks.values():
+                assert net.rtt_s > 0
+                for t_s in (0.0, 1.5, 1e6):
+                    net.indicators_at(t_s)
+            assert place.common_s >= 0
+    except (PlaceError, TraceError):
+        pass
+    except CedosError as error:
+        pytest.fail(f"another kind of error: {error!r}")
+
+
+fields = st.text(
+    st.sampled_from('ap,lte."\n\r\0é -/0159eninfsyo\t') | st.characters(codec="utf-8"), max_size=40
+)
+lenient = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@lenient
+@given(st.binary(max_size=200) | st.builds(lambda t: HEADER.encode() + t.encode(), fields))
+def test_no_places_csv_raises_anything_else(folder: Path, data: bytes) -> None:
+    (folder / "places.csv").write_bytes(data)
+    exercise(folder)
+
+
+@lenient
+@given(
+    st.lists(
+        st.tuples(*[fields | st.sampled_from(["x", "ap", "lte", "both", "yes", "20"])] * 5),
+        max_size=4,
+    )
+)
+def test_no_row_raises_anything_else(folder: Path, rows: list[tuple[str, ...]]) -> None:
+    lines = ["place,wifi,cellular,simultaneous,wifi_rtt_ms"] + [",".join(row) for row in rows]
+    (folder / "places.csv").write_text("\n".join(lines), newline="")
+    exercise(folder)
+
+
+@lenient
+@given(st.binary(max_size=200) | st.builds(lambda t: SERIES.encode() + t.encode(), fields))
+def test_no_series_raises_anything_else(folder: Path, data: bytes) -> None:
+    (folder / "wifi" / "ap.csv").write_bytes(data)
+    exercise(folder)
+
+
+@lenient
+@given(st.binary(max_size=100))
+def test_no_trace_raises_anything_else(folder: Path, data: bytes) -> None:
+    (folder / "cellular" / "lte.trace").write_bytes(data)
+    (folder / "wifi" / "ap.trace.gz").write_bytes(data)
+    exercise(folder)

@@ -1,0 +1,340 @@
+"""Synthetic places: the same bytes every time, and statistics within the published ranges."""
+
+import gzip
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cedos.errors import PlaceError
+from emu.places.check import check
+from emu.places.places import load
+from emu.places.stats import rates_bps
+from emu.places.synth import KINDS, Drawn, draw, generate, opportunities
+from emu.places.synth_random import (
+    autoregressive,
+    blend,
+    geometric,
+    interpolated,
+    mixture,
+    standardized,
+)
+
+SHIPPED = Path(__file__).parents[4] / "traces"
+SEEDS = range(100, 140)
+# As long as the real ones of their kind.
+SECONDS = {"walk-away": 100, "drive-past": 300, "static": 200, "station": 300}
+
+Columns = dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, list[Columns]]:
+    """Forty places of each kind: rates `wifi`, `cellular`, `up`, and the indicators."""
+
+    def columns(place: Drawn) -> Columns:
+        found = {
+            "wifi": place.wifi.rate_mbps,
+            "rssi_dbm": place.wifi.rssi_dbm,
+            "link_mbps": place.wifi.link_mbps,
+            "cellular": place.cellular.down_mbps,
+            "up": place.cellular.up_mbps,
+            **place.cellular.indicators,
+        }
+        return {name: np.array(values, dtype=float) for name, values in found.items()}
+
+    return {
+        kind: [columns(draw(kind, seed, seconds)) for seed in SEEDS]
+        for kind, seconds in SECONDS.items()
+    }
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+
+
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
+    known = ~(np.isnan(first) | np.isnan(second))
+    return float(np.corrcoef(ranks(first[known]), ranks(second[known]))[0, 1])
+
+
+def autocorrelation(values: Sequence[float] | np.ndarray, lag: int) -> float:
+    centred = np.array(values) - np.mean(values)
+    return float((centred[lag:] * centred[:-lag]).mean() / centred.var())
+
+
+def median_of(places: list[Columns], figure: Callable[[Columns], float]) -> float:
+    return statistics.median(figure(place) for place in places)
+
+
+def correlation(one: str, other: str) -> Callable[[Columns], float]:
+    return lambda place: rank_correlation(place[one], place[other])
+
+
+def outage_share(network: str) -> Callable[[Columns], float]:
+    return lambda place: float((place[network] < 0.1).mean())
+
+
+def test_the_same_arguments_give_the_same_bytes(tmp_path: Path) -> None:
+    for folder in ("one", "other"):
+        for kind in KINDS:
+            generate(kind, 5, 30, tmp_path / folder)
+    files = sorted(path for path in (tmp_path / "one").rglob("*") if path.is_file())
+    assert len(files) == 1 + 5 * len(KINDS)
+    for path in files:
+        other = tmp_path / "other" / path.relative_to(tmp_path / "one")
+        assert path.read_bytes() == other.read_bytes(), path
+
+
+def test_another_seed_or_kind_gives_another_place(tmp_path: Path) -> None:
+    for kind in KINDS:
+        for seed in (1, 2):
+            generate(kind, seed, 30, tmp_path)
+    traces = {path.read_bytes() for path in tmp_path.rglob("*-cellular.down.gz")}
+    assert len(traces) == 2 * len(KINDS)
+
+
+def test_the_shipped_samples_are_what_their_names_generate(tmp_path: Path) -> None:
+    samples = load(SHIPPED)
+    assert len(samples) >= 4
+    for place in samples.values():
+        kind, _, seed = place.name.rpartition("-s")
+        assert place.given_common_s is not None
+        generate(kind, int(seed), place.given_common_s, tmp_path)
+    made = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    shipped = [path for path in SHIPPED.rglob("*") if path.parent.name in ("wifi", "cellular")]
+    assert len(made) == len(shipped) + 1
+    for path in made:
+        sample = (SHIPPED / path.relative_to(tmp_path)).read_bytes()
+        if path.suffix == ".gz":
+            # Another zlib may pack tighter; what is in it must be the same.
+            assert gzip.decompress(sample) == gzip.decompress(path.read_bytes()), path
+            assert sample[4:8] == bytes(4), f"{path}: a time stamp inside"
+        else:
+            assert sample == path.read_bytes(), path
+
+
+def test_the_shipped_samples_are_sound_small_and_called_synthetic() -> None:
+    figures, problems = check(SHIPPED)
+    assert problems == []
+    size = sum(
+        path.stat().st_size
+        for path in SHIPPED.rglob("*")
+        if path.parent.name in ("wifi", "cellular")
+    )
+    assert size < 400_000
+    samples = load(SHIPPED)
+    assert all(place.synthetic and "synthetic" in place.note for place in samples.values())
+    assert not any(place.simultaneous for place in samples.values())
+    assert {place.scenario for place in samples.values()} == set(KINDS)
+    assert any(stats.wifi.outages for stats in figures.values())
+
+
+def test_traces_deliver_what_the_series_say(tmp_path: Path) -> None:
+    for kind in KINDS:
+        generate(kind, 11, 60, tmp_path)
+    for place in load(tmp_path).values():
+        for net in place.networks.values():
+            told = np.array(net.series.column("down_mbps"))
+            # Whole packets: one more or less per second, and one that marks the end.
+            assert np.abs(rates_bps(net.down, 60) / 1e6 - told).max() <= 2 * 0.012 + 1e-3
+            assert net.down.period_s == net.up.period_s == net.series.seconds == 60
+            available = net.series.column("available")
+            assert [rate >= 0.1 for rate in told] == [flag == 1 for flag in available]
+        up = np.array(place.cellular.series.column("up_mbps"))
+        assert np.abs(rates_bps(place.cellular.up, 60) / 1e6 - up).max() <= 2 * 0.012 + 1e-3
+        assert place.cellular.series.known("rsrp_dbm")
+        assert place.wifi.series.known("rssi_dbm")
+
+
+def test_opportunities_keep_the_mean_of_rates_below_a_packet_a_second() -> None:
+    trace = opportunities([0.003] * 400)
+    assert trace.mean_bps == pytest.approx(3000, rel=0.02)
+    assert opportunities([0.0] * 7).times_ms.tolist() == [7000]
+
+
+def test_wifi_rssi_is_as_noisy_as_measured(drawn: dict[str, list[Columns]]) -> None:
+    for kind, highest_db in (
+        ("walk-away", 3.7),
+        ("station", 3.7),
+        ("static", 3.7),
+        ("drive-past", 4.5),  # a fast car is at the access point within a second or two
+    ):
+        step_db = median_of(drawn[kind], lambda place: float(np.nanstd(np.diff(place["rssi_dbm"]))))
+        assert 2.5 <= step_db <= highest_db, kind
+
+
+def test_wifi_indicators_tell_as_much_as_measured(drawn: dict[str, list[Columns]]) -> None:
+    for kind in ("walk-away", "drive-past", "station"):
+        assert 0.50 <= median_of(drawn[kind], correlation("rssi_dbm", "wifi")) <= 0.88, kind
+        assert 0.67 <= median_of(drawn[kind], correlation("link_mbps", "wifi")) <= 0.95, kind
+    together = [place for kind in ("walk-away", "drive-past", "station") for place in drawn[kind]]
+    assert 0.57 <= median_of(together, correlation("rssi_dbm", "wifi")) <= 0.88
+    # Nobody who stays learns much from the RSSI: the line and the others decide.
+    assert 0.0 <= median_of(drawn["static"], correlation("rssi_dbm", "wifi")) <= 0.45
+
+
+def test_last_rssi_before_an_outage(drawn: dict[str, list[Columns]]) -> None:
+    last = [
+        rssi
+        for kind in ("walk-away", "drive-past", "station")
+        for place in drawn[kind]
+        for rssi, rate, then in zip(
+            place["rssi_dbm"][:-1], place["wifi"][:-1], place["wifi"][1:], strict=True
+        )
+        if rate >= 0.1 > then
+    ]
+    low, middle, high = np.quantile(last, [0.25, 0.5, 0.75])
+    assert middle == pytest.approx(-78, abs=3)
+    assert -86 < low < middle < high < -70
+
+
+def test_rssi_is_unknown_where_no_access_point_is_joined(drawn: dict[str, list[Columns]]) -> None:
+    for place in drawn["drive-past"]:
+        away = np.isnan(place["rssi_dbm"])
+        assert away.any()
+        assert (away == np.isnan(place["link_mbps"])).all()
+        assert (place["wifi"][away] == 0).all()
+
+
+def test_outage_shares(drawn: dict[str, list[Columns]]) -> None:
+    # Real ones: walk-away 2-27 %, contacts 1-64 %, staying 0-9.5 %. Those of cars follow the CDFs.
+    for kind, low, high in (
+        ("walk-away", 0.03, 0.27),
+        ("drive-past", 0.50, 0.90),
+        ("station", 0.25, 0.70),
+        ("static", 0.0, 0.095),
+    ):
+        assert low <= median_of(drawn[kind], outage_share("wifi")) <= high, kind
+        assert median_of(drawn[kind], outage_share("cellular")) <= 0.05, kind
+    assert all(place["wifi"].max() > 0.5 for place in drawn["drive-past"])
+
+
+def test_walking_away_ends_far_below_where_it_began(drawn: dict[str, list[Columns]]) -> None:
+    left = [place["wifi"][-5:].mean() / place["wifi"][:30].mean() for place in drawn["walk-away"]]
+    assert statistics.median(left) < 0.05
+    assert np.mean(np.array(left) < 0.3) > 0.8
+
+
+def test_cellular_indicators_tell_as_much_as_measured(drawn: dict[str, list[Columns]]) -> None:
+    together = drawn["drive-past"] + drawn["station"]
+    for column, low, high in (
+        ("rsrp_dbm", 0.32, 0.48),
+        ("rsrq_db", 0.35, 0.61),
+        ("sinr_db", 0.35, 0.49),
+        ("cqi", 0.30, 0.50),
+    ):
+        assert low <= median_of(together, correlation(column, "cellular")) <= high, column
+        assert all((place[column] == place[column].round()).all() for place in together)
+    assert median_of(drawn["walk-away"], correlation("rsrp_dbm", "cellular")) < 0.38
+
+
+def test_cellular_autocorrelations(drawn: dict[str, list[Columns]]) -> None:
+    def after(lag: int, column: str) -> Callable[[Columns], float]:
+        return lambda place: autocorrelation(place[column], lag)
+
+    together = drawn["drive-past"] + drawn["station"]
+    for lag, wanted in ((1, 0.93), (5, 0.76), (10, 0.64)):
+        assert median_of(together, after(lag, "rsrp_dbm")) == pytest.approx(wanted, abs=0.12), lag
+    # Rates of real drives and trains: 0.79-0.91 after a second, 0.18-0.65 after five.
+    assert 0.75 <= median_of(together, after(1, "cellular")) <= 0.91
+    assert 0.18 <= median_of(together, after(5, "cellular")) <= 0.65
+    # Resting: 0.47-0.84 and up to 0.4.
+    assert 0.40 <= median_of(drawn["static"], after(1, "cellular")) <= 0.84
+    assert median_of(drawn["static"], after(5, "cellular")) <= 0.40
+
+
+def test_the_two_networks_are_neither_independent_nor_mirrored(
+    drawn: dict[str, list[Columns]],
+) -> None:
+    found = [correlation("wifi", "cellular")(place) for place in drawn["walk-away"]]
+    assert -0.8 < min(found) < -0.2
+    assert 0.2 < max(found) < 0.8
+    assert abs(statistics.median(found)) < 0.25
+
+
+def test_cellular_rates_across_places_spread_as_measured(drawn: dict[str, list[Columns]]) -> None:
+    means = [place["cellular"].mean() for places in drawn.values() for place in places]
+    low, middle, high = np.quantile(means, [0.1, 0.5, 0.9])
+    assert 8 < middle < 49
+    # A factor of 30 to 50 at one RSRP; here less, because very slow and very fast ones are left out.
+    assert 8 < high / low < 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("cruise", 1, 60), "no kind 'cruise'.*walk-away, drive-past, static, station"),
+        (("static", 1, 5), "of 5 s; 10 to 3600"),
+        (("static", 1, 5000), "of 5000 s"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    tmp_path: Path, arguments: tuple[str, int, int], message: str
+) -> None:
+    with pytest.raises(PlaceError, match=message):
+        generate(*arguments, tmp_path)
+    assert not (tmp_path / "places.csv").exists()
+
+
+def test_collections_grow_and_are_not_overwritten(tmp_path: Path) -> None:
+    assert generate("static", 1, 20, tmp_path) == "static-s1"
+    assert generate("static", 2, 20, tmp_path, "desk.v2") == "desk.v2"
+    places = load(tmp_path)
+    assert list(places) == ["static-s1", "desk.v2"]
+    assert places["desk.v2"].group == "desk.v2"
+    assert places["desk.v2"].common_s == places["desk.v2"].measured_common_s == 20
+    assert places["desk.v2"].wifi.rtt_source == "given"
+    with pytest.raises(PlaceError, match="has a place 'static-s1' already"):
+        generate("static", 1, 20, tmp_path)
+
+
+def test_a_foreign_collection_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "places.csv").write_text("place,wifi,cellular\nx,a,b\n")
+    with pytest.raises(PlaceError, match="not a synthetic collection"):
+        generate("static", 1, 20, tmp_path)
+    assert not (tmp_path / "wifi").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PlaceError, match="cannot write there"):
+        generate("static", 1, 20, tmp_path / "file")
+
+
+def test_the_series_csv_has_the_columns_of_the_real_ones(tmp_path: Path) -> None:
+    generate("walk-away", 3, 20, tmp_path)
+    with (tmp_path / "wifi" / "walk-away-s3-wifi.csv").open() as file:
+        header = file.readline()
+    assert header.startswith(
+        "t_s,down_mbps,up_mbps,rtt_ms,rssi_dbm,rsrp_dbm,rsrq_db,sinr_db,cqi,available,speed_mps"
+    )
+
+
+def test_processes_have_the_stated_moments() -> None:
+    rng = random.Random(1)
+    values = autoregressive(rng, 60_000, 5.0)
+    assert statistics.fmean(values) == pytest.approx(0, abs=0.06)
+    assert statistics.pstdev(values) == pytest.approx(1, abs=0.04)
+    assert autocorrelation(values, 5) == pytest.approx(math.exp(-1), abs=0.04)
+    mixed = mixture(rng, 60_000, ((0.4, 20.0), (0.6, 1.0)))
+    assert statistics.pstdev(mixed) == pytest.approx(1, abs=0.05)
+    wanted = 0.4 * math.exp(-3 / 20) + 0.6 * math.exp(-3)
+    assert autocorrelation(mixed, 3) == pytest.approx(wanted, abs=0.05)
+    blended = blend(-0.6, values, mixed)
+    assert np.corrcoef(blended, values)[0, 1] == pytest.approx(-0.6, abs=0.04)
+    assert statistics.pstdev(blended) == pytest.approx(1, abs=0.05)
+
+
+def test_small_helpers() -> None:
+    assert standardized([3.0, 3.0]) == [0.0, 0.0]
+    assert standardized([1.0, 3.0]) == [-1.0, 1.0]
+    table = ((0.0, 10.0), (2.0, 30.0), (4.0, 0.0))
+    assert [interpolated(table, at) for at in (-1, 0, 1, 2, 3, 4, 9)] == [10, 10, 20, 30, 15, 0, 0]
+    rng = random.Random(2)
+    drawn = [geometric(rng, 2.5) for _ in range(20_000)]
+    assert min(drawn) == 1
+    assert statistics.fmean(drawn) == pytest.approx(2.5, abs=0.06)
+    assert geometric(rng, 1.0) == 1

@@ -1,0 +1,155 @@
+"""Traces: what is read is what is replayed, and what cannot be replayed is refused with its line."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.errors import TraceError
+from emu.places.traces import OPPORTUNITY_BITS, Trace
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    period = draw(st.integers(1, 5000))
+    times = draw(st.lists(st.integers(0, period), max_size=200))
+    return Trace(sorted(times), period)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (b"", "x: empty"),
+        (b"\n\n", "x: empty"),
+        (b"1\n\n3\n", "x:2: empty line"),
+        (b"1\ntwo\n3\n", "x:2: 'two' is not an integer"),
+        (b"1\n2.5\n", "x:2: '2.5' is not an integer"),
+        (b"1\n1_0\n", "x:2: '1_0' is not an integer"),
+        (b"1\n\xd9\xa3\n", "x:2: .* is not an integer"),
+        (b"-1\n3\n", "x:1: -1: negative"),
+        (b"4\n5\n3\n", "x:3: 3 after 5"),
+        (b"0\n0\n", "x:2: the last line is the period"),
+        (b"1\n99999999999999999999\n", "x:2: .* is not an integer"),
+    ],
+)
+def test_what_is_no_trace_is_refused_with_its_line(text: bytes, complaint: str) -> None:
+    with pytest.raises(TraceError, match=complaint):
+        Trace.parse(text, "x")
+
+
+@given(st.binary(max_size=200) | st.text("0123456789\r\n -", max_size=60).map(str.encode))
+def test_any_bytes_are_a_trace_or_a_trace_error(data: bytes) -> None:
+    try:
+        trace = Trace.parse(data)
+    except TraceError:
+        return
+    assert trace.times_ms[-1] == trace.period_ms > 0
+    assert (np.diff(trace.times_ms) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("times", "period", "complaint"),
+    [
+        ([], None, "at least one"),
+        ([0], None, "more than 0 ms"),
+        ([], 0, "more than 0 ms"),
+        ([-1, 5], 5, "count from 0"),
+        ([3, 2, 5], 5, "2 ms after 3 ms"),
+        ([3, 6], 5, "beyond the period"),
+    ],
+)
+def test_wrong_times_are_refused(times: list[int], period: int | None, complaint: str) -> None:
+    with pytest.raises(TraceError, match=complaint):
+        Trace(times, period)
+
+
+@given(traces(), st.sampled_from(["t.trace", "t.trace.gz"]))
+def test_written_and_read_again_it_is_the_same(
+    tmp_path_factory: pytest.TempPathFactory, trace: Trace, name: str
+) -> None:
+    path = tmp_path_factory.mktemp("trace") / name
+    trace.write(path)
+    assert Trace.read(path) == trace
+
+
+def test_windows_line_ends_and_a_missing_last_one_are_read() -> None:
+    assert Trace.parse(b"1\r\n2\r\n5\r\n") == Trace.parse(b"1\n2\n5") == Trace([1, 2, 5])
+
+
+def test_unreadable_files_name_themselves(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gz"
+    broken.write_bytes(gzip.compress(b"1\n2\n" * 1000)[:-9])
+    for path in (tmp_path / "none.trace", broken):
+        with pytest.raises(TraceError, match=path.name):
+            Trace.read(path)
+    (tmp_path / "plain.gz").write_bytes(b"1\n2\n")
+    with pytest.raises(TraceError, match=r"plain\.gz"):
+        Trace.read(tmp_path / "plain.gz")
+
+
+def test_a_period_after_the_last_opportunity_becomes_the_last_line() -> None:
+    trace = Trace([1, 2], 10)
+    assert trace.times_ms.tolist() == [1, 2, 10]
+    assert Trace([1, 10], 10).times_ms.tolist() == [1, 10]
+
+
+@given(traces(), st.floats(0, 20))
+def test_rotation_keeps_period_and_count_and_shifts_the_rate(trace: Trace, start_s: float) -> None:
+    rotated = trace.rotated(start_s)
+    assert rotated.period_ms == trace.period_ms
+    assert len(rotated) == len(trace)
+    start = round(start_s * 1000) / 1000
+    half = trace.period_s / 2
+    # One opportunity is the mark of the period: it is in another place, the others are not.
+    difference = abs(rotated.rate_bps(0, half) - trace.rate_bps(start, start + half)) * half
+    assert difference <= 1.001 * OPPORTUNITY_BITS
+
+
+@given(traces(), st.integers(0, 20_000))
+def test_rotating_on_to_the_period_gives_the_first_trace_back(trace: Trace, start_ms: int) -> None:
+    start_ms %= trace.period_ms
+    again = trace.rotated(start_ms / 1000).rotated((trace.period_ms - start_ms) / 1000)
+    assert sorted(again.times_ms % trace.period_ms) == sorted(trace.times_ms % trace.period_ms)
+
+
+def test_rotation_begins_exactly_there() -> None:
+    trace = Trace([10, 20, 70, 100])
+    assert trace.rotated(0.015).times_ms.tolist() == [5, 55, 95, 100]
+    assert trace.rotated(0.115) == trace.rotated(0.015)
+    assert trace.rotated(0) == trace
+    assert trace.rotated(0.015, length_s=0.05).times_ms.tolist() == [5, 50]
+
+
+def test_rate_counts_opportunities_across_the_period() -> None:
+    trace = Trace([10, 20, 70, 100])
+    assert trace.rate_bps(0.01, 0.03) == pytest.approx(2 * OPPORTUNITY_BITS / 0.02)
+    assert trace.rate_bps(0.05, 0.12) == pytest.approx(3 * OPPORTUNITY_BITS / 0.07)
+    assert trace.rate_bps(0.03, 0.07) == 0
+    assert trace.rate_bps(0.25, 10.25) == pytest.approx(trace.mean_bps)
+    with pytest.raises(ValueError, match="empty"):
+        trace.rate_bps(1, 1)
+
+
+@given(traces(), st.floats(0.001, 6))
+def test_bins_hold_every_opportunity_once(trace: Trace, width_s: float) -> None:
+    rates = trace.bins(width_s)
+    widths = np.full(len(rates), width_s)
+    widths[-1] = trace.period_s - width_s * (len(rates) - 1)
+    assert (rates * widths).sum() == pytest.approx(len(trace) * OPPORTUNITY_BITS)
+
+
+@pytest.mark.parametrize("rate_bps", [12_000, 1e6, 24e6, 96e6])
+def test_a_constant_trace_has_its_rate_everywhere(rate_bps: float) -> None:
+    trace = Trace.constant(rate_bps, 2)
+    assert trace.mean_bps == pytest.approx(rate_bps, abs=OPPORTUNITY_BITS / 4)
+    assert trace.period_s == 2
+    if rate_bps >= 1e6:
+        assert trace.bins(0.2) == pytest.approx(np.full(10, rate_bps), rel=0.15)
+
+
+def test_a_rate_below_one_packet_is_refused() -> None:
+    with pytest.raises(TraceError, match="not one packet"):
+        Trace.constant(10, 1)
