@@ -11,6 +11,7 @@ import socketserver
 import subprocess
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +53,7 @@ http {{
   client_max_body_size 0;
   client_body_temp_path {directory}/uploads;
   proxy_temp_path {directory}/proxy;
+  {certificate}
   server {{
     listen {http} backlog=4096;
     {tls}
@@ -74,12 +76,12 @@ http {{
     access_log off;
     location / {{ return 200; }}
   }}
+  {sites}
 }}
 """
-_TLS = """listen {port} ssl backlog=4096;
-    ssl_certificate {directory}/tls.crt;
-    ssl_certificate_key {directory}/tls.key;
-    ssl_protocols TLSv1.2 TLSv1.3;"""
+_CERTIFICATE = """ssl_certificate {directory}/tls.crt;
+  ssl_certificate_key {directory}/tls.key;
+  ssl_protocols TLSv1.2 TLSv1.3;"""
 
 # The tmpfs is nginx's alone: it is gone with its last process, however that ends.
 _START = """set -e
@@ -93,23 +95,35 @@ class Servers:
 
     - `GET /bytes/N` answers N bytes, any N up to 10^12, with ranges and keep-alive.
     - `PUT` or `POST /upload/NAME` takes any body and answers 200 after its last byte.
-    - any name has the address 198.51.100.1 (an A record).
+    - any name has the address 198.51.100.1 (an A record), unless `addresses` says otherwise.
 
     Args:
         laptop: whose server it is; leave this block before the laptop's.
-        tls: also listen on 443, with a self-signed certificate made now (`certificate`).
+        tls: also listen on 443, with a self-signed certificate made now (`certificate`), which is
+            good for all names in `addresses` too.
         access_log: write one JSON object per request to `access_log`.
         dns: also answer DNS queries.
+        sites: more of nginx's configuration, for its `http` block (see `emu.web.corpus`).
+        addresses: of names: some of the server's.
     """
 
     def __init__(
-        self, laptop: Laptop, *, tls: bool = False, access_log: bool = False, dns: bool = True
+        self,
+        laptop: Laptop,
+        *,
+        tls: bool = False,
+        access_log: bool = False,
+        dns: bool = True,
+        sites: str = "",
+        addresses: Mapping[str, str] | None = None,
     ) -> None:
         self._namespace = laptop.server
         self.directory = laptop.directory / "servers"
         self._tls = tls
         self._dns = dns
         self._log = access_log
+        self._sites = sites
+        self._addresses = dict(addresses or {})
         self._processes: list[subprocess.Popen[bytes]] = []
         self._maker: _Maker | None = None
 
@@ -165,17 +179,20 @@ class Servers:
             (self.directory / part).mkdir(parents=True, exist_ok=True)
         for name in ("maker.sock", "done.sock"):
             (self.directory / name).unlink(missing_ok=True)
-        tls = ""
+        tls = certificate = ""
         if self._tls:
             self._make_certificate()
-            tls = _TLS.format(port=HTTPS_PORT, directory=self.directory)
+            tls = f"listen {HTTPS_PORT} ssl backlog=4096;"
+            certificate = _CERTIFICATE.format(directory=self.directory)
         (self.directory / "nginx.conf").write_text(
             _CONFIG.format(
                 directory=self.directory,
                 log=f"{self.access_log} lines" if self._log else "off",
                 http=HTTP_PORT,
                 tls=tls,
+                certificate=certificate,
                 name=SERVER_NAME,
+                sites=self._sites,
             )
         )
         self._maker = _Maker(self.directory)
@@ -186,7 +203,8 @@ class Servers:
             command = "dnsmasq --keep-in-foreground --conf-file=/dev/null --no-resolv --no-hosts"
             command += f" --port={DNS_PORT} --listen-address={SERVER} --bind-interfaces"
             command += f" --address=/#/{SERVER} --cache-size=0 --user=root --pid-file="
-            dnsmasq = self._launch("dnsmasq", *command.split(), "--log-facility=-")
+            names = [f"--host-record={name},{at}" for name, at in self._addresses.items()]
+            dnsmasq = self._launch("dnsmasq", *command.split(), "--log-facility=-", *names)
         # nginx writes its pid when it has its ports; another one's port would answer as well.
         self._await(nginx, "nginx", HTTP_PORT, self.directory / "nginx.pid")
         if dnsmasq is not None:
@@ -231,7 +249,8 @@ class Servers:
             "openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -days 30"
         )
         command += f" -keyout {self.directory}/tls.key -out {self.directory}/tls.crt"
-        command += f" -subj /CN={SERVER_NAME} -addext subjectAltName=DNS:{SERVER_NAME},IP:{SERVER}"
+        names = ",".join(f"DNS:{name}" for name in (SERVER_NAME, *self._addresses))
+        command += f" -subj /CN={SERVER_NAME} -addext subjectAltName={names},IP:{SERVER}"
         self._namespace.run(*command.split())
 
 
