@@ -1,9 +1,6 @@
 """The system bus, against a private bus daemon where one is installed."""
 
 import asyncio
-import shutil
-import subprocess
-from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -16,27 +13,8 @@ from cedos.monitor.resolvers import HostResolvers
 
 pytestmark = pytest.mark.anyio
 
-CONFIGURATION = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
- "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
-<busconfig><type>session</type><listen>unix:path={path}</listen><auth>EXTERNAL</auth>
-<policy context="default"><allow send_destination="*"/><allow receive_sender="*"/><allow own="*"/>
-</policy></busconfig>
-"""
 RESOLVED = "org.freedesktop.resolve1"
 _BUS = "org.freedesktop.DBus"
-
-
-@pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
-    if shutil.which("dbus-daemon") is None:
-        pytest.skip("no dbus-daemon installed")
-    (tmp_path / "bus.conf").write_text(CONFIGURATION.format(path=tmp_path / "bus"))
-    command = ["dbus-daemon", f"--config-file={tmp_path}/bus.conf", "--nofork", "--print-address"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
-        assert daemon.stdout is not None
-        assert daemon.stdout.readline()
-        yield f"unix:path={tmp_path}/bus"
-        daemon.terminate()
 
 
 class Resolved:

@@ -1,0 +1,104 @@
+"""Is somebody at the screen? logind's idle and lock hints of the session in front (Delphi, 5.2).
+
+Delphi probes only while the screen is on: without a person there is hardly a transfer that waits for
+an answer, and a probe would wake the radio up for nothing.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cedos.monitor.bus import BusError, SystemBus
+
+_SERVICE = "org.freedesktop.login1"
+_SEAT_PATH = "/org/freedesktop/login1/seat/seat0"
+_SEAT = "org.freedesktop.login1.Seat"
+_SESSION = "org.freedesktop.login1.Session"
+_NO_SESSION = "/"
+
+# Changes are told by signals; so often it is looked again, in case logind came or was restarted.
+_LOOK_AGAIN_S = 30.0
+# A burst of signals (a session that is locked also becomes idle) is one change.
+_SETTLE_S = 0.02
+
+
+def parse_seat(properties: Mapping[str, Any]) -> str | None:
+    """The path of the session in front, from the properties of the seat; None where there is none."""
+    session = properties.get("ActiveSession")
+    if isinstance(session, list | tuple) and len(session) == 2 and isinstance(session[1], str):
+        path = session[1]
+        return path if path.startswith("/") and path != _NO_SESSION else None
+    return None
+
+
+def parse_session(properties: Mapping[str, Any]) -> bool | None:
+    """Whether somebody is there, from the properties of a session; None where they do not say."""
+    hints = [properties.get(name) for name in ("IdleHint", "LockedHint")]
+    known = [hint for hint in hints if isinstance(hint, bool)]
+    return not any(known) if known else None
+
+
+class Screen:
+    """Whether the screen is in use. Unknown (no logind, no seat, nobody tells) counts as in use.
+
+    Args:
+        bus: the system bus; None: nothing will ever be known.
+        look_again_s: see above.
+    """
+
+    def __init__(self, bus: SystemBus | None, *, look_again_s: float = _LOOK_AGAIN_S) -> None:
+        self._bus = bus
+        self._look_again_s = look_again_s
+        self._known: bool | None = None
+        self._told: list[Callable[[bool], None]] = []
+        self._watched: set[str] = set()
+        self._wake = asyncio.Event()
+
+    def active(self) -> bool:
+        """Whether somebody is at the screen, as far as is known."""
+        return self._known is not False
+
+    @property
+    def known(self) -> bool:
+        """Whether anybody tells it at all (for `cedos status`)."""
+        return self._known is not None
+
+    def on_change(self, told: Callable[[bool], None]) -> None:
+        """From now on `told` is called with the new state whenever `active()` changes."""
+        self._told.append(told)
+
+    async def run(self) -> None:
+        """Follows the state until it is cancelled; returns at once without a bus."""
+        if self._bus is None:
+            return
+        while True:
+            self._wake.clear()
+            self._learned(await self._read(self._bus))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._look_again_s):
+                    await self._wake.wait()
+            await asyncio.sleep(_SETTLE_S)
+
+    def _learned(self, state: bool | None) -> None:
+        before = self.active()
+        self._known = state
+        if self.active() != before:
+            for told in self._told:
+                told(self.active())
+
+    async def _read(self, bus: SystemBus) -> bool | None:
+        try:
+            await self._watch(bus, _SEAT_PATH, _SEAT)
+            session = parse_seat(await bus.properties(_SERVICE, _SEAT_PATH, _SEAT))
+            if session is None:
+                return None
+            await self._watch(bus, session, _SESSION)
+            return parse_session(await bus.properties(_SERVICE, session, _SESSION))
+        except BusError:
+            return None
+
+    async def _watch(self, bus: SystemBus, path: str, interface: str) -> None:
+        if path not in self._watched:
+            self._watched.add(path)
+            await bus.watch(path, interface, self._wake.set)
