@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from cedos.model import Context, Evaluation, Strategy, StrategyKind, Transfer
+from cedos.selector.aging import aged, widened
 from cedos.selector.energy import PowerModel
 from cedos.selector.features import features
 from cedos.selector.objective import Objective, Outcome
@@ -16,14 +17,24 @@ from predictors.base import Distribution, minimum_of
 _UNKNOWN_RTT_S = 0.1
 _MPTCP = ("mptcp_wifi", "mptcp_cellular")
 _REDUNDANT = StrategyKind.REDUNDANT
+_PRICE_PER_METERED_MB = 0.01
+"""What a metered network's megabyte costs where nobody says; only ratios to other prices matter."""
+
+NO_PRICES: Mapping[str, float] = {}
+
+Retime = Callable[
+    [Mapping[Strategy, Distribution], Collection[Strategy]], Mapping[Strategy, Distribution]
+]
+"""Takes the times of all strategies, and those whose rates are old; gives the times as they are."""
 
 
 class _Part(NamedTuple):
-    """What a network costs while it plays a part: W while active, the tail's J, whether metered."""
+    """What a network costs while it plays a part: W while active, the tail's J, money per byte."""
 
     watts: float
     tail_j: float
     metered: bool
+    price: float
 
 
 def evaluate(
@@ -38,7 +49,8 @@ def evaluate(
     idle_s: Mapping[str, float],
     dead: Collection[str] = (),
     joined: bool = False,
-    retime: Callable[[Strategy, Spread], Spread] | None = None,
+    retime: Retime | None = None,
+    price_per_mb: Mapping[str, float] = NO_PRICES,
 ) -> tuple[Evaluation, ...]:
     """Evaluates every strategy that the roles and the model allow.
 
@@ -53,42 +65,60 @@ def evaluate(
         idle_s: network name -> seconds since it was last used, for the tail; absent: long ago.
         dead: networks that take no part while another one lives.
         joined: whether the second subflow is there already (a living connection).
-        retime: what is known of a strategy's time beside the prediction.
+        retime: what is known of the strategies' times beside the predictions.
+        price_per_mb: network name -> money per megabyte; absent: 0.01 if metered, else nothing.
 
     Returns:
         One record per strategy in the order of `roles.strategies`; none where the model knows none.
     """
-    columns = features(context, transfer, roles, model.features)
-    times = _times(model.predict(columns), redundant=_REDUNDANT in kinds, joined=joined)
+    columns, added = aged(features(context, transfer, roles, model.features), context, roles)
+    predicted = model.predict(columns)
+    if added:
+        predicted = {name: widened(name, time, added) for name, time in predicted.items()}
+    predicted = _completed(predicted, redundant=_REDUNDANT in kinds, joined=joined)
+    available = strategies(roles, kinds, dead)
+    if retime is not None:
+        known: Mapping[Strategy, Distribution] = {
+            strategy: predicted[name] for name, strategy in available if name in predicted
+        }
+        old = {
+            strategy for name, strategy in available if not added.keys().isdisjoint(ROLES_OF[name])
+        }
+        known = retime(known, old)
+        predicted = predicted | {name: known[each] for name, each in available if each in known}
+    times = {name: spread_of(distribution) for name, distribution in predicted.items()}
     size_bytes = float(transfer.size.median_bytes)
     direction = transfer.direction
     parts = {}
     for role, network in roles.players():
         radio = power.radios[network.kind]
         tail_j = radio.added_tail_j(idle_s.get(network.name))
-        parts[role] = _Part(radio.active_w(direction), tail_j, network.metered)
+        per_mb = price_per_mb.get(network.name, _PRICE_PER_METERED_MB if network.metered else 0.0)
+        parts[role] = _Part(radio.active_w(direction), tail_j, network.metered, per_mb / 1e6)
     found = []
-    for name, strategy in strategies(roles, kinds, dead):
+    for name, strategy in available:
         time = times.get(name)
         if time is None:
             continue
-        if retime is not None:
-            time = retime(strategy, time)
         used = [parts[role] for role in ROLES_OF[name]]
         energy_j = sum([part.tail_j for part in used])
         if strategy.kind == _REDUNDANT:
             # Nothing promises that the slower copy is called back, so both are paid in full.
+            shares = [1.0] * len(used)
             for role, part in zip(ROLES_OF[name], used, strict=True):
                 energy_j += part.watts * times[role].mean_s
-            metered_share = float(sum([part.metered for part in used]))
         else:
+            shares = [1.0]
             energy_j += sum([part.watts for part in used]) * time.mean_s
-            metered_share = float(used[0].metered)
-            if len(used) > 1 and used[0].metered != used[1].metered:
-                share = _second_share(name, times, time, None if joined else columns)
-                metered_share = share if used[1].metered else 1.0 - share
-        metered_bytes = size_bytes * metered_share
-        outcome = Outcome(time.mean_s, energy_j, metered_bytes, size_bytes)
+            if len(used) > 1:
+                second = 0.0
+                if used[0][2:] != used[1][2:]:
+                    second = _second_share(name, times, time, None if joined else columns)
+                shares = [1.0 - second, second]
+        divided = [(share * size_bytes, part) for share, part in zip(shares, used, strict=True)]
+        metered_bytes = sum([carried for carried, part in divided if part.metered])
+        money = sum([carried * part.price for carried, part in divided])
+        outcome = Outcome(time.mean_s, energy_j, metered_bytes, size_bytes, money)
         found.append(
             Evaluation(
                 strategy=strategy,
@@ -103,16 +133,16 @@ def evaluate(
     return tuple(found)
 
 
-def _times(
+def _completed(
     predicted: Mapping[str, Distribution], *, redundant: bool, joined: bool
-) -> dict[str, Spread]:
+) -> dict[str, Distribution]:
     """The times of all strategies that the model knows, or that follow from those it knows."""
-    times = {name: spread_of(distribution) for name, distribution in predicted.items()}
+    times = dict(predicted)
     if redundant and all(role in predicted for role in ROLES):
-        times["redundant"] = spread_of(minimum_of(*[predicted[role] for role in ROLES]))
+        times["redundant"] = minimum_of(*[predicted[role] for role in ROLES])
     if joined and all(name in times for name in _MPTCP):
         # Once both subflows are there, the late start behind the worse primary is over.
-        sooner = min([times[name] for name in _MPTCP], key=lambda time: time.mean_s)
+        sooner = min([times[name] for name in _MPTCP], key=lambda time: time.mean)
         times.update(dict.fromkeys(_MPTCP, sooner))
     return times
 

@@ -10,12 +10,13 @@ from typing import NamedTuple, Protocol
 
 
 class Outcome(NamedTuple):
-    """What a strategy is expected to cost: seconds, joules, bytes over metered networks, for a size."""
+    """What a strategy is expected to cost: seconds, joules, metered bytes, money, for a size."""
 
     time_s: float
     energy_j: float
     metered_bytes: float
     size_bytes: float
+    money: float = 0.0
 
 
 class Objective(Protocol):
@@ -24,6 +25,11 @@ class Objective(Protocol):
     @property
     def name(self) -> str:
         """What records and evaluations call it."""
+        ...
+
+    @property
+    def note(self) -> str:
+        """What people should know of it beside its name, such as what its exponents follow; or ""."""
         ...
 
     def cost(self, outcome: Outcome, /) -> float:
@@ -41,6 +47,7 @@ class WeightedCost:
     s_per_j: float = 0.0
     s_per_metered_byte: float = 0.0
     name: str = "weighted"
+    note: str = ""
 
     def cost(self, outcome: Outcome) -> float:
         """Expected seconds, all in."""
@@ -56,6 +63,7 @@ class MaxS:
     """Delphi's Max(S): the highest average throughput, that is the shortest time."""
 
     name: str = "max-s"
+    note: str = ""
 
     def cost(self, outcome: Outcome) -> float:
         """Expected seconds."""
@@ -73,9 +81,9 @@ class MaxSPerE:
     alpha: float = 1.0
     beta: float = 1.0
     gamma: float = 0.0
-    price_per_metered_mb: float = 0.01
     free_per_mb: float = 1e-9
     name: str = "max-s-per-e"
+    note: str = ""
 
     def cost(self, outcome: Outcome) -> float:
         """One over the paper's objective function, all of it per megabyte."""
@@ -83,7 +91,5 @@ class MaxSPerE:
         cost = math.pow(outcome.time_s / size_mb, self.alpha)
         cost *= math.pow(outcome.energy_j / size_mb, self.beta)
         if self.gamma:
-            metered_share = outcome.metered_bytes / 1e6 / size_mb
-            money = self.price_per_metered_mb * metered_share + self.free_per_mb
-            cost *= math.pow(money, self.gamma)
+            cost *= math.pow(outcome.money / size_mb + self.free_per_mb, self.gamma)
         return cost

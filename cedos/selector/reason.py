@@ -18,6 +18,7 @@ def reason(
     dead: Mapping[str, str],
     *,
     by_rule: bool = False,
+    notes: Sequence[str] = (),
 ) -> str:
     """The sentence for a new decision.
 
@@ -28,6 +29,7 @@ def reason(
         size_bytes: the transfer's median size.
         dead: dead networks, each with the reason in words.
         by_rule: whether the rule of thumb stood in for the predictors.
+        notes: what else is to be said of the objective and the predictors.
     """
     parts = [f"{_verdict(choice, evaluations)}{_evidence(choice.strategy, context, size_bytes)}"]
     parts.extend(dead.values())
@@ -35,6 +37,7 @@ def reason(
         parts.append("no network answers, so all may try")
     if by_rule:
         parts.append("by rule of thumb, as there are no predictors")
+    parts.extend(notes)
     return "; ".join(parts)
 
 

@@ -1,6 +1,7 @@
 """The one decision: which strategy carries out a transfer, for new flows and for living ones."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from cedos.model import (
@@ -15,12 +16,13 @@ from cedos.model import (
 )
 from cedos.selector import reason as words
 from cedos.selector.energy import DELPHI, PowerModel
-from cedos.selector.evaluate import evaluate
+from cedos.selector.evaluate import NO_PRICES, Retime, evaluate
 from cedos.selector.fallback import RuleOfThumb
 from cedos.selector.liveness import dead_networks
 from cedos.selector.objective import MaxS, Objective
 from cedos.selector.roles import USUAL_KINDS, assign
-from cedos.selector.uncertainty import CompletionModel, Spread
+from cedos.selector.uncertainty import CompletionModel
+from predictors.base import Distribution
 
 _DEFER = Strategy(StrategyKind.DEFER, ())
 _RULE = RuleOfThumb()
@@ -28,6 +30,8 @@ _MAX_S = MaxS()
 _NEVER_USED: Mapping[str, float] = {}
 # A living flow moves only for a gain of this share of what staying costs.
 MARGIN = 0.1
+# A flow that tries another network knows after so long what that is worth.
+TRYING_S = 1.0
 # A stalled flow is not expected to stand still for ever.
 _STALLED_BPS = 1e3
 
@@ -44,6 +48,7 @@ def decide(
     made_unix_s: float,
     kinds: Collection[StrategyKind] = USUAL_KINDS,
     idle_s: Mapping[str, float] = _NEVER_USED,
+    price_per_mb: Mapping[str, float] = NO_PRICES,
 ) -> Decision:
     """Chooses the strategy of least cost for a transfer that has not begun.
 
@@ -63,10 +68,11 @@ def decide(
         kinds: strategies that can be carried out for this transfer: `redundant` needs a session,
             `mptcp` a program that opens MPTCP sockets.
         idle_s: network name -> seconds since its radio was last used; absent: long ago.
+        price_per_mb: network name -> money per megabyte (see `evaluate`).
     """
     dead = dead_networks(context, networks)
     evaluations, by_rule = _evaluations(
-        transfer, context, networks, model, objective, power, dead, kinds, idle_s
+        transfer, context, networks, model, objective, power, dead, kinds, idle_s, price_per_mb
     )
     if not evaluations:
         choice, why = _DEFER, "no network is up"
@@ -74,7 +80,13 @@ def decide(
         best = min(evaluations, key=_cost)
         choice = best.strategy
         why = words.reason(
-            best, evaluations, context, transfer.size.median_bytes, dead, by_rule=by_rule
+            best,
+            evaluations,
+            context,
+            transfer.size.median_bytes,
+            dead,
+            by_rule=by_rule,
+            notes=_notes(objective, model),
         )
     return Decision(
         number, made_unix_s, transfer, context, evaluations, choice, objective.name, why
@@ -98,14 +110,16 @@ def decide_again(
     observed_bps: float | None = None,
     kinds: Collection[StrategyKind] = USUAL_KINDS,
     idle_s: Mapping[str, float] = _NEVER_USED,
+    price_per_mb: Mapping[str, float] = NO_PRICES,
 ) -> Decision:
     """Chooses for a flow that is under way: stay, or move because that is clearly better.
 
     The rest of the transfer is evaluated like a new one. A strategy that shares no path with the
-    current one pays the switch; one that keeps a path pays nothing for it, as the data flow on. The
-    flow moves only if that saves `margin` of what staying costs, so that it does not flap; off a
-    network that is gone or dead it moves at once. `mptcp` with either primary is the same thing for
-    a connection that has both subflows, so only one of them takes part.
+    current one pays the switch; one that keeps a path pays nothing for it, as the data flow on. A
+    network whose rate was measured long ago may be tried: what that can cost is the time until the
+    flow is back. The flow moves only if that saves `margin` of what staying costs, so that it does
+    not flap; off a network that is gone or dead it moves at once. `mptcp` with either primary is the
+    same thing for a connection that has both subflows, so only one of them takes part.
 
     Args:
         transfer: the transfer as it was decided on.
@@ -124,6 +138,7 @@ def decide_again(
             path than any prediction. 0: stalled. None: unknown, or limited by the application.
         kinds: strategies that can be carried out for this flow.
         idle_s: as in `decide`; a network that this flow is using has 0.
+        price_per_mb: as in `decide`.
 
     Returns:
         A record whose `choice` is `current` if the flow stays. Its transfer has the remaining size,
@@ -133,16 +148,40 @@ def decide_again(
     transfer = replace(transfer, size=SizeEstimate(rest, rest, rest, "progress"))
     dead = dead_networks(context, networks)
 
-    def retime(strategy: Strategy, time: Spread) -> Spread:
-        if strategy == current:
-            if observed_bps is None:
-                return time
-            return time.scaled(8.0 * rest / max(observed_bps, _STALLED_BPS) / time.mean_s)
-        shares_a_path = not set(strategy.networks).isdisjoint(current.networks)
-        return time if shares_a_path else time.later(switch_cost_s)
+    def retime(
+        times: Mapping[Strategy, Distribution], old: Collection[Strategy]
+    ) -> Mapping[Strategy, Distribution]:
+        found = dict(times)
+        staying = found.get(current)
+        if staying is not None and observed_bps is not None:
+            rest_s = 8.0 * rest / max(observed_bps, _STALLED_BPS)
+            staying = found[current] = staying.scaled(rest_s / staying.mean)
+        for strategy, time in times.items():
+            if strategy == current:
+                continue
+            shares_a_path = not set(strategy.networks).isdisjoint(current.networks)
+            moving_s = 0.0 if shares_a_path else switch_cost_s
+            # Whoever tries a network of which little is known can come back when it is bad.
+            limit_s = math.inf
+            if strategy in old and staying is not None:
+                limit_s = staying.mean + TRYING_S + 2.0 * switch_cost_s
+            found[strategy] = Distribution(
+                tuple([min(sample + moving_s, limit_s) for sample in time.samples])
+            )
+        return found
 
     evaluations, by_rule = _evaluations(
-        transfer, context, networks, model, objective, power, dead, kinds, idle_s, retime
+        transfer,
+        context,
+        networks,
+        model,
+        objective,
+        power,
+        dead,
+        kinds,
+        idle_s,
+        price_per_mb,
+        retime,
     )
     evaluations = tuple(each for each in evaluations if not _same_way(each.strategy, current))
     if not evaluations:
@@ -152,7 +191,15 @@ def decide_again(
         staying = next((each for each in evaluations if each.strategy == current), None)
         choice = best.strategy
         if staying is None:
-            why = words.reason(best, evaluations, context, rest, dead, by_rule=by_rule)
+            why = words.reason(
+                best,
+                evaluations,
+                context,
+                rest,
+                dead,
+                by_rule=by_rule,
+                notes=_notes(objective, model),
+            )
             why = f"{words.left(current, dead)}; {why}"
         elif best.cost < staying.cost * (1.0 - margin):
             why = words.moved(best, staying, margin)
@@ -175,7 +222,8 @@ def _evaluations(
     dead: Mapping[str, str],
     kinds: Collection[StrategyKind],
     idle_s: Mapping[str, float],
-    retime: Callable[[Strategy, Spread], Spread] | None = None,
+    price_per_mb: Mapping[str, float],
+    retime: Retime | None = None,
 ) -> tuple[tuple[Evaluation, ...], bool]:
     """The evaluations, and whether they come from the rule of thumb."""
     roles = assign(networks, dead)
@@ -194,10 +242,16 @@ def _evaluations(
                 dead=dead,
                 joined=retime is not None,
                 retime=retime,
+                price_per_mb=price_per_mb,
             )
             if found:
                 return found, known is _RULE
     return (), False
+
+
+def _notes(objective: Objective, model: CompletionModel | None) -> list[str]:
+    """What people should know beside the figures."""
+    return [note for note in (objective.note, getattr(model, "note", "")) if note]
 
 
 def _cost(evaluation: Evaluation) -> float:

@@ -31,14 +31,6 @@ class Spread:
     low_s: float
     high_s: float
 
-    def scaled(self, factor: float) -> "Spread":
-        """Every time multiplied."""
-        return Spread(self.mean_s * factor, self.low_s * factor, self.high_s * factor)
-
-    def later(self, delay_s: float) -> "Spread":
-        """Every time put off."""
-        return Spread(self.mean_s + delay_s, self.low_s + delay_s, self.high_s + delay_s)
-
 
 def spread_of(distribution: Distribution) -> Spread:
     """A distribution in short."""

@@ -210,7 +210,9 @@ def test_the_choice_is_that_of_brute_force(
         energy_j = sum(watts[radio] * mean_s + radios[radio].tail_j for radio in used)
         assert evaluation.time_s == pytest.approx(mean_s)
         assert evaluation.energy_j == pytest.approx(energy_j)
-        costs.append(objective.cost(Outcome(mean_s, energy_j, evaluation.metered_bytes, size)))
+        metered = evaluation.metered_bytes
+        money = 0.01 * metered / 1e6
+        costs.append(objective.cost(Outcome(mean_s, energy_j, metered, size, money)))
     chosen = [each.strategy for each in decision.evaluations].index(decision.choice)
     assert costs[chosen] == pytest.approx(min(costs))
 

@@ -1,0 +1,126 @@
+"""What an old measurement is still worth: rates drift back to what is usual, and become uncertain.
+
+A rate is measured only while something saturates its network, so that of an idle network grows old.
+How fast it loses its worth was measured on the traces of 38 places, in the logarithm of the rate of
+single seconds: its correlation with the rate L seconds later is 0.91, 0.83, 0.67, 0.45, 0.21 and 0.16
+for L = 1, 2, 5, 10, 20 and 60 on Wi-Fi, and 0.93, 0.88, 0.80, 0.71, 0.65 and 0.59 on cellular
+networks. What is left after a minute is that places differ; the rest fades with a time constant of
+about 10 s. So the best guess of an old rate lies between what was measured and the mean of all
+places, and the part of the variance that the measurement no longer explains widens the prediction.
+
+A network that was bad and is not used any more thus becomes an average one of which little is known:
+it is tried again (the dissertation's open problem, 6.4.3).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp, log, sqrt
+
+from cedos.model import Context
+from cedos.selector.roles import ROLES_OF, Roles
+from predictors.base import Distribution
+from predictors.error import spread
+
+RATES = ("past1_bps", "past5_bps", "past10_bps")
+# Younger than this is as new as measurements get: rates are read once a second.
+_FRESH_S = 1.5
+_UNKNOWN_RTT_S = 0.05
+# The bounds of a 90 % interval are this many standard deviations apart.
+_SIGMAS = 3.29
+_LEAST_SIGMA = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How the logarithm of a kind of network's rate wanders.
+
+    Attributes:
+        usual_bps: geometric mean over all places.
+        sigma: standard deviation of the natural logarithm over all places and seconds.
+        lasting: the part of an old deviation that stays, because places differ.
+        fading_s: time constant with which the rest fades.
+    """
+
+    usual_bps: float
+    sigma: float
+    lasting: float
+    fading_s: float
+
+    def kept(self, age_s: float) -> float:
+        """The share of a measured deviation from the usual that is still expected; 1: all."""
+        return self.lasting + (1.0 - self.lasting) * exp(-max(age_s, 0.0) / self.fading_s)
+
+    def now_bps(self, measured_bps: float, age_s: float) -> float:
+        """The expected rate now (its logarithm's mean) of one that was measured `age_s` ago."""
+        usual = log(self.usual_bps)
+        return exp(usual + self.kept(age_s) * (log(max(measured_bps, 1.0)) - usual))
+
+    def lost_variance(self, age_s: float) -> float:
+        """Variance of the logarithm that the measurement no longer explains."""
+        kept = self.kept(age_s)
+        return self.sigma * self.sigma * (1.0 - kept * kept)
+
+
+DRIFTS = {
+    "wifi": Drift(usual_bps=8.3e6, sigma=1.94, lasting=0.17, fading_s=9.0),
+    "cellular": Drift(usual_bps=10.4e6, sigma=1.44, lasting=0.55, fading_s=10.0),
+}
+
+
+def aged(
+    columns: Mapping[str, float], context: Context, roles: Roles
+) -> tuple[Mapping[str, float], dict[str, float]]:
+    """The predictors' columns as they are to be expected now, and what is uncertain about them.
+
+    Args:
+        columns: as `features` made them of the same context.
+        context: the indicators with their instants.
+        roles: who plays which part.
+
+    Returns:
+        The columns, old rates moved towards the usual; and by role the variance that age adds to
+        the logarithm of a transfer's time. Roles whose rates are fresh or unknown are missing.
+    """
+    found: dict[str, float] | None = None
+    added: dict[str, float] = {}
+    for role, network in roles.players():
+        indicators = context.networks.get(network.name)
+        if not indicators:
+            continue
+        drift = DRIFTS[role]
+        for name in RATES:
+            measured = indicators.get(name)
+            column = f"{role}_{name}"
+            if measured is None or column not in columns:
+                continue
+            age_s = context.at_s - measured.measured_at_s
+            if age_s <= _FRESH_S:
+                continue
+            found = dict(columns) if found is None else found
+            found[column] = drift.now_bps(columns[column], age_s)
+            if role not in added:
+                share = _share_of_rate(found, role, found[column])
+                added[role] = share * share * drift.lost_variance(age_s)
+    return (columns if found is None else found), added
+
+
+def widened(strategy: str, time: Distribution, added: Mapping[str, float]) -> Distribution:
+    """A strategy's completion time with the uncertainty that the age of its networks' rates adds.
+
+    Args:
+        strategy: as predictors name it.
+        time: seconds, from fresh indicators' errors.
+        added: by role, from `aged`. MPTCP has the mean of its networks: each carries a part.
+    """
+    roles = ROLES_OF[strategy]
+    variance = sum([added.get(role, 0.0) for role in roles]) / len(roles)
+    if variance <= 0.0 or len(time.samples) < 2 or time.samples[0] <= 0.0:
+        return time
+    sigma = max(log(time.samples[-1] / time.samples[0]) / _SIGMAS, _LEAST_SIGMA)
+    return Distribution(spread(time.samples, sqrt(1.0 + variance / (sigma * sigma))))
+
+
+def _share_of_rate(columns: Mapping[str, float], role: str, rate_bps: float) -> float:
+    """How much of a transfer's time is the rate's doing, 0 to 1; the rest is round trips."""
+    rate_s = 8.0 * columns["size_bytes"] / max(rate_bps, 1.0)
+    return rate_s / (rate_s + 2.0 * columns.get(f"{role}_rtt_s", _UNKNOWN_RTT_S))

@@ -1,0 +1,126 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.model import Context, Indicator, Strategy, StrategyKind
+from cedos.selector.aging import DRIFTS, aged, widened
+from cedos.selector.roles import Roles, assign
+from cedos.selector.selector import decide, decide_again
+from predictors.base import Distribution
+
+RECORD = {"number": 7, "made_unix_s": 1.7e9}
+NOW_S = 1000.0
+
+
+def context(wifi: tuple[float, float], cellular: tuple[float, float]) -> Context:
+    """(rate in bit/s, its age in s) of both networks; round trips are fresh."""
+    return Context(
+        NOW_S,
+        {
+            name: {
+                "past5_bps": Indicator(rate_bps, NOW_S - age_s),
+                "rtt_s": Indicator(0.03, NOW_S - 0.2),
+            }
+            for name, (rate_bps, age_s) in (("wlan0", wifi), ("lte0", cellular))
+        },
+    )
+
+
+def columns(size_bytes: float, wifi: float, cellular: float) -> dict[str, float]:
+    return {
+        "size_bytes": size_bytes, "wifi_rtt_s": 0.03, "cellular_rtt_s": 0.03,
+        "wifi_past5_bps": wifi, "cellular_past5_bps": cellular,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def roles(host: Any) -> Roles:
+    return assign(host.both)
+
+
+def test_fresh_rates_are_taken_as_they_are(roles: Roles) -> None:
+    given_columns = columns(1e6, 1e6, 2e7)
+    found, added = aged(given_columns, context((1e6, 0.4), (2e7, 1.2)), roles)
+    assert found is given_columns
+    assert added == {}
+
+
+@given(st.floats(1e4, 1e9), st.floats(2.0, 1e5), st.sampled_from(["wifi", "cellular"]))
+def test_old_rates_drift_to_the_usual_and_never_past_it(
+    rate_bps: float, age_s: float, role: str
+) -> None:
+    drift = DRIFTS[role]
+    now_bps = drift.now_bps(rate_bps, age_s)
+    low, high = sorted((rate_bps, drift.usual_bps))
+    assert low * (1 - 1e-9) <= now_bps <= high * (1 + 1e-9)
+    assert drift.lost_variance(age_s) <= drift.sigma**2
+    assert drift.lost_variance(age_s) >= drift.lost_variance(age_s / 2)
+
+
+def test_what_was_measured_is_what_the_drift_says() -> None:
+    """The correlations measured on the traces (the module's text), within 0.06."""
+    for role, measured in (
+        ("wifi", {1: 0.912, 2: 0.829, 5: 0.665, 10: 0.449, 20: 0.21, 30: 0.20, 60: 0.157}),
+        ("cellular", {1: 0.931, 2: 0.877, 5: 0.80, 10: 0.71, 20: 0.653, 30: 0.601, 60: 0.587}),
+    ):
+        for lag_s, correlation in measured.items():
+            assert DRIFTS[role].kept(lag_s) == pytest.approx(correlation, abs=0.06)
+
+
+def test_age_widens_what_the_rate_rules_and_only_that(roles: Roles) -> None:
+    time = Distribution((0.9, 0.95, 1.0, 1.05, 1.1))
+    old = context((1e6, 60.0), (2e7, 0.5))
+    _, large = aged(columns(1e7, 1e6, 2e7), old, roles)
+    _, small = aged(columns(1000, 1e6, 2e7), old, roles)
+    assert set(large) == {"wifi"}
+    wide, narrow = widened("wifi", time, large), widened("wifi", time, small)
+    assert wide.samples[-1] > 5.0
+    assert narrow.samples[-1] < 2.0
+    assert wide.quantile(0.5) == pytest.approx(1.0)
+    assert widened("cellular", time, large) is time
+    assert time.samples[-1] < widened("mptcp_wifi", time, large).samples[-1] < wide.samples[-1]
+
+
+class ByRate:
+    """Predictors that believe the rates they are shown."""
+
+    features = ("size_bytes", "wifi_past5_bps", "cellular_past5_bps")
+
+    def predict(self, columns: Any, /) -> dict[str, Distribution]:
+        return {
+            role: Distribution(
+                tuple(
+                    factor * 8 * columns["size_bytes"] / columns[f"{role}_past5_bps"]
+                    for factor in (0.9, 0.95, 1.0, 1.05, 1.1)
+                )
+            )
+            for role in ("wifi", "cellular")
+        }
+
+
+def test_a_network_nobody_uses_is_tried_again(host: Any) -> None:
+    """It was bad, and its neighbour is poor: with time the old number is not believed any more."""
+    transfer = host.transfer(10_000_000)
+    single = Strategy(StrategyKind.SINGLE, ("wlan0",))
+    chosen = {}
+    for age_s in (0.5, 60.0):
+        known = context((2e6, 0.3), (0.3e6, age_s))
+        again = decide_again(
+            transfer, known, host.both, ByRate(), current=single, bytes_remaining=10_000_000,
+            switch_cost_s=0.1, observed_bps=2e6, **RECORD,
+        )  # fmt: skip
+        chosen[age_s] = str(again.choice)
+    assert chosen == {0.5: "single(wlan0)", 60.0: "single(lte0)"}
+
+
+def test_an_old_number_makes_the_interval_wider(host: Any) -> None:
+    widths = []
+    for age_s in (0.5, 5.0, 60.0):
+        known = context((5e6, 0.3), (9e6, age_s))
+        decision = decide(host.transfer(10_000_000), known, host.both, ByRate(), **RECORD)
+        lte = next(each for each in decision.evaluations if each.strategy.networks == ("lte0",))
+        widths.append(lte.time_high_s / lte.time_low_s)
+    assert widths == sorted(widths)
+    assert widths[-1] > 3 * widths[0]
