@@ -4,9 +4,14 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 
+import hypothesis
 import pytest
 
 from emu.testbed.netns import Namespace
+
+# A property does not become false because the machine was busy.
+hypothesis.settings.register_profile("cedos", deadline=None)
+hypothesis.settings.load_profile("cedos")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,7 +2,7 @@
 
 import struct
 
-from cedos.monitor.netlink import Requester, attribute, attributes, unsigned
+from cedos.netlink import Requester, attribute, attributes, unsigned
 
 __all__ = ["attributes", "dump", "family"]
 

@@ -12,7 +12,7 @@ from cedos.doctor import generic
 from cedos.doctor.finding import Files, Finding, limited, missing, ok
 from cedos.errors import HostError
 from cedos.monitor import sockdiag
-from cedos.monitor.netlink import Requester
+from cedos.netlink import Requester
 
 _AS_ROOT: Final = "run it as root, or by the systemd unit (`cedos example unit`)"
 

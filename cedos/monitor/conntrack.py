@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
 from cedos.model import Address, FlowKey
-from cedos.monitor.netlink import Message, attributes
+from cedos.netlink import Message, attributes
 
 NETLINK_NETFILTER = 12
 # NFNLGRP_CONNTRACK_NEW and NFNLGRP_CONNTRACK_DESTROY

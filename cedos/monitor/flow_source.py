@@ -8,7 +8,7 @@ from typing import Protocol
 
 from cedos.errors import HostError
 from cedos.monitor import conntrack, sockdiag
-from cedos.monitor.netlink import Listener, Requester, messages
+from cedos.netlink import Listener, Requester, messages
 
 # Openings and ends are not urgent: many at a time are told together.
 _REST_S = 0.02

@@ -22,8 +22,8 @@ from cedos.monitor import rtnl
 from cedos.monitor.client import Client
 from cedos.monitor.events import Change, Mailbox, NetworkEvent
 from cedos.monitor.kinds import HardwareSource, Override, Sysfs, check, identify
-from cedos.monitor.netlink import Listener
 from cedos.monitor.resolvers import HostResolvers, Resolvers, ResolverSource
+from cedos.netlink import Listener
 
 # Bursts of events (an interface coming up) are read once, this long after the first of them.
 _SETTLE_S = 0.005

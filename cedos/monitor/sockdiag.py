@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
 from cedos.model import Address, FlowKey
-from cedos.monitor.netlink import Message, attributes, unsigned
+from cedos.netlink import Message, attributes, unsigned
 
 NETLINK_SOCK_DIAG = 4
 SOCK_DIAG_BY_FAMILY = 20

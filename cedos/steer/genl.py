@@ -5,6 +5,7 @@ are described here. Ports are in commands in host order and in events in network
 """
 
 import socket
+import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import ip_address
@@ -13,6 +14,7 @@ from typing import Any, Final
 from pyroute2.netlink import NLA_F_NESTED, ctrlmsg, genlmsg, nla
 
 from cedos.model import Address, FlowKey
+from cedos.netlink import attribute
 from cedos.steer.netlink import Message, attributes
 
 FAMILY_NAME: Final = "mptcp_pm"
@@ -21,7 +23,7 @@ EVENT_GROUP: Final = "mptcp_pm_events"
 _GET_FAMILY, _CTRL_VERSION, _PM_VERSION = 3, 1, 1
 _GET_ADDRESS, _SET_FLAGS, _CREATE, _DESTROY = 3, 7, 10, 11
 _SUBFLOW, _BACKUP = 2, 4
-_DENY_JOIN, _SERVER_SIDE = 1, 2
+_TOKEN = 4
 
 
 class PathManagerMessage(genlmsg):
@@ -52,32 +54,6 @@ class PathManagerMessage(genlmsg):
         )
 
 
-class EventMessage(genlmsg):
-    """An event (MPTCP_ATTR_*)."""
-
-    nla_map = (
-        ("UNSPEC", "none"),
-        ("TOKEN", "uint32"),
-        ("FAMILY", "uint16"),
-        ("LOC_ID", "uint8"),
-        ("REM_ID", "uint8"),
-        ("SADDR4", "ip4addr"),
-        ("SADDR6", "ip6addr"),
-        ("DADDR4", "ip4addr"),
-        ("DADDR6", "ip6addr"),
-        ("SPORT", "be16"),
-        ("DPORT", "be16"),
-        ("BACKUP", "uint8"),
-        ("ERROR", "uint8"),
-        ("FLAGS", "uint16"),
-        ("TIMEOUT", "uint32"),
-        ("IF_IDX", "uint32"),
-        ("RESET_REASON", "uint32"),
-        ("RESET_FLAGS", "uint32"),
-        ("SERVER_SIDE", "uint8"),
-    )
-
-
 class EventKind(IntEnum):
     """The path manager's events that we use (enum mptcp_event_type)."""
 
@@ -87,9 +63,6 @@ class EventKind(IntEnum):
     SUBFLOW_UP = 10
     SUBFLOW_DOWN = 11
     PRIORITY = 13
-
-
-_KINDS: Final = frozenset(int(kind) for kind in EventKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +156,18 @@ def command_message(command: PathCommand) -> Message:
     return _request(code, TOKEN=command.token, ADDR=_nest(local), ADDR_REMOTE=_nest(remote))
 
 
-def endpoints_request(token: int | None = None) -> Message:
-    """Asks for the kernel's endpoints; with a token, for that connection's addresses."""
-    return _request(_GET_ADDRESS) if token is None else _request(_GET_ADDRESS, TOKEN=token)
+def endpoints_request() -> Message:
+    """Asks for the kernel's endpoints."""
+    return _request(_GET_ADDRESS)
+
+
+def addresses_of(token: int) -> bytes:
+    """Asks for one connection's addresses, which only its own path manager may: a request's body.
+
+    Packed here and not by pyroute2, as it goes with every new connection.
+    """
+    head = struct.pack("=BBH", _GET_ADDRESS, _PM_VERSION, 0)
+    return head + attribute(_TOKEN, struct.pack("=I", token))
 
 
 def parse_endpoint(message: Message) -> Endpoint | None:
@@ -215,26 +197,6 @@ def parse_family(message: Message) -> tuple[int, int | None]:
     return message.get_attr("CTRL_ATTR_FAMILY_ID"), groups.get(EVENT_GROUP)
 
 
-def parse_event(message: Message) -> PathEvent | None:
-    """The event of an `EventMessage`; None for those that we do not use."""
-    if message.get("cmd") not in _KINDS:
-        return None
-    found = attributes(message)
-    token = found.get("TOKEN")
-    if token is None:
-        return None
-    flags = found.get("FLAGS", 0)
-    return PathEvent(
-        EventKind(message["cmd"]),
-        token,
-        _key(found),
-        bool(found.get("BACKUP")),
-        found.get("ERROR", 0),
-        bool(found.get("SERVER_SIDE")) or bool(flags & _SERVER_SIDE),
-        not flags & _DENY_JOIN,
-    )
-
-
 def _request(code: int, **values: Any) -> Message:
     message = PathManagerMessage()
     message.update(cmd=code, version=_PM_VERSION)
@@ -250,14 +212,6 @@ def _address(address: Address) -> dict[str, Any]:
     if address.version == 4:
         return {"FAMILY": socket.AF_INET, "ADDR4": str(address)}
     return {"FAMILY": socket.AF_INET6, "ADDR6": str(address)}
-
-
-def _key(found: dict[str, Any]) -> FlowKey | None:
-    local = _ip(found.get("SADDR4") or found.get("SADDR6"))
-    remote = _ip(found.get("DADDR4") or found.get("DADDR6"))
-    if local is None or remote is None:
-        return None
-    return FlowKey(local, found.get("SPORT", 0), remote, found.get("DPORT", 0))
 
 
 def _ip(text: str | None) -> Address | None:

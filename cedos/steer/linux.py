@@ -31,10 +31,11 @@ from pyroute2.netlink.rtnl import (
 
 from cedos.errors import HostError
 from cedos.model import Address
+from cedos.netlink import Listener
 from cedos.steer import genl, iptables, rtnl, sockets
 from cedos.steer.genl import Endpoint, PathCommand, PathEvent
-from cedos.steer.listener import Listener
 from cedos.steer.netlink import Commands, Message, Parser
+from cedos.steer.path_events import path_events
 from cedos.steer.rtnl import SeenLink, SeenRoute, SeenRule
 from cedos.steer.rules import Route, Rule
 from cedos.steer.sockets import SeenSocket
@@ -188,11 +189,7 @@ class LinuxKernel:
     def ours_to_steer(self, token: int) -> bool:
         """See `Kernel`."""
         commands, family, _ = self._path_manager()
-        try:
-            commands.dump(family, genl.endpoints_request(token))
-        except OSError:
-            return False
-        return True
+        return commands.accepted(family, genl.addresses_of(token))
 
     def sockets(self) -> list[SeenSocket]:
         """See `Kernel`."""
@@ -232,26 +229,25 @@ class LinuxKernel:
         """See `Kernel`; HostError where the kernel has no MPTCP events (routing is then watched)."""
         own_port = self._routing.port
 
-        def routing(message: Message) -> None:
-            # What we changed ourselves is no news.
-            if message["header"]["pid"] != own_port and rtnl.is_news(message):
-                on_routing_change()
+        heads = Parser(nlmsg, rtnl.HEADS)
 
-        def paths(message: Message) -> None:
-            if (event := genl.parse_event(message)) is not None:
+        def routing(data: bytes) -> None:
+            for message in heads.messages(data):
+                # What we changed ourselves is no news.
+                if message["header"]["pid"] != own_port and rtnl.is_news(message):
+                    on_routing_change()
+
+        def paths(data: bytes) -> None:
+            for event in path_events(data):
                 on_path_event(event)
 
-        heads = Parser(nlmsg, rtnl.HEADS)
-        self._listeners.append(
-            Listener(NETLINK_ROUTE, rtnl.GROUPS, heads, routing, on_routing_change)
-        )
+        self._listeners.append(Listener(NETLINK_ROUTE, rtnl.GROUPS, routing, on_routing_change))
         _, _, group = self._path_manager()
         if group is None:
             raise HostError(
                 "this kernel's MPTCP path manager tells no events (Linux 5.11 or newer)"
             )
-        events = Parser(genl.EventMessage)
-        self._listeners.append(Listener(NETLINK_GENERIC, [group], events, paths, on_loss))
+        self._listeners.append(Listener(NETLINK_GENERIC, [group], paths, on_loss))
 
     def close(self) -> None:
         """See `Kernel`."""

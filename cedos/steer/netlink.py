@@ -28,12 +28,14 @@ from pyroute2.netlink import (
 )
 from pyroute2.netlink.marshal import Marshal
 
+from cedos import netlink as octets
 from cedos.errors import HostError
 
 # A message of pyroute2's: header and fields by name, attributes by `attributes` and `get_attr`.
 Message = Any
 
 _ENDINGS: Final = (NLMSG_ERROR, NLMSG_DONE)
+_CODE_BYTES: Final = 4
 _RCVBUFFORCE: Final = 33
 _ANSWER_TIMEOUT_S: Final = 5.0
 RECEIVE_BYTES: Final = 1 << 18
@@ -129,6 +131,15 @@ class Commands:
     def dump(self, kind: int, request: Message, answer: type | None = None) -> list[Message]:
         """All messages of a dump, of class `answer` (None: the request's); errors as for `ask`."""
         return self._ask(kind, NLM_F_REQUEST | NLM_F_DUMP, request, answer or type(request))
+
+    def accepted(self, kind: int, payload: bytes) -> bool:
+        """Whether the kernel answers a dump at all; its answers are not looked at."""
+        sequence = next(self._sequences) & 0xFFFFFFFF
+        self._socket.send(octets.message(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
+        while True:
+            for answer in octets.messages(self._socket.recv(RECEIVE_BYTES)):
+                if answer.sequence == sequence and answer.type in _ENDINGS:
+                    return not any(answer.payload[:_CODE_BYTES])
 
     def _ask(self, kind: int, flags: int, request: Message, answer: type) -> list[Message]:
         sequence = next(self._sequences) & 0xFFFFFFFF

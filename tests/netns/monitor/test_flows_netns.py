@@ -12,7 +12,7 @@ from cedos.monitor import conntrack
 from cedos.monitor.events import FlowClosed, FlowEvent, FlowOpened
 from cedos.monitor.flows import FlowMonitor
 from cedos.monitor.links import LinkMonitor
-from cedos.monitor.netlink import Requester
+from cedos.netlink import Requester
 from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]

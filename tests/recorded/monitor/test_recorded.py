@@ -10,8 +10,9 @@ from pyroute2.netlink import nlmsg
 from pyroute2.netlink.diag import MarshalDiag
 from pyroute2.netlink.nfnetlink.nfctsocket import nfct_msg
 
+from cedos import netlink
 from cedos.model import Address, NetworkKind
-from cedos.monitor import conntrack, netlink, rtnl, sockdiag
+from cedos.monitor import conntrack, rtnl, sockdiag
 from cedos.monitor.counters import parse as parse_counters
 from cedos.monitor.kinds import Hardware
 from cedos.monitor.links import Tables, assemble

@@ -20,7 +20,8 @@ from cedos.model import FlowKey
 from cedos.steer import genl, sockets
 from cedos.steer.genl import CreatePath, DestroyPath, EventKind, PathEvent, SetBackup
 from cedos.steer.linux import LinuxKernel
-from cedos.steer.netlink import Commands, Parser
+from cedos.steer.netlink import Commands
+from cedos.steer.path_events import path_events
 from cedos.steer.rules import Route, Rule
 from emu.testbed.netns import Namespace
 
@@ -141,9 +142,8 @@ def paths(near: Namespace, far: Namespace, kernel: LinuxKernel) -> None:
     def wait(kind: EventKind) -> PathEvent:
         while True:
             told.append(listening.recv(1 << 16))
-            for message in Parser(genl.EventMessage).messages(told[-1]):
-                event = genl.parse_event(message)
-                if event is not None and event.kind is kind:
+            for event in path_events(told[-1]):
+                if event.kind is kind:
                     return event
 
     tap.sent.clear()

@@ -1,6 +1,7 @@
 """What steering says and hears, against what a kernel acknowledged and said (record.py)."""
 
 import importlib.util
+import struct
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,6 +18,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from cedos.steer import genl, rtnl, sockets
 from cedos.steer.genl import CreatePath, DestroyPath, EventKind, SetBackup
 from cedos.steer.netlink import Ending, Message, Parser
+from cedos.steer.path_events import path_events
 from cedos.steer.rules import PROTOCOL, Route
 from cedos.steer.tunnels import examine
 
@@ -24,7 +26,6 @@ HERE = Path(__file__).parent
 CLASSES = {
     "commands": genl.PathManagerMessage,
     "endpoints": genl.PathManagerMessage,
-    "events": genl.EventMessage,
     "family": ctrlmsg,
     "links": ifinfmsg,
     "lookup": rtnl.RouteMessage,
@@ -65,7 +66,7 @@ def record():
 
 @pytest.fixture(scope="module")
 def events():
-    return [e for m in recorded("events") if (e := genl.parse_event(m)) is not None]
+    return [event for data in datagrams("events") for event in path_events(data)]
 
 
 def test_a_connections_life_in_events(events):
@@ -199,7 +200,7 @@ def test_a_refusal_is_told_in_the_kernels_own_words():
     assert (ending["error"], ending.get_attr("NLMSGERR_ATTR_MSG")) == (-22, "invalid token")
 
 
-@pytest.mark.parametrize("name", ["events", "rules", "routes", "links", "sockets4", "family"])
+@pytest.mark.parametrize("name", ["rules", "routes", "links", "sockets4", "family"])
 def test_a_truncated_datagram_ends_before_the_broken_message(name):
     parser = Parser(CLASSES[name])
     for data in datagrams(name):
@@ -207,6 +208,23 @@ def test_a_truncated_datagram_ends_before_the_broken_message(name):
         last = max(1, len(data) // 50)
         for length in range(0, len(data), last):
             assert len(list(parser.messages(data[:length]))) <= whole
+
+
+def test_a_truncated_datagram_has_the_events_before_its_end(events):
+    for data in datagrams("events"):
+        whole = list(path_events(data))
+        for length in range(len(data)):
+            assert (
+                list(path_events(data[:length])) == whole[: len(list(path_events(data[:length])))]
+            )
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_no_event(data):
+    head = struct.pack("=IHHII", HEADER_BYTES + len(data), 30, 0, 0, 0)
+    list(path_events(data))
+    list(path_events(head + data))
+    list(path_events(head + b"\1\1\0\0" + data))
 
 
 @given(st.sampled_from(sorted(CLASSES)), st.binary(max_size=200))

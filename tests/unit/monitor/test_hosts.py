@@ -13,7 +13,7 @@ from pyroute2.netlink.nl80211 import MarshalNl80211, nl80211cmd
 from cedos.model import Indicator, Network, NetworkKind
 from cedos.monitor import battery, cellular, wifi
 from cedos.monitor.bus import BusError, SystemBus
-from cedos.monitor.netlink import attribute, message
+from cedos.netlink import attribute, message
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import pytest
 from pyroute2.netlink import nlmsg
 
 from cedos.monitor import rtnl
-from cedos.monitor.netlink import attribute, message
+from cedos.netlink import attribute, message
 
 NEWLINK, NEWADDR, NEWROUTE = 16, 20, 24
 FAR4, FAR6 = ip_address("10.9.1.1"), ip_address("fd09::1")
