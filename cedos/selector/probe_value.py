@@ -1,0 +1,130 @@
+"""A probe is worth sending when its answer saves more than it costs (DESIGN, "The one decision").
+
+What an answer may change is the choice of the next transfers. Let `b` be the least cost of a
+strategy that starts on the network and `r` that of the best one that does not. With age the knowledge
+of `b` gets vague: relative drift of standard deviation sigma(age). A fresh look removes that part, and
+if it turns the order of `b` and `r` around, the difference is saved. For a normal drift the expected
+saving has a closed form (the expected value of information for two alternatives). Two rarer pieces of
+news count apart, since they are not a drift: that a network in use died, and that a dead one lives.
+"""
+
+from dataclasses import dataclass
+from math import erf, exp, expm1, pi, sqrt
+
+from cedos.selector.probing import Moment
+
+_NEVER_S = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How fast knowledge of a network goes stale, from how real networks change.
+
+    Attributes:
+        sigma_1s: standard deviation of the log completion time that one second of age adds.
+        growth: sigma grows with age to this power.
+        sigma_most: and never beyond this.
+        death_per_s: how often a network that works stops carrying anything, per second.
+        revival_per_s: how often a dead one comes back.
+        death_cost_s: seconds lost by a transfer that starts on a network that has just died.
+    """
+
+    sigma_1s: float = 0.25
+    growth: float = 0.35
+    sigma_most: float = 0.9
+    death_per_s: float = 0.01
+    revival_per_s: float = 0.2
+    death_cost_s: float = 0.5
+
+    def sigma(self, age_s: float) -> float:
+        """The standard deviation after `age_s`, in logarithms of time."""
+        return min(self.sigma_1s * max(age_s, 0.0) ** self.growth, self.sigma_most)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What one probe of a network costs: see `selector.probe_cost` for its joules and bytes.
+
+    Attributes:
+        cost: in the currency of evaluations: seconds, if prices of joules and bytes are.
+        lifetime_s: how long its answer is of use; transfers that begin within it share the cost.
+    """
+
+    cost: float
+    lifetime_s: float = 5.0
+
+
+class ProbeValue:
+    """Probes where the expected saving exceeds the price.
+
+    Args:
+        price: of one probe, by network name; another network's is that of `None`.
+        drift: how knowledge goes stale.
+        idle_per_s: transfers expected per second where none was seen of late and a person is there.
+    """
+
+    def __init__(
+        self,
+        price: dict[str | None, Price],
+        drift: Drift = Drift(),
+        idle_per_s: float = 0.1,
+    ) -> None:
+        self._price = price
+        self._drift = drift
+        self._idle_per_s = idle_per_s
+        self._probed_at_s: dict[str, float] = {}
+
+    def worth(self, network: str, moment: Moment) -> float:
+        """The expected saving of all transfers that an answer would serve, in units of cost."""
+        mine = [e.cost for e in moment.evaluations if e.strategy.networks[:1] == (network,)]
+        others = [e.cost for e in moment.evaluations if e.strategy.networks[:1] != (network,)]
+        if not others:
+            return 0.0  # nothing to choose from
+        rival = min(others)
+        age_s = moment.now_s - self._probed_at_s.get(network, -_NEVER_S)
+        drift = self._drift
+        if not mine:
+            # It is taken for dead; at its best it would be as quick as the rival's half.
+            alive = -expm1(-drift.revival_per_s * age_s)
+            each = alive * 0.5 * rival
+        else:
+            best = min(mine)
+            each = expected_saving(abs(rival - best), best * drift.sigma(age_s))
+            if best <= rival:
+                died = -expm1(-drift.death_per_s * age_s)
+                each += died * max(drift.death_cost_s - (rival - best), 0.0)
+        return each * self._transfers(network, moment)
+
+    def why(self, network: str, moment: Moment) -> str | None:
+        """See `ProbeRule.why`."""
+        if network not in self._probed_at_s:
+            return "it was never probed"
+        price = self._of(network)
+        worth = self.worth(network, moment)
+        if worth <= price.cost:
+            return None
+        return f"its answer is worth {worth:.3g} s and costs {price.cost:.3g} s"
+
+    def probed(self, network: str, moment: Moment) -> None:
+        """See `ProbeRule.probed`."""
+        self._probed_at_s[network] = moment.now_s
+
+    def _of(self, network: str) -> Price:
+        return self._price.get(network) or self._price[None]
+
+    def _transfers(self, network: str, moment: Moment) -> float:
+        """How many transfers begin while the answer is fresh."""
+        per_s = moment.transfers_per_s
+        if moment.attended:
+            per_s = max(per_s, self._idle_per_s)
+        return per_s * self._of(network).lifetime_s + (1.0 if moment.pending else 0.0)
+
+
+def expected_saving(gap: float, sigma: float) -> float:
+    """E[max(0, X - gap)] for a normal X of mean 0: what turning the order around saves on average."""
+    if sigma <= 0.0:
+        return 0.0
+    z = gap / sigma
+    density = exp(-0.5 * z * z) / sqrt(2.0 * pi)
+    above = 0.5 * (1.0 - erf(z / sqrt(2.0)))
+    return sigma * (density - z * above)

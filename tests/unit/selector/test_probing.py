@@ -1,0 +1,139 @@
+"""When probes are sent: the fixed rate, Delphi's passive change, and the value of an answer."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.model import Evaluation, Indicator, Strategy, StrategyKind
+from cedos.selector.probe_value import Drift, Price, ProbeValue, expected_saving
+from cedos.selector.probing import FixedRate, Moment, PassiveChange, ProbeRule
+
+
+def seen(**values: float) -> dict[str, Indicator]:
+    return {name: Indicator(value, 0.0) for name, value in values.items()}
+
+
+def moment(now_s: float = 0.0, **radio: float) -> Moment:
+    return Moment(now_s, attended=True, pending=False, indicators={"wlan0": seen(**radio)})
+
+
+def evaluation(network: str, cost: float) -> Evaluation:
+    strategy = Strategy(StrategyKind.SINGLE, (network,))
+    return Evaluation(strategy, cost, cost / 2, cost * 2, 0.0, 0.0, cost)
+
+
+def choice(now_s: float, wifi: float | None, cellular: float, per_s: float = 1.0) -> Moment:
+    costs = {"lte0": cellular} | ({} if wifi is None else {"wlan0": wifi})
+    return Moment(
+        now_s,
+        attended=True,
+        pending=False,
+        indicators={},
+        evaluations=tuple(evaluation(name, cost) for name, cost in costs.items()),
+        transfers_per_s=per_s,
+    )
+
+
+RULES: list[ProbeRule] = [FixedRate(2.0), PassiveChange(0.2), ProbeValue({None: Price(0.01)})]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+def test_a_network_never_probed_is_probed_and_then_not_at_once_again(rule: ProbeRule) -> None:
+    at = choice(0.0, 0.1, 0.5)
+    assert rule.why("wlan0", at)
+    rule.probed("wlan0", at)
+    assert rule.why("wlan0", at) is None
+
+
+def test_the_fixed_rate_knows_nothing_but_time() -> None:
+    rule = FixedRate(2.0)
+    rule.probed("wlan0", moment(10.0, rssi_dbm=-50))
+    assert rule.why("wlan0", moment(11.9, rssi_dbm=-90)) is None
+    assert rule.why("wlan0", moment(12.0, rssi_dbm=-50)) == "every 2 s"
+
+
+def test_delphis_sum_over_indicators_in_units_of_their_ranges() -> None:
+    rule = PassiveChange(0.5)
+    rule.probed("wlan0", moment(rssi_dbm=-60.0, chan_util=0.2))
+    # 10 dB of 40, and 0.3 of 1
+    assert rule.change("wlan0", moment(rssi_dbm=-70.0, chan_util=0.5)) == pytest.approx(0.55)
+    assert "0.55" in str(rule.why("wlan0", moment(rssi_dbm=-70.0, chan_util=0.5)))
+    assert rule.why("wlan0", moment(rssi_dbm=-70.0, chan_util=0.4)) is None
+    # a wider range that has been seen makes the same change smaller
+    rule.change("wlan0", moment(rssi_dbm=-105.0))
+    assert rule.change("wlan0", moment(rssi_dbm=-70.0, chan_util=0.2)) == pytest.approx(10 / 60)
+
+
+def test_an_indicator_that_came_or_went_is_a_change() -> None:
+    rule = PassiveChange(0.5)
+    rule.probed("wlan0", moment(rssi_dbm=-60.0))
+    assert rule.change("wlan0", moment()) == 1.0
+    assert rule.change("wlan0", moment(rssi_dbm=-60.0, cqi=4)) == 1.0
+
+
+def test_unattended_a_change_alone_is_not_enough() -> None:
+    rule = PassiveChange(0.2)
+    rule.probed("wlan0", moment(rssi_dbm=-50.0))
+    now = replace(moment(5.0, rssi_dbm=-80.0), attended=False)
+    assert rule.why("wlan0", now) is None
+    assert rule.why("wlan0", replace(now, pending=True))
+    still = replace(moment(5.0, rssi_dbm=-50.0), attended=False, pending=True)
+    assert rule.why("wlan0", still) is None
+
+
+def test_without_passive_indicators_age_alone_may_ask() -> None:
+    paper, ours = PassiveChange(0.2), PassiveChange(0.2, longest_s=30.0)
+    for rule in (paper, ours):
+        rule.probed("wlan0", moment(0.0))
+    assert paper.why("wlan0", moment(1e6)) is None
+    assert ours.why("wlan0", moment(30.0)) == "the last probe is 30 s old"
+
+
+def test_what_cannot_change_the_choice_is_worth_little() -> None:
+    rule = ProbeValue({None: Price(0.01)}, Drift(death_per_s=0.0))
+    rule.probed("wlan0", choice(0.0, 0.1, 0.11))
+    close = rule.worth("wlan0", choice(5.0, 0.1, 0.11))
+    far = rule.worth("wlan0", choice(5.0, 0.1, 1.0))
+    assert close > 100 * far
+    assert rule.worth("wlan0", choice(5.0, 0.1, 0.11, per_s=2.0)) == pytest.approx(2 * close)
+
+
+def test_worth_grows_with_age_until_a_probe_pays() -> None:
+    rule = ProbeValue({None: Price(0.05)})
+    rule.probed("wlan0", choice(0.0, 0.2, 0.3))
+    worths = [rule.worth("wlan0", choice(age, 0.2, 0.3)) for age in (0.0, 1.0, 5.0, 20.0, 60.0)]
+    assert worths == sorted(worths)
+    assert worths[0] == 0.0
+    assert rule.why("wlan0", choice(0.5, 0.2, 0.3)) is None
+    assert "costs 0.05 s" in str(rule.why("wlan0", choice(60.0, 0.2, 0.3)))
+
+
+def test_a_dead_network_is_tried_again_and_a_lone_one_never() -> None:
+    rule = ProbeValue({None: Price(0.05)})
+    rule.probed("wlan0", choice(0.0, None, 0.3))
+    assert rule.why("wlan0", choice(0.01, None, 0.3)) is None
+    assert rule.why("wlan0", choice(20.0, None, 0.3))
+    assert rule.worth("lte0", choice(20.0, None, 0.3)) == 0.0
+
+
+def test_nobody_there_and_nothing_to_send_means_no_probe() -> None:
+    rule = ProbeValue({None: Price(1e-9)})
+    rule.probed("wlan0", choice(0.0, 0.2, 0.3))
+    idle = replace(choice(60.0, 0.2, 0.3, per_s=0.0), attended=False)
+    assert rule.why("wlan0", idle) is None
+    assert rule.why("wlan0", replace(idle, pending=True))
+
+
+@given(st.floats(0, 10), st.floats(1e-3, 10))
+def test_the_expected_saving_is_the_integral(gap: float, sigma: float) -> None:
+    steps = [-8.0 + 16.0 * (k + 0.5) / 4000 for k in range(4000)]
+    weights = [math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi) * 16.0 / 4000 for z in steps]
+    whole = sum(w * max(0.0, z * sigma - gap) for z, w in zip(steps, weights, strict=True))
+    assert expected_saving(gap, sigma) == pytest.approx(whole, rel=1e-3, abs=1e-6 * sigma)
+
+
+def test_no_doubt_no_saving() -> None:
+    assert expected_saving(0.5, 0.0) == 0.0
