@@ -13,6 +13,8 @@ COMMANDS: Final = {
     "explain": "Say why a flow goes where it goes.",
     "top": "Watch the status as it changes.",
     "exec": "Run a program with hints about its transfers.",
+    "relay": "MPTCP for clients whose servers do not speak it.",
+    "probe-server": "Answer the active probes of clients that hold the key.",
     "doctor": "Say what this host can and cannot do.",
     "restore": "Undo what a dead daemon left behind.",
     "example": "Print the configuration or the systemd unit to start from.",
@@ -30,7 +32,7 @@ class LazyGroup(click.Group):
         """Imports the one command that is used."""
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"cedos.commands.{cmd_name}").command
+        command = importlib.import_module(f"cedos.commands.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -9,7 +9,9 @@ import click
 from cedos.commands.manual import CONFIG, Manual
 from cedos.config import SHIPPED_FILE
 
-UNIT = Path(__file__).parents[1] / "cedos.service"
+_HERE = Path(__file__).parents[1]
+UNITS = {"unit": _HERE / "cedos.service", "relay-unit": _HERE / "cedos-relay.service"}
+PLAIN = {"config": SHIPPED_FILE, "relay-rules": _HERE / "cedos-relay.rules"}
 
 
 @click.command(
@@ -20,22 +22,27 @@ UNIT = Path(__file__).parents[1] / "cedos.service"
             "cedos example unit | sudo tee /etc/systemd/system/cedos.service",
             "Installs the service; then `systemctl enable --now cedos`.",
         ),
+        (
+            "cedos example relay-rules > relay-rules; sudo sh relay-rules up eth1 80 443",
+            "Diverts what comes by eth1 for these ports to a transparent relay.",
+        ),
     ],
     exits=(0, 2),
     files=[CONFIG, ("/etc/systemd/system/cedos.service", "Where the unit belongs.")],
 )
-@click.argument("what", type=click.Choice(["config", "unit"]))
+@click.argument("what", type=click.Choice(["config", "unit", "relay-unit", "relay-rules"]))
 def command(what: str) -> None:
     """Prints the configuration (`config`) or the systemd unit (`unit`) to start from.
 
-    The unit names this very installation's `cedos`.
+    The same for `cedos relay`: its unit (`relay-unit`), and the rules that divert connections to a
+    transparent one (`relay-rules`, a script). Units name this very installation's `cedos`.
     """
-    if what == "config":
-        click.echo(SHIPPED_FILE.read_text(), nl=False)
+    if what in PLAIN:
+        click.echo(PLAIN[what].read_text(), nl=False)
         return
     beside = Path(sys.executable).with_name("cedos")
     program = str(beside) if beside.exists() else shutil.which("cedos") or "cedos"
-    click.echo(UNIT.read_text().replace("=cedos ", f"={program} "), nl=False)
+    click.echo(UNITS[what].read_text().replace("=cedos ", f"={program} "), nl=False)
     for path in (Path(program), Path(sys.executable)):
         if closed := _closed_folder(path):
             click.echo(

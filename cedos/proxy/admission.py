@@ -1,0 +1,170 @@
+"""Who may use the relay, and where it may connect: never open to everybody unless it is told so.
+
+Without options, clients are the host itself and private networks; destinations are all but the
+relay's own host. A destination is judged by its address, after its name was resolved.
+"""
+
+import base64
+import binascii
+import hmac
+import os
+import socket
+import stat
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from pathlib import Path
+from typing import Final
+
+from cedos.errors import ConfigError
+from cedos.model import Address
+from cedos.proxy.answers import RefusedError
+
+IPNetwork = IPv4Network | IPv6Network
+
+PRIVATE: Final = tuple(
+    map(
+        ip_network,
+        ("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"),
+    )
+)
+_SHORTEST_TOKEN = 16
+_LOCAL: Final = tuple(map(ip_network, ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "::/127",
+                                       "fe80::/10")))  # fmt: skip
+
+
+def plain(text: str) -> Address:
+    """An address without its zone, and IPv4 also where IPv6 wraps it (`::ffff:127.0.0.1`)."""
+    address = ip_address(text.partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def _within(address: Address, networks: Iterable[IPNetwork]) -> bool:
+    return any(address.version == network.version and address in network for network in networks)
+
+
+class Clients:
+    """Who may use the relay.
+
+    Args:
+        allowed: networks of clients.
+        tokens: where there are any, a client must name one of them (not when it is transparent: it
+            does not know of the relay).
+    """
+
+    def __init__(
+        self, allowed: Sequence[IPNetwork] = PRIVATE, tokens: Sequence[bytes] = ()
+    ) -> None:
+        self._allowed = allowed
+        self._tokens = tokens
+
+    @property
+    def asked_for_token(self) -> bool:
+        """Whether a client has to name a token."""
+        return bool(self._tokens)
+
+    def admits(self, client: Address) -> bool:
+        """Whether the address may use the relay."""
+        return _within(client, self._allowed)
+
+    def check(self, credentials: str | None) -> None:
+        """Refuses (407) a request whose `Proxy-Authorization` names no token."""
+        if not self._tokens:
+            return
+        shown = _token(credentials or "")
+        # All are compared, each in constant time: how long it takes tells nothing.
+        if sum(hmac.compare_digest(shown, token) for token in self._tokens) == 0:
+            raise RefusedError(
+                HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
+                "http_request_denied",
+                "this relay wants one of its tokens, as the password of any user",
+            )
+
+
+def _token(credentials: str) -> bytes:
+    scheme, _, value = credentials.strip().partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip().encode("latin-1", "replace")
+    if scheme.lower() != "basic":
+        return b""
+    try:
+        return base64.b64decode(value.strip(), validate=True).partition(b":")[2]
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def read_tokens(file: Path) -> tuple[bytes, ...]:
+    """The tokens of a file, one a line; empty lines and those with `#` in front are passed over.
+
+    Raises:
+        ConfigError: it cannot be read, others may read it, or a token is too short to be one.
+    """
+    try:
+        with file.open("rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            lines = [line.strip() for line in opened.read().splitlines()]
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from error
+    if stat.S_ISREG(mode) and mode & 0o007:
+        raise ConfigError(f"{file}: everybody may read or write it; chmod o= {file}")
+    tokens = tuple(line for line in lines if line and not line.startswith(b"#"))
+    if not tokens:
+        raise ConfigError(f"{file}: there is no token in it; one a line would be right")
+    for number, line in enumerate(lines, 1):
+        if line in tokens and len(line) < _SHORTEST_TOKEN:
+            raise ConfigError(
+                f"{file}, line {number}: a token has at least {_SHORTEST_TOKEN} characters"
+                " (`openssl rand -hex 16` makes one)"
+            )
+    return tokens
+
+
+class Destinations:
+    """Where the relay may connect.
+
+    Args:
+        own_ports: what the relay listens on: never, at an address of this host.
+        denied: further networks that are refused.
+        local: also this host's own addresses, loopback and link-local ones.
+    """
+
+    def __init__(
+        self,
+        own_ports: Iterable[int] = (),
+        denied: Sequence[IPNetwork] = (),
+        *,
+        local: bool = False,
+    ) -> None:
+        self._own_ports = frozenset(own_ports)
+        self._denied = denied
+        self._local = local
+
+    def check(self, text: str, port: int) -> None:
+        """Refuses (403) an address, IPv4 or IPv6 as text, that the relay must not connect to."""
+        address = plain(text)
+        if address.is_multicast or address == IPv4Address("255.255.255.255"):
+            raise _denied(f"{address} is not one host's address")
+        if _within(address, self._denied):
+            raise _denied(f"this relay does not connect to {address}")
+        here = _within(address, _LOCAL) or is_own(address)
+        if here and port in self._own_ports:
+            raise _denied(f"{address} port {port} is the relay itself", "proxy_loop_detected")
+        if here and not self._local:
+            raise _denied(f"{address} is an address of the relay's own host, or of its own link")
+
+
+def _denied(details: str, kind: str = "destination_ip_prohibited") -> RefusedError:
+    return RefusedError(HTTPStatus.FORBIDDEN, kind, details)
+
+
+def is_own(address: Address) -> bool:
+    """Whether an address is one of this host's: only those can be bound to."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as trying:
+            trying.bind((str(address), 0))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,204 @@
+"""The request that opens a proxied connection (RFC 9110 and 9112): bytes in, a request out, no I/O.
+
+Two forms are taken: `CONNECT host:port`, and `GET http://host/path` with any method, whose head is
+rewritten for the origin. The parser is strict: what two programs could read in two ways is refused,
+since one of them would be the relay and the other the server.
+"""
+
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+from ipaddress import IPv6Address
+from typing import Final
+
+from cedos.proxy.answers import RefusedError
+
+LONGEST_HEAD: Final = 65536
+
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/([0-9])\.([0-9])")
+_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
+_NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?"
+                   r"(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?")  # fmt: skip
+_HTTP_PORT = 80
+# They concern one connection only (RFC 9110, 7.6.1), or the proxy alone.
+_HOP_BY_HOP = frozenset(
+    (b"connection", b"proxy-connection", b"keep-alive", b"proxy-authorization", b"proxy-authenticate",
+     b"te", b"upgrade")
+)  # fmt: skip
+# What `Connection` may not take away: the body's length would be read in two ways.
+_KEPT = frozenset((b"content-length", b"transfer-encoding", b"host"))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client wants.
+
+    Attributes:
+        tunnel: CONNECT: both sides get each other's bytes and nothing else.
+        host: the origin's name or address, IPv6 without brackets.
+        port: the origin's port.
+        head: what the origin is to get first; empty for a tunnel.
+        body_bytes: how much of what the client sends after its head is this request's; None: all of
+            it (a tunnel, or a chunked body, whose end the origin knows).
+        credentials: the value of `Proxy-Authorization`.
+        rest: what came after the head.
+    """
+
+    tunnel: bool
+    host: str
+    port: int
+    head: bytes
+    body_bytes: int | None
+    credentials: str | None
+    rest: bytes
+
+
+class RequestParser:
+    """Collects bytes until the head is complete."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has come yet."""
+        return not self._data
+
+    def feed(self, data: bytes) -> Request | None:
+        """Takes what the client sent; the request once it is whole, None before.
+
+        Raises:
+            RefusedError: it is not one that the relay takes.
+        """
+        searched = max(0, len(self._data) - 3)
+        self._data += data
+        # A line end before the request is forgiven (RFC 9112, 2.2).
+        if self._data.startswith(b"\r\n"):
+            del self._data[:2]
+            searched = 0
+        if self._data and not _TOKEN.match(self._data[:1]) and self._data[:1] != b"\r":
+            raise _bad("this is not an HTTP request; the relay itself does not speak TLS")
+        end = self._data.find(b"\r\n\r\n", searched)
+        if end < 0 and len(self._data) <= LONGEST_HEAD:
+            return None
+        if end < 0 or end > LONGEST_HEAD:
+            raise RefusedError(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "http_request_error",
+                f"the request's head is longer than {LONGEST_HEAD} bytes",
+            )
+        return _parse(bytes(self._data[:end]), bytes(self._data[end + 4 :]))
+
+
+def _bad(details: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> RefusedError:
+    return RefusedError(status, "http_request_error", details)
+
+
+def _parse(head: bytes, rest: bytes) -> Request:
+    first, *lines = head.split(b"\r\n")
+    line = _LINE.fullmatch(first)
+    if line is None:
+        raise _bad("the request line is not METHOD TARGET HTTP/1.1")
+    method, target, major, minor = line.groups()
+    if major != b"1":
+        raise _bad("the relay speaks HTTP/1.1", HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+    fields = [_field(each) for each in lines]
+    credentials = _single(fields, b"proxy-authorization")
+    shown = None if credentials is None else credentials.decode("latin-1")
+    if method == b"CONNECT":
+        host, port = authority(target.decode())
+        if port is None:
+            raise _bad("CONNECT wants host:port")
+        return Request(True, host, port, b"", None, shown, rest)
+    scheme, separator, remaining = target.partition(b"://")
+    if not separator:
+        raise _bad("this is a proxy: the target must be a whole URL, or use CONNECT host:port")
+    if scheme.lower() != b"http":
+        raise _bad(
+            "only http:// can be asked for in clear; use CONNECT", HTTPStatus.NOT_IMPLEMENTED
+        )
+    there, path = re.fullmatch(rb"([^/?#]*)(.*)", remaining).groups()  # type: ignore[union-attr]
+    host, port = authority(there.decode())
+    body_bytes = _body_bytes(fields, old=minor == b"0")
+    asked = _origin_form(method, path)
+    text = b"\r\n".join(
+        [
+            b"%s %s HTTP/1.%s" % (method, asked, b"0" if minor == b"0" else b"1"),
+            b"Host: " + there,
+            *(b"%s: %s" % field for field in _forwarded(fields)),
+            b"Via: 1.%s cedos" % minor,
+            b"Connection: close",
+        ]
+    )
+    return Request(False, host, port or _HTTP_PORT, text + b"\r\n\r\n", body_bytes, shown, rest)
+
+
+def _field(line: bytes) -> tuple[bytes, bytes]:
+    match = _FIELD.fullmatch(line)
+    if match is None:
+        raise _bad("a field of the head is not `Name: value`")
+    return match[1], match[2].rstrip(b" \t")
+
+
+def _values(fields: list[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:
+    return [value for name, value in fields if name.lower() == wanted]
+
+
+def _single(fields: list[tuple[bytes, bytes]], wanted: bytes) -> bytes | None:
+    values = set(_values(fields, wanted))
+    if len(values) > 1:
+        raise _bad(f"{wanted.decode()} is there twice")
+    return values.pop() if values else None
+
+
+def _body_bytes(fields: list[tuple[bytes, bytes]], *, old: bool) -> int | None:
+    length = _single(fields, b"content-length")
+    coding = _single(fields, b"transfer-encoding")
+    if coding is not None:
+        if length is not None or old:
+            raise _bad("transfer-encoding excludes content-length and HTTP/1.0")
+        if coding.lower() != b"chunked":
+            raise _bad("of transfer codings, chunked is taken", HTTPStatus.NOT_IMPLEMENTED)
+        return None
+    if length is None:
+        return 0
+    if not re.fullmatch(rb"[0-9]{1,18}", length):
+        raise _bad("content-length is not a number")
+    return int(length)
+
+
+def _forwarded(fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    named = {
+        each.strip().lower()
+        for value in _values(fields, b"connection")
+        for each in value.split(b",")
+    }
+    dropped = _HOP_BY_HOP | (named - _KEPT) | {b"host"}
+    return [(name, value) for name, value in fields if name.lower() not in dropped]
+
+
+def _origin_form(method: bytes, path: bytes) -> bytes:
+    path = path.partition(b"#")[0]
+    if not path and method == b"OPTIONS":
+        return b"*"
+    return path if path.startswith(b"/") else b"/" + path
+
+
+def authority(text: str) -> tuple[str, int | None]:
+    """`host`, `host:port` or `[IPv6]:port` apart; RefusedError where it is none of them."""
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@]+)(?::([0-9]{0,5}))?", text)
+    if match is None:
+        raise _bad("the target is not host:port")
+    host, digits = match[1], match[2]
+    port = int(digits) if digits else None
+    if port is not None and not 1 <= port <= 65535:
+        raise _bad("the target's port is not 1 to 65535")
+    if host.startswith("["):
+        try:
+            return str(IPv6Address(host[1:-1])), port
+        except ValueError:
+            raise _bad("the target is not an IPv6 address") from None
+    if not _NAME.fullmatch(host):
+        raise _bad("the target's host is not a name")
+    return host, port

@@ -1,0 +1,180 @@
+"""What opens a proxied connection: taken whole or in pieces, rewritten, or refused with a reason."""
+
+from http import HTTPStatus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.proxy.answers import RefusedError, answer
+from cedos.proxy.request import LONGEST_HEAD, Request, RequestParser, authority
+
+
+def parse(data: bytes) -> Request | None:
+    return RequestParser().feed(data)
+
+
+def refusal(data: bytes) -> RefusedError:
+    with pytest.raises(RefusedError) as caught:
+        parse(data)
+    return caught.value
+
+
+def test_connect_is_a_tunnel_and_keeps_what_comes_behind_its_head():
+    got = parse(b"CONNECT www.example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n\x16\x03\x01hello")
+    assert got == Request(True, "www.example.org", 443, b"", None, None, b"\x16\x03\x01hello")
+
+
+def test_a_whole_url_is_rewritten_for_its_origin():
+    got = parse(
+        b"POST http://example.org:8080/a?b=c#d HTTP/1.1\r\n"
+        b"Host: other.example\r\nAccept: */*\r\nContent-Length: 5\r\n"
+        b"Proxy-Authorization: Bearer secret\r\nProxy-Connection: keep-alive\r\n"
+        b"Connection: keep-alive, X-Mine, Content-Length\r\nX-Mine: 1\r\nTE: trailers\r\n"
+        b"Keep-Alive: 3\r\nUpgrade: h2c\r\n\r\nhello"
+    )
+    assert got is not None
+    assert (got.host, got.port, got.body_bytes, got.credentials) == (
+        "example.org", 8080, 5, "Bearer secret",
+    )  # fmt: skip
+    assert got.rest == b"hello"
+    assert got.head == (
+        b"POST /a?b=c HTTP/1.1\r\nHost: example.org:8080\r\nAccept: */*\r\nContent-Length: 5\r\n"
+        b"Via: 1.1 cedos\r\nConnection: close\r\n\r\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        (b"GET http://a.example HTTP/1.0", b"GET / HTTP/1.0"),
+        (b"GET HTTP://a.example?x HTTP/1.1", b"GET /?x HTTP/1.1"),
+        (b"OPTIONS http://a.example HTTP/1.1", b"OPTIONS * HTTP/1.1"),
+        (b"GET http://[2001:db8::1]:81/ HTTP/1.1", b"GET / HTTP/1.1"),
+    ],
+)
+def test_the_origin_sees_a_path(target: bytes, line: bytes):
+    got = parse(target + b"\r\n\r\n")
+    assert got is not None
+    assert got.head.split(b"\r\n")[0] == line
+    assert got.body_bytes == 0
+
+
+def test_a_chunked_body_ends_by_itself():
+    got = parse(b"PUT http://a.example/ HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n3\r\n")
+    assert got is not None
+    assert got.body_bytes is None
+    assert b"\r\nTransfer-Encoding: Chunked\r\n" in got.head
+
+
+GET = b"GET http://a.example/ HTTP/1.1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET https://a.example/ HTTP/1.1\r\n\r\n", 501),
+        (b"GET http://user@a.example/ HTTP/1.1\r\n\r\n", 400),
+        (b"GET http:///x HTTP/1.1\r\n\r\n", 400),
+        (b"GET http://a.example/ HTTP/2.0\r\n\r\n", 505),
+        (b"GET  http://a.example/ HTTP/1.1\r\n\r\n", 400),
+        (b"CONNECT a.example HTTP/1.1\r\n\r\n", 400),
+        (b"CONNECT a.example:0 HTTP/1.1\r\n\r\n", 400),
+        (b"CONNECT a.example:65536 HTTP/1.1\r\n\r\n", 400),
+        (b"CONNECT ::1:443 HTTP/1.1\r\n\r\n", 400),
+        (b"CONNECT [fe80::1%25eth0]:443 HTTP/1.1\r\n\r\n", 400),
+        (b"CONNECT a_b-.example:443 HTTP/1.1\r\n\r\n", 400),
+        (GET + b"No colon\r\n\r\n", 400),
+        (GET + b" folded: x\r\n\r\n", 400),
+        (GET + b"Name : x\r\n\r\n", 400),
+        (GET + b"A: x\nB: y\r\n\r\n", 400),
+        (GET + b"A: x\rB: y\r\n\r\n", 400),
+        (GET + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\n", 400),
+        (GET + b"Content-Length: +3\r\n\r\n", 400),
+        (GET + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (GET + b"Transfer-Encoding: chunked, gzip\r\n\r\n", 501),
+        (GET.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\n", 400),
+        (GET + b"Proxy-Authorization: a\r\nProxy-Authorization: b\r\n\r\n", 400),
+        (GET + b"A: " + LONGEST_HEAD * b"x", 431),
+    ],
+)
+def test_what_could_be_read_in_two_ways_is_refused(data: bytes, status: int):
+    assert refusal(data).status == status
+
+
+def test_tls_to_the_relay_is_refused_at_its_first_byte():
+    assert "TLS" in refusal(b"\x16").details
+
+
+@given(st.lists(st.integers(1, 400), max_size=20))
+def test_pieces_make_no_difference(cuts: list[int]):
+    data = GET + b"A: b\r\nContent-Length: 2\r\n\r\nxyz"
+    parser, got, at = RequestParser(), None, 0
+    for size in [*cuts, len(data)]:
+        piece = data[at : at + size]
+        at += size
+        if piece and (got := parser.feed(piece)) is not None:
+            break
+    whole = parse(data)
+    assert got is not None
+    assert whole is not None
+    assert (got.head, got.body_bytes) == (whole.head, whole.body_bytes)
+    assert whole.rest.startswith(got.rest)
+
+
+@given(st.binary(max_size=400))
+def test_whatever_comes_is_taken_refused_or_waited_for(data: bytes):
+    for begin in (b"", b"CONNECT ", b"GET http://", GET):
+        got: Request | None = None
+        status = 400
+        try:
+            got = parse(begin + data)
+        except RefusedError as error:
+            status = error.status
+        assert 400 <= status < 600
+        assert got is None or 1 <= got.port <= 65535
+
+
+@given(st.text(max_size=30), st.integers(1, 65535))
+def test_what_an_authority_means_is_what_it_says(host: str, port: int):
+    try:
+        found = authority(f"{host}:{port}")
+    except RefusedError:
+        return
+    assert found[1] == port
+    assert found[0] == host or ":" in found[0]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,12}", fullmatch=True),
+            st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=20),
+        ),
+        max_size=12,
+    )
+)
+def test_a_head_that_was_rewritten_is_one_head(fields: list[tuple[str, str]]):
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields)
+    try:
+        got = parse(GET + lines.encode() + b"\r\nrest")
+    except RefusedError:
+        return
+    assert got is not None
+    assert got.rest == b"rest"
+    assert got.head.count(b"\r\n\r\n") == 1
+    names = [line.partition(b":")[0].lower() for line in got.head.split(b"\r\n")[1:-2]]
+    assert names.count(b"host") == names.count(b"connection") == 1
+
+
+def test_a_refusal_says_what_is_wrong_to_people_and_to_programs():
+    said = answer(
+        RefusedError(HTTPStatus.BAD_GATEWAY, "connection_refused", 'a "b" \\ \r\n\r\n\x00ü')
+    )
+    head, _, body = said.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
+    assert b'\r\nProxy-Status: cedos; error=connection_refused; details="a \\"b\\"' in head
+    assert f"\r\nContent-Length: {len(body)}\r\n".encode() in head
+    assert body == b'cedos relay: a "b" \\ ??????\n'

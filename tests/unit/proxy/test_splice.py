@@ -1,0 +1,152 @@
+"""Bytes between two sockets: all of them, in order, ends handed on, resets as resets."""
+
+import asyncio
+import hashlib
+import os
+import socket
+import struct
+
+import pytest
+
+from cedos.proxy.splice import Moved, Tunnel, make_buffer
+
+pytestmark = pytest.mark.anyio
+BUFFER = make_buffer()
+RESET = struct.pack("ii", 1, 0)
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a TCP connection on the loopback, with small kernel buffers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        one = socket.socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+        one.connect(listening.getsockname())
+        other, _ = listening.accept()
+    for end in (one, other):
+        end.setblocking(False)
+    return one, other
+
+
+class Ends:
+    """A tunnel with a user on one side and a server on the other."""
+
+    def __init__(self, **options: object) -> None:
+        self.user, self._client = pair()
+        self._origin, self.server = pair()
+        settings: dict[str, object] = {"idle_s": 10.0} | options
+        self.tunnel = Tunnel(self._client, self._origin, BUFFER, **settings)  # type: ignore[arg-type]
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> Moved:
+        with self._client, self._origin:
+            return await self.tunnel.run()
+
+    async def __aenter__(self) -> "Ends":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.user.close()
+        self.server.close()
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+
+async def send(to: socket.socket, data: bytes) -> None:
+    await asyncio.get_running_loop().sock_sendall(to, data)
+    to.shutdown(socket.SHUT_WR)
+
+
+async def receive(of: socket.socket) -> bytes:
+    got = bytearray()
+    while block := await asyncio.wait_for(asyncio.get_running_loop().sock_recv(of, 65536), 5):
+        got += block
+    return bytes(got)
+
+
+async def test_both_ways_at_once_all_bytes_arrive_in_order():
+    up, down = os.urandom(5_000_000), os.urandom(7_000_000)
+    async with Ends() as ends:
+        asked, answered, _, _ = await asyncio.gather(
+            receive(ends.server), receive(ends.user), send(ends.user, up), send(ends.server, down)
+        )
+        assert hashlib.sha256(asked).digest() == hashlib.sha256(up).digest()
+        assert hashlib.sha256(answered).digest() == hashlib.sha256(down).digest()
+        assert await ends.task == Moved(len(up), len(down), "complete")
+
+
+async def test_after_one_side_has_ended_the_other_goes_on():
+    async with Ends() as ends:
+        await send(ends.user, b"question")
+        assert await receive(ends.server) == b"question"
+        await asyncio.sleep(0.05)
+        assert not ends.task.done()
+        await send(ends.server, b"answer")
+        assert await receive(ends.user) == b"answer"
+        assert await ends.task == Moved(8, 6, "complete")
+
+
+async def test_what_is_not_taken_is_not_read():
+    async with Ends() as ends:
+        sent, end = 0, False
+        for _ in range(200):
+            try:
+                sent += ends.server.send(bytes(1 << 20))
+                end = False
+            except BlockingIOError:
+                if end:
+                    break
+                end = True
+                await asyncio.sleep(0.05)
+        # Four kernel buffers, and one block in the relay.
+        assert sent < 30_000_000
+        assert not ends.task.done()
+        ends.server.shutdown(socket.SHUT_WR)
+        assert len(await receive(ends.user)) == sent
+
+
+async def test_a_reset_is_handed_on_as_one():
+    async with Ends() as ends:
+        await asyncio.get_running_loop().sock_sendall(ends.server, b"half")
+        assert await asyncio.get_running_loop().sock_recv(ends.user, 9) == b"half"
+        ends.server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        ends.server.close()
+        moved = await asyncio.wait_for(ends.task, 5)
+        assert moved.ended == "origin: Connection reset by peer"
+        with pytest.raises(ConnectionResetError):
+            await receive(ends.user)
+
+
+async def test_a_client_that_breaks_breaks_the_origin():
+    async with Ends() as ends:
+        ends.user.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        ends.user.close()
+        assert (await asyncio.wait_for(ends.task, 5)).ended.startswith("client: ")
+        with pytest.raises(ConnectionResetError):
+            await receive(ends.server)
+
+
+async def test_what_came_before_is_sent_first_and_no_more_than_wanted():
+    async with Ends(first_up=b"head", up_limit=3) as ends:
+        await asyncio.get_running_loop().sock_sendall(ends.user, b"bodyGET /next")
+        assert await asyncio.get_running_loop().sock_recv(ends.server, 4) == b"head"
+        assert await asyncio.get_running_loop().sock_recv(ends.server, 99) == b"bod"
+        await send(ends.server, b"answer")
+        assert await receive(ends.user) == b"answer"
+        # The user keeps its side open; one request was all that there was.
+        assert await asyncio.wait_for(ends.task, 5) == Moved(7, 6, "complete")
+
+
+async def test_one_that_carries_nothing_is_ended_but_not_one_that_carries():
+    async with Ends(idle_s=0.3) as ends:
+        for _ in range(4):
+            await asyncio.sleep(0.2)
+            await asyncio.get_running_loop().sock_sendall(ends.user, b"x")
+        assert not ends.task.done()
+        assert (await asyncio.wait_for(ends.task, 5)).ended == "idle"
+
+
+async def test_it_can_be_ended_from_outside():
+    async with Ends() as ends:
+        ends.tunnel.end("stopped")
+        assert (await asyncio.wait_for(ends.task, 5)).ended == "stopped"
