@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from cedos.model import Address, FlowKey, Network
@@ -50,7 +51,7 @@ class FlowClosed:
     lost (then they are the last ones seen), or the kernel does not count UDP
     (`nf_conntrack_acct=0`: then 0). A UDP flow ends when connection tracking gives it up, 30 to
     120 s after its last packet. Unknown values are None; `started_unix_s` is, for flows older than
-    the monitor.
+    the monitor. `idle_down_s` and `idle_ack_s` are as in `FlowSample`, at the end.
     """
 
     key: FlowKey
@@ -64,6 +65,8 @@ class FlowClosed:
     at_s: float = 0.0
     started_unix_s: float | None = None
     exact: bool = True
+    idle_down_s: float | None = None
+    idle_ack_s: float | None = None
 
 
 FlowEvent = FlowOpened | FlowClosed
@@ -74,8 +77,8 @@ class FlowSample:
     """A living TCP flow or MPTCP subflow (`token`: its connection's, as in path-manager events).
 
     `rtt_s` is the kernel's smoothed estimate, which only sending refreshes: on a download it is as
-    old as the last request. `idle_down_s` is the time since data was received. `state` is the
-    kernel's number (1 established, 2 SYN sent).
+    old as the last request. `idle_down_s` is the time since data was received, `idle_ack_s` since
+    anything sent was acknowledged. `state` is the kernel's number (1 established, 2 SYN sent).
     """
 
     key: FlowKey
@@ -90,6 +93,7 @@ class FlowSample:
     retransmits: int
     idle_down_s: float
     unacknowledged: int
+    idle_ack_s: float = inf
 
 
 class Links(Protocol):

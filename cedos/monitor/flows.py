@@ -156,6 +156,8 @@ class FlowMonitor:
                 delivery_rate_bps=facts.delivery_rate_bps,
                 retransmits=facts.retransmits,
                 exact=facts.counted,
+                idle_down_s=facts.idle_down_s if facts.counted else None,
+                idle_ack_s=facts.idle_ack_s if facts.counted else None,
             )
         )
 
@@ -213,6 +215,7 @@ def _sample(facts: sockdiag.SocketFacts, at_s: float) -> FlowSample:
         retransmits=facts.retransmits,
         idle_down_s=facts.idle_down_s,
         unacknowledged=facts.unacknowledged,
+        idle_ack_s=facts.idle_ack_s,
     )
 
 

@@ -69,6 +69,7 @@ class _Path:
         self.version = version
         self._prober = prober
         self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._sent_at_s: dict[int, float] = {}
         self._waiting: dict[int, asyncio.Future[PingResult]] = {}
         self._pinger = open_(network.interface, version, self._answered)
 
@@ -81,6 +82,7 @@ class _Path:
             future.set_result(self._prober.finished(self.network, None, 0))
             return future
         self._waiting[sequence] = future
+        self._sent_at_s[sequence] = time.monotonic()
         self._timers[sequence] = loop.call_later(timeout_s, self._overdue, sequence)
         return future
 
@@ -95,9 +97,15 @@ class _Path:
 
     def _finish(self, sequence: int, rtt_s: float | None, count: int) -> None:
         future = self._waiting.pop(sequence)
+        del self._sent_at_s[sequence]
         result = self._prober.finished(self.network, rtt_s, count)
         if not future.done():
             future.set_result(result)
+
+    @property
+    def asked_at_s(self) -> float | None:
+        """When the oldest ping that may still be answered was sent; None: there is none."""
+        return min(self._sent_at_s.values(), default=None)
 
     def close(self) -> None:
         for timer in self._timers.values():
@@ -176,6 +184,16 @@ class Prober:
         """Takes the names of all networks that carry something now."""
         self._schedule.in_use(names)
         self._wake.set()
+
+    def silent(self, names: Iterable[str]) -> None:
+        """Takes the names of all networks that have fallen silent: they are pinged in a hurry."""
+        self._schedule.silent(names)
+        self._wake.set()
+
+    def asked_at_s(self) -> dict[str, float]:
+        """Network -> when (monotonic) the oldest ping was sent that may still be answered."""
+        waiting = ((name, path.asked_at_s) for name, path in self._paths.items())
+        return {name: at_s for name, at_s in waiting if at_s is not None}
 
     def results(self) -> AsyncIterator[PingResult]:
         """The outcomes of all pings since the prober was entered; for one consumer."""

@@ -11,11 +11,14 @@ class ProbeSchedule:
     Args:
         in_use_s: seconds between the pings of a network in use.
         idle_s: the same for an idle one. Each ping wakes a cellular radio up for its tail.
+        hurry_s: the same for one that has fallen silent: whether it lives is worth a packet.
     """
 
-    def __init__(self, in_use_s: float = 1.0, idle_s: float = 5.0) -> None:
+    def __init__(self, in_use_s: float = 1.0, idle_s: float = 5.0, hurry_s: float = 0.2) -> None:
         self._in_use_s = in_use_s
         self._idle_s = idle_s
+        self._hurry_s = hurry_s
+        self._silent: frozenset[str] = frozenset()
         self._up: dict[str, bool] = {}
         self._in_use: frozenset[str] = frozenset()
         self._last_s: dict[str, float] = {}
@@ -33,10 +36,17 @@ class ProbeSchedule:
         """Takes the names of all networks that carry something now."""
         self._in_use = frozenset(names)
 
+    def silent(self, names: Iterable[str]) -> None:
+        """Takes the names of all networks of which nothing is heard although something should be."""
+        self._silent = frozenset(names)
+
     def _due_s(self, name: str) -> float:
         if name not in self._last_s:
             return float("-inf")
-        return self._last_s[name] + (self._in_use_s if name in self._in_use else self._idle_s)
+        interval_s = self._in_use_s if name in self._in_use else self._idle_s
+        if name in self._silent:
+            interval_s = min(interval_s, self._hurry_s)
+        return self._last_s[name] + interval_s
 
     def next_s(self) -> float | None:
         """When the next ping is due; in the past if at once, None while no network is up."""

@@ -27,7 +27,9 @@ _RADIO: Mapping[str, tuple[str, float]] = {
     "cqi": ("cqi", 1.0),
     "speed_mps": ("speed_mps", 1.0),
 }
-_RATE = "down_mbps"
+_RATES = {"down_mbps": "", "up_mbps": "_up"}
+"""Columns of rates -> what their indicators are called between `past1` and `_bps`."""
+
 _MARK = "filled"
 # A value that was not measured in the last second is the last one that was, with its age, up to here.
 MAX_AGE_S = 10
@@ -80,7 +82,7 @@ class Series:
         """
         current = math.floor(position_s)
         known: dict[str, tuple[float, float]] = {}
-        downs: list[float] = []
+        rates: dict[str, list[float]] = {column: [] for column in _RATES}
         for back in range(1, MAX_AGE_S + 1):
             ended_s = current - back + 1.0
             row = self._row_at(current - back)
@@ -88,11 +90,14 @@ class Series:
                 if name not in known and column in row:
                     known[name] = (row[column] * factor, position_s - ended_s)
             # A filled second's rate is not what was replayed; it is left out of the means.
-            if _RATE in row and not row.get(_MARK):
-                downs.append(row[_RATE] * 1e6)
-                known.setdefault("past1_bps", (downs[0], position_s - ended_s))
-            if back in SPANS_S and downs:
-                known[f"past{back}_bps"] = (statistics.fmean(downs), known["past1_bps"][1])
+            for column, way in _RATES.items():
+                seen = rates[column]
+                if column in row and not row.get(_MARK):
+                    seen.append(row[column] * 1e6)
+                    known.setdefault(f"past1{way}_bps", (seen[0], position_s - ended_s))
+                if back in SPANS_S and seen:
+                    age_s = known[f"past1{way}_bps"][1]
+                    known[f"past{back}{way}_bps"] = (statistics.fmean(seen), age_s)
         return known
 
     def _row_at(self, second: int) -> Mapping[str, float]:
@@ -107,7 +112,7 @@ def _row(
     row: Mapping[str | None, str | list[str] | None], here: str
 ) -> tuple[int, dict[str, float]]:
     values: dict[str, float] = {}
-    for column in ("t_s", _RATE, _MARK, *_RADIO):
+    for column in ("t_s", *_RATES, _MARK, *_RADIO):
         text = row.get(column)
         if not isinstance(text, str) or not text.strip():
             continue

@@ -32,7 +32,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 # Positions in tcp_info; a kernel older than a field sends a shorter structure.
 _U32 = struct.Struct("=I")
 _U64 = struct.Struct("=Q")
-_UNACKED, _LAST_DATA_RECEIVED, _RTT, _TOTAL_RETRANS = 24, 52, 68, 100
+_UNACKED, _LAST_DATA_RECEIVED, _LAST_ACK_RECEIVED, _RTT, _TOTAL_RETRANS = 24, 52, 56, 68, 100
 _BYTES_ACKED, _BYTES_RECEIVED, _MIN_RTT, _DELIVERY_RATE = 120, 128, 148, 160
 _NO_MIN_RTT = 0xFFFFFFFF
 
@@ -54,6 +54,7 @@ class SocketFacts:
     bytes_up: int
     retransmits: int
     idle_down_s: float
+    idle_ack_s: float
     unacknowledged: int
     counted: bool
 
@@ -90,6 +91,7 @@ def parse(message: Message) -> SocketFacts | None:
         bytes_up=_field(info, _U64, _BYTES_ACKED),
         retransmits=_field(info, _U32, _TOTAL_RETRANS),
         idle_down_s=_field(info, _U32, _LAST_DATA_RECEIVED) / 1e3,
+        idle_ack_s=_field(info, _U32, _LAST_ACK_RECEIVED) / 1e3,
         unacknowledged=_field(info, _U32, _UNACKED),
         counted=len(info) >= _BYTES_RECEIVED + _U64.size,
     )

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, log, sqrt
 
-from cedos.model import Context
+from cedos.model import Context, Direction
+from cedos.selector.features import RATES, indicator_of
 from cedos.selector.roles import ROLES_OF, Roles
 from predictors.base import Distribution
 from predictors.error import spread
 
-RATES = ("past1_bps", "past5_bps", "past10_bps")
 # Younger than this is as new as measurements get: rates are read once a second.
 _FRESH_S = 1.5
 _UNKNOWN_RTT_S = 0.05
@@ -68,7 +68,7 @@ DRIFTS = {
 
 
 def aged(
-    columns: Mapping[str, float], context: Context, roles: Roles
+    columns: Mapping[str, float], context: Context, roles: Roles, direction: Direction
 ) -> tuple[Mapping[str, float], dict[str, float]]:
     """The predictors' columns as they are to be expected now, and what is uncertain about them.
 
@@ -76,6 +76,7 @@ def aged(
         columns: as `features` made them of the same context.
         context: the indicators with their instants.
         roles: who plays which part.
+        direction: the transfer's, as there are rates of both.
 
     Returns:
         The columns, old rates moved towards the usual; and by role the variance that age adds to
@@ -89,7 +90,7 @@ def aged(
             continue
         drift = DRIFTS[role]
         for name in RATES:
-            measured = indicators.get(name)
+            measured = indicator_of(indicators, name, direction)
             column = f"{role}_{name}"
             if measured is None or column not in columns:
                 continue

@@ -71,7 +71,9 @@ def evaluate(
     Returns:
         One record per strategy in the order of `roles.strategies`; none where the model knows none.
     """
-    columns, added = aged(features(context, transfer, roles, model.features), context, roles)
+    direction = transfer.direction
+    columns = features(context, transfer, roles, model.features)
+    columns, added = aged(columns, context, roles, direction)
     predicted = model.predict(columns)
     if added:
         predicted = {name: widened(name, time, added) for name, time in predicted.items()}
@@ -88,7 +90,6 @@ def evaluate(
         predicted = predicted | {name: known[each] for name, each in available if each in known}
     times = {name: spread_of(distribution) for name, distribution in predicted.items()}
     size_bytes = float(transfer.size.median_bytes)
-    direction = transfer.direction
     parts = {}
     for role, network in roles.players():
         radio = power.radios[network.kind]

@@ -1,6 +1,8 @@
 """From what is known of this host's networks to the columns that predictors are trained on.
 
 Columns are those of a transfer data set: `wifi_rtt_s` is the `rtt_s` of the network that plays Wi-Fi.
+Past rates are those in the transfer's direction: for an upload `wifi_past1_bps` is the network's
+`past1_up_bps`, or where that is not known, as good as nothing else, its downlink's `past1_bps`.
 A column `X_age_s` is the age of the indicator in column `X`. What is unknown is absent.
 """
 
@@ -11,8 +13,12 @@ from math import isnan
 from cedos.model import Context, Direction, Indicator, Network, Transfer
 from cedos.selector.roles import ROLES, Roles
 
+RATES = ("past1_bps", "past5_bps", "past10_bps")
+"""What a network carried of late, towards the host; `_up_bps` in place of `_bps`: from it."""
+
 _AGE = "_age_s"
 _HOST_SPEED = "speed_mps"
+_UPLINK = {name: name.replace("_bps", "_up_bps") for name in RATES}
 _NOTHING: Mapping[str, Indicator] = {}
 
 
@@ -40,11 +46,15 @@ def features(
             f"{role}_{name}"
             for role, indicators in zip(ROLES, sources, strict=True)
             for name in indicators
-            if name != _HOST_SPEED
+            if name != _HOST_SPEED and name not in _UPLINK.values()
         ]
         columns.append(_HOST_SPEED)
+    way = transfer.direction
     for column, source, name, is_age in _plan(tuple(columns)):
-        indicator = sources[source].get(name) if source >= 0 else _newest(context, name)
+        if source < 0:
+            indicator = _newest(context, name)
+        else:
+            indicator = indicator_of(sources[source], name, way)
         if indicator is not None:
             value = context.at_s - indicator.measured_at_s if is_age else indicator.value
             if not isnan(value):
@@ -52,13 +62,13 @@ def features(
     return found
 
 
-def ages(context: Context, roles: Roles) -> dict[str, float]:
-    """Column -> seconds since its indicator was measured, for all that is known."""
-    return {
-        f"{role}_{name}": context.at_s - indicator.measured_at_s
-        for role, network in zip(ROLES, (roles.wifi, roles.cellular), strict=True)
-        for name, indicator in _of(context, network).items()
-    }
+def indicator_of(
+    indicators: Mapping[str, Indicator], name: str, direction: Direction
+) -> Indicator | None:
+    """A network's indicator for a transfer in a direction; None where it is not known."""
+    if direction == Direction.UP and name in _UPLINK and (up := indicators.get(_UPLINK[name])):
+        return up
+    return indicators.get(name)
 
 
 def _of(context: Context, network: Network | None) -> Mapping[str, Indicator]:

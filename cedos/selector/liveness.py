@@ -2,7 +2,8 @@
 
 A tree that never saw a dead network in training extrapolates wildly there, and MPTCP whose primary
 is dead at the start never tries the other network. So a network that answers nothing takes no part
-in a decision as long as another one lives.
+in a decision as long as another one lives; and neither does one that lets nothing through until
+somebody has logged in, though it may answer pings.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,9 +12,11 @@ from cedos.model import Context, Network
 
 # Older evidence does not condemn a network: else one that is no longer probed stays dead for ever.
 BELIEVED_S = 60.0
+_PORTAL = "captive"
 _SIGNS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("available", lambda value: value <= 0.0, "was not available"),
     ("ping_loss", lambda value: value >= 1.0, "answered no ping"),
+    (_PORTAL, lambda value: value >= 1.0, "let nothing through (it wants a log-in?)"),
 )
 
 
@@ -21,7 +24,8 @@ def why_dead(context: Context, network: str, believed_s: float = BELIEVED_S) -> 
     """Says in words why a network is dead at the context's instant; None: it lives, or may live.
 
     Dead is a network whose `available` is 0 or whose pings are all lost (`ping_loss` is 1), without
-    a round trip (`rtt_s`) measured after that.
+    a round trip (`rtt_s`) measured after that, and one that is `captive`, whatever answers there: a
+    portal answers, too.
 
     Args:
         context: the indicators.
@@ -38,7 +42,7 @@ def why_dead(context: Context, network: str, believed_s: float = BELIEVED_S) -> 
             continue
         age_s = max(context.at_s - sign.measured_at_s, 0.0)
         answered_since = rtt is not None and rtt.measured_at_s > sign.measured_at_s
-        if age_s <= believed_s and not answered_since:
+        if age_s <= believed_s and (name == _PORTAL or not answered_since):
             return f"{network} {words} {age_s:.1f} s ago"
     return None
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 OWN, PEER = ip_address("10.0.1.2"), ip_address("198.51.100.1")
 KEY = FlowKey(OWN, 5000, PEER, 443)
-SOCKET = SocketFacts(KEY, 1, 77, 0.03, 0.02, 1e6, 1_000, 200, 1, 0.0, 0, counted=True)
+SOCKET = SocketFacts(KEY, 1, 77, 0.03, 0.02, 1e6, 1_000, 200, 1, 0.0, 0.1, 0, counted=True)
 
 
 def is_own(address: Address) -> bool:

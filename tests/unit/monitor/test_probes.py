@@ -1,6 +1,7 @@
 """The prober and its schedule, with pings that a test answers."""
 
 import asyncio
+import time
 from ipaddress import ip_address
 
 import pytest
@@ -35,6 +36,17 @@ def test_a_network_in_use_is_pinged_more_often() -> None:
     assert schedule.take_due(111.0) == ["phone"]
 
 
+def test_a_silent_network_is_pinged_in_a_hurry() -> None:
+    schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0, hurry_s=0.2)
+    schedule.networks_changed([WIFI, LTE])
+    assert schedule.take_due(100.0) == ["home", "phone"]
+    schedule.silent(["phone"])
+    assert schedule.take_due(100.21) == ["phone"]
+    assert schedule.take_due(100.42) == ["phone"]
+    schedule.silent([])
+    assert schedule.take_due(101.0) == []
+
+
 def test_a_network_that_is_down_pauses_and_is_due_when_it_comes_up() -> None:
     schedule = ProbeSchedule()
     schedule.networks_changed([WIFI, DOWN])
@@ -45,6 +57,20 @@ def test_a_network_that_is_down_pauses_and_is_due_when_it_comes_up() -> None:
     assert schedule.take_due(50.0) == ["home"]
     schedule.networks_changed([])
     assert schedule.next_s() is None
+
+
+async def test_a_ping_without_an_answer_is_known_while_it_waits() -> None:
+    rtts: dict[str, float | None] = {"wlan0": 0.02, "lte0": None}
+    prober = Prober(lambda n: TARGET, ping_timeout_s=0.1, open_pinger=played_pinger(rtts))
+    async with prober:
+        before_s = time.monotonic()
+        waiting = asyncio.create_task(prober.ping(LTE))
+        await prober.ping(WIFI)
+        asked = prober.asked_at_s()
+        assert list(asked) == ["phone"]
+        assert before_s <= asked["phone"] <= time.monotonic()
+        await waiting
+        assert prober.asked_at_s() == {}
 
 
 async def test_pings_are_matched_lost_and_paid_for() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.model import Context, Indicator, Strategy, StrategyKind
+from cedos.model import Context, Direction, Indicator, Strategy, StrategyKind
 from cedos.selector.aging import DRIFTS, aged, widened
 from cedos.selector.roles import Roles, assign
 from cedos.selector.selector import decide, decide_again
@@ -12,6 +12,7 @@ from predictors.base import Distribution
 
 RECORD = {"number": 7, "made_unix_s": 1.7e9}
 NOW_S = 1000.0
+DOWN = Direction.DOWN
 
 
 def context(wifi: tuple[float, float], cellular: tuple[float, float]) -> Context:
@@ -42,7 +43,7 @@ def roles(host: Any) -> Roles:
 
 def test_fresh_rates_are_taken_as_they_are(roles: Roles) -> None:
     given_columns = columns(1e6, 1e6, 2e7)
-    found, added = aged(given_columns, context((1e6, 0.4), (2e7, 1.2)), roles)
+    found, added = aged(given_columns, context((1e6, 0.4), (2e7, 1.2)), roles, DOWN)
     assert found is given_columns
     assert added == {}
 
@@ -72,8 +73,8 @@ def test_what_was_measured_is_what_the_drift_says() -> None:
 def test_age_widens_what_the_rate_rules_and_only_that(roles: Roles) -> None:
     time = Distribution((0.9, 0.95, 1.0, 1.05, 1.1))
     old = context((1e6, 60.0), (2e7, 0.5))
-    _, large = aged(columns(1e7, 1e6, 2e7), old, roles)
-    _, small = aged(columns(1000, 1e6, 2e7), old, roles)
+    _, large = aged(columns(1e7, 1e6, 2e7), old, roles, DOWN)
+    _, small = aged(columns(1000, 1e6, 2e7), old, roles, DOWN)
     assert set(large) == {"wifi"}
     wide, narrow = widened("wifi", time, large), widened("wifi", time, small)
     assert wide.samples[-1] > 5.0

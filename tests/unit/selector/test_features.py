@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Context, Indicator
-from cedos.selector.features import ages, features
+from cedos.selector.features import features
 from cedos.selector.roles import Roles, assign
 
 
@@ -49,7 +49,20 @@ def test_a_model_gets_what_it_asks_for_and_ages_too(host: Any) -> None:
         "wifi_rtt_s": 0.02,
         "wifi_rtt_s_age_s": 0.5,
     }
-    assert ages(context, assign(host.both)) == {"wifi_rtt_s": 0.5, "wifi_rssi_dbm": 0.5}
+
+
+def test_past_rates_are_those_in_the_transfers_direction(host: Any) -> None:
+    context = host.context(
+        wlan0_past1_bps=9e6, wlan0_past1_up_bps=2e6, lte0_past1_bps=5e6, lte0_rtt_s=0.05
+    )
+    roles = assign(host.both)
+    for columns in (None, ("wifi_past1_bps", "cellular_past1_bps", "cellular_rtt_s")):
+        down = features(context, host.transfer(1), roles, columns)
+        up = features(context, host.transfer(1, "up"), roles, columns)
+        assert (down["wifi_past1_bps"], up["wifi_past1_bps"]) == (9e6, 2e6)
+        assert up["cellular_past1_bps"] == 5e6, "nothing better is known"
+        assert up.keys() == down.keys()
+        assert "wifi_past1_up_bps" not in up
 
 
 def test_the_hosts_speed_is_the_newest_that_any_network_knows(host: Any) -> None:
