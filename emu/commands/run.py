@@ -38,6 +38,12 @@ _QUICK_S = 10.0
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), help="Run folder to write."
 )
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(path_type=Path),
+    help="Write an analysis' figures there too.",
+)
 def command(
     scenario_file: Path | None,
     directory: Path | None,
@@ -49,8 +55,12 @@ def command(
     repeats: int | None,
     quick: bool,
     out: Path | None,
+    json_file: Path | None,
 ) -> None:
     """Runs an experiment: every policy on the same place from the same instant.
+
+    A file that names an `analysis` instead draws a table or figure from a data set; of the options
+    only --out and --json then have a meaning.
 
     Without a scenario it is the demo: a laptop with two tethered phones walks away from its Wi-Fi,
     while an unmodified client makes small requests, downloads and uploads over plain TCP and MPTCP.
@@ -61,6 +71,12 @@ def command(
     Exit codes: 0 the run is complete; 1 the testbed failed; 2 the scenario cannot be used.
     """
     import msgspec  # noqa: PLC0415
+
+    from emu.runs import analysis  # noqa: PLC0415
+
+    if scenario_file is not None and analysis.is_analysis(scenario_file):
+        _analyse(scenario_file, out, json_file)
+        return
 
     from emu import report  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
@@ -101,3 +117,21 @@ def command(
     report.print_table(target)
     click.echo(f"run folder: {target}")
     click.echo(f"page:       {page}")
+
+
+def _analyse(file: Path, out: Path | None, json_file: Path | None) -> None:
+    import json  # noqa: PLC0415
+
+    from emu.runs import analysis  # noqa: PLC0415
+
+    wanted = analysis.read(file)
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    target = out or Path("runs") / f"{stamp}-{wanted.analysis}"
+    figures = analysis.run(wanted, target)
+    text = json.dumps(figures, indent=1) + "\n"
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(text)
+    else:
+        click.echo(text, nl=False)
+    click.echo(f"run folder: {target}", err=True)

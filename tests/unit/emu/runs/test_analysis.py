@@ -1,0 +1,64 @@
+"""Analyses: a TOML file in, a run folder out, and clear words where that cannot be."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cedos.errors import ConfigError
+from emu.commands.run import command
+from emu.runs import analysis
+
+EXPERIMENTS = Path(__file__).parents[4] / "emu" / "experiments"
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "a.toml"
+    file.write_text(text)
+    return file
+
+
+def test_every_shipped_analysis_can_be_read() -> None:
+    files = [file for file in EXPERIMENTS.glob("*.toml") if analysis.is_analysis(file)]
+    assert files
+    for file in files:
+        assert analysis.read(file).analysis in analysis.names()
+
+
+def test_the_command_leaves_a_run_folder_and_prints_json(tmp_path: Path) -> None:
+    file = str(EXPERIMENTS / "delphi_correlations.toml")
+    result = CliRunner().invoke(command, [file, "--out", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+    figures = json.loads(result.stdout)
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "config.toml",
+        "environment.json",
+        "summary.json",
+    }
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["figures"] == figures
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('analysis = "horoscope"', "there is no analysis 'horoscope'; there are"),
+        ('analysis = "correlations"\ndate = "x"', "date"),
+        ("analysis = 7", "Expected `str`"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        analysis.read(written(tmp_path, text))
+
+
+def test_a_foreign_parameter_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    file = written(tmp_path, 'analysis = "correlations"\n[parameters]\nsize = 1')
+    with pytest.raises(ConfigError, match="no parameter 'size'; it has size_bytes, direction"):
+        analysis.carry_out(analysis.read(file))
+
+
+def test_a_scenario_is_no_analysis(tmp_path: Path) -> None:
+    assert not analysis.is_analysis(EXPERIMENTS / "walk_away.toml")
+    assert not analysis.is_analysis(tmp_path / "missing.toml")
+    assert not analysis.is_analysis(written(tmp_path, "= broken"))
