@@ -1,0 +1,148 @@
+"""`cedos probe-server`: the other end of active probes."""
+
+import asyncio
+import re
+import signal
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cedos.commands.manual import CONFIG, Manual
+from cedos.errors import ConfigError
+from cedos.model import Address
+
+DEFAULT_PORT = 7007
+
+
+class Endpoint(click.ParamType[tuple[Address, int]]):
+    """An address with a port: `192.0.2.1:7007`, `[2001:db8::1]:7007`; the port may be left out."""
+
+    name = "addr:port"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Address, int]:
+        """The address and the port."""
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:]+))(?::(\d{1,5}))?", value)
+        try:
+            if match is None:
+                raise ValueError(value)
+            address, port = ip_address(match[1] or match[2]), int(match[3] or DEFAULT_PORT)
+        except ValueError:
+            self.fail(f"{value!r}: 192.0.2.1:7007 or [2001:db8::1]:7007 would be right", param, ctx)
+        if not 0 < port < 65536:
+            self.fail(f"{value!r}: ports go from 1 to 65535", param, ctx)
+        return address, port
+
+
+@click.command(
+    cls=Manual,
+    examples=[
+        ("cedos probe-server --new-key probe.key", "Makes a key; copy it to the clients."),
+        (
+            "cedos probe-server --listen 192.0.2.1:7007 --key-file probe.key",
+            "Serves probes on UDP and TCP port 7007.",
+        ),
+        (
+            "cedos probe-server --listen [2001:db8::1] --key-file probe.key --rate-limit 0.5",
+            "Over IPv6 on the usual port, half a megabit per second for each client.",
+        ),
+    ],
+    exits={
+        0: "Ended by SIGINT or SIGTERM, or the key was made.",
+        2: "",
+        4: "The address or the port cannot be had.",
+    },
+    files=[
+        (
+            "KEY",
+            "64 hexadecimal digits that only their owner may read. The same file belongs to every "
+            "client, named by key_file under [probes] in its configuration.",
+        ),
+        CONFIG,
+    ],
+)
+@click.option(
+    "-l", "--listen", type=Endpoint(), help="A particular address of this host; port 7007 without."
+)
+@click.option(
+    "-k", "--key-file", type=click.Path(path_type=Path, dir_okay=False), help="The shared key."
+)
+@click.option(
+    "--new-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Make a key (never over an existing file) and end.",
+)
+@click.option(
+    "--rate-limit",
+    type=click.FloatRange(0.01, 10_000),
+    default=2.0,
+    show_default=True,
+    help="Mbit/s for each source, sustained.",
+)
+@click.option(
+    "--total-limit",
+    type=click.FloatRange(0.01, 100_000),
+    default=50.0,
+    show_default=True,
+    help="Mbit/s for all together, sustained.",
+)
+@click.option(
+    "--burst",
+    type=click.FloatRange(0.1, 3600),
+    default=5.0,
+    show_default=True,
+    help="So many seconds of these rates may be had at once. A probe larger than that is refused.",
+)
+def command(
+    listen: tuple[Address, int] | None,
+    key_file: Path | None,
+    new_key: Path | None,
+    rate_limit: float,
+    total_limit: float,
+    burst: float,
+) -> None:
+    """Answers the active probes of cedos: UDP trains both ways and short TCP transfers.
+
+    A laptop sees its own radio, but not what lies behind it: queues at a cell tower, a cafe's capped
+    line. A train of packets from a server of yours shows it. Run this on a host that is better
+    connected than any client, and name it as `server` under [probes] in the clients' configuration.
+
+    Only who holds the key gets an answer, only an address that has shown itself gets a train, and each
+    source and all together have a rate limit; so the server amplifies nothing and can be used
+    against nobody. What it remembers is bounded. It needs no privilege; what it serves and
+    refuses is told on standard error, at most every ten seconds.
+    """
+    from cedos.monitor.probing.keyfile import read_key, write_new_key  # noqa: PLC0415
+
+    if new_key is not None:
+        write_new_key(new_key)
+        click.echo(f"{new_key}: a new key; the server and all clients need this file")
+        return
+    if listen is None or key_file is None:
+        raise click.UsageError("--listen and --key-file are needed, or --new-key to make a key")
+    address, port = listen
+    if address.is_unspecified:
+        raise ConfigError(f"--listen {address}: name one address of this host, not all of them")
+    key = read_key(key_file)
+
+    from cedos import logs  # noqa: PLC0415
+    from cedos.monitor.probing.limits import Limits  # noqa: PLC0415
+
+    logs.configure()
+    asyncio.run(_serve(address, port, key, Limits(rate_limit * 1e6, total_limit * 1e6, burst)))
+
+
+async def _serve(address: Address, port: int, key: bytes, limits: Any) -> None:
+    from cedos.monitor.probing.server import ProbeServing  # noqa: PLC0415
+
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ended.set)
+    async with ProbeServing(address, port, key, limits):
+        await ended.wait()

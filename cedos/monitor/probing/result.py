@@ -1,0 +1,93 @@
+"""What a probe found, and what it cost."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cedos.model import Address, Direction, NetworkKind
+
+
+class ProbeKind(StrEnum):
+    """The probes there are (Delphi, Table 2)."""
+
+    PING = "ping"
+    DNS = "dns"
+    UDP_TRAIN = "udp-train"
+    TCP = "tcp"
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a probe used: bytes on the wire, IP headers included, and seconds from first to last."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float = 0.0
+
+    @property
+    def bytes(self) -> int:
+        """Both ways."""
+        return self.bytes_up + self.bytes_down
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a train or a transfer went: indicators by name, or none and the problem in words.
+
+    `rtt_s` is the round trip of the train's own HELLO, None without an answer: no indicator, since
+    it is measured once and by the event loop.
+    """
+
+    indicators: Mapping[str, float]
+    spent: Spent
+    problem: str = ""
+    rtt_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """One probe of one network.
+
+    `indicators` are named as in `cedos.model.Context`, and absent where the probe failed: then
+    `problem` says why. `at_s` is the monotonic instant at which that was known. `energy_j` includes
+    the tail that the probe added, None where nobody knows the radio.
+    """
+
+    network: str
+    kind: ProbeKind
+    at_s: float
+    indicators: Mapping[str, float]
+    spent: Spent
+    energy_j: float | None = None
+    problem: str = ""
+    direction: Direction = Direction.DOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeServer:
+    """A `cedos probe-server`, and how large the probes against it are.
+
+    Attributes:
+        address: its address.
+        port: its UDP and TCP port.
+        key: the shared key.
+        packets: datagrams of a train.
+        packet_bytes: payload of each.
+        tcp_bytes: size of a TCP probe.
+    """
+
+    address: Address
+    port: int
+    key: bytes
+    packets: int = 50
+    packet_bytes: int = 1200
+    tcp_bytes: int = 100_000
+
+
+Price = Callable[[NetworkKind, Spent, float | None], float]
+"""Joules of a probe on a kind of network, with the seconds since its radio was last used."""
+
+UDP_HEADERS = {4: 28, 6: 48}
+"""Bytes of IP and UDP headers by IP version."""
+TCP_HEADERS = {4: 52, 6: 72}
+"""Bytes of IP and TCP headers, time stamps included."""

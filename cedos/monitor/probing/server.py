@@ -1,0 +1,274 @@
+"""The server's side of probes: trains both ways and short TCP transfers, for who holds the key.
+
+It never sends more than was asked for by an address that has shown itself, within rate limits, and
+what it remembers is bounded: sessions, sources, connections.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from types import TracebackType
+from typing import Any
+
+import structlog
+
+from cedos.errors import HostError
+from cedos.model import Address, Direction
+from cedos.monitor.probing import wire
+from cedos.monitor.probing.datagrams import CLOCK_S, Datagrams, Source, clock_offset_s
+from cedos.monitor.probing.limits import Limits
+from cedos.monitor.probing.result import UDP_HEADERS
+from cedos.monitor.probing.server_tcp import TcpSide
+
+_log = structlog.get_logger(__name__)
+
+_SESSION_LIFE_S = 12.0
+"""Longer than any cookie holds: a session that was used is remembered until it cannot come again."""
+
+_MOST_SESSIONS = 2048
+_MOST_UPWARD = 256
+_REPORTS_AT_S = (0.25, 0.5, 1.0, 2.0)
+_MOST_REPORTS = 12
+_TELL_EVERY_S = 10.0
+
+
+@dataclass(slots=True)
+class _Upward:
+    """A train that is coming in."""
+
+    source: Source
+    packets: int
+    packet_bytes: int
+    began_s: float
+    clock_offset_s: float
+    arrivals: dict[int, float] = field(default_factory=dict)
+    received_bytes: int = 0
+    reports: int = 0
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+
+class ProbeServing:
+    """A probe server, as an asynchronous context manager.
+
+    Args:
+        address: where to listen; a particular address, for answers leave from it.
+        port: UDP and TCP; 0: any that is free for both (see `port`).
+        key: the shared key.
+        limits: how much is given.
+
+    Raises:
+        HostError: on entering, where the address or port cannot be had.
+
+    Attributes:
+        port: the port in use, once entered.
+        counts: how often what happened, by a few words.
+    """
+
+    def __init__(self, address: Address, port: int, key: bytes, limits: Limits) -> None:
+        self.port = port
+        self.counts: Counter[str] = Counter()
+        self._address = address
+        self._key = key
+        self._limits = limits
+        self._secret = secrets.token_bytes(wire.KEY_BYTES)
+        self._headers = UDP_HEADERS[address.version]
+        self._used: OrderedDict[bytes, float] = OrderedDict()
+        self._upward: OrderedDict[bytes, _Upward] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told_s = 0.0
+        self._told: Counter[str] = Counter()
+        self._datagrams: Datagrams | None = None
+        self._tcp = TcpSide(key, limits, self._note)
+
+    async def __aenter__(self) -> "ProbeServing":
+        self._datagrams = Datagrams(self._address.version, self._received)
+        try:
+            self._datagrams.socket.bind((str(self._address), self.port))
+            self.port = self._datagrams.socket.getsockname()[1]
+            await self._tcp.start(self._address, self.port)
+        except OSError as error:
+            self._datagrams.close()
+            raise HostError(
+                f"cannot listen on {self._address} port {self.port}: {error.strerror or error}"
+            ) from error
+        _log.info("listening", address=str(self._address), port=self.port)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._datagrams is not None:
+            self._datagrams.close()
+        for upward in self._upward.values():
+            _cancel(upward)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tcp.close()
+        _log.info("ended", **{words.replace(" ", "_"): n for words, n in self.counts.items()})
+
+    def _note(self, what: str) -> None:
+        """Counts; a line now and then says what was refused, however often it is."""
+        self.counts[what] += 1
+        now_s = time.monotonic()
+        if now_s - self._told_s >= _TELL_EVERY_S:
+            since = self.counts - self._told
+            _log.info("served", **{words.replace(" ", "_"): n for words, n in since.items()})
+            self._told_s, self._told = now_s, self.counts.copy()
+
+    def _received(self, data: bytes, at_s: float, source: Source) -> None:
+        message = wire.decode(data, self._key)
+        if message is None:
+            self._note("datagrams without the key")
+            return
+        if isinstance(message, wire.TrainUp):
+            self._arrived(message, len(data), at_s, source)
+        elif isinstance(message, wire.Hello):
+            self._note("greetings")
+            cookie = wire.cookie(
+                self._secret, _address(source), source[1], message.session, time.monotonic()
+            )
+            self._begin(self._send(wire.Cookie(message.session, cookie), source))
+        elif isinstance(message, wire.Ask):
+            self._asked(message, source)
+        elif isinstance(message, wire.Done):
+            self._report(message.session, source)
+
+    def _asked(self, ask: wire.Ask, source: Source) -> None:
+        now_s = time.monotonic()
+        address = _address(source)
+        held = (self._secret, address, source[1], ask.session, now_s)
+        if not wire.cookie_holds(ask.cookie, *held):
+            self._note("stale or foreign cookies")
+            return
+        self._forget(now_s)
+        if ask.session in self._used:
+            # The first ASK is being answered. A lost READY is worth another one, a train is not.
+            upward = self._upward.get(ask.session)
+            if upward is not None and not upward.arrivals and upward.reports < _MOST_REPORTS:
+                upward.reports += 1
+                self._begin(self._send(wire.Ready(ask.session), source))
+            return
+        refused = self._refusal(ask, address, now_s)
+        if refused is not None:
+            reason, retry_s = refused
+            self._note(f"refused, {wire.REASONS[reason]}")
+            self._begin(self._send(wire.Refused(ask.session, reason, retry_s), source))
+            return
+        self._used[ask.session] = now_s
+        if ask.direction is Direction.DOWN:
+            self._note("trains down")
+            self._begin(self._train(ask, source))
+        else:
+            self._note("trains up")
+            self._upward[ask.session] = _Upward(
+                source, ask.packets, ask.packet_bytes, now_s, clock_offset_s()
+            )
+            self._begin(self._send(wire.Ready(ask.session), source))
+
+    def _refusal(
+        self, ask: wire.Ask, address: Address, now_s: float
+    ) -> tuple[wire.Reason, float] | None:
+        sizes_fit = (
+            wire.MIN_PACKETS <= ask.packets <= wire.MAX_PACKETS
+            and wire.MIN_PACKET_BYTES <= ask.packet_bytes <= wire.MAX_PACKET_BYTES
+        )
+        if not sizes_fit:
+            return wire.Reason.TOO_LARGE, 0.0
+        if len(self._used) >= _MOST_SESSIONS or len(self._upward) >= _MOST_UPWARD:
+            return wire.Reason.BUSY, _SESSION_LIFE_S
+        count = ask.packets * (ask.packet_bytes + self._headers)
+        return self._limits.take(address, count, now_s)
+
+    def _forget(self, now_s: float) -> None:
+        while self._used and next(iter(self._used.values())) < now_s - _SESSION_LIFE_S:
+            self._used.popitem(last=False)
+        while self._upward:
+            session, oldest = next(iter(self._upward.items()))
+            if oldest.began_s >= now_s - _SESSION_LIFE_S:
+                break
+            _cancel(self._upward.pop(session))
+
+    async def _train(self, ask: wire.Ask, source: Source) -> None:
+        # All are made before the first one leaves, so that they leave one upon the other.
+        train = [
+            wire.encode(
+                wire.TrainDown(ask.session, index, ask.packets), self._key, ask.packet_bytes
+            )
+            for index in range(ask.packets)
+        ]
+        assert self._datagrams is not None
+        for datagram in train:
+            await self._datagrams.send(datagram, source)
+
+    def _arrived(self, message: wire.TrainUp, size: int, at_s: float, source: Source) -> None:
+        upward = self._upward.get(message.session)
+        if (
+            upward is None
+            or (upward.source, upward.packets, upward.packet_bytes)
+            != (source, message.packets, size)
+            or message.index in upward.arrivals
+        ):
+            self._note("stray packets")
+            return
+        if not upward.arrivals:
+            loop = asyncio.get_running_loop()
+            upward.timers = [
+                loop.call_later(pause_s, self._report, message.session, source)
+                for pause_s in _REPORTS_AT_S
+            ]
+        upward.arrivals[message.index] = at_s
+        upward.received_bytes += size
+
+    def _report(self, session: bytes, source: Source) -> None:
+        upward = self._upward.get(session)
+        if upward is None or upward.source != source or upward.reports >= _MOST_REPORTS:
+            self._note("reports about nothing")
+            return
+        if abs(clock_offset_s() - upward.clock_offset_s) > CLOCK_S:
+            self._note("trains up spoilt by a clock that was set")
+            return
+        upward.reports += 1
+        arrivals = sorted(upward.arrivals.items(), key=lambda arrival: arrival[1])
+        if any(index == upward.packets - 1 for index, _ in arrivals):
+            _cancel(upward)
+        first_s = arrivals[0][1] if arrivals else time.time()
+        report = wire.Report(
+            session,
+            upward.received_bytes,
+            max(time.time() - first_s, arrivals[-1][1] - first_s if arrivals else 0.0),
+            tuple((index, at_s - first_s) for index, at_s in arrivals),
+        )
+        self._begin(self._send(report, source))
+
+    async def _send(self, message: wire.Message, source: Source) -> None:
+        assert self._datagrams is not None
+        await self._datagrams.send(wire.encode(message, self._key), source)
+
+    def _begin(self, sending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._guarded(sending))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, sending: Coroutine[Any, Any, None]) -> None:
+        try:
+            await sending
+        except OSError as error:
+            self._note(f"not sent, {error.strerror}")
+
+
+def _address(source: Source) -> Address:
+    return ip_address(str(source[0]).partition("%")[0])
+
+
+def _cancel(upward: _Upward) -> None:
+    for timer in upward.timers:
+        timer.cancel()
+    upward.timers.clear()

@@ -1,0 +1,134 @@
+"""The client's side of a TCP probe: a short transfer over one network, its time and rate."""
+
+import asyncio
+import os
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Awaitable
+
+from cedos.model import Direction
+from cedos.monitor.probing import wire
+from cedos.monitor.probing.result import TCP_HEADERS, Outcome, ProbeServer, Spent
+from cedos.monitor.probing.train import ProbeFailed
+
+_BLOCK = bytes(65536)
+_INFO_BYTES = 208
+_BYTES_RECEIVED, _SEGMENTS, _BYTES_SENT = 128, 136, 200
+"""Positions in tcp_info (linux/tcp.h): bytes received; segments out and in; bytes sent."""
+
+
+async def run(
+    server: ProbeServer,
+    *,
+    interface: str,
+    index: int = 0,
+    direction: Direction = Direction.DOWN,
+    timeout_s: float = 2.0,
+) -> Outcome:
+    """Carries `server.tcp_bytes` over one TCP connection.
+
+    Returns:
+        `tcp_bps`, the bits of payload over the time from the request to the last byte (up: to the
+        server's word that all have come), which is what a transfer of this size gets on a connection
+        that stands; and `tcp_connect_s`. Or the problem; never raises for what the network or the
+        server does.
+    """
+    started_s = time.monotonic()
+    known: dict[str, float] = {}
+    problem, spent = "", Spent()
+    family = socket.AF_INET if server.address.version == 4 else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        try:
+            async with asyncio.timeout(timeout_s):
+                known = await _transfer(connection, server, interface, index, direction)
+        except TimeoutError:
+            problem = f"not done within {timeout_s:g} s"
+        except ProbeFailed as failure:
+            problem = str(failure)
+        except OSError as error:
+            problem = f"{interface}: {os.strerror(error.errno) if error.errno else error}"
+        spent = _spent(connection, server, time.monotonic() - started_s)
+    return Outcome({} if problem else known, spent, problem, known.get("tcp_connect_s"))
+
+
+async def _transfer(
+    connection: socket.socket,
+    server: ProbeServer,
+    interface: str,
+    index: int,
+    direction: Direction,
+) -> dict[str, float]:
+    loop = asyncio.get_running_loop()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    scope = (0, index) if server.address.version == 6 and server.address.is_link_local else ()
+    started_s = time.monotonic()
+    await loop.sock_connect(connection, (str(server.address), server.port, *scope))
+    connect_s = time.monotonic() - started_s
+    challenge = await _exactly(connection, wire.CHALLENGE_BYTES)
+    session = secrets.token_bytes(wire.SESSION_BYTES)
+    # A challenge is not signed; its number is all that is taken from it.
+    number = challenge[5 : 5 + wire.SESSION_BYTES]
+    request = wire.Request(session, number, direction, server.tcp_bytes)
+    asked_s = time.monotonic()
+    await loop.sock_sendall(connection, wire.encode(request, server.key))
+    answer = _ours(await _exactly(connection, wire.GRANT_BYTES), server.key, session)
+    if isinstance(answer, wire.Refused):
+        raise ProbeFailed(f"the server refuses: {wire.REASONS[answer.reason]}")
+    if not isinstance(answer, wire.Grant):
+        raise ProbeFailed("the server answers something else than was asked")
+    left = server.tcp_bytes
+    if direction is Direction.DOWN:
+        buffer = bytearray(1 << 16)
+        while left:
+            count = await loop.sock_recv_into(connection, memoryview(buffer)[: min(left, 1 << 16)])
+            if not count:
+                raise ProbeFailed(f"the server closed {left} bytes before the end")
+            left -= count
+        ended_s = time.monotonic()
+    else:
+        asked_s = time.monotonic()
+        while left:
+            block = _BLOCK[: min(left, len(_BLOCK))]
+            await loop.sock_sendall(connection, block)
+            left -= len(block)
+    end = _ours(await _exactly(connection, wire.END_BYTES), server.key, session)
+    if direction is Direction.UP:
+        ended_s = time.monotonic()
+    if not isinstance(end, wire.End) or end.size_bytes != server.tcp_bytes:
+        raise ProbeFailed("the server does not vouch for all of the bytes")
+    return {"tcp_bps": 8 * server.tcp_bytes / (ended_s - asked_s), "tcp_connect_s": connect_s}
+
+
+async def _exactly(connection: socket.socket, count: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    data = b""
+    while len(data) < count:
+        reading: Awaitable[bytes] = loop.sock_recv(connection, count - len(data))
+        block = await reading
+        if not block:
+            raise ProbeFailed("the server closed the connection")
+        data += block
+    return data
+
+
+def _ours(data: bytes, key: bytes, session: bytes) -> wire.Message:
+    message = wire.decode(data, key)
+    if message is None or message.session != session:
+        raise ProbeFailed("the server's answers are not signed with this key")
+    return message
+
+
+def _spent(connection: socket.socket, server: ProbeServer, seconds: float) -> Spent:
+    """What the kernel counted: payload, and a header for each segment."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+    if len(info) < _INFO_BYTES:
+        return Spent(0, 0, seconds)
+    out, into = struct.unpack_from("=II", info, _SEGMENTS)
+    (received,) = struct.unpack_from("=Q", info, _BYTES_RECEIVED)
+    (sent,) = struct.unpack_from("=Q", info, _BYTES_SENT)
+    header = TCP_HEADERS[server.address.version]
+    return Spent(sent + out * header, received + into * header, seconds)

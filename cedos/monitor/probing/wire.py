@@ -1,0 +1,335 @@
+"""What probes and `cedos probe-server` say to each other. Pure.
+
+Every datagram and frame ends in a tag, HMAC-SHA256 of all before it under a key that both ends hold,
+cut to 16 bytes. A train begins with a round trip that costs the server nothing:
+
+    client                      server
+    HELLO   53 bytes      ->            the key is right, or nothing is answered
+                          <-    COOKIE  53 bytes, made of the source address and the time: no state
+    ASK                   ->            the cookie has come back: the source address is real
+                          <-    TRAIN_DOWN ..., or REFUSED
+                          <-    READY, for a train upwards
+    TRAIN_UP ..., DONE    ->
+                          <-    REPORT
+
+Until it is asked (DONE), the server reports on its own a few times while an upward train is late.
+
+So nobody without the key gets an answer at all, a spoofed source gets at most what was sent in its
+name, and an ASK that somebody repeats begins nothing, for a session is used once. `session` is the
+client's own random number, which makes answers to earlier probes worthless. Each way has message types
+of its own: what one end said cannot be thrown back at it.
+
+Over TCP the server speaks first, a CHALLENGE that the client's REQUEST has to repeat; then GRANT (or
+REFUSED), the bytes, and the END with which the server vouches for their number.
+"""
+
+import hmac
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from ipaddress import IPv4Address, IPv6Address
+
+from cedos.model import Direction
+
+KEY_BYTES = 32
+SESSION_BYTES = 16
+COOKIE_BYTES = 16
+TAG_BYTES = 16
+COOKIE_LIFE_S = 5.0
+"""A cookie is taken for one to two of these."""
+
+MIN_PACKETS, MAX_PACKETS = 2, 200
+MIN_PACKET_BYTES, MAX_PACKET_BYTES = 64, 1452
+"""Payload of a train's datagrams; the largest one fits an Ethernet frame over IPv6, too."""
+MAX_TRANSFER_BYTES = 10_000_000
+
+_MAGIC = b"cPb1"
+_HEAD = struct.Struct("!4sB16s")
+_COOKIE = struct.Struct("!16s")
+_ASK = struct.Struct("!16sBHH")
+_REFUSED = struct.Struct("!BI")
+_TRAIN = struct.Struct("!HH")
+_REPORT = struct.Struct("!II")
+_ARRIVAL = struct.Struct("!HI")
+_REQUEST = struct.Struct("!16sBI")
+_END = struct.Struct("!I")
+_WAYS = (Direction.DOWN, Direction.UP)
+
+
+class Reason(IntEnum):
+    """Why a server refuses."""
+
+    SOURCE_LIMIT = 1
+    TOTAL_LIMIT = 2
+    TOO_LARGE = 3
+    BUSY = 4
+
+
+REASONS = {
+    Reason.SOURCE_LIMIT: "this source's rate limit is used up",
+    Reason.TOTAL_LIMIT: "the server's rate limit is used up",
+    Reason.TOO_LARGE: "it is larger than the server allows",
+    Reason.BUSY: "the server has too much to do",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A client is there and has the key. As long as its answer."""
+
+    session: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    """Say this again, from the same address."""
+
+    session: bytes
+    cookie: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A train of `packets` datagrams with `packet_bytes` of payload each is wanted."""
+
+    session: bytes
+    cookie: bytes
+    direction: Direction
+    packets: int
+    packet_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The server waits for a train upwards."""
+
+    session: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Not now; perhaps after `retry_s`."""
+
+    session: bytes
+    reason: Reason
+    retry_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainDown:
+    """Datagram `index` of `packets`, padded to the size that was asked for."""
+
+    session: bytes
+    index: int
+    packets: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainUp:
+    """The same upwards."""
+
+    session: bytes
+    index: int
+    packets: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What has arrived so far?"""
+
+    session: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What has arrived: (index, seconds since the first arrival) in the order of arrival.
+
+    `waited_s` is how long the server has listened since the first arrival.
+    """
+
+    session: bytes
+    received_bytes: int
+    waited_s: float
+    arrivals: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """TCP: the number that the request has to repeat. Not signed: it says nothing."""
+
+    session: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """TCP: `size_bytes` are wanted, or will come."""
+
+    session: bytes
+    challenge: bytes
+    direction: Direction
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """TCP: the bytes follow, or may come."""
+
+    session: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """TCP: so many bytes were sent, or have arrived."""
+
+    session: bytes
+    size_bytes: int
+
+
+Message = (
+    Hello | Cookie | Ask | Ready | Refused | TrainDown | TrainUp | Done | Report
+    | Challenge | Request | Grant | End
+)  # fmt: skip
+
+_TYPES: tuple[type[Message], ...] = (
+    Hello, Cookie, Ask, Ready, Refused, TrainDown, TrainUp, Done, Report,
+    Challenge, Request, Grant, End,
+)  # fmt: skip
+_NUMBERS = {kind: number for number, kind in enumerate(_TYPES, 1)}
+
+HELLO_BYTES = _HEAD.size + COOKIE_BYTES + TAG_BYTES
+CHALLENGE_BYTES = _HEAD.size + TAG_BYTES
+REQUEST_BYTES = _HEAD.size + _REQUEST.size + TAG_BYTES
+GRANT_BYTES = _HEAD.size + _REFUSED.size + TAG_BYTES
+"""A grant is as long as a refusal in its place."""
+END_BYTES = _HEAD.size + _END.size + TAG_BYTES
+
+
+def tag(key: bytes, data: bytes) -> bytes:
+    """What proves that somebody with the key wrote `data`."""
+    return hmac.digest(key, data, "sha256")[:TAG_BYTES]
+
+
+def encode(message: Message, key: bytes, size_bytes: int = 0) -> bytes:
+    """A message as it is sent, padded to `size_bytes` where that is more (for trains)."""
+    head = _HEAD.pack(_MAGIC, _NUMBERS[type(message)], message.session)
+    plain = head + _body(message)
+    plain += bytes(max(0, size_bytes - len(plain) - TAG_BYTES))
+    return plain + tag(key, plain)
+
+
+def _body(message: Message) -> bytes:
+    match message:
+        case Hello():
+            return bytes(COOKIE_BYTES)
+        case Cookie():
+            return _COOKIE.pack(message.cookie)
+        case Ask():
+            way = _WAYS.index(message.direction)
+            return _ASK.pack(message.cookie, way, message.packets, message.packet_bytes)
+        case Refused():
+            return _REFUSED.pack(message.reason, _units(message.retry_s, 1e3))
+        case Grant():
+            return bytes(_REFUSED.size)
+        case TrainDown() | TrainUp():
+            return _TRAIN.pack(message.index, message.packets)
+        case Report():
+            body = _REPORT.pack(message.received_bytes, _units(message.waited_s, 1e6))
+            for index, at_s in message.arrivals:
+                body += _ARRIVAL.pack(index, _units(at_s, 1e6))
+            return body
+        case Request():
+            way = _WAYS.index(message.direction)
+            return _REQUEST.pack(message.challenge, way, message.size_bytes)
+        case End():
+            return _END.pack(message.size_bytes)
+        case _:
+            return b""
+
+
+def _units(value_s: float, per_s: float) -> int:
+    return min(max(round(value_s * per_s), 0), 0xFFFFFFFF)
+
+
+def decode(data: bytes, key: bytes) -> Message | None:
+    """The message; None for anything that is not whole, not signed with the key, or makes no sense."""
+    if len(data) < _HEAD.size + TAG_BYTES:
+        return None
+    plain, signed = data[:-TAG_BYTES], data[-TAG_BYTES:]
+    magic, number, session = _HEAD.unpack_from(plain)
+    if magic != _MAGIC or not 1 <= number <= len(_TYPES):
+        return None
+    if not hmac.compare_digest(tag(key, plain), signed):
+        return None
+    try:
+        return _parsed(_TYPES[number - 1], session, plain[_HEAD.size :])
+    except (struct.error, ValueError, IndexError):
+        return None
+
+
+def _parsed(kind: type[Message], session: bytes, body: bytes) -> Message | None:
+    if kind is Cookie:
+        return Cookie(session, *_COOKIE.unpack(body))
+    if kind is Ask:
+        cookie, way, packets, packet_bytes = _ASK.unpack(body)
+        return Ask(session, cookie, _WAYS[way], packets, packet_bytes)
+    if kind is Refused:
+        reason, retry_ms = _REFUSED.unpack(body)
+        return Refused(session, Reason(reason), retry_ms / 1e3)
+    if kind is TrainDown or kind is TrainUp:
+        index, packets = _TRAIN.unpack_from(body)
+        return kind(session, index, packets) if index < packets else None
+    if kind is Report:
+        return _report(session, body)
+    if kind is Request:
+        challenge, way, size_bytes = _REQUEST.unpack(body)
+        return Request(session, challenge, _WAYS[way], size_bytes)
+    if kind is End:
+        return End(session, *_END.unpack(body))
+    lengths = {Hello: COOKIE_BYTES, Grant: _REFUSED.size}
+    return kind(session) if len(body) == lengths.get(kind, 0) else None  # type: ignore[call-arg]
+
+
+def _report(session: bytes, body: bytes) -> Report | None:
+    received_bytes, waited_us = _REPORT.unpack_from(body)
+    arrivals = [(index, us / 1e6) for index, us in _ARRIVAL.iter_unpack(body[_REPORT.size :])]
+    if not in_order(arrivals) or (arrivals and arrivals[-1][1] > waited_us / 1e6 + 1e-6):
+        return None
+    return Report(session, received_bytes, waited_us / 1e6, tuple(arrivals))
+
+
+def in_order(arrivals: Sequence[tuple[int, float]]) -> bool:
+    """Whether each index appears once and no arrival is before the one before."""
+    times = [at_s for _, at_s in arrivals]
+    return len({index for index, _ in arrivals}) == len(arrivals) and times == sorted(times)
+
+
+def cookie(
+    secret: bytes, source: IPv4Address | IPv6Address, port: int, session: bytes, now_s: float
+) -> bytes:
+    """What only a server with this secret can have told this source, lately."""
+    return _cookie(secret, source, port, session, int(now_s // COOKIE_LIFE_S))
+
+
+def _cookie(
+    secret: bytes, source: IPv4Address | IPv6Address, port: int, session: bytes, period: int
+) -> bytes:
+    data = source.packed + struct.pack("!HQ", port, period) + session
+    return hmac.digest(secret, data, "sha256")[:COOKIE_BYTES]
+
+
+def cookie_holds(
+    given: bytes,
+    secret: bytes,
+    source: IPv4Address | IPv6Address,
+    port: int,
+    session: bytes,
+    now_s: float,
+) -> bool:
+    """Whether `given` is the cookie of this source and session, now or a period ago."""
+    period = int(now_s // COOKIE_LIFE_S)
+    return any(
+        hmac.compare_digest(given, _cookie(secret, source, port, session, each))
+        for each in (period, period - 1)
+        if each >= 0
+    )

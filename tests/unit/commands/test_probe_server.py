@@ -1,0 +1,79 @@
+"""`cedos probe-server` as its users meet it."""
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.commands.probe_server import Endpoint
+from cedos.monitor.probing import train
+from cedos.monitor.probing.keyfile import read_key
+from cedos.monitor.probing.result import ProbeServer
+
+
+def test_a_key_is_made_and_kept(cedos: Any, tmp_path: Path) -> None:
+    path = tmp_path / "probe.key"
+    assert cedos("probe-server", "--new-key", str(path)).exit_code == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert cedos("probe-server", "--new-key", str(path)).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "--listen and --key-file are needed"),
+        (("--listen", "nonsense", "--key-file", "x"), "192.0.2.1:7007"),
+        (("--listen", "192.0.2.1:70000", "--key-file", "x"), "1 to 65535"),
+        (("--listen", "0.0.0.0", "--key-file", "x"), "one address"),
+        (("--listen", "127.0.0.1", "--key-file", "/nowhere"), "--new-key"),
+    ],
+)
+def test_what_is_missing_is_said(cedos: Any, arguments: tuple[str, ...], said: str) -> None:
+    result = cedos("probe-server", *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_an_address_of_somebody_else_is_refused(cedos: Any, tmp_path: Path) -> None:
+    path = tmp_path / "probe.key"
+    cedos("probe-server", "--new-key", str(path))
+    result = cedos("probe-server", "--listen", "192.0.2.1", "--key-file", str(path))
+    assert result.exit_code == 4
+    assert "cannot listen on 192.0.2.1 port 7007" in result.stderr
+
+
+def test_endpoints() -> None:
+    convert = Endpoint().convert
+    assert convert("192.0.2.1", None, None) == (ip_address("192.0.2.1"), 7007)
+    assert convert("[2001:db8::1]:99", None, None) == (ip_address("2001:db8::1"), 99)
+
+
+def test_it_serves_until_it_is_ended(cedos: Any, tmp_path: Path) -> None:
+    path = tmp_path / "probe.key"
+    cedos("probe-server", "--new-key", str(path))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    running = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "cedos", "probe-server"),
+            *("--listen", f"127.0.0.1:{port}", "--key-file", str(path)),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stderr is not None
+    assert "listening" in running.stderr.readline()
+    server = ProbeServer(ip_address("127.0.0.1"), port, read_key(path))
+    outcome = asyncio.run(train.run(server, interface="lo"))
+    assert outcome.problem == ""
+    running.send_signal(signal.SIGTERM)
+    _, said = running.communicate(timeout=10)
+    assert running.returncode == 0
+    assert "trains_down=1" in said
