@@ -16,8 +16,9 @@ VLAN_TAG_PRESENT = _ANCILLARY + 48
 _LD, _LDX, _ST, _ALU, _JMP, _RET, _MISC = 0x00, 0x01, 0x02, 0x04, 0x05, 0x06, 0x07
 _SIZES = {4: 0x00, 2: 0x08, 1: 0x10}
 _ABSOLUTE, _INDEXED, _IMMEDIATE, _MEMORY, _FOUR_TIMES_LOW_NIBBLE = 0x20, 0x40, 0x00, 0x60, 0xA0
-_ADD, _AND, _LEFT, _RIGHT, _BY_X = 0x00, 0x50, 0x60, 0x70, 0x08
-_JUMP, _JUMP_EQUAL, _JUMP_ANY_BIT = 0x00, 0x10, 0x40
+_LENGTH = 0x80
+_ADD, _SUBTRACT, _AND, _LEFT, _RIGHT, _BY_X = 0x00, 0x10, 0x50, 0x60, 0x70, 0x08
+_JUMP, _JUMP_EQUAL, _JUMP_GREATER, _JUMP_ANY_BIT = 0x00, 0x10, 0x20, 0x40
 _TAX = 0x00
 _FARTHEST = 255
 
@@ -52,6 +53,10 @@ class Assembler:
         mode = _INDEXED if indexed else _ABSOLUTE
         self._lines.append(_Line(_LD | _SIZES[size] | mode, offset))
 
+    def load_length(self) -> None:
+        """A = the packet's length in bytes, all of it."""
+        self._lines.append(_Line(_LD | _LENGTH))
+
     def load_x(self, value: int) -> None:
         """X = `value`."""
         self._lines.append(_Line(_LDX | _IMMEDIATE, value))
@@ -76,6 +81,10 @@ class Assembler:
         """A += X."""
         self._lines.append(_Line(_ALU | _ADD | _BY_X))
 
+    def subtract_x(self) -> None:
+        """A -= X."""
+        self._lines.append(_Line(_ALU | _SUBTRACT | _BY_X))
+
     def mask(self, value: int) -> None:
         """A &= `value`."""
         self._lines.append(_Line(_ALU | _AND, value))
@@ -99,6 +108,10 @@ class Assembler:
     def if_equal(self, value: int, then: str | None = None, otherwise: str | None = None) -> None:
         """Jumps on A == `value`."""
         self._lines.append(_Line(_JMP | _JUMP_EQUAL, value, then, otherwise))
+
+    def if_greater(self, value: int, then: str | None = None, otherwise: str | None = None) -> None:
+        """Jumps on A > `value`."""
+        self._lines.append(_Line(_JMP | _JUMP_GREATER, value, then, otherwise))
 
     def if_any_bit(self, bits: int, then: str | None = None, otherwise: str | None = None) -> None:
         """Jumps on A & `bits` != 0."""

@@ -26,12 +26,14 @@ class Flow:
 
     `client`: this host asks and the other end serves. `opaque`: the whole flow counts as one
     transfer, as nothing (more) can be read in it. `numbered`: all its messages told where they begin.
+    `ech`: the server's name may be that of a front (see `tls`).
     """
 
     key: FlowKey
     client: bool = True
     mark: int | None = None
     server_name: str | None = None
+    ech: bool = False
     opaque: bool = True
     mptcp: bool = False
     numbered: bool = True

@@ -1,4 +1,4 @@
-"""From a captured packet to its flow and its TCP payload: pure, and total over hostile input."""
+"""From a captured packet to its flow and its payload: pure, and total over hostile input."""
 
 import struct
 from functools import lru_cache
@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 from cedos.model import Address, FlowKey
 
-_TCP = 6
+_TCP, _UDP = 6, 17
+_UDP_HEADER_BYTES = 8
+_SHORTEST = 28  # headers of IPv4 and UDP
 _TCP_HEADER = struct.Struct("!HHIIB")
+_IPV6_HEADER_BYTES = 40
 _IPV6_EXTENSIONS = (0, 43, 60)
 _OPTION_END, _OPTION_NOTHING, _OPTION_MPTCP = 0, 1, 30
 _MP_CAPABLE, _DATA_SEQUENCE_SIGNAL = 0, 2
@@ -23,12 +26,13 @@ class Captured(NamedTuple):
     Attributes:
         key: the flow; of an MPTCP connection, the subflow.
         outgoing: whether this host sent it.
-        payload: the beginning of the TCP payload, cut at the capture's snap length.
+        payload: the beginning of the TCP or UDP payload, cut at the capture's snap length.
         sequence: the number of the payload's first byte, modulo 2**32: TCP's, or MPTCP's data sequence
             number, which counts over all subflows. None where an MPTCP packet does not tell it.
         acknowledgement: the number of the byte that the sender expects next, likewise.
         mptcp: whether the packet carries an MPTCP option.
         interface: where it was seen.
+        segment: the number of the payload's first byte in the TCP connection or subflow.
     """
 
     key: FlowKey
@@ -38,33 +42,36 @@ class Captured(NamedTuple):
     acknowledgement: int | None = 0
     mptcp: bool = False
     interface: str = ""
+    segment: int = 0
 
 
 def parse_frame(packet: bytes, *, outgoing: bool, interface: str = "") -> Captured | None:
-    """Reads a packet from its IPv4 or IPv6 header on; None where it carries no TCP payload.
+    """Reads a packet from its IPv4 or IPv6 header on; None where it carries no TCP or UDP payload.
 
     Padding after the packet's end is left off; a packet cut short is read as far as it goes.
     """
-    if len(packet) < 40:  # the shortest: IPv4 and TCP headers without options
+    if len(packet) < _SHORTEST:
         return None
     version = packet[0] >> 4
     if version == 4:
-        if packet[9] != _TCP or (packet[6] & 0x1F) | packet[7]:
+        if (packet[6] & 0x1F) | packet[7]:
             return None
-        start = (packet[0] & 0x0F) * 4
+        protocol, start = packet[9], (packet[0] & 0x0F) * 4
         length = packet[2] << 8 | packet[3]
         source, destination = packet[12:16], packet[16:20]
-    elif version == 6:
-        start = _tcp_in_ipv6(packet)
+    elif version == 6 and len(packet) > _IPV6_HEADER_BYTES:
+        protocol, start = _transport_in_ipv6(packet)
         length = packet[4] << 8 | packet[5]
         source, destination = packet[8:24], packet[24:40]
         if length:
-            length += 40
+            length += _IPV6_HEADER_BYTES
     else:
         return None
     # A length of 0 is a packet over 64 KB that segmentation offload has not yet split.
     end = min(length, len(packet)) if length else len(packet)
-    if not 20 <= start <= end - 20:
+    if protocol == _UDP:
+        return _datagram(packet, start, end, source, destination, outgoing, interface)
+    if protocol != _TCP or not 20 <= start <= end - 20:
         return None
     source_port, destination_port, sequence, acknowledgement, words = _TCP_HEADER.unpack_from(
         packet, start
@@ -81,7 +88,29 @@ def parse_frame(packet: bytes, *, outgoing: bool, interface: str = "") -> Captur
         numbers: tuple[int | None, int | None] = sequence, acknowledgement
     else:
         numbers = _data_numbers(option)
-    return Captured(key, outgoing, packet[data:end], *numbers, option is not None, interface)
+    return Captured(
+        key, outgoing, packet[data:end], *numbers, option is not None, interface, sequence
+    )
+
+
+def _datagram(
+    packet: bytes,
+    start: int,
+    end: int,
+    source: bytes,
+    destination: bytes,
+    outgoing: bool,
+    interface: str,
+) -> Captured | None:
+    data = start + _UDP_HEADER_BYTES
+    if not 20 <= start <= end - _UDP_HEADER_BYTES or data == end:
+        return None
+    near, far = _address(source), _address(destination)
+    near_port, far_port = struct.unpack_from("!HH", packet, start)
+    if not outgoing:
+        near, near_port, far, far_port = far, far_port, near, near_port
+    key = FlowKey(near, near_port, far, far_port, "udp")
+    return Captured(key, outgoing, packet[data:end], None, None, interface=interface)
 
 
 @lru_cache(maxsize=1024)
@@ -89,12 +118,12 @@ def _address(raw: bytes) -> Address:
     return IPv4Address(raw) if len(raw) == 4 else IPv6Address(raw)
 
 
-def _tcp_in_ipv6(packet: bytes) -> int:
-    """Where the TCP header starts; 0 where there is none."""
-    kind, at = packet[6], 40
+def _transport_in_ipv6(packet: bytes) -> tuple[int, int]:
+    """The protocol behind the extension headers, and where it starts."""
+    kind, at = packet[6], _IPV6_HEADER_BYTES
     while kind in _IPV6_EXTENSIONS and at + 2 <= len(packet):
         kind, at = packet[at], at + (packet[at + 1] + 1) * 8
-    return at if kind == _TCP else 0
+    return kind, at
 
 
 def _mptcp_option(packet: bytes, at: int, end: int) -> bytes | None:

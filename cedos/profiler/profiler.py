@@ -9,11 +9,13 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from cedos.model import Direction, FlowKey, Label, SizeEstimate
-from cedos.profiler import http, tls
+from cedos.profiler import http
 from cedos.profiler.flow import Flow, Running
 from cedos.profiler.frame import Captured
+from cedos.profiler.hellos import Hellos
 from cedos.profiler.hints import Hint, Hints
 from cedos.profiler.sizes import CHUNKED, UNKNOWN, Prior, SizeHistory
+from cedos.profiler.tls import ClientHello
 
 # A connection's opening is told by another way than its packets, and may be told after the first.
 _OPENING_LATE_S = 2.0
@@ -60,6 +62,7 @@ class Profiler:
         self._max_flows = max_flows
         self._flows: OrderedDict[FlowKey, Flow] = OrderedDict()
         self._hints = Hints()
+        self._hellos = Hellos()
 
     def __len__(self) -> int:
         return len(self._flows)
@@ -84,6 +87,10 @@ class Profiler:
         the first subflow's.
         """
         payload = captured.payload
+        if captured.key.protocol == "udp":
+            return self._initial(captured, now_s)
+        if (hello := self._hellos.proceed(captured)) is not None:
+            return self._named(self._flow(captured.key), hello, now_s)
         if payload.startswith(b"\x16"):
             return self._client_hello(captured, now_s)
         response = http.parse_response(payload)
@@ -125,6 +132,7 @@ class Profiler:
         `progressed`.
         """
         flow = self._flows.pop(key, None) or Flow(key)
+        self._hellos.forget(key)
         if bytes_down is None or bytes_up is None:
             return
         finals = {Direction.DOWN: bytes_down, Direction.UP: bytes_up}
@@ -162,11 +170,27 @@ class Profiler:
         flow = self._flow(captured.key, client=captured.outgoing)
         if self._began(flow, captured, now_s) is None:
             return []
-        name = tls.parse_client_hello(captured.payload)
-        if name is None and flow.running is not None:
+        if not flow.opaque:
+            flow.opaque, flow.running = True, None
+        return self._named(flow, self._hellos.begin(captured), now_s)
+
+    def _initial(self, captured: Captured, now_s: float) -> list[SizeLearned]:
+        hello = self._hellos.initial(captured)
+        if hello is None:
+            return []  # not an Initial of anybody's: no flow is remembered for it
+        flow = self._flow(captured.key, client=captured.outgoing)
+        if flow.observed_at_s is None:
+            flow.observed_at_s = now_s
+        return self._named(flow, hello, now_s)
+
+    def _named(self, flow: Flow, hello: ClientHello | None, now_s: float) -> list[SizeLearned]:
+        """What a hello tells, perhaps only in part yet."""
+        if hello is not None and hello.ech:
+            flow.ech = True
+        name = hello.name if hello else None
+        if flow.running is not None and name in (None, flow.server_name):
             return []
         flow.server_name = name or flow.server_name
-        flow.opaque = True
         return [self._whole(flow, now_s)]
 
     def _request(

@@ -1,55 +1,85 @@
 """The server name in a TLS ClientHello (RFC 8446, 4.1.2; RFC 6066, 3).
 
-With Encrypted ClientHello this is the outer name, that of the front that many sites share: sizes are
-then learned for the front.
+With Encrypted ClientHello (RFC 9849) the name is the outer one, that of the front that many sites
+share. Browsers send the extension to every server, most often filled with noise, just so that nobody
+can tell which hello has a hidden name: a name is therefore believed, and `ech` says that it may be a
+front's. Sizes are learned under it all the same: of a real front they spread widely, and so does its
+estimate; of all others nothing is lost.
 """
+
+from typing import NamedTuple
 
 from cedos.profiler.names import server_name
 
 _HANDSHAKE, _CLIENT_HELLO = 22, 1
-_SERVER_NAME_EXTENSION, _HOST_NAME = 0, 0
+_SERVER_NAME, _ENCRYPTED_CLIENT_HELLO = 0, 0xFE0D
+_HOST_NAME, _OUTER = 0, 0
 _RECORD_HEADER_BYTES = 5
-_FIXED_BYTES = 4 + 2 + 32  # handshake header, version, random
+_HANDSHAKE_HEADER_BYTES = 4
+_FIXED_BYTES = _HANDSHAKE_HEADER_BYTES + 2 + 32  # version and random
 
 
-def parse_client_hello(payload: bytes) -> str | None:
-    """The name that the client asks for; None where there is none or it lies beyond a cut.
+class ClientHello(NamedTuple):
+    """What a ClientHello tells.
 
-    `payload` may end anywhere. An address given as a name counts as a name.
+    Attributes:
+        name: the server that the client asks for (an address counts too); None where there is none,
+            or none yet.
+        ech: whether the real name may be another one, encrypted.
+        complete: whether all of the hello was there to be read.
     """
-    if len(payload) < _RECORD_HEADER_BYTES or payload[0] != _HANDSHAKE or payload[1] != 3:
+
+    name: str | None
+    ech: bool
+    complete: bool
+
+
+def read_records(data: bytes) -> ClientHello | None:
+    """Reads a hello in TLS records, as it goes over TCP; None where it is not one.
+
+    `data` may end anywhere. The hello may be spread over several records.
+    """
+    if len(data) < _RECORD_HEADER_BYTES or data[0] != _HANDSHAKE or data[1] != 3:
         return None
-    hello = _handshake(payload)
-    if len(hello) < _FIXED_BYTES or hello[0] != _CLIENT_HELLO:
+    return read_handshake(_joined(data))
+
+
+def read_handshake(data: bytes) -> ClientHello | None:
+    """Reads a hello without records, as it goes over QUIC; None where it is not one, or not yet."""
+    if len(data) < _HANDSHAKE_HEADER_BYTES or data[0] != _CLIENT_HELLO:
         return None
+    end = _HANDSHAKE_HEADER_BYTES + int.from_bytes(data[1:4], "big")
+    name, ech, complete = None, False, len(data) >= end
+    hello = data[:end]
     try:
         at = _FIXED_BYTES
         at += 1 + hello[at]  # session id
         at += 2 + (hello[at] << 8 | hello[at + 1])  # cipher suites
         at += 1 + hello[at]  # compression methods
         at += 2  # length of all extensions: what counts is where the bytes end
-        while True:
+        while at < len(hello):
             kind = hello[at] << 8 | hello[at + 1]
             length = hello[at + 2] << 8 | hello[at + 3]
             at += 4
-            if kind == _SERVER_NAME_EXTENSION:
-                return _first_name(hello[at : at + length])
+            if kind == _SERVER_NAME:
+                name = _first_name(hello[at : at + length])
+            elif kind == _ENCRYPTED_CLIENT_HELLO:
+                ech = hello[at] == _OUTER
             at += length
     except IndexError:
-        return None
+        pass  # cut, or lying about its lengths: what was read until there counts
+    return ClientHello(name, ech, complete)
 
 
-def _handshake(payload: bytes) -> bytes:
-    """The handshake bytes of all records, joined: a hello may be spread over several."""
-    length = payload[3] << 8 | payload[4]
-    hello = payload[_RECORD_HEADER_BYTES : _RECORD_HEADER_BYTES + length]
-    at = _RECORD_HEADER_BYTES + length
-    while length and at + _RECORD_HEADER_BYTES < len(payload) and payload[at] == _HANDSHAKE:
-        length = payload[at + 3] << 8 | payload[at + 4]
+def _joined(data: bytes) -> bytes:
+    """The handshake bytes of all records."""
+    parts, at = [], 0
+    while at + _RECORD_HEADER_BYTES < len(data) and data[at] == _HANDSHAKE:
+        length = data[at + 3] << 8 | data[at + 4]
         at += _RECORD_HEADER_BYTES
-        hello += payload[at : at + length]
+        parts.append(data[at : at + length])
         at += length
-    return hello
+    return b"".join(parts)
 
 
 def _first_name(extension: bytes) -> str | None:

@@ -24,7 +24,7 @@ from cedos.model import Direction, FlowKey
 from cedos.profiler.capture import Captured, open_capture
 from cedos.profiler.http import parse_request, parse_response
 from cedos.profiler.profiler import Profiler
-from cedos.profiler.tls import parse_client_hello
+from cedos.profiler.tls import ClientHello, read_records
 
 BODY = os.urandom(2_000_000)
 GET = b"GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n"
@@ -135,7 +135,9 @@ def test_a_tls_connection_shows_its_client_hello_only(
         with pytest.raises(OSError, match=r".*"):
             secured.do_handshake()
         captured = drain(capture, at_least=1)
-    assert [parse_client_hello(one.payload) for one in captured] == ["cdn.example.net"]
+    assert [read_records(one.payload) for one in captured] == [
+        ClientHello("cdn.example.net", ech=False, complete=True)
+    ]
     assert captured[0].outgoing
 
 

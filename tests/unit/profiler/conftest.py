@@ -7,7 +7,13 @@ from collections.abc import Callable
 import pytest
 
 ANCILLARY = 0xFFFFF000
-ALU = {0x00: operator.add, 0x50: operator.and_, 0x60: operator.lshift, 0x70: operator.rshift}
+ALU = {
+    0x00: operator.add,
+    0x10: operator.sub,
+    0x50: operator.and_,
+    0x60: operator.lshift,
+    0x70: operator.rshift,
+}
 ETHERTYPES = {4: 0x0800, 6: 0x86DD}
 
 
@@ -31,6 +37,8 @@ def run_bpf(
         kind = op & 0x07
         if kind == 0x00 and op & 0xE0 == 0x60:
             a = memory[k]
+        elif kind == 0x00 and op & 0xE0 == 0x80:
+            a = len(packet)
         elif kind == 0x00:
             size = {0x00: 4, 0x08: 2, 0x10: 1}[op & 0x18]
             where = k + x if op & 0xE0 == 0x40 else k
@@ -55,7 +63,7 @@ def run_bpf(
             if jump == 0x00:
                 at += k
             else:
-                at += if_true if (a == k if jump == 0x10 else a & k) else if_false
+                at += if_true if {0x10: a == k, 0x20: a > k, 0x40: a & k}[jump] else if_false
         elif kind == 0x06:
             return k
         elif kind == 0x07:

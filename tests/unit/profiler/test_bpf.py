@@ -60,6 +60,18 @@ def test_encoding_is_the_kernels() -> None:
     assert code.assemble() == b"".join(struct.pack("HBBI", *one) for one in known)
 
 
+def test_lengths_are_compared(run_bpf: Callable[..., int]) -> None:
+    code = Assembler()
+    code.load_x(3)
+    code.load_length()
+    code.subtract_x()
+    code.if_greater(4, then="long")
+    code.give(1)
+    code.label("long")
+    code.give(2)
+    assert [run_bpf(code.assemble(), bytes(size)) for size in (3, 7, 8)] == [1, 1, 2]
+
+
 def test_bad_jumps_are_refused() -> None:
     code = Assembler()
     code.if_equal(1, then="nowhere")

@@ -69,6 +69,31 @@ def test_all_else_is_dropped(headers: Packet, payload: bytes, run_bpf: Callable[
     assert run_bpf(PROGRAM, raw(headers, payload)) == 0
 
 
+TLS = {
+    "IPv4": IP(src="192.0.2.1", dst="198.51.100.1"),
+    "IPv6": IPv6(src="2001:db8::1", dst="2001:db8::2") / IPv6ExtHdrHopByHop(),
+}
+
+
+@pytest.mark.parametrize("network", TLS.values(), ids=TLS.keys())
+def test_the_end_of_a_hello_gets_through(network: Packet, run_bpf: Callable[..., int]) -> None:
+    def passes(payload: bytes, flags: str = "PA", port: int = 443, source: int = 1234) -> bool:
+        segment = TCP(sport=source, dport=port, flags=flags, options=OPTIONS)
+        return run_bpf(PROGRAM, raw(network / segment, payload), 4) == SNAP_BYTES
+
+    end, handshake = bytes(range(100, 200)), b"\x16\x03\x03\x00\x50\x01\x01"
+    assert passes(end)
+    assert passes(bytes(1024))
+    assert passes(handshake + bytes(2000), "A")  # a hello in several records
+    assert not passes(bytes(1025))  # as bulk data is
+    assert not passes(end, "A")
+    assert not passes(end, port=8080)
+    assert not passes(end, port=5000, source=443)
+    assert not passes(b"\x17\x03\x03\x00\x50" + end)  # a request
+    assert not passes(b"\x14\x03\x03\x00\x01\x01")
+    assert not passes(b"")
+
+
 def test_what_is_not_tcp_for_us_is_dropped(run_bpf: Callable[..., int]) -> None:
     get = b"GET / HTTP/1.1\r\n\r\n"
     good = raw(HEADERS["IPv4"], get)

@@ -32,6 +32,7 @@ def test_the_flow_is_seen_from_this_host(network: Packet, source: str, destinati
     assert sent.key == FlowKey(here, 5000, there, 443)
     assert (sent.payload, sent.sequence, sent.acknowledgement) == (b"hello", 4_000_000_000, 77)
     assert (sent.outgoing, sent.interface, sent.mptcp) == (True, "wlan0", False)
+    assert sent.segment == 4_000_000_000
     received = parse_frame(packet, outgoing=False)
     assert received is not None
     assert received.key == FlowKey(there, 443, here, 5000)
@@ -98,9 +99,26 @@ def test_hostile_options_never_raise(option: bytes) -> None:
         assert captured.sequence is None or 0 <= captured.sequence < 2**32
 
 
-def test_what_is_no_tcp_payload_is_none() -> None:
-    assert parse_frame(bytes(IP() / UDP() / Raw(bytes(40))), outgoing=True) is None
-    assert parse_frame(bytes(IPv6() / UDP() / Raw(bytes(40))), outgoing=True) is None
+@pytest.mark.parametrize(("network", "source", "destination"), PAIRS)
+def test_a_datagram(network: Packet, source: str, destination: str) -> None:
+    packet = bytes(network / UDP(sport=5000, dport=443) / Raw(b"hello"))
+    here, there = ip_address(source), ip_address(destination)
+    sent = parse_frame(packet + b"padding", outgoing=True, interface="wlan0")
+    assert sent is not None
+    assert sent.key == FlowKey(here, 5000, there, 443, "udp")
+    assert (sent.payload, sent.sequence, sent.interface) == (b"hello", None, "wlan0")
+    received = parse_frame(packet, outgoing=False)
+    assert received is not None
+    assert received.key == FlowKey(there, 443, here, 5000, "udp")
+    for cut in range(len(packet) - 5):
+        assert parse_frame(packet[:cut], outgoing=True) is None
+
+
+def test_what_is_no_payload_of_tcp_or_udp_is_none() -> None:
+    assert parse_frame(bytes(IP() / UDP()), outgoing=True) is None
+    assert parse_frame(bytes(IP(proto=132) / Raw(bytes(40))), outgoing=True) is None
+    assert parse_frame(bytes(IPv6(nh=132) / Raw(bytes(40))), outgoing=True) is None
+    assert parse_frame(bytes(IP(frag=3) / UDP() / Raw(bytes(40))), outgoing=True) is None
     assert parse_frame(bytes(IP(frag=3) / TCP() / Raw(bytes(40))), outgoing=True) is None
     assert parse_frame(bytes(IP(ihl=1) / TCP() / Raw(bytes(40))), outgoing=True) is None
     assert parse_frame(bytes(IP() / TCP(dataofs=2) / Raw(bytes(40))), outgoing=True) is None

@@ -4,7 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.profiler.tls import parse_client_hello
+from cedos.profiler.tls import ClientHello, read_handshake, read_records
+
+
+def name_in(payload: bytes) -> str | None:
+    hello = read_records(payload)
+    return hello.name if hello else None
 
 
 def real_hello(name: str | None) -> bytes:
@@ -45,29 +50,58 @@ HELLO = real_hello("www.Example.org")
 
 
 def test_what_openssl_sends() -> None:
-    assert parse_client_hello(HELLO) == "www.example.org"
-    assert parse_client_hello(real_hello(None)) is None
+    assert name_in(HELLO) == "www.example.org"
+    assert name_in(real_hello(None)) is None
 
 
 def test_the_name_may_come_after_a_large_key_share() -> None:
     key_share = (51, bytes(1300))
     hello = crafted_hello((0x2A2A, b""), key_share, name_extension(b"cdn.example.net"))
-    assert parse_client_hello(hello) == "cdn.example.net"
-    assert parse_client_hello(hello[:1360]) is None
+    assert name_in(hello) == "cdn.example.net"
+    assert name_in(hello[:1360]) is None
     session = crafted_hello(name_extension(b"a.example"), session=bytes(32))
-    assert parse_client_hello(session) == "a.example"
+    assert name_in(session) == "a.example"
 
 
 def test_a_cut_hello_gives_its_name_or_none() -> None:
-    named = [cut for cut in range(len(HELLO) + 1) if parse_client_hello(HELLO[:cut]) is not None]
-    assert {parse_client_hello(HELLO[:cut]) for cut in named} == {"www.example.org"}
+    named = [cut for cut in range(len(HELLO) + 1) if name_in(HELLO[:cut]) is not None]
+    assert {name_in(HELLO[:cut]) for cut in named} == {"www.example.org"}
     assert named == list(range(named[0], len(HELLO) + 1))
     assert named[0] < len(HELLO)  # what lies after the name does not matter
 
 
+def test_it_says_whether_all_was_there() -> None:
+    hello = crafted_hello(name_extension(b"a.example"), (0x2A2A, bytes(300)))
+    whole = read_records(hello)
+    assert whole == ClientHello("a.example", ech=False, complete=True)
+    assert read_handshake(hello[5:]) == whole
+    for cut in (len(hello) - 1, 200):
+        assert read_records(hello[:cut]) == ClientHello("a.example", ech=False, complete=False)
+    assert read_records(hello[:60]) == ClientHello(None, ech=False, complete=False)
+    assert read_handshake(hello[5:] + b"\x17 what follows") == whole
+    lying = bytearray(hello)
+    lying[43 + 5] = 0xFF  # cipher suites far beyond the end
+    assert read_records(bytes(lying)) == ClientHello(None, ech=False, complete=True)
+
+
+def test_an_encrypted_hello_is_recognised_by_its_outer_one() -> None:
+    front = name_extension(b"front.example")
+    outer, inner = (0xFE0D, b"\x00" + bytes(180)), (0xFE0D, b"\x01")
+    for extensions in ((front, outer), (outer, front)):
+        hello = read_records(crafted_hello(*extensions))
+        assert hello == ClientHello("front.example", ech=True, complete=True)
+    assert read_records(crafted_hello(front, inner)) == ClientHello(
+        "front.example", ech=False, complete=True
+    )
+    cut = crafted_hello((0x2A2A, bytes(500)), front, outer)
+    assert read_records(cut[: len(cut) - 180]) == ClientHello(
+        "front.example", ech=True, complete=False
+    )
+
+
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
 def test_a_hello_over_several_records(size: int) -> None:
-    assert parse_client_hello(in_records(HELLO, size)) == "www.example.org"
+    assert name_in(in_records(HELLO, size)) == "www.example.org"
 
 
 @pytest.mark.parametrize(
@@ -83,13 +117,13 @@ def test_a_hello_over_several_records(size: int) -> None:
     ],
 )
 def test_names(name: bytes, expected: str | None) -> None:
-    assert parse_client_hello(crafted_hello(name_extension(name))) == expected
+    assert name_in(crafted_hello(name_extension(name))) == expected
 
 
 def test_an_odd_name_extension_gives_no_name() -> None:
-    assert parse_client_hello(crafted_hello(name_extension(b"a.example", kind=1))) is None
-    assert parse_client_hello(crafted_hello((0, b""))) is None
-    assert parse_client_hello(crafted_hello((0, b"\x00\x0c\x00\x00\xffa.b"))) is None
+    assert name_in(crafted_hello(name_extension(b"a.example", kind=1))) is None
+    assert name_in(crafted_hello((0, b""))) is None
+    assert name_in(crafted_hello((0, b"\x00\x0c\x00\x00\xffa.b"))) is None
 
 
 @pytest.mark.parametrize(
@@ -104,13 +138,13 @@ def test_an_odd_name_extension_gives_no_name() -> None:
     ],
 )
 def test_not_a_hello(payload: bytes) -> None:
-    assert parse_client_hello(payload) is None
+    assert name_in(payload) is None
 
 
 @given(st.binary(max_size=400), st.integers(0, 200))
 def test_hostile_bytes_never_raise(noise: bytes, keep: int) -> None:
     for payload in (noise, HELLO[:keep] + noise):
-        name = parse_client_hello(payload)
+        name = name_in(payload)
         assert name is None or 0 < len(name) <= 253
 
 
@@ -118,5 +152,5 @@ def test_hostile_bytes_never_raise(noise: bytes, keep: int) -> None:
 def test_a_damaged_hello_never_raises(at: int, value: int, size: int) -> None:
     damaged = HELLO[:at] + bytes([value]) + HELLO[at + 1 :]
     for payload in (damaged, in_records(damaged, size)):
-        name = parse_client_hello(payload)
+        name = name_in(payload)
         assert name is None or 0 < len(name) <= 253
