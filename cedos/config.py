@@ -39,6 +39,7 @@ _Exponent = Annotated[float, Meta(ge=0, le=10)]
 _Rate = Annotated[float, Meta(ge=0, le=1e6)]
 _Interval = Annotated[float, Meta(ge=0.1, le=3600)]
 _Offset = Annotated[float, Meta(ge=-1e9, le=1e9)]
+_Share = Annotated[float, Meta(ge=0, le=1)]
 _Size = Annotated[int, Meta(ge=1, le=10**12)]
 
 
@@ -69,6 +70,7 @@ class NetworkConfig(Section, frozen=True, kw_only=True):
     kind: NetworkKind | None = None
     metered: bool | None = None
     ignore: bool = False
+    money_per_mb: Annotated[float, Meta(ge=0, le=1e6)] | None = None
 
 
 class Override(TypedDict, total=False):
@@ -91,12 +93,48 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
     alpha: _Exponent = 1.0
     beta: _Exponent = 1.0
     gamma: _Exponent = 0.0
+    follow: bool = False
     seconds_per_joule: _Rate = 0.0
     seconds_per_metered_mb: _Rate = 0.0
     switch_cost_s: Annotated[float, Meta(ge=0, le=60)] = 0.1
     hysteresis: Annotated[float, Meta(ge=0, le=1)] = 0.1
     reevaluate_interval_s: _Interval = 1.0
+    idle_interval_s: _Interval = 5.0
     redundant: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks what a type cannot say."""
+        if self.follow and self.objective != "max-s-per-e":
+            raise ValueError(
+                f'follow moves the exponents of objective = "max-s-per-e"; "{self.objective}" has none'
+            )
+
+
+class FollowConfig(Section, frozen=True, kw_only=True):
+    """Which way the exponents go (`cedos.selector.follow.Curves` has the same fields)."""
+
+    beta_full: _Exponent = 0.0
+    beta_empty: _Exponent = 2.0
+    battery_full: _Share = 0.8
+    battery_empty: _Share = 0.1
+    gamma_unused: _Exponent = 0.0
+    gamma_used: _Exponent = 1.0
+    plan_easy: _Share = 0.5
+
+    def __post_init__(self) -> None:
+        """Checks what a type cannot say."""
+        if self.battery_empty >= self.battery_full:
+            raise ValueError(
+                f"battery_empty ({self.battery_empty:g}) must be less than"
+                f" battery_full ({self.battery_full:g})"
+            )
+
+
+class PlanConfig(Section, frozen=True, kw_only=True):
+    """The data plan of the metered networks together; `metered_bytes` None: no limit."""
+
+    metered_bytes: _Size | None = None
+    reset_day: Annotated[int, Meta(ge=1, le=31)] = 1
 
 
 class ProbesConfig(Section, frozen=True, kw_only=True):
@@ -112,11 +150,18 @@ class ProbesConfig(Section, frozen=True, kw_only=True):
     dns_name: Annotated[
         str, Meta(pattern=r"^([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?$", max_length=253)
     ] = "example.com"
+    portal_url: Annotated[str, Meta(max_length=2000)] = "http://network-test.debian.org/nm"
+    portal_body: Annotated[str, Meta(max_length=1000)] = "NetworkManager is online"
 
     def __post_init__(self) -> None:
         """Checks what a type cannot say."""
         _target(self.target, "target", IPv4Address, "1.1.1.1")
         _target(self.target_ipv6, "target_ipv6", IPv6Address, "2606:4700:4700::1111")
+        if self.portal_url and not self.portal_url.startswith("http://"):
+            raise ValueError(
+                'portal_url must be an http:// URL such as "http://network-test.debian.org/nm"'
+                f' (nobody but a portal would answer https wrongly), or "", not "{self.portal_url}"'
+            )
         if self.idle_interval_s < self.interval_s:
             raise ValueError(
                 f"idle_interval_s ({self.idle_interval_s:g}) must not be shorter than"
@@ -154,6 +199,7 @@ class PredictorsConfig(Section, frozen=True, kw_only=True):
     """Which trained model predicts completion times: `shipped`, or the path of a file."""
 
     model: Annotated[str, Meta(min_length=1)] = "shipped"
+    adapt: bool = True
 
     @property
     def model_path(self) -> Path | None:
@@ -177,6 +223,7 @@ class ProvidersConfig(Section, frozen=True, kw_only=True):
     """
 
     host: bool = True
+    adb: bool = True
     series: dict[InterfaceName, Path] = {}
     offset_s: dict[InterfaceName, _Offset] = {}
     started_at_s: Annotated[float, Meta(ge=0, le=1e12)] | None = None
@@ -199,6 +246,8 @@ class Config(Section, frozen=True, kw_only=True):
 
     networks: dict[InterfaceName, NetworkConfig] = {}
     decision: DecisionConfig = DecisionConfig()
+    follow: FollowConfig = FollowConfig()
+    plan: PlanConfig = PlanConfig()
     probes: ProbesConfig = ProbesConfig()
     profiler: ProfilerConfig = ProfilerConfig()
     steering: SteeringConfig = SteeringConfig()
@@ -248,7 +297,8 @@ def load(path: Path | None = None) -> Config:
     config = toml_file.read(path, Config)
     if (model := config.predictors.model_path) is not None:
         located = str(path.parent / model.expanduser())
-        config = msgspec.structs.replace(config, predictors=PredictorsConfig(model=located))
+        predictors = msgspec.structs.replace(config.predictors, model=located)
+        config = msgspec.structs.replace(config, predictors=predictors)
     return config
 
 

@@ -51,10 +51,9 @@ def features(
         columns.append(_HOST_SPEED)
     way = transfer.direction
     for column, source, name, is_age in _plan(tuple(columns)):
-        if source < 0:
-            indicator = _newest(context, name)
-        else:
-            indicator = indicator_of(sources[source], name, way)
+        indicator = (
+            _newest(context, name) if source < 0 else indicator_of(sources[source], name, way)
+        )
         if indicator is not None:
             value = context.at_s - indicator.measured_at_s if is_age else indicator.value
             if not isnan(value):

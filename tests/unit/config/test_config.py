@@ -55,10 +55,12 @@ def test_the_shipped_file_explains_every_key(section: str) -> None:
 def test_the_shipped_file_explains_networks() -> None:
     text = SHIPPED_FILE.read_text()
     example = re.findall(
-        r"^# (\[networks\..*|(?:name|kind|metered|ignore) = .*)$", text, re.MULTILINE
+        r"^# (\[networks\..*|(?:name|kind|metered|ignore|money_per_mb) = .*)$", text, re.MULTILINE
     )
     networks = config_module.toml_file.parse("\n".join(example), Config, name="example").networks
-    assert networks == {"wlan0": NetworkConfig(name="home", kind=NetworkKind.WIFI, metered=False)}
+    assert networks == {
+        "wlan0": NetworkConfig(name="home", kind=NetworkKind.WIFI, metered=False, money_per_mb=0.01)
+    }
     assert len(example) == 1 + len(msgspec.structs.fields(NetworkConfig))
 
 
@@ -164,3 +166,19 @@ def test_directories() -> None:
     assert directories(own) == Directories(Path("/x"), Path("/y"))
     with pytest.raises(ConfigError, match="CEDOS_STATE_DIR must be an absolute path, not x"):
         directories({"CEDOS_STATE_DIR": "x"})
+
+
+def test_only_an_objective_with_exponents_can_follow(tmp_path: Path) -> None:
+    path = write(tmp_path, '[decision]\nobjective = "max-s-per-e"\nfollow = true\n')
+    assert load(path).decision.follow
+    path = write(tmp_path, '[decision]\nobjective = "max-s"\nfollow = true\n')
+    with pytest.raises(
+        ConfigError, match='follow moves the exponents of objective = "max-s-per-e"'
+    ):
+        load(path)
+
+
+def test_an_empty_battery_is_emptier_than_a_full_one(tmp_path: Path) -> None:
+    path = write(tmp_path, "[follow]\nbattery_empty = 0.9\n")
+    with pytest.raises(ConfigError, match=r"battery_empty \(0.9\) must be less than"):
+        load(path)
