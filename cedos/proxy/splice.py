@@ -194,7 +194,9 @@ class _Way:
         self.moved_bytes += sent
         if sent < taken:
             self._waiting = memoryview(bytes(view[sent:taken]))
-            self._chunk = max(_SMALLEST, self._chunk >> 1)
+            # What waits is memory: a sink that takes little is offered less.
+            if sent < taken >> 2:
+                self._chunk = max(_SMALLEST, self._chunk >> 1)
             self._reads, self._writes = False, True
             self._loop.remove_reader(self.source)
             self._loop.add_writer(self.sink, self._writable)

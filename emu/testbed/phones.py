@@ -47,6 +47,7 @@ class Laptop:
 
     Args:
         accesses: networks to attach at once; at most one of each kind.
+        core: put a host of its own between the providers and the server, for a relay.
         source_rules: policy rules that send what is bound to an interface's address, or to the
             interface, out through it (tables 101 and 102).
         engine: what emulates the links.
@@ -56,17 +57,21 @@ class Laptop:
         client: the namespace with `wlan0` (192.168.43.2/24) and `lte0` (192.168.44.2/24), each with
             a default route through .1 at metric 100 and 200.
         server: the namespace of 198.51.100.1, and .2 to .9.
+        core: the namespace of 198.51.103.1, through which all packets go; None without it.
         directory: for files that go with the laptop.
     """
 
     def __init__(
         self,
         *accesses: Access,
+        core: bool = False,
         source_rules: bool = False,
         engine: Engine | None = None,
         nice: int = 0,
     ) -> None:
         self._accesses = accesses
+        self._with_core = core
+        self.core: Namespace | None = None
         self._source_rules = source_rules
         self._engine = engine or Mahimahi(nice)
         self._networks: dict[NetworkKind, _Network] = {}
@@ -205,6 +210,9 @@ class Laptop:
         self.client = self._namespace("client")
         self.server = self._namespace("server")
         wiring.set_up_hosts(self.client, self.server)
+        if self._with_core:
+            self.core = self._namespace("core")
+            wiring.set_up_core(self.core, self.server)
 
     def _namespace(self, role: str) -> Namespace:
         return Namespace.create(self.instance.namespace_name(role))
@@ -213,7 +221,7 @@ class Laptop:
         kind = access.kind
         if kind not in self._networks:
             isp = self._namespace(f"{kind}-isp")
-            wiring.set_up_provider(kind, isp, self.server)
+            wiring.set_up_provider(kind, isp, self.core or self.server)
             self._networks[kind] = _Network(isp)
         wiring.set_up_wire(kind, self.client, self.server, self._source_rules)
         net = self._networks[kind]

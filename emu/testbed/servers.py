@@ -86,7 +86,7 @@ _CERTIFICATE = """ssl_certificate {directory}/tls.crt;
 # The tmpfs is nginx's alone: it is gone with its last process, however that ends.
 _START = """set -e
 mount -t tmpfs -o size={space},mode=755 cedos-uploads {directory}/uploads
-exec mptcpize run nginx -p {directory} -c {directory}/nginx.conf -e {directory}/error.log
+exec {wrap} nginx -p {directory} -c {directory}/nginx.conf -e {directory}/error.log
 """
 
 
@@ -103,6 +103,7 @@ class Servers:
             good for all names in `addresses` too.
         access_log: write one JSON object per request to `access_log`.
         dns: also answer DNS queries.
+        mptcp: nginx speaks it; else it is a server as most are.
         sites: more of nginx's configuration, for its `http` block (see `emu.web.corpus`).
         addresses: of names: some of the server's.
     """
@@ -114,6 +115,7 @@ class Servers:
         tls: bool = False,
         access_log: bool = False,
         dns: bool = True,
+        mptcp: bool = True,
         sites: str = "",
         addresses: Mapping[str, str] | None = None,
     ) -> None:
@@ -121,6 +123,7 @@ class Servers:
         self.directory = laptop.directory / "servers"
         self._tls = tls
         self._dns = dns
+        self._mptcp = mptcp
         self._log = access_log
         self._sites = sites
         self._addresses = dict(addresses or {})
@@ -196,7 +199,8 @@ class Servers:
             )
         )
         self._maker = _Maker(self.directory)
-        script = _START.format(space=_UPLOAD_SPACE, directory=self.directory)
+        wrap = "mptcpize run" if self._mptcp else ""
+        script = _START.format(space=_UPLOAD_SPACE, directory=self.directory, wrap=wrap)
         nginx = self._launch("nginx", "unshare", "--mount", "sh", "-c", script)
         dnsmasq = None
         if self._dns:

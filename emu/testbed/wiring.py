@@ -18,6 +18,9 @@ from emu.testbed.netns import Namespace, entered
 SERVER = "198.51.100.1"
 # "Different hosts" for those who want them are the same one at other addresses.
 SERVER_ADDRESSES = tuple(f"198.51.100.{n}" for n in range(1, 10))
+# Of the host between the providers and the server, where there is one, towards its clients.
+RELAY = "198.51.103.1"
+_CORE_END, _SERVER_END = "198.51.103.6", "198.51.103.5"
 _ANYWHERE = "0.0.0.0/0"
 _PREFERRED_METRIC = 50
 
@@ -73,8 +76,35 @@ def set_up_hosts(client: Namespace, server: Namespace) -> None:
     server.run("ip", "mptcp", "limits", "set", "subflows", "8", check=False)
 
 
+def set_up_core(core: Namespace, server: Namespace) -> None:
+    """A host that routes between the providers and the server; 198.51.103.1 is its own address."""
+    with core.entered():
+        kernel.write_sysctls(kernel.HOST_SYSCTLS | kernel.ROUTER_SYSCTLS)
+    kernel.use_cubic([core])
+    with netlink_in(core.path) as netlink, server.path.open("rb") as there:
+        (loopback,) = netlink.link_lookup(ifname="lo")
+        netlink.addr("add", index=loopback, address=RELAY, prefixlen=32)
+        peer = {"ifname": "core", "net_ns_fd": there.fileno()}
+        netlink.link("add", ifname="server", kind="veth", peer=peer)
+        (index,) = netlink.link_lookup(ifname="server")
+        netlink.addr("add", index=index, address=_CORE_END, prefixlen=30)
+        netlink.link("set", index=index, state="up")
+    with netlink_in(server.path) as netlink:
+        (index,) = netlink.link_lookup(ifname="core")
+        netlink.addr("add", index=index, address=_SERVER_END, prefixlen=30)
+        netlink.link("set", index=index, state="up")
+        netlink.route("add", dst=_ANYWHERE, gateway=_CORE_END)
+    with netlink_in(core.path) as netlink:
+        for address in SERVER_ADDRESSES:
+            netlink.route("add", dst=f"{address}/32", gateway=_SERVER_END)
+    for host, interface in ((core, "server"), (server, "core")):
+        with host.entered():
+            kernel.without_offloads(interface)
+    core.run("ip", "mptcp", "limits", "set", "subflows", "8", check=False)
+
+
 def set_up_provider(kind: NetworkKind, isp: Namespace, server: Namespace) -> None:
-    """The provider: its line to the server, and the only NAT on the way."""
+    """The provider: its line to the server (or to the core), and the only NAT on the way."""
     backbone = _PLANS[kind].backbone
     with isp.entered():
         kernel.write_sysctls(kernel.ROUTER_SYSCTLS)

@@ -1,0 +1,252 @@
+"""What the relay costs: throughput through it against raw TCP in the same run, and time to connect.
+
+On the loopback of a namespace of its own: a server that sends, a client that receives, each in a
+process of its own, as the relay; direct and through the relay in turn, to an MPTCP client and to a
+plain one. Shaped: 95 Mbit/s on both sides of the relay, where it should cost nothing.
+"""
+
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from cedos.errors import EmulationError
+from emu.testbed.netns import Namespace
+
+NAME = "relay"
+
+_MPTCP: Final = 262
+_PORT, _RELAY_PORT = 7000, 3128
+_BYTES = 1_000_000_000
+_SHAPED_BYTES = 40_000_000
+_ROUNDS = 7
+_CONNECTS = 300
+_RATE = "95mbit"
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_ADDRESSES = {
+    "client": "10.99.1.1",
+    "relay": "10.99.1.2",
+    "near": "10.99.2.1",
+    "server": "10.99.2.2",
+}
+
+
+def run(progress: Callable[[str], None]) -> dict[str, float]:
+    """Measures; about a minute.
+
+    Returns:
+        `loopback_ratio`, `loopback_tcp_ratio`: median of throughput through the relay over direct
+        TCP, of pairs measured one after the other, MPTCP and TCP to the client. `shaped_ratio`.
+        `cpu_s_per_gb`: the relay's own processor time, MPTCP to the client. `added_ms`: median of
+        the time to connect and to be connected, less that of a direct connection.
+    """
+    figures: dict[str, float] = {}
+    with (
+        _namespaces("host") as (host,),
+        _server(host, "127.0.0.1"),
+        _relay(host, "--allow-local") as relay,
+    ):
+        figures |= _loopback(host, relay, progress)
+        figures["added_ms"] = _added_ms(host)
+        progress(f"added to a connection: {figures['added_ms']:.3f} ms")
+    with _namespaces("client", "relay", "server") as (client, between, server):
+        _wire(client, "client", between, "relay")
+        _wire(between, "near", server, "server")
+        client.ip("route", "add", "default", "via", _ADDRESSES["relay"])
+        server.ip("route", "add", "default", "via", _ADDRESSES["near"])
+        between.sysctl("net.ipv4.ip_forward", 1)
+        with _server(server, _ADDRESSES["server"]), _relay(between):
+            figures["shaped_ratio"] = _shaped(client, progress)
+    return figures
+
+
+def _loopback(
+    host: Namespace, relay: "subprocess.Popen[bytes]", progress: Callable[[str], None]
+) -> dict[str, float]:
+    direct: list[float] = []
+    ratios: dict[int, list[float]] = {_MPTCP: [], 0: []}
+    cpu_s: list[float] = []
+    for number in range(_ROUNDS):
+        direct.append(_pull(host, ("127.0.0.1", _PORT), None, 0, _BYTES))
+        for protocol, found in ratios.items():
+            before_s = _cpu_s(relay.pid)
+            rate = _pull(host, ("127.0.0.1", _RELAY_PORT), f"127.0.0.1:{_PORT}", protocol, _BYTES)
+            if protocol:
+                cpu_s.append((_cpu_s(relay.pid) - before_s) / (_BYTES / 1e9))
+            found.append(rate / direct[-1])
+        progress(
+            f"loopback {number + 1}/{_ROUNDS}: direct {8 * direct[-1] / 1e9:.1f} Gbit/s, through the "
+            f"relay {ratios[_MPTCP][-1]:.2f} (MPTCP), {ratios[0][-1]:.2f} (TCP) of it"
+        )
+    return {
+        "loopback_ratio": statistics.median(ratios[_MPTCP]),
+        "loopback_tcp_ratio": statistics.median(ratios[0]),
+        "direct_gbps": 8 * statistics.median(direct) / 1e9,
+        "cpu_s_per_gb": statistics.median(cpu_s),
+    }
+
+
+def _shaped(client: Namespace, progress: Callable[[str], None]) -> float:
+    ratios = []
+    for _ in range(3):
+        server = (_ADDRESSES["server"], _PORT)
+        direct = _pull(client, server, None, 0, _SHAPED_BYTES)
+        relay = (_ADDRESSES["relay"], _RELAY_PORT)
+        through = _pull(client, relay, f"{server[0]}:{server[1]}", _MPTCP, _SHAPED_BYTES)
+        ratios.append(through / direct)
+        progress(
+            f"shaped: direct {8 * direct / 1e6:.1f} Mbit/s, through the relay {ratios[-1]:.3f}"
+        )
+    return statistics.median(ratios)
+
+
+def _added_ms(host: Namespace) -> float:
+    """MPTCP to the relay and the server's first byte, less MPTCP to the server and its first byte.
+
+    In turn, so that whatever else the machine does falls on both alike.
+    """
+    took: dict[bool, list[float]] = {True: [], False: []}
+    with host.entered():
+        for _ in range(_CONNECTS):
+            for through, found in took.items():
+                began_s = time.perf_counter()
+                with _connect(
+                    ("127.0.0.1", _RELAY_PORT if through else _PORT),
+                    f"127.0.0.1:{_PORT}" if through else None,
+                    _MPTCP if through else 0,
+                ) as connection:
+                    connection.sendall(b"%020d" % 1)
+                    connection.recv(1)
+                    found.append(time.perf_counter() - began_s)
+    return 1e3 * (statistics.median(took[True]) - statistics.median(took[False]))
+
+
+def _connect(to: tuple[str, int], wanted: str | None, protocol: int) -> socket.socket:
+    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
+    connection.settimeout(20)
+    connection.connect(to)
+    if wanted is not None:
+        connection.sendall(f"CONNECT {wanted} HTTP/1.1\r\n\r\n".encode())
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            byte = connection.recv(1)
+            if not byte:
+                raise EmulationError("the relay closed the connection")
+            head += byte
+        if b" 200 " not in head:
+            raise EmulationError(f"the relay says {head.decode(errors='replace').splitlines()[0]}")
+    return connection
+
+
+def _pull(
+    where: Namespace, to: tuple[str, int], wanted: str | None, protocol: int, size_bytes: int
+) -> float:
+    """Bytes per second of one download."""
+    buffer = bytearray(1 << 18)
+    with where.entered():
+        connection = _connect(to, wanted, protocol)
+    with connection:
+        began_s = time.perf_counter()
+        connection.sendall(b"%020d" % size_bytes)
+        left = size_bytes
+        while left:
+            count = connection.recv_into(buffer)
+            if not count:
+                raise EmulationError("the download ended too early")
+            left -= count
+        return size_bytes / (time.perf_counter() - began_s)
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+@contextmanager
+def _namespaces(*roles: str) -> Iterator[tuple[Namespace, ...]]:
+    made: list[Namespace] = []
+    try:
+        for role in roles:
+            made.append(Namespace.create(f"cedos-bench-{os.getpid()}-{role}"))  # noqa: PERF401
+        yield tuple(made)
+    finally:
+        for each in made:
+            each.remove()
+
+
+def _wire(one: Namespace, name: str, other: Namespace, other_name: str) -> None:
+    one.ip("link", "add", other_name, "type", "veth", "peer", name, "netns", other.name)
+    for where, address, interface in ((one, name, other_name), (other, other_name, name)):
+        where.ip("address", "add", f"{_ADDRESSES[address]}/24", "dev", interface)
+        where.ip("link", "set", interface, "up")
+        where.run(
+            *f"tc qdisc add dev {interface} root tbf rate {_RATE} burst 64kb latency 50ms".split()
+        )
+
+
+@contextmanager
+def _server(where: Namespace, address: str) -> Iterator[None]:
+    command = (sys.executable, "-m", "emu.bench.relay", address)
+    with _running(where, command, (address, _PORT)):
+        yield
+
+
+@contextmanager
+def _relay(where: Namespace, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
+    command = (sys.executable, "-m", "cedos", "relay", "--log-level", "warning", *options)
+    with _running(where, command, ("127.0.0.1", _RELAY_PORT)) as process:
+        yield process
+
+
+@contextmanager
+def _running(
+    where: Namespace, command: tuple[str, ...], answers: tuple[str, int]
+) -> Iterator["subprocess.Popen[bytes]"]:
+    process: subprocess.Popen[bytes] = where.popen(*command)
+    try:
+        for _ in range(200):
+            with where.entered():
+                trying = socket.socket()
+            with trying, suppress(OSError):
+                trying.connect(answers)
+                break
+            time.sleep(0.05)
+        else:
+            raise EmulationError(f"{' '.join(command)} does not answer")
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _serve(address: str) -> None:
+    """Sends as many bytes as 20 digits say."""
+    data = bytes(1 << 18)
+
+    def one(connection: socket.socket) -> None:
+        with connection, suppress(OSError, ValueError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            left = int(connection.recv(20, socket.MSG_WAITALL))
+            while left > 0:
+                left -= connection.send(data[: min(left, len(data))])
+
+    with socket.create_server((address, _PORT), backlog=64) as listening:
+        while True:
+            connection, _ = listening.accept()
+            threading.Thread(target=one, args=(connection,), daemon=True).start()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
