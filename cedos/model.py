@@ -104,16 +104,32 @@ class Indicator:
 
 
 @dataclass(frozen=True, slots=True)
+class Attachment:
+    """Where a network's first hop ends: a Wi-Fi access point, by its BSSID (`point`) and SSID (`name`).
+
+    What was learnt about one access point says little of the next: whoever keeps errors or places
+    begins anew when `point` changes. `since_s` is when it was first seen there (monotonic seconds).
+    """
+
+    point: str
+    name: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """All indicators of all networks at one instant: network name -> indicator name -> indicator.
 
     Indicator names are the columns of a transfer data set without their network prefix: `rtt_s`,
     `rtt_min_s`, `ping_loss`, `past1_bps`, `past5_bps`, `past10_bps`, `available`, `dns_s`,
-    `rssi_dbm`, `link_bps`, `chan_util`, `rsrp_dbm`, `rsrq_db`, `sinr_db`, `cqi`, `speed_mps`.
+    `rssi_dbm`, `link_bps`, `chan_util`, `rsrp_dbm`, `rsrq_db`, `sinr_db`, `cqi`, `speed_mps`. Beyond
+    those: `dbm`, `ap_count`, `loss`, `delivery_down_bps`, `delivery_up_bps` and `captive` (1: a portal
+    is in the way, or nothing goes through). `attachments` has the access points, where known.
     """
 
     at_s: float
     networks: Mapping[str, Mapping[str, Indicator]]
+    attachments: Mapping[str, Attachment] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

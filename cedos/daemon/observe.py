@@ -4,21 +4,29 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from ipaddress import ip_address
 
 import structlog
 
 from cedos.config import Config
 from cedos.model import Address, Context, Indicator, Network
+from cedos.monitor import gateway, portal_check
+from cedos.monitor.adb import AdbProvider
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.cellular import CellularProvider
+from cedos.monitor.clock import SleepWatch
 from cedos.monitor.context import ContextKeeper
 from cedos.monitor.counters import InterfaceCounters
 from cedos.monitor.events import FlowSample
+from cedos.monitor.networkmanager import NetworkManager
 from cedos.monitor.passive import FlowWatch, Glimpse
+from cedos.monitor.portal import TestPage
+from cedos.monitor.portal_watch import Check, PortalWatch, usual_rtt_s
 from cedos.monitor.probes import Prober
-from cedos.monitor.providers import Guarded, IndicatorProvider, read_all
+from cedos.monitor.providers import Guarded, IndicatorProvider, read_each
 from cedos.monitor.schedule import ProbeSchedule
+from cedos.monitor.screen import Screen
 from cedos.monitor.series import SeriesProvider
 from cedos.monitor.wifi import WifiProvider
 
@@ -29,7 +37,9 @@ _LATE_S = 0.02
 """Providers are read just after each full second of their series: its row is new then."""
 
 
-def providers(config: Config, bus: SystemBus | None) -> list[IndicatorProvider]:
+def providers(
+    config: Config, bus: SystemBus | None, manager: NetworkManager | None
+) -> list[Guarded]:
     """The configured providers, each behind a guard.
 
     Raises:
@@ -38,8 +48,12 @@ def providers(config: Config, bus: SystemBus | None) -> list[IndicatorProvider]:
     found: list[IndicatorProvider] = []
     if config.providers.host:
         found.append(WifiProvider())
+        if manager is not None:
+            found.append(manager)
         if bus is not None:
             found.append(CellularProvider(bus))
+        if config.providers.adb:
+            found.append(AdbProvider())
     started_at_s = config.providers.started_at_s
     for interface, file in config.providers.series.items():
         offset_s = config.providers.offset_s.get(interface, 0.0)
@@ -71,8 +85,20 @@ def probe_target(config: Config) -> Callable[[Network], Address | None]:
     return target
 
 
+def portal_page(config: Config) -> Check | None:
+    """Asks for the configured test page; None where none is."""
+    if not (config.probes.enabled and config.probes.portal_url):
+        return None
+    page = TestPage.of(config.probes.portal_url, config.probes.portal_body)
+    return lambda network, timeout_s: portal_check.check(network, page, timeout_s)
+
+
 class Observer:
     """Keeps the context fresh while its tasks run.
+
+    Attributes:
+        screen: whether somebody is at it.
+        portals: which networks let nothing through.
 
     Args:
         config: which providers and probes.
@@ -86,9 +112,22 @@ class Observer:
         self.keeper = ContextKeeper()
         self._config = config
         self._changed = changed
-        self._providers = providers(config, bus)
+        manager = NetworkManager(bus) if bus is not None and config.providers.host else None
+        self._providers = providers(config, bus, manager)
+        self._sleep = SleepWatch()
+        self.screen = Screen(bus)
+        self.portals = PortalWatch(
+            self._captive,
+            check=portal_page(config),
+            manager=manager.captive if manager is not None else None,
+            gateway_answers=gateway.answers if config.probes.enabled else None,
+            rtt_s=lambda name: usual_rtt_s(self.context().networks, name),
+        )
+        if manager is not None:
+            manager.on_change(self.portals.look)
         self._counters = InterfaceCounters()
         self._watch = FlowWatch()
+        self._told = asyncio.Event()
         self._networks: Sequence[Network] = ()
         self._glimpses: dict[str, Glimpse] = {}
         probes = config.probes
@@ -101,10 +140,16 @@ class Observer:
     @property
     def problems(self) -> list[str]:
         """What is degraded, in words."""
-        return [self.prober.problem] if self.prober.problem else []
+        said = [self.prober.problem] if self.prober.problem else []
+        said += self.portals.problems
+        return said + [problem for each in self._providers for problem in each.problems]
 
     def context(self) -> Context:
         """What is known now."""
+        if slept_s := self._sleep.slept_s():
+            _log.info("the host has slept", seconds=round(slept_s, 1))
+            self.keeper.slept(slept_s)
+            self.portals.look()
         return self.keeper.snapshot(time.monotonic())
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
@@ -112,6 +157,7 @@ class Observer:
         for gone in {each.name for each in self._networks} - {each.name for each in networks}:
             self.keeper.forget(gone)
         self._networks = networks
+        self.portals.networks_changed(networks)
         now_s = time.monotonic()
         for network in networks:
             self.keeper.observe_up(network.name, network.up, now_s)
@@ -125,6 +171,9 @@ class Observer:
         for name, glimpse in self._glimpses.items():
             for rtt_s in glimpse.rtts_s:
                 self.keeper.observe_rtt(name, rtt_s, now_s)
+            self.keeper.observe_losses(name, glimpse.segments, glimpse.segments_again, now_s)
+            self.keeper.update(name, glimpse.rates(now_s))
+        self.portals.observe_flows(samples)
         self.prober.in_use(self._glimpses)
 
     async def run(self) -> None:
@@ -139,28 +188,48 @@ class Observer:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read_providers(), name="providers")
                 tasks.create_task(self._follow_pings(), name="pings")
+                tasks.create_task(self.screen.run(), name="screen")
+                tasks.create_task(self.portals.run(), name="portals")
+                tasks.create_task(self._follow_told(), name="told")
                 if self._config.probes.enabled and self._config.probes.dns:
                     tasks.create_task(self._ask_names(), name="dns")
 
     async def _read_providers(self) -> None:
         while True:
-            now_s = time.monotonic()
-            for network in self._networks:
-                if network.up:
-                    self.keeper.update(
-                        network.name, await read_all(self._providers, network, now_s)
-                    )
-                    counted = await self._counters.read(network.index)
-                    if counted is not None:
-                        glimpse = self._glimpses.get(network.name)
-                        self.keeper.observe_bytes(
-                            network.name,
-                            counted.received_bytes,
-                            time.monotonic(),
-                            busy=glimpse.busy if glimpse else None,
-                        )
+            up = [network for network in self._networks if network.up]
+            await asyncio.gather(*map(self._read, up))
             await self._changed()
             await asyncio.sleep(self._until_next(time.monotonic()))
+
+    async def _read(self, network: Network) -> None:
+        now_s = time.monotonic()
+        take = partial(self.keeper.update, network.name)
+        await read_each(self._providers, network, now_s, take)
+        points = (each.access_point(network) for each in self._providers)
+        point = next((each for each in points if each is not None), None)
+        if point is not None and self.keeper.observe_attachment(network.name, *point, now_s):
+            _log.info("another access point", network=network.name, point=point.bssid)
+            self.portals.look(network.name)
+            await self.prober.ping(network)
+        counted = await self._counters.read(network.index)
+        if counted is not None:
+            glimpse = self._glimpses.get(network.name)
+            self.keeper.observe_bytes(
+                network.name,
+                counted.received_bytes,
+                time.monotonic(),
+                busy=glimpse.busy if glimpse else None,
+            )
+
+    def _captive(self, name: str, captive: Indicator) -> None:
+        self.keeper.update(name, {"captive": captive})
+        self._told.set()
+
+    async def _follow_told(self) -> None:
+        while True:
+            await self._told.wait()
+            self._told.clear()
+            await self._changed()
 
     def _until_next(self, now_s: float) -> float:
         config = self._config.providers

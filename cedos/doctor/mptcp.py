@@ -6,8 +6,9 @@ import socket
 import struct
 from typing import Final
 
-from cedos.doctor import generic
 from cedos.doctor.finding import Files, Finding, limited, missing, ok
+from cedos.monitor import generic
+from cedos.netlink import attributes
 
 IPPROTO_MPTCP: Final = 262
 _SOL_MPTCP, _MPTCP_INFO = 284, 1
@@ -133,7 +134,7 @@ async def endpoints(files: Files, daemon_runs: bool) -> Finding | None:
 
 
 def _address(answer: bytes) -> str:
-    found = generic.attributes(generic.attributes(answer).get(_ENDPOINT, b""))
+    found = attributes(attributes(answer).get(_ENDPOINT, b""))
     for kind, family in ((_IPV4, socket.AF_INET), (_IPV6, socket.AF_INET6)):
         if value := found.get(kind):
             try:

@@ -8,10 +8,9 @@ from typing import Final
 import cedos.bpf
 from cedos import privileges
 from cedos.bpf import AttachType, ProgramType
-from cedos.doctor import generic
 from cedos.doctor.finding import Files, Finding, limited, missing, ok
 from cedos.errors import HostError
-from cedos.monitor import sockdiag
+from cedos.monitor import generic, sockdiag
 from cedos.netlink import Requester
 
 _AS_ROOT: Final = "run it as root, or by the systemd unit (`cedos example unit`)"

@@ -4,8 +4,10 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 
-from cedos.model import Context, Indicator
+from cedos.model import Attachment, Context, Indicator
+from cedos.monitor.losses import Losses
 from cedos.monitor.rates import Rates
 
 
@@ -17,7 +19,9 @@ class _Network:
         self.rtts: deque[tuple[float, float, bool]] = deque(maxlen=256)  # at, RTT, active
         self.answers: deque[tuple[float, bool]] = deque(maxlen=pings)  # at, answered
         self.rates = Rates(busy_floor_bps)
+        self.losses = Losses()
         self.up: tuple[float, bool] | None = None
+        self.attachment: Attachment | None = None
 
 
 class ContextKeeper:
@@ -25,7 +29,8 @@ class ContextKeeper:
 
     Derived ones: `rtt_s` (median of the last moments' round-trip times), `rtt_min_s` (over a longer
     window), `ping_loss` (share of the last pings without an answer), `past1_bps`, `past5_bps`,
-    `past10_bps` (`rates.Rates`) and `available` (up, and not deaf to all of the last pings).
+    `past10_bps` (`rates.Rates`), `loss` (`losses.Losses`) and `available` (up, and not deaf to all of
+    the last pings).
 
     A provider's indicator is preferred to a derived one of the same name, unless it is older by more
     than `grace_s`: a provider speaks once a second, of the second before, and knows more.
@@ -102,6 +107,38 @@ class ContextKeeper:
         """Takes a reading of the network's counter of received bytes (see `rates.Rates.observe`)."""
         self._network(network).rates.observe(received_bytes, at_s, busy=busy)
 
+    def observe_losses(self, network: str, sent: int, lost: int, at_s: float) -> None:
+        """Takes how many segments real flows sent over the network, and sent again, since the last."""
+        self._network(network).losses.observe(sent, lost, at_s)
+
+    def observe_attachment(self, network: str, point: str, name: str, at_s: float) -> bool:
+        """Takes the access point that the network is attached to; says whether it is another one."""
+        known = self._network(network)
+        before = known.attachment
+        if before is not None and before.point == point:
+            return False
+        known.attachment = Attachment(point, name, at_s)
+        if before is None:
+            return False
+        # The old one's silence is not held against the new one.
+        known.answers.clear()
+        return True
+
+    def slept(self, seconds: float) -> None:
+        """The host slept for so long, which the monotonic clock did not count: all is older by that."""
+        for known in self._networks.values():
+            known.given = {
+                name: replace(given, measured_at_s=given.measured_at_s - seconds)
+                for name, given in known.given.items()
+            }
+            older = [(at_s - seconds, rtt_s, active) for at_s, rtt_s, active in known.rtts]
+            known.rtts = deque(older, maxlen=known.rtts.maxlen)
+            known.answers.clear()
+            known.rates.slept(seconds)
+            known.losses.slept(seconds)
+            if known.up is not None:
+                known.up = (known.up[0] - seconds, known.up[1])
+
     def forget(self, network: str) -> None:
         """Drops all that is known of a network that was lost."""
         self._networks.pop(network, None)
@@ -111,6 +148,11 @@ class ContextKeeper:
         return Context(
             at_s=now_s,
             networks={name: self._merged(known, now_s) for name, known in self._networks.items()},
+            attachments={
+                name: known.attachment
+                for name, known in self._networks.items()
+                if known.attachment is not None
+            },
         )
 
     def _merged(self, known: _Network, now_s: float) -> dict[str, Indicator]:
@@ -122,7 +164,7 @@ class ContextKeeper:
         return merged
 
     def _derived(self, known: _Network, now_s: float) -> dict[str, Indicator]:
-        derived = known.rates.indicators()
+        derived = known.rates.indicators() | known.losses.indicators()
         if known.rtts:
             at_s, _, active = known.rtts[-1]
             values = self._since(known, now_s - self._rtt_window_s)

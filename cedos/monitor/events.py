@@ -79,6 +79,8 @@ class FlowSample:
     `rtt_s` is the kernel's smoothed estimate, which only sending refreshes: on a download it is as
     old as the last request. `idle_down_s` is the time since data was received, `idle_ack_s` since
     anything sent was acknowledged. `state` is the kernel's number (1 established, 2 SYN sent).
+    `receive_rtt_s` is the round trip that receiving refreshes: from an acknowledgement to the data
+    that it let go. `segments` is how many with data were sent, `retransmits` how many of those again.
     """
 
     key: FlowKey
@@ -94,6 +96,8 @@ class FlowSample:
     idle_down_s: float
     unacknowledged: int
     idle_ack_s: float = inf
+    receive_rtt_s: float | None = None
+    segments: int = 0
 
 
 class Links(Protocol):

@@ -216,6 +216,8 @@ def _sample(facts: sockdiag.SocketFacts, at_s: float) -> FlowSample:
         idle_down_s=facts.idle_down_s,
         unacknowledged=facts.unacknowledged,
         idle_ack_s=facts.idle_ack_s,
+        receive_rtt_s=facts.receive_rtt_s,
+        segments=facts.segments,
     )
 
 

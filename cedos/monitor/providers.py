@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from cedos.model import Indicator, Network
 
@@ -18,10 +18,27 @@ class IndicatorProvider(Protocol):
         """Lets go of what it holds."""
 
 
+class AccessPoint(NamedTuple):
+    """A Wi-Fi access point: its BSSID and the SSID that it announces, empty where hidden."""
+
+    bssid: str
+    ssid: str
+
+
+@runtime_checkable
+class AccessPointSource(Protocol):
+    """A provider that also knows what a network is attached to."""
+
+    def access_point(self, network: Network) -> AccessPoint | None:
+        """The network's access point at the last read; None where it has none, or it is unknown."""
+
+
 # What is physically possible, with room: a value outside is a placeholder or a driver's mistake.
 PLAUSIBLE: Mapping[str, tuple[float, float]] = {
     "rssi_dbm": (-120.0, 0.0),
+    "dbm": (-160.0, 0.0),
     "link_bps": (1.0, 1e12),
+    "ap_count": (0.0, 10_000.0),
     "chan_util": (0.0, 1.0),
     "rsrp_dbm": (-156.0, -31.0),
     "rsrq_db": (-43.0, 20.0),
@@ -32,6 +49,8 @@ PLAUSIBLE: Mapping[str, tuple[float, float]] = {
     "rtt_min_s": (0.0, 600.0),
     "dns_s": (0.0, 600.0),
     "ping_loss": (0.0, 1.0),
+    "loss": (0.0, 1.0),
+    "captive": (0.0, 1.0),
     "available": (0.0, 1.0),
     "past1_bps": (0.0, 1e12),
     "past5_bps": (0.0, 1e12),
@@ -53,29 +72,46 @@ def implausible(name: str, indicator: Indicator, now_s: float) -> str:
 class Guarded:
     """A provider whose `read` never raises, never takes longer than the limit, and never lies wildly.
 
-    Trouble is reported once a kind, through `report`, and ignored. A read that hangs is left behind;
-    until it ends, the provider is not asked again.
+    Trouble is reported through `report` once a kind, and stands in `problems` as long as it lasts. A
+    provider that raised or hung is asked again later, each time twice as late, up to `retry_s`. A read
+    that hangs is left behind; until it ends, the provider is not asked about that network.
 
     Args:
         provider: the provider.
         report: takes one sentence for the log.
         timeout_s: the limit.
+        retry_s: the first and the longest pause after trouble.
     """
 
     def __init__(
-        self, provider: IndicatorProvider, report: Callable[[str], None], timeout_s: float = 1.0
+        self,
+        provider: IndicatorProvider,
+        report: Callable[[str], None],
+        timeout_s: float = 1.0,
+        retry_s: tuple[float, float] = (1.0, 60.0),
     ) -> None:
         self._provider = provider
-        self._name = type(provider).__name__
+        self._name = str(getattr(provider, "name", type(provider).__name__))
         self._report = report
         self._timeout_s = timeout_s
+        self._retry_s = retry_s
         self._reported: set[str] = set()
         self._hanging: dict[str, asyncio.Task[Mapping[str, Indicator]]] = {}
+        self._failures = 0
+        self._not_before_s = -math.inf
+        self._trouble = ""
+        self._nonsense: dict[str, str] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with it now, in words."""
+        said = [self._trouble] if self._trouble else []
+        return [f"{self._name}: {sentence}" for sentence in (*said, *self._nonsense.values())]
 
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
         """The plausible ones of the provider's indicators; empty in case of trouble."""
         hanging = self._hanging.get(network.name)
-        if hanging is not None and not hanging.done():
+        if now_s < self._not_before_s or (hanging is not None and not hanging.done()):
             return {}
         # A task of its own: one that swallows its cancellation must not hold us.
         task = asyncio.ensure_future(self._provider.read(network, now_s))
@@ -87,28 +123,45 @@ class Guarded:
             if not task.done():
                 task.cancel()
         if not task.done():
-            self._once("hang", f"no answer within {self._timeout_s:g} s")
+            self._failed("hang", f"no answer within {self._timeout_s:g} s", now_s)
             return {}
         if task.cancelled():
             return {}
         if (error := task.exception()) is not None:
-            self._once(type(error).__name__, f"{type(error).__name__}: {error}")
+            self._failed(type(error).__name__, f"{type(error).__name__}: {error}", now_s)
             return {}
+        self._failures, self._trouble = 0, ""
         return self._plausible(task.result(), now_s)
+
+    def access_point(self, network: Network) -> AccessPoint | None:
+        """The provider's, where it knows such things."""
+        if not isinstance(self._provider, AccessPointSource):
+            return None
+        return self._provider.access_point(network)
+
+    def _failed(self, kind: str, sentence: str, now_s: float) -> None:
+        first_s, longest_s = self._retry_s
+        pause_s = min(first_s * 2.0 ** min(self._failures, 30), longest_s)
+        self._failures += 1
+        self._not_before_s = now_s + pause_s
+        self._trouble = f"{sentence}; asked again in {pause_s:g} s"
+        self._once(kind, sentence)
 
     def _plausible(self, indicators: Mapping[str, Indicator], now_s: float) -> dict[str, Indicator]:
         good = {}
         for name, indicator in indicators.items():
             if why := implausible(name, indicator, now_s):
+                self._nonsense[name] = why
                 self._once(f"nonsense {name}", why)
             else:
+                self._nonsense.pop(name, None)
                 good[name] = indicator
         return good
 
     def _once(self, kind: str, sentence: str) -> None:
         if kind not in self._reported:
             self._reported.add(kind)
-            self._report(f"{self._name}: {sentence} (reported once, ignored from now on)")
+            self._report(f"{self._name}: {sentence} (reported once)")
 
     async def close(self) -> None:
         """Closes the provider and abandons reads that still hang."""
@@ -127,14 +180,16 @@ def _retrieve(task: "asyncio.Task[Mapping[str, Indicator]]") -> None:
         task.exception()
 
 
-async def read_all(
-    providers: Sequence[IndicatorProvider], network: Network, now_s: float
-) -> dict[str, Indicator]:
-    """All providers' indicators of a network; of those with the same name the fresher wins."""
-    merged: dict[str, Indicator] = {}
-    for found in await asyncio.gather(*(p.read(network, now_s) for p in providers)):
-        for name, indicator in found.items():
-            known = merged.get(name)
-            if known is None or indicator.measured_at_s > known.measured_at_s:
-                merged[name] = indicator
-    return merged
+async def read_each(
+    providers: Sequence[IndicatorProvider],
+    network: Network,
+    now_s: float,
+    take: Callable[[Mapping[str, Indicator]], None],
+) -> None:
+    """Asks all providers about a network at once; what each says is taken as soon as it says it."""
+
+    async def read(provider: IndicatorProvider) -> None:
+        if found := await provider.read(network, now_s):
+            take(found)
+
+    await asyncio.gather(*map(read, providers))

@@ -5,7 +5,7 @@ So only busy stretches count, and what they said stays, getting older, until the
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cedos.model import Indicator
 
@@ -62,6 +62,15 @@ class Rates:
                 seconds += stretch.end_s - stretch.begin_s
                 received += stretch.received_bytes
         return received * 8 / seconds
+
+    def slept(self, seconds: float) -> None:
+        """The host slept: what is known is older by so much, and no stretch reaches across it."""
+        self._stretches.clear()
+        self._last = None
+        self._known = {
+            name: replace(known, measured_at_s=known.measured_at_s - seconds)
+            for name, known in self._known.items()
+        }
 
     def indicators(self) -> dict[str, Indicator]:
         """`past1_bps`, `past5_bps`, `past10_bps`, as far as known, measured when last busy."""

@@ -33,7 +33,8 @@ _MAPPED = bytes(10) + b"\xff\xff"
 _U32 = struct.Struct("=I")
 _U64 = struct.Struct("=Q")
 _UNACKED, _LAST_DATA_RECEIVED, _LAST_ACK_RECEIVED, _RTT, _TOTAL_RETRANS = 24, 52, 56, 68, 100
-_BYTES_ACKED, _BYTES_RECEIVED, _MIN_RTT, _DELIVERY_RATE = 120, 128, 148, 160
+_BYTES_ACKED, _BYTES_RECEIVED, _MIN_RTT, _SEGMENTS, _DELIVERY_RATE = 120, 128, 148, 156, 160
+_RECEIVE_RTT = 92
 _NO_MIN_RTT = 0xFFFFFFFF
 
 
@@ -41,6 +42,8 @@ _NO_MIN_RTT = 0xFFFFFFFF
 class SocketFacts:
     """A TCP socket: rates in bit/s, times in seconds, None where the kernel has no sample yet.
 
+    `receive_rtt_s` is the round trip as a receiver sees it, from an acknowledgement to the data that
+    it let go. `segments` are those with data that were sent, those sent again included.
     `counted` is False where the message came without a `tcp_info`.
     """
 
@@ -57,6 +60,8 @@ class SocketFacts:
     idle_ack_s: float
     unacknowledged: int
     counted: bool
+    receive_rtt_s: float | None = None
+    segments: int = 0
 
 
 def dump_request(family: int) -> bytes:
@@ -94,6 +99,8 @@ def parse(message: Message) -> SocketFacts | None:
         idle_ack_s=_field(info, _U32, _LAST_ACK_RECEIVED) / 1e3,
         unacknowledged=_field(info, _U32, _UNACKED),
         counted=len(info) >= _BYTES_RECEIVED + _U64.size,
+        receive_rtt_s=_field(info, _U32, _RECEIVE_RTT) / 1e6 or None,
+        segments=_field(info, _U32, _SEGMENTS),
     )
 
 

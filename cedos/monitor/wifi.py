@@ -1,4 +1,4 @@
-"""Wi-Fi indicators by nl80211 through pyroute2: signal, link speed, channel utilization."""
+"""Wi-Fi indicators by nl80211: signal, link speed, channel utilization, access points heard."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
@@ -8,13 +8,16 @@ from pyroute2.iwutil import AsyncIW
 from pyroute2.netlink.nl80211 import NL80211_NAMES, nl80211cmd
 
 from cedos.model import Indicator, Network, NetworkKind
+from cedos.monitor import access_points
 from cedos.monitor.client import Client
+from cedos.monitor.providers import AccessPoint
 
 _STATION = NL80211_NAMES["NL80211_CMD_NEW_STATION"]
 _SURVEY = NL80211_NAMES["NL80211_CMD_NEW_SURVEY_RESULTS"]
 _RATE_UNIT_BPS = 100_000.0
 
 _SURVEY_EVERY_S = 5.0
+_POINTS_EVERY_S = 5.0
 # Without nl80211 the module may still be loaded later; this often it is looked for again.
 _RETRY_S = 60.0
 
@@ -55,6 +58,12 @@ def parse_stations(answers: Iterable[nl80211cmd]) -> dict[str, float]:
     return values
 
 
+def parse_bssid(answers: Iterable[nl80211cmd]) -> str | None:
+    """The access point's hardware address, from a dump of the stations; None without exactly one."""
+    found = [answer.get_attr("NL80211_ATTR_MAC") for answer in answers if answer["cmd"] == _STATION]
+    return str(found[0]).lower() if len(found) == 1 and found[0] else None
+
+
 def _rate(station: nl80211cmd, way: str) -> float:
     rate = station.get_attr(f"NL80211_STA_INFO_{way}_BITRATE")
     if rate is None:
@@ -85,7 +94,9 @@ def utilization(before: Survey, after: Survey) -> float | None:
 
 
 class WifiProvider:
-    """Signal, link speed and channel utilization of the host's Wi-Fi networks."""
+    """What nl80211 knows of the host's Wi-Fi networks."""
+
+    name = "Wi-Fi (nl80211)"
 
     def __init__(self) -> None:
         self._client = Client(_socket)
@@ -93,20 +104,46 @@ class WifiProvider:
         self._retry_at_s = float("-inf")
         self._surveys: dict[int, tuple[float, Survey]] = {}
         self._busy: dict[int, Indicator] = {}
+        self._listed_at_s: dict[int, float] = {}
+        self._points: dict[int, AccessPoint | None] = {}
+        self._counts: dict[int, Indicator] = {}
 
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
         """What nl80211 knows of a Wi-Fi network; empty without nl80211 or without association."""
         if network.kind is not NetworkKind.WIFI or not await self._ready(now_s):
             return {}
         try:
-            stations = parse_stations(await self._client.ask(partial(_stations, network.index)))
+            answers = await self._client.ask(partial(_stations, network.index))
             await self._survey(network.index, now_s)
-        except OSError:  # not an interface of nl80211's (a tethered phone named wifi)
+            await self._list(network.index, parse_bssid(answers), now_s)
+        except (
+            OSError,
+            LookupError,
+        ):  # not an interface of nl80211's (a tethered phone named wifi)
             return {}
+        stations = parse_stations(answers)
         known = {name: Indicator(value, now_s) for name, value in stations.items()}
         if stations and network.index in self._busy:
             known["chan_util"] = self._busy[network.index]
+        if network.index in self._counts:
+            known["ap_count"] = self._counts[network.index]
         return known
+
+    def access_point(self, network: Network) -> AccessPoint | None:
+        """The access point in use."""
+        return self._points.get(network.index)
+
+    async def _list(self, index: int, bssid: str | None, now_s: float) -> None:
+        known = self._points.get(index)
+        moved = bssid != (known.bssid if known else None)
+        if not moved and now_s - self._listed_at_s.get(index, float("-inf")) < _POINTS_EVERY_S:
+            return
+        self._listed_at_s[index] = now_s
+        found = await access_points.read(index)
+        named = found.own is not None and found.own.bssid == bssid
+        self._points[index] = found.own if named else AccessPoint(bssid, "") if bssid else None
+        if found.count is not None:
+            self._counts[index] = Indicator(float(found.count), now_s - found.age_s)
 
     async def _survey(self, index: int, now_s: float) -> None:
         before = self._surveys.get(index)

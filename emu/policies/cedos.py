@@ -99,7 +99,13 @@ def configuration(stage: Stage) -> str:
             INTERFACES[NetworkKind(name)]: {"kind": name, "metered": name == "cellular"}
             for name in networks
         },
-        "probes": {"target": SERVER, "interval_s": 0.5, "idle_interval_s": 0.5, "dns": False},
+        "probes": {
+            "target": SERVER,
+            "interval_s": 0.5,
+            "idle_interval_s": 0.5,
+            "dns": False,
+            "portal_url": "",
+        },
         "providers": {
             "host": False,
             "started_at_s": stage.replay_at_s,

@@ -126,22 +126,25 @@ SIGNAL = {
 
 
 def test_modems_and_signals() -> None:
-    assert cellular.parse_modems(OBJECTS) == {"wwan0": MODEM}
+    assert cellular.parse_modems(OBJECTS) == cellular.Modems({"wwan0": MODEM}, {})
     assert cellular.parse_signal(SIGNAL) == {
         "rsrp_dbm": -95.0,
         "rsrq_db": -11.0,
         "sinr_db": 8.2,
         "rssi_dbm": -65.0,
+        "dbm": -95.0,
     }
     nr = {**SIGNAL, "Nr5g": {"rsrp": -101.0, "snr": 3.0}}
-    assert cellular.parse_signal(nr) == {"rsrp_dbm": -101.0, "sinr_db": 3.0}
-    assert cellular.parse_signal({"Gsm": {"rssi": -70.0}}) == {}
+    assert cellular.parse_signal(nr) == {"rsrp_dbm": -101.0, "sinr_db": 3.0, "dbm": -101.0}
+    assert cellular.parse_signal({"Gsm": {"rssi": -70.0}}) == {"dbm": -70.0}
+    assert cellular.parse_signal({"Umts": {"rscp": -80.0, "rssi": True}}) == {"dbm": -80.0}
 
 
 async def test_modem_manager_is_asked_to_measure_and_told_when_we_leave() -> None:
     bus = PlayedBus({"GetManagedObjects": [OBJECTS], "GetAll": [SIGNAL], "Setup": []})
     provider = cellular.CellularProvider(bus)
     assert (await provider.read(LTE, 7.0))["rsrp_dbm"] == Indicator(-95.0, 7.0)
+    bus.answers["GetAll"] = [{**SIGNAL, "Rate": 2}]
     await provider.read(LTE, 8.0)
     assert await provider.read(WIFI, 8.0) == {}
     assert [call for call in bus.calls if call[0] == "Setup"] == [("Setup", [2])]

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import pytest
 
 from cedos.model import Indicator, Network, NetworkKind
+from cedos.monitor.context import ContextKeeper
 from cedos.monitor.doubles import PlayedProvider
-from cedos.monitor.providers import Guarded, read_all
+from cedos.monitor.providers import AccessPoint, Guarded, read_each
 
 pytestmark = pytest.mark.anyio
 
@@ -44,17 +45,54 @@ async def test_no_provider_breaks_the_guard(way: str) -> None:
     reports: list[str] = []
     broken = Broken(way)
     guarded = Guarded(broken, reports.append, timeout_s=0.02)
-    for _ in range(3):
-        assert await guarded.read(WIFI, 1.0) == {}
+    for now_s in (1.0, 2.5, 5.0):
+        assert await guarded.read(WIFI, now_s) == {}
         await asyncio.sleep(0.001)
     assert len(reports) == 1
     assert reports[0].startswith("Broken: ")
+    assert len(guarded.problems) == 1
     # One that hangs is not asked again and again.
     assert broken.asked == (1 if way == "hang stubbornly" else 3)
     await guarded.close()
     broken.way = ""
     await asyncio.sleep(0.01)
-    assert (await guarded.read(WIFI, 1.0))["rssi_dbm"].value == -60.0
+    assert (await guarded.read(WIFI, 500.0))["rssi_dbm"].value == -60.0
+    assert guarded.problems == []
+
+
+async def test_trouble_is_tried_again_each_time_twice_as_late() -> None:
+    broken = Broken("raise")
+    guarded = Guarded(broken, lambda sentence: None, retry_s=(1.0, 8.0))
+    asked_at_s = []
+    for tenth in range(400):
+        before = broken.asked
+        await guarded.read(WIFI, tenth / 10)
+        if broken.asked > before:
+            asked_at_s.append(tenth / 10)
+    assert asked_at_s == [0.0, 1.0, 3.0, 7.0, 15.0, 23.0, 31.0, 39.0]
+    assert guarded.problems == ["Broken: RuntimeError: no such device; asked again in 8 s"]
+
+
+async def test_a_provider_that_hangs_holds_up_no_other() -> None:
+    taken: list[Mapping[str, Indicator]] = []
+    hanging = Guarded(Broken("hang"), lambda sentence: None, timeout_s=0.2)
+    good = Guarded(PlayedProvider({"home": {"cqi": Indicator(9.0, 5.0)}}), lambda sentence: None)
+    reading = asyncio.create_task(read_each([hanging, good], WIFI, 5.0, taken.append))
+    await asyncio.sleep(0.02)
+    assert taken == [{"cqi": Indicator(9.0, 5.0)}]
+    assert not reading.done()
+    await reading
+    assert len(taken) == 1
+
+
+async def test_the_access_point_goes_through_the_guard() -> None:
+    class Knowing(PlayedProvider):
+        def access_point(self, network: Network) -> AccessPoint | None:
+            return AccessPoint("00:11:22:33:44:55", "home")
+
+    guarded = Guarded(Knowing({}), lambda sentence: None)
+    assert guarded.access_point(WIFI) == ("00:11:22:33:44:55", "home")
+    assert Guarded(PlayedProvider({}), lambda sentence: None).access_point(WIFI) is None
 
 
 async def test_nonsense_is_left_out_and_reported_once_a_kind() -> None:
@@ -72,11 +110,17 @@ async def test_nonsense_is_left_out_and_reported_once_a_kind() -> None:
     assert len(reports) == 3
     assert any("rssi_dbm = 127; -120 to 0 would be right" in report for report in reports)
     assert any("future" in report for report in reports)
+    assert len(guarded.problems) == 3
+    told["rssi_dbm"] = Indicator(-50.0, 5.0)
+    assert "rssi_dbm" in await guarded.read(WIFI, 5.0)
+    assert len(guarded.problems) == 2
 
 
 async def test_of_several_providers_the_fresher_value_wins() -> None:
     old = PlayedProvider({"home": {"rssi_dbm": Indicator(-60.0, 1.0), "cqi": Indicator(9.0, 1.0)}})
     new = PlayedProvider({"home": {"rssi_dbm": Indicator(-70.0, 2.0)}})
     for order in ([old, new], [new, old]):
-        found = await read_all(order, WIFI, 3.0)
+        keeper = ContextKeeper()
+        await read_each(order, WIFI, 3.0, lambda found, keeper=keeper: keeper.update("home", found))
+        found = keeper.snapshot(3.0).networks["home"]
         assert {name: i.value for name, i in found.items()} == {"rssi_dbm": -70.0, "cqi": 9.0}

@@ -4,8 +4,6 @@ import struct
 
 from cedos.netlink import Requester, attribute, attributes, unsigned
 
-__all__ = ["attributes", "dump", "family"]
-
 _NETLINK_GENERIC, _CONTROLLER = 16, 16
 _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 3, 1, 2
 _HEADER = struct.Struct("=BBxx")
@@ -25,12 +23,17 @@ async def family(name: str) -> int:
         requester.close()
 
 
-async def dump(name: str, command: int) -> list[bytes]:
-    """The attributes of all messages that a family's command dumps; errors as for `family`."""
+async def dump(name: str, command: int, body: bytes = b"") -> list[bytes]:
+    """The attributes of all messages that a family's command dumps; `body` is the question's own.
+
+    Raises:
+        LookupError: the kernel does not have the family.
+        OSError: the kernel refused, or generic netlink is refused.
+    """
     requester = Requester(_NETLINK_GENERIC)
     try:
         number = await _family(requester, name)
-        answers = await requester.dump(number, _HEADER.pack(command, 1))
+        answers = await requester.dump(number, _HEADER.pack(command, 1) + body)
     finally:
         requester.close()
     return [answer.payload[_HEADER.size :] for answer in answers]

@@ -1,0 +1,131 @@
+"""Whether a datagram is an honest answer to a DNS question, and the addresses that it gives. Pure.
+
+Only an honest answer may be timed: an answer to somebody else's question, half an answer, or a box in
+the way that answers every name by itself, would make a network look quicker than it is.
+
+Format: RFC 1035, section 4; names that cannot exist: RFC 6761, section 6.4.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv6Address, ip_network
+
+from cedos.model import Address
+
+_HEADER = struct.Struct("!6H")
+_QUESTION = struct.Struct("!2H")
+_RECORD = struct.Struct("!2HIH")
+_RESPONSE, _TRUNCATED, _CODE = 0x8000, 0x0200, 0x000F
+_A, _AAAA, _IN = 1, 28, 1
+_NO_ERROR, _NO_SUCH_NAME = 0, 3
+_POINTER = 0xC0
+_MAX_LABELS = 128
+# Addresses that no public name has (RFC 1918, 6598, 3927, 4193): those of boxes on the way.
+_NOT_PUBLIC = tuple(
+    map(
+        ip_network,
+        (
+            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16"),
+            *("172.16.0.0/12", "192.168.0.0/16", "::/127", "fc00::/7", "fe80::/10"),
+        ),
+    )
+)
+
+
+class Fault(StrEnum):
+    """What is wrong with a datagram that should be an answer."""
+
+    FOREIGN = "it answers another question"
+    TRUNCATED = "it was cut off"
+    REFUSED = "the resolver failed or refused"
+    HIJACKED = (
+        "a name that does not exist, or the public one asked for, was given a private address"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A response: its number, error code, whether it was cut, its question, and its addresses."""
+
+    number: int
+    code: int
+    truncated: bool
+    name: str
+    kind: int
+    addresses: tuple[Address, ...]
+
+
+def parse(data: bytes) -> Reply | None:
+    """The response in a datagram; None for anything that is no response to one question."""
+    if len(data) < _HEADER.size:
+        return None
+    number, flags, questions, answers, _, _ = _HEADER.unpack_from(data)
+    if not flags & _RESPONSE or questions != 1:
+        return None
+    name = _name(data, _HEADER.size)
+    if name is None or name[1] + _QUESTION.size > len(data):
+        return None
+    kind, _ = _QUESTION.unpack_from(data, name[1])
+    addresses = _addresses(data, name[1] + _QUESTION.size, answers)
+    return Reply(number, flags & _CODE, bool(flags & _TRUNCATED), name[0], kind, tuple(addresses))
+
+
+def _name(data: bytes, offset: int) -> tuple[str, int] | None:
+    """The name at `offset` and where it ends; a pointer ends a name, and is not followed."""
+    labels: list[str] = []
+    for _ in range(_MAX_LABELS):
+        if offset >= len(data):
+            return None
+        length = data[offset]
+        if length >= _POINTER:
+            return ".".join(labels), offset + 2
+        offset += 1
+        if not length:
+            return ".".join(labels), offset
+        if offset + length > len(data):
+            return None
+        labels.append(data[offset : offset + length].decode("latin-1").lower())
+        offset += length
+    return None
+
+
+def _addresses(data: bytes, offset: int, count: int) -> list[Address]:
+    found: list[Address] = []
+    for _ in range(count):
+        name = _name(data, offset)
+        if name is None or name[1] + _RECORD.size > len(data):
+            break
+        kind, family, _, length = _RECORD.unpack_from(data, name[1])
+        offset = name[1] + _RECORD.size + length
+        octets = data[offset - length : offset]
+        if family == _IN and kind == _A and len(octets) == 4:
+            found.append(IPv4Address(octets))
+        elif family == _IN and kind == _AAAA and len(octets) == 16:
+            found.append(IPv6Address(octets))
+    return found
+
+
+def is_public(address: Address) -> bool:
+    """Whether a public name may have this address."""
+    return not any(address in network for network in _NOT_PUBLIC)
+
+
+def fault(data: bytes, number: int, name: str, kind: int = _A) -> Fault | None:
+    """What is wrong with a datagram as the answer to the question `number` for `name`; None: nothing.
+
+    That a name does not exist is an honest answer. A FOREIGN one is to be ignored, since the right
+    one may still come; any other fault ends the wait without a time.
+    """
+    reply = parse(data)
+    asked = name.rstrip(".").lower()
+    if reply is None or (reply.number, reply.name, reply.kind) != (number, asked, kind):
+        return Fault.FOREIGN
+    if reply.truncated:
+        return Fault.TRUNCATED
+    if reply.code not in (_NO_ERROR, _NO_SUCH_NAME):
+        return Fault.REFUSED
+    unreal = asked.endswith(".invalid") and reply.addresses
+    if unreal or not all(map(is_public, reply.addresses)):
+        return Fault.HIJACKED
+    return None

@@ -1,0 +1,62 @@
+"""On which networks connections wait for an answer in vain, by samples of the living flows. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cedos.model import Address, FlowKey, Network
+from cedos.monitor.events import FlowSample
+from cedos.monitor.sockdiag import SYN_SENT
+
+# A connection that waits longer than any network's round trip. The kernel's own second try is after 1 s.
+WAITED_S = 0.9
+# So many servers at once are not all down: the network is.
+SERVERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Names of networks: those on which somebody waits in vain, and those that carry something."""
+
+    waiting: frozenset[str]
+    carrying: frozenset[str]
+
+
+class Unanswered:
+    """Compares the flows' samples with those before."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[FlowKey, float] = {}
+        self._bytes_down: dict[FlowKey, int] = {}
+        self._servers: dict[str, frozenset[Address]] = {}
+
+    def observe(
+        self, samples: Sequence[FlowSample], networks: Iterable[Network], now_s: float
+    ) -> Seen:
+        """What the samples say of each network; a flow belongs to the one that has its local address."""
+        owner = {address.ip: n.name for n in networks for address in n.addresses}
+        waiting: dict[str, set[Address]] = {}
+        carrying: set[str] = set()
+        before, self._bytes_down = self._bytes_down, {}
+        since_s, self._since_s = self._since_s, {}
+        for sample in samples:
+            name = owner.get(sample.key.local)
+            if name is None:
+                continue
+            if sample.state == SYN_SENT:
+                first_s = self._since_s[sample.key] = since_s.get(sample.key, now_s)
+                if now_s - first_s >= WAITED_S:
+                    waiting.setdefault(name, set()).add(sample.key.remote)
+                continue
+            self._bytes_down[sample.key] = sample.bytes_down
+            # One that came up since, or received something: the network does carry.
+            if sample.bytes_down > before.get(sample.key, 0) or sample.key in since_s:
+                carrying.add(name)
+        self._servers = {
+            name: frozenset(found) for name, found in waiting.items() if name not in carrying
+        }
+        return Seen(frozenset(self._servers), frozenset(carrying))
+
+    def in_vain(self, name: str) -> int:
+        """How many servers have not answered over a network; 0 while they are too few to tell."""
+        count = len(self._servers.get(name, ()))
+        return count if count >= SERVERS else 0
