@@ -2,12 +2,19 @@
 
 import json
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from cedos.model import Direction
 from emu.help import examples
+
+if TYPE_CHECKING:
+    from emu.data.measure import Row
+
+T = TypeVar("T")
 
 
 class _Size(click.ParamType[tuple[int, Direction]]):
@@ -35,6 +42,7 @@ class _Size(click.ParamType[tuple[int, Direction]]):
     epilog=examples(
         "cedos-emu collect --places ../shared/traces-real --starts 5 --out transfers.parquet",
         "cedos-emu collect --place walk-1 --size 3e6:down --size 3e5:up --out mine.parquet",
+        "cedos-emu collect --probes-for transfers.parquet --out with-probes.parquet",
     ),
 )
 @click.option(
@@ -51,6 +59,18 @@ class _Size(click.ParamType[tuple[int, Direction]]):
     type=click.Path(path_type=Path, exists=True),
     help="Repeat the places, starts, sizes and RTTs of this data set.",
 )
+@click.option(
+    "--probes/--no-probes",
+    "with_probes",
+    default=True,
+    show_default=True,
+    help="Whether active probes are measured at each start, after the transfers.",
+)
+@click.option(
+    "--probes-for",
+    type=click.Path(path_type=Path, exists=True),
+    help="Measure probes alone, and add them to the rows of this data set.",
+)
 @click.option("--jobs", type=click.IntRange(1), default=3 * (os.cpu_count() or 1))
 @click.option("--seed", type=int, default=1, show_default=True)
 def command(
@@ -60,46 +80,89 @@ def command(
     starts: int,
     sizes: tuple[tuple[int, Direction], ...],
     like: Path | None,
+    with_probes: bool,
+    probes_for: Path | None,
     jobs: int,
     seed: int,
 ) -> None:
     """Measures completion times of all four strategies from the same instants of each place.
 
-    Every transfer gets a fresh replay, rotated to its start. An interrupted collection goes on
-    where it stopped when the same command is given again: finished rows are kept in OUT.partial.
-    Rows take about ten seconds each, divided by --jobs.
+    Every transfer gets a fresh replay, rotated to its start; then each start gets one of its own for
+    active probes (DNS, a UDP train up, one down). An interrupted collection goes on where it
+    stopped when the same command is given again: finished rows are kept in OUT.partial, probes in
+    OUT.probes.partial. Rows take about ten seconds each, probes six a start, divided by --jobs.
     """
     from cedos.errors import DataSetError  # noqa: PLC0415
     from emu.data import collect, datasets  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
-    from emu.progress import bar  # noqa: PLC0415
     from emu.runs import environment  # noqa: PLC0415
 
+    if like is not None and probes_for is not None:
+        raise click.UsageError("--like and --probes-for exclude each other")
     directory = directory or places.default_directory()
     known = places.load(directory)
     chosen = {name: known[name] for name in names or known}
-    if like is not None:
-        table = datasets.read(like).to_rows()
-        rows = collect.plan_like(row for row in table if row["place"] in chosen)
-        if not rows:
-            raise DataSetError(f"{like} has no row of the places in {directory}")
-    else:
-        rows = collect.plan(chosen, starts=starts, sizes=sizes or collect.DEFAULT_SIZES, seed=seed)
     partial = out.with_suffix(out.suffix + ".partial")
-    with bar("collecting") as report:
-        entries = collect.collect(
-            rows,
-            directory,
-            partial,
-            jobs=jobs,
-            seed=seed,
-            done=lambda finished, total: report(
-                finished / max(total, 1), f"{finished} of {total} rows"
-            ),
+    probes_partial = out.with_suffix(out.suffix + ".probes.partial")
+    source = probes_for or like
+    table = [] if source is None else datasets.read(source).to_rows()
+    table = [row for row in table if row["place"] in chosen]
+    if source is not None and not table:
+        raise DataSetError(f"{source} has no row of the places in {directory}")
+    if probes_for is not None:
+        rows, entries = collect.plan_like(table), table
+    else:
+        rows = (
+            collect.plan_like(table)
+            if like is not None
+            else collect.plan(
+                chosen, starts=starts, sizes=sizes or collect.DEFAULT_SIZES, seed=seed
+            )
         )
+        entries = _with_bar(
+            "collecting",
+            "rows",
+            lambda done: collect.collect(rows, directory, partial, jobs=jobs, seed=seed, done=done),
+        )
+    if with_probes or probes_for is not None:
+        entries = _probed(entries, rows, directory, probes_partial, jobs, seed)
     datasets.write(out, entries)
     out.with_suffix(".environment.json").write_text(
         json.dumps(environment.describe(seed), indent=2) + "\n"
     )
-    partial.unlink()
+    partial.unlink(missing_ok=True)
+    probes_partial.unlink(missing_ok=True)
     click.echo(f"{len(entries)} rows of {len(chosen)} places in {out}")
+
+
+def _with_bar(title: str, what: str, work: Callable[[Callable[[int, int], None]], T]) -> T:
+    from emu.progress import bar  # noqa: PLC0415
+
+    with bar(title) as report:
+        return work(
+            lambda finished, total: report(
+                finished / max(total, 1), f"{finished} of {total} {what}"
+            )
+        )
+
+
+def _probed(
+    entries: list[dict[str, Any]],
+    rows: "Sequence[Row]",
+    directory: Path,
+    partial: Path,
+    jobs: int,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """The entries with what probes found at their starts."""
+    from emu.data import probe_bench  # noqa: PLC0415
+
+    starts = probe_bench.starts_of(rows)
+    found = _with_bar(
+        "probing",
+        "starts",
+        lambda done: probe_bench.collect(
+            starts, directory, partial, jobs=jobs, seed=seed, done=done
+        ),
+    )
+    return probe_bench.added(entries, found)

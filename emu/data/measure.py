@@ -151,7 +151,7 @@ class Bench:
             use_kernel_path_manager(self._laptop)
             self._endpoints = True
         for address in ADDRESSES.values():
-            _greet(self._laptop, address)
+            greet(self._laptop, address)
         _sleep_until(replay_at_s + LEAD_S - PING_S)
         pingers = {
             kind: _Pinger(self._laptop, interface, SERVER) for kind, interface in INTERFACES.items()
@@ -202,7 +202,7 @@ def _sleep_until(at_s: float) -> None:
     time.sleep(max(0.0, at_s - time.monotonic()))
 
 
-def _greet(laptop: Laptop, address: str) -> None:
+def greet(laptop: Laptop, address: str) -> None:
     """Makes the new phone's hardware address known, which now and then takes a second try."""
     with laptop.client.entered():
         datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

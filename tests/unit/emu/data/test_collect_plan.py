@@ -1,12 +1,13 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cedos.errors import DataSetError
 from cedos.model import Direction
-from emu.data import collect
+from emu.data import collect, probe_bench
 from emu.data.measure import Row, history
 from emu.places import synth
 from emu.places.places import Places, load
@@ -86,3 +87,35 @@ def test_at_the_very_beginning_nothing_is_made_up(places: Places) -> None:
     early = history(place, 0.5, Direction.DOWN)
     assert early["wifi_past10_bps"] == pytest.approx(place.wifi.down.rate_bps(0, 0.5), abs=0.1)
     assert "wifi_available" not in early
+
+
+def test_probes_are_one_measurement_a_start_and_each_row_gets_its_direction() -> None:
+    base = (0.02, 0.05)
+    rows = [
+        Row("a", 1.0, 3000, Direction.DOWN, *base),
+        Row("a", 1.0, 3000, Direction.UP, *base),
+        Row("a", 2.0, 3000, Direction.DOWN, *base),
+    ]
+    starts = probe_bench.starts_of(rows)
+    assert [(start.key, start.wifi_rtt_s, start.cellular_rtt_s) for start in starts] == [
+        ("a/1.000", *base),
+        ("a/2.000", *base),
+    ]
+    entries: list[dict[str, Any]] = [
+        {
+            "place": row.place,
+            "start_s": row.start_s,
+            "direction": str(row.direction),
+            "wifi_udp_bps": 7.0,
+            "wifi_rtt_s": 0.02,
+        }
+        for row in rows
+    ]
+    found = {
+        "a/1.000": {"down": {"wifi_udp_bps": 1.0}, "up": {"wifi_udp_loss": 1.0}},
+        "a/2.000": {"down": {}, "up": {}},
+    }
+    added = probe_bench.added(entries, found)
+    assert [row.get("wifi_udp_bps") for row in added] == [1.0, None, None]
+    assert [row.get("wifi_udp_loss") for row in added] == [None, 1.0, None]
+    assert [row["wifi_rtt_s"] for row in added] == [0.02] * 3

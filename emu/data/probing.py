@@ -1,0 +1,138 @@
+"""Active probes inside the testbed: a `cedos probe-server` at the server, and cedos' own client.
+
+What is measured here is what the daemon would measure: the same code, from the same laptop.
+"""
+
+import asyncio
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from types import TracebackType
+
+from cedos.errors import EmulationError
+from cedos.model import Direction, Network, NetworkKind
+from cedos.monitor.probes import Prober
+from cedos.monitor.probing import train
+from cedos.monitor.probing.keyfile import read_key, write_new_key
+from cedos.monitor.probing.result import Outcome, ProbeServer
+from emu.testbed.access import INTERFACES
+from emu.testbed.phones import SERVER, Laptop
+
+PORT = 7007
+_START_TIMEOUT_S = 20.0
+_TARGET = ip_address(SERVER)
+
+SECONDS = ("udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s")
+
+
+class ProbePost:
+    """The probe server of a laptop's testbed, as a `with` block inside the laptop's.
+
+    Attributes:
+        server: where clients find it.
+    """
+
+    def __init__(self, laptop: Laptop) -> None:
+        self._laptop = laptop
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said: Path = laptop.directory / "probe-server.out"
+        self.server = ProbeServer(_TARGET, PORT, b"")
+
+    def __enter__(self) -> "ProbePost":
+        """Starts it; it answers when this returns. EmulationError where it does not."""
+        key_file = self._laptop.directory / "probe.key"
+        key_file.unlink(missing_ok=True)
+        write_new_key(key_file)
+        self.server = ProbeServer(_TARGET, PORT, read_key(key_file))
+        command = [sys.executable, "-m", "cedos", "probe-server", "--key-file", str(key_file)]
+        command += ["--listen", f"{SERVER}:{PORT}", "--rate-limit", "1000", "--total-limit", "1000"]
+        with self._said.open("wb") as said:
+            self._process = self._laptop.server.popen(
+                *command, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            )
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        while b"listening" not in self._said.read_bytes():
+            if self._process.poll() is not None or time.monotonic() > deadline_s:
+                self.close()
+                text = self._said.read_text(errors="replace").strip()
+                raise EmulationError(f"cedos probe-server does not start: {text[-500:]}")
+            time.sleep(0.02)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it; again does nothing."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+
+def networks() -> dict[NetworkKind, Network]:
+    """The laptop's networks as the monitor would see them; to be called inside its namespace."""
+    return {
+        kind: Network(
+            name=str(kind),
+            interface=interface,
+            index=socket.if_nametoindex(interface),
+            kind=kind,
+            metered=kind is NetworkKind.CELLULAR,
+            resolvers=(_TARGET,),
+        )
+        for kind, interface in INTERFACES.items()
+    }
+
+
+def new_prober(ping_timeout_s: float) -> Prober:
+    """A prober that pings the testbed's server."""
+    return Prober(lambda network: _TARGET, ping_timeout_s=ping_timeout_s)
+
+
+async def lookup_s(prober: Prober, network: Network, timeout_s: float) -> float | None:
+    """The time of a name's lookup that nobody has asked for before."""
+    name = f"{secrets.token_hex(6)}.example"
+    result = await prober.dns_time(network, name, timeout_s=timeout_s)
+    return None if result is None or result.time_s is None else round(result.time_s, 6)
+
+
+async def train_over(
+    server: ProbeServer, network: Network, direction: Direction, timeout_s: float
+) -> Outcome:
+    """One train over a network; an end of the emulation itself is an error, not a loss."""
+    return await train.run(
+        server, interface=network.interface, direction=direction, timeout_s=timeout_s
+    )
+
+
+def columns(outcome: Outcome) -> dict[str, float]:
+    """A train's indicators, rounded, and whether it had a result at all (`udp_answered`)."""
+    found: dict[str, float] = {"udp_answered": float(not outcome.problem)}
+    for name, value in outcome.indicators.items():
+        found[name] = round(value, {"udp_loss": 4}.get(name, 6 if name in SECONDS else 0))
+    return found
+
+
+def prefixed(kind: NetworkKind, known: Mapping[str, float]) -> dict[str, float]:
+    """The same with the network's name, as columns of a data set."""
+    return {f"{kind}_{name}": value for name, value in known.items()}
+
+
+async def sleep_until(at_s: float) -> None:
+    """Sleeps until a monotonic instant."""
+    await asyncio.sleep(max(0.0, at_s - time.monotonic()))

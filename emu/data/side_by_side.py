@@ -1,0 +1,149 @@
+"""Many measurements by several emulations side by side, each with a bench of its own.
+
+What is done is kept in a file beside the output, one JSON line each, so that an interrupted collection
+goes on where it stopped.
+"""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from cedos.errors import DataSetError, EmulationError
+
+
+class Task(Protocol):
+    """Something to measure."""
+
+    @property
+    def key(self) -> str:
+        """Identifies it in the file of what is done."""
+
+
+T = TypeVar("T", bound=Task)
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Measures(Protocol[T_contra]):
+    """An emulation that measures one task after the other."""
+
+    def measure(self, task: T_contra) -> dict[str, Any] | None:
+        """What was measured, ready for JSON; None: it was cancelled."""
+
+
+MakeBench = Callable[[Callable[[], bool]], AbstractContextManager[Measures[T]]]
+"""Makes a bench, which may ask whether it was cancelled. It goes to other processes: a class, or a
+`functools.partial` of one."""
+
+
+def run(
+    tasks: Sequence[T],
+    make_bench: MakeBench[T],
+    partial: Path,
+    *,
+    jobs: int,
+    seed: int = 1,
+    done: Callable[[int, int], None] = lambda finished, total: None,
+) -> list[dict[str, Any]]:
+    """Measures all tasks that `partial` does not hold yet; returns all of them in their order.
+
+    Args:
+        tasks: the plan.
+        make_bench: makes an emulation; each of the `jobs` processes has one.
+        partial: the file of what is done, appended to as it comes.
+        jobs: emulations side by side.
+        seed: decides the order, so that an interrupted collection is a fair sample of the whole.
+        done: called with the numbers of finished and of all tasks.
+
+    Raises:
+        DataSetError: `partial` belongs to another plan.
+        EmulationError: the testbed could not be built, or failed.
+    """
+    finished = {str(entry.pop("key")): entry for entry in _read_partial(partial)}
+    if foreign := sorted(set(finished) - {task.key for task in tasks}):
+        raise DataSetError(
+            f"{partial} holds rows of another plan ({foreign[0]}): remove it, or choose another --out"
+        )
+    todo = [task for task in tasks if task.key not in finished]
+    random.Random(seed).shuffle(todo)
+    done(len(finished), len(tasks))
+    with partial.open("a") as file:
+        for key, entry in _measured(todo, make_bench, min(jobs, len(todo))):
+            finished[key] = entry
+            file.write(json.dumps({"key": key, **entry}) + "\n")
+            file.flush()
+            done(len(finished), len(tasks))
+    return [finished[task.key] for task in tasks]
+
+
+def _read_partial(partial: Path) -> Iterator[dict[str, Any]]:
+    if not partial.exists():
+        return
+    text = partial.read_text()
+    whole, _, torn = text.rpartition("\n")
+    if torn:  # the collection was killed while it wrote this line
+        partial.write_text(whole + "\n" if whole else "")
+    for line in whole.splitlines():
+        yield json.loads(line)
+
+
+def _measured(
+    todo: Sequence[T], make_bench: MakeBench[T], jobs: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    # Processes of our own rather than an executor: each one owns namespaces, and has to take them
+    # down itself, in order, whatever ends the collection.
+    fresh = multiprocessing.get_context("spawn")
+    tasks: Queue[T | None] = fresh.Queue()
+    results: Queue[tuple[str, Any]] = fresh.Queue()
+    stop = fresh.Event()
+    for task in todo:
+        tasks.put(task)
+    for _ in range(jobs):
+        tasks.put(None)
+    workers = [
+        fresh.Process(
+            target=_work, args=(make_bench, tasks, results, stop), name=f"collect-{number}"
+        )
+        for number in range(jobs)
+    ]
+    try:
+        for worker in workers:
+            worker.start()
+        for _ in todo:
+            key, entry = results.get()
+            if isinstance(entry, str):
+                raise EmulationError(entry)
+            yield key, entry
+    finally:
+        stop.set()
+        tasks.cancel_join_thread()
+        for worker in workers:
+            if worker.pid is not None:
+                worker.join()
+
+
+def _work(
+    make_bench: MakeBench[T],
+    tasks: "Queue[T | None]",
+    results: "Queue[tuple[str, Any]]",
+    stop: Event,
+) -> None:
+    # A Ctrl-C at the terminal reaches the whole group; the parent tells us by `stop`, and until then
+    # the teardown must not be cut in two.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(-10)  # the host may be busy with other things; the measurement must not wait for them
+    try:
+        with make_bench(stop.is_set) as bench:
+            while not stop.is_set() and (task := tasks.get()) is not None:
+                entry = bench.measure(task)
+                if entry is not None:
+                    results.put((task.key, entry))
+    except Exception as error:
+        results.put(("", f"{type(error).__name__}: {error}"))
