@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cedos.model import Direction
@@ -13,7 +13,9 @@ class TransferClass:
     """Transfers of one kind, to one host (its own address, as a different site would have).
 
     Sizes are log-uniform between `min_bytes` and `max_bytes`; arrivals are Poisson with
-    `per_minute`; a share of `mptcp_share` is made by a client that speaks MPTCP.
+    `per_minute`; a share of `mptcp_share` is made by a client that speaks MPTCP. With a `slot_s`
+    instead, they come one after the other: rounds of all such classes in a seeded order, each
+    transfer with so many seconds to itself.
     """
 
     name: str
@@ -23,6 +25,7 @@ class TransferClass:
     max_bytes: int
     per_minute: float
     mptcp_share: float = 0.5
+    slot_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +49,9 @@ def schedule(
     Each class draws from a seed of its own: adding one does not move the others.
     """
     drawn = []
-    for kind in classes:
-        draw = random.Random(f"{seed}/{kind.name}")
-        at_s = draw.expovariate(kind.per_minute / 60.0)
-        while at_s < duration_s:
-            log_size = draw.uniform(math.log(kind.min_bytes), math.log(kind.max_bytes))
-            drawn.append((at_s, kind, round(math.exp(log_size)), draw.random() < kind.mptcp_share))
-            at_s += draw.expovariate(kind.per_minute / 60.0)
+    for kind, draw, at_s in _starts(classes, duration_s, seed):
+        log_size = draw.uniform(math.log(kind.min_bytes), math.log(kind.max_bytes))
+        drawn.append((at_s, kind, round(math.exp(log_size)), draw.random() < kind.mptcp_share))
     drawn.sort(key=lambda entry: entry[0])
     return [
         PlannedTransfer(
@@ -60,3 +59,26 @@ def schedule(
         )
         for number, (at_s, kind, size_bytes, mptcp) in enumerate(drawn)
     ]
+
+
+def _starts(
+    classes: Sequence[TransferClass], duration_s: float, seed: int
+) -> Iterator[tuple[TransferClass, random.Random, float]]:
+    """Each start of each class, with the class's own source of randomness."""
+    draws = {kind.name: random.Random(f"{seed}/{kind.name}") for kind in classes}
+    for kind in classes:
+        if kind.slot_s > 0:
+            continue
+        draw = draws[kind.name]
+        at_s = draw.expovariate(kind.per_minute / 60.0)
+        while at_s < duration_s:
+            yield kind, draw, at_s
+            at_s += draw.expovariate(kind.per_minute / 60.0)
+    in_turn = [kind for kind in classes if kind.slot_s > 0]
+    order, at_s = random.Random(f"{seed}/order"), 0.0
+    while in_turn:
+        for kind in order.sample(in_turn, len(in_turn)):
+            if at_s + kind.slot_s > duration_s:
+                return
+            yield kind, draws[kind.name], at_s
+            at_s += kind.slot_s
