@@ -2,9 +2,11 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cedos.model import Direction, FlowKey, SizeEstimate
-from cedos.profiler.sizes import Prior
+from cedos.profiler.names import domain
+from cedos.profiler.priors import Prior
 from cedos.profiler.stream import Stream
 
 _MAX_PENDING = 64  # requests without an answer yet, on one connection
@@ -12,12 +14,23 @@ _MAX_PENDING = 64  # requests without an answer yet, on one connection
 
 @dataclass(slots=True)
 class Running:
-    """The transfer that a flow carries now; `base_bytes` is what the flow had carried before it."""
+    """The transfer that a flow carries now.
+
+    `base_bytes` is what the flow had carried before it; `evidence` see `SizeHistory.estimate`.
+    """
 
     direction: Direction
     size: SizeEstimate
     base_bytes: int
     prior: Prior
+    evidence: tuple[int, ...] = ()
+
+
+class Asked(NamedTuple):
+    """A request whose answer is still to come: its method, and what it asked for."""
+
+    method: str
+    resource: str | None
 
 
 @dataclass(slots=True)
@@ -26,7 +39,8 @@ class Flow:
 
     `client`: this host asks and the other end serves. `opaque`: the whole flow counts as one
     transfer, as nothing (more) can be read in it. `numbered`: all its messages told where they begin.
-    `ech`: the server's name may be that of a front (see `tls`).
+    `ech`: the server's name may be that of a front (see `tls`). `body_of`: the resource that a body
+    without a stated length belongs to.
     """
 
     key: FlowKey
@@ -38,8 +52,9 @@ class Flow:
     mptcp: bool = False
     numbered: bool = True
     observed_at_s: float | None = None
+    body_of: str | None = None
     running: Running | None = None
-    pending: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_PENDING))
+    pending: deque[Asked] = field(default_factory=lambda: deque(maxlen=_MAX_PENDING))
     streams: dict[Direction, Stream] = field(
         default_factory=lambda: {way: Stream() for way in Direction}
     )
@@ -51,12 +66,23 @@ class Flow:
 
     @property
     def hosts(self) -> list[str]:
-        """Under which names its sizes are learned, the most telling first."""
-        if self.server_name and self.client:
-            return [self.server_name, self.address]
-        return [self.address]
+        """Under which names its sizes are learned, the most telling first: host, domain, address."""
+        if not (self.server_name and self.client):
+            return [self.address]
+        wider = domain(self.server_name)
+        return [self.server_name, *([wider] if wider else []), self.address]
+
+    @property
+    def answers(self) -> Direction:
+        """The direction that the server's answers take."""
+        return Direction.DOWN if self.client else Direction.UP
 
     @property
     def port(self) -> int:
         """The server's port, whichever side that is."""
         return self.key.remote_port if self.client else self.key.local_port
+
+
+def ways(outgoing: bool) -> tuple[Direction, Direction]:
+    """The direction a message travels in, and that of its answer."""
+    return (Direction.UP, Direction.DOWN) if outgoing else (Direction.DOWN, Direction.UP)

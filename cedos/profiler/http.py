@@ -13,6 +13,8 @@ _METHODS = {
     word: word.decode()
     for word in (b"GET", b"POST", b"PUT", b"HEAD", b"PATCH", b"DELETE", b"OPTIONS", b"CONNECT")
 }
+_HEX = frozenset(b"0123456789abcdefABCDEF")
+_LONGEST_TARGET = 2048
 _LONGEST_NUMBER = 18  # decimal digits of a length: an exabyte
 
 
@@ -26,6 +28,7 @@ class Request(NamedTuple):
         content_length: bytes of the body; None where it is not stated, or the body is chunked.
         chunked: whether the body's length is only known at its end.
         head_bytes: where the body begins; None where the head is cut.
+        target: what is asked for, as sent; None where it is cut or over 2 KB.
     """
 
     method: str
@@ -33,15 +36,22 @@ class Request(NamedTuple):
     content_length: int | None
     chunked: bool
     head_bytes: int | None
+    target: bytes | None = None
 
 
 class Response(NamedTuple):
-    """The head of a response; fields as in `Request`. `status` is 100 to 599."""
+    """The head of a response; fields as in `Request`.
+
+    Attributes:
+        status: 100 to 599.
+        first_chunk: of a chunked body, the bytes of its first chunk, where that can be seen.
+    """
 
     status: int
     content_length: int | None
     chunked: bool
     head_bytes: int | None
+    first_chunk: int | None = None
 
 
 def parse_request(payload: bytes) -> Request | None:
@@ -55,10 +65,12 @@ def parse_request(payload: bytes) -> Request | None:
     head, head_bytes = _head(payload)
     length, chunked = _body(head)
     if method == "CONNECT":
-        target = payload[8 : payload.find(b" ", 8)]
-        return Request(method, _host(target), length, chunked, head_bytes)
+        tunnel = payload[8 : payload.find(b" ", 8)]
+        return Request(method, _host(tunnel), length, chunked, head_bytes)
     host = _field(head, b"\r\nhost:")
-    return Request(method, _host(host) if host else None, length, chunked, head_bytes)
+    seen = 0 <= line_end <= _LONGEST_TARGET
+    target = payload[len(method) + 1 : line_end - 9] if seen else None
+    return Request(method, _host(host) if host else None, length, chunked, head_bytes, target)
 
 
 def parse_response(payload: bytes) -> Response | None:
@@ -68,7 +80,17 @@ def parse_response(payload: bytes) -> Response | None:
         return None
     head, head_bytes = _head(payload)
     length, chunked = _body(head)
-    return Response(int(status), length, chunked, head_bytes)
+    first = _chunk(payload[head_bytes : head_bytes + 20]) if chunked and head_bytes else None
+    return Response(int(status), length, chunked, head_bytes, first)
+
+
+def _chunk(body: bytes) -> int | None:
+    """The size of the chunk that begins here (RFC 9112, 7.1); None where it is not said or is 0."""
+    line, found, _ = body.partition(b"\r\n")
+    digits = line.split(b";", 1)[0].strip()
+    if not found or not 0 < len(digits) <= 12 or not _HEX.issuperset(digits):
+        return None
+    return int(digits, 16) or None
 
 
 def _head(payload: bytes) -> tuple[bytes, int | None]:

@@ -1,24 +1,29 @@
 """The Traffic Profiler: tells the size of a transfer near its start (Delphi, section 4).
 
 Delphi names three moments: an application says it (`hint`), a connection begins (`opened`), an HTTP
-message is seen (`observe`). Two are added here: a TLS handshake gives the server's name (`observe`),
-and a transfer outgrows its estimate (`progressed`). Pure: packets and figures in, events out.
+message is seen (`observe`). Two are added here: a TLS or QUIC handshake gives the server's name
+(`observe`), and a transfer outgrows its estimate (`progressed`). Pure: facts in, events out.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cedos.model import Direction, FlowKey, Label, SizeEstimate
 from cedos.profiler import http
-from cedos.profiler.flow import Flow, Running
+from cedos.profiler.flow import Asked, Flow, Running, ways
 from cedos.profiler.frame import Captured
 from cedos.profiler.hellos import Hellos
 from cedos.profiler.hints import Hint, Hints
-from cedos.profiler.sizes import CHUNKED, UNKNOWN, Prior, SizeHistory
+from cedos.profiler.priors import CHUNKED, UNKNOWN, WHOLE, Prior
+from cedos.profiler.sizes import SizeHistory, resource_name
 from cedos.profiler.tls import ClientHello
 
 # A connection's opening is told by another way than its packets, and may be told after the first.
 _OPENING_LATE_S = 2.0
+
+# A first chunk that is no multiple of what buffers are made of is most often all that there is.
+_BUFFER_BYTES = 256
+_SMALLEST_CHUNK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +91,11 @@ class Profiler:
         Messages on any subflow of an MPTCP connection belong together: replace the packet's key by
         the first subflow's.
         """
-        payload = captured.payload
         if captured.key.protocol == "udp":
             return self._initial(captured, now_s)
         if (hello := self._hellos.proceed(captured)) is not None:
             return self._named(self._flow(captured.key), hello, now_s)
+        payload = captured.payload
         if payload.startswith(b"\x16"):
             return self._client_hello(captured, now_s)
         response = http.parse_response(payload)
@@ -119,10 +124,17 @@ class Profiler:
         so_far = carried[direction] - running.base_bytes
         if so_far <= running.size.median_bytes:
             return []
+        host, *wider = flow.hosts
         size = self.history.exceeded(
-            self._known_host(flow, direction), flow.port, direction, so_far, prior=running.prior
+            host,
+            flow.port,
+            direction,
+            so_far,
+            wider=wider,
+            prior=running.prior if direction is running.direction else self._prior(flow, direction),
+            evidence=running.evidence,
         )
-        flow.running = Running(direction, size, running.base_bytes, running.prior)
+        flow.running = replace(running, direction=direction, size=size)
         return [self._event(flow, self._hints.find(key, flow.server_name, flow.mark, now_s))]
 
     def closed(self, key: FlowKey, bytes_down: int | None, bytes_up: int | None) -> None:
@@ -138,13 +150,14 @@ class Profiler:
         finals = {Direction.DOWN: bytes_down, Direction.UP: bytes_up}
         if flow.opaque:
             # A refused connection is no transfer; the kernel may count the handshake as a byte.
-            if max(bytes_down, bytes_up) > 1:
+            # Nor is a question to a name server, or whatever else goes in datagrams.
+            if max(bytes_down, bytes_up) > 1 and (key.protocol == "tcp" or flow.server_name):
                 for direction, total in finals.items():
                     self._learn(flow, direction, total)
             return
         for direction, stream in flow.streams.items():
             if flow.numbered:
-                self._learn(flow, direction, stream.end_body(finals[direction]))
+                self._ended(flow, direction, stream.end_body(finals[direction]))
 
     def hint(self, hint: Hint, now_s: float) -> tuple[int, list[SizeLearned]]:
         """An application speaks: the hint's number, and what it changes for flows under way."""
@@ -179,8 +192,7 @@ class Profiler:
         if hello is None:
             return []  # not an Initial of anybody's: no flow is remembered for it
         flow = self._flow(captured.key, client=captured.outgoing)
-        if flow.observed_at_s is None:
-            flow.observed_at_s = now_s
+        flow.observed_at_s = flow.observed_at_s or now_s
         return self._named(flow, hello, now_s)
 
     def _named(self, flow: Flow, hello: ClientHello | None, now_s: float) -> list[SizeLearned]:
@@ -201,11 +213,14 @@ class Profiler:
         if position is None:
             return []
         flow.server_name = request.host or flow.server_name
-        flow.pending.append(request.method)
+        resource = None
+        if request.method == "GET" and request.target is not None:
+            resource = resource_name(flow.hosts[0], flow.port, request.target)
+        flow.pending.append(Asked(request.method, resource))
         flow.opaque = request.method == "CONNECT"
         if flow.opaque:
             return [self._whole(flow, now_s)]
-        there, back = _ways(captured.outgoing)
+        there, back = ways(captured.outgoing)
         if request.chunked:
             flow.streams[there].body_at = position + (request.head_bytes or len(captured.payload))
             return [self._guess(flow, there, position, self._chunked, now_s)]
@@ -217,7 +232,9 @@ class Profiler:
             flow.running = None
             return []
         base = max(flow.streams[back].position, flow.streams[back].carried_bytes)
-        return [self._guess(flow, back, base, self._unknown, now_s)]
+        before = self.history.resource(resource)
+        evidence = () if before is None else (before,)
+        return [self._guess(flow, back, base, self._unknown, now_s, evidence)]
 
     def _response(
         self, captured: Captured, response: http.Response, now_s: float
@@ -229,12 +246,12 @@ class Profiler:
         status = response.status
         if status < 200 and status != 101:
             return []  # the final response is still to come
-        method = flow.pending.popleft() if flow.pending else None
+        method, resource = flow.pending.popleft() if flow.pending else (None, None)
         if status == 101 or (method == "CONNECT" and status < 300):
             flow.opaque = True  # another protocol from here on
             return []
         flow.opaque = False
-        way, _ = _ways(captured.outgoing)
+        way, _ = ways(captured.outgoing)
         if method == "HEAD":
             return []
         length = 0 if status in (204, 304) else response.content_length
@@ -243,9 +260,19 @@ class Profiler:
             if length == 0:
                 flow.running = None
                 return []
+            if status == 200 and resource is not None:
+                self.history.learn_resource(resource, length)
             return [self._told(flow, way, _exact(length), position, now_s, self._unknown)]
         flow.streams[way].body_at = position + (response.head_bytes or len(captured.payload))
+        flow.body_of = resource if status == 200 else None
         prior = self._chunked if response.chunked else self._unknown
+        before = self.history.resource(flow.body_of)
+        if before is not None:
+            return [self._guess(flow, way, position, prior, now_s, (before,))]
+        first = response.first_chunk
+        if first is not None and first >= _SMALLEST_CHUNK:
+            whole = first % _BUFFER_BYTES != 0
+            return [self._guess(flow, way, position, prior, now_s, (first,) if whole else ())]
         return [self._guess(flow, way, position, prior, now_s)]
 
     def _flow(self, key: FlowKey, *, client: bool | None = None) -> Flow:
@@ -269,7 +296,7 @@ class Profiler:
         comparable = captured.mptcp is flow.mptcp
         sequence = captured.sequence if comparable else None
         acknowledgement = captured.acknowledgement if comparable else None
-        way, other = _ways(captured.outgoing)
+        way, other = ways(captured.outgoing)
         stream = flow.streams[way]
         if acknowledgement is not None:
             flow.streams[other].expect(acknowledgement)
@@ -278,51 +305,62 @@ class Profiler:
             return stream.carried_bytes
         position = stream.begin(sequence)
         if position is not None and flow.numbered:
-            self._learn(flow, way, stream.end_body(position))
+            self._ended(flow, way, stream.end_body(position))
         return position
+
+    def _ended(self, flow: Flow, direction: Direction, size_bytes: int | None) -> None:
+        """A body whose length was not stated has ended."""
+        self._learn(flow, direction, size_bytes)
+        if flow.body_of is not None and size_bytes is not None and direction is flow.answers:
+            self.history.learn_resource(flow.body_of, size_bytes)
+            flow.body_of = None
 
     def _learn(self, flow: Flow, direction: Direction, size_bytes: int | None) -> None:
         if size_bytes is not None:
             for host in flow.hosts:
                 self.history.learn(host, flow.port, direction, size_bytes)
 
-    def _known_host(self, flow: Flow, direction: Direction) -> str:
-        """The most telling of the flow's hosts that the history knows."""
-        hosts = flow.hosts
-        for host in hosts:
-            if self.history.samples(host, flow.port, direction):
-                return host
-        return hosts[0]
-
     def _whole(self, flow: Flow, now_s: float) -> SizeLearned:
         """An estimate for the whole flow, in the direction that is likely to carry more."""
-        there, back = _ways(flow.client)
-        direction, size = back, self._estimate(flow, back, self._unknown)
-        sent = self._estimate(flow, there, self._unknown)
+        there, back = ways(flow.client)
+        direction, size = back, self._estimate(flow, back, self._prior(flow, back))
+        sent = self._estimate(flow, there, self._prior(flow, there))
         if sent.source == "history" and sent.median_bytes > size.median_bytes:
             direction, size = there, sent
-        return self._told(flow, direction, size, 0, now_s, self._unknown)
+        return self._told(flow, direction, size, 0, now_s, self._prior(flow, direction))
+
+    def _prior(self, flow: Flow, direction: Direction) -> Prior:
+        """What is expected of a transfer with a server that nothing is known of."""
+        whole = WHOLE.get((flow.port, direction)) if flow.opaque and flow.client else None
+        return whole or self._unknown
 
     def _again(self, flow: Flow, now_s: float) -> list[SizeLearned]:
         """The transfer under way, told anew as what hints say of it may have changed."""
         running = flow.running
         if running is None:
             return []
-        return [
-            self._told(
-                flow, running.direction, running.size, running.base_bytes, now_s, running.prior
-            )
-        ]
+        size, base, evidence = running.size, running.base_bytes, running.evidence
+        return [self._told(flow, running.direction, size, base, now_s, running.prior, evidence)]
 
-    def _estimate(self, flow: Flow, direction: Direction, prior: Prior) -> SizeEstimate:
-        host = self._known_host(flow, direction)
-        return self.history.estimate(host, flow.port, direction, prior=prior)
+    def _estimate(
+        self, flow: Flow, direction: Direction, prior: Prior, evidence: tuple[int, ...] = ()
+    ) -> SizeEstimate:
+        host, *wider = flow.hosts
+        return self.history.estimate(
+            host, flow.port, direction, wider=wider, prior=prior, evidence=evidence
+        )
 
     def _guess(
-        self, flow: Flow, direction: Direction, base: int, prior: Prior, now_s: float
+        self,
+        flow: Flow,
+        direction: Direction,
+        base: int,
+        prior: Prior,
+        now_s: float,
+        evidence: tuple[int, ...] = (),
     ) -> SizeLearned:
-        size = self._estimate(flow, direction, prior)
-        return self._told(flow, direction, size, base, now_s, prior)
+        size = self._estimate(flow, direction, prior, evidence)
+        return self._told(flow, direction, size, base, now_s, prior, evidence)
 
     def _told(
         self,
@@ -332,6 +370,7 @@ class Profiler:
         base: int,
         now_s: float,
         prior: Prior,
+        evidence: tuple[int, ...] = (),
     ) -> SizeLearned:
         """Makes this the flow's transfer; a hint's size replaces all but what the message states."""
         hint = self._hints.find(flow.key, flow.server_name, flow.mark, now_s)
@@ -340,7 +379,7 @@ class Profiler:
                 direction = hint.direction or direction
             if hint.direction in (None, direction):
                 size = _exact(hint.size_bytes, "hint")
-        flow.running = Running(direction, size, base, prior)
+        flow.running = Running(direction, size, base, prior, evidence)
         return self._event(flow, hint)
 
     @staticmethod
@@ -355,11 +394,6 @@ class Profiler:
             hint.label if hint else None,
             hint.deadline_s if hint else None,
         )
-
-
-def _ways(outgoing: bool) -> tuple[Direction, Direction]:
-    """The direction a message travels in, and that of its answer."""
-    return (Direction.UP, Direction.DOWN) if outgoing else (Direction.DOWN, Direction.UP)
 
 
 def _exact(size_bytes: int, source: str = "content-length") -> SizeEstimate:

@@ -1,79 +1,48 @@
 """What each server sent before, as quantiles: the size of a transfer whose own bytes do not tell.
 
-Delphi (section 4) answers 3 KB where nothing is known and 100 KB once chunked coding is seen, the
-medians of the Alexa top 500. Here these are the medians of a prior that a server's own transfers
-replace, and the answer is an interval.
+A server without a past is expected to be like its domain, then like its address, then like its kind
+(`priors`): each level counts as much as half a sample of the one before it, so that it gives way to
+what really came, from the first transfer on. The answer is an interval, not a number.
 """
 
-import math
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
 from itertools import accumulate
-from statistics import NormalDist
 from typing import Any
 
 from cedos.errors import HistoryError
 from cedos.model import Direction, SizeEstimate
-
-_STANDARD = NormalDist()
-_QUANTILES = tuple((i + 0.5) / 11 for i in range(11))
-_POINTS = tuple(_STANDARD.inv_cdf(q) for q in _QUANTILES)
+from cedos.profiler.priors import UNKNOWN, Prior
 
 # How a host's samples become an interval. Chosen on simulated hosts whose typical sizes spread over
 # five orders of magnitude: the 90 % interval then covers 88-97 % from the first sample on.
 _WINDOW = 48
 _WEIGHTS = tuple(0.96**age for age in range(_WINDOW))  # by age, the newest first
-_PRIOR_WEIGHT = 0.5  # of the prior, in samples
+_WIDER_WINDOW = 16  # of the levels above
+_WIDER_WEIGHT = 0.5  # of the level above, in samples
 _NOVELTY_WEIGHT = 0.5  # of sizes outside all seen so far, in samples
 _NOVELTY_FACTOR = 4.0  # how far outside
 _FADES_AFTER = 16  # samples, from which on both weights fall
+_EVIDENCE_WEIGHT = 6.0  # of what is known of this very transfer, where all else weighs 1
 
-
-@dataclass(frozen=True, slots=True)
-class Prior:
-    """What to expect of an unknown server: log-normal with this median and this sigma of ln(bytes).
-
-    The paper gives medians alone; sigma makes the 90 % interval two orders of magnitude each way.
-    """
-
-    median_bytes: float
-    sigma: float = 2.8
-    points: tuple[float, ...] = field(init=False, repr=False, compare=False)
-    """Equally likely sizes that stand for the distribution."""
-
-    def __post_init__(self) -> None:
-        points = tuple(self.median_bytes * math.exp(self.sigma * z) for z in _POINTS)
-        object.__setattr__(self, "points", points)
-
-    def points_above(self, size_bytes: int) -> list[float]:
-        """Equally likely sizes that stand for the distribution of those larger than this."""
-        z = math.log(max(1, size_bytes) / self.median_bytes) / self.sigma
-        share = max(0.5 * math.erfc(z / math.sqrt(2)), 1e-300)
-        return [
-            self.median_bytes * math.exp(-self.sigma * _STANDARD.inv_cdf(share * q))
-            for q in _QUANTILES
-        ]
-
-
-UNKNOWN = Prior(3_000)
-"""Nothing is known of the transfer."""
-CHUNKED = Prior(100_000)
-"""Its length is not stated because it is made while it is sent."""
+_Weighted = list[tuple[float, float]]
 
 
 class SizeHistory:
-    """Sizes of finished transfers per host (server name or address), remote port and direction.
+    """Sizes of finished transfers per host (server name, domain or address), port and direction.
 
-    Bounded: the newest 48 samples of each direction, and the `max_hosts` (host, port) pairs that were
-    learned or asked last. Sizes are bytes of one transfer, 0 where a direction carried no body.
+    Bounded: the newest 48 samples of each direction, the `max_hosts` (host, port) pairs that were
+    learned or asked last, and as many resources of HTTP with their last size. Sizes are bytes of one
+    transfer, 0 where a direction carried no body.
     """
 
     def __init__(self, *, max_hosts: int = 2048) -> None:
         self._max_hosts = max_hosts
         # Samples are floats: sorting pairs of one type is what an estimate's time goes into.
         self._hosts: OrderedDict[tuple[str, int], dict[Direction, deque[float]]] = OrderedDict()
+        self._resources: OrderedDict[str, int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._hosts)
@@ -96,19 +65,51 @@ class SizeHistory:
         known = self._hosts.get((host, port))
         return len(known[direction]) if known else 0
 
+    def learn_resource(self, resource: str, size_bytes: int) -> None:
+        """Notes how large a resource's body (`resource_name`) was this time."""
+        self._resources[resource] = size_bytes
+        self._resources.move_to_end(resource)
+        if len(self._resources) > self._max_hosts:
+            self._resources.popitem(last=False)
+
+    def resource(self, resource: str | None) -> int | None:
+        """How large the resource's body was the last time; None where it is not known."""
+        return None if resource is None else self._resources.get(resource)
+
     def estimate(
-        self, host: str, port: int, direction: Direction, *, prior: Prior = UNKNOWN
+        self,
+        host: str,
+        port: int,
+        direction: Direction,
+        *,
+        wider: Sequence[str] = (),
+        prior: Prior = UNKNOWN,
+        evidence: Iterable[int] = (),
     ) -> SizeEstimate:
-        """The next transfer's size; source `history`, or `default` where the host is unknown."""
-        sizes = self._newest_first(host, port, direction)
-        if not sizes:
-            return _interval([(size, 1.0) for size in prior.points], "default")
-        weighted = list(zip(sizes, _WEIGHTS, strict=False))
-        fade = min(1.0, _FADES_AFTER / len(sizes))
-        weighted += [(min(sizes) / _NOVELTY_FACTOR, fade * _NOVELTY_WEIGHT / 2)]
-        weighted += [(max(sizes) * _NOVELTY_FACTOR, fade * _NOVELTY_WEIGHT / 2)]
-        weighted += _spread(prior.points, fade * _PRIOR_WEIGHT)
-        return _interval(weighted, "history")
+        """The next transfer's size; source `history`, or `default` where only the prior is known.
+
+        Args:
+            host: whom it is with.
+            port: of the server.
+            direction: of the bytes.
+            wider: what the host is part of and is taken for while little is known of it, the nearest
+                first (its domain, its address).
+            prior: what is expected of an unknown server.
+            evidence: sizes that something says of this very transfer, without being sure.
+        """
+        weighted, source = _spread(prior.points), "default"
+        for sizes in self._levels(host, wider, port, direction):
+            source = "history"
+            fade = min(1.0, _FADES_AFTER / len(sizes))
+            novelty = fade * _NOVELTY_WEIGHT / 2
+            weighted = _scaled(weighted, fade * _WIDER_WEIGHT)
+            weighted += zip(sizes, _WEIGHTS, strict=False)
+            weighted.append((min(sizes) / _NOVELTY_FACTOR, novelty))
+            weighted.append((max(sizes) * _NOVELTY_FACTOR, novelty))
+        known = [(float(size), _EVIDENCE_WEIGHT) for size in evidence]
+        if known:
+            weighted, source = _scaled(weighted, 1.0) + known, "history"
+        return _interval(weighted, source)
 
     def exceeded(
         self,
@@ -117,22 +118,40 @@ class SizeHistory:
         direction: Direction,
         so_far_bytes: int,
         *,
+        wider: Sequence[str] = (),
         prior: Prior = UNKNOWN,
+        evidence: Iterable[int] = (),
     ) -> SizeEstimate:
-        """The size of a transfer that has moved `so_far_bytes` and goes on; source `progress`.
+        """The size of a transfer that is known to be larger than `so_far_bytes`; source `progress`.
 
-        Past transfers that were longer count as before; the rest is the prior's tail.
+        The distribution given that so much was carried (dissertation, 4.3.4): past transfers that
+        were longer count as before; the rest is the prior's tail. Arguments as for `estimate`.
         """
-        sizes = self._newest_first(host, port, direction)
-        weighted = [pair for pair in zip(sizes, _WEIGHTS, strict=False) if pair[0] > so_far_bytes]
-        if weighted:
-            longest = max(size for size, _ in weighted)
-            weighted.append((longest * _NOVELTY_FACTOR, _NOVELTY_WEIGHT / 2))
-        weighted += _spread(prior.points_above(so_far_bytes), _PRIOR_WEIGHT)
+        weighted = _spread(prior.points_above(so_far_bytes))
+        for sizes in self._levels(host, wider, port, direction):
+            pairs = zip(sizes, _WEIGHTS, strict=False)
+            longer = [pair for pair in pairs if pair[0] > so_far_bytes]
+            if longer:
+                longest = max(size for size, _ in longer)
+                weighted = _scaled(weighted, _WIDER_WEIGHT) + longer
+                weighted.append((longest * _NOVELTY_FACTOR, _NOVELTY_WEIGHT / 2))
+        known = [(float(size), _EVIDENCE_WEIGHT) for size in evidence if size > so_far_bytes]
+        if known:
+            weighted = _scaled(weighted, 1.0) + known
         return _interval(weighted, "progress", at_least=so_far_bytes + 1)
 
+    def _levels(
+        self, host: str, wider: Sequence[str], port: int, direction: Direction
+    ) -> Iterable[list[float]]:
+        """The samples of each level that has any, the widest first, of each the newest first."""
+        for at in range(len(wider) - 1, -1, -1):
+            if sizes := self._newest_first(wider[at], port, direction):
+                yield sizes[:_WIDER_WINDOW]
+        if sizes := self._newest_first(host, port, direction):
+            yield sizes
+
     def state(self) -> dict[str, Any]:
-        """All samples, JSON-able, the least recently used host first."""
+        """All samples, JSON-able, the least recently used first. Resources are told by hash alone."""
         hosts = [
             [
                 host,
@@ -141,7 +160,7 @@ class SizeHistory:
             ]
             for (host, port), known in self._hosts.items()
         ]
-        return {"version": 1, "hosts": hosts}
+        return {"version": 2, "hosts": hosts, "resources": list(map(list, self._resources.items()))}
 
     @classmethod
     def from_state(cls, state: Any, *, max_hosts: int = 2048) -> "SizeHistory":
@@ -152,8 +171,8 @@ class SizeHistory:
         """
         history = cls(max_hosts=max_hosts)
         try:
-            if not isinstance(state, Mapping) or state["version"] != 1:
-                raise ValueError("it is not version 1")
+            if not isinstance(state, Mapping) or state["version"] != 2:
+                raise ValueError("it is not version 2")
             for host, port, down, up in state["hosts"]:
                 _check(host, str)
                 _check(port, int)
@@ -161,6 +180,10 @@ class SizeHistory:
                     for size in sizes:
                         _check(size, int)
                         history.learn(host, port, direction, size)
+            for resource, size in state["resources"]:
+                _check(resource, str)
+                _check(size, int)
+                history.learn_resource(resource, size)
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise HistoryError(f"not a history of sizes: {error}") from error
         return history
@@ -178,14 +201,24 @@ def _check(value: object, kind: type) -> None:
         raise TypeError(f"{value!r} where {kind.__name__} belongs")
 
 
-def _spread(points: Sequence[float], weight: float) -> list[tuple[float, float]]:
-    share = weight / len(points)
+def resource_name(host: str, port: int, target: bytes) -> str:
+    """The name that a resource of an HTTP server is known by: a hash, as addresses tell too much."""
+    text = b"%s:%d%s" % (host.encode(), port, target)
+    return blake2b(text, digest_size=9).hexdigest()
+
+
+def _spread(points: Sequence[float]) -> _Weighted:
+    share = 1.0 / len(points)
     return [(point, share) for point in points]
 
 
-def _interval(
-    weighted: list[tuple[float, float]], source: str, *, at_least: int = 0
-) -> SizeEstimate:
+def _scaled(weighted: _Weighted, total: float) -> _Weighted:
+    """The same distribution, its weights together `total`."""
+    factor = total / sum([weight for _, weight in weighted])
+    return [(size, weight * factor) for size, weight in weighted]
+
+
+def _interval(weighted: _Weighted, source: str, *, at_least: int = 0) -> SizeEstimate:
     """The 5 %, 50 % and 95 % quantiles of (size, weight) pairs."""
     weighted.sort()
     reached = list(accumulate([weight for _, weight in weighted]))

@@ -11,13 +11,15 @@ def request(*lines: str, body: bytes = b"") -> bytes:
 
 def test_a_download() -> None:
     payload = request("GET /x?a=b HTTP/1.1", "User-Agent: curl", "Host: Example.ORG:8080")
-    assert parse_request(payload) == Request("GET", "example.org", None, False, len(payload))
+    assert parse_request(payload) == Request(
+        "GET", "example.org", None, False, len(payload), b"/x?a=b"
+    )
 
 
 def test_an_upload_with_the_beginning_of_its_body() -> None:
     head = request("PUT /x HTTP/1.1", "host:a.b", "cOnTent-LENGTH:  5000000 ", "Expect: y")
     assert parse_request(head + b"\r\nhost: evil\r\n") == Request(
-        "PUT", "a.b", 5_000_000, False, len(head)
+        "PUT", "a.b", 5_000_000, False, len(head), b"/x"
     )
 
 
@@ -25,7 +27,7 @@ def test_chunked_counts_more_than_a_length() -> None:
     payload = request(
         "POST / HTTP/1.1", "Host: a", "Content-Length: 5", "Transfer-Encoding: gzip, chunked"
     )
-    assert parse_request(payload) == Request("POST", "a", None, True, len(payload))
+    assert parse_request(payload) == Request("POST", "a", None, True, len(payload), b"/")
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "HEAD", "PATCH", "DELETE", "OPTIONS"])
@@ -172,3 +174,35 @@ def test_hostile_responses_never_raise(beginning: bytes, rest: bytes) -> None:
     if parsed is not None:
         assert 100 <= parsed.status < 600
         assert parsed.content_length is None or 0 <= parsed.content_length < 10**18
+
+
+@pytest.mark.parametrize(
+    ("body", "first"),
+    [
+        (b"1a2b\r\n", 0x1A2B),
+        (b"40;name=value\r\nx", 0x40),
+        (b"00000000010\r\n", 16),
+        (b"0\r\n\r\n", None),
+        (b"1a2b", None),
+        (b"\r\n", None),
+        (b"-5\r\n", None),
+        (b"0x5\r\n", None),
+        (b"fffffffffffffffff\r\n", None),
+        (b"", None),
+    ],
+)
+def test_the_first_chunk(body: bytes, first: int | None) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    told = parse_response(head + body)
+    assert told is not None
+    assert told.first_chunk == first
+    stated = parse_response(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + body)
+    assert stated is not None
+    assert stated.first_chunk is None
+
+
+def test_a_target_is_told_whole_or_not_at_all() -> None:
+    for payload in (b"GET /x HTTP", b"GET /" + b"x" * 3000 + b" HTTP/1.1\r\n"):
+        cut = parse_request(payload)
+        assert cut is not None
+        assert cut.target is None

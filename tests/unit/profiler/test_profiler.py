@@ -2,6 +2,8 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,6 +133,123 @@ def test_pipelined_answers_find_their_requests() -> None:
     (told,) = talk.receive(answer(5), 5)
     assert told.size == exactly(5)
     assert talk.profiler.history.samples("a.example", 80, DOWN) == 1
+
+
+def test_a_part_is_as_long_as_it_says_and_says_nothing_of_the_whole() -> None:
+    talk = Talk(Profiler())
+    head = "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-99/5000\r\n"
+    for _ in range(2):
+        assert talk.send(GET)[0].size.median_bytes != 5000
+        (told,) = talk.receive(head + "Content-Length: 100\r\n\r\n", 100)
+        assert told.size == exactly(100)
+    talk.send(GET)
+    talk.receive(answer(5000), 5000)
+    assert talk.send(GET)[0].size.median_bytes == 5000
+
+
+def test_what_was_had_before_is_known_when_it_is_asked_for() -> None:
+    talk = Talk(Profiler())
+    for number, size in enumerate((40_000, 900_000, 70)):
+        get = f"GET /{number} HTTP/1.1\r\nHost: a.example\r\n\r\n"
+        talk.send(get)
+        talk.receive(CHUNKED_ANSWER if number == 1 else answer(size), size)
+    for number, size in enumerate((40_000, 900_000, 70)):
+        (asked,) = talk.send(f"GET /{number} HTTP/1.1\r\nHost: a.example\r\n\r\n")
+        assert (asked.size.median_bytes, asked.size.source) == (size, "history")
+        (answered,) = talk.receive(CHUNKED_ANSWER, size)
+        assert answered.size.median_bytes == size
+    (new,) = talk.send("GET /9 HTTP/1.1\r\nHost: a.example\r\n\r\n")
+    assert new.size.median_bytes not in (900_000, 70)
+    talk.receive("HTTP/1.1 404 Not Found\r\nContent-Length: 150\r\n\r\n", 150)
+    (again,) = talk.send("GET /9 HTTP/1.1\r\nHost: a.example\r\n\r\n")
+    assert again.size.source == "history"
+    assert again.size.median_bytes != 150
+
+
+def test_a_first_chunk_that_no_buffer_cut_is_taken_for_all() -> None:
+    profiler = Profiler()
+    for first, expected in (("1a2b", 0x1A2B), ("8000", 100_000), ("10", 100_000)):
+        talk = Talk(profiler, replace(KEY, local_port=int(first, 16), remote_port=int(first, 16)))
+        talk.send(GET.replace("/x", f"/{first}"))
+        (told,) = talk.receive(CHUNKED_ANSWER + first + "\r\n", 90_000)
+        assert told.size.median_bytes == expected
+        assert told.size.source == ("history" if expected == 0x1A2B else "default")
+    progress = talk.profiler.progressed(talk.key, 150_000, 100, 2.0)
+    assert progress[0].size.source == "progress"
+
+
+def initial(name: str, key: FlowKey = TLS_KEY) -> list[Captured]:
+    """What a real client sends over QUIC."""
+    connection = QuicConnection(
+        configuration=QuicConfiguration(
+            server_name=name, alpn_protocols=[f"protocol-{n:0200}" for n in range(7)]
+        )
+    )
+    connection.connect((SERVER, 443), now=0.0)
+    key = replace(key, protocol="udp")
+    return [
+        Captured(key, True, data, None, None) for data, _ in connection.datagrams_to_send(now=0.0)
+    ]
+
+
+def test_quic_is_learned_by_name_with_tls_of_the_same_host() -> None:
+    profiler = Profiler()
+    for number in range(3):
+        key = replace(TLS_KEY, local_port=50_000 + number, protocol="udp")
+        profiler.opened(key, 1.0)
+        first, second = initial("big.example", key)
+        (named,) = profiler.observe(first, 1.1)
+        assert (named.server_name, named.direction) == ("big.example", DOWN)
+        assert profiler.observe(second, 1.1) == []
+        profiler.closed(key, 8_000_000, 20_000)
+    assert named.size.median_bytes == 8_000_000
+    (tcp,) = profiler.observe(Captured(TLS_KEY, True, hello("big.example"), 1, 1), 2.0)
+    assert (tcp.size.median_bytes, tcp.size.source) == (8_000_000, "history")
+
+
+def test_a_quic_hello_before_its_flows_opening() -> None:
+    profiler = Profiler()
+    datagrams = initial("big.example")
+    told = [event for one in datagrams for event in profiler.observe(one, 1.0)]
+    assert [one.server_name for one in told] == ["big.example"]
+    assert profiler.opened(datagrams[0].key, 1.02) == []
+    assert profiler.server_name(datagrams[0].key) == "big.example"
+    assert profiler.observe(datagrams[0]._replace(payload=b"\xc3\0\0\0\1" + bytes(60)), 2.0) == []
+
+
+def test_other_datagrams_are_no_transfers_to_learn_from() -> None:
+    profiler = Profiler()
+    dns = FlowKey(ip_address("192.168.43.2"), 5353, ip_address(SERVER), 53, "udp")
+    profiler.opened(dns, 1.0)
+    profiler.closed(dns, 200, 80)
+    assert len(profiler.history) == 0
+
+
+def test_a_hello_over_two_segments() -> None:
+    profiler = Profiler()
+    profiler.opened(TLS_KEY, 1.0)
+    raw = hello("big.example")
+    begin = Captured(TLS_KEY, True, raw[:60], 900, 1, segment=900)
+    end = Captured(TLS_KEY, True, raw[60:], 960, 1, segment=960)
+    assert profiler.observe(begin, 1.1) == []
+    (named,) = profiler.observe(end, 1.1)
+    assert named.server_name == "big.example"
+    assert profiler.observe(end, 1.2) == []  # sent again
+    # The kernel's own word for it: of MPTCP, the data sequence is not where the segment is.
+    other = replace(TLS_KEY, local_port=9)
+    assert len(profiler.observe(begin._replace(key=other, sequence=5), 2.0)) == 1
+    (named,) = profiler.observe(end._replace(key=other, sequence=5, mptcp=True), 2.0)
+    assert named.server_name == "big.example"
+
+
+def test_a_host_is_first_taken_for_its_domain() -> None:
+    profiler = Profiler()
+    for number in range(4):
+        key = replace(TLS_KEY, local_port=number, remote=ip_address("203.0.113.9"))
+        profiler.observe(Captured(key, True, hello("a.big.example"), 1, 1), 1.0)
+        profiler.closed(key, 8_000_000 + number, 9_000)
+    (named,) = profiler.observe(Captured(TLS_KEY, True, hello("b.big.example"), 1, 1), 2.0)
+    assert 8_000_000 <= named.size.median_bytes < 8_000_004
 
 
 def test_an_answer_without_body_is_no_transfer() -> None:
@@ -313,7 +432,7 @@ def test_a_fallback_to_tcp_is_not_counted_on() -> None:
     assert len(talk.send(GET)) == 1
     assert len(talk.receive(CHUNKED_ANSWER, 50_000)) == 1
     talk.close()
-    assert len(profiler.history) == 2
+    assert len(profiler.history) == 3
     assert profiler.history.samples("a.example", 80, DOWN) == 0
 
 

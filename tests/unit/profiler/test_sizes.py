@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from cedos.errors import HistoryError
 from cedos.model import Direction
-from cedos.profiler.sizes import CHUNKED, UNKNOWN, Prior, SizeHistory
+from cedos.profiler.priors import CHUNKED, UNKNOWN, Prior
+from cedos.profiler.sizes import SizeHistory, resource_name
 
 DOWN, UP = Direction.DOWN, Direction.UP
 
@@ -57,6 +58,45 @@ def test_hosts_ports_and_directions_are_apart() -> None:
     assert history.estimate("a.example", 443, UP).source == "default"
     assert history.samples("a.example", 443, DOWN) == 1
     assert history.samples("a.example", 443, UP) == 0
+
+
+def test_a_new_host_is_taken_for_its_domain_until_it_has_a_past() -> None:
+    history = SizeHistory()
+    for size in range(200_000, 208_000, 1000):
+        history.learn(".a.example", 443, DOWN, size)
+        history.learn("192.0.2.1", 443, DOWN, 50)
+
+    def asked(wider: list[str]) -> int:
+        return history.estimate("new.a.example", 443, DOWN, wider=wider).median_bytes
+
+    assert asked([]) == 3_000
+    assert asked(["192.0.2.1"]) == 50
+    assert 200_000 <= asked([".a.example", "192.0.2.1"]) < 208_000
+    history.learn("new.a.example", 443, DOWN, 7_000)
+    assert asked([".a.example", "192.0.2.1"]) == 7_000
+
+
+def test_evidence_outweighs_the_past() -> None:
+    history = taught([1_000] * 40)
+    estimate = history.estimate("a.example", 443, DOWN, evidence=[70_000])
+    assert (estimate.median_bytes, estimate.source) == (70_000, "history")
+    assert estimate.low_bytes <= 1_000  # it may not be so
+    assert history.exceeded("a.example", 443, DOWN, 500, evidence=[70_000]).median_bytes == 70_000
+    beyond = history.exceeded("a.example", 443, DOWN, 80_000, evidence=[70_000])
+    assert beyond.low_bytes > 80_000
+    new = SizeHistory().estimate("b.example", 80, DOWN, evidence=[9])
+    assert (new.median_bytes, new.source) == (9, "history")
+
+
+def test_resources_are_known_by_their_last_size() -> None:
+    history = SizeHistory(max_hosts=3)
+    names = [resource_name("a.example", 80, b"/%d" % number) for number in range(5)]
+    assert len({*names, resource_name("a.example", 81, b"/0")}) == 6
+    assert history.resource(names[0]) is history.resource(None) is None
+    for size in (5, 6):
+        for name in names:
+            history.learn_resource(name, size)
+    assert [history.resource(name) for name in names] == [None, None, 6, 6, 6]
 
 
 def test_intervals_cover_nine_tenths_of_what_comes() -> None:
@@ -113,6 +153,7 @@ def test_memory_is_bounded_and_the_least_used_goes() -> None:
 def test_the_state_comes_back_through_json() -> None:
     history = taught([1, 2, 3_000_000_000])
     history.learn("2001:db8::1", 22, UP, 9)
+    history.learn_resource(resource_name("a.example", 80, b"/x"), 12_345)
     again = SizeHistory.from_state(json.loads(json.dumps(history.state())))
     assert again.state() == history.state()
     assert again.estimate("a.example", 443, DOWN) == history.estimate("a.example", 443, DOWN)
@@ -125,13 +166,16 @@ def test_the_state_comes_back_through_json() -> None:
         None,
         [],
         {},
+        {"version": 1, "hosts": []},
+        {"version": 2},
         {"version": 2, "hosts": []},
-        {"version": 1},
-        {"version": 1, "hosts": 5},
-        {"version": 1, "hosts": [["a", 1]]},
-        {"version": 1, "hosts": [["a", "1", [], []]]},
-        {"version": 1, "hosts": [["a", 1, [2.5], []]]},
-        {"version": 1, "hosts": [["a", 1, [10**400], []]]},
+        {"version": 2, "hosts": 5, "resources": []},
+        {"version": 2, "hosts": [["a", 1]], "resources": []},
+        {"version": 2, "hosts": [["a", "1", [], []]], "resources": []},
+        {"version": 2, "hosts": [["a", 1, [2.5], []]], "resources": []},
+        {"version": 2, "hosts": [["a", 1, [10**400], []]], "resources": []},
+        {"version": 2, "hosts": [], "resources": [["a"]]},
+        {"version": 2, "hosts": [], "resources": [[1, 2]]},
     ],
 )
 def test_a_broken_state_is_refused(state: object) -> None:
