@@ -183,16 +183,17 @@ class Transfer:
 
 @dataclass(slots=True)
 class Seen:
-    """A packet with TCP payload: kernel's time, interface, direction, the client's port."""
+    """A TCP packet: kernel's time, interface, direction, the client's port, whether it has payload."""
 
     at_unix_s: float
     interface: str
     direction: Direction
     port: int
+    data: bool
 
 
 class Sniffer:
-    """Notes all packets with TCP payload on interfaces of the namespace that it is made in."""
+    """Notes all TCP packets on interfaces of the namespace that it is made in."""
 
     def __init__(self, *interfaces: str) -> None:
         self.seen: list[Seen] = []
@@ -208,8 +209,19 @@ class Sniffer:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def first(self, interface: str, direction: Direction, ports: set[int], after: float) -> float:
-        """When the first such packet after an instant passed; infinite: none yet."""
+    def first(
+        self,
+        interface: str,
+        direction: Direction,
+        ports: set[int],
+        after: float,
+        *,
+        data: bool = True,
+    ) -> float:
+        """When the first such packet after an instant passed; infinite: none yet.
+
+        With `data`, those without payload do not count.
+        """
         return min(
             (
                 packet.at_unix_s
@@ -218,6 +230,7 @@ class Sniffer:
                 and packet.interface == interface
                 and packet.direction is direction
                 and packet.port in ports
+                and (packet.data or not data)
             ),
             default=float("inf"),
         )
@@ -247,8 +260,6 @@ class Sniffer:
         header = _ETHERNET + (data[_ETHERNET] & 15) * 4
         total = struct.unpack_from("!H", data, _ETHERNET + 2)[0]
         payload = total - (header - _ETHERNET) - (data[header + 12] >> 4) * 4
-        if payload <= 0:
-            return
         out = whence[2] == _PACKET_OUTGOING
         port = struct.unpack_from("!HH", data, header)[0 if out else 1]
         seconds, nanoseconds = struct.unpack_from("=qq", extra[0][2])
@@ -258,6 +269,7 @@ class Sniffer:
                 interface,
                 Direction.UP if out else Direction.DOWN,
                 port,
+                payload > 0,
             )
         )
 
