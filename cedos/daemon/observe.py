@@ -213,6 +213,7 @@ class Observer:
             await self.prober.ping(network)
         counted = await self._counters.read(network.index)
         if counted is not None:
+            self.portals.carried(network.name, counted.received_bytes)
             glimpse = self._glimpses.get(network.name)
             self.keeper.observe_bytes(
                 network.name,

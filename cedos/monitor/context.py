@@ -80,6 +80,7 @@ class ContextKeeper:
         if not up and (known.up is None or known.up[1]):
             # What the old attachment answered says nothing of the next one.
             known.answers.clear()
+            known.given.pop("captive", None)
         known.up = (at_s, up)
 
     def observe_ping(self, network: str, rtt_s: float | None, at_s: float) -> None:
@@ -122,6 +123,7 @@ class ContextKeeper:
             return False
         # The old one's silence is not held against the new one.
         known.answers.clear()
+        known.given.pop("captive", None)
         return True
 
     def slept(self, seconds: float) -> None:

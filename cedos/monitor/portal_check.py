@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import secrets
 import socket
 from collections.abc import Sequence
@@ -48,9 +49,8 @@ async def check(
     except TimeoutError:
         return Finding(Verdict.SILENT, "the test page does not answer")
     except OSError as error:
-        return Finding(
-            Verdict.SILENT, f"the test page cannot be reached ({error.strerror or error})"
-        )
+        why = os.strerror(error.errno) if error.errno else str(error)
+        return Finding(Verdict.SILENT, f"the test page cannot be reached ({why})")
 
 
 async def _addresses(

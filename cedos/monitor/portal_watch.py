@@ -18,8 +18,8 @@ from cedos.monitor.unanswered import Unanswered
 
 CAPTIVE_EVERY_S = 30.0
 LOGGING_IN_EVERY_S = 3.0
-# An unanswered connection is looked into at most so often.
-REST_S = 5.0
+# An unanswered connection is looked into at most so often, as its server may be down; several, more so.
+_REST_S, _HURRIED_REST_S = 30.0, 5.0
 # While nothing was learnt of a new network it is looked at again after these, and then no more: it may
 # not have been ready.
 _AGAIN_S = (2.0, 5.0, 15.0)
@@ -30,6 +30,8 @@ _SHORT_TIMEOUT_S = 0.8
 _LONGEST_S = 10.0
 # Without anything new for so long, a network that was captive is tried again.
 _BELIEVED_S = 60.0
+# What pings and our own look bring in is less; a log-in page is more.
+_CARRIES_BYTES = 4000
 
 Check = Callable[[Network, float], Awaitable[Finding]]
 """Looks at a network within so many seconds (`portal_check.check`)."""
@@ -43,6 +45,7 @@ class _Watched:
     captive_at_s: float | None = None
     why: str = ""
     page: str = ""
+    received_bytes: int = 0
     finding: Finding | None = None
     at_s: float = float("-inf")
     task: asyncio.Task[None] | None = field(default=None)
@@ -114,21 +117,27 @@ class PortalWatch:
         """A connection over the network was not answered: looks into it, though not too often."""
         one = self._watched.get(name)
         if one is not None and one.captive_at_s is None:
-            one.due_s = min(one.due_s, max(time.monotonic(), one.at_s + REST_S))
+            rest_s = _HURRIED_REST_S if self._unanswered.in_vain(name) else _REST_S
+            if self._check is None:  # a look that asks nobody costs nothing
+                rest_s = 0.0
+            one.due_s = min(one.due_s, max(time.monotonic(), one.at_s + rest_s))
             self._wake.set()
 
     def observe_flows(self, samples: Sequence[FlowSample]) -> None:
-        """Takes a look at the living flows: who waits for an answer in vain, who carries something."""
-        now_s = time.monotonic()
-        seen = self._unanswered.observe(
-            samples, [one.network for one in self._watched.values()], now_s
-        )
-        for name, one in self._watched.items():
-            if name in seen.waiting:
-                self.unanswered(name)
-            if one.captive_at_s is not None and name in seen.carrying:
-                one.due_s = min(one.due_s, max(now_s, one.at_s + LOGGING_IN_EVERY_S))
-                self._wake.set()
+        """Takes a look at the living flows: who waits for an answer in vain."""
+        networks = [one.network for one in self._watched.values()]
+        for name in self._unanswered.observe(samples, networks, time.monotonic()):
+            self.unanswered(name)
+
+    def carried(self, name: str, received_bytes: int) -> None:
+        """Takes a reading of the network's counter of received bytes, about once a second."""
+        one = self._watched.get(name)
+        if one is None:
+            return
+        gained, one.received_bytes = received_bytes - one.received_bytes, received_bytes
+        if one.captive_at_s is not None and gained >= _CARRIES_BYTES:
+            one.due_s = min(one.due_s, max(time.monotonic(), one.at_s + LOGGING_IN_EVERY_S))
+            self._wake.set()
 
     async def run(self) -> None:
         """Watches until it is cancelled."""

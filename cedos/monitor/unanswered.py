@@ -1,7 +1,6 @@
 """On which networks connections wait for an answer in vain, by samples of the living flows. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from cedos.model import Address, FlowKey, Network
 from cedos.monitor.events import FlowSample
@@ -11,14 +10,6 @@ from cedos.monitor.sockdiag import SYN_SENT
 WAITED_S = 0.9
 # So many servers at once are not all down: the network is.
 SERVERS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """Names of networks: those on which somebody waits in vain, and those that carry something."""
-
-    waiting: frozenset[str]
-    carrying: frozenset[str]
 
 
 class Unanswered:
@@ -31,8 +22,11 @@ class Unanswered:
 
     def observe(
         self, samples: Sequence[FlowSample], networks: Iterable[Network], now_s: float
-    ) -> Seen:
-        """What the samples say of each network; a flow belongs to the one that has its local address."""
+    ) -> frozenset[str]:
+        """The networks on which somebody waits in vain while nothing else is carried.
+
+        A flow belongs to the network that has its local address.
+        """
         owner = {address.ip: n.name for n in networks for address in n.addresses}
         waiting: dict[str, set[Address]] = {}
         carrying: set[str] = set()
@@ -54,7 +48,7 @@ class Unanswered:
         self._servers = {
             name: frozenset(found) for name, found in waiting.items() if name not in carrying
         }
-        return Seen(frozenset(self._servers), frozenset(carrying))
+        return frozenset(self._servers)
 
     def in_vain(self, name: str) -> int:
         """How many servers have not answered over a network; 0 while they are too few to tell."""

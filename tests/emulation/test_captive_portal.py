@@ -1,0 +1,248 @@
+"""A hot spot with a portal, made of a real nginx and dnsmasq, and the daemon on a laptop beside it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cedos.api.client import ControlClient
+from cedos.api.messages import StatusMessage
+from cedos.errors import CedosError
+from emu.testbed.netns import Namespace
+
+MakeNamespace = Callable[[str], Namespace]
+SERVERS = ("198.51.100.1", "198.51.100.2", "198.51.100.3")
+WITHIN_S = 3.0
+LOGIN = "Please log in. " * 400
+NGINX = """
+daemon off; pid {folder}/{name}.pid; user root; worker_processes 1; error_log stderr;
+events {{ worker_connections 64; }}
+http {{
+  access_log off; client_body_temp_path {folder}/{name}-a; proxy_temp_path {folder}/{name}-b;
+  fastcgi_temp_path {folder}/{name}-c; uwsgi_temp_path {folder}/{name}-d;
+  scgi_temp_path {folder}/{name}-e;
+  server {{ listen 80 default_server; {locations} }}
+}}
+"""
+
+
+class Surroundings:
+    """Laptop, hot spot, mast and the Internet; the hot spot may want a log-in."""
+
+    def __init__(self, make: MakeNamespace, folder: Path) -> None:
+        self.laptop, self.far = make("laptop"), make("far")
+        self.spot, self.mast = make("spot"), make("mast")
+        self._folder = folder
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for net, name, router in ((1, "wlan0", self.spot), (2, "lte0", self.mast)):
+            self._wire(net, name, router)
+        for address in SERVERS:
+            self.far.ip("address", "add", f"{address}/32", "dev", "lo")
+        page = 'location = /nm { return 200 "all is well\\n"; } location / { return 200 $remote_addr; }'
+        self._nginx(self.far, "far", page)
+        (folder / "login").write_text(LOGIN)
+        self._nginx(
+            self.spot,
+            "spot",
+            f"location = /login {{ root {folder}; }} "
+            "location / { return 302 http://10.9.1.1/login; }",
+        )
+        honest = "--address=/portal.test/198.51.100.1"
+        self._dnsmasq(self.mast, honest, "--port=53")
+        self._dnsmasq(self.spot, honest, "--port=53")
+        self._dnsmasq(self.spot, "--address=/#/10.9.1.1", "--port=5353")
+
+    def _wire(self, net: int, name: str, router: Namespace) -> None:
+        self.laptop.ip("link", "add", name, "type", "veth", "peer", name, "netns", router.name)
+        router.ip("link", "add", "up0", "type", "veth", "peer", f"to{net}", "netns", self.far.name)
+        for space, device, address in (
+            (self.laptop, name, f"10.9.{net}.2/24"),
+            (router, name, f"10.9.{net}.1/24"),
+            (router, "up0", f"10.8.{net}.1/24"),
+            (self.far, f"to{net}", f"10.8.{net}.2/24"),
+        ):
+            space.ip("address", "add", address, "dev", device)
+            space.ip("link", "set", device, "up")
+        router.sysctl("net.ipv4.ip_forward", 1)
+        router.ip("route", "add", "default", "via", f"10.8.{net}.2")
+        self.far.ip("route", "add", f"10.9.{net}.0/24", "via", f"10.8.{net}.1")
+        self._route(net, name)
+
+    def _route(self, net: int, name: str) -> None:
+        metric = ("metric", str(600 + net))
+        self.laptop.ip("route", "add", "default", "via", f"10.9.{net}.1", "dev", name, *metric)
+
+    def _nginx(self, where: Namespace, name: str, locations: str) -> None:
+        file = self._folder / f"{name}.conf"
+        file.write_text(NGINX.format(folder=self._folder, name=name, locations=locations))
+        self._start(where, "nginx", "-c", str(file), "-p", str(self._folder))
+
+    def _dnsmasq(self, where: Namespace, *options: str) -> None:
+        usual = ("--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts")
+        self._start(where, "dnsmasq", *usual, "--pid-file=", "--user=root", *options)
+
+    def _start(self, where: Namespace, *command: str) -> None:
+        self._processes.append(where.popen(*command, stderr=subprocess.DEVNULL))
+
+    def portal(self, *rules: str) -> None:
+        """The hot spot lets nothing but pings through, and follows these rules besides."""
+        self.logged_in()
+        for protocol in ("tcp", "udp"):
+            self.spot.run("iptables", "-A", "FORWARD", "-p", protocol, "-j", "DROP")
+        for rule in rules:
+            self.spot.run("iptables", *rule.split())
+
+    def logged_in(self) -> None:
+        """Somebody has paid."""
+        self.spot.run("iptables", "-F", "FORWARD")
+        self.spot.run("iptables", "-t", "nat", "-F", "PREROUTING")
+
+    def leave(self) -> None:
+        """The laptop leaves the hot spot's network."""
+        self.laptop.ip("link", "set", "wlan0", "down")
+
+    def join(self) -> float:
+        """The laptop is in the hot spot's network; the instant."""
+        self.laptop.ip("link", "set", "wlan0", "up")
+        self._route(1, "wlan0")
+        return time.monotonic()
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.wait(10)
+
+
+class Host:
+    """The daemon on the laptop."""
+
+    def __init__(self, around: Surroundings, folder: Path, page: str) -> None:
+        self.around = around
+        self._folder = folder
+        (folder / "cedos.toml").write_text(
+            f'[probes]\ntarget = "{SERVERS[0]}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
+            f'dns = false\nportal_url = "{page}"\nportal_body = "all is well"\n'
+            "[providers]\nhost = false\n"
+            # Both are equally quick here: the one that costs nothing is used while it can be.
+            '[decision]\nobjective = "weighted"\nseconds_per_metered_mb = 1000\n'
+        )
+        environment = {"CEDOS_STATE_DIR": f"{folder}/state", "CEDOS_RUNTIME_DIR": f"{folder}/run"}
+        self.environment = os.environ | environment
+        self._process: subprocess.Popen[bytes] = around.laptop.popen(
+            *(sys.executable, "-m", "cedos", "up", "--config", str(folder / "cedos.toml")),
+            env=self.environment,
+            stderr=subprocess.PIPE,
+        )
+        self._client = ControlClient(folder / "run" / "control.sock")
+
+    def status(self) -> StatusMessage | None:
+        try:
+            return self._client.status()
+        except CedosError:
+            return None
+
+    def until(self, condition: Callable[[StatusMessage], bool], limit_s: float) -> float:
+        """The instant at which the condition holds."""
+        deadline_s = time.monotonic() + limit_s
+        while True:
+            status = self.status()
+            if status is not None and condition(status):
+                return time.monotonic()
+            assert time.monotonic() < deadline_s, status
+            time.sleep(0.05)
+
+    def address(self) -> str:
+        """The local address of a new connection."""
+        url = f"http://{SERVERS[0]}/"
+        return self.around.laptop.run("curl", "-sS", "--max-time", "5", url).stdout
+
+    def end(self) -> str:
+        self._process.send_signal(signal.SIGTERM)
+        _, said = self._process.communicate(timeout=20)
+        assert self._process.returncode == 0, said.decode()
+        return said.decode()
+
+
+@pytest.fixture
+def around(make_namespace: MakeNamespace, tmp_path: Path) -> Iterator[Surroundings]:
+    surroundings = Surroundings(make_namespace, tmp_path)
+    yield surroundings
+    surroundings.end()
+
+
+def uses(name: str) -> Callable[[StatusMessage], bool]:
+    return lambda status: status.default.network == name
+
+
+def captive(status: StatusMessage) -> bool:
+    wlan = next((each for each in status.networks if each.name == "wlan0"), None)
+    sign = wlan.indicators.get("captive") if wlan else None
+    return sign is not None and sign.value == 1.0
+
+
+REDIRECTED = "-t nat -A PREROUTING -i wlan0 -p tcp --dport 80 -j REDIRECT"
+ANSWERED = "-t nat -A PREROUTING -i wlan0 -p udp --dport 53 -j REDIRECT --to-ports 5353"
+DEAF = "-A INPUT -i wlan0 -p udp --dport 53 -j DROP"
+
+
+def test_a_portal_is_noticed_left_and_used_again_after_the_log_in(
+    around: Surroundings, tmp_path: Path
+) -> None:
+    host = Host(around, tmp_path, "http://portal.test/nm")
+    try:
+        host.until(uses("wlan0"), 15)
+        assert host.address() == "10.9.1.2"
+        for rule in (REDIRECTED, ANSWERED, DEAF):
+            around.leave()
+            host.until(uses("lte0"), 5)
+            around.portal(rule)
+            joined_s = around.join()
+            assert host.until(captive, 10) - joined_s < WITHIN_S, rule
+            host.until(uses("lte0"), 1)
+            assert host.address() == "10.9.2.2"
+            status = host.status()
+            assert status is not None
+            (problem,) = (p for p in status.problems if p.startswith("wlan0 lets nothing through"))
+            assert ("open http://10.9.1.1/" in problem) == (rule is not DEAF)
+            around.spot.run("iptables", "-F", "INPUT")
+        around.portal(REDIRECTED)
+        # Somebody logs in with a browser: the portal itself is reached, as it is on the link.
+        page = around.laptop.run("curl", "-sS", "--max-time", "5", "http://10.9.1.1/login").stdout
+        assert page == LOGIN
+        around.logged_in()
+        around.laptop.run("curl", "-sS", "-o", "/dev/null", "http://10.9.1.1/login")
+        host.until(uses("wlan0"), 10)
+        assert host.address() == "10.9.1.2"
+        assert not any("lets nothing through" in problem for problem in host.status().problems)  # type: ignore[union-attr]
+    finally:
+        said = host.end()
+    assert "Traceback" not in said
+
+
+def test_without_a_test_page_unanswered_connections_tell_it(
+    around: Surroundings, tmp_path: Path
+) -> None:
+    host = Host(around, tmp_path, "")
+    waiting = []
+    try:
+        host.until(uses("wlan0"), 15)
+        around.portal()
+        began_s = time.monotonic()
+        waiting = [
+            around.laptop.popen("curl", "-s", "-m", "8", "-o", "/dev/null", f"http://{server}/")
+            for server in SERVERS[1:]
+        ]
+        assert host.until(captive, 10) - began_s < WITHIN_S
+        host.until(uses("lte0"), 1)
+        assert host.address() == "10.9.2.2"
+    finally:
+        for process in waiting:
+            process.terminate()
+            process.wait(10)
+        host.end()
