@@ -3,8 +3,9 @@
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,17 @@ from emu import policies
 from emu.places.places import Place, Places
 from emu.policies.base import Stage
 from emu.progress import Report
-from emu.runs import environment, summary
+from emu.runs import browsing, environment, summary
+from emu.runs.browsing import Browsed, BrowsingPlan, Person
 from emu.runs.decisions import recorded
 from emu.runs.energy import run_energy_j
-from emu.runs.runs import RunFolder
+from emu.runs.runs import RunFolder, tables_of
 from emu.runs.sampler import Sample, Sampler
 from emu.runs.scenario import Scenario
 from emu.testbed.access import INTERFACES
 from emu.testbed.carried import Carried, CarriedBytes
 from emu.testbed.phones import Laptop
+from emu.testbed.relaying import Relaying
 from emu.testbed.replay import replay
 from emu.testbed.servers import HTTP_PORT, Servers
 from emu.workloads import curl
@@ -34,6 +37,8 @@ from emu.workloads.mixed import PlannedTransfer, schedule
 
 _OVERHEAD_S = 3.0
 """Building, ending and clearing away of one policy's emulation, for the progress bar."""
+_BROWSER_S = 10.0
+"""Starting a browser with all its tabs."""
 
 
 def resolve(scenario: Scenario, places: Places) -> Scenario:
@@ -66,8 +71,8 @@ def run(scenario: Scenario, places: Places, directory: Path, report: Report) -> 
     folder.write_table("capacity", _capacity(place, scenario))
     results: dict[str, list[_Result]] = {name: [] for name in scenario.policies}
     tables: dict[str, list[dict[str, Any]]] = {
-        "flows": [], "decisions": [], "rates": [], "switches": []
-    }  # fmt: skip
+        name: [] for name in tables_of(scenario) if name != "capacity"
+    }
     progress = _Progress(scenario, report)
     for repeat in range(scenario.repeats):
         plan = schedule(
@@ -75,12 +80,14 @@ def run(scenario: Scenario, places: Places, directory: Path, report: Report) -> 
             duration_s=scenario.duration_s,
             seed=scenario.seed + repeat,
         )
+        wanted = browsing.plan(scenario, scenario.seed + repeat)
         for name in scenario.policies:
-            with progress.during(f"{name}, {len(plan)} transfers"):
-                result = _run_policy(name, repeat, plan, scenario, place, folder)
+            with progress.during(f"{name}, {_amount(plan, wanted)}"):
+                result = _run_policy(name, repeat, plan, wanted, scenario, place, folder)
             results[name].append(result)
             for table, rows in result.tables().items():
-                tables[table] += [{"policy": name, "repeat": repeat, **row} for row in rows]
+                if table in tables:
+                    tables[table] += [{"policy": name, "repeat": repeat, **row} for row in rows]
     for table, rows in tables.items():
         folder.write_table(table, rows)
     folder.write_json("summary.json", summary.summarise(
@@ -100,6 +107,7 @@ class _Result:
     samples: Sequence[Sample]
     decisions: Sequence[Mapping[str, Any]]
     switches: Sequence[Mapping[str, Any]]
+    browsed: Browsed
 
     def of_interface(self, kind: NetworkKind) -> list[Sample]:
         return [sample for sample in self.samples if sample.interface == INTERFACES[kind]]
@@ -113,6 +121,7 @@ class _Result:
             ],
             "decisions": [dict(row) for row in self.decisions],
             "switches": [dict(row) for row in self.switches],
+            **self.browsed.tables(self.zero_at_s),
         }
 
     def _flow(self, completed: curl.Completed) -> dict[str, Any]:
@@ -142,6 +151,7 @@ def _run_policy(
     name: str,
     repeat: int,
     plan: Sequence[PlannedTransfer],
+    wanted: BrowsingPlan,
     scenario: Scenario,
     place: Place,
     folder: RunFolder,
@@ -150,7 +160,20 @@ def _run_policy(
     directory = folder.logs / f"{name}-{repeat}"
     directory.mkdir()
     # cedos brings its own rules, and they must do without the testbed's.
-    with Laptop(source_rules=name != "cedos", nice=-5) as laptop, Servers(laptop) as servers:
+    with ExitStack() as stack:
+        laptop = stack.enter_context(
+            Laptop(core=bool(scenario.relay), source_rules=not name.startswith("cedos"), nice=-5)
+        )
+        servers = stack.enter_context(
+            browsing.serve(wanted, laptop, http2=scenario.browser.http2)
+            if wanted
+            else Servers(laptop, mptcp=not scenario.relay)
+        )
+        variables: dict[str, str] = {}
+        if scenario.relay:
+            variables = stack.enter_context(Relaying(laptop, scenario.relay)).environment
+        told = ["env", *(f"{key}={value}" for key, value in variables.items())]
+        person = _person(stack, laptop, servers, wanted, scenario, directory)
         offset_s = scenario.start_s - scenario.warm_up_s
         replay_at_s = replay(laptop, place, offset_s)
         zero_at_s = replay_at_s + scenario.warm_up_s
@@ -169,6 +192,7 @@ def _run_policy(
                 Sampler(laptop.client, list(INTERFACES.values())) as sampler,
                 Carried(laptop.client) as carried,
             ):
+                browsed = person(zero_at_s)
                 completed = curl.run(
                     laptop.client,
                     plan,
@@ -176,7 +200,9 @@ def _run_policy(
                     upload_file=uploads.__getitem__,
                     zero_at_s=zero_at_s,
                     limit_s=scenario.limit_s,
+                    prefix=lambda _: told if variables else (),
                 )
+                seen = browsed.result()
                 time.sleep(0.2)  # the last sockets are told as destroyed
             if not laptop.alive():
                 raise EmulationError("an emulated link died during the run")
@@ -191,7 +217,40 @@ def _run_policy(
         sampler.samples,
         decisions,
         switches,
+        seen,
     )
+
+
+def _person(
+    stack: ExitStack,
+    laptop: Laptop,
+    servers: Servers,
+    wanted: BrowsingPlan,
+    scenario: Scenario,
+    directory: Path,
+) -> Callable[[float], "Future[Browsed]"]:
+    """What begins the browsing at the run's zero, with a browser that is open by then."""
+    if not wanted:
+        nothing: Future[Browsed] = Future()
+        nothing.set_result(Browsed())
+        return lambda zero_at_s: nothing
+    settings = scenario.browser
+    person = stack.enter_context(
+        Person(
+            *(laptop, servers, wanted, directory / "chromium.log"),
+            mptcp=settings.mptcp,
+            nice=settings.nice,
+        )
+    )
+    executor = stack.enter_context(ThreadPoolExecutor(1, "person"))
+    return lambda zero_at_s: executor.submit(
+        person.browse, zero_at_s=zero_at_s, limit_s=scenario.limit_s
+    )
+
+
+def _amount(plan: Sequence[PlannedTransfer], wanted: BrowsingPlan) -> str:
+    counts = {"transfers": len(plan), "pages": len(wanted.pages), "videos": len(wanted.videos)}
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
 
 
 def _prepare(plan: Sequence[PlannedTransfer], servers: Servers, directory: Path) -> dict[int, Path]:
@@ -210,10 +269,34 @@ def _prepare(plan: Sequence[PlannedTransfer], servers: Servers, directory: Path)
 
 def _policy_run(results: Sequence[_Result]) -> summary.PolicyRun:
     completed = [each for result in results for each in result.completed]
+    visits = [each for result in results for each in result.browsed.visits]
+    watched = [each for result in results for each in result.browsed.watched]
+    # A page is one transfer here, and so is a video: the mean one of its segments.
     return summary.PolicyRun(
-        time_s=np.array([each.time_s for each in completed]),
-        size_bytes=np.array([each.planned.size_bytes for each in completed], dtype=float),
-        censored=np.array([each.censored for each in completed]),
+        time_s=np.array(
+            [each.time_s for each in completed]
+            + [each.loaded.transfer_s for each in visits]
+            + [each.transfer_s for each in watched]
+        ),
+        size_bytes=np.array(
+            [each.planned.size_bytes for each in completed]
+            + [each.planned.page.size_bytes for each in visits]
+            + [each.segment_bytes for each in watched],
+            dtype=float,
+        ),
+        censored=np.array(
+            [each.censored for each in completed]
+            + [each.loaded.censored for each in visits]
+            + [each.censored for each in watched]
+        ),
+        browsing=summary.Browsing(
+            page_load_s=np.array([each.loaded.load_s for each in visits]),
+            page_transfer_s=np.array([each.loaded.transfer_s for each in visits]),
+            video_transfer_s=np.array([each.transfer_s for each in watched]),
+            video_stall_s=np.array([each.stall_s for each in watched]),
+            video_start_s=np.array([each.start_s for each in watched]),
+            video_mbps=np.array([each.bitrate_bps / 1e6 for each in watched]),
+        ),
         energy_j=[
             sum(run_energy_j(result.of_interface(kind), kind) for kind in INTERFACES)
             for result in results
@@ -247,7 +330,8 @@ class _Progress:
 
     def __init__(self, scenario: Scenario, report: Report) -> None:
         self._report = report
-        self._each_s = scenario.warm_up_s + scenario.duration_s + _OVERHEAD_S
+        browser_s = _BROWSER_S if scenario.page or scenario.video else 0.0
+        self._each_s = scenario.warm_up_s + scenario.duration_s + _OVERHEAD_S + browser_s
         self._total_s = self._each_s * len(scenario.policies) * scenario.repeats
         self._done_s = 0.0
 

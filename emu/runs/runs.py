@@ -4,7 +4,8 @@
 
 `flows.parquet` holds a row per transfer and policy, `decisions.parquet` what the controller recorded,
 `logs/` the raw records behind the pictures: `rates.parquet` (interface counters), `capacity.parquet`
-(what the trace could carry) and `switches.parquet`, and what the programs printed.
+(what the trace could carry) and `switches.parquet`, and what the programs printed. Scenarios with pages
+or videos add `pages.parquet` and `videos.parquet`, and to the logs every object and segment.
 """
 
 import json
@@ -75,6 +76,71 @@ DECISIONS = pa.schema(
         ("record", pa.string()),
     ]
 )
+PAGES = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("number", pa.int32()),
+        ("name", pa.string()),
+        ("url", pa.string()),
+        ("planned_s", pa.float64()),
+        ("started_s", pa.float64()),
+        ("load_s", pa.float64()),
+        ("transfer_s", pa.float64()),
+        ("censored", pa.bool_()),
+        ("missing", pa.int32()),
+        ("objects", pa.int32()),
+        ("size_bytes", pa.int64()),
+        ("received_bytes", pa.int64()),
+        ("problem", pa.string()),
+    ]
+)
+OBJECTS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("page", pa.int32()),
+        ("url", pa.string()),
+        ("started_s", pa.float64()),
+        ("ended_s", pa.float64()),
+        ("status", pa.int32()),
+        ("received_bytes", pa.int64()),
+        ("protocol", pa.string()),
+        ("problem", pa.string()),
+    ]
+)
+VIDEOS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("number", pa.int32()),
+        ("name", pa.string()),
+        ("planned_s", pa.float64()),
+        ("started_s", pa.float64()),
+        ("start_s", pa.float64()),
+        ("stalls", pa.int32()),
+        ("stall_s", pa.float64()),
+        ("watched_s", pa.float64()),
+        ("transfer_s", pa.float64()),
+        ("bitrate_bps", pa.float64()),
+        ("segments", pa.int32()),
+        ("received_bytes", pa.int64()),
+        ("censored", pa.bool_()),
+        ("problem", pa.string()),
+    ]
+)
+SEGMENTS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("video", pa.int32()),
+        ("number", pa.int32()),
+        ("bitrate_bps", pa.int64()),
+        ("started_s", pa.float64()),
+        ("ended_s", pa.float64()),
+        ("size_bytes", pa.int64()),
+    ]
+)
 
 _TABLES = {
     "flows": ("flows.parquet", FLOWS),
@@ -82,9 +148,21 @@ _TABLES = {
     "rates": ("logs/rates.parquet", RATES),
     "capacity": ("logs/capacity.parquet", CAPACITY),
     "switches": ("logs/switches.parquet", SWITCHES),
+    "pages": ("pages.parquet", PAGES),
+    "objects": ("logs/objects.parquet", OBJECTS),
+    "videos": ("videos.parquet", VIDEOS),
+    "segments": ("logs/segments.parquet", SEGMENTS),
 }
+_ALWAYS = ("flows", "decisions", "rates", "capacity", "switches")
 
 Rows = Sequence[Mapping[str, Any]]
+
+
+def tables_of(scenario: Scenario) -> list[str]:
+    """The tables that a run of this scenario has."""
+    pages = ["pages", "objects"] if scenario.page else []
+    videos = ["videos", "segments"] if scenario.video else []
+    return [*_ALWAYS, *pages, *videos]
 
 
 class RunFolder:
@@ -114,7 +192,7 @@ class RunFolder:
         (self.directory / name).write_text(json.dumps(content, indent=2) + "\n")
 
     def write_table(self, name: str, rows: Rows) -> None:
-        """Writes one of the tables: flows, decisions, rates, capacity or switches."""
+        """Writes one of the tables (`tables_of`) as a whole."""
         file, schema = _TABLES[name]
         pq.write_table(
             pa.Table.from_pylist(list(rows), schema=schema),
@@ -136,6 +214,10 @@ class Recorded:
     rates: Rows
     capacity: Rows
     switches: Rows
+    pages: Rows = ()
+    objects: Rows = ()
+    videos: Rows = ()
+    segments: Rows = ()
 
     @property
     def policies(self) -> list[str]:
@@ -158,12 +240,12 @@ def read(directory: Path) -> Recorded:
     """Reads a run folder; DataSetError names the file that is missing or broken."""
     file = directory
     try:
-        tables: dict[str, Rows] = {}
-        for name, (relative, _) in _TABLES.items():
-            file = directory / relative
-            tables[name] = pq.read_table(file).to_pylist()
         file = directory / "config.toml"
         scenario = msgspec.toml.decode(file.read_bytes(), type=Scenario)
+        tables: dict[str, Rows] = {}
+        for name in tables_of(scenario):
+            file = directory / _TABLES[name][0]
+            tables[name] = pq.read_table(file).to_pylist()
         file = directory / "environment.json"
         environment = json.loads(file.read_text())
         file = directory / "summary.json"

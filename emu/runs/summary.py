@@ -5,7 +5,7 @@ transfer: all of them saw it at the same instant of the same place.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,26 @@ MATCH = 1.10
 """A choice within this factor of the oracle's time agrees with it: below, ties drown in noise."""
 
 RESAMPLES = 1000
+
+
+def _none() -> Floats:
+    return np.array([])
+
+
+@dataclass(frozen=True, slots=True)
+class Browsing:
+    """What a person waited for, per page visit and per video; empty where there were none.
+
+    Seconds: `page_load_s` to the load event, `page_transfer_s` to a page's last byte,
+    `video_transfer_s` of a video's mean segment, `video_start_s` to its first picture.
+    """
+
+    page_load_s: Floats = field(default_factory=_none)
+    page_transfer_s: Floats = field(default_factory=_none)
+    video_transfer_s: Floats = field(default_factory=_none)
+    video_stall_s: Floats = field(default_factory=_none)
+    video_start_s: Floats = field(default_factory=_none)
+    video_mbps: Floats = field(default_factory=_none)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +52,7 @@ class PolicyRun:
     censored: NDArray[np.bool_]
     energy_j: Sequence[float]
     cellular_bytes: Sequence[float]
+    browsing: Browsing = Browsing()
 
 
 def summarise(runs: Mapping[str, PolicyRun], seed: int = 1) -> dict[str, Any]:
@@ -61,12 +82,8 @@ def _figures(run: PolicyRun, oracle_s: Floats, draw: np.random.Generator) -> dic
         "oracle_match": lambda rows: float((run.time_s[rows] <= MATCH * oracle_s[rows]).mean()),
         "regret_mean": lambda rows: float((run.time_s[rows] / oracle_s[rows] - 1).mean()),
     }
-    everything = np.arange(len(run.time_s))
-    samples = draw.integers(0, len(everything), (RESAMPLES, len(everything)))
-    for key, measure in measures.items():
-        figures[key] = measure(everything)
-        drawn = [measure(rows) for rows in samples]
-        figures[f"{key}_ci95"] = [float(q) for q in np.quantile(drawn, (0.025, 0.975))]
+    figures |= _measured(measures, len(run.time_s), draw)
+    figures |= _browsing(run.browsing, draw)
     for key, values in (
         ("energy_j", np.array(run.energy_j)),
         ("cellular_mb", np.array(run.cellular_bytes) / 1e6),
@@ -75,4 +92,41 @@ def _figures(run: PolicyRun, oracle_s: Floats, draw: np.random.Generator) -> dic
         if len(values) > 1:
             means = values[draw.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1)
             figures[f"{key}_ci95"] = [float(q) for q in np.quantile(means, (0.025, 0.975))]
+    return figures
+
+
+def _measured(
+    measures: Mapping[str, Callable[[NDArray[np.intp]], float]],
+    count: int,
+    draw: np.random.Generator,
+) -> dict[str, Any]:
+    """Each measure of all rows, and its interval over resampled ones."""
+    figures: dict[str, Any] = {}
+    everything = np.arange(count)
+    samples = draw.integers(0, count, (RESAMPLES, count))
+    for key, measure in measures.items():
+        figures[key] = measure(everything)
+        drawn = [measure(rows) for rows in samples]
+        figures[f"{key}_ci95"] = [float(q) for q in np.quantile(drawn, (0.025, 0.975))]
+    return figures
+
+
+def _browsing(seen: Browsing, draw: np.random.Generator) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    if count := len(seen.page_load_s):
+        pages: dict[str, Callable[[NDArray[np.intp]], float]] = {
+            "page_median_s": lambda rows: float(np.median(seen.page_load_s[rows])),
+            "page_p95_s": lambda rows: float(np.quantile(seen.page_load_s[rows], 0.95)),
+            "page_transfer_median_s": lambda rows: float(np.median(seen.page_transfer_s[rows])),
+            "page_transfer_mean_s": lambda rows: float(seen.page_transfer_s[rows].mean()),
+        }
+        figures |= {"pages": count, **_measured(pages, count, draw)}
+    if count := len(seen.video_transfer_s):
+        videos: dict[str, Callable[[NDArray[np.intp]], float]] = {
+            "video_transfer_s": lambda rows: float(seen.video_transfer_s[rows].mean()),
+            "video_stall_s": lambda rows: float(seen.video_stall_s[rows].mean()),
+            "video_start_s": lambda rows: float(seen.video_start_s[rows].mean()),
+            "video_mbps": lambda rows: float(seen.video_mbps[rows].mean()),
+        }
+        figures |= {"videos": count, **_measured(videos, count, draw)}
     return figures

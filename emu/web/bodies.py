@@ -74,6 +74,7 @@ def _address(wanted: Object) -> str:
 
 def _html(objects: Sequence[Object], number: int) -> str:
     head = ["<!doctype html>", "<meta charset=utf-8>", "<title>page</title>"]
+    head.append('<link rel=icon href="data:,">')
     body: list[str] = []
     for child in objects[number].children:
         wanted = objects[child]

@@ -48,12 +48,15 @@ _OWN = {IMAGE: "images", SCRIPT: "static", CSS: "static", FONT: "static", DATA: 
 _SUFFIX = {HTML: "html", CSS: "css", SCRIPT: "js", IMAGE: "png", FONT: "woff2", DATA: "json"}
 
 
-def generate(*, sites: int, pages: int = 1, seed: int = 1) -> Corpus:
-    """Draws `sites` sites of `pages` pages each; each site depends on the seed and its number alone."""
+def generate(*, sites: int, pages: int = 1, seed: int = 1, first: int = 1) -> Corpus:
+    """Draws sites `first` and following, of `pages` pages each.
+
+    Each depends on the seed and its own number alone.
+    """
     return Corpus(
         tuple(
             Site(f"site{number}", tuple(_page(number, page, seed) for page in range(pages)))
-            for number in range(1, sites + 1)
+            for number in range(first, first + sites)
         )
     )
 

@@ -65,7 +65,7 @@ def test_everything_is_asked_for_by_something_that_can(seed: int) -> None:
 
 
 def test_pages_weigh_what_real_ones_do() -> None:
-    corpus = generate(sites=400, seed=7)
+    corpus = generate(sites=300, seed=7)
     counts = np.array([len(page.objects) for page in corpus.pages])
     sizes = np.array([page.size_bytes for page in corpus.pages])
     assert np.median(counts) == pytest.approx(71, rel=0.15)
