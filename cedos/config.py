@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,6 +42,30 @@ _Interval = Annotated[float, Meta(ge=0.1, le=3600)]
 _Offset = Annotated[float, Meta(ge=-1e9, le=1e9)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
 _Size = Annotated[int, Meta(ge=1, le=10**12)]
+
+
+PROBE_PORT = 7007
+"""The usual port of a probe server."""
+
+
+def endpoint(value: str) -> tuple[IPv4Address | IPv6Address, int]:
+    """The address and port of a probe server.
+
+    Raises:
+        ValueError: the text says neither `ADDRESS:PORT` nor `[ADDRESS]:PORT`; the port may be missing.
+    """
+    match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:]+))(?::(\d{1,5}))?", value)
+    try:
+        if match is None:
+            raise ValueError(value)
+        address, port = ip_address(match[1] or match[2]), int(match[3] or PROBE_PORT)
+    except ValueError as error:
+        raise ValueError(
+            f'"{value}": "192.0.2.1:7007" or "[2001:db8::1]:7007" would be right'
+        ) from error
+    if not 0 < port < 65536:
+        raise ValueError(f'"{value}": ports go from 1 to 65535')
+    return address, port
 
 
 def _target(
@@ -138,7 +163,7 @@ class PlanConfig(Section, frozen=True, kw_only=True):
 
 
 class ProbesConfig(Section, frozen=True, kw_only=True):
-    """The light active probe of each network: a ping and a DNS question."""
+    """Active probes: pings and DNS questions; with a `server`, UDP trains and short transfers too."""
 
     enabled: bool = True
     target: str = "1.1.1.1"
@@ -152,11 +177,22 @@ class ProbesConfig(Section, frozen=True, kw_only=True):
     ] = "example.com"
     portal_url: Annotated[str, Meta(max_length=2000)] = "http://network-test.debian.org/nm"
     portal_body: Annotated[str, Meta(max_length=1000)] = "NetworkManager is online"
+    server: str = ""
+    key_file: Path | None = None
+    train_packets: Annotated[int, Meta(ge=2, le=200)] = 50
+    train_packet_bytes: Annotated[int, Meta(ge=64, le=1452)] = 1200
+    tcp_bytes: Annotated[int, Meta(ge=1_000, le=10_000_000)] = 100_000
 
     def __post_init__(self) -> None:
         """Checks what a type cannot say."""
         _target(self.target, "target", IPv4Address, "1.1.1.1")
         _target(self.target_ipv6, "target_ipv6", IPv6Address, "2606:4700:4700::1111")
+        if self.server:
+            endpoint(self.server)
+            if self.key_file is None:
+                raise ValueError(
+                    "server needs key_file, the key that `cedos probe-server --new-key` made"
+                )
         if self.portal_url and not self.portal_url.startswith("http://"):
             raise ValueError(
                 'portal_url must be an http:// URL such as "http://network-test.debian.org/nm"'
@@ -192,6 +228,7 @@ class SteeringConfig(Section, frozen=True, kw_only=True):
     destinations: bool = True
     mptcp: bool = True
     iptables: bool = True
+    rescue: bool = True
     short_queues: bool = False
 
 
@@ -295,6 +332,11 @@ def load(path: Path | None = None) -> Config:
             except FileNotFoundError:
                 return Config()
     config = toml_file.read(path, Config)
+    if (key_file := config.probes.key_file) is not None:
+        probes = msgspec.structs.replace(
+            config.probes, key_file=path.parent / key_file.expanduser()
+        )
+        config = msgspec.structs.replace(config, probes=probes)
     if (model := config.predictors.model_path) is not None:
         located = str(path.parent / model.expanduser())
         predictors = msgspec.structs.replace(config.predictors, model=located)

@@ -1,19 +1,16 @@
 """`cedos probe-server`: the other end of active probes."""
 
 import asyncio
-import re
 import signal
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import click
 
 from cedos.commands.manual import CONFIG, Manual
+from cedos.config import endpoint
 from cedos.errors import ConfigError
 from cedos.model import Address
-
-DEFAULT_PORT = 7007
 
 
 class Endpoint(click.ParamType[tuple[Address, int]]):
@@ -27,16 +24,10 @@ class Endpoint(click.ParamType[tuple[Address, int]]):
         """The address and the port."""
         if isinstance(value, tuple):
             return value
-        match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:]+))(?::(\d{1,5}))?", value)
         try:
-            if match is None:
-                raise ValueError(value)
-            address, port = ip_address(match[1] or match[2]), int(match[3] or DEFAULT_PORT)
-        except ValueError:
-            self.fail(f"{value!r}: 192.0.2.1:7007 or [2001:db8::1]:7007 would be right", param, ctx)
-        if not 0 < port < 65536:
-            self.fail(f"{value!r}: ports go from 1 to 65535", param, ctx)
-        return address, port
+            return endpoint(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.command(

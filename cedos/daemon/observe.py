@@ -2,15 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from ipaddress import ip_address
 
 import structlog
 
-from cedos.config import Config
-from cedos.model import Address, Context, Indicator, Network
+from cedos.config import Config, endpoint
+from cedos.model import Address, Context, Indicator, Network, NetworkKind
 from cedos.monitor import gateway, portal_check
 from cedos.monitor.adb import AdbProvider
 from cedos.monitor.bus import SystemBus
@@ -24,11 +24,15 @@ from cedos.monitor.passive import FlowWatch, Glimpse
 from cedos.monitor.portal import TestPage
 from cedos.monitor.portal_watch import Check, PortalWatch, usual_rtt_s
 from cedos.monitor.probes import Prober
+from cedos.monitor.probing.keyfile import read_key
+from cedos.monitor.probing.result import ProbeKind, ProbeServer, Spent
 from cedos.monitor.providers import Guarded, IndicatorProvider, read_each
+from cedos.monitor.rates import Rates
 from cedos.monitor.schedule import ProbeSchedule
 from cedos.monitor.screen import Screen
 from cedos.monitor.series import SeriesProvider
 from cedos.monitor.wifi import WifiProvider
+from cedos.selector.probe_cost import probe_cost
 
 _log = structlog.get_logger(__name__)
 
@@ -85,6 +89,34 @@ def probe_target(config: Config) -> Callable[[Network], Address | None]:
     return target
 
 
+def probe_server(config: Config) -> ProbeServer | None:
+    """The configured probe server; None where none is. ConfigError where its key cannot be used."""
+    probes = config.probes
+    if not probes.enabled or probes.key_file is None or not probes.server:
+        return None
+    address, port = endpoint(probes.server)
+    return ProbeServer(
+        address,
+        port,
+        read_key(probes.key_file),
+        packets=probes.train_packets,
+        packet_bytes=probes.train_packet_bytes,
+        tcp_bytes=probes.tcp_bytes,
+    )
+
+
+def price(kind: NetworkKind, spent: Spent, idle_s: float | None) -> float:
+    """The joules of a probe, its tail included."""
+    cost = probe_cost(
+        kind,
+        bytes_up=spent.bytes_up,
+        bytes_down=spent.bytes_down,
+        seconds=spent.seconds,
+        idle_s=idle_s,
+    )
+    return cost.energy_j
+
+
 def portal_page(config: Config) -> Check | None:
     """Asks for the configured test page; None where none is."""
     if not (config.probes.enabled and config.probes.portal_url):
@@ -129,12 +161,18 @@ class Observer:
         self._watch = FlowWatch()
         self._told = asyncio.Event()
         self._networks: Sequence[Network] = ()
+        self._uplinks: dict[str, Rates] = {}
+        self._silent: frozenset[str] = frozenset()
         self._glimpses: dict[str, Glimpse] = {}
         probes = config.probes
         self.prober = Prober(
             probe_target(config),
             schedule=ProbeSchedule(probes.interval_s, probes.idle_interval_s),
             ping_timeout_s=probes.timeout_s,
+            timeout_s=probes.timeout_s,
+            dns_name=probes.dns_name,
+            server=probe_server(config),
+            price=price,
         )
 
     @property
@@ -156,6 +194,7 @@ class Observer:
         """Takes the networks; what is gone is forgotten."""
         for gone in {each.name for each in self._networks} - {each.name for each in networks}:
             self.keeper.forget(gone)
+            self._uplinks.pop(gone, None)
         self._networks = networks
         self.portals.networks_changed(networks)
         now_s = time.monotonic()
@@ -163,6 +202,16 @@ class Observer:
             self.keeper.observe_up(network.name, network.up, now_s)
         if self._config.probes.enabled:
             self.prober.networks_changed(networks)
+
+    def silent(self, networks: Mapping[str, float], now_s: float) -> None:
+        """Takes the networks that are silent though something is expected, and for how long (s)."""
+        for name in self._silent | networks.keys():
+            said = Indicator(networks.get(name, 0.0), now_s)
+            self.keeper.update(name, {"silence_s": said})
+        if networks.keys() != self._silent:
+            _log.info("silent networks", names=sorted(networks))
+            self.prober.silent(networks)
+        self._silent = frozenset(networks)
 
     def observe_flows(self, samples: Sequence[FlowSample]) -> None:
         """Takes a look at the living flows: their round-trip times, and who is busy."""
@@ -187,7 +236,7 @@ class Observer:
                 self.prober.networks_changed(self._networks)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read_providers(), name="providers")
-                tasks.create_task(self._follow_pings(), name="pings")
+                tasks.create_task(self._follow_probes(), name="probes")
                 tasks.create_task(self.screen.run(), name="screen")
                 tasks.create_task(self.portals.run(), name="portals")
                 tasks.create_task(self._follow_told(), name="told")
@@ -215,12 +264,20 @@ class Observer:
         if counted is not None:
             self.portals.carried(network.name, counted.received_bytes)
             glimpse = self._glimpses.get(network.name)
+            now_s = time.monotonic()
+            # A network that owes an answer and carries nothing is as slow as it looks.
+            silent = network.name in self._silent
             self.keeper.observe_bytes(
                 network.name,
                 counted.received_bytes,
-                time.monotonic(),
-                busy=glimpse.busy if glimpse else None,
+                now_s,
+                busy=True if silent else glimpse.busy if glimpse else None,
             )
+            uplink = self._uplinks.setdefault(network.name, Rates())
+            uploading = silent or (glimpse is not None and glimpse.up_bps > 0.0)
+            uplink.observe(counted.sent_bytes, now_s, busy=uploading)
+            rates = uplink.indicators()
+            take({name.replace("_bps", "_up_bps"): rate for name, rate in rates.items()})
 
     def _captive(self, name: str, captive: Indicator) -> None:
         self.keeper.update(name, {"captive": captive})
@@ -239,12 +296,20 @@ class Observer:
             phase_s = config.started_at_s - next(iter(config.offset_s.values()))
         return _READ_S - (now_s - phase_s) % _READ_S + _LATE_S
 
-    async def _follow_pings(self) -> None:
+    async def _follow_probes(self) -> None:
         async for result in self.prober.results():
-            self.keeper.observe_ping(result.network, result.rtt_s, result.at_s)
-            if result.rtt_s is None:
-                # Silence may be the first sign of an outage; answers wait for the next look.
-                await self._changed()
+            if result.kind is ProbeKind.PING:
+                rtt_s = result.indicators.get("rtt_s")
+                self.keeper.observe_ping(result.network, rtt_s, result.at_s)
+                if rtt_s is None:
+                    # Silence may be the first sign of an outage; answers wait for the next look.
+                    await self._changed()
+            else:
+                found = {
+                    name: Indicator(value, result.at_s, active=True)
+                    for name, value in result.indicators.items()
+                }
+                self.keeper.update(result.network, found)
 
     async def _ask_names(self) -> None:
         probes = self._config.probes
@@ -252,10 +317,5 @@ class Observer:
             for network in self._networks:
                 if not (network.up and network.resolvers):
                     continue
-                result = await self.prober.dns_time(
-                    network, probes.dns_name, timeout_s=probes.timeout_s
-                )
-                if result is not None and result.time_s is not None:
-                    took = Indicator(result.time_s, result.at_s, active=True)
-                    self.keeper.update(network.name, {"dns_s": took})
+                await self.prober.probe(network, ProbeKind.DNS)
             await asyncio.sleep(probes.idle_interval_s)

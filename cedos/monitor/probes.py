@@ -1,48 +1,34 @@
-"""Light active probes of one network at a time: ping and DNS time (Delphi, Table 2).
+"""Active probes of one network at a time (Delphi, Table 2): pings by a schedule, all kinds when asked.
 
-Every probe leaves through its network's interface, has a time limit, is matched to its answer, and
-its bytes are counted: a probe is never free.
+Every probe leaves through its network's interface, has a time limit, and is matched to its answer; and
+its bytes, seconds and joules are accounted: a probe is never free (Table 3).
 """
 
 import asyncio
 import contextlib
-import secrets
-import socket
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
 from cedos.errors import PrivilegeError
-from cedos.model import Address, Network
-from cedos.monitor import dns
+from cedos.model import Address, Direction, Network
 from cedos.monitor.events import Mailbox
 from cedos.monitor.ping import PING_BYTES, PingSocket
+from cedos.monitor.probing import lookup, tcp_probe, train
+from cedos.monitor.probing.ledger import Ledger
+from cedos.monitor.probing.result import (
+    Outcome,
+    Price,
+    ProbeKind,
+    ProbeResult,
+    ProbeServer,
+    Spent,
+)
 from cedos.monitor.schedule import ProbeSchedule
 
-_UDP_HEADERS = {4: 28, 6: 48}
-
-
-@dataclass(frozen=True, slots=True)
-class PingResult:
-    """A ping's outcome: `rtt_s` is None when no answer came in time. `at_s` is when that was known."""
-
-    network: str
-    rtt_s: float | None
-    at_s: float
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class DnsResult:
-    """A lookup's outcome: seconds from question to answer, None when none came in time."""
-
-    network: str
-    time_s: float | None
-    at_s: float
-    bytes: int
+_LONG_AGO_S = 3600.0
 
 
 class Pinger(Protocol):
@@ -70,16 +56,18 @@ class _Path:
         self._prober = prober
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._sent_at_s: dict[int, float] = {}
-        self._waiting: dict[int, asyncio.Future[PingResult]] = {}
+        self._waiting: dict[int, asyncio.Future[ProbeResult]] = {}
         self._pinger = open_(network.interface, version, self._answered)
 
-    def ping(self, target: Address, timeout_s: float) -> "asyncio.Future[PingResult]":
+    def ping(self, target: Address, timeout_s: float) -> "asyncio.Future[ProbeResult]":
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[PingResult] = loop.create_future()
+        future: asyncio.Future[ProbeResult] = loop.create_future()
         try:
             sequence = self._pinger.send(target)
         except OSError:
-            future.set_result(self._prober.finished(self.network, None, 0))
+            future.set_result(
+                self._prober.finished(self.network, _lost("the network takes nothing"))
+            )
             return future
         self._waiting[sequence] = future
         self._sent_at_s[sequence] = time.monotonic()
@@ -88,17 +76,20 @@ class _Path:
 
     def _answered(self, sequence: int, rtt_s: float) -> None:
         self._timers.pop(sequence).cancel()
-        self._finish(sequence, rtt_s, 2 * PING_BYTES[self.version])
+        size = PING_BYTES[self.version]
+        self._finish(sequence, Outcome({"rtt_s": rtt_s}, Spent(size, size, rtt_s)))
 
     def _overdue(self, sequence: int) -> None:
         del self._timers[sequence]
         self._pinger.forget(sequence)
-        self._finish(sequence, None, PING_BYTES[self.version])
+        waited_s = time.monotonic() - self._sent_at_s[sequence]
+        spent = Spent(PING_BYTES[self.version], 0, waited_s)
+        self._finish(sequence, _lost("no answer in time", spent))
 
-    def _finish(self, sequence: int, rtt_s: float | None, count: int) -> None:
+    def _finish(self, sequence: int, outcome: Outcome) -> None:
         future = self._waiting.pop(sequence)
         del self._sent_at_s[sequence]
-        result = self._prober.finished(self.network, rtt_s, count)
+        result = self._prober.finished(self.network, outcome)
         if not future.done():
             future.set_result(result)
 
@@ -112,12 +103,26 @@ class _Path:
             timer.cancel()
         for future in self._waiting.values():
             if not future.done():
-                future.set_result(PingResult(self.network.name, None, time.monotonic(), 0))
+                gone = _lost("the network went away")
+                future.set_result(
+                    ProbeResult(
+                        self.network.name,
+                        ProbeKind.PING,
+                        time.monotonic(),
+                        gone.indicators,
+                        gone.spent,
+                        problem=gone.problem,
+                    )
+                )
         self._pinger.close()
 
 
+def _lost(problem: str, spent: Spent | None = None) -> Outcome:
+    return Outcome({}, spent or Spent(), problem)
+
+
 class Prober:
-    """Pings the networks by a schedule, and looks names up when asked.
+    """Pings the networks by a schedule, and probes them in any way when asked.
 
     Use it as an asynchronous context manager; feed it with `networks_changed` and `in_use`.
 
@@ -126,10 +131,14 @@ class Prober:
             bad choice: the path behind it is what counts.
         schedule: when.
         ping_timeout_s: after which a ping counts as lost.
+        timeout_s: how long any other probe may take.
+        dns_name: the public name that lookups ask for.
+        server: whom trains and TCP probes go to; None: there is nobody, and they fail.
+        price: tells the joules of a probe; None: they are not known.
         open_pinger: a test's stand-in for `PingSocket`.
 
     Attributes:
-        spent: bytes sent and received by probes so far, by network.
+        ledger: what all probes have cost so far.
         problem: why nothing is pinged, empty when all is well.
     """
 
@@ -139,17 +148,27 @@ class Prober:
         *,
         schedule: ProbeSchedule | None = None,
         ping_timeout_s: float = 1.0,
+        timeout_s: float = 2.0,
+        dns_name: str = "example.com",
+        server: ProbeServer | None = None,
+        price: Price | None = None,
         open_pinger: OpenPinger = PingSocket,
     ) -> None:
         self.problem = ""
-        self.spent: Counter[str] = Counter()
+        self.ledger = Ledger()
+        self._ping_timeout_s = ping_timeout_s
+        self._dns_name = dns_name
+        self._server = server
+        self._price = price
+        self._used_at_s: dict[str, float] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._target = target
         self._schedule = schedule or ProbeSchedule()
-        self._timeout_s = ping_timeout_s
+        self._timeout_s = timeout_s
         self._open_pinger = open_pinger
         self._networks: Mapping[str, Network] = {}
         self._paths: dict[str, _Path] = {}
-        self._mailbox: Mailbox[PingResult] = Mailbox()
+        self._mailbox: Mailbox[ProbeResult] = Mailbox()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -182,6 +201,8 @@ class Prober:
 
     def in_use(self, names: Iterable[str]) -> None:
         """Takes the names of all networks that carry something now."""
+        names = list(names)
+        self._used_at_s |= dict.fromkeys(names, time.monotonic())
         self._schedule.in_use(names)
         self._wake.set()
 
@@ -195,77 +216,84 @@ class Prober:
         waiting = ((name, path.asked_at_s) for name, path in self._paths.items())
         return {name: at_s for name, at_s in waiting if at_s is not None}
 
-    def results(self) -> AsyncIterator[PingResult]:
-        """The outcomes of all pings since the prober was entered; for one consumer."""
+    def results(self) -> AsyncIterator[ProbeResult]:
+        """The results of all probes since the prober was entered; for one consumer."""
         return self._mailbox.iterate()
 
-    async def ping(self, network: Network) -> PingResult | None:
-        """Pings once, now; None without a target or a socket (see `problem`)."""
-        started = self._start(network)
-        return None if started is None else await started
+    async def ping(self, network: Network) -> ProbeResult:
+        """Pings once, now; see `probe`."""
+        return await self.probe(network, ProbeKind.PING)
 
-    async def dns_time(
-        self,
-        network: Network,
-        name: str,
-        *,
-        resolver: Address | None = None,
-        port: int = 53,
-        timeout_s: float = 2.0,
-    ) -> DnsResult | None:
-        """Times the lookup of a name's IPv4 address over a network; an error is an answer, too.
+    async def probe(
+        self, network: Network, kind: ProbeKind, direction: Direction = Direction.DOWN
+    ) -> ProbeResult:
+        """Probes a network once, now.
+
+        Probes against the server wait for their turn: two trains on one network measure each other.
 
         Args:
-            network: the network; the question leaves through its interface.
-            name: the name. A fresh one times the whole resolution, a common one the way to the cache.
-            resolver: whom to ask, None for the network's first resolver.
-            port: the resolver's.
-            timeout_s: the limit.
+            network: the network; everything leaves through its interface.
+            kind: what to measure.
+            direction: of a train or a TCP probe.
 
         Returns:
-            The outcome; None where the network has no resolver to ask.
-
-        Raises:
-            ValueError: no valid name.
+            the indicators (`rtt_s`; `dns_s`; `udp_...` as in `dispersion.indicators`; `tcp_bps` and
+            `tcp_connect_s`), or the problem. The same goes to `results` and to the ledger.
         """
-        resolver = resolver or next(iter(network.resolvers), None)
-        if resolver is None:
-            return None
-        number = secrets.randbits(16)
-        question = dns.query(number, name)
-        headers = _UDP_HEADERS[resolver.version]
-        spent, took_s = 0, None
-        family = socket.AF_INET if resolver.version == 4 else socket.AF_INET6
-        loop = asyncio.get_running_loop()
-        with (
-            socket.socket(family, socket.SOCK_DGRAM) as asker,
-            contextlib.suppress(OSError, TimeoutError),
-        ):
-            asker.setblocking(False)
-            asker.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, network.interface.encode())
-            # Connected: the kernel lets through what comes from the resolver alone.
-            scope = (0, network.index) if resolver.version == 6 and resolver.is_link_local else ()
-            asker.connect((str(resolver), port, *scope))
-            started_s = time.monotonic()
-            async with asyncio.timeout(timeout_s):
-                await loop.sock_sendall(asker, question)
-                spent = headers + len(question)
-                while took_s is None:
-                    answer = await loop.sock_recv(asker, 4096)
-                    spent += headers + len(answer)
-                    if dns.answers(answer, number, name):
-                        took_s = time.monotonic() - started_s
-        self.spent[network.name] += spent
-        return DnsResult(network.name, took_s, time.monotonic(), spent)
+        if kind is ProbeKind.PING:
+            started = self._start(network)
+            if started is not None:
+                return await started
+            return self.finished(network, _lost(self.problem or "there is nobody to ping"))
+        if kind is ProbeKind.DNS:
+            outcome = await lookup.run(network, self._dns_name, timeout_s=self._timeout_s)
+        elif self._server is None:
+            outcome = _lost("no probe server is configured")
+        elif not _reaches(network, self._server.address):
+            outcome = _lost(f"{network.name} has no IPv{self._server.address.version} address")
+        else:
+            run = train.run if kind is ProbeKind.UDP_TRAIN else tcp_probe.run
+            async with self._turns[network.name]:
+                outcome = await run(
+                    self._server,
+                    interface=network.interface,
+                    index=network.index,
+                    direction=direction,
+                    timeout_s=self._timeout_s,
+                )
+        return self.finished(network, outcome, kind, direction)
 
-    def finished(self, network: Network, rtt_s: float | None, count: int) -> PingResult:
-        """Takes a ping's outcome from its path."""
-        result = PingResult(network.name, rtt_s, time.monotonic(), count)
-        self.spent[network.name] += count
+    def finished(
+        self,
+        network: Network,
+        outcome: Outcome,
+        kind: ProbeKind = ProbeKind.PING,
+        direction: Direction = Direction.DOWN,
+    ) -> ProbeResult:
+        """Takes a probe's outcome: prices it, and hands it on."""
+        now_s = time.monotonic()
+        energy_j = None
+        if self._price is not None:
+            began_s = now_s - outcome.spent.seconds
+            idle_s = began_s - self._used_at_s.get(network.name, began_s - _LONG_AGO_S)
+            energy_j = self._price(network.kind, outcome.spent, max(idle_s, 0.0))
+        if outcome.spent.bytes:
+            self._used_at_s[network.name] = now_s
+        result = ProbeResult(
+            network.name,
+            kind,
+            now_s,
+            outcome.indicators,
+            outcome.spent,
+            energy_j,
+            outcome.problem,
+            direction,
+        )
+        self.ledger.add(result)
         self._mailbox.put(result)
         return result
 
-    def _start(self, network: Network) -> "asyncio.Future[PingResult] | None":
+    def _start(self, network: Network) -> "asyncio.Future[ProbeResult] | None":
         target = self._target(network)
         if target is None:
             return None
@@ -281,7 +309,7 @@ class Prober:
             except OSError:  # the interface went away between two events
                 return None
             self._paths[network.name] = path
-        return path.ping(target, self._timeout_s)
+        return path.ping(target, self._ping_timeout_s)
 
     async def _run(self) -> None:
         while True:
@@ -294,3 +322,8 @@ class Prober:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
+
+
+def _reaches(network: Network, address: Address) -> bool:
+    """Whether the network speaks the address's version, as far as one knows."""
+    return not network.addresses or any(own.version == address.version for own in network.addresses)

@@ -127,8 +127,7 @@ class ProbeBench:
         # Before the place begins there is its end, for replays wrap: that is nobody's past.
         if start_s + DNS_AT_S >= 0:
             await probing.sleep_until(at_s + DNS_AT_S)
-            async with probing.new_prober(1.0) as prober:
-                took_s = await probing.lookup_s(prober, network, UP_AT_S - DNS_AT_S)
+            took_s = await probing.lookup_s(network, UP_AT_S - DNS_AT_S)
             if took_s is not None:
                 for known in found.values():
                     known[f"{kind}_dns_s"] = took_s

@@ -8,6 +8,7 @@ know what was known at its beginning looks at the row before.
 import asyncio
 import functools
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -39,13 +40,18 @@ TRAIN_AT_S, TRAIN_TIMEOUT_S = 0.4, 1.5
 LOOKUP_AT_S, LOOKUP_TIMEOUT_S = 1.3, 1.0
 """When in each `EVERY_S` these begin, and for how long they are waited for."""
 
+_TICK_S = 0.02
+LATE_S, LATE_SHARE, TRIES = 0.03, 0.05, 3
+"""A place is played again, so many times in all, if in more than this share of its seconds the host was
+later than `LATE_S` with something: then it is the host that was measured. `host_late_s` tells."""
+
 TEXTS = ("place", "group", "scenario", "network")
 COLUMNS = (
     *TEXTS, "t_s", "true_down_bps", "true_up_bps",
     "pings", "ping_loss", "rtt_s", "rtt_min_s", "dns_asked", "dns_s",
     "udp_answered", "udp_bps", "udp_loss", "udp_max_bps", "udp_min_bps", "udp_mdev_bps",
     "udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s",
-    "udp_bytes_up", "udp_bytes_down", "udp_probe_s",
+    "udp_bytes_up", "udp_bytes_down", "udp_probe_s", "host_late_s",
     "rssi_dbm", "link_bps", "chan_util", "rsrp_dbm", "rsrq_db", "sinr_db", "cqi", "speed_mps",
 )  # fmt: skip
 """The columns of the file; `traces/README.md` says what each is. All but the texts are numbers."""
@@ -107,6 +113,19 @@ class SeriesBench:
             raise EmulationError("the bench is not there: use it in a `with` block")
         if self._cancelled():
             return None
+        best: dict[str, Any] | None = None
+        for _ in range(TRIES):
+            rows = self._rows(walk)
+            if rows is None:
+                return best
+            late = sum(row["host_late_s"] > LATE_S for row in rows) / len(rows)
+            if best is None or late < best["late"]:
+                best = {"rows": rows, "late": late}
+            if late <= LATE_SHARE:
+                break
+        return best
+
+    def _rows(self, walk: Walk) -> list[dict[str, Any]] | None:
         place = self._places[walk.place]
         began_s = replay(self._laptop, place, -LEAD_S, length_s=LEAD_S + walk.seconds + 3.0)
         for address in ADDRESSES.values():
@@ -117,7 +136,7 @@ class SeriesBench:
             return None
         if not self._laptop.alive():
             raise EmulationError("an emulated link ended on the way")
-        rows = [
+        return [
             {
                 "place": place.name,
                 "group": place.group,
@@ -130,13 +149,14 @@ class SeriesBench:
             for kind in found
             for second in range(walk.seconds)
         ]
-        return {"rows": rows}
 
     async def _walk(
         self, zero_s: float, seconds: int
     ) -> dict[NetworkKind, dict[int, dict[str, float]]] | None:
         found: dict[NetworkKind, dict[int, dict[str, float]]] = {}
+        lateness: dict[int, float] = defaultdict(float)
         async with probing.new_prober(PING_TIMEOUT_S) as prober:
+            watch = asyncio.create_task(_watch(zero_s, lateness))
             tasks = []
             for kind, network in probing.networks().items():
                 found[kind] = defaultdict(dict)
@@ -150,9 +170,12 @@ class SeriesBench:
                     for task in set(tasks) - pending:
                         task.result()
             finally:
-                for task in pending:
+                for task in (*pending, watch):
                     task.cancel()
-                await asyncio.gather(*pending, return_exceptions=True)
+                await asyncio.gather(*pending, watch, return_exceptions=True)
+        for known in found.values():
+            for second in range(seconds):
+                known[second]["host_late_s"] = round(lateness[second], 4)
         return None if pending else found
 
     async def _pings(
@@ -170,7 +193,7 @@ class SeriesBench:
             sent[int(at_s)].append(asyncio.create_task(prober.ping(network)))
         for second, pings in sent.items():
             results = await asyncio.gather(*pings)
-            rtts_s = [each.rtt_s for each in results if each is not None and each.rtt_s]
+            rtts_s = [each.indicators["rtt_s"] for each in results if not each.problem]
             found[second] |= {"pings": len(pings), "ping_loss": 1 - len(rtts_s) / len(pings)}
             if rtts_s:
                 found[second] |= {
@@ -188,7 +211,7 @@ class SeriesBench:
     ) -> None:
         for second in range(0, seconds - int(LOOKUP_AT_S), EVERY_S):
             await probing.sleep_until(zero_s + second + LOOKUP_AT_S)
-            took_s = await probing.lookup_s(prober, network, LOOKUP_TIMEOUT_S)
+            took_s = await probing.lookup_s(network, LOOKUP_TIMEOUT_S)
             known = found[int(second + LOOKUP_AT_S)]
             known["dns_asked"] = 1
             if took_s is not None:
@@ -215,6 +238,16 @@ class SeriesBench:
                 "udp_bytes_down": spent.bytes_down,
                 "udp_probe_s": round(spent.seconds, 4),
             }
+
+
+async def _watch(zero_s: float, lateness: dict[int, float]) -> None:
+    """How much later than it should a sleep ends, at most in each second."""
+    while True:
+        due_s = time.monotonic() + _TICK_S
+        await asyncio.sleep(_TICK_S)
+        now_s = time.monotonic()
+        for second in range(int(due_s - zero_s), int(now_s - zero_s) + 1):
+            lateness[second] = max(lateness[second], now_s - due_s)
 
 
 def _truth(access: AccessTrace, second: int) -> dict[str, float]:

@@ -8,10 +8,14 @@ from ipaddress import ip_address
 
 import pytest
 
-from cedos.model import Address, Network
+from cedos.model import Direction
 from cedos.monitor.links import LinkMonitor
 from cedos.monitor.ping import PING_BYTES
 from cedos.monitor.probes import Prober
+from cedos.monitor.probing import lookup
+from cedos.monitor.probing.limits import Limits
+from cedos.monitor.probing.result import ProbeKind, ProbeServer
+from cedos.monitor.probing.server import ProbeServing
 from cedos.monitor.schedule import ProbeSchedule
 from emu.testbed.netns import Namespace
 
@@ -77,11 +81,9 @@ def test_ping_goes_through_the_networks_interface(
                 before = {n: echoes(bench.far, version, n) for n in ("wlan0", "lte0")}
                 for _ in range(3):
                     result = await prober.ping(network)
-                    assert result is not None
-                    assert result.rtt_s is not None
-                    assert 0 < result.rtt_s < 5
-                    assert result.bytes == 2 * PING_BYTES[version]
-                assert prober.spent[network.name] == 6 * PING_BYTES[version]
+                    assert 0 < result.indicators["rtt_s"] < 5
+                    assert result.spent.bytes == 2 * PING_BYTES[version]
+                assert prober.ledger.bytes(network.name) == 6 * PING_BYTES[version]
                 for name, count in before.items():
                     gained = echoes(bench.far, version, name) - count
                     assert gained == (3 if name == network.interface else 0), name
@@ -103,7 +105,7 @@ def test_the_schedule_pings_and_sees_the_far_end_drop(bench: Bench) -> None:
             dropping = False
             async with asyncio.timeout(20):
                 async for result in prober.results():
-                    seen[result.network].append(result.rtt_s)
+                    seen[result.network].append(result.indicators.get("rtt_s"))
                     if not dropping and min(map(len, seen.values())) >= 3:
                         assert None not in seen["wlan0"] + seen["lte0"]
                         drop = ("-A", "INPUT", "-i", "lte0", "-p", "icmp", "-j", "DROP")
@@ -124,8 +126,7 @@ def test_a_network_without_route_is_a_loss_at_once(bench: Bench) -> None:
             bench.near.ip("-6", "route", "del", "default", "dev", "lte0")
             lte = next(n for n in links.networks() if n.interface == "lte0")
             result = await asyncio.wait_for(prober.ping(lte), 0.9)
-            assert result is not None
-            assert (result.rtt_s, result.bytes) == (None, 0)
+            assert (result.problem, result.spent.bytes) == ("the network takes nothing", 0)
 
     with bench.near.entered():
         asyncio.run(scenario())
@@ -153,27 +154,61 @@ def test_dns_time_through_the_right_interface(bench: Bench, version: int) -> Non
                         await loop.sock_sendto(server, reply, peer)
 
             task = asyncio.create_task(answer())
-            async with LinkMonitor() as links, Prober(nobody) as prober:
+            async with LinkMonitor() as links:
                 for network in links.networks():
-                    assert await prober.dns_time(network, "example.org") is None
-                    result = await prober.dns_time(
-                        network, "example.org", resolver=TARGETS[version]
-                    )
-                    assert result is not None
-                    assert result.time_s is not None
-                    assert 0 < result.time_s < 2
-                    assert result.bytes == 3 * ((28 if version == 4 else 48) + 29)
+                    nobody = await lookup.run(network, "example.org")
+                    assert nobody.problem == f"{network.name} has no resolver to ask"
+                    outcome = await lookup.run(network, "example.org", resolver=TARGETS[version])
+                    assert outcome.problem == ""
+                    assert 0 < outcome.indicators["dns_s"] < 2
+                    assert outcome.spent.bytes == 3 * ((28 if version == 4 else 48) + 29)
                     own = [a.ip for a in network.addresses]
                     assert ip_address(askers[-1]) in own
                 task.cancel()
-                silent = await prober.dns_time(
+                silent = await lookup.run(
                     links.networks()[0], "example.org", resolver=TARGETS[version], timeout_s=0.2
                 )
-                assert silent is not None
-                assert silent.time_s is None
+                assert silent.problem == "no answer within 0.2 s"
+                assert silent.indicators == {}
 
-    def nobody(network: Network) -> Address | None:
-        return None
+    with bench.near.entered():
+        asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_trains_and_transfers_go_through_the_networks_interface(bench: Bench, version: int) -> None:
+    """And the shaped network is measured as the slower one, both ways."""
+    rate_bps = 5e6
+    for side in (bench.near, bench.far):
+        shape = f"dev lte0 root tbf rate {rate_bps:.0f} burst 3000 limit 200000"
+        side.run("tc", "qdisc", "add", *shape.split())
+    key = b"k" * 32
+
+    async def scenario() -> None:
+        with bench.far.entered():
+            serving = ProbeServing(TARGETS[version], 7007, key, Limits(1e9, 1e9))
+            server_task = await serving.__aenter__()
+        try:
+            server = ProbeServer(TARGETS[version], 7007, key)
+            async with LinkMonitor() as links, Prober(lambda n: None, server=server) as prober:
+                for direction in Direction:
+                    for network in links.networks():
+                        found = await prober.probe(network, ProbeKind.UDP_TRAIN, direction)
+                        assert found.problem == ""
+                        rate = found.indicators["udp_bps"]
+                        if network.interface == "lte0":
+                            # tbf counts the Ethernet header, too.
+                            assert rate == pytest.approx(rate_bps, rel=0.15)
+                        else:
+                            assert rate > 3 * rate_bps
+                        tcp = await prober.probe(network, ProbeKind.TCP, direction)
+                        assert tcp.problem == ""
+                        assert (tcp.indicators["tcp_bps"] < rate_bps) == (
+                            network.interface == "lte0"
+                        )
+                assert serving.counts["trains down"] == serving.counts["trains up"] == 2
+        finally:
+            await server_task.__aexit__(None, None, None)
 
     with bench.near.entered():
         asyncio.run(scenario())

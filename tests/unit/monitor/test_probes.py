@@ -2,15 +2,20 @@
 
 import asyncio
 import time
-from ipaddress import ip_address
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface
 
 import pytest
 
 from cedos.errors import PrivilegeError
-from cedos.model import Network, NetworkKind
+from cedos.model import Direction, Network, NetworkKind
 from cedos.monitor.doubles import played_pinger
 from cedos.monitor.ping import PING_BYTES
 from cedos.monitor.probes import Prober
+from cedos.monitor.probing import train
+from cedos.monitor.probing.limits import Limits
+from cedos.monitor.probing.result import Outcome, ProbeKind, ProbeServer, Spent
+from cedos.monitor.probing.server import ProbeServing
 from cedos.monitor.schedule import ProbeSchedule
 
 pytestmark = pytest.mark.anyio
@@ -78,15 +83,104 @@ async def test_pings_are_matched_lost_and_paid_for() -> None:
     prober = Prober(lambda n: TARGET, ping_timeout_s=0.1, open_pinger=played_pinger(rtts))
     async with prober:
         answered, lost = await asyncio.gather(prober.ping(WIFI), prober.ping(LTE))
-        assert answered is not None
-        assert lost is not None
-        assert (answered.rtt_s, answered.bytes) == (0.02, 2 * PING_BYTES[4])
-        assert (lost.rtt_s, lost.bytes) == (None, PING_BYTES[4])
+        assert answered.indicators == {"rtt_s": 0.02}
+        assert answered.spent == Spent(PING_BYTES[4], PING_BYTES[4], 0.02)
+        assert lost.problem == "no answer in time"
+        assert lost.indicators == {}
+        assert lost.spent == Spent(PING_BYTES[4], 0, pytest.approx(0.1, abs=0.1))
         del rtts["lte0"]
         refused = await prober.ping(LTE)
-        assert refused is not None
-        assert (refused.rtt_s, refused.bytes) == (None, 0)
-        assert prober.spent == {"home": 2 * PING_BYTES[4], "phone": PING_BYTES[4]}
+        assert (refused.problem, refused.spent) == ("the network takes nothing", Spent())
+        assert prober.ledger.bytes("home") == 2 * PING_BYTES[4]
+        assert prober.ledger.bytes("phone") == PING_BYTES[4]
+        totals = {(name, kind): (t.probes, t.failed) for name, kind, t in prober.ledger}
+        assert totals == {("home", ProbeKind.PING): (1, 0), ("phone", ProbeKind.PING): (2, 2)}
+
+
+async def test_joules_know_how_long_the_radio_has_rested() -> None:
+    asked: list[tuple[NetworkKind, float | None]] = []
+
+    def price(kind: NetworkKind, spent: Spent, idle_s: float | None) -> float:
+        asked.append((kind, idle_s))
+        return 2.5
+
+    prober = Prober(lambda n: TARGET, price=price, open_pinger=played_pinger({"lte0": 0.01}))
+    async with prober:
+        first = await prober.ping(LTE)
+        assert first.energy_j == 2.5
+        await asyncio.sleep(0.05)
+        await prober.ping(LTE)
+        prober.in_use(["phone"])
+        await prober.ping(LTE)
+        assert [kind for kind, _ in asked] == [NetworkKind.CELLULAR] * 3
+        rested = [idle_s for _, idle_s in asked if idle_s is not None]
+        assert rested[0] >= 3600
+        assert 0.04 < rested[1] < 1
+        assert rested[2] < rested[1]
+        ((_, _, total),) = prober.ledger
+        assert (total.probes, total.energy_j) == (3, 7.5)
+
+
+async def test_every_kind_of_probe_goes_one_way() -> None:
+    """Against a server on loopback, whose interface is every network's here."""
+    key = b"k" * 32
+    here = ip_address("127.0.0.1")
+    lo = Network("lo", "lo", 1, NetworkKind.ETHERNET, False)
+    async with ProbeServing(here, 0, key, Limits(1e9, 1e9)) as running:
+        server = ProbeServer(here, running.port, key, packets=20, tcp_bytes=10_000)
+        async with Prober(lambda n: None, server=server) as prober:
+            results = prober.results()
+            expected = {
+                ProbeKind.UDP_TRAIN: "udp_bps",
+                ProbeKind.TCP: "tcp_bps",
+                ProbeKind.PING: None,
+                ProbeKind.DNS: None,
+            }
+            for direction in Direction:
+                for kind, indicator in expected.items():
+                    result = await prober.probe(lo, kind, direction)
+                    assert result == await asyncio.wait_for(anext(results), 1)
+                    assert (result.kind, result.energy_j) == (kind, None)
+                    if indicator is None:
+                        assert result.problem in (
+                            "there is nobody to ping",
+                            "lo has no resolver to ask",
+                        )
+                    else:
+                        assert result.indicators[indicator] > 0
+                        assert result.direction is direction
+            totals = {kind: (t.probes, t.failed) for _, kind, t in prober.ledger}
+            assert totals[ProbeKind.UDP_TRAIN] == (2, 0)
+            assert totals[ProbeKind.TCP] == (2, 0)
+
+
+async def test_two_trains_on_one_network_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = 0
+
+    async def slow(*arguments: object, **options: object) -> Outcome:
+        nonlocal running
+        running += 1
+        assert running == 1
+        await asyncio.sleep(0.02)
+        running -= 1
+        return Outcome({"udp_bps": 1.0}, Spent(1, 1, 0.02))
+
+    monkeypatch.setattr(train, "run", slow)
+    server = ProbeServer(TARGET, 1, b"")
+    async with Prober(lambda n: None, server=server) as prober:
+        trains = [prober.probe(WIFI, ProbeKind.UDP_TRAIN) for _ in range(3)]
+        assert all(not result.problem for result in await asyncio.gather(*trains))
+
+
+async def test_without_a_server_or_its_kind_of_address_there_is_no_train() -> None:
+    async with Prober(lambda n: None) as prober:
+        result = await prober.probe(WIFI, ProbeKind.UDP_TRAIN)
+        assert result.problem == "no probe server is configured"
+    server = ProbeServer(ip_address("2001:db8::1"), 1, b"")
+    four = replace(WIFI, addresses=(ip_interface("192.0.2.1/24"),))
+    async with Prober(lambda n: None, server=server) as prober:
+        result = await prober.probe(four, ProbeKind.TCP)
+        assert result.problem == "home has no IPv6 address"
 
 
 async def test_the_schedule_drives_the_pings_of_what_is_up() -> None:
@@ -115,18 +209,16 @@ async def test_a_network_that_goes_takes_its_pings_along() -> None:
         await asyncio.sleep(0.01)
         prober.networks_changed([])
         result = await asyncio.wait_for(waiting, 1)
-        assert result is not None
-        assert result.rtt_s is None
+        assert result.problem == "the network went away"
 
 
 async def test_without_target_or_privilege_nothing_is_pinged() -> None:
     async with Prober(lambda n: None) as prober:
-        assert await prober.ping(WIFI) is None
-        assert await prober.dns_time(WIFI, "example.org") is None
+        assert (await prober.ping(WIFI)).problem == "there is nobody to ping"
 
     def refuse(*arguments: object) -> object:
         raise PrivilegeError("pings need CAP_NET_RAW")
 
     async with Prober(lambda n: TARGET, open_pinger=refuse) as prober:  # type: ignore[arg-type]
-        assert await prober.ping(WIFI) is None
+        assert (await prober.ping(WIFI)).problem == "pings need CAP_NET_RAW"
         assert prober.problem == "pings need CAP_NET_RAW"

@@ -1,0 +1,73 @@
+"""One lookup of a name over one network, timed (Delphi, Table 2: DNS lookup time)."""
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+
+from cedos.model import Address, Network
+from cedos.monitor import dns
+from cedos.monitor.dns_answer import Fault, fault
+from cedos.monitor.probing.result import UDP_HEADERS, Outcome, Spent
+
+
+async def run(
+    network: Network,
+    name: str,
+    *,
+    resolver: Address | None = None,
+    port: int = 53,
+    timeout_s: float = 2.0,
+) -> Outcome:
+    """Times the lookup of a name's IPv4 address.
+
+    Args:
+        network: the network; the question leaves through its interface.
+        name: a public name. A fresh one times the whole resolution, a common one the way to the
+            cache.
+        resolver: whom to ask, None for the network's first resolver.
+        port: the resolver's.
+        timeout_s: the limit.
+
+    Returns:
+        `dns_s`, seconds from question to answer; that there is no such name is an answer, too. Or
+        the problem: no answer in time, or none that is honest (`dns_answer`).
+
+    Raises:
+        ValueError: no valid name.
+    """
+    resolver = resolver or next(iter(network.resolvers), None)
+    if resolver is None:
+        return Outcome({}, Spent(), f"{network.name} has no resolver to ask")
+    number = secrets.randbits(16)
+    question = dns.query(number, name)
+    headers = UDP_HEADERS[resolver.version]
+    family = socket.AF_INET if resolver.version == 4 else socket.AF_INET6
+    loop = asyncio.get_running_loop()
+    up = down = 0
+    problem: str | None = None
+    started_s = time.monotonic()
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as asker:
+            asker.setblocking(False)
+            asker.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, network.interface.encode())
+            # Connected: the kernel lets through what comes from the resolver alone.
+            scope = (0, network.index) if resolver.version == 6 and resolver.is_link_local else ()
+            asker.connect((str(resolver), port, *scope))
+            async with asyncio.timeout(timeout_s):
+                await loop.sock_sendall(asker, question)
+                up = headers + len(question)
+                wrong: Fault | None = Fault.FOREIGN
+                while wrong is Fault.FOREIGN:
+                    answer = await loop.sock_recv(asker, 4096)
+                    down += headers + len(answer)
+                    wrong = fault(answer, number, name)
+        problem = wrong
+    except TimeoutError:
+        problem = f"no answer within {timeout_s:g} s"
+    except OSError as error:
+        problem = f"{network.interface}: {os.strerror(error.errno) if error.errno else error}"
+    took_s = time.monotonic() - started_s
+    spent = Spent(up, down, took_s)
+    return Outcome({}, spent, str(problem)) if problem else Outcome({"dns_s": took_s}, spent)
