@@ -1,11 +1,11 @@
-"""Completion times of all strategies: trees for the point, held-out errors for the spread.
+"""Completion times of all strategies: a regressor for the point, held-out errors for the spread.
 
 Delphi predicts one completion time per strategy by a regression tree and never adds single-path
 predictions up to get MPTCP (section 6). That is kept; three things are different, each because it
 carries over better to places that were never measured (see `predictors.train` for the figures): the
-trees learn the logarithm of real over naive time, one tree may hold the answers for all strategies
-in its leaves, so that it is the differences between them that are learned well, and several trees
-may be averaged.
+regressors learn the logarithm of real over naive time, one tree may hold the answers for all
+strategies in its leaves, so that it is the differences between them that are learned well, and several
+trees may be averaged. Any family of models may stand in for the trees (`predictors.regressor`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,18 @@ from dataclasses import dataclass, field
 from math import exp, isfinite
 from typing import Any
 
+from predictors import regressor
 from predictors.base import Distribution
 from predictors.error import SeenErrors, spread
 from predictors.inputs import COLUMNS, INPUTS, STRATEGIES, inputs_of
+from predictors.place import Prior
+from predictors.regressor import Regressor
 from predictors.tree import Forest, Tree, mirrored
 
 STAND_INS = ("wifi_rtt_s", "wifi_past1_bps", "cellular_rtt_s", "cellular_past1_bps")
 """Columns with a typical value for where nothing is known."""
 
-_LARGEST_LOG = 25.0
+_WIDENED_AT_MOST = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +47,26 @@ class CompletionModel:
     Attributes:
         features: the columns that it was trained with.
         typical: stands in for unknown round trips and rates (`STAND_INS`), s and bit/s.
-        forests: logarithm of real over naive time, each forest for some of the strategies.
+        parts: logarithm of real over naive time, each regressor for some of the strategies.
         errors: the distribution around the point.
+        hazard: probability per strategy that the transfer collapses (see `hazards`); None: unknown.
+        places: how places differ from what it says (`predictors.place`); None: not learned.
         provenance: what it was trained on; plain data for people.
     """
 
     features: tuple[str, ...]
     typical: Mapping[str, float]
-    forests: tuple[tuple[tuple[str, ...], Forest], ...]
+    parts: tuple[tuple[tuple[str, ...], Regressor], ...]
     errors: Errors
+    hazard: Forest | None = None
+    places: Prior | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     _situations: Forest = field(init=False, repr=False, compare=False)
     _ratios: list[dict[str, tuple[float, ...]]] = field(init=False, repr=False, compare=False)
     _seen: dict[str, SeenErrors] = field(init=False, repr=False, compare=False)
+    _widened: dict[tuple[int, float], dict[str, tuple[float, ...]]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         self._situations = Forest((self.errors.situations,))
@@ -66,7 +76,7 @@ class CompletionModel:
     @property
     def strategies(self) -> tuple[str, ...]:
         """The strategies that it knows."""
-        return tuple(name for names, _ in self.forests for name in names)
+        return tuple(name for names, _ in self.parts for name in names)
 
     def points(self, features: Mapping[str, float]) -> dict[str, float]:
         """The predicted completion time of each strategy, s, before any spread."""
@@ -74,8 +84,19 @@ class CompletionModel:
         return self._points(mirrored(inputs), naive_s)
 
     def naive(self, features: Mapping[str, float]) -> dict[str, float]:
-        """What the textbook says each strategy takes, s: the measure that the trees start from."""
+        """What the textbook says each strategy takes, s: the measure that the regressors start from."""
         return inputs_of(features, self.typical)[1]
+
+    def hazards(self, features: Mapping[str, float]) -> dict[str, float]:
+        """The probability that each strategy takes twice its predicted time and a second more than it.
+
+        An outage within the next moments is what that mostly is. Empty where it was not learned.
+        """
+        if self.hazard is None:
+            return {}
+        inputs, _ = inputs_of(features, self.typical)
+        found = self.hazard.walk(mirrored(inputs))
+        return dict(zip(self.strategies, found, strict=True))
 
     def predict(
         self, features: Mapping[str, float], *, widening: float = 1.0
@@ -92,9 +113,7 @@ class CompletionModel:
         """
         inputs, naive_s = inputs_of(features, self.typical)
         both = mirrored(inputs)
-        ratios = self._ratios[int(self._situations.walk(both)[0])]
-        if widening != 1.0:
-            ratios = {name: spread(of, widening) for name, of in ratios.items()}
+        ratios = self._ratios_in(int(self._situations.walk(both)[0]), widening)
         return {
             name: Distribution(tuple([point * ratio for ratio in ratios[name]]))
             for name, point in self._points(both, naive_s).items()
@@ -115,12 +134,25 @@ class CompletionModel:
         seen.add(actual / self.points(features)[name])
         for held_out, ratios in zip(self.errors.ratios, self._ratios, strict=True):
             ratios[name] = seen.blended(held_out[name])
+        self._widened.clear()
+
+    def _ratios_in(self, situation: int, widening: float) -> Mapping[str, tuple[float, ...]]:
+        if widening == 1.0:
+            return self._ratios[situation]
+        found = self._widened.get((situation, widening))
+        if found is None:
+            of = self._ratios[situation]
+            found = {name: spread(ratios, widening) for name, ratios in of.items()}
+            if len(self._widened) >= _WIDENED_AT_MOST:
+                self._widened.clear()
+            self._widened[situation, widening] = found
+        return found
 
     def _points(self, both: Sequence[float], naive_s: Mapping[str, float]) -> dict[str, float]:
         return {
             name: naive_s[name] * exp(log_ratio)
-            for names, forest in self.forests
-            for name, log_ratio in zip(names, forest.walk(both), strict=True)
+            for names, part in self.parts
+            for name, log_ratio in zip(names, part.walk(both), strict=True)
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,13 +161,16 @@ class CompletionModel:
             "features": list(self.features),
             "inputs": list(INPUTS),
             "typical": dict(self.typical),
-            "forests": [
-                {"strategies": list(names), **forest.to_dict()} for names, forest in self.forests
+            "parts": [
+                {"strategies": list(names), "kind": regressor.kind_of(part), **part.to_dict()}
+                for names, part in self.parts
             ],
             "errors": {
                 "situations": self.errors.situations.to_dict(),
                 "ratios": [{name: list(of[name]) for name in of} for of in self.errors.ratios],
             },
+            "hazard": self.hazard.to_dict() if self.hazard is not None else None,
+            "places": self.places.to_dict() if self.places is not None else None,
             "provenance": dict(self.provenance),
         }
 
@@ -160,34 +195,35 @@ class CompletionModel:
         typical = {name: float(data["typical"][name]) for name in STAND_INS}
         if not all(isfinite(value) and value > 0.0 for value in typical.values()):
             raise ValueError("typical values must be positive")
-        forests = []
-        for each in data["forests"]:
-            names = tuple(str(name) for name in each["strategies"])
-            _known("strategies", names, STRATEGIES)
-            forest = Forest.from_dict(each, len(inputs), len(names))
-            if any(
-                abs(value) * abs(forest.scale) * len(forest.trees) > _LARGEST_LOG
-                for tree in forest.trees
-                for leaf in tree.value
-                for value in leaf
-            ):
-                raise ValueError("a leaf is beyond all measure")
-            forests.append(
-                (names, Forest(tuple(_moved(tree, inputs) for tree in forest.trees), forest.scale))
-            )
-        if not forests:
-            raise ValueError("a model without forests")
-        situations = _moved(Tree.from_dict(data["errors"]["situations"], len(inputs), 1), inputs)
+        parts = []
+        for each in data["parts"]:
+            of = tuple(str(name) for name in each["strategies"])
+            _known("strategies", of, STRATEGIES)
+            parts.append((of, regressor.from_dict(each, inputs, len(of))))
+        if not parts:
+            raise ValueError("a model without regressors")
+        situations = Forest.over(
+            {"trees": [data["errors"]["situations"]], "scale": 1.0}, inputs, 1
+        ).trees[0]
         all_ratios = data["errors"]["ratios"]
         numbers = {leaf[0] for leaf in situations.value if leaf}
         if not numbers <= set(range(len(all_ratios))):
             raise ValueError("a situation without its errors")
-        names = tuple(name for known, _ in forests for name in known)
+        names = tuple(name for known, _ in parts for name in known)
         if len(set(names)) != len(names):
             raise ValueError("a strategy is predicted twice")
         ratios = tuple({name: _ratios(of[name]) for name in names} for of in all_ratios)
+        hazard = None
+        if data["hazard"] is not None:
+            hazard = Forest.over(data["hazard"], inputs, len(names))
         return cls(
-            features, typical, tuple(forests), Errors(situations, ratios), dict(data["provenance"])
+            features,
+            typical,
+            tuple(parts),
+            Errors(situations, ratios),
+            hazard,
+            None if data["places"] is None else Prior.from_dict(data["places"], names),
+            dict(data["provenance"]),
         )
 
 
@@ -197,13 +233,6 @@ def _known(what: str, names: Sequence[str], known: Sequence[str]) -> None:
         raise ValueError(f"it has {what} that are not known here: {', '.join(foreign)}")
     if not names:
         raise ValueError(f"it has no {what}")
-
-
-def _moved(tree: Tree, inputs: Sequence[str]) -> Tree:
-    """The tree over this version's `INPUTS`, whatever others the file's had or in whatever order."""
-    at = [INPUTS.index(name) for name in inputs]
-    feature = [at[index] if index >= 0 else index for index in tree.feature]
-    return Tree(feature, tree.threshold, tree.left, tree.right, tree.missing_left, tree.value)
 
 
 def _ratios(data: Sequence[float]) -> tuple[float, ...]:

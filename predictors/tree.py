@@ -6,11 +6,14 @@ per tree of depth 7, where `sklearn.predict` takes about 60.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite, nextafter
 from typing import Any
 
+from predictors.inputs import INPUTS
+
 _LEAF = -1
+_LARGEST_LOG = 60.0
 _FIELDS = ("feature", "threshold", "left", "right", "missing_left", "value")
 
 # (input, threshold, child if input <= threshold, child otherwise and for NaN), or a leaf's values.
@@ -59,6 +62,11 @@ class Tree:
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError(f"not a tree: {error!r}") from error
         return tree
+
+    def moved(self, at: Sequence[int]) -> "Tree":
+        """The same tree where input k has become input `at[k]`."""
+        feature = [at[index] if index >= 0 else index for index in self.feature]
+        return replace(self, feature=feature)
 
     def _check(self, inputs: int, outputs: int) -> None:
         count = len(self.feature)
@@ -119,15 +127,29 @@ class Forest:
         return {"scale": self.scale, "trees": [tree.to_dict() for tree in self.trees]}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], inputs: int, outputs: int) -> "Forest":
-        """Rebuilds a forest; ValueError as `Tree.from_dict`."""
+    def over(cls, data: Mapping[str, Any], inputs: Sequence[str], outputs: int) -> "Forest":
+        """Rebuilds a forest over this version's `INPUTS`.
+
+        Args:
+            data: what `to_dict` gave.
+            inputs: the names of the inputs that its trees count, whatever others or in whatever order.
+            outputs: how many numbers a leaf holds.
+
+        Raises:
+            ValueError: as `Tree.from_dict`, and for leaves beyond all measure.
+        """
         try:
-            trees, scale = list(data["trees"]), float(data["scale"])
+            grown, scale = list(data["trees"]), float(data["scale"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a forest: {error!r}") from error
-        if not trees or not isfinite(scale):
+        if not grown or not isfinite(scale):
             raise ValueError("a forest without trees")
-        return cls(tuple(Tree.from_dict(tree, inputs, outputs) for tree in trees), scale)
+        trees = [Tree.from_dict(tree, len(inputs), outputs) for tree in grown]
+        reach = sum(max(abs(v) for leaf in tree.value for v in leaf) for tree in trees) * abs(scale)
+        if reach > _LARGEST_LOG:
+            raise ValueError("a leaf is beyond all measure")
+        at = [INPUTS.index(name) for name in inputs]
+        return cls(tuple(tree.moved(at) for tree in trees), scale)
 
 
 def mirrored(inputs: Sequence[float]) -> list[float]:

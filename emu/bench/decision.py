@@ -165,7 +165,8 @@ def _freshly_made(dice: random.Random) -> CompletionModel:
     """Predictors of the usual size, grown from transfers that behave as the textbook says, nearly."""
     import numpy as np  # noqa: PLC0415  (heavy, and only where there is no shipped model)
 
-    from predictors.train import Examples, fit  # noqa: PLC0415
+    from predictors.train import fit  # noqa: PLC0415
+    from predictors.train_examples import Examples  # noqa: PLC0415
 
     rows = [_columns(dice) for _ in range(_TRAINING_ROWS)]
     times: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}

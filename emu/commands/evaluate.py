@@ -31,14 +31,10 @@ from emu.help import examples
     show_default=True,
     help="What is left out together; row is a random split, where places are known.",
 )
-@click.option("--trees", type=click.IntRange(1, 200), default=30, show_default=True)
-@click.option("--joint/--apart", default=True, show_default=True, help="As for train.")
 @click.option(
     "--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="Figures, to F."
 )
-def command(
-    data: Path, model_name: str | None, group_by: str, trees: int, joint: bool, out: Path | None
-) -> None:
+def command(data: Path, model_name: str | None, group_by: str, out: Path | None) -> None:
     """Judges choices of network on DATA, where every strategy was measured from the same instants.
 
     Policies: cedos (the daemon's own decision), the oracle, the fixed strategies and rules of thumb,
@@ -49,7 +45,6 @@ def command(
     from cedos import predictor_file  # noqa: PLC0415
     from emu.data import datasets, evaluate  # noqa: PLC0415
     from emu.progress import bar  # noqa: PLC0415
-    from predictors.train import Settings  # noqa: PLC0415
 
     read = datasets.read(data)
     if read.ignored:
@@ -62,7 +57,6 @@ def command(
             read,
             model,
             group_by=group_by,
-            settings=Settings(trees=trees, joint=joint),
             progress=report,
         )
     found |= {"data": data.name, "model": model_name, "group_by": group_by}

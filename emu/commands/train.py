@@ -9,12 +9,17 @@ import click
 
 from emu.help import examples
 
+# Named here too, so that help does not have to import scikit-learn; a test compares.
+KINDS = (
+    "trees", "tree", "forest", "svr", "boosting", "last-rate", "ewma", "harmonic", "last-rtt",
+)  # fmt: skip
+
 
 @click.command(
     "train",
     epilog=examples(
         "cedos-emu train traces/transfers.parquet --out predictors/shipped.json",
-        "cedos-emu train mine.csv --out mine.json --trees 1 --apart",
+        "cedos-emu train mine.csv --out mine.json --kind boosting",
     ),
 )
 @click.argument("data", type=click.Path(path_type=Path, dir_okay=False))
@@ -22,22 +27,22 @@ from emu.help import examples
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The model, JSON."
 )
 @click.option(
-    "--trees",
-    type=click.IntRange(1, 200),
-    default=30,
+    "--kind",
+    type=click.Choice(KINDS),
+    default="trees",
     show_default=True,
-    help="Averaged; 1 is a single tree of the best splits, as in Delphi.",
+    help="The family: 30 trees that know all strategies (trees), Delphi's tree for each (tree), ten "
+    "bagged ones for each (forest), support vectors (svr), boosting, or a rule that learns nothing.",
 )
 @click.option(
-    "--joint/--apart",
-    default=True,
-    show_default=True,
-    help="Whether each tree predicts all strategies at once, or each strategy has its own.",
+    "--trees", type=click.IntRange(1, 500), help="How many; without it, the family's own number."
 )
-@click.option("--min-leaf", type=click.IntRange(1), help="Rows per leaf; 8, for a single tree 20.")
+@click.option(
+    "--min-leaf", type=click.IntRange(1), help="Rows per leaf; without it, the family's own."
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 def command(
-    data: Path, out: Path, trees: int, joint: bool, min_leaf: int | None, seed: int
+    data: Path, out: Path, kind: str, trees: int | None, min_leaf: int | None, seed: int
 ) -> None:
     """Fits completion-time predictors to DATA (Parquet or CSV) and writes them as one JSON file.
 
@@ -48,12 +53,13 @@ def command(
     from cedos.errors import DataSetError  # noqa: PLC0415
     from emu.data import datasets  # noqa: PLC0415
     from emu.data.evaluate import examples_of  # noqa: PLC0415
-    from predictors.train import Settings, fit  # noqa: PLC0415
+    from predictors.train import fit  # noqa: PLC0415
+    from predictors.train_examples import Settings  # noqa: PLC0415
 
     read = datasets.read(data)
     if read.ignored:
         click.echo(f"not known, ignored: {', '.join(read.ignored)}")
-    settings = Settings(trees=trees, joint=joint, min_leaf=min_leaf, seed=seed)
+    settings = Settings(kind=kind, trees=trees, min_leaf=min_leaf, seed=seed)
     try:
         model = fit(examples_of(read, read.texts["group"]), settings)
     except ValueError as error:

@@ -20,7 +20,8 @@ from emu.data.datasets import DataSet
 from emu.data.figures import Bootstrap, Floats, Outcomes, judged, quantile, share
 from predictors.base import Distribution
 from predictors.completion import CompletionModel
-from predictors.train import USUAL, Examples, Settings, fit
+from predictors.train import fit
+from predictors.train_examples import USUAL, Examples, Settings
 
 OBJECTIVES: Mapping[str, Objective] = {"max_s": MaxS(), "max_s_per_e": MaxSPerE()}
 MODEL = "completion"
@@ -94,7 +95,9 @@ def evaluate(
 
 def examples_of(data: DataSet, groups: NDArray[Any]) -> Examples:
     """A data set as what predictors learn from."""
-    return Examples(data.columns, data.times_s, data.censored, groups)
+    starts = data.numbers.get("start_s", np.arange(len(data)))
+    instants = np.char.add(np.char.add(data.texts["place"], " "), starts.astype(np.str_))
+    return Examples(data.columns, data.times_s, data.censored, groups, instants)
 
 
 def prediction(

@@ -9,7 +9,8 @@ import pytest
 from cedos import predictor_file
 from cedos.errors import ModelError
 from predictors.completion import CompletionModel
-from predictors.train import Examples, Settings, fit
+from predictors.train import fit
+from predictors.train_examples import Examples, Settings
 
 USUAL = {"size_bytes": 3e5, "wifi_rtt_s": 0.02, "cellular_rtt_s": 0.05}
 

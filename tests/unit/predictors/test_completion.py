@@ -8,7 +8,8 @@ import pytest
 
 from predictors.completion import CompletionModel
 from predictors.inputs import INPUTS, STRATEGIES
-from predictors.train import Examples, Settings, fit
+from predictors.train import fit
+from predictors.train_examples import Examples, Settings
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,9 @@ def by_hand() -> dict[str, Any]:
             "cellular_rtt_s": 1.0,
             "cellular_past1_bps": 8e6,
         },
-        "forests": [{"strategies": ["wifi"], "scale": 1.0, "trees": [tree]}],
+        "parts": [{"strategies": ["wifi"], "kind": "trees", "scale": 1.0, "trees": [tree]}],
+        "hazard": None,
+        "places": None,
         "errors": {"situations": leaf | {"value": [[0.0]]}, "ratios": [{"wifi": [0.5, 1.0, 2.0]}]},
         "provenance": {},
     }
@@ -79,7 +82,7 @@ def test_a_file_with_its_inputs_in_another_order_is_the_same_model(
 ) -> None:
     order = list(reversed(range(len(INPUTS))))
     data["inputs"] = [INPUTS[k] for k in order]
-    trees = [tree for forest in data["forests"] for tree in forest["trees"]]
+    trees = [tree for forest in [*data["parts"], data["hazard"]] for tree in forest["trees"]]
     for tree in [*trees, data["errors"]["situations"]]:
         tree["feature"] = [order.index(k) if k >= 0 else k for k in tree["feature"]]
     assert CompletionModel.from_dict(data).predict(usual) == model.predict(usual)
@@ -110,27 +113,33 @@ def test_finished_transfers_move_their_own_strategy_only(
 
 
 def broken(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    tree = data["forests"][0]["trees"][0]
-    errors, forests = data["errors"], data["forests"]
-    deep = [[30.0] * len(leaf) for leaf in tree["value"]]
+    tree = data["parts"][0]["trees"][0]
+    errors, parts = data["errors"], data["parts"]
+    deep = [[70.0] * len(leaf) for leaf in tree["value"]]
     return {
         "not known here: crystal_ball": data | {"features": ["crystal_ball"]},
         "not known here: log_moon": data | {"inputs": ["log_moon", *data["inputs"][1:]]},
-        "not known here: pigeon": data | {"forests": [forests[0] | {"strategies": ["pigeon"]}]},
+        "not known here: pigeon": data | {"parts": [parts[0] | {"strategies": ["pigeon"]}]},
         "no features": data | {"features": []},
-        "without forests": data | {"forests": []},
+        "without regressors": data | {"parts": []},
         "compares input": data | {"inputs": data["inputs"][:1]},
         "typical values": data | {"typical": dict.fromkeys(data["typical"], 0.0)},
-        "twice": data | {"forests": forests * 2},
+        "twice": data | {"parts": parts * 2},
         "beyond all measure": data
-        | {"forests": [forests[0] | {"trees": [tree | {"value": deep}], "scale": 1.0}]},
+        | {"parts": [parts[0] | {"trees": [tree | {"value": deep}], "scale": 1.0}]},
+        "no known kind": data | {"parts": [parts[0] | {"kind": "oracle"}]},
+        "prior of places for": data | {"places": data["places"] | {"strategies": ["wifi"]}},
+        "no covariance": data | {"places": data["places"] | {"covariance": [[-1.0] * 12] * 12}},
+        "of places without": data | {"places": data["places"] | {"covariance": [[1.0]]}},
+        "noise is not positive": data | {"places": data["places"] | {"noise": [0.0] * 4}},
+        "not a forest": data | {"hazard": {}},
         "without its errors": data | {"errors": errors | {"ratios": []}},
         "ascend": data
         | {"errors": errors | {"ratios": [{name: [2.0, 1.0] for name in STRATEGIES}] * 8}},
         "positive": data
         | {"errors": errors | {"ratios": [{name: [0.0, 1.0] for name in STRATEGIES}] * 8}},
         "not a completion model": {name: data[name] for name in data if name != "errors"},
-        "not a completion": data | {"forests": 7},
+        "not a completion": data | {"parts": 7},
         "not a tree": data | {"errors": errors | {"situations": {}}},
     }
 

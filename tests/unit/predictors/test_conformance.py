@@ -8,13 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from predictors.adapt import Adaptive
 from predictors.base import Predictor
 from predictors.inputs import COLUMNS
-from predictors.train import Examples, Settings, fit
+from predictors.train import KINDS, fit
+from predictors.train_examples import Examples, Settings
 
+FEW = {"trees": 3, "forest": 2, "boosting": 5}
 PREDICTORS: Mapping[str, Callable[[Examples], Predictor]] = {
-    "forest": lambda examples: fit(examples, Settings(trees=3)),
-    "four trees": lambda examples: fit(examples, Settings(trees=1, joint=False)),
+    **{
+        kind: lambda examples, kind=kind: fit(examples, Settings(kind=kind, trees=FEW.get(kind)))
+        for kind in KINDS
+    },
+    "adaptive": lambda examples: Adaptive(fit(examples, Settings(trees=3))),
 }
 
 

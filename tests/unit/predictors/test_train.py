@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from predictors.completion import CompletionModel
 from predictors.inputs import STRATEGIES
-from predictors.train import Examples, Settings, fit
+from predictors.train import LEARNED, fit
+from predictors.train_examples import Examples, Settings
 
 FEW = Settings(trees=5)
 
@@ -17,20 +18,16 @@ def off(model: CompletionModel, examples: Examples, name: str) -> NDArray[np.flo
     return np.abs(points / examples.times_s[name] - 1.0)
 
 
-@pytest.mark.parametrize(
-    "settings", [FEW, Settings(trees=1), Settings(trees=1, joint=False), Settings(5, joint=False)]
-)
-def test_it_learns_what_there_is_to_learn(examples: Examples, settings: Settings) -> None:
+@pytest.mark.parametrize("kind", LEARNED)
+def test_it_learns_what_there_is_to_learn(examples: Examples, kind: str) -> None:
     train = examples.groups < 9
-    model = fit(examples.take(train), settings)
+    model = fit(examples.take(train), Settings(kind=kind))
     test = examples.take(~train)
     for name in STRATEGIES:
         # The data are noisy by 15 %, which is 10 % in the median.
         assert np.median(off(model, test, name)) < 0.16
         assert model.provenance["held_out"][name] < 0.16
-    assert sum(len(forest.trees) for _, forest in model.forests) == (
-        settings.trees * (1 if settings.joint else 4)
-    )
+    assert model.provenance["kind"] == kind
 
 
 def test_intervals_cover_places_never_seen(made_up: Callable[..., Examples]) -> None:
@@ -73,9 +70,7 @@ def test_strategies_measured_apart_are_learned_apart(examples: Examples) -> None
         for k, (name, time_s) in enumerate(examples.times_s.items())
     }
     patchy = replace(examples, times_s=some)
-    with pytest.raises(ValueError, match="grow them apart"):
-        fit(patchy, FEW)
-    model = fit(patchy, replace(FEW, joint=False))
+    model = fit(patchy, FEW)
     assert model.strategies == STRATEGIES
     assert np.median(off(model, examples, "mptcp_cellular")) < 0.16
 

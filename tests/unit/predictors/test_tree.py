@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 from sklearn.tree import DecisionTreeRegressor
 
-from predictors.train import tree_of
+from predictors.train_trees import tree_of
 from predictors.tree import Forest, Tree
 
 # input 0 <= 1.5: left leaf 10, else (and for NaN) the leaf 20.
