@@ -1,12 +1,10 @@
 """A place's series of indicators as a provider: what a phone would have reported during the replay.
 
-The CSV has one row a second: `t_s,down_mbps,up_mbps,rtt_ms,rssi_dbm,rsrp_dbm,rsrq_db,sinr_db,cqi,
-available,speed_mps`, perhaps `link_mbps,chan_util_pct,filled` and others, empty where not measured.
-Second s is known once it is over, from s + 1 on: nothing here sees the future. Round-trip times are
-left out, because the replay has its own, which probes measure.
+The file (`series_file`) has one row a second. Second s is known once it is over, from s + 1 on: nothing
+here sees the future. Round-trip times are left out, because the replay has its own, which probes
+measure.
 """
 
-import csv
 import math
 import statistics
 from collections.abc import Mapping
@@ -14,18 +12,11 @@ from pathlib import Path
 
 from cedos.errors import PlaceError
 from cedos.model import Indicator, Network
+from cedos.monitor import series_file
 from cedos.monitor.rates import SPANS_S
 
 _RADIO: Mapping[str, tuple[str, float]] = {
-    "available": ("available", 1.0),
-    "rssi_dbm": ("rssi_dbm", 1.0),
-    "link_mbps": ("link_bps", 1e6),
-    "chan_util_pct": ("chan_util", 0.01),
-    "rsrp_dbm": ("rsrp_dbm", 1.0),
-    "rsrq_db": ("rsrq_db", 1.0),
-    "sinr_db": ("sinr_db", 1.0),
-    "cqi": ("cqi", 1.0),
-    "speed_mps": ("speed_mps", 1.0),
+    column: named for column, named in series_file.INDICATORS.items() if column != "rtt_ms"
 }
 _RATES = {"down_mbps": "", "up_mbps": "_up"}
 """Columns of rates -> what their indicators are called between `past1` and `_bps`."""
@@ -54,24 +45,13 @@ class Series:
         Raises:
             PlaceError: not such a CSV; names file, line and what would be right.
         """
-        rows: dict[int, dict[str, float]] = {}
-        try:
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                reader = csv.DictReader(file)
-                if "t_s" not in (reader.fieldnames or ()):
-                    raise PlaceError(
-                        f"{path}:1: no column t_s; the first line must name the columns"
-                    )
-                for row in reader:
-                    second, values = _row(row, f"{path}:{reader.line_num}")
-                    rows[second] = values
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise PlaceError(f"{path}: unreadable ({error}); a CSV would be right") from error
-        if not rows:
+        table = series_file.read(path)
+        if not table.seconds:
             raise PlaceError(f"{path}: no rows; one a second would be right")
         if period_s is not None and not (math.isfinite(period_s) and period_s > 0):
             raise PlaceError(f"{path}: a period of {period_s} s; a positive number would be right")
-        return cls(rows, period_s or max(rows) + 1.0)
+        rows = {second: table.row(second) for second in range(table.seconds)}
+        return cls(rows, period_s or float(table.seconds))
 
     def at(self, position_s: float) -> dict[str, tuple[float, float]]:
         """What is known at a position of the replay: indicator -> (value, its age in seconds).
@@ -106,29 +86,6 @@ class Series:
         if second < 0:
             return {}
         return self._rows.get(math.floor(math.fmod(second + 0.5, self.period_s)), {})
-
-
-def _row(
-    row: Mapping[str | None, str | list[str] | None], here: str
-) -> tuple[int, dict[str, float]]:
-    values: dict[str, float] = {}
-    for column in ("t_s", *_RATES, _MARK, *_RADIO):
-        text = row.get(column)
-        if not isinstance(text, str) or not text.strip():
-            continue
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise PlaceError(
-                f"{here}: {column} is {text!r}; a number, or empty where unknown, would be right"
-            )
-        values[column] = value
-    second = values.pop("t_s", -1.0)
-    if second < 0 or second != int(second):
-        raise PlaceError(f"{here}: t_s is {row.get('t_s')!r}; whole seconds from 0 would be right")
-    return int(second), values
 
 
 class SeriesProvider:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from cedos.errors import PlaceError
 from cedos.model import NetworkKind
-from emu.places import series
-from emu.places.series import Series
+from cedos.monitor import series_file
+from cedos.monitor.series_file import SeriesFile
 from emu.places.traces import Trace
 
 _REQUIRED = ("place", "wifi", "cellular")
@@ -64,9 +64,9 @@ class AccessTrace:
         return self.down if self.up_path == self.down_path else Trace.read(self.up_path)
 
     @cached_property
-    def series(self) -> Series:
+    def series(self) -> SeriesFile:
         """The indicators; empty where none were measured. PlaceError where the CSV is broken."""
-        return Series() if self.series_path is None else series.read(self.series_path)
+        return SeriesFile() if self.series_path is None else series_file.read(self.series_path)
 
     @cached_property
     def _rtt(self) -> tuple[float, str]:

@@ -1,7 +1,8 @@
-"""Indicator series: what was measured beside a trace, one CSV row per second.
+"""Files of indicator series: what was measured beside a trace, one CSV row per second.
 
-The columns are those of the collections (`t_s,down_mbps,up_mbps,rtt_ms,rssi_dbm,rsrp_dbm,rsrq_db,
-sinr_db,cqi,available,speed_mps`, then any others); an empty field is unknown.
+The testbed and the daemon both read them here. The columns are those of the collections (`t_s,down_mbps,
+up_mbps,rtt_ms,rssi_dbm,rsrp_dbm,rsrq_db,sinr_db,cqi,available,speed_mps`, then any others); an empty
+field is unknown.
 """
 
 import csv
@@ -48,7 +49,7 @@ INDICATORS: Mapping[str, tuple[str, float]] = {
 
 
 @dataclass(frozen=True)
-class Series:
+class SeriesFile:
     """Columns of equal length `seconds`: numbers with NaN where unknown, and texts with "".
 
     Attributes:
@@ -89,7 +90,7 @@ class Series:
         }
 
 
-def read(path: Path) -> Series:
+def read(path: Path) -> SeriesFile:
     """Reads a series. Seconds may be missing in between (then unknown), but not repeated.
 
     Raises:
@@ -106,7 +107,7 @@ def read(path: Path) -> Series:
         ) from error
 
 
-def _parse(rows: list[tuple[int, list[str]]], path: Path) -> Series:
+def _parse(rows: list[tuple[int, list[str]]], path: Path) -> SeriesFile:
     header = rows[0][1] if rows else []
     if "t_s" not in header:
         raise PlaceError(f"{path}:1: no column t_s; the first line must name the columns")
@@ -146,7 +147,7 @@ def _parse(rows: list[tuple[int, list[str]]], path: Path) -> Series:
             )
         else:
             columns[name] = tuple(numbers)
-    return Series(columns, texts, seconds)
+    return SeriesFile(columns, texts, seconds)
 
 
 def _second(text: str, here: str) -> int:
