@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cedos.model import Direction, FlowKey, SizeEstimate
+from cedos.profiler.basis import Basis
 from cedos.profiler.names import domain
-from cedos.profiler.priors import Prior
 from cedos.profiler.stream import Stream
 
 _MAX_PENDING = 64  # requests without an answer yet, on one connection
@@ -16,14 +16,14 @@ _MAX_PENDING = 64  # requests without an answer yet, on one connection
 class Running:
     """The transfer that a flow carries now.
 
-    `base_bytes` is what the flow had carried before it; `evidence` see `SizeHistory.estimate`.
+    `base_bytes` is what the flow had carried before it; `basis` is what its size is estimated from,
+    None where it states it.
     """
 
     direction: Direction
     size: SizeEstimate
     base_bytes: int
-    prior: Prior
-    evidence: tuple[int, ...] = ()
+    basis: Basis | None
 
 
 class Asked(NamedTuple):
@@ -40,7 +40,7 @@ class Flow:
     `client`: this host asks and the other end serves. `opaque`: the whole flow counts as one
     transfer, as nothing (more) can be read in it. `numbered`: all its messages told where they begin.
     `ech`: the server's name may be that of a front (see `tls`). `body_of`: the resource that a body
-    without a stated length belongs to.
+    without a stated length belongs to; `body_chunked`: it comes in chunks.
     """
 
     key: FlowKey
@@ -53,6 +53,7 @@ class Flow:
     numbered: bool = True
     observed_at_s: float | None = None
     body_of: str | None = None
+    body_chunked: bool = False
     running: Running | None = None
     pending: deque[Asked] = field(default_factory=lambda: deque(maxlen=_MAX_PENDING))
     streams: dict[Direction, Stream] = field(

@@ -45,7 +45,7 @@ class Prior:
 
 UNKNOWN = Prior(3_000)
 """Nothing is known of the transfer."""
-CHUNKED = Prior(100_000)
+CHUNKED = Prior(100_000, 1.5)
 """Its length is not stated because it is made while it is sent."""
 
 WHOLE: Mapping[tuple[int, Direction], Prior] = {

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from cedos.model import Direction, FlowKey, Label, SizeEstimate
 from cedos.profiler import http
+from cedos.profiler.basis import Basis, in_chunks, of_chunks
 from cedos.profiler.flow import Asked, Flow, Running, ways
 from cedos.profiler.frame import Captured
 from cedos.profiler.hellos import Hellos
@@ -20,10 +21,6 @@ from cedos.profiler.tls import ClientHello
 
 # A connection's opening is told by another way than its packets, and may be told after the first.
 _OPENING_LATE_S = 2.0
-
-# A first chunk that is no multiple of what buffers are made of is most often all that there is.
-_BUFFER_BYTES = 256
-_SMALLEST_CHUNK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +113,7 @@ class Profiler:
         for way, stream in flow.streams.items():
             stream.carried_bytes = carried[way]
         running = flow.running
-        if running is None or running.size.source == "content-length":
+        if running is None or running.basis is None:
             return []
         direction = running.direction
         if flow.opaque and bytes_up != bytes_down:
@@ -124,17 +121,11 @@ class Profiler:
         so_far = carried[direction] - running.base_bytes
         if so_far <= running.size.median_bytes:
             return []
-        host, *wider = flow.hosts
-        size = self.history.exceeded(
-            host,
-            flow.port,
-            direction,
-            so_far,
-            wider=wider,
-            prior=running.prior if direction is running.direction else self._prior(flow, direction),
-            evidence=running.evidence,
-        )
-        flow.running = replace(running, direction=direction, size=size)
+        basis = running.basis
+        if direction is not running.direction:
+            basis = Basis(flow.hosts, self._prior(flow, direction))
+        size = basis.exceeded(self.history, flow.port, direction, so_far)
+        flow.running = replace(running, direction=direction, size=size, basis=basis)
         return [self._event(flow, self._hints.find(key, flow.server_name, flow.mark, now_s))]
 
     def closed(self, key: FlowKey, bytes_down: int | None, bytes_up: int | None) -> None:
@@ -223,18 +214,19 @@ class Profiler:
         there, back = ways(captured.outgoing)
         if request.chunked:
             flow.streams[there].body_at = position + (request.head_bytes or len(captured.payload))
-            return [self._guess(flow, there, position, self._chunked, now_s)]
+            basis = Basis(in_chunks(flow.hosts), self._chunked)
+            return [self._guess(flow, there, position, basis, now_s)]
         body = request.content_length or 0
         self._learn(flow, there, body)
         if body:
-            return [self._told(flow, there, _exact(body), position, now_s, self._unknown)]
+            return [self._told(flow, there, _exact(body), position, None, now_s)]
         if request.method == "HEAD":
             flow.running = None
             return []
         base = max(flow.streams[back].position, flow.streams[back].carried_bytes)
         before = self.history.resource(resource)
         evidence = () if before is None else (before,)
-        return [self._guess(flow, back, base, self._unknown, now_s, evidence)]
+        return [self._guess(flow, back, base, Basis(flow.hosts, self._unknown, evidence), now_s)]
 
     def _response(
         self, captured: Captured, response: http.Response, now_s: float
@@ -262,18 +254,15 @@ class Profiler:
                 return []
             if status == 200 and resource is not None:
                 self.history.learn_resource(resource, length)
-            return [self._told(flow, way, _exact(length), position, now_s, self._unknown)]
+            return [self._told(flow, way, _exact(length), position, None, now_s)]
         flow.streams[way].body_at = position + (response.head_bytes or len(captured.payload))
         flow.body_of = resource if status == 200 else None
-        prior = self._chunked if response.chunked else self._unknown
-        before = self.history.resource(flow.body_of)
-        if before is not None:
-            return [self._guess(flow, way, position, prior, now_s, (before,))]
-        first = response.first_chunk
-        if first is not None and first >= _SMALLEST_CHUNK:
-            whole = first % _BUFFER_BYTES != 0
-            return [self._guess(flow, way, position, prior, now_s, (first,) if whole else ())]
-        return [self._guess(flow, way, position, prior, now_s)]
+        flow.body_chunked = response.chunked
+        basis = Basis(flow.hosts, self._unknown)
+        if response.chunked:
+            before = self.history.resource(flow.body_of)
+            basis = of_chunks(flow.hosts, self._chunked, response, before)
+        return [self._guess(flow, way, position, basis, now_s)]
 
     def _flow(self, key: FlowKey, *, client: bool | None = None) -> Flow:
         flow = self._flows.get(key)
@@ -310,24 +299,33 @@ class Profiler:
 
     def _ended(self, flow: Flow, direction: Direction, size_bytes: int | None) -> None:
         """A body whose length was not stated has ended."""
+        if size_bytes is None:
+            return
         self._learn(flow, direction, size_bytes)
-        if flow.body_of is not None and size_bytes is not None and direction is flow.answers:
-            self.history.learn_resource(flow.body_of, size_bytes)
-            flow.body_of = None
-
-    def _learn(self, flow: Flow, direction: Direction, size_bytes: int | None) -> None:
-        if size_bytes is not None:
-            for host in flow.hosts:
+        if direction is not flow.answers or flow.body_chunked:
+            for host in in_chunks(flow.hosts):
                 self.history.learn(host, flow.port, direction, size_bytes)
+        if direction is flow.answers:
+            if flow.body_of is not None:
+                self.history.learn_resource(flow.body_of, size_bytes)
+            flow.body_of, flow.body_chunked = None, False
+
+    def _learn(self, flow: Flow, direction: Direction, size_bytes: int) -> None:
+        for host in flow.hosts:
+            self.history.learn(host, flow.port, direction, size_bytes)
 
     def _whole(self, flow: Flow, now_s: float) -> SizeLearned:
         """An estimate for the whole flow, in the direction that is likely to carry more."""
+        known = {}
+        for direction in ways(flow.client):
+            basis = Basis(flow.hosts, self._prior(flow, direction))
+            known[direction] = basis, basis.estimate(self.history, flow.port, direction)
         there, back = ways(flow.client)
-        direction, size = back, self._estimate(flow, back, self._prior(flow, back))
-        sent = self._estimate(flow, there, self._prior(flow, there))
-        if sent.source == "history" and sent.median_bytes > size.median_bytes:
-            direction, size = there, sent
-        return self._told(flow, direction, size, 0, now_s, self._prior(flow, direction))
+        sent, received = known[there][1], known[back][1]
+        more = sent.source == "history" and sent.median_bytes > received.median_bytes
+        direction = there if more else back
+        basis, size = known[direction]
+        return self._told(flow, direction, size, 0, basis, now_s)
 
     def _prior(self, flow: Flow, direction: Direction) -> Prior:
         """What is expected of a transfer with a server that nothing is known of."""
@@ -339,28 +337,14 @@ class Profiler:
         running = flow.running
         if running is None:
             return []
-        size, base, evidence = running.size, running.base_bytes, running.evidence
-        return [self._told(flow, running.direction, size, base, now_s, running.prior, evidence)]
-
-    def _estimate(
-        self, flow: Flow, direction: Direction, prior: Prior, evidence: tuple[int, ...] = ()
-    ) -> SizeEstimate:
-        host, *wider = flow.hosts
-        return self.history.estimate(
-            host, flow.port, direction, wider=wider, prior=prior, evidence=evidence
-        )
+        size, base = running.size, running.base_bytes
+        return [self._told(flow, running.direction, size, base, running.basis, now_s)]
 
     def _guess(
-        self,
-        flow: Flow,
-        direction: Direction,
-        base: int,
-        prior: Prior,
-        now_s: float,
-        evidence: tuple[int, ...] = (),
+        self, flow: Flow, direction: Direction, base: int, basis: Basis, now_s: float
     ) -> SizeLearned:
-        size = self._estimate(flow, direction, prior, evidence)
-        return self._told(flow, direction, size, base, now_s, prior, evidence)
+        size = basis.estimate(self.history, flow.port, direction)
+        return self._told(flow, direction, size, base, basis, now_s)
 
     def _told(
         self,
@@ -368,18 +352,17 @@ class Profiler:
         direction: Direction,
         size: SizeEstimate,
         base: int,
+        basis: Basis | None,
         now_s: float,
-        prior: Prior,
-        evidence: tuple[int, ...] = (),
     ) -> SizeLearned:
         """Makes this the flow's transfer; a hint's size replaces all but what the message states."""
         hint = self._hints.find(flow.key, flow.server_name, flow.mark, now_s)
-        if hint is not None and hint.size_bytes is not None and size.source != "content-length":
+        if hint is not None and hint.size_bytes is not None and basis is not None:
             if flow.opaque:
                 direction = hint.direction or direction
             if hint.direction in (None, direction):
                 size = _exact(hint.size_bytes, "hint")
-        flow.running = Running(direction, size, base, prior, evidence)
+        flow.running = Running(direction, size, base, basis)
         return self._event(flow, hint)
 
     @staticmethod

@@ -104,7 +104,7 @@ class Watch:
         with open_capture() as capture:
             async with FlowMonitor(lambda address: address == self._address) as flows:
                 self._loop.add_reader(capture.fileno(), self._captured, capture)
-                following = asyncio.create_task(self._follow(flows))
+                following = asyncio.create_task(self._follow(flows, capture))
                 self._ready.set()
                 await self._stopped.wait()
                 following.cancel()
@@ -112,7 +112,7 @@ class Watch:
                 self._loop.remove_reader(capture.fileno())
 
     def _captured(self, capture: Capture) -> None:
-        for captured in capture.read():
+        for captured in capture.read(limit=1000):
             self._last_at_s = now_s = time.monotonic()
             told = self._profiler.observe(captured, now_s)
             size = told[-1].size if told else None
@@ -134,12 +134,13 @@ class Watch:
                 Answer(response.status, response.content_length, response.chunked, size or _NOTHING)
             )
 
-    async def _follow(self, flows: FlowMonitor) -> None:
+    async def _follow(self, flows: FlowMonitor, capture: Capture) -> None:
         async for event in flows.events():
             self._last_at_s = now_s = time.monotonic()
             if isinstance(event, FlowOpened):
                 self._profiler.opened(event.key, now_s, incoming=event.incoming)
             else:
+                self._captured(capture)  # a flow's end must not come before its last message
                 self._closed(event)
 
     def _closed(self, event: FlowClosed) -> None:

@@ -1,0 +1,65 @@
+"""What a transfer's size is estimated from, when its own bytes do not state it."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cedos.model import Direction, SizeEstimate
+from cedos.profiler.http import Response
+from cedos.profiler.priors import Prior
+from cedos.profiler.sizes import SizeHistory
+
+# A first chunk that is no multiple of what buffers are made of is most often all that there is.
+_BUFFER_BYTES = 256
+_SMALLEST_CHUNK = 64
+
+
+class Basis(NamedTuple):
+    """The arguments of `SizeHistory.estimate`, and how much it is known to exceed."""
+
+    hosts: Sequence[str]
+    prior: Prior
+    evidence: tuple[int, ...] = ()
+    more_than: int = 0
+
+    def estimate(self, history: SizeHistory, port: int, direction: Direction) -> SizeEstimate:
+        """The size when the transfer begins."""
+        if self.more_than:
+            return self.exceeded(history, port, direction, self.more_than)
+        host, *wider = self.hosts
+        return history.estimate(
+            host, port, direction, wider=wider, prior=self.prior, evidence=self.evidence
+        )
+
+    def exceeded(
+        self, history: SizeHistory, port: int, direction: Direction, so_far_bytes: int
+    ) -> SizeEstimate:
+        """The size once so much of it was carried."""
+        host, *wider = self.hosts
+        return history.exceeded(
+            host,
+            port,
+            direction,
+            so_far_bytes,
+            wider=wider,
+            prior=self.prior,
+            evidence=self.evidence,
+        )
+
+
+def of_chunks(hosts: Sequence[str], prior: Prior, response: Response, before: int | None) -> Basis:
+    """Of a body in chunks: what it was `before`, else what its first chunk tells.
+
+    What is made while it is sent is unlike all else, so it has a history of its own.
+    """
+    kind = in_chunks(hosts)
+    if before is not None:
+        return Basis(kind, prior, (before,))
+    first = response.first_chunk or 0
+    if first >= _SMALLEST_CHUNK and first % _BUFFER_BYTES:
+        return Basis(kind, prior, (first,))
+    return Basis(kind, prior, (), first)
+
+
+def in_chunks(hosts: Sequence[str]) -> list[str]:
+    """The names under which bodies in chunks are learned; no server can be called so."""
+    return [f"{host} in chunks" for host in hosts]

@@ -1,0 +1,183 @@
+"""How well sizes are told near a transfer's start (Delphi, section 4 and Table 1), and learned.
+
+Generated pages (`emu.web.corpus`), served by nginx, are visited again and again (`emu.web.visits`),
+once over HTTP/1.1 and once over TLS with HTTP/2, while the profiler watches with the daemon's own
+capture and flow monitor. What it said is set against what curl (bodies) and the kernel (connections)
+counted in the end. `python -m emu.bench.sizes` writes the priors' figures from another corpus.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import log
+from statistics import median
+
+from cedos.errors import EmulationError
+from emu.testbed.bare import CLIENT, Bare
+from emu.testbed.wiring import SERVER_ADDRESSES
+from emu.web import corpus as generator
+from emu.web.visits import Fetched, Visit, load, plan, write_holes
+from emu.web.watch import Answer, Connection, Watch
+
+NAME = "sizes"
+
+_SITES, _PAGES, _VISITS = 40, 3, 220
+_SEED = 2024
+_PRIOR_SEED = 1  # of another corpus, which the shipped priors are made from
+_NEAR = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """An HTTP transaction: what was carried, and what was said when the answer began.
+
+    `again`: the page had been visited before.
+    """
+
+    body_bytes: int
+    answer: Answer
+    again: bool
+
+    @property
+    def near(self) -> bool:
+        """Whether the estimate is within 10 % of the bytes really carried."""
+        return abs(self.answer.estimate.median_bytes - self.body_bytes) <= _NEAR * self.body_bytes
+
+    @property
+    def stated(self) -> bool:
+        """Whether it has a Content-Length."""
+        return self.answer.stated_bytes is not None
+
+
+def run(progress: Callable[[str], None]) -> dict[str, float]:
+    """Measures; takes one to three minutes.
+
+    Returns:
+        Table 1's rows, of the pages' first visits as there: `http_transactions`,
+        `http_content_length_share`, `http_predictable_share` (stated within 10 % of what was
+        carried), `http_chunked_share`. Of all visits: `http_predictable_bytes_share` (of bytes, whose
+        transfer's estimate was within 10 % when its answer began), the same of first visits
+        `http_first_predictable_bytes_share` and by stated lengths alone
+        `http_stated_predictable_bytes_share`. Of TLS connections, by how often their server was seen
+        before: `tls_seen{0,1,3}_median_rel_error`, `tls_seen5plus_median_rel_error`,
+        `tls_all_median_rel_error`, `tls_within_interval_share`, `tls_connections`.
+
+    Raises:
+        EmulationError: nginx or curl fail, or the profiler missed transactions.
+    """
+    http = _transactions(_SEED, progress)
+    tls = _connections(_SEED, progress)
+    return figures(http, tls)
+
+
+def figures(http: Sequence[Transaction], tls: Sequence[Connection]) -> dict[str, float]:
+    """What was measured, as figures (see `run`)."""
+    first = [each for each in http if not each.again]
+    stated = [each for each in http if each.stated]
+    known = {
+        "http_transactions": float(len(first)),
+        "http_content_length_share": _share(first, lambda each: each.stated),
+        "http_predictable_share": _share(first, lambda each: each.stated and each.near),
+        "http_chunked_share": _share(first, lambda each: each.answer.chunked),
+        "http_predictable_bytes_share": _near_bytes(http) / _bytes(http),
+        "http_first_predictable_bytes_share": _near_bytes(first) / _bytes(first),
+        "http_stated_predictable_bytes_share": _near_bytes(stated) / _bytes(http),
+        "tls_connections": float(len(tls)),
+    }
+    for name, fits in (
+        ("seen0", lambda seen: seen == 0),
+        ("seen1", lambda seen: seen == 1),
+        ("seen2", lambda seen: seen == 2),
+        ("seen3", lambda seen: seen == 3),
+        ("seen5plus", lambda seen: seen >= 5),
+        ("all", lambda seen: True),
+    ):
+        some = [each for each in tls if fits(each.seen)]
+        known[f"tls_{name}_median_rel_error"] = median(map(relative_error, some))
+        known[f"tls_{name}_connections"] = float(len(some))
+    known["tls_within_interval_share"] = _share(
+        tls,
+        lambda each: each.estimate.low_bytes <= each.down_bytes <= each.estimate.high_bytes,
+    )
+    return known
+
+
+def relative_error(connection: Connection) -> float:
+    """Of the estimate at the hello: |estimated - carried| / carried."""
+    carried = max(1, connection.down_bytes)
+    return abs(connection.estimate.median_bytes - carried) / carried
+
+
+def _share(some: Sequence[object], fits: Callable[..., bool]) -> float:
+    return sum(1 for each in some if fits(each)) / len(some)
+
+
+def _bytes(some: Iterable[Transaction]) -> int:
+    return sum(each.body_bytes for each in some)
+
+
+def _near_bytes(some: Iterable[Transaction]) -> int:
+    return _bytes(each for each in some if each.near)
+
+
+def _transactions(seed: int, progress: Callable[[str], None]) -> list[Transaction]:
+    found: list[Transaction] = []
+
+    def visited(visit: Visit, fetched: list[Fetched], watch: Watch) -> None:
+        answers = {port: iter(those) for port, those in watch.answers.items()}
+        for each in fetched:
+            answer = next(answers.get(each.local_port, iter(())), None)
+            if answer is None or answer.status != each.status:
+                raise EmulationError(f"the profiler missed the answer to {each.url}")
+            found.append(Transaction(each.body_bytes, answer, visit.again))
+        watch.answers.clear()
+
+    _visit(seed, visited, progress, tls=False)
+    return found
+
+
+def _connections(seed: int, progress: Callable[[str], None]) -> list[Connection]:
+    return _visit(seed, lambda visit, fetched, watch: None, progress, tls=True)
+
+
+def _visit(
+    seed: int,
+    visited: Callable[[Visit, list[Fetched], Watch], None],
+    progress: Callable[[str], None],
+    *,
+    tls: bool,
+) -> list[Connection]:
+    corpus = generator.generate(sites=_SITES, pages=_PAGES, seed=seed)
+    addresses = generator.addresses(corpus)
+    what = "HTTPS" if tls else "HTTP"
+    with Bare(SERVER_ADDRESSES) as bare:
+        folder = bare.directory / "sites"
+        write_holes(corpus, folder)
+        servers = generator.nginx_servers(corpus, folder, tls=tls, http2=tls)
+        bare.serve((bare.certificate() if tls else "") + servers)
+        with Watch(bare.client, CLIENT) as watch:
+            for number, visit in enumerate(plan(corpus, _VISITS, seed)):
+                if number % 20 == 0:
+                    progress(f"{what}: visit {number} of {_VISITS}")
+                fetched = load(bare.client, visit.objects, addresses, tls=tls)
+                watch.settle(0 if tls else len(fetched))
+                visited(visit, fetched, watch)
+        if watch.error is not None:
+            raise EmulationError(f"the watch ended early: {watch.error}")
+    return watch.connections
+
+
+def fitted(sizes: Sequence[int]) -> tuple[float, float]:
+    """Median in bytes and sigma of a log-normal distribution with the sizes' quartiles."""
+    ordered = sorted(max(1, size) for size in sizes)
+    low, middle, high = (ordered[round(q * (len(ordered) - 1))] for q in (0.25, 0.5, 0.75))
+    return float(middle), (log(high) - log(low)) / 1.349
+
+
+if __name__ == "__main__":
+    seen = _connections(_PRIOR_SEED, print)
+    for label, values in (
+        ("down", [each.down_bytes for each in seen]),
+        ("up", [each.up_bytes for each in seen]),
+    ):
+        middle, sigma = fitted(values)
+        print(f"{label}: median {middle:.0f} bytes, sigma {sigma:.2f}, of {len(values)}")
