@@ -18,6 +18,7 @@ from emu.help import block, examples
                 "daemon     processor share idle and under load, start time, memory",
                 "decision   microseconds of one decision",
                 "profiler   microseconds and share of packets that reach user space",
+                "relay      throughput, processor time and added time of the relay, against raw TCP",
                 "switch     from the command to the first data packet on the other network",
             ),
             examples("cedos-emu bench decision --json decision.json"),

@@ -1,4 +1,5 @@
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -45,6 +46,26 @@ SAID = (
     '{{"time_s": 0.25, "connect_s": 0.1, "local_ip": "192.168.43.2", "local_port": 4000, '
     '"code": "{code:03}", "down": {down}, "up": 0}}'
 )
+
+
+def test_loads_in_turn_have_their_time_to_themselves() -> None:
+    down = Direction.DOWN
+    classes = [
+        TransferClass("a", "h", down, 1000, 1000, 0.0, slot_s=1.0),
+        TransferClass("b", "h", down, 9000, 9000, 0.0, slot_s=3.0),
+    ]
+    plan = schedule(classes, duration_s=43.0, seed=1)
+    lengths = {"a": 1.0, "b": 3.0}
+    for one, after in pairwise(plan):
+        assert after.at_s == one.at_s + lengths[one.name]
+    assert plan[-1].at_s + lengths[plan[-1].name] <= 43.0
+    # Whole rounds: each of them once before one of them again.
+    rounds = [{p.name for p in plan[n : n + 2]} for n in range(0, len(plan) - 1, 2)]
+    assert len(rounds) == 10
+    assert all(names == {"a", "b"} for names in rounds)
+    assert len({tuple(p.name for p in plan[n : n + 2]) for n in range(0, 20, 2)}) == 2
+    assert plan == schedule(classes, duration_s=43.0, seed=1)
+    assert plan != schedule(classes, duration_s=43.0, seed=2)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""Figures 11 and 12 from run folders whose figures can be worked out by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.model import Direction
+from emu.report import by_size, walk
+from emu.runs.runs import Recorded
+from emu.runs.scenario import Load, Scenario
+
+LOAD = Load("x", "h", Direction.DOWN, 1000, 1000, slot_s=1.0)
+POLICIES = ("wifi-first", "cedos")
+
+
+def recorded(place: str, **tables: Any) -> Recorded:
+    scenario = Scenario(load=(LOAD,), place=place, policies=POLICIES)
+    empty: dict[str, Any] = {
+        name: [] for name in Recorded.__dataclass_fields__ if name not in ("directory", "scenario")
+    }
+    environment = {"duration_s": 4.0, "synthetic": False}
+    return Recorded(Path(), scenario, **{**empty, "environment": environment, **tables})
+
+
+def flow(policy: str, number: int, size: int, time_s: float, **more: Any) -> dict[str, Any]:
+    return {
+        "policy": policy, "repeat": 0, "number": number, "size_bytes": size, "time_s": time_s,
+        "censored": False, "network": "wifi", **more,
+    }  # fmt: skip
+
+
+def test_throughput_is_normalised_by_wifi_and_places_weigh_alike() -> None:
+    one = recorded(
+        "one",
+        flows=[
+            flow("wifi-first", 0, 1_000_000, 2.0),
+            flow("wifi-first", 1, 1_000_000, 4.0),
+            flow("cedos", 0, 1_000_000, 1.0, network="both"),
+            flow("cedos", 1, 1_000_000, 1.0),
+        ],
+    )
+    other = recorded(
+        "other",
+        flows=[flow("wifi-first", 0, 1_000_000, 1.0), flow("cedos", 0, 1_000_000, 0.5, censored=True)],
+    )  # fmt: skip
+    found = by_size.figures([one, other])
+    here = found["by_place"]["one"]
+    assert here["wifi-first"]["mean_mbps"] == 3.0
+    assert here["cedos"]["normalised"] == pytest.approx(8 / 3, abs=1e-3)
+    assert here["cedos"]["time_ratio"] == 3.0
+    assert here["cedos"]["networks"] == {"both": 1, "wifi": 1}
+    low, high = here["cedos"]["normalised_ci95"]
+    assert low == 2.0
+    assert high == 4.0
+    both = found["by_size"]["1000000"]["cedos"]
+    assert both["normalised"] == pytest.approx((8 / 3 + 2) / 2, abs=1e-3)
+    assert (both["n"], both["censored"]) == (3, 1)
+    assert found["all"]["wifi-first"]["normalised_ci95"] == [1.0, 1.0]
+
+
+def rates(policy: str, interface: str, *mbps: float) -> list[dict[str, Any]]:
+    """Samples every half second, that much between one and the next."""
+    rows, moved = [], 0
+    for step, rate in enumerate((0.0, *mbps)):
+        moved += int(rate * 1e6 / 16)
+        rows.append(
+            {"policy": policy, "repeat": 0, "at_s": step / 2, "interface": interface,
+             "received_bytes": moved, "sent_bytes": 0}
+        )  # fmt: skip
+    return rows
+
+
+def test_a_walk_says_when_it_moved_and_how_long_nothing_came() -> None:
+    run = recorded(
+        "stairs",
+        rates=[
+            *rates("wifi-first", "wlan0", 8, 8, 8, 0, 0, 0, 8, 0),
+            *rates("wifi-first", "lte0", 0, 0, 0, 0, 0, 0, 0, 0),
+            *rates("cedos", "wlan0", 8, 8, 8, 0, 0, 0, 0, 0),
+            *rates("cedos", "lte0", 0, 0, 0, 0, 4, 4, 4, 4),
+        ],
+        capacity=[
+            {"network": "wifi", "at_s": 0.0, "rate_bps": 9e6},
+            {"network": "cellular", "at_s": 0.0, "rate_bps": 4e6},
+        ],
+    )
+    place = walk.figures([run])["places"]["stairs"]
+    stays, moves = (place["policies"][policy] for policy in POLICIES)
+    assert (stays["moved_s"], stays["longest_stall_s"], stays["mean_mbps"]) == (None, 1.5, 4.0)
+    assert (moves["moved_s"], moves["longest_stall_s"], moves["mean_mbps"]) == (2.0, 0.5, 5.0)
+    assert moves["mbps"]["cellular"] == [0, 0, 0, 0, 4, 4, 4, 4]
+    assert place["capacity_mbps"] == {"wifi": [9.0], "cellular": [4.0]}
