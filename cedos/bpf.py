@@ -10,23 +10,35 @@ from typing import Final
 from cedos.errors import HostError
 
 _SYSCALL: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
-_PROG_LOAD, _PROG_ATTACH = 5, 8
+_MAP_CREATE, _MAP_UPDATE, _MAP_DELETE, _PROG_LOAD, _PROG_ATTACH, _LINK_CREATE = 0, 2, 3, 5, 8, 28
+_HASH: Final = 1
 _ALLOW_MULTI: Final = 2
 
 
 class ProgramType(IntEnum):
     """BPF_PROG_TYPE_*."""
 
+    SOCK_OPS = 13
     CGROUP_SOCK_ADDR = 18
 
 
 class AttachType(IntEnum):
     """Where on a cgroup a program runs (BPF_CGROUP_*)."""
 
+    SOCK_OPS = 3
     INET4_CONNECT = 10
     INET6_CONNECT = 11
     UDP4_SENDMSG = 14
     UDP6_SENDMSG = 15
+
+
+CONNECTS: Final = (
+    AttachType.INET4_CONNECT,
+    AttachType.INET6_CONNECT,
+    AttachType.UDP4_SENDMSG,
+    AttachType.UDP6_SENDMSG,
+)
+"""Wherever a socket gets to know whom it talks to."""
 
 
 def instruction(
@@ -34,6 +46,12 @@ def instruction(
 ) -> bytes:
     """One instruction; registers are numbers from 0 to 10."""
     return struct.pack("=BBhi", opcode, source << 4 | target, offset, immediate)
+
+
+def wide(target: int, immediate: int, source: int = 0) -> bytes:
+    """Loads 64 bits into a register (two instructions); `source` 1: the open file of a map."""
+    low, high = struct.unpack("=ii", struct.pack("=Q", immediate))
+    return instruction(0x18, target, source, immediate=low) + instruction(0, immediate=high)
 
 
 def load(program: bytes, kind: ProgramType, attach: AttachType, name: str = "cedos") -> int:
@@ -67,6 +85,48 @@ def load(program: bytes, kind: ProgramType, attach: AttachType, name: str = "ced
 def attach(cgroup: int, program: int, where: AttachType) -> None:
     """Attaches a loaded program to an open cgroup folder, beside others; it stays until that goes."""
     _bpf(_PROG_ATTACH, struct.pack("=IIIII", cgroup, program, where, _ALLOW_MULTI, 0))
+
+
+def link(cgroup: int, program: int, where: AttachType) -> int:
+    """Attaches a loaded program to an open cgroup folder for as long as the returned file is open.
+
+    It goes with the process, however that ends. Errors as for `load`; OSError before Linux 5.7.
+    """
+    return _bpf(_LINK_CREATE, struct.pack("=IIII", program, cgroup, where, 0))
+
+
+class Table:
+    """A hash table that programs and this process share.
+
+    Args:
+        key_bytes: size of a key.
+        value_bytes: size of a value.
+        entries: how many there can be.
+
+    Raises:
+        OSError, HostError: as for `load`.
+    """
+
+    def __init__(self, key_bytes: int, value_bytes: int, entries: int) -> None:
+        self.file = _bpf(
+            _MAP_CREATE, struct.pack("=IIIII", _HASH, key_bytes, value_bytes, entries, 0)
+        )
+
+    def __setitem__(self, key: bytes, value: bytes) -> None:
+        """Sets a value; OSError where the table is full."""
+        at = ctypes.create_string_buffer(key, len(key))
+        of = ctypes.create_string_buffer(value, len(value))
+        addresses = (ctypes.addressof(at), ctypes.addressof(of))
+        _bpf(_MAP_UPDATE, struct.pack("=I4xQQQ", self.file, *addresses, 0))
+
+    def __delitem__(self, key: bytes) -> None:
+        """Deletes a value; one that is not there is a FileNotFoundError."""
+        at = ctypes.create_string_buffer(key, len(key))
+        _bpf(_MAP_DELETE, struct.pack("=I4xQQQ", self.file, ctypes.addressof(at), 0, 0))
+
+    def close(self) -> None:
+        """Closes it; programs that use it keep it."""
+        os.close(self.file)
 
 
 def _bpf(command: int, attribute: bytes) -> int:

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, Final
 
 from cedos import bpf
-from cedos.bpf import AttachType, ProgramType, instruction
+from cedos.bpf import CONNECTS, ProgramType, instruction
 from cedos.errors import HostError, PrivilegeError
 
 _SOL_SOCKET, _SO_MARK, _SETSOCKOPT_HELPER = 1, 36, 49
@@ -110,7 +110,7 @@ def marked_cgroup(mark: int) -> Iterator[Path]:
 def _attach(folder: Path, mark: int) -> None:
     cgroup = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for where in AttachType:
+        for where in CONNECTS:
             program = bpf.load(marking_program(mark), ProgramType.CGROUP_SOCK_ADDR, where)
             try:
                 bpf.attach(cgroup, program, where)

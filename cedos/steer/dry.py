@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from cedos.model import Address
 from cedos.steer.genl import Endpoint, PathCommand, PathEvent
 from cedos.steer.kernel import Kernel
+from cedos.steer.rescue_kernel import DryRescue
 from cedos.steer.rtnl import SeenLink, SeenRoute, SeenRule
 from cedos.steer.rules import PROTOCOL, Route, Rule
 from cedos.steer.sockets import SeenSocket
@@ -21,6 +22,7 @@ class DryKernel:
     def __init__(self, real: Kernel, say: Callable[[str], None]) -> None:
         self._real = real
         self._say = say
+        self.rescue = DryRescue(real.rescue, say)
         self._rules: dict[Rule, None] = {}
         self._routes: dict[Route, None] = {}
         self._sysctls: dict[str, str] = {}

@@ -15,19 +15,31 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# Our chains: where they are jumped to from, and which side of a packet's way they look at.
-_CHAINS: Final = {"CEDOS_OUT": ("OUTPUT", "-o"), "CEDOS_IN": ("INPUT", "-i")}
 _NEW_TABLE: Final = "CEDOS_TABLE"
-_TRACK: Final = "-A CEDOS_OUT -m conntrack --ctstate NEW"
+# Which side of a packet's way our chains in the table `filter` look at.
+_SIDES: Final = {"CEDOS_OUT": "-o", "CEDOS_IN": "-i"}
+_TRACK: Final = "-m conntrack --ctstate NEW"
+_HOOKS: Final = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 # A table in which nobody has put anything.
-_EMPTY: Final = frozenset(f":{chain} ACCEPT" for chain in ("INPUT", "FORWARD", "OUTPUT"))
+_EMPTY: Final = frozenset(f":{chain} ACCEPT" for chain in _HOOKS)
 _IPV6: Final = Path("/proc/net/if_inet6")
 # How long iptables may wait for its lock (the legacy kind has one), and we for iptables.
 _LOCK_S, _TIMEOUT_S = 5, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A chain of ours: its name (CEDOS_...), the built-in one that jumps to it, and its rules."""
+
+    table: str
+    name: str
+    hook: str
+    rules: tuple[str, ...]
 
 
 def replace(track: bool, dropped: Collection[int]) -> None:
@@ -41,84 +53,117 @@ def replace(track: bool, dropped: Collection[int]) -> None:
         OSError: iptables is not installed, or refuses; the text is its own.
     """
     names = [name for index, name in socket.if_nameindex() if index in dropped]
-    programs = _programs()
-    if not programs:
+
+    def chain(name: str, hook: str, *first: str) -> Chain:
+        drops = (f"{_SIDES[name]} {interface} -j DROP" for interface in names)
+        return Chain("filter", name, hook, (*first, *drops))
+
+    out = chain("CEDOS_OUT", "OUTPUT", *([_TRACK] if track else []))
+    put_in([out, chain("CEDOS_IN", "INPUT")])
+
+
+def put_in(chains: Sequence[Chain], names: Mapping[int, str] | None = None) -> None:
+    """Puts chains of one or more tables in, or other rules into them: all of an IP version, or none.
+
+    Args:
+        chains: `{set}` in a rule stands for the IP version's name in `names`.
+        names: IP version -> name.
+
+    Raises:
+        OSError: iptables is not installed, or refuses; the text is its own.
+    """
+    found = programs()
+    if not found:
         raise OSError(errno.ENOENT, "iptables is not installed")
-    for program in programs:
-        stands = _table(program)
-        lines = [f":{chain} - [0:0]" for chain in _CHAINS]
-        if not _ours(stands) and not _has_table(program):
-            lines.append(f":{_NEW_TABLE} - [0:0]")
-        if track:
-            lines.append(_TRACK)
-        for chain, (hook, direction) in _CHAINS.items():
-            lines += [f"-A {chain} {direction} {name} -j DROP" for name in names]
-            if f"-A {hook} -j {chain}" not in stands:
-                lines.append(f"-I {hook} -j {chain}")
-        _restore(program, lines, "--noflush")
+    for version, program in found.items():
+        tables: list[str] = []
+        for table in dict.fromkeys(chain.table for chain in chains):
+            stands = _table(program, table)
+            mine = [chain for chain in chains if chain.table == table]
+            lines = [f":{chain.name} - [0:0]" for chain in mine]
+            if not _ours(stands) and not _has_table(program, table):
+                lines.append(f":{_NEW_TABLE} - [0:0]")
+            for chain in mine:
+                said = (rule.format(set=(names or {}).get(version)) for rule in chain.rules)
+                lines += [f"-A {chain.name} {rule}" for rule in said]
+                if f"-A {chain.hook} -j {chain.name}" not in stands:
+                    lines.append(f"-I {chain.hook} -j {chain.name}")
+            tables += [f"*{table}", *lines, "COMMIT"]
+        _restore(program, tables, "--noflush")
 
 
-def present() -> bool:
-    """Whether something of ours is in; False also where this cannot be found out."""
-    return any(_ours(_table(program)) for program in _programs())
+def present(*tables: str) -> bool:
+    """Whether something of ours is in tables (in `filter`); False too where nobody can tell."""
+    return any(
+        _ours(_table(program, table))
+        for program in programs().values()
+        for table in tables or ("filter",)
+    )
 
 
-def remove() -> bool:
-    """Takes everything of ours out; whether there was something.
+def remove(*tables: str) -> bool:
+    """Takes everything of ours out of tables (out of `filter`); whether there was something.
 
     Raises:
         OSError: iptables refuses.
     """
     done = False
-    for program in _programs():
-        stands = _table(program)
-        ours = _ours(stands)
-        if not ours:
-            continue
-        done = True
-        if f":{_NEW_TABLE} -" in ours and set(stands) - set(ours) <= _EMPTY:
-            # To restore an empty table takes it out, where the kernel can do without.
-            _restore(program, [])
-            continue
-        chains = [line.split()[0][1:] for line in ours if line.startswith(":")]
-        jumps = [line for line in ours if not line.startswith((":", "-A CEDOS_"))]
-        lines = [f"-D {jump.removeprefix('-A ')}" for jump in jumps]
-        lines += [f"-{act} {chain}" for act in "FX" for chain in chains]
-        _restore(program, lines, "--noflush")
+    for program in programs().values():
+        for table in tables or ("filter",):
+            done = _remove(program, table) or done
     return done
 
 
-def _programs() -> list[str]:
+def _remove(program: str, table: str) -> bool:
+    stands = _table(program, table)
+    ours = _ours(stands)
+    if not ours:
+        return False
+    if f":{_NEW_TABLE} -" in ours and set(stands) - set(ours) <= _EMPTY:
+        # To restore an empty table takes it out, where the kernel can do without.
+        _restore(program, [f"*{table}", "COMMIT"])
+        return True
+    chains = [line.split()[0][1:] for line in ours if line.startswith(":")]
+    jumps = [line for line in ours if not line.startswith((":", "-A CEDOS_"))]
+    lines = [f"-D {jump.removeprefix('-A ')}" for jump in jumps]
+    lines += [f"-{act} {chain}" for act in "FX" for chain in chains]
+    _restore(program, [f"*{table}", *lines, "COMMIT"], "--noflush")
+    return True
+
+
+def programs() -> dict[int, str]:
     """The programs for the IP versions that this kernel has, as far as they are installed."""
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
-    names = ["iptables", "ip6tables"] if _IPV6.exists() else ["iptables"]
-    return [found for name in names if (found := shutil.which(name, path=path))]
+    names = {4: "iptables", 6: "ip6tables"} if _IPV6.exists() else {4: "iptables"}
+    return {
+        version: found
+        for version, name in names.items()
+        if (found := shutil.which(name, path=path))
+    }
 
 
-def _table(program: str) -> list[str]:
-    """The chains and rules of the table `filter`, without counters; none where it cannot be read."""
-    done = _run([f"{program}-save", "-t", "filter"])
+def _table(program: str, table: str) -> list[str]:
+    """A table's chains and rules, without counters; none where it cannot be read."""
+    done = _run([f"{program}-save", "-t", table])
     lines = done.stdout.splitlines() if done.returncode == 0 else []
     return [line.partition(" [")[0] for line in lines if line.startswith((":", "-"))]
 
 
-def _has_table(program: str) -> bool:
+def _has_table(program: str, table: str) -> bool:
     """Whether there is such a table: asked for by its name, an empty one is shown for none."""
     done = _run([f"{program}-save"])
-    return done.returncode != 0 or "*filter" in done.stdout.splitlines()
+    return done.returncode != 0 or f"*{table}" in done.stdout.splitlines()
 
 
 def _ours(stands: Iterable[str]) -> list[str]:
     """Our chains, their rules, and the jumps to them."""
-    jumps = tuple(f" -j {chain}" for chain in _CHAINS)
     return [
-        line for line in stands if line.startswith((":CEDOS_", "-A CEDOS_")) or line.endswith(jumps)
+        line for line in stands if line.startswith((":CEDOS_", "-A CEDOS_")) or " -j CEDOS_" in line
     ]
 
 
 def _restore(program: str, lines: list[str], *options: str) -> None:
-    said = "\n".join(("*filter", *lines, "COMMIT", ""))
-    done = _run([f"{program}-restore", *options, "-w", str(_LOCK_S)], said)
+    done = _run([f"{program}-restore", *options, "-w", str(_LOCK_S)], "\n".join((*lines, "")))
     if done.returncode != 0:
         text = " ".join(done.stderr.split()) or f"{program}-restore failed"
         denied = "permission denied" in text.lower()

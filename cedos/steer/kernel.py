@@ -5,6 +5,7 @@ from typing import Protocol
 
 from cedos.model import Address
 from cedos.steer.genl import Endpoint, PathCommand, PathEvent
+from cedos.steer.rescue_kernel import RescueKernel
 from cedos.steer.rtnl import SeenLink, SeenRoute, SeenRule
 from cedos.steer.rules import Route, Rule
 from cedos.steer.sockets import SeenSocket
@@ -15,6 +16,10 @@ class Kernel(Protocol):
 
     Adding what is there and deleting what is gone are no refusals.
     """
+
+    @property
+    def rescue(self) -> RescueKernel:
+        """What a rescue of first packets needs."""
 
     def rules(self) -> Sequence[SeenRule]:
         """All policy rules of both IP versions, in the order in which the kernel asks them."""

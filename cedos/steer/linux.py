@@ -36,6 +36,7 @@ from cedos.steer import genl, iptables, rtnl, sockets
 from cedos.steer.genl import Endpoint, PathCommand, PathEvent
 from cedos.steer.netlink import Commands, Message, Parser
 from cedos.steer.path_events import path_events
+from cedos.steer.rescue_linux import LinuxRescue
 from cedos.steer.rtnl import SeenLink, SeenRoute, SeenRule
 from cedos.steer.rules import Route, Rule
 from cedos.steer.sockets import SeenSocket
@@ -54,6 +55,7 @@ class LinuxKernel:
 
     def __init__(self) -> None:
         self._routing = Commands(NETLINK_ROUTE)
+        self.rescue = LinuxRescue()
         self._listeners: list[Listener] = []
         self._pm: tuple[Commands, int, int | None] | None = None
         self._diag: Commands | None = None
@@ -73,13 +75,19 @@ class LinuxKernel:
 
     def add_rules(self, rules: Sequence[Rule]) -> None:
         """See `Kernel`."""
-        self._change(
-            RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, map(rtnl.rule_message, rules), errno.EEXIST
-        )
+        self._tell(RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, rules, errno.EEXIST)
 
     def delete_rules(self, rules: Sequence[Rule]) -> None:
         """See `Kernel`."""
-        self._change(RTM_DELRULE, 0, map(rtnl.rule_message, rules), *_GONE)
+        self._tell(RTM_DELRULE, 0, rules, *_GONE)
+
+    def _tell(self, kind: int, flags: int, rules: Sequence[Rule], *fine: int) -> None:
+        for rule in rules:
+            try:
+                self._routing.tell(kind, flags, rtnl.rule_octets(rule))
+            except OSError as error:
+                if error.errno not in fine:
+                    raise
 
     def routes(self, protocol: int = 0) -> list[SeenRoute]:
         """See `Kernel`."""
@@ -255,6 +263,7 @@ class LinuxKernel:
             listener.close()
         self._listeners.clear()
         self._routing.close()
+        self.rescue.close()
         if self._diag is not None:
             self._diag.close()
             self._diag = None

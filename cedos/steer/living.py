@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import SteeringError
-from cedos.model import Address, Network, Strategy
+from cedos.model import Address, FlowKey, Network, Strategy
 from cedos.steer.connections import Connection, ConnectionEvent, ConnectionOpened, Path
 from cedos.steer.genl import EventKind, PathEvent, SetBackup
 from cedos.steer.kernel import Kernel
@@ -100,6 +100,10 @@ class LivingConnections:
         if refused is None:
             self._flags_later(token, _FLAGS_AGAIN_S, len(_FLAGS_RETRY_S))
 
+    def rescued(self, key: FlowKey, network: str | None) -> None:
+        """See `PathManager.rescued`."""
+        self._manager.rescued(key, network)
+
     def happened(self, event: PathEvent) -> None:
         """The kernel says something of a connection."""
         if self._closed or not self._networks_known:
@@ -147,11 +151,11 @@ class LivingConnections:
             return "it was made under the kernel's own path manager"
         if self._manager.network_of(event.key.local) is None:
             return "it uses no access network (but a VPN, a local network, this host)"
-        if not self._by_default(event.key.remote, event.key.local):
+        if not self.by_default(event.key.remote, event.key.local):
             return "a route of its own leads there (a VPN, a local network)"
         return None
 
-    def _by_default(self, remote: Address, local: Address) -> bool:
+    def by_default(self, remote: Address, local: Address) -> bool:
         """Whether a default route leads there; an answer is good for many connections to one host."""
         now_s = time.monotonic()
         if now_s > self._ways_until_s:

@@ -10,6 +10,7 @@ from ipaddress import ip_network
 
 from cedos.model import Address
 from cedos.steer.genl import CreatePath, DestroyPath, Endpoint, PathCommand, PathEvent
+from cedos.steer.rescue_kernel import MemoryRescue
 from cedos.steer.rtnl import SeenLink, SeenRoute, SeenRule
 from cedos.steer.rules import MAIN_TABLE, PROTOCOL, Route, Rule
 from cedos.steer.sockets import SeenSocket
@@ -49,6 +50,7 @@ class MemoryKernel:
         self.filter: tuple[bool, frozenset[int]] | None = None
         self.log: list[str] = []
         self.refuses = 0
+        self.rescue = MemoryRescue(self._changed)
         self.tell_path: Callable[[PathEvent], None] = lambda _: None
         self.tell_routing: Callable[[], None] = lambda: None
         self.tell_loss: Callable[[], None] = lambda: None
@@ -129,6 +131,7 @@ class MemoryKernel:
         *,
         interface: str | None = None,
         port: int | None = None,
+        source_port: int | None = None,
         protocol: str | None = None,
         mark: int | None = None,
         forwarded: bool = False,
@@ -144,6 +147,7 @@ class MemoryKernel:
                 or (rule.interface and rule.interface != interface)
                 or (rule.local and forwarded)
                 or (rule.port is not None and rule.port != port)
+                or (rule.source_port is not None and rule.source_port != source_port)
                 or (rule.protocol is not None and rule.protocol != protocol)
                 or (rule.mark is not None and rule.mark != mark)
             ):
@@ -254,4 +258,4 @@ class MemoryKernel:
 
 def _general(rule: Rule) -> bool:
     narrow = (rule.source, rule.destination, rule.interface, rule.port, rule.protocol, rule.mark)
-    return not any(narrow)
+    return not any((*narrow, rule.source_port))

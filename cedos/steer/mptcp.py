@@ -96,11 +96,30 @@ class PathManager:
         self._networks: dict[str, Network] = {}
         self._names: dict[Address, str] = {}
         self._ids: dict[Address, int] = {}
+        self._rescued: dict[FlowKey, str] = {}
         self._stranger_told = False
 
     def network_of(self, address: Address) -> str | None:
         """The name of the network that one of our addresses belongs to, if that is up."""
         return self._names.get(address)
+
+    def rescued(self, key: FlowKey, network: str | None) -> None:
+        """A subflow that is being opened is carried by another network than its address belongs to.
+
+        To be told before the connection is `opened`; None: by its own network, or it has ended.
+        """
+        if network is None:
+            self._rescued.pop(key, None)
+        else:
+            self._rescued[key] = network
+
+    def _carrier(self, key: FlowKey) -> str | None:
+        """The network that carries a subflow, while its address is ours; None: none that is up."""
+        own = self._names.get(key.local)
+        rescuer = self._rescued.get(key)
+        if own is None or rescuer is None:
+            return own
+        return rescuer if rescuer in self._networks else None
 
     def next_at_s(self) -> float | None:
         """When `due` has something to do; None: never, as things are."""
@@ -115,7 +134,7 @@ class PathManager:
         step = Step()
         if event.key is None or event.token in self._living:
             return step
-        home = self._names.get(event.key.local)
+        home = self._carrier(event.key)
         living = _Living(event.token, event.key, home, unsteerable)
         living.paths[event.key] = Path(event.key, home, False)
         self._living[event.token] = living
@@ -142,7 +161,7 @@ class PathManager:
         for token, subflows in paths.items():
             if token in self._living or not subflows:
                 continue
-            named = {p.key: Path(p.key, self._names.get(p.key.local), p.backup) for p in subflows}
+            named = {p.key: Path(p.key, self._carrier(p.key), p.backup) for p in subflows}
             active = next((p for p in named.values() if not p.backup), named[subflows[0].key])
             living = _Living(token, subflows[0].key, active.network, unsteerable.get(token))
             living.paths = named
@@ -175,7 +194,7 @@ class PathManager:
         step = Step()
         for living in self._living.values():
             for key, path in list(living.paths.items()):
-                if path.network is None and (name := self._names.get(key.local)) is not None:
+                if path.network is None and (name := self._carrier(key)) is not None:
                     living.paths[key] = Path(key, name, path.backup)
                     living.home = living.home or (None if path.backup else name)
             self._leave_gone(living, step)
@@ -263,13 +282,13 @@ class PathManager:
         return commands
 
     def _up(self, living: _Living, key: FlowKey, step: Step) -> None:
-        name = self._names.get(key.local)
+        name = self._carrier(key)
         asked = living.joins.pop(name, None) if name is not None else None
         stranger = living.unsteerable is None and asked is None and key not in living.paths
         if stranger and not self._stranger_told:
             self._stranger_told = True
             step.notices.append("another program manages the paths of MPTCP connections too")
-        if name is not None and not any(k.local in self._names for k in living.paths):
+        if name is not None and all(self._carrier(k) is None for k in living.paths):
             living.home = name
         # Of several requests under way, as a backup and as none, any may be the one that came up;
         # then its flag is told in any case.
@@ -295,8 +314,8 @@ class PathManager:
         """Destroys subflows over networks that are gone, as soon as another one can take over."""
         if living.unsteerable is not None:
             return
-        gone = [p for k, p in living.paths.items() if p.network and k.local not in self._names]
-        there = [p for k, p in living.paths.items() if k.local in self._names]
+        gone = [p for k, p in living.paths.items() if p.network and self._carrier(k) is None]
+        there = [p for k, p in living.paths.items() if self._carrier(k) is not None]
         if not gone or not there:
             return
         if all(path.backup for path in there):
@@ -312,7 +331,7 @@ class PathManager:
         # Without a home it has never used an access network.
         if living.unsteerable is not None or living.home is None:
             return
-        present = {self._names.get(key.local) for key in living.paths}
+        present = {self._carrier(key) for key in living.paths}
         for name in self._networks:
             if name not in present and name not in living.joins:
                 self._join(living, name, step, now_s, 0)
@@ -332,7 +351,7 @@ class PathManager:
             living.joins.pop(name, None)
             return
         # Nobody else carries anything: what joins is needed at once.
-        alone = not any(key.local in self._names for key in living.paths)
+        alone = all(self._carrier(key) is None for key in living.paths)
         backup = living.wants_backup(name) and not alone
         identity = 0 if local == living.initial.local else self._identity(local)
         until_s = now_s + _JOIN_TIMEOUT_S * 2 ** min(tries, 3)

@@ -9,6 +9,7 @@ import itertools
 import os
 import socket
 import struct
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -36,6 +37,8 @@ Message = Any
 
 _ENDINGS: Final = (NLMSG_ERROR, NLMSG_DONE)
 _CODE_BYTES: Final = 4
+_HEADER_BYTES: Final = 16
+_ERROR_MESSAGE: Final = 1  # NLMSGERR_ATTR_MSG
 _RCVBUFFORCE: Final = 33
 _ANSWER_TIMEOUT_S: Final = 5.0
 RECEIVE_BYTES: Final = 1 << 18
@@ -132,6 +135,20 @@ class Commands:
         """All messages of a dump, of class `answer` (None: the request's); errors as for `ask`."""
         return self._ask(kind, NLM_F_REQUEST | NLM_F_DUMP, request, answer or type(request))
 
+    def tell(self, kind: int, flags: int, payload: bytes) -> None:
+        """Sends a request that has no answer but its end; errors as for `ask`."""
+        sequence = next(self._sequences) & 0xFFFFFFFF
+        flags |= NLM_F_REQUEST | NLM_F_ACK
+        self._socket.send(octets.message(kind, flags, sequence, payload))
+        while True:
+            for answer in octets.messages(self._socket.recv(RECEIVE_BYTES)):
+                if answer.sequence == sequence and answer.type in _ENDINGS:
+                    if code := -int.from_bytes(
+                        answer.payload[:_CODE_BYTES], sys.byteorder, signed=True
+                    ):
+                        raise OSError(code, _said(answer) or os.strerror(code))
+                    return
+
     def accepted(self, kind: int, payload: bytes) -> bool:
         """Whether the kernel answers a dump at all; its answers are not looked at."""
         sequence = next(self._sequences) & 0xFFFFFFFF
@@ -165,3 +182,9 @@ class Commands:
     def close(self) -> None:
         """Closes the socket."""
         self._socket.close()
+
+
+def _said(ending: octets.Message) -> str:
+    """The kernel's own words for a refusal, behind its code and the request's header."""
+    words = octets.attributes(ending.payload, _CODE_BYTES + _HEADER_BYTES).get(_ERROR_MESSAGE, b"")
+    return words.rstrip(b"\0").decode(errors="replace")

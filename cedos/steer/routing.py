@@ -4,7 +4,7 @@ import errno
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cedos.model import Network
+from cedos.model import FlowKey, Network
 from cedos.steer.kernel import Kernel
 from cedos.steer.rtnl import SeenRoute, SeenRule
 from cedos.steer.rules import (
@@ -18,6 +18,7 @@ from cedos.steer.rules import (
     default_rules,
     is_ours,
     plan,
+    rescue_rule,
 )
 from cedos.steer.tunnels import Foreign, examine
 
@@ -34,6 +35,7 @@ class Routing:
         self.default: str | None = None
         self.destinations: dict[Destination, str] = {}
         self.marks: dict[int, str] = {}
+        self.rescues: dict[FlowKey, str] = {}
         self.foreign = Foreign()
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
@@ -69,6 +71,20 @@ class Routing:
             self.marks[mark] = name
         self._bring_to(self._planned())
 
+    def set_rescue(self, key: FlowKey, name: str | None) -> None:
+        """Leads one flow to a network, ahead of all others of its address; None: as them again."""
+        before = self.rescues.pop(key, None)
+        if name is not None:
+            self.rescues[key] = name
+        by_name = {network.name: network for network in self._networks}
+        old, new = (
+            frozenset(filter(None, [rescue_rule(key, by_name[which])]))
+            if which in by_name
+            else frozenset[Rule]()
+            for which in (before, name)
+        )
+        self._bring_to(Plan((self._stands.rules - old) | new, self._stands.routes))
+
     def reconcile(self) -> bool:
         """Looks at what really stands and repairs it; whether anything foreign is new or gone."""
         routes = self._kernel.routes()
@@ -92,6 +108,7 @@ class Routing:
             self.default,
             self.destinations,
             marks=self.marks,
+            rescues=self.rescues,
             tunnelled=self.foreign.tunnelled,
             metrics=self._metrics,
         )

@@ -1,6 +1,7 @@
 """Policy rules, routes and links as pyroute2's rtnetlink messages, and what of them we look at."""
 
 import socket
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
@@ -26,6 +27,7 @@ from pyroute2.netlink.rtnl.fibmsg import FR_ACT_TO_TBL, FR_ACT_UNREACHABLE, fibm
 from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import RTNH_F_ONLINK, rtmsg, rtmsg_base
 
+from cedos import netlink as octets
 from cedos.model import Address
 from cedos.steer.netlink import Message, attributes
 from cedos.steer.rules import PROTOCOL, PROTOCOLS, Prefix, Route, Rule
@@ -47,6 +49,10 @@ _NARROW: Final = frozenset(
     f"FRA_{name}"
     for name in ("OIFNAME", "L3MDEV", "UID_RANGE", "IP_PROTO", "SPORT_RANGE", "DPORT_RANGE")
 )
+
+_RULE_HEAD: Final = struct.Struct("=BBBBBxxBI")
+_U32: Final = struct.Struct("=I")
+_RANGE: Final = struct.Struct("=HH")
 
 _FAMILIES: Final = {4: socket.AF_INET, 6: socket.AF_INET6}
 _VERSIONS: Final = {socket.AF_INET: 4, socket.AF_INET6: 6}
@@ -120,31 +126,39 @@ class SeenLink:
     hardware: int
 
 
-def rule_message(rule: Rule) -> Message:
-    """A request that adds or deletes a rule."""
-    values: dict[str, Any] = {
-        "FRA_PRIORITY": rule.preference,
-        "FRA_PROTOCOL": PROTOCOL,
-        "FRA_TABLE": rule.table,
-        "FRA_DST": rule.destination and str(rule.destination.network_address),
-        "FRA_SRC": rule.source and str(rule.source.network_address),
-        "FRA_IIFNAME": "lo" if rule.local else None,
-        "FRA_OIFNAME": rule.interface,
-        "FRA_IP_PROTO": rule.protocol and PROTOCOLS[rule.protocol],
-        "FRA_DPORT_RANGE": None if rule.port is None else f"{rule.port}:{rule.port}",
-        "FRA_FWMARK": rule.mark,
-        "FRA_FWMASK": None if rule.mark is None else 0xFFFFFFFF,
-        "FRA_SUPPRESS_PREFIXLEN": rule.suppress_prefixlength,
-    }
+def rule_octets(rule: Rule) -> bytes:
+    """A request that adds or deletes a rule; in bytes, since a rescue has no time for pyroute2."""
     table = rule.table or 0
-    return _message(
-        fibmsg(),
-        values,
-        family=_FAMILIES[rule.version],
-        dst_len=rule.destination.prefixlen if rule.destination else 0,
-        src_len=rule.source.prefixlen if rule.source else 0,
-        table=table if table < 256 else 0,
-        action=FR_ACT_UNREACHABLE if rule.table is None else FR_ACT_TO_TBL,
+    head = _RULE_HEAD.pack(
+        _FAMILIES[rule.version],
+        rule.destination.prefixlen if rule.destination else 0,
+        rule.source.prefixlen if rule.source else 0,
+        0,
+        table if table < 256 else 0,
+        FR_ACT_UNREACHABLE if rule.table is None else FR_ACT_TO_TBL,
+        0,
+    )
+    source, destination = rule.source, rule.destination
+    port, source_port = rule.port, rule.source_port
+    suppress, mark = rule.suppress_prefixlength, rule.mark
+    # Attributes by their numbers in linux/fib_rules.h (FRA_...).
+    values: tuple[tuple[int, bytes | None], ...] = (
+        (6, _U32.pack(rule.preference)),
+        (21, bytes([PROTOCOL])),
+        (15, None if rule.table is None else _U32.pack(rule.table)),
+        (1, destination.network_address.packed if destination else None),
+        (2, source.network_address.packed if source else None),
+        (3, b"lo\0" if rule.local else None),
+        (17, rule.interface.encode() + b"\0" if rule.interface else None),
+        (22, bytes([PROTOCOLS[rule.protocol]]) if rule.protocol else None),
+        (23, None if source_port is None else _RANGE.pack(source_port, source_port)),
+        (24, None if port is None else _RANGE.pack(port, port)),
+        (10, None if mark is None else _U32.pack(mark)),
+        (16, None if mark is None else _U32.pack(0xFFFFFFFF)),
+        (14, None if suppress is None else _U32.pack(suppress)),
+    )
+    return head + b"".join(
+        octets.attribute(kind, value) for kind, value in values if value is not None
     )
 
 
@@ -177,7 +191,7 @@ def parse_rule(message: Message) -> SeenRule | None:
         return SeenRule(version, preference, looked_up, general, False, None)
     suppress = found.get("FRA_SUPPRESS_PREFIXLEN", _NO_PREFIX_LENGTH)
     protocol = found.get("FRA_IP_PROTO")
-    ports = found.get("FRA_DPORT_RANGE")
+    ports, source_ports = found.get("FRA_DPORT_RANGE"), found.get("FRA_SPORT_RANGE")
     rule = Rule(
         version,
         preference,
@@ -188,6 +202,7 @@ def parse_rule(message: Message) -> SeenRule | None:
         local=iif == "lo",
         protocol=next((name for name, n in PROTOCOLS.items() if n == protocol), None),
         port=int(ports.partition(":")[0]) if ports else None,
+        source_port=int(source_ports.partition(":")[0]) if source_ports else None,
         mark=found.get("FRA_FWMARK"),
         suppress_prefixlength=None if suppress == _NO_PREFIX_LENGTH else suppress,
     )

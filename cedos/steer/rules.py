@@ -5,6 +5,7 @@ A table per network holds its default route. The rules, in the order in which th
     32000  on-link destinations of a network whose subnet another one shares, for its own addresses
     32010  everything more specific than a default route: local networks, VPNs, containers
     32020  what is bound to a network's interface, to that network
+    32025  flows that were rescued from a dead network, each to the one that it was rescued to
     32030  what is bound to a network's address, to that network: living flows stay where they are
     32031  ... and nowhere else, while that network has no route
     32040  each network's own resolvers
@@ -28,7 +29,7 @@ from ipaddress import (
 )
 from typing import Final
 
-from cedos.model import Address, Network
+from cedos.model import Address, FlowKey, Network
 
 Prefix = IPv4Network | IPv6Network
 
@@ -47,6 +48,7 @@ class Preference(IntEnum):
     SHARED_SUBNET = 32000
     SPECIFIC = 32010
     INTERFACE = 32020
+    RESCUE = 32025
     SOURCE = 32030
     SOURCE_ONLY = 32031
     RESOLVER = 32040
@@ -61,7 +63,8 @@ class Rule:
     """A policy rule of ours. `table` None: what matches is unreachable.
 
     `local` restricts it to what this host sends itself, so that containers' and guests' forwarded
-    packets are left alone. `protocol` and `port` are the destination's; `mark` is the socket's.
+    packets are left alone. `protocol` and `port` are the destination's; `mark` is the socket's, and so
+    is `source_port`.
     """
 
     version: int
@@ -73,6 +76,7 @@ class Rule:
     local: bool = False
     protocol: str | None = None
     port: int | None = None
+    source_port: int | None = None
     mark: int | None = None
     suppress_prefixlength: int | None = None
 
@@ -83,6 +87,7 @@ class Rule:
         words += ["iif lo"] if self.local else []
         words += [f"oif {self.interface}"] if self.interface else []
         words += [f"ipproto {self.protocol}"] if self.protocol else []
+        words += [f"sport {self.source_port}"] if self.source_port is not None else []
         words += [f"dport {self.port}"] if self.port is not None else []
         words += [f"fwmark {self.mark:#x}"] if self.mark is not None else []
         words += ["unreachable" if self.table is None else f"lookup {table_name(self.table)}"]
@@ -161,12 +166,34 @@ def default_rules(network: Network, others: Iterable[Network]) -> frozenset[Rule
     return frozenset(rules)
 
 
+def rescue_rule(key: FlowKey, network: Network) -> Rule | None:
+    """The rule that leads one flow to a network; None where that lacks the flow's IP version.
+
+    It is not restricted to what this host sends: the kernel looks at ports when it checks where an
+    answer may come from (rp_filter) only where a rule with ports is not.
+    """
+    version = key.local.version
+    if not _leads_out(network, version):
+        return None
+    return Rule(
+        version,
+        Preference.RESCUE,
+        table_of(network),
+        source=ip_network(key.local),
+        destination=ip_network(key.remote),
+        protocol="tcp",
+        port=key.remote_port,
+        source_port=key.local_port,
+    )
+
+
 def plan(
     networks: Sequence[Network],
     default: str | None = None,
     destinations: Mapping[Destination, str] | None = None,
     *,
     marks: Mapping[int, str] | None = None,
+    rescues: Mapping[FlowKey, str] | None = None,
     tunnelled: frozenset[int] = frozenset(),
     metrics: Mapping[tuple[int, int], bytes] | None = None,
 ) -> Plan:
@@ -177,6 +204,7 @@ def plan(
         default: the name of the network for new connections; None: the host's own choice.
         destinations: destination -> the name of its network.
         marks: a program's mark (SO_MARK) -> the name of the network for what carries it.
+        rescues: a rescued flow -> the name of the network that it was rescued to.
         tunnelled: the IP versions whose default a VPN has taken: of these only what is bound to
             an interface is led to its network, everything else is left to the VPN.
         metrics: (IP version, interface index) -> metrics of the host's own default route there.
@@ -209,6 +237,9 @@ def plan(
         if default in by_name:
             wanted = default_rules(by_name[default], networks)
             rules |= {rule for rule in wanted if rule.version == version}
+    for key, name in (rescues or {}).items():
+        if name in by_name and (rule := rescue_rule(key, by_name[name])) is not None:
+            rules.add(rule)
     return Plan(frozenset(rules), frozenset(routes))
 
 

@@ -11,11 +11,13 @@ from typing import Any, Final
 from cedos.steer.handover import hand_over
 from cedos.steer.journal import Record
 from cedos.steer.kernel import Kernel
+from cedos.steer.rescue_undo import undo_rescue
 from cedos.steer.rules import PROTOCOL, TABLE_BASE, TABLE_COUNT, Route, is_ours
 
 ROUTING: Final[Record] = {"undo": "routing"}
 FILTER: Final[Record] = {"undo": "packet-filter"}
 CONNECTIONS: Final[Record] = {"undo": "connections"}
+RESCUE: Final[Record] = {"undo": "rescue"}
 
 
 def sysctl_record(key: str, before: str, after: str) -> Record:
@@ -89,6 +91,10 @@ def _connections(kernel: Kernel, _: Record) -> list[str]:
     return hand_over(kernel)
 
 
+def _rescue(kernel: Kernel, _: Record) -> list[str]:
+    return undo_rescue(kernel)
+
+
 def _unknown(_: Kernel, record: Record) -> list[str]:
     return [f"left alone: {record['undo']}: another version of cedos wrote this"]
 
@@ -98,4 +104,5 @@ _KINDS: Final[dict[str, Callable[[Kernel, dict[str, Any]], list[str]]]] = {
     "sysctl": _sysctl,
     "packet-filter": _filter,
     "connections": _connections,
+    "rescue": _rescue,
 }
