@@ -1,11 +1,16 @@
 """From the configuration to how decisions are taken."""
 
+from pathlib import Path
+
+import msgspec
 import structlog
 
 from cedos import predictor_file
 from cedos.config import Config
+from cedos.daemon import learning
 from cedos.daemon.director import Choices
 from cedos.errors import ModelError
+from cedos.selector.follow import Curves
 from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
 from cedos.selector.uncertainty import CompletionModel
 
@@ -24,11 +29,25 @@ def objective(config: Config) -> Objective:
             return WeightedCost(decision.seconds_per_joule, decision.seconds_per_metered_mb / 1e6)
 
 
-def choices(config: Config, problems: list[str]) -> Choices:
-    """How to decide: without usable predictors by the rule of thumb, and `problems` says so."""
+def curves(config: Config) -> Curves | None:
+    """How the objective's exponents follow battery and data plan; None: they do not."""
+    if not config.decision.follow:
+        return None
+    return Curves(alpha=config.decision.alpha, **msgspec.structs.asdict(config.follow))
+
+
+def choices(config: Config, learned: Path, problems: list[str]) -> Choices:
+    """How to decide: without usable predictors by the rule of thumb, and `problems` says so.
+
+    Args:
+        config: the configuration.
+        learned: the file with what was learned at places, if there is one.
+        problems: is added to.
+    """
     model: CompletionModel | None = None
     try:
-        model = predictor_file.load(config.predictors.model_path)
+        general = predictor_file.load(config.predictors.model_path)
+        model = learning.load(general, learned) if config.predictors.adapt else general
     except ModelError as error:
         problems.append(f"{error}; deciding by a rule of thumb until then")
         _log.warning("no predictors", why=str(error))
@@ -39,4 +58,9 @@ def choices(config: Config, problems: list[str]) -> Choices:
         margin=config.decision.hysteresis,
         switch_cost_s=config.decision.switch_cost_s,
         destinations=config.steering.destinations,
+        price_per_mb={
+            network.name or interface: network.money_per_mb
+            for interface, network in config.networks.items()
+            if network.money_per_mb is not None
+        },
     )

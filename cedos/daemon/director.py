@@ -8,8 +8,8 @@ size of its transfer becomes known and while the networks change (section 8).
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_network
 
 import structlog
@@ -45,12 +45,18 @@ _DESTINATION_S = 600.0
 _SAMPLES = 2
 """So many transfers with a destination must be known before it gets a rule of its own."""
 
+_MOVES_S = 30.0
+_MOST_MARGIN = 0.8
+"""Each move that a flow made in the last seconds triples what the next one must save, up to this:
+what made it move may have been noise, and moving to and fro costs every time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choices:
     """How decisions are taken.
 
-    `margin` is the share that a change must save, `switch_cost_s` what moving a living flow costs.
+    `margin` is the share that a change must save, `switch_cost_s` what moving a living flow costs,
+    `price_per_mb` what networks cost by name, where somebody said so.
     """
 
     objective: Objective
@@ -59,6 +65,7 @@ class Choices:
     margin: float
     switch_cost_s: float
     destinations: bool = True
+    price_per_mb: Mapping[str, float] = field(default_factory=dict)
 
 
 class Director:
@@ -97,6 +104,15 @@ class Director:
         self._destinations: OrderedDict[tuple[str, int | None], _Destination] = OrderedDict()
         self._programs: dict[int, _Program] = {}
         self._steerable: dict[int, bool] = {}
+
+    @property
+    def objective(self) -> Objective:
+        """What is best now."""
+        return self._choices.objective
+
+    @objective.setter
+    def objective(self, objective: Objective) -> None:
+        self._choices = replace(self._choices, objective=objective)
 
     @property
     def networks(self) -> Sequence[Network]:
@@ -287,10 +303,11 @@ class Director:
             switch_cost_s=self._choices.switch_cost_s,
             number=self._number,
             made_unix_s=time.time(),
-            margin=self._choices.margin,
+            margin=self._margin(flow),
             observed_bps=flow.rate_bps,
             kinds=_MPTCP,
             idle_s=self._flows.idle_s(context.at_s),
+            price_per_mb=self._choices.price_per_mb,
         )
         if decision.choice == flow.strategy:
             return
@@ -299,7 +316,32 @@ class Director:
             flow.strategy = decision.choice
             flow.decision = decision.number
             flow.switches.append((decision.made_unix_s, decision.choice))
+            flow.moved()
             self._record(decision)
+
+    def rescued(self, flow: LivingFlow, network: str, reason: str, context: Context) -> None:
+        """A flow's first packet found no answer, and goes over another network now."""
+        guess = self._choices.default_size_bytes
+        transfer = flow.transfer or Transfer(SizeEstimate(guess, guess, guess, "default"))
+        decision = Decision(
+            number=self._number,
+            made_unix_s=time.time(),
+            transfer=replace(transfer, flow=flow.key),
+            context=context,
+            evaluations=(),
+            choice=Strategy(StrategyKind.SINGLE, (network,)),
+            objective=self.objective.name,
+            reason=reason,
+        )
+        flow.strategy, flow.decision = decision.choice, decision.number
+        flow.switches.append((decision.made_unix_s, decision.choice))
+        self._record(decision)
+
+    def _margin(self, flow: LivingFlow) -> float:
+        """The share that the flow's next move must save."""
+        since_unix_s = time.time() - _MOVES_S
+        moves = sum(at_s > since_unix_s for at_s, _ in flow.switches)
+        return min(self._choices.margin * 3.0**moves, max(_MOST_MARGIN, self._choices.margin))
 
     def _lost(self, strategy: Strategy, context: Context) -> bool:
         up = {network.name for network in self._networks if network.up}
@@ -323,6 +365,7 @@ class Director:
             made_unix_s=time.time(),
             kinds=_SINGLE,
             idle_s=self._flows.idle_s(context.at_s),
+            price_per_mb=self._choices.price_per_mb,
         )
         if before is None:
             return decision

@@ -4,11 +4,14 @@ Pure: events in, records out. A TCP connection is one flow with one path; an MPT
 flow with several, joined by its token.
 """
 
+import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cedos.model import (
     Address,
+    Context,
     Direction,
     FlowKey,
     FlowRecord,
@@ -22,10 +25,15 @@ from cedos.model import (
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
 
-STALLED_S = 0.6
-"""A download whose length is known and that has received nothing for so long is stalled."""
+STALLED_S = 0.4
+"""A transfer that waits and has heard nothing for so long, and for `_STALLED_RTTS`, is stalled."""
 
+_STALLED_RTTS = 4.0
 _BUSY_IDLE_S = 0.15
+_RATE_S = 1.0
+"""Rates are taken over so long a time, as far as there are looks."""
+
+_LEAST_RATE_S = 0.5
 
 
 @dataclass(slots=True)
@@ -36,6 +44,7 @@ class Path:
     network: str | None
     sample: FlowSample | None = None
     closed: FlowClosed | None = None
+    rescued: bool = False
 
     @property
     def bytes_down(self) -> int:
@@ -49,12 +58,19 @@ class Path:
         last = self.closed or self.sample
         return last.bytes_up if last else 0
 
+    @property
+    def heard_s(self) -> float:
+        """Seconds, at the last look, since the other side was heard of on this path."""
+        sample = self.sample
+        return min(sample.idle_down_s, sample.idle_ack_s) if sample else math.inf
+
 
 @dataclass(slots=True)
 class LivingFlow:
     """A flow: its paths, the transfer it carries now, and what was decided about it.
 
-    `base_bytes` is what the flow had carried, in the transfer's direction, when the transfer began.
+    `base_bytes` is what the flow had carried, in the transfer's direction, when the transfer began;
+    `transfers` counts those that have begun. `context` is what was known when the flow began.
     """
 
     key: FlowKey
@@ -70,8 +86,10 @@ class LivingFlow:
     switches: list[tuple[float, Strategy]] = field(default_factory=list)
     server_name: str | None = None
     rate_bps: float | None = None
-    _looked_at_s: float | None = None
-    _looked_bytes: int = 0
+    transfers: int = 0
+    context: Context | None = None
+    _looks: deque[tuple[float, int]] = field(default_factory=deque)
+    _waiting_since_s: float | None = None
 
     def carried(self, direction: Direction) -> int:
         """Bytes of all paths in one direction."""
@@ -88,39 +106,86 @@ class LivingFlow:
         carried = self.carried(self.transfer.direction) - self.base_bytes
         return max(self.transfer.size.median_bytes - carried, 0)
 
+    @property
+    def exact(self) -> bool:
+        """Whether the size of the transfer under way is known for certain."""
+        return self.transfer is not None and self.transfer.size.source == "content-length"
+
+    def waits_on(self, path: Path) -> bool:
+        """Whether something must come back on this path: an acknowledgement, or the rest of an answer.
+
+        Nothing can be said of a download of unknown length: its server may have no more to say.
+        """
+        sample = path.sample
+        if sample is None or path.closed is not None:
+            return False
+        if sample.unacknowledged:
+            return True
+        if self.transfer is None or self.transfer.direction is Direction.UP or not self.exact:
+            return False
+        active = self.strategy is None or path.network in self.strategy.networks
+        return active and bool(self.remaining_bytes)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it is worth a close look: more than a moment's worth is still to come."""
+        return bool(self.exact and self.remaining_bytes) or any(
+            path.sample.unacknowledged for path in self.paths.values() if path.sample
+        )
+
     def begin_anew(self) -> None:
         """Another transfer begins on this flow: what the last one's rate was says nothing of it."""
-        self.rate_bps = self._looked_at_s = None
+        self.rate_bps = self._waiting_since_s = None
+        self._looks.clear()
+        self.transfers += 1
+
+    def moved(self) -> None:
+        """It goes another way now: what its rate was says nothing of that."""
+        self.rate_bps = self._waiting_since_s = None
+        self._looks.clear()
 
     def looked(self, now_s: float) -> None:
-        """Notes the rate since the last look, where the network and not the program set it.
+        """Notes the rate of the last second, where the network and not the program set it.
 
-        A download that receives at both looks goes as fast as it can; one of known length that
-        receives nothing is stalled. Nothing can be said of others: a program may be pausing.
+        A download that receives at a look goes as fast as it can; a transfer that must hear of the
+        other side on all the paths that it uses, and does not, is stalled. Nothing can be said of
+        others: a program may be pausing.
         """
         direction = self.transfer.direction if self.transfer else Direction.DOWN
-        carried = self.carried(direction)
-        before_at_s, before = self._looked_at_s, self._looked_bytes
-        self._looked_at_s, self._looked_bytes = now_s, carried
+        self._looks.append((now_s, self.carried(direction)))
+        while len(self._looks) > 2 and self._looks[1][0] <= now_s - _RATE_S:
+            self._looks.popleft()
         self.rate_bps = None
-        if before_at_s is None or now_s <= before_at_s or self.transfer is None:
+        if self.transfer is None:
             return
-        idle_s = min(
-            (path.sample.idle_down_s for path in self.paths.values() if path.sample), default=0.0
-        )
-        gained = carried - before
-        waiting = self.transfer.size.source == "content-length" and (self.remaining_bytes or 0) > 0
+        if self._stalled(now_s):
+            self.rate_bps = 0.0
+            return
+        (before_at_s, before), (_, carried) = self._looks[0], self._looks[-1]
+        if now_s - before_at_s < _LEAST_RATE_S or carried <= before:
+            return
+        samples = [path.sample for path in self.paths.values() if path.sample]
         if direction is Direction.UP:
-            unacknowledged = any(
-                path.sample.unacknowledged for path in self.paths.values() if path.sample
-            )
-            if unacknowledged:
-                self.rate_bps = 8.0 * gained / (now_s - before_at_s)
-        elif gained == 0:
-            if waiting and idle_s > STALLED_S:
-                self.rate_bps = 0.0
-        elif idle_s < _BUSY_IDLE_S and waiting:
-            self.rate_bps = 8.0 * gained / (now_s - before_at_s)
+            busy = any(sample.unacknowledged for sample in samples)
+        else:
+            busy = self.exact and bool(self.remaining_bytes)
+            busy = busy and min(each.idle_down_s for each in samples) < _BUSY_IDLE_S
+        if busy:
+            self.rate_bps = 8.0 * (carried - before) / (now_s - before_at_s)
+
+    def _stalled(self, now_s: float) -> bool:
+        waiting = [path for path in self.paths.values() if self.waits_on(path)]
+        if not waiting:
+            self._waiting_since_s = None
+            return False
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        # What comes on any path shows that the transfer goes on.
+        open_paths = [path for path in self.paths.values() if path.closed is None]
+        heard_s = min(path.heard_s for path in open_paths)
+        rtt_s = max((path.sample.rtt_s or 0.0 for path in waiting if path.sample), default=0.0)
+        patience_s = max(STALLED_S, _STALLED_RTTS * rtt_s)
+        return min(heard_s, now_s - self._waiting_since_s) > patience_s
 
 
 class Flows:
@@ -153,6 +218,22 @@ class Flows:
     def find(self, key: FlowKey) -> LivingFlow | None:
         """The flow that has this path."""
         return self._by_key.get(key)
+
+    def rescued(self, key: FlowKey, network: str) -> LivingFlow | None:
+        """A path is carried by another network than its local address says (`daemon.rescue`)."""
+        flow = self._by_key.get(key)
+        if flow is not None:
+            path = flow.paths[key]
+            path.network, path.rescued = network, network != self._owners.get(key.local)
+        return flow
+
+    def at_home(self, samples: Iterable[FlowSample]) -> list[FlowSample]:
+        """The samples of paths whose local address is that of the network that carries them."""
+        return [sample for sample in samples if not self._is_rescued(sample.key)]
+
+    def _is_rescued(self, key: FlowKey) -> bool:
+        flow = self._by_key.get(key)
+        return flow is not None and key in flow.paths and flow.paths[key].rescued
 
     def opened(self, event: FlowOpened) -> LivingFlow:
         """A first packet was seen. A further subflow is told apart when its token is known."""

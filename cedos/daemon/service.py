@@ -1,32 +1,43 @@
 """The daemon's life: what it opens, the tasks that run, and the order in which all is undone."""
 
 import asyncio
+import math
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import structlog
 
 from cedos.api.server import ControlServer
 from cedos.config import Config, directories
+from cedos.daemon import kept, learning, opening
 from cedos.daemon.answers import Answers
-from cedos.daemon.choices import choices
+from cedos.daemon.choices import choices, curves
 from cedos.daemon.director import Director
 from cedos.daemon.flows import Flows
+from cedos.daemon.following import Following
+from cedos.daemon.learning import Learning
+from cedos.daemon.looking import Looking
 from cedos.daemon.observe import Observer
-from cedos.errors import CedosError, HostError
+from cedos.daemon.paths import measured_paths
+from cedos.daemon.rescue import Rescuer
+from cedos.errors import CedosError
 from cedos.history import History
-from cedos.model import Context, Decision, Direction, Network
+from cedos.model import Context, Decision, FlowKey
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows import FlowMonitor
 from cedos.monitor.links import LinkMonitor
 from cedos.monitor.resolvers import HostResolvers
 from cedos.notify import Notifier
-from cedos.profiler.capture import Capture, open_capture
+from cedos.profiler.capture import Capture
+from cedos.profiler.priors import CHUNKED, Prior
 from cedos.profiler.profiler import Profiler, SizeLearned
-from cedos.profiler.sizes import Prior, SizeHistory
+from cedos.profiler.sizes import SizeHistory
+from cedos.selector.liveness import dead_networks
+from cedos.selector.objective import Objective
 from cedos.steer.connections import ConnectionClosed, ConnectionOpened, PathUp
 from cedos.steer.steering import Steering
 
@@ -34,6 +45,10 @@ _log = structlog.get_logger(__name__)
 
 _FLUSH_S = 1.0
 _SIZES_FILE = "sizes.json"
+_PLACES_FILE = "places.json"
+_KEEP_S = 60.0
+"""What is learned is kept so often, and at the end."""
+
 _CAPTURE_REST_S = 0.01
 """After a look at the captured packets the next ones wait so long, and are looked at together."""
 
@@ -58,10 +73,9 @@ async def run(config: Config, dry_run: bool) -> None:
         links = await stack.enter_async_context(
             LinkMonitor(config.network_overrides(), resolvers=HostResolvers(bus))
         )
-        _require_two(links.networks())
-        history = _history(config, where.history, stack, problems)
-        sizes = _sizes(where.state / _SIZES_FILE)
-        stack.callback(_save_sizes, sizes, where.state / _SIZES_FILE)
+        opening.require_two(links.networks())
+        history = opening.history(config, where.history, stack, problems)
+        sizes = opening.sizes(where.state / _SIZES_FILE)
         flow_monitor = await stack.enter_async_context(FlowMonitor(links.is_local))
         steering = await stack.enter_async_context(
             Steering(
@@ -69,11 +83,13 @@ async def run(config: Config, dry_run: bool) -> None:
                 dry_run=dry_run,
                 mptcp=config.steering.mptcp,
                 filter_flows=config.steering.iptables,
+                rescue=config.steering.rescue and config.steering.iptables,
             )
         )
-        capture = _capture(config, stack, problems)
+        capture = opening.first_packets(config, stack, problems)
         daemon = Daemon(
-            config, links, flow_monitor, steering, capture, history, sizes, bus, problems, dry_run
+            *(config, where.state, links, flow_monitor, steering, capture, history, sizes, bus),
+            *(problems, dry_run),
         )
         stack.callback(daemon.finished)
         await daemon.networks_changed()
@@ -85,82 +101,13 @@ async def run(config: Config, dry_run: bool) -> None:
         await daemon.run(notifier)
 
 
-def _require_two(networks: list[Network]) -> None:
-    usable = [network.name for network in networks if network.up]
-    if len(usable) >= 2:
-        return
-    seen = ", ".join(
-        f"{each.name} ({'up' if each.up else 'no address, carrier or default route'})"
-        for each in networks
-    )
-    raise HostError(
-        f"cedos chooses between networks and needs two that are usable; here: {seen or 'none'}. "
-        "Connect a second one (a phone tethered by USB, say), or see `cedos doctor`"
-    )
-
-
-def _history(
-    config: Config, path: Path, stack: AsyncExitStack, problems: list[str]
-) -> History | None:
-    if not config.history.enabled:
-        return None
-    history = History(config.history.path or path, max_rows=config.history.max_rows)
-    stack.callback(history.close)
-    if history.notice:
-        problems.append(history.notice)
-        _log.warning("history", notice=history.notice)
-    return history
-
-
-def _sizes(path: Path) -> SizeHistory:
-    try:
-        return SizeHistory.from_state(msgspec.json.decode(path.read_bytes()))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, msgspec.DecodeError) as error:
-        _log.warning("the sizes learned earlier cannot be used", file=str(path), why=str(error))
-    return SizeHistory()
-
-
-def _save_sizes(sizes: SizeHistory, path: Path) -> None:
-    try:
-        new = path.with_suffix(".new")
-        new.write_bytes(msgspec.json.encode(sizes.state()))
-        new.replace(path)
-    except OSError as error:
-        _log.warning("the sizes learned cannot be kept", file=str(path), why=str(error))
-
-
-def _capture(config: Config, stack: AsyncExitStack, problems: list[str]) -> Capture | None:
-    if not config.profiler.enabled:
-        return None
-    try:
-        capture = open_capture()
-    except HostError as error:
-        problems.append(f"{error}; sizes are known when flows end")
-        return None
-    stack.callback(capture.close)
-    return capture
-
-
-def measured_paths(context: Context) -> dict[str, tuple[float, float]]:
-    """Network -> (highest rate of late in bit/s, least round trip in s), where both are known."""
-    found = {}
-    for name, known in context.networks.items():
-        rates = [
-            known[key].value for key in ("past1_bps", "past5_bps", "past10_bps") if key in known
-        ]
-        if rates and "rtt_min_s" in known:
-            found[name] = (max(rates), known["rtt_min_s"].value)
-    return found
-
-
 class Daemon:
     """What happens, in one event loop: every event ends in a look at what it changes."""
 
     def __init__(
         self,
         config: Config,
+        state: Path,
         links: LinkMonitor,
         flow_monitor: FlowMonitor,
         steering: Steering,
@@ -172,21 +119,25 @@ class Daemon:
         dry_run: bool,
     ) -> None:
         self._config = config
+        self._state = state
         self._links = links
         self._flow_monitor = flow_monitor
         self._steering = steering
         self._capture = capture
         self._history = history
+        self._sizes = sizes
         self._own_problems = problems
         self._rest: asyncio.TimerHandle | None = None
+        self._told: asyncio.Queue[SizeLearned] = asyncio.Queue()
         self._flows = Flows()
         self._profiler = Profiler(
             sizes,
             unknown=Prior(config.profiler.default_size_bytes),
-            chunked=Prior(config.profiler.default_large_bytes),
+            chunked=replace(CHUNKED, median_bytes=config.profiler.default_large_bytes),
         )
         self._observer = Observer(config, bus, self._context_changed)
-        chosen = choices(config, problems)
+        chosen = choices(config, state / _PLACES_FILE, problems)
+        self._learning = chosen.model if isinstance(chosen.model, Learning) else None
         self._director = Director(
             steering,
             self._flows,
@@ -205,7 +156,25 @@ class Daemon:
             dry_run=dry_run,
             objective=chosen.objective.name,
         )
+        self._following = Following(
+            config, curves(config), bus, state, links.networks, self._prefer
+        )
+        self._looking = Looking(
+            flow_monitor,
+            self._flows,
+            self._observer,
+            self._profiler,
+            self._learned,
+            self._looked,
+            config.decision.reevaluate_interval_s,
+        )
+        self._rescuer = Rescuer(
+            steering, self._observer.context, self._was_rescued, dry_run=dry_run
+        )
         self._wake = asyncio.Event()
+        self._urgent = False
+        self._dead: frozenset[str] = frozenset()
+        self._decided_at_s = -math.inf
 
     def problems(self) -> list[str]:
         """What is degraded, in words."""
@@ -214,6 +183,7 @@ class Daemon:
             *self._own_problems,
             *self._observer.problems,
             *self._steering.problems,
+            *self._following.problems,
             *(said for said in now if said),
         ]
 
@@ -224,22 +194,23 @@ class Daemon:
         async with self._director.turn:
             self._director.networks_changed(networks)
             await self._steering.networks_changed(networks)
+            self._rescuer.networks_changed(networks)
             await self._director.reconsider(self._observer.context())
 
     async def run(self, notifier: Notifier) -> None:
         """Runs until it is cancelled."""
         loop = asyncio.get_running_loop()
-        sizes: asyncio.Queue[SizeLearned] = asyncio.Queue()
         if self._capture is not None:
-            loop.add_reader(self._capture.fileno(), self._captured, sizes)
+            loop.add_reader(self._capture.fileno(), self._captured)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._observer.run(), name="observe")
                 tasks.create_task(self._follow_links(), name="links")
                 tasks.create_task(self._follow_flows(), name="flows")
                 tasks.create_task(self._follow_connections(), name="connections")
-                tasks.create_task(self._follow_sizes(sizes), name="sizes")
-                tasks.create_task(self._look(), name="look")
+                tasks.create_task(self._follow_sizes(), name="sizes")
+                tasks.create_task(self._looking.run(), name="look")
+                tasks.create_task(self._following.run(), name="follow")
                 tasks.create_task(self._reconsider(), name="reconsider")
                 tasks.create_task(self._keep(notifier), name="keep")
         finally:
@@ -249,8 +220,15 @@ class Daemon:
                 loop.remove_reader(self._capture.fileno())
 
     def finished(self) -> None:
-        """The end: whoever listens is told."""
+        """The end: whoever listens is told, and what was learned is kept."""
+        self._rescuer.close()
         self.answers.decided.close()
+        self._keep_learned()
+
+    def _keep_learned(self) -> None:
+        kept.write(self._state / _SIZES_FILE, self._sizes.state(), opening.SIZES)
+        if self._learning is not None:
+            kept.write(self._state / _PLACES_FILE, self._learning.state(), learning.WHAT)
 
     def _recorded(self, decision: Decision) -> None:
         if self._history is not None:
@@ -261,20 +239,45 @@ class Daemon:
     async def _context_changed(self) -> None:
         self._wake.set()
 
+    def _looked(self, urgent: bool) -> None:
+        self._urgent = self._urgent or urgent
+        self._wake.set()
+
+    def _prefer(self, objective: Objective) -> None:
+        if objective != self._director.objective:
+            self._director.objective = objective
+            self._looked(urgent=True)
+
     async def _reconsider(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
             context = self._observer.context()
-            async with self._director.turn:
-                await self._director.reconsider(context)
-                if self._config.steering.short_queues:
-                    await self._bound_queues(context)
+            self._rescuer.looked(context)
+            if self._due(context):
+                async with self._director.turn:
+                    await self._director.reconsider(context)
+                    if self._config.steering.short_queues:
+                        await self._bound_queues(context)
             await asyncio.sleep(_CHANGED_AT_MOST_S)
+
+    def _due(self, context: Context) -> bool:
+        """Whether to decide again: while nothing runs only now and then, or when a network dies."""
+        dead = frozenset(dead_networks(context, self._director.networks))
+        urgent, self._urgent = self._urgent or dead != self._dead, False
+        self._dead = dead
+        idle = not len(self._flows)
+        interval_s = self._config.decision.idle_interval_s if idle else 0.0
+        if not urgent and context.at_s - self._decided_at_s < interval_s:
+            return False
+        self._decided_at_s = context.at_s
+        if self._learning is not None:
+            self._learning.moved(self._director.networks, context)
+        return True
 
     async def _bound_queues(self, context: Context) -> None:
         try:
-            await self._steering.paths_measured(measured_paths(context))
+            await self._steering.paths_measured(measured_paths(context, self._flows))
         except CedosError as error:
             _log.warning("the queues cannot be bounded", why=str(error))
 
@@ -288,15 +291,38 @@ class Daemon:
             now_s = time.monotonic()
             if isinstance(event, FlowOpened):
                 flow = self._flows.opened(event)
-                self._learned(self._profiler.opened(event.key, now_s, incoming=event.incoming))
+                if self._learning is not None and event.key.protocol == "tcp":
+                    flow.context = self._observer.context()
+                mark = await self._mark(event)
+                self._learned(
+                    self._profiler.opened(event.key, now_s, incoming=event.incoming, mark=mark)
+                )
                 self._director.visited(flow, now_s)
+                if not event.incoming:
+                    self._rescuer.opened(event.key, event.at_s)
             else:
+                self._rescuer.closed(event.key)
                 self._closed(event)
 
+    async def _mark(self, event: FlowOpened) -> int | None:
+        """The socket's mark, where somebody's hint depends on it (`cedos exec`)."""
+        if event.incoming or event.key.protocol != "tcp" or not self._profiler.wants_marks:
+            return None
+        return await self._flow_monitor.mark(event.key)
+
+    def _was_rescued(self, key: FlowKey, network: str, reason: str) -> None:
+        flow = self._flows.rescued(key, network)
+        if flow is not None:
+            self._director.rescued(flow, network, reason, self._observer.context())
+
     def _closed(self, event: FlowClosed) -> None:
+        self._read_captured()  # the flow's last message may still wait, and begins before its end
+        flow = self._flows.find(event.key)
         record = self._flows.closed(event)
-        if record is None:
+        if record is None or flow is None:
             return
+        if self._learning is not None:
+            self._learning.finished(flow, record, event, self._director.networks)
         down: int | None = sum(path.bytes_down for path in record.subflows)
         up: int | None = sum(path.bytes_up for path in record.subflows)
         if not record.exact:
@@ -320,55 +346,40 @@ class Daemon:
                 async with self._director.turn:
                     await self._director.reconsider_flow(flow, self._observer.context())
 
-    def _captured(self, sizes: "asyncio.Queue[SizeLearned]") -> None:
+    def _captured(self) -> None:
         assert self._capture is not None
         loop, fd = asyncio.get_running_loop(), self._capture.fileno()
         loop.remove_reader(fd)
-        self._rest = loop.call_later(_CAPTURE_REST_S, loop.add_reader, fd, self._captured, sizes)
+        self._rest = loop.call_later(_CAPTURE_REST_S, loop.add_reader, fd, self._captured)
+        self._read_captured()
+
+    def _read_captured(self) -> None:
         now_s = time.monotonic()
-        for captured in self._capture.read():
+        for captured in self._capture.read(256) if self._capture else ():
             # A message may begin on any subflow; the profiler knows a connection by its first one.
             flow = self._flows.find(captured.key)
             about = captured if flow is None else captured._replace(key=flow.key)
             for event in self._profiler.observe(about, now_s):
-                sizes.put_nowait(event)
+                self._told.put_nowait(event)
 
-    async def _follow_sizes(self, sizes: "asyncio.Queue[SizeLearned]") -> None:
+    async def _follow_sizes(self) -> None:
         while True:
-            flow = self._flows.learned(await sizes.get())
+            flow = self._flows.learned(await self._told.get())
             if flow is not None and flow.token is not None:
                 async with self._director.turn:
                     await self._director.reconsider_flow(flow, self._observer.context())
 
-    def _learned(self, events: list[SizeLearned]) -> None:
+    def _learned(self, events: Sequence[SizeLearned]) -> None:
         for event in events:
             self._flows.learned(event)
 
-    async def _look(self) -> None:
-        """Looks at the living flows, often only while there are any."""
-        interval_s = self._config.decision.reevaluate_interval_s
-        while True:
-            await asyncio.sleep(interval_s)
-            if not len(self._flows):
-                continue
-            try:
-                samples = await self._flow_monitor.snapshot()
-            except (OSError, TimeoutError) as error:
-                _log.warning("the sockets cannot be looked at", why=str(error))
-                continue
-            now_s = time.monotonic()
-            self._observer.observe_flows(samples)
-            for flow in self._flows.sampled(samples, now_s):
-                self._learned(
-                    self._profiler.progressed(
-                        flow.key, flow.carried(Direction.DOWN), flow.carried(Direction.UP), now_s
-                    )
-                )
-            self._wake.set()
-
     async def _keep(self, notifier: Notifier) -> None:
         """Writes the history and feeds the watchdog; both stop if the loop hangs."""
+        kept_at_s = time.monotonic()
         while True:
+            if time.monotonic() - kept_at_s > _KEEP_S:
+                kept_at_s = time.monotonic()
+                self._keep_learned()
             if self._history is not None:
                 await asyncio.to_thread(self._history.flush)
             notifier.alive()

@@ -72,8 +72,8 @@ def evaluate(
         One record per strategy in the order of `roles.strategies`; none where the model knows none.
     """
     direction = transfer.direction
-    columns = features(context, transfer, roles, model.features)
-    columns, added = aged(columns, context, roles, direction)
+    measured = features(context, transfer, roles, model.features)
+    columns, added = aged(measured, context, roles, direction)
     predicted = model.predict(columns)
     if added:
         predicted = {name: widened(name, time, added) for name, time in predicted.items()}

@@ -16,6 +16,7 @@ _PORTAL = "captive"
 _SIGNS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("available", lambda value: value <= 0.0, "was not available"),
     ("ping_loss", lambda value: value >= 1.0, "answered no ping"),
+    ("silence_s", lambda value: value > 0.0, "was silent though something was expected of it"),
     (_PORTAL, lambda value: value >= 1.0, "let nothing through (it wants a log-in?)"),
 )
 

@@ -120,7 +120,7 @@ def configuration(stage: Stage) -> str:
                 if network.series_path is not None
             },
         },
-        "log": {"level": "debug", "format": "json"},
+        "log": {"level": "info", "format": "json"},
     }
     for section, values in stage.settings.items():
         if isinstance(values, dict):

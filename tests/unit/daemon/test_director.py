@@ -1,5 +1,8 @@
 """The director over a steering that only remembers what it was asked."""
 
+import math
+import random
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
@@ -47,10 +50,13 @@ class Rates:
     def __init__(self) -> None:
         self.rtt_s = {"wifi": 0.02, "cellular": 0.08}
         self.rate_bps = {"wifi": 1e6, "cellular": 20e6}
+        self.alone = False
 
     def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
         bits = 8 * features["size_bytes"]
         times = {name: 2 * self.rtt_s[name] + bits / self.rate_bps[name] for name in self.rtt_s}
+        if self.alone:  # no MPTCP
+            return {name: Distribution((time_s,)) for name, time_s in times.items()}
         both = bits / sum(self.rate_bps.values())
         times["mptcp_wifi"] = 3 * self.rtt_s["wifi"] + both + 0.1
         times["mptcp_cellular"] = 3 * self.rtt_s["cellular"] + both + 0.1
@@ -270,3 +276,86 @@ async def test_without_any_network_nothing_is_steered(stage: Stage) -> None:
     assert stage.asked() == [("default", "wlan0")]
     assert stage.director.default is not None
     assert stage.director.default.choice == ONLY_WLAN
+
+
+class Noise:
+    """A context and predictors that wander: the same seed gives the same series."""
+
+    def __init__(self, stage: Stage, seed: int) -> None:
+        self.stage = stage
+        self.draw = random.Random(seed)
+
+    async def second(self, at_s: float) -> None:
+        """Both networks are alike but for noise of a third, new every second."""
+        for role in ("wifi", "cellular"):
+            self.stage.rates.rate_bps[role] = 10e6 * math.exp(self.draw.gauss(0.0, 0.33))
+            self.stage.rates.rtt_s[role] = 0.04 * math.exp(self.draw.gauss(0.0, 0.33))
+        await self.stage.reconsider(at_s)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_flow_does_not_flap_in_noise(
+    stage: Stage, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten minutes of a large download; every third second one network seems a lot better."""
+    flow = stage.connection()
+    stage.director.steerable(7, True)
+    exact = SizeEstimate(10**9, 10**9, 10**9, "content-length")
+    stage.flows.learned(SizeLearned(KEY, Direction.DOWN, exact))
+    stage.rates.alone = True
+    noise = Noise(stage, seed)
+    moves, would = 0, 0
+    now_s = 0.0
+    monkeypatch.setattr("cedos.daemon.director.time.time", lambda: now_s)
+    for second in range(600):
+        now_s = float(second)
+        before = flow.strategy
+        await noise.second(now_s)
+        moves += flow.strategy != before
+        rates = stage.rates.rate_bps
+        better = max(rates, key=rates.__getitem__)
+        would += {"wifi": "wlan0", "cellular": "lte0"}[better] not in str(before)
+    assert would > 150, "the series is not noisy enough to prove anything"
+    assert moves <= 600 / 15, f"{moves} moves in ten minutes"
+
+
+async def test_each_move_makes_the_next_one_dearer_for_a_while(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = stage.connection()
+    stage.director.steerable(7, True)
+    exact = SizeEstimate(10**9, 10**9, 10**9, "content-length")
+    stage.flows.learned(SizeLearned(KEY, Direction.DOWN, exact))
+    stage.rates.alone = True
+    now_s = 1000.0
+    monkeypatch.setattr("cedos.daemon.director.time.time", lambda: now_s)
+
+    async def moves_at(gain: float) -> bool:
+        before = flow.strategy
+        here, there = ("wifi", "cellular") if before == ONLY_WLAN else ("cellular", "wifi")
+        stage.rates.rate_bps = {here: 10e6, there: 10e6 * gain}
+        await stage.reconsider()
+        return flow.strategy != before
+
+    assert await moves_at(1.15)
+    assert not await moves_at(1.15)
+    assert await moves_at(1.6)
+    assert not await moves_at(1.6)
+    now_s += 31.0
+    assert await moves_at(1.15)
+
+
+async def test_a_flow_leaves_a_network_that_fell_silent_however_often_it_moved(
+    stage: Stage,
+) -> None:
+    flow = stage.connection()
+    stage.director.steerable(7, True)
+    exact = SizeEstimate(10**9, 10**9, 10**9, "content-length")
+    stage.flows.learned(SizeLearned(KEY, Direction.DOWN, exact))
+    flow.switches = [(time.time(), ONLY_LTE), (time.time(), ONLY_WLAN)] * 5
+    silent = {"wlan0": {"silence_s": Indicator(0.4, 10.0)}, "lte0": {}}
+    await stage.director.reconsider(Context(10.0, silent))
+    assert flow.strategy == ONLY_LTE
+    assert stage.director.default is not None
+    assert stage.director.default.choice == ONLY_LTE
+    assert "wlan0 was silent though something was expected of it" in stage.decisions[-1].reason

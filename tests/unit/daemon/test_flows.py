@@ -88,7 +88,7 @@ def test_a_download_that_receives_tells_its_rate_and_one_that_waits_is_stalled(
     flows.sampled([sample(FIRST, 225_000)], 3.0)
     assert flow.rate_bps == pytest.approx(1e6)
     flows.sampled([sample(FIRST, 225_000, idle_down_s=0.9)], 4.0)
-    assert flow.rate_bps == 0.0
+    assert flow.rate_bps == 0.0, "it has waited since the first look"
 
 
 def test_nothing_is_said_of_a_flow_whose_program_may_be_pausing(flows: Flows) -> None:
@@ -113,3 +113,57 @@ def test_networks_are_idle_since_bytes_last_moved_over_them(flows: Flows) -> Non
     assert flows.idle_s(5.0) == {"wlan0": 3.0}
     flows.closed(FlowClosed(FIRST, 106.0, 1200, 0, at_s=6.0))
     assert flows.idle_s(6.5) == {"wlan0": 0.5}
+
+
+def test_a_stall_is_known_between_two_looks_of_a_second(flows: Flows) -> None:
+    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flows.learned(size(FIRST, 1_000_000))
+    rates = []
+    for tenths, (down, idle_s) in enumerate(
+        [
+            (1000, 0.01),
+            (50_000, 0.01),
+            (100_000, 0.01),
+            (100_000, 0.2),
+            (100_000, 0.4),
+            (100_000, 0.6),
+        ]
+    ):
+        flows.sampled([sample(FIRST, down, idle_down_s=idle_s)], 2.0 + 0.2 * tenths)
+        rates.append(flow.rate_bps)
+    assert rates[-1] == 0.0
+    assert 0.0 not in rates[:-2]
+
+
+def test_an_upload_without_acknowledgements_is_stalled(flows: Flows) -> None:
+    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flows.learned(SizeLearned(FIRST, Direction.UP, SizeEstimate(9, 10**6, 10**7, "history")))
+    for tenths in range(5):
+        acked = {"unacknowledged": 10, "idle_down_s": 9.0, "idle_ack_s": 0.02}
+        flows.sampled([sample(FIRST, 0, 20_000 * tenths, **acked)], 2.0 + 0.2 * tenths)
+    assert flow.rate_bps == pytest.approx(0.8e6)
+    flows.sampled([sample(FIRST, 0, 80_000, **(acked | {"idle_ack_s": 0.5}))], 3.3)
+    assert flow.rate_bps == 0.0
+
+
+def test_data_on_any_path_shows_that_the_transfer_goes_on(flows: Flows) -> None:
+    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flows.opened(FlowOpened(SECOND, 1.1, 100.1))
+    flows.joined(TOKEN, FIRST, 1.1)
+    flows.joined(TOKEN, SECOND, 1.1)
+    flows.learned(size(FIRST, 1_000_000))
+    for tenths in range(8):
+        dead = sample(FIRST, 1000, token=TOKEN, idle_down_s=0.2 * tenths)
+        flows.sampled([dead, sample(SECOND, 1000 * tenths, token=TOKEN)], 2.0 + 0.2 * tenths)
+    assert flow.rate_bps != 0.0
+
+
+def test_a_move_forgets_the_rate_of_the_way_before(flows: Flows) -> None:
+    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flows.learned(size(FIRST, 1_000_000))
+    flows.sampled([sample(FIRST, 100_000)], 2.0)
+    flows.sampled([sample(FIRST, 200_000)], 3.0)
+    assert flow.rate_bps is not None
+    flow.moved()
+    flows.sampled([sample(FIRST, 210_000)], 3.2)
+    assert flow.rate_bps is None, "too early to say"

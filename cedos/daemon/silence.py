@@ -1,0 +1,78 @@
+"""Which networks have gone silent: nothing is heard of them although something is expected. Pure.
+
+Pings alone tell it late: they go out every now and then, and each needs its time to be given up. A
+flow that waits for data or for an acknowledgement tells it within a few round trips.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cedos.daemon.flows import LivingFlow
+
+PATIENCE_S = 0.35
+"""Even a healthy network pauses: a lost last packet is sent again after 0.2 s and a round trip."""
+
+_PATIENCE_RTTS = 3.0
+
+
+@dataclass(slots=True)
+class _Network:
+    heard_at_s: float = float("-inf")
+    expecting_since_s: float | None = None
+
+
+class Silence:
+    """Joins what flows and pings say about each network."""
+
+    def __init__(self) -> None:
+        self._networks: dict[str, _Network] = {}
+
+    def look(
+        self,
+        flows: Iterable[LivingFlow],
+        asked_at_s: Mapping[str, float],
+        answered_at_s: Mapping[str, float],
+        rtts_s: Mapping[str, float],
+        now_s: float,
+    ) -> dict[str, float]:
+        """The networks that are silent now, and for how long (seconds).
+
+        Args:
+            flows: all living flows, just sampled.
+            asked_at_s: when the oldest ping that is still unanswered was sent, by network.
+            answered_at_s: when a round trip was last measured, by network.
+            rtts_s: round-trip times as they have been of late, by network.
+            now_s: the instant.
+        """
+        expecting: set[str] = set()
+        for flow in flows:
+            for path in flow.paths.values():
+                if path.network is None or path.sample is None or path.closed is not None:
+                    continue
+                known = self._of(path.network)
+                known.heard_at_s = max(known.heard_at_s, path.sample.at_s - path.heard_s)
+                if flow.waits_on(path):
+                    expecting.add(path.network)
+        for name, at_s in answered_at_s.items():
+            known = self._of(name)
+            known.heard_at_s = max(known.heard_at_s, at_s)
+        for name, at_s in asked_at_s.items():
+            known = self._of(name)
+            if name not in expecting and at_s > known.heard_at_s:
+                expecting.add(name)
+                if known.expecting_since_s is None:
+                    known.expecting_since_s = at_s
+        found = {}
+        for name, known in self._networks.items():
+            if name not in expecting:
+                known.expecting_since_s = None
+                continue
+            if known.expecting_since_s is None:
+                known.expecting_since_s = now_s
+            silent_s = now_s - max(known.heard_at_s, known.expecting_since_s)
+            if silent_s > max(PATIENCE_S, _PATIENCE_RTTS * rtts_s.get(name, 0.0)):
+                found[name] = silent_s
+        return found
+
+    def _of(self, network: str) -> _Network:
+        return self._networks.setdefault(network, _Network())

@@ -1,0 +1,156 @@
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cedos import predictor_file
+from cedos.daemon.flows import Flows
+from cedos.daemon.learning import Learning, load, place_of
+from cedos.model import (
+    Attachment,
+    Context,
+    Direction,
+    FlowKey,
+    Indicator,
+    Network,
+    NetworkKind,
+    SizeEstimate,
+)
+from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
+from cedos.profiler.profiler import SizeLearned
+from predictors.completion import CompletionModel
+
+WLAN = Network(
+    "wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),),
+    (ip_address("10.0.0.1"),),
+)  # fmt: skip
+LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
+BOTH = (WLAN, LTE)
+FIRST = FlowKey(ip_address("10.0.0.2"), 4000, ip_address("198.51.100.1"), 80)
+SECOND = FlowKey(ip_address("10.1.0.2"), 4001, ip_address("198.51.100.1"), 80)
+SIZE = 1_000_000
+KNOWN = Context(
+    0.0,
+    {
+        name: {"rtt_s": Indicator(0.03, 0.0), "past1_bps": Indicator(1e7, 0.0)}
+        for name in ("wlan0", "lte0")
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> CompletionModel:
+    return predictor_file.load()
+
+
+def finish(
+    learning: Learning,
+    took_s: float,
+    *,
+    carried: int = SIZE,
+    second: int = 0,
+    requests: int = 1,
+    exact: bool = True,
+    lingered_s: float = 3.0,
+) -> None:
+    """A download of a megabyte that began at 0; its connection stayed open for a while after it."""
+    flows = Flows()
+    flows.networks_changed(BOTH)
+    flow = flows.opened(FlowOpened(FIRST, 0.0, 100.0))
+    flow.context = KNOWN
+    size = SizeEstimate(SIZE, SIZE, SIZE, "content-length")
+    for _ in range(requests):
+        flows.learned(SizeLearned(FIRST, Direction.DOWN, size))
+    end_s = took_s + lingered_s
+    if second:
+        flows.opened(FlowOpened(SECOND, 0.1, 100.1))
+        for key in (FIRST, SECOND):
+            flows.joined(7, key, 0.1)
+        sample = FlowSample(SECOND, 1.0, 1, 7, 0.03, 0.03, 1e6, second, 0, 0, 0.0, 0)
+        flows.sampled([sample], 1.0)
+        flows.closed(FlowClosed(SECOND, 100.0 + end_s, second, 0, at_s=end_s, exact=exact))
+    closed = FlowClosed(
+        FIRST, 100.0 + end_s, carried - second, 100, at_s=end_s, exact=exact,
+        idle_down_s=lingered_s, idle_ack_s=lingered_s,
+    )  # fmt: skip
+    record = flows.closed(closed)
+    assert record is not None
+    learning.finished(flow, record, closed, BOTH)
+
+
+def predicted_s(learning: Learning, name: str = "wifi") -> float:
+    columns = {"size_bytes": float(SIZE), "direction_up": 0.0}
+    for role in ("wifi", "cellular"):
+        columns |= {f"{role}_rtt_s": 0.03, f"{role}_past1_bps": 1e7}
+    return learning.predict(columns)[name].quantile(0.5)
+
+
+def test_a_place_that_is_slower_than_the_model_says_becomes_so(model: CompletionModel) -> None:
+    learning = Learning(model)
+    learning.moved(BOTH, KNOWN)
+    before_s = predicted_s(learning)
+    assert learning.note == ""
+    for _ in range(20):
+        finish(learning, 2.0 * before_s)
+    assert predicted_s(learning) > 1.03 * before_s
+    assert learning.note == "corrected by what 20 transfers at this place took"
+    learning.place = "elsewhere"
+    assert learning.note == ""
+    assert predicted_s(learning) == pytest.approx(before_s)
+
+
+def test_it_is_kept(model: CompletionModel, tmp_path: Path) -> None:
+    learning = Learning(model)
+    learning.moved(BOTH, KNOWN)
+    for _ in range(20):
+        finish(learning, 5.0)
+    file = tmp_path / "places.json"
+    file.write_bytes(msgspec.json.encode(learning.state()))
+    again = load(model, file)
+    again.moved(BOTH, KNOWN)
+    assert predicted_s(again) == pytest.approx(predicted_s(learning), rel=1e-6)
+    assert again.note == learning.note
+    for nonsense in (b"{", b'{"model": "other", "places": {}}', b"[]"):
+        file.write_bytes(nonsense)
+        assert load(model, file).note == ""
+    assert load(model, tmp_path / "missing.json").note == ""
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"requests": 2},
+        {"carried": SIZE // 2},
+        {"exact": False},
+        {"second": SIZE},
+        {"took_s": -1.0},
+    ],
+    ids=str,
+)
+def test_what_is_not_known_well_teaches_nothing(
+    model: CompletionModel, spoiled: dict[str, float]
+) -> None:
+    learning = Learning(model)
+    learning.moved(BOTH, KNOWN)
+    finish(learning, **({"took_s": 3.0} | spoiled))  # type: ignore[arg-type]
+    assert learning.note == ""
+
+
+def test_a_transfer_over_both_counts_for_mptcp(model: CompletionModel) -> None:
+    learning = Learning(model)
+    learning.moved(BOTH, KNOWN)
+    before = {name: predicted_s(learning, name) for name in ("wifi", "mptcp_wifi")}
+    for _ in range(20):
+        finish(learning, 3.0 * before["mptcp_wifi"], second=SIZE // 3)
+    gained = {name: predicted_s(learning, name) / before[name] for name in before}
+    assert gained["mptcp_wifi"] > 1.1
+    assert gained["mptcp_wifi"] >= gained["wifi"]
+
+
+def test_a_place_is_an_access_point_or_a_router() -> None:
+    assert place_of(BOTH, KNOWN) == "wlan0 10.0.0.1"
+    there = replace(KNOWN, attachments={"wlan0": Attachment("aa:bb:cc:dd:ee:ff", "cafe", 0.0)})
+    assert place_of(BOTH, there) == "aa:bb:cc:dd:ee:ff"
+    assert place_of((LTE,), KNOWN) == ""

@@ -1,0 +1,101 @@
+from ipaddress import ip_address, ip_interface
+from math import inf
+
+import pytest
+
+from cedos.daemon.flows import Flows
+from cedos.daemon.silence import PATIENCE_S, Silence
+from cedos.model import Direction, FlowKey, Network, NetworkKind, SizeEstimate
+from cedos.monitor.events import FlowOpened, FlowSample
+from cedos.profiler.profiler import SizeLearned
+
+WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
+LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
+KEY = FlowKey(ip_address("10.0.0.2"), 4000, ip_address("198.51.100.1"), 80)
+RTTS = {"wlan0": 0.03, "lte0": 0.06}
+
+
+class World:
+    """One download over Wi-Fi, looked at every 0.2 s."""
+
+    def __init__(self) -> None:
+        self.flows = Flows()
+        self.flows.networks_changed([WLAN, LTE])
+        self.flows.opened(FlowOpened(KEY, 0.0, 100.0))
+        exact = SizeEstimate(1_000_000, 1_000_000, 1_000_000, "content-length")
+        self.flows.learned(SizeLearned(KEY, Direction.DOWN, exact))
+        self.silence = Silence()
+        self.now_s = 0.0
+        self.heard_s = 0.0
+
+    def look(
+        self,
+        *,
+        arrives: bool = True,
+        unacknowledged: int = 0,
+        done: bool = False,
+        **asked_at_s: float,
+    ) -> dict[str, float]:
+        self.now_s += 0.2
+        if arrives:
+            self.heard_s = self.now_s
+        idle_s = self.now_s - self.heard_s
+        down = 1_000_000 if done else int(100_000 * self.heard_s)
+        sample = FlowSample(
+            KEY, self.now_s, 1, None, 0.03, 0.03, 1e6, down, 100, 0, idle_s, unacknowledged, inf
+        )
+        self.flows.sampled([sample], self.now_s)
+        return self.silence.look(self.flows, asked_at_s, {}, RTTS, self.now_s)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_download_that_flows_is_not_silent(world: World) -> None:
+    assert [world.look() for _ in range(10)] == [{}] * 10
+
+
+def test_a_download_that_stops_tells_it_within_half_a_second(world: World) -> None:
+    for _ in range(5):
+        world.look()
+    said = [world.look(arrives=False) for _ in range(3)]
+    assert said[0] == {}, "a lost packet may take so long"
+    assert said[1] == {"wlan0": pytest.approx(0.4)}
+    assert said[2] == {"wlan0": pytest.approx(0.6)}
+    assert world.look() == {}
+
+
+def test_nothing_is_expected_once_the_download_is_done(world: World) -> None:
+    for _ in range(5):
+        world.look(done=True)
+    assert [world.look(arrives=False, done=True) for _ in range(5)] == [{}] * 5
+
+
+def test_a_request_after_a_long_rest_is_given_its_time(world: World) -> None:
+    for _ in range(20):
+        world.look(arrives=False, done=True)
+    said = [world.look(arrives=False, done=True, unacknowledged=1) for _ in range(3)]
+    assert said[:2] == [{}, {}]
+    assert said[2] == {"wlan0": pytest.approx(0.4)}
+
+
+def test_a_ping_that_waits_tells_it_of_an_idle_network(world: World) -> None:
+    world.look(done=True)
+    asked_s = world.now_s
+    said = [world.look(done=True, lte0=asked_s) for _ in range(3)]
+    assert said[0] == {}
+    assert said[1] == {"lte0": pytest.approx(0.4)}
+    assert PATIENCE_S < 0.4
+
+
+def test_slow_networks_are_given_more_time(world: World) -> None:
+    RTTS["lte0"] = 0.5
+    try:
+        asked_s = world.now_s
+        said = [world.look(done=True, lte0=asked_s) for _ in range(9)]
+    finally:
+        RTTS["lte0"] = 0.06
+    assert said[6] == {}
+    assert said[8] == {"lte0": pytest.approx(1.8)}
