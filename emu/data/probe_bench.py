@@ -33,6 +33,9 @@ DNS_AT_S, UP_AT_S, DOWN_AT_S = -4.0, -3.1, -1.55
 A train up comes first: what it leaves in a slow network's queue then has the longest time to drain.
 """
 
+LATE_S, TRIES = 0.02, 4
+"""A start is probed again, so many times in all, if the host was later than this with something."""
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -86,6 +89,8 @@ class ProbeBench:
     def measure(self, start: Start) -> dict[str, Any] | None:
         """What the probes before a start found: `down` and `up`, each with columns by name.
 
+        `late_s` is by how much the host was late meanwhile, at most.
+
         Raises:
             EmulationError: the testbed failed.
         """
@@ -93,6 +98,16 @@ class ProbeBench:
             raise EmulationError("the bench is not there: use it in a `with` block")
         if self._cancelled():
             return None
+        best: dict[str, Any] | None = None
+        for _ in range(TRIES):
+            found = self._once(start)
+            if best is None or found["late_s"] < best["late_s"]:
+                best = found
+            if found["late_s"] <= LATE_S or self._cancelled():
+                break
+        return best
+
+    def _once(self, start: Start) -> dict[str, Any]:
         began_s = replay(
             self._laptop,
             self._places[start.place],
@@ -110,10 +125,14 @@ class ProbeBench:
 
     async def _probe(self, at_s: float, start_s: float) -> dict[str, Any]:
         found: dict[str, dict[str, float]] = {"down": {}, "up": {}}
+        lateness: dict[int, float] = {}
+        watch = asyncio.create_task(probing.watch_host(at_s + DNS_AT_S, lateness))
         async with asyncio.TaskGroup() as tasks:
             for kind, network in probing.networks().items():
                 tasks.create_task(self._probe_one(kind, network, at_s, start_s, found))
-        return found
+        watch.cancel()
+        late_s = max((late for second, late in lateness.items() if second >= 0), default=0.0)
+        return {**found, "late_s": round(late_s, 4)}
 
     async def _probe_one(
         self,

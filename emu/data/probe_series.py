@@ -8,7 +8,6 @@ know what was known at its beginning looks at the row before.
 import asyncio
 import functools
 import statistics
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -40,7 +39,6 @@ TRAIN_AT_S, TRAIN_TIMEOUT_S = 0.4, 1.5
 LOOKUP_AT_S, LOOKUP_TIMEOUT_S = 1.3, 1.0
 """When in each `EVERY_S` these begin, and for how long they are waited for."""
 
-_TICK_S = 0.02
 LATE_S, LATE_SHARE, TRIES = 0.03, 0.05, 3
 """A place is played again, so many times in all, if in more than this share of its seconds the host was
 later than `LATE_S` with something: then it is the host that was measured. `host_late_s` tells."""
@@ -156,7 +154,7 @@ class SeriesBench:
         found: dict[NetworkKind, dict[int, dict[str, float]]] = {}
         lateness: dict[int, float] = defaultdict(float)
         async with probing.new_prober(PING_TIMEOUT_S) as prober:
-            watch = asyncio.create_task(_watch(zero_s, lateness))
+            watch = asyncio.create_task(probing.watch_host(zero_s, lateness))
             tasks = []
             for kind, network in probing.networks().items():
                 found[kind] = defaultdict(dict)
@@ -238,16 +236,6 @@ class SeriesBench:
                 "udp_bytes_down": spent.bytes_down,
                 "udp_probe_s": round(spent.seconds, 4),
             }
-
-
-async def _watch(zero_s: float, lateness: dict[int, float]) -> None:
-    """How much later than it should a sleep ends, at most in each second."""
-    while True:
-        due_s = time.monotonic() + _TICK_S
-        await asyncio.sleep(_TICK_S)
-        now_s = time.monotonic()
-        for second in range(int(due_s - zero_s), int(now_s - zero_s) + 1):
-            lateness[second] = max(lateness[second], now_s - due_s)
 
 
 def _truth(access: AccessTrace, second: int) -> dict[str, float]:

@@ -25,6 +25,7 @@ from emu.testbed.phones import SERVER, Laptop
 
 PORT = 7007
 _START_TIMEOUT_S = 60.0
+_TICK_S = 0.02
 _TARGET = ip_address(SERVER)
 
 SECONDS = ("udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s")
@@ -136,3 +137,18 @@ def prefixed(kind: NetworkKind, known: Mapping[str, float]) -> dict[str, float]:
 async def sleep_until(at_s: float) -> None:
     """Sleeps until a monotonic instant."""
     await asyncio.sleep(max(0.0, at_s - time.monotonic()))
+
+
+async def watch_host(zero_s: float, lateness: dict[int, float]) -> None:
+    """Notes until it is cancelled how late the host is: what it is late with is not the network's.
+
+    Args:
+        zero_s: the monotonic instant from which seconds count.
+        lateness: second -> by how much a short sleep ended too late in it, at most (s).
+    """
+    while True:
+        due_s = time.monotonic() + _TICK_S
+        await asyncio.sleep(_TICK_S)
+        now_s = time.monotonic()
+        for second in range(int(due_s - zero_s), int(now_s - zero_s) + 1):
+            lateness[second] = max(lateness.get(second, 0.0), now_s - due_s)

