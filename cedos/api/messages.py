@@ -61,11 +61,13 @@ class NetworkMessage(Message, frozen=True, kw_only=True):
     gateways: list[str] = []
     resolvers: list[str] = []
     indicators: Indicators = {}
+    access_point: str | None = None
 
     @classmethod
     def of(cls, network: Network, context: Context | None, now_s: float) -> "NetworkMessage":
         """The message of a network with its part of the context."""
         known = context.networks.get(network.name, {}) if context else {}
+        attached = context.attachments.get(network.name) if context else None
         return cls(
             name=network.name,
             interface=network.interface,
@@ -76,6 +78,7 @@ class NetworkMessage(Message, frozen=True, kw_only=True):
             gateways=[str(address) for address in network.gateways],
             resolvers=[str(address) for address in network.resolvers],
             indicators={name: IndicatorMessage.of(one, now_s) for name, one in known.items()},
+            access_point=f"{attached.name} {attached.point}".strip() if attached else None,
         )
 
 

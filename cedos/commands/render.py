@@ -67,9 +67,9 @@ def indicator(name: str, value: float | None) -> str:
         return duration(value)
     if unit == "bps":
         return rate(value)
-    if name.endswith("_loss") or name == "chan_util":
+    if name.endswith("loss") or name == "chan_util":
         return UNKNOWN if value is None else f"{value:.0%}"
-    if name == "available":
+    if name in ("available", "captive"):
         return UNKNOWN if value is None else ("yes" if value else "no")
     return number(value, _UNITS.get(unit, ""))
 

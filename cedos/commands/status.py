@@ -1,5 +1,6 @@
 """`cedos status`: everything at a glance."""
 
+import textwrap
 from collections.abc import Iterator
 
 import click
@@ -12,6 +13,10 @@ from cedos.config import directories
 
 _SIGNALS = ("rssi_dbm", "rsrp_dbm", "cqi")
 _RATES = ("past1_bps", "past5_bps", "past10_bps", "link_bps")
+_LOG_IN_S = 60.0
+"""So long a network that wanted a log-in is taken to want one still (`cedos.selector.liveness`)."""
+
+_WIDTH = 100
 
 
 @click.command(
@@ -28,9 +33,11 @@ def command(as_json: bool) -> None:
     """Shows what the daemon sees, does and has trouble with.
 
     First the networks, each with its round-trip time and how old that measurement is, the rate
-    lately seen on it (or, marked with "link", the radio's own), and its signal. Then the network of
-    new connections with the reason, the living flows with their strategy, MPTCP connections with
-    their paths, and what is degraded or in the way.
+    lately seen on it (or, marked with "link", the radio's own), and its signal. A network in the state
+    "log-in" lets nothing through before somebody has logged in. Below, all indicators of each network
+    with their ages (those marked * were drawn, not measured), and the access point of Wi-Fi. Then the
+    network of new connections with the reason, the living flows with their strategy, MPTCP
+    connections with their paths, and what is degraded or in the way.
     """
     status = ControlClient(directories().socket).status()
     if as_json:
@@ -50,6 +57,8 @@ def lines(status: StatusMessage) -> Iterator[str]:
     if status.networks:
         header = ("NETWORK", "INTERFACE", "KIND", "STATE", "METERED", "RTT", "RATE", "SIGNAL")
         yield from render.table(header, map(_network, status.networks))
+        for network in status.networks:
+            yield from _indicators(network)
     else:
         yield "no network"
     yield ""
@@ -85,7 +94,7 @@ def _network(network: NetworkMessage) -> tuple[str, ...]:
         network.name,
         network.interface,
         network.kind,
-        "up" if network.up else "down",
+        _state(network),
         "yes" if network.metered else "no",
         f"{render.duration(rtt.value)} ({render.duration(rtt.age_s)} ago)" if rtt else "-",
         (render.indicator(seen, known[seen].value) + (" link" if seen == "link_bps" else ""))
@@ -93,6 +102,33 @@ def _network(network: NetworkMessage) -> tuple[str, ...]:
         else "-",
         render.indicator(signal, known[signal].value) if signal else "-",
     )
+
+
+def _state(network: NetworkMessage) -> str:
+    if not network.up:
+        return "down"
+    captive = network.indicators.get("captive")
+    wants = captive is not None and captive.value == 1.0 and captive.age_s <= _LOG_IN_S
+    return "log-in" if wants else "up"
+
+
+def _indicators(network: NetworkMessage) -> Iterator[str]:
+    """All indicators of a network, each with its age; synthetic ones are marked."""
+    said = [
+        f"{name} {render.indicator(name, one.value)}{'*' if one.synthetic else ''}"
+        f" ({render.duration(one.age_s)})"
+        for name, one in sorted(network.indicators.items())
+    ]
+    if network.access_point:
+        said.insert(0, f"access point {network.access_point}")
+    if said:
+        yield ""
+        # Each one stays on its line.
+        text = ", ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in said)
+        for line in textwrap.wrap(
+            f"{network.name}: {text}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False
+        ):
+            yield line.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _flow(flow: FlowMessage) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 
 from cedos.config import Config, Directories
-from cedos.doctor import mptcp, observation, services, surroundings
+from cedos.doctor import mptcp, observation, radios, services, surroundings
 from cedos.doctor.finding import Files, Finding, State
 
 __all__ = ["Finding", "State", "can_run", "examine"]
@@ -39,6 +39,8 @@ async def examine(config: Config, where: Directories) -> list[Finding]:
         observation.bpf(files),
         await observation.radio(files),
         *await services.on_the_bus(),
+        await radios.phones(),
+        radios.portals(config),
         surroundings.model(config),
         surroundings.state(where),
     ]

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from typing import Final
 
+from cedos.doctor import radios
 from cedos.doctor.finding import Finding, limited, missing, ok
 from cedos.monitor.bus import BusError, SystemBus
 
@@ -14,12 +15,6 @@ _SERVICES: Final = (
         "org.freedesktop.resolve1",
         "resolvers per network are taken from /etc/resolv.conf, which knows no networks",
         "systemctl enable --now systemd-resolved",
-    ),
-    (
-        "ModemManager",
-        "org.freedesktop.ModemManager1",
-        "signal strength of cellular modems (a tethered phone has none anyway)",
-        "systemctl enable --now ModemManager",
     ),
     (
         "UPower",
@@ -59,15 +54,19 @@ async def on_the_bus(address: str | None = None) -> list[Finding]:
             limited(
                 "D-Bus",
                 str(error),
-                "what systemd-resolved, ModemManager, UPower and NetworkManager know",
+                "what systemd-resolved, ModemManager, UPower, logind and NetworkManager know",
                 "systemctl start dbus",
             )
         ]
+    else:
+        return [
+            *(
+                ok(name, "running") if service in names else limited(name, "not running", lost, how)
+                for name, service, lost, how in _SERVICES
+            ),
+            await radios.modems(bus, names),
+            await radios.network_manager(bus, names),
+            await radios.somebody_there(bus, names),
+        ]
     finally:
         await bus.close()
-    return [
-        ok(name, "running") if service in names else limited(name, "not running", lost, remedy)
-        for name, service, lost, remedy in _SERVICES
-    ] + [
-        ok("NetworkManager", "running" if "org.freedesktop.NetworkManager" in names else "not used")
-    ]

@@ -11,10 +11,10 @@ from cedos.model import Indicator, Network, NetworkKind
 from cedos.monitor import usb
 from cedos.monitor.bus import BusError, SystemBus
 
-_SERVICE = "org.freedesktop.ModemManager1"
-_ROOT = "/org/freedesktop/ModemManager1"
-_MODEM = f"{_SERVICE}.Modem"
-_SIGNAL = f"{_SERVICE}.Modem.Signal"
+SERVICE = "org.freedesktop.ModemManager1"
+ROOT = "/org/freedesktop/ModemManager1"
+_MODEM = f"{SERVICE}.Modem"
+_SIGNAL = f"{SERVICE}.Modem.Signal"
 _OBJECTS = "org.freedesktop.DBus.ObjectManager"
 _NET_PORT = 2
 
@@ -121,7 +121,7 @@ class CellularProvider:
             path = await self._modem(network, now_s)
             if path is None:
                 return {}
-            properties = await self._bus.properties(_SERVICE, path, _SIGNAL)
+            properties = await self._bus.properties(SERVICE, path, _SIGNAL)
             await self._refresh(path, properties)
         except BusError:
             # The modem was unplugged, or ModemManager ended: nothing that we set is there any more.
@@ -133,7 +133,7 @@ class CellularProvider:
         searched_at_s = self._searched_at_s.get(network.index, -math.inf)
         if network.index not in self._modems and now_s - searched_at_s >= _SEARCH_EVERY_S:
             self._searched_at_s[network.index] = now_s
-            body = await self._bus.call(_SERVICE, _ROOT, _OBJECTS, "GetManagedObjects")
+            body = await self._bus.call(SERVICE, ROOT, _OBJECTS, "GetManagedObjects")
             path = parse_modems(body[0] if body else None).of(network, self._sysfs)
             if path is not None:
                 self._modems[network.index] = path
@@ -143,11 +143,11 @@ class CellularProvider:
         """Asks for measurements where nobody has; a rate that somebody else set is left alone."""
         if properties.get("Rate") == 0:
             self._ours.add(path)
-            await self._bus.call(_SERVICE, path, _SIGNAL, "Setup", "u", [_REFRESH_S])
+            await self._bus.call(SERVICE, path, _SIGNAL, "Setup", "u", [_REFRESH_S])
 
     async def close(self) -> None:
         """Ends the measurements that we asked for; the bus is its maker's to close."""
         for path in self._ours:
             with contextlib.suppress(BusError):
-                await self._bus.call(_SERVICE, path, _SIGNAL, "Setup", "u", [0])
+                await self._bus.call(SERVICE, path, _SIGNAL, "Setup", "u", [0])
         self._ours.clear()

@@ -11,7 +11,7 @@ from typing import Any
 
 from cedos.monitor.bus import BusError, SystemBus
 
-_SERVICE = "org.freedesktop.login1"
+SERVICE = "org.freedesktop.login1"
 _SEAT_PATH = "/org/freedesktop/login1/seat/seat0"
 _SEAT = "org.freedesktop.login1.Seat"
 _SESSION = "org.freedesktop.login1.Session"
@@ -37,6 +37,21 @@ def parse_session(properties: Mapping[str, Any]) -> bool | None:
     hints = [properties.get(name) for name in ("IdleHint", "LockedHint")]
     known = [hint for hint in hints if isinstance(hint, bool)]
     return not any(known) if known else None
+
+
+async def read(bus: SystemBus) -> bool | None:
+    """Whether somebody is there now; None where nobody tells. Never raises."""
+    try:
+        session = await _session(bus)
+        if session is None:
+            return None
+        return parse_session(await bus.properties(SERVICE, session, _SESSION))
+    except BusError:
+        return None
+
+
+async def _session(bus: SystemBus) -> str | None:
+    return parse_seat(await bus.properties(SERVICE, _SEAT_PATH, _SEAT))
 
 
 class Screen:
@@ -88,15 +103,12 @@ class Screen:
                 told(self.active())
 
     async def _read(self, bus: SystemBus) -> bool | None:
-        try:
+        with contextlib.suppress(BusError):
             await self._watch(bus, _SEAT_PATH, _SEAT)
-            session = parse_seat(await bus.properties(_SERVICE, _SEAT_PATH, _SEAT))
-            if session is None:
-                return None
-            await self._watch(bus, session, _SESSION)
-            return parse_session(await bus.properties(_SERVICE, session, _SESSION))
-        except BusError:
-            return None
+            session = await _session(bus)
+            if session is not None:
+                await self._watch(bus, session, _SESSION)
+        return await read(bus)
 
     async def _watch(self, bus: SystemBus, path: str, interface: str) -> None:
         if path not in self._watched:

@@ -20,6 +20,7 @@ from cedos.api.messages import (
     DecisionMessage,
     DefaultMessage,
     FlowMessage,
+    IndicatorMessage,
     NetworkMessage,
     StatusMessage,
     SubflowMessage,
@@ -89,6 +90,38 @@ def test_status_in_full() -> None:
     assert "0x00000abc tcp 192.168.43.2:5" in text
     assert "lte0     backup  tcp 192.168.44.2:6 > 198.51.100.1:80  63 ms  8.1 Mbit/s" in text
     assert text.endswith("Problems\n  history is degraded: no space left on the disk")
+
+
+def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
+    def indicator(value: float, age_s: float, *, drawn: bool = False) -> IndicatorMessage:
+        return IndicatorMessage(value=value, age_s=age_s, synthetic=drawn)
+
+    many = {f"x{number}_bps": indicator(1e6, 1.0) for number in range(9)}
+    home = NetworkMessage(
+        name="wlan0",
+        interface="wlan0",
+        kind=NetworkKind.WIFI,
+        metered=False,
+        up=True,
+        access_point="home aa:bb:cc:00:11:22",
+        indicators={
+            "captive": indicator(1.0, 12.0),
+            "rssi_dbm": indicator(-61.0, 0.4, drawn=True),
+            "loss": indicator(0.02, 3.0),
+            **many,
+        },
+    )
+    lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[home])))
+    assert "wlan0    wlan0      wifi  log-in" in lines[3]
+    told = lines[5:8]
+    assert told[0].startswith(
+        "wlan0: access point home aa:bb:cc:00:11:22, captive yes (12 s), loss 2%"
+    )
+    assert any("rssi_dbm -61 dBm* (400 ms)" in line for line in told)
+    assert all(len(line) <= 100 for line in told)
+    old = msgspec.structs.replace(home, indicators={"captive": indicator(1.0, 61.0)})
+    lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[old])))
+    assert "wlan0    wlan0      wifi  up" in lines[3]
 
 
 def test_explain(cedos: Any, control: Path) -> None:

@@ -204,6 +204,7 @@ def test_services_on_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
         "ModemManager": (State.LIMITED, "not running"),
         "UPower": (State.LIMITED, "not running"),
         "NetworkManager": (State.OK, "not used"),
+        "screen (logind)": (State.LIMITED, "logind is not running"),
     }
 
 

@@ -1,0 +1,92 @@
+"""Who tells the signals of modems and phones, portals, and whether somebody is at the screen."""
+
+import shutil
+from typing import Final
+
+from cedos.config import Config
+from cedos.doctor.finding import Finding, limited, ok
+from cedos.errors import HostError
+from cedos.monitor import adb, cellular, networkmanager, screen
+from cedos.monitor.bus import BusError, SystemBus
+
+_OBJECTS: Final = "org.freedesktop.DBus.ObjectManager"
+_NETWORK_MANAGER: Final = "NetworkManager"
+_MODEMS: Final = "ModemManager"
+_SCREEN: Final = "screen (logind)"
+_PHONE: Final = "Android phone (adb)"
+_PORTALS: Final = "captive portals"
+
+
+async def network_manager(bus: SystemBus, names: set[str]) -> Finding:
+    """Whether NetworkManager runs, and whether it checks for portals by itself."""
+    if networkmanager.SERVICE not in names:
+        return ok(_NETWORK_MANAGER, "not used")
+    try:
+        said = await bus.properties(
+            networkmanager.SERVICE, networkmanager.PATH, networkmanager.SERVICE
+        )
+    except BusError as error:
+        return limited(_NETWORK_MANAGER, f"does not answer: {error}", "access points it has heard")
+    checks = said.get("ConnectivityCheckEnabled") is True
+    return ok(_NETWORK_MANAGER, f"running, {'checks' if checks else 'does not check'} for portals")
+
+
+async def modems(bus: SystemBus, names: set[str]) -> Finding:
+    """Whether ModemManager runs, and which modems it knows."""
+    lost = "signal strength of cellular modems (a tethered phone is none: see adb)"
+    if cellular.SERVICE not in names:
+        return limited(_MODEMS, "not running", lost, "systemctl enable --now ModemManager")
+    try:
+        body = await bus.call(cellular.SERVICE, cellular.ROOT, _OBJECTS, "GetManagedObjects")
+    except BusError as error:
+        return limited(_MODEMS, f"does not answer: {error}", lost)
+    found = cellular.parse_modems(body[0] if body else None)
+    interfaces = ", ".join(sorted(found.by_interface))
+    if interfaces:
+        return ok(_MODEMS, f"running, with a modem behind {interfaces}")
+    return ok(_MODEMS, "running, without a modem")
+
+
+async def somebody_there(bus: SystemBus, names: set[str]) -> Finding:
+    """Whether logind tells that somebody is at the screen."""
+    lost = "probes that rest while nobody is there"
+    if screen.SERVICE not in names:
+        return limited(_SCREEN, "logind is not running", lost)
+    state = await screen.read(bus)
+    if state is None:
+        return limited(_SCREEN, "nobody is logged in at a screen of this host", lost)
+    return ok(_SCREEN, "somebody is there" if state else "idle or locked")
+
+
+async def phones() -> Finding:
+    """Whether tethered Android phones may be asked for their signal. Starts nothing."""
+    lost = "signal strength of a tethered Android phone"
+    if shutil.which("adb") is None:
+        remedy = "apt install adb; then allow USB debugging on the phone"
+        return limited(_PHONE, "not installed", lost, remedy)
+    if not await adb.server_runs():
+        remedy = "`adb start-server`, as the user to whom the phone has allowed USB debugging"
+        return limited(_PHONE, "installed, but its server does not run", lost, remedy)
+    try:
+        devices = adb.parse_devices(await adb.run_adb("devices", "-l"))
+    except HostError as error:
+        return limited(_PHONE, str(error), lost)
+    waiting = [serial for serial, state in devices.values() if state == "unauthorized"]
+    if waiting:
+        remedy = "unlock the phone, and allow USB debugging when it asks"
+        return limited(_PHONE, f"{', '.join(waiting)} does not allow it", lost, remedy)
+    usable = [serial for serial, state in devices.values() if state == "device"]
+    return ok(_PHONE, f"{', '.join(usable)} may be asked" if usable else "no phone plugged in")
+
+
+def portals(config: Config) -> Finding:
+    """Whether a network that wants a log-in is noticed."""
+    probes = config.probes
+    if probes.enabled and probes.portal_url:
+        return ok(_PORTALS, f"new networks are asked for {probes.portal_url}")
+    return limited(
+        _PORTALS,
+        "no page is asked for" if probes.enabled else "probes are off",
+        "a network that wants a log-in is noticed late: when connections stay unanswered",
+        "set probes.portal_url",
+    )
