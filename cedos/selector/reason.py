@@ -2,19 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 
-from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind
+from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind, Transfer
+from cedos.selector.features import indicator_of
 
 # Differences smaller than this are not worth a word.
 _ALIKE = 1.05
 # From here on the recent rate says more than the round trip.
 _LARGE_BYTES = 100_000
+# A rate as old as this has lost half of what it said, or more (`aging`).
+_OLD_S = 7.0
 
 
 def reason(
     choice: Evaluation,
     evaluations: Sequence[Evaluation],
     context: Context,
-    size_bytes: int,
+    transfer: Transfer,
     dead: Mapping[str, str],
     *,
     by_rule: bool = False,
@@ -26,12 +29,12 @@ def reason(
         choice: the evaluation of the strategy chosen.
         evaluations: those of all strategies, the choice among them.
         context: what was known, for the evidence.
-        size_bytes: the transfer's median size.
+        transfer: its median size and its direction say which evidence counts.
         dead: dead networks, each with the reason in words.
         by_rule: whether the rule of thumb stood in for the predictors.
         notes: what else is to be said of the objective and the predictors.
     """
-    parts = [f"{_verdict(choice, evaluations)}{_evidence(choice.strategy, context, size_bytes)}"]
+    parts = [f"{_verdict(choice, evaluations)}{_evidence(choice.strategy, context, transfer)}"]
     parts.extend(dead.values())
     if any(name in dead for name in choice.strategy.networks):
         parts.append("no network answers, so all may try")
@@ -114,12 +117,15 @@ def _savings(choice: Evaluation, fastest: Evaluation) -> str:
     return f"{choice.energy_j:.2g} J in place of {fastest.energy_j:.2g} J"
 
 
-def _evidence(strategy: Strategy, context: Context, size_bytes: int) -> str:
+def _evidence(strategy: Strategy, context: Context, transfer: Transfer) -> str:
     name = strategy.networks[0]
     indicators = context.networks.get(name, {})
-    past, rtt = indicators.get("past5_bps"), indicators.get("rtt_s")
-    if past is not None and size_bytes >= _LARGE_BYTES:
-        return f"; {name} carried {past.value / 1e6:.3g} Mbit/s {_ago(past, context)}"
+    past = indicator_of(indicators, "past5_bps", transfer.direction)
+    rtt = indicators.get("rtt_s")
+    if past is not None and transfer.size.median_bytes >= _LARGE_BYTES:
+        said = f"; {name} carried {past.value / 1e6:.3g} Mbit/s {_ago(past, context)}"
+        old = context.at_s - past.measured_at_s > _OLD_S
+        return f"{said}, which says little by now" if old else said
     if rtt is None:
         return f"; nothing is known of {name}'s round trip"
     what = "answered pings in" if rtt.active else "had a round trip of"

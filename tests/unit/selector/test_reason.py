@@ -83,3 +83,20 @@ def test_durations(time_s: float, expected: str) -> None:
 def test_labels() -> None:
     assert label(Strategy(StrategyKind.DEFER, ())) == "not now"
     assert label(Strategy(StrategyKind.SINGLE, ("wlan0",))) == "wlan0"
+
+
+def test_the_rate_in_the_transfers_direction_is_named_and_called_old_when_it_is(host: Any) -> None:
+    model = host.oracle(wifi=3.0, cellular=9.0)
+    context = host.context(
+        age_s=60.0, wlan0_rtt_s=0.018, wlan0_past5_bps=12.3e6, wlan0_past5_up_bps=2.5e6
+    )
+    decision = decide(
+        host.transfer(5_000_000, "up"), context, host.both, model, number=1, made_unix_s=0.0
+    )
+    assert decision.reason.endswith("wlan0 carried 2.5 Mbit/s 60.0 s ago, which says little by now")
+
+
+def test_what_was_learned_here_is_told(host: Any) -> None:
+    model = host.oracle(wifi=0.21, cellular=0.44)
+    model.note = "corrected by what 3 transfers at this place took"
+    assert why(host, model).endswith("; corrected by what 3 transfers at this place took")
