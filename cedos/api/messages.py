@@ -119,6 +119,19 @@ class FlowMessage(Message, frozen=True, kw_only=True):
     decision: int | None = None
 
 
+class ProbesMessage(Message, frozen=True, kw_only=True):
+    """What all probes of one kind have cost on one network; `energy_j` includes the radio's tails."""
+
+    network: str
+    kind: str
+    probes: int
+    failed: int
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    energy_j: float
+
+
 class StatusMessage(Message, frozen=True, kw_only=True):
     """All that a person wants to see at a glance.
 
@@ -135,6 +148,7 @@ class StatusMessage(Message, frozen=True, kw_only=True):
     flows: list[FlowMessage]
     problems: list[str]
     decisions: int = 0
+    probes: list[ProbesMessage] = []
     config_file: str | None = None
 
 

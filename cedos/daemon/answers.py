@@ -15,6 +15,7 @@ from cedos.api.messages import (
     DefaultMessage,
     FlowMessage,
     NetworkMessage,
+    ProbesMessage,
     StatusMessage,
     SubflowMessage,
     flow_matches,
@@ -25,6 +26,7 @@ from cedos.daemon.flows import Flows, LivingFlow
 from cedos.errors import NotFoundError
 from cedos.history import History
 from cedos.model import Context, Decision, SizeEstimate, Transfer
+from cedos.monitor.probing.ledger import Ledger
 from cedos.profiler.hints import Hint as ProfilerHint
 from cedos.profiler.hints import Match
 from cedos.profiler.profiler import Profiler
@@ -45,6 +47,7 @@ class Answers:
         dry_run: whether nothing is changed.
         objective: what is best.
         config_file: the configuration in use.
+        ledger: what probes have cost.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Answers:
         dry_run: bool,
         objective: str,
         config_file: Path | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.decided: Broadcast[DecisionMessage] = Broadcast()
         self._director = director
@@ -70,6 +74,7 @@ class Answers:
         self._dry_run = dry_run
         self._objective = objective
         self._config_file = config_file
+        self._ledger = ledger or Ledger()
         self._started_at_s = time.monotonic()
         self._recent: dict[int, Decision] = {}
         self._programs: dict[int, int] = {}
@@ -97,6 +102,19 @@ class Answers:
             flows=await self.flows(),
             problems=list(self._problems()),
             decisions=self._director.decisions,
+            probes=[
+                ProbesMessage(
+                    network=network,
+                    kind=kind,
+                    probes=total.probes,
+                    failed=total.failed,
+                    bytes_up=total.bytes_up,
+                    bytes_down=total.bytes_down,
+                    seconds=total.seconds,
+                    energy_j=total.energy_j,
+                )
+                for network, kind, total in self._ledger
+            ],
             config_file=str(self._config_file) if self._config_file else None,
         )
 
