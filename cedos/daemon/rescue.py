@@ -11,12 +11,13 @@ import heapq
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
 
+from cedos.api.messages import flow_text
 from cedos.errors import CedosError
 from cedos.model import Address, Context, FlowKey, Network
 from cedos.selector.liveness import dead_networks
@@ -32,6 +33,8 @@ KERNEL_S: Final = 1.0
 
 _ROUND_TRIPS: Final = 3.0
 _MOST_S: Final = 3.0
+# In steps of 4 %: each new time-out is a call of the kernel.
+_STEPS: Final = 16
 # A network is taken to be as slow as it ever was in the last moments.
 _REMEMBERED_S: Final = 10.0
 # So long before the repetition is looked and acted: as late as possible, but never too late.
@@ -101,6 +104,8 @@ class Rescuer:
         self._due: list[tuple[float, int, FlowKey]] = []
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
+        # What is known of the networks, once for all flows that are looked at together.
+        self._known: tuple[Context, Mapping[str, str]] | None = None
         self.living: dict[FlowKey, str] = {}
         """The rescued flows that live -> the network that carries each."""
 
@@ -125,9 +130,10 @@ class Rescuer:
         for name, network in self._networks.items():
             rtt_s = self._rtt_s(name, context)
             if network.up and rtt_s is not None:
-                # In steps of an eighth: a new one is a call of the kernel.
                 exact = min(max(LEAST_S, _ROUND_TRIPS * rtt_s), _MOST_S)
-                wanted[name] = LEAST_S * 2 ** (math.ceil(8 * math.log2(exact / LEAST_S)) / 8)
+                wanted[name] = LEAST_S * 2 ** (
+                    math.ceil(_STEPS * math.log2(exact / LEAST_S)) / _STEPS
+                )
         if wanted == self._timeouts_s:
             return
         try:
@@ -162,7 +168,9 @@ class Rescuer:
             try:
                 self._hands.rescue_ended(key)
             except CedosError as error:
-                _log.warning("a rescue could not be taken back", flow=str(key), why=str(error))
+                _log.warning(
+                    "a rescue could not be taken back", flow=flow_text(key), why=str(error)
+                )
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -186,6 +194,7 @@ class Rescuer:
 
     def _look(self) -> None:
         self._timer = None
+        self._known = None
         while self._due and self._due[0][0] <= time.monotonic():
             _, _, key = heapq.heappop(self._due)
             if (watched := self._watched.get(key)) is None:
@@ -193,7 +202,7 @@ class Rescuer:
             try:
                 again_at_s = self._consider(key, watched)
             except CedosError as error:
-                _log.warning("a flow cannot be rescued", flow=str(key), why=str(error))
+                _log.warning("a flow cannot be rescued", flow=flow_text(key), why=str(error))
                 again_at_s = None
             if again_at_s is None:
                 self._watched.pop(key, None)
@@ -230,13 +239,19 @@ class Rescuer:
             self.living.pop(key, None)
         else:
             self.living[key] = other
-        _log.info("rescued", flow=str(key), to=other, waited_s=round(waited_s, 3))
-        self._rescued(key, other, why)
+        # There may be more to be rescued, and they cannot wait for this to be written down.
+        asyncio.get_running_loop().call_soon(self._tell, key, other, why)
+
+    def _tell(self, key: FlowKey, network: str, why: str) -> None:
+        _log.info("rescued", flow=flow_text(key), to=network, why=why)
+        self._rescued(key, network, why)
 
     def _other(self, key: FlowKey, current: str) -> str | None:
         """The best other network that lives: one that answered of late, unmetered, quick."""
-        context = self._context()
-        dead = dead_networks(context, self._networks.values())
+        if self._known is None:
+            context = self._context()
+            self._known = context, dead_networks(context, self._networks.values())
+        context, dead = self._known
         version = key.local.version
         candidates = []
         for name, network in self._networks.items():

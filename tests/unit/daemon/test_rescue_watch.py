@@ -1,0 +1,254 @@
+"""Which first packets are rescued, when, and over which network: a kernel that only plays."""
+
+import asyncio
+import time
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface
+
+import pytest
+
+from cedos.daemon.rescue import KERNEL_S, LEAST_S, Rescuer
+from cedos.errors import SteeringError
+from cedos.model import Context, FlowKey, Indicator, Network, NetworkKind
+from cedos.steer.rescue_kernel import Connecting
+
+pytestmark = pytest.mark.anyio
+
+NETWORKS = [
+    Network(
+        name=name,
+        interface=name,
+        index=index,
+        kind=kind,
+        metered=kind is NetworkKind.CELLULAR,
+        addresses=addresses,
+        gateways=tuple(ip_address(gateway) for gateway in gateways),
+    )
+    for index, (name, kind, addresses, gateways) in enumerate(
+        (
+            (
+                "wlan0",
+                NetworkKind.WIFI,
+                (ip_interface("192.0.2.2/24"), ip_interface("2001:db8:1::2/64")),
+                ("192.0.2.1", "2001:db8:1::1"),
+            ),
+            ("lte0", NetworkKind.CELLULAR, (ip_interface("198.51.100.2/24"),), ("198.51.100.1",)),
+            ("eth0", NetworkKind.ETHERNET, (ip_interface("203.0.113.2/24"),), ("203.0.113.1",)),
+        ),
+        start=1,
+    )
+]
+KEY = FlowKey(ip_address("192.0.2.2"), 40000, ip_address("203.0.113.80"), 443)
+# Fast enough for a test; a second is still a second.
+SHORT_S = 0.12
+
+
+class Kernel:
+    """Sockets that wait, and repeat their first packet every `timeout_s`."""
+
+    def __init__(self, timeout_s=SHORT_S, early=True):
+        self.timeout_s, self.early = timeout_s, early
+        self.begun: dict[FlowKey, float] = {}
+        self.joins: set[FlowKey] = set()
+        self.timeouts: list[dict[str, float]] = []
+        self.rescued: list[tuple[FlowKey, str, float]] = []
+        self.ended: list[FlowKey] = []
+        self.refuses = False
+        self.looks = 0
+
+    def connect(self, key=KEY):
+        self.begun[key] = time.monotonic()
+
+    def set_first_timeouts(self, timeouts_s):
+        self.timeouts.append(dict(timeouts_s))
+        return self.early
+
+    def connecting(self, key):
+        self.looks += 1
+        if key not in self.begun:
+            return None
+        waited_s = time.monotonic() - self.begun[key]
+        left_s = self.timeout_s - waited_s % self.timeout_s
+        return Connecting(left_s, int(waited_s / self.timeout_s), key in self.joins)
+
+    def rescue(self, key, network_name):
+        if self.refuses:
+            raise SteeringError("no")
+        self.rescued.append((key, network_name, time.monotonic() - self.begun[key]))
+        return True
+
+    def rescue_ended(self, key):
+        self.ended.append(key)
+
+
+def context(**networks):
+    """Network -> round trip in s (None: it answers nothing)."""
+    now_s = time.monotonic()
+    return Context(
+        now_s,
+        {
+            name: (
+                {"ping_loss": Indicator(1.0, now_s)}
+                if rtt_s is None
+                else {"rtt_s": Indicator(rtt_s, now_s), "ping_loss": Indicator(0.0, now_s)}
+            )
+            for name, rtt_s in networks.items()
+        },
+    )
+
+
+class Place:
+    """A watcher among networks that can be changed."""
+
+    def __init__(self, monkeypatch, kernel, networks=NETWORKS, dry_run=False, **known):
+        monkeypatch.setattr("cedos.daemon.rescue.LEAST_S", SHORT_S)
+        self.kernel, self.known, self.told = kernel, known, []
+        self.rescuer = Rescuer(
+            kernel,
+            lambda: context(**self.known),
+            lambda *said: self.told.append(said),
+            dry_run=dry_run,
+        )
+        self.rescuer.networks_changed(networks)
+
+    async def connect(self, *keys):
+        for key in keys or (KEY,):
+            self.kernel.connect(key)
+            self.rescuer.opened(key, time.monotonic())
+        await asyncio.sleep(0)
+
+    async def until_rescued(self, count=1):
+        for _ in range(150):
+            if len(self.kernel.rescued) >= count:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("nothing was rescued")
+
+
+async def test_what_finds_no_answer_goes_over_the_best_network_that_lives(monkeypatch):
+    place = Place(monkeypatch, Kernel(), wlan0=0.01, lte0=0.02, eth0=0.03)
+    await place.connect()
+    await place.until_rescued()
+    await asyncio.sleep(0)
+    assert place.kernel.rescued[0][:2] == (KEY, "eth0")  # unmetered, though slower
+    assert place.told[0][:2] == (KEY, "eth0")
+    assert "no answer over wlan0" in place.told[0][2]
+    assert place.rescuer.living == {KEY: "eth0"}
+    place.rescuer.closed(KEY)
+    assert place.kernel.ended == [KEY]
+    place.rescuer.close()
+
+
+@pytest.mark.parametrize("dead", ["eth0", "lte0"])
+async def test_dead_networks_rescue_nobody(monkeypatch, dead):
+    known = {"wlan0": 0.01, "lte0": 0.02, "eth0": 0.03} | {dead: None}
+    place = Place(monkeypatch, Kernel(), **known)
+    await place.connect()
+    await place.until_rescued()
+    assert place.kernel.rescued[0][1] == ({"eth0", "lte0"} - {dead}).pop()
+    place.rescuer.close()
+
+
+async def test_with_both_dead_it_waits_for_the_first_that_lives_again(monkeypatch):
+    place = Place(monkeypatch, Kernel(), NETWORKS[:2], wlan0=0.01, lte0=None)
+    await place.connect()
+    await asyncio.sleep(3 * SHORT_S)
+    assert place.kernel.rescued == []
+    place.known = {"wlan0": None, "lte0": 0.02}
+    await place.until_rescued()
+    assert place.kernel.rescued[0][1] == "lte0"
+    place.rescuer.close()
+
+
+async def test_it_goes_back_where_the_other_one_does_not_answer_either(monkeypatch):
+    place = Place(monkeypatch, Kernel(), NETWORKS[:2], wlan0=0.01, lte0=0.02)
+    await place.connect()
+    await place.until_rescued(2)
+    assert [network for _, network, _ in place.kernel.rescued] == ["lte0", "wlan0"]
+    assert place.rescuer.living == {}
+    place.rescuer.close()
+
+
+async def test_a_slow_network_is_waited_for(monkeypatch):
+    """Three round trips, however early the kernel repeats."""
+    place = Place(monkeypatch, Kernel(), NETWORKS[:2], wlan0=0.15, lte0=0.02)
+    wanted_s = place.kernel.timeouts[-1]["wlan0"]
+    assert 0.45 <= wanted_s < 0.48
+    await place.connect()
+    await place.until_rescued()
+    assert place.kernel.rescued[0][2] > 0.36
+    place.rescuer.close()
+
+
+async def test_a_network_is_as_slow_as_it_lately_was(monkeypatch):
+    place = Place(monkeypatch, Kernel(), wlan0=0.2)
+    assert place.kernel.timeouts[-1]["wlan0"] >= 0.6
+    place.known = {"wlan0": 0.02}
+    place.rescuer.looked(context(wlan0=0.02))
+    assert place.kernel.timeouts[-1]["wlan0"] >= 0.6
+    later = context(wlan0=0.02)
+    place.rescuer.looked(replace(later, at_s=later.at_s + 11.0))
+    assert place.kernel.timeouts[-1]["wlan0"] == SHORT_S
+    place.rescuer.close()
+
+
+async def test_without_early_repetition_or_a_round_trip_the_kernels_second_counts(monkeypatch):
+    for known, early in (({"wlan0": 0.01, "lte0": 0.02}, False), ({"lte0": 0.02}, True)):
+        place = Place(monkeypatch, Kernel(KERNEL_S, early), NETWORKS[:2], **known)
+        assert ("wlan0" in place.kernel.timeouts[-1]) == ("wlan0" in known)
+        await place.connect()
+        await asyncio.sleep(0.5)
+        assert place.kernel.rescued == []
+        await place.until_rescued()
+        assert place.kernel.rescued[0][2] > KERNEL_S - 0.1
+        place.rescuer.close()
+
+
+async def test_answers_joins_and_others_addresses_need_no_rescue(monkeypatch):
+    place = Place(monkeypatch, Kernel(), wlan0=0.01, lte0=0.02, eth0=0.03)
+    join = replace(KEY, local_port=40001)
+    place.kernel.joins.add(join)
+    foreign = replace(KEY, local=ip_address("10.0.0.1"))
+    udp = replace(KEY, local_port=40002, protocol="udp")
+    answered = replace(KEY, local_port=40003)
+    await place.connect(join, foreign, udp, answered)
+    del place.kernel.begun[answered]
+    await asyncio.sleep(3 * SHORT_S)
+    assert place.kernel.rescued == []
+    assert place.kernel.looks == 2  # the join and the answered one, once each
+    place.rescuer.close()
+
+
+async def test_an_ipv6_flow_needs_a_network_with_ipv6(monkeypatch):
+    place = Place(monkeypatch, Kernel(), wlan0=0.01, lte0=0.02, eth0=0.03)
+    await place.connect(
+        FlowKey(ip_address("2001:db8:1::2"), 40000, ip_address("2001:db8:9::9"), 443)
+    )
+    await asyncio.sleep(3 * SHORT_S)
+    assert place.kernel.rescued == []
+    place.rescuer.close()
+
+
+async def test_many_are_looked_at_together_and_refusals_harm_nobody_else(monkeypatch):
+    place = Place(monkeypatch, Kernel(), wlan0=0.01, lte0=0.02, eth0=0.03)
+    keys = [replace(KEY, local_port=41000 + number) for number in range(200)]
+    await place.connect(*keys)
+    await place.until_rescued(200)
+    assert {key for key, _, _ in place.kernel.rescued[:200]} == set(keys)
+    place.kernel.refuses = True
+    late = replace(KEY, local_port=45000)
+    await place.connect(late)
+    await asyncio.sleep(3 * SHORT_S)
+    place.rescuer.close()
+
+
+async def test_in_a_dry_run_each_is_said_once(monkeypatch):
+    place = Place(monkeypatch, Kernel(), dry_run=True, wlan0=0.01, eth0=0.03)
+    await place.connect()
+    await asyncio.sleep(4 * SHORT_S)
+    assert len(place.kernel.rescued) == 1
+    place.rescuer.close()
+
+
+def test_the_least_is_what_the_configuration_says():
+    assert LEAST_S == 0.25
