@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 
 from cedos.config import Config, Directories
-from cedos.doctor import mptcp, observation, radios, services, surroundings
+from cedos.doctor import mptcp, observation, radios, rescue, services, surroundings
 from cedos.doctor.finding import Files, Finding, State
 
 __all__ = ["Finding", "State", "can_run", "examine"]
@@ -32,6 +32,8 @@ async def examine(config: Config, where: Directories) -> list[Finding]:
         mptcp.black_hole(files),
         await mptcp.endpoints(files, runs),
         services.iptables(),
+        rescue.translation(),
+        rescue.early(files),
         await observation.flows(),
         observation.connection_tracking(files),
         observation.packets(),

@@ -16,7 +16,7 @@ from cedos.steer.rescue_netlink import NESTED, NETWORK_ORDER, NLM_F_CREATE, Wire
 NAMES: Final = {4: "cedos-rescued-4", 6: "cedos-rescued-6"}
 
 _SUBSYSTEM: Final = 6 << 8
-_CREATE, _DESTROY, _ADD, _DELETE, _HEADER = 2, 3, 9, 10, 12
+_CREATE, _DESTROY, _ADD, _DELETE, _HEADER, _TYPES = 2, 3, 9, 10, 12, 13
 _PROTOCOL, _SETNAME, _TYPENAME, _REVISION, _FAMILY, _DATA = 1, 2, 3, 4, 5, 7
 _IP, _PORT, _PROTO, _IP2 = 1, 4, 7, 20
 _IPV4, _IPV6 = 1, 2
@@ -53,6 +53,23 @@ def exists(wire: Wire, version: int) -> bool:
     try:
         wire.ask(_SUBSYSTEM | _HEADER, _named(version))
     except OSError:
+        return False
+    return True
+
+
+def supported(wire: Wire) -> bool:
+    """Whether the kernel has such sets. Errors: OSError (not allowed to ask)."""
+    payload = (
+        netfilter(4)
+        + attribute(_PROTOCOL, bytes([_SPOKEN]))
+        + attribute(_TYPENAME, _TYPE)
+        + attribute(_FAMILY, bytes([socket.AF_INET]))
+    )
+    try:
+        wire.ask(_SUBSYSTEM | _TYPES, payload)
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EACCES):
+            raise
         return False
     return True
 

@@ -186,14 +186,17 @@ def ticks_per_second() -> int:
     return round(1 / time.clock_getres(_COARSE_CLOCK))
 
 
+def try_out() -> None:
+    """Loads the program without attaching it; errors as for `FirstTimeouts`."""
+    table = Table(_ADDRESS_BYTES, _VALUE.size, 1)
+    try:
+        os.close(_loaded(table.file))
+    finally:
+        table.close()
+
+
 def _attached(cgroup: Path, table: int) -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
-        cookie = int.from_bytes(
-            here.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder
-        )
-    program = bpf.load(
-        timeout_program(cookie, table), ProgramType.SOCK_OPS, AttachType.SOCK_OPS, "cedos_first"
-    )
+    program = _loaded(table)
     try:
         folder = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -202,6 +205,15 @@ def _attached(cgroup: Path, table: int) -> int:
             os.close(folder)
     finally:
         os.close(program)
+
+
+def _loaded(table: int) -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
+        cookie = int.from_bytes(
+            here.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder
+        )
+    program = timeout_program(cookie, table)
+    return bpf.load(program, ProgramType.SOCK_OPS, AttachType.SOCK_OPS, "cedos_first")
 
 
 def _key(address: Address) -> bytes:

@@ -27,7 +27,7 @@ def test_configuration(cedos: Any, tmp_path: Path) -> None:
 def test_the_unit_has_two_privileges_and_a_watchdog(cedos: Any) -> None:
     service = unit(cedos)["Service"]
     for key in ("AmbientCapabilities", "CapabilityBoundingSet"):
-        assert service[key] == "CAP_NET_ADMIN CAP_NET_RAW"
+        assert service[key] == "CAP_NET_ADMIN CAP_NET_RAW CAP_BPF"
     assert service["Type"] == "notify"
     assert int(service["WatchdogSec"]) > 0
     assert service["ExecStopPost"].endswith(" restore")

@@ -1,0 +1,55 @@
+"""Whether first packets into a dead network can be rescued, and how soon."""
+
+from typing import Final
+
+from cedos.doctor.finding import Files, Finding, limited, missing, ok
+from cedos.errors import HostError
+from cedos.steer import rescue_sets, rescue_timeout
+from cedos.steer.rescue_netlink import NETLINK_NETFILTER, Wire
+
+_LOST: Final = "connections that start into a dead network fail after seconds"
+_LATE: Final = "first packets into a dead network are rescued after a second, not a quarter of one"
+_AS_ROOT: Final = "run it as root, or by the systemd unit (`cedos example unit`)"
+
+
+def translation() -> Finding:
+    """Whether the packet filter can be asked for single flows (ipset)."""
+    topic = "rescue (ipset)"
+    try:
+        wire = Wire(NETLINK_NETFILTER)
+        try:
+            there = rescue_sets.supported(wire)
+        finally:
+            wire.close()
+    except PermissionError:
+        return limited(topic, "cannot be seen without CAP_NET_ADMIN", "not known", _AS_ROOT)
+    except (OSError, HostError) as error:
+        return missing(topic, str(error), _LOST, "a kernel with CONFIG_NETFILTER")
+    if not there:
+        return missing(
+            topic,
+            "not in this kernel",
+            _LOST,
+            "modprobe ip_set_hash_ipportip xt_set (CONFIG_IP_SET)",
+        )
+    return ok(topic, "sets of flows available")
+
+
+def early(files: Files) -> Finding:
+    """Whether the kernel can be told to repeat first packets early."""
+    topic = "early rescue (BPF sockops)"
+    try:
+        rescue_timeout.root_cgroup(files.read("/proc/self/mounts") or "")
+        rescue_timeout.try_out()
+    except PermissionError:
+        return limited(topic, "needs CAP_BPF", _LATE, _AS_ROOT)
+    except HostError as error:
+        return limited(topic, str(error), _LATE, "mount -t cgroup2 none /sys/fs/cgroup")
+    except OSError as error:
+        return limited(
+            topic,
+            f"the kernel refuses the program: {error.strerror}",
+            _LATE,
+            "a kernel from 5.15 with CONFIG_CGROUP_BPF",
+        )
+    return ok(topic, "loads")

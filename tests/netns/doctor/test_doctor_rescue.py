@@ -1,0 +1,28 @@
+"""What the doctor says of rescues: as root, without BPF, without any privilege, without cgroups."""
+
+from pathlib import Path
+
+import pytest
+
+from cedos.doctor import rescue
+from cedos.doctor.finding import Files, State
+from cedos.steer import rescue_sets, rescue_timeout
+
+
+def test_here_everything_is_there():
+    assert rescue.translation().state is State.OK
+    assert rescue.early(Files()).state is State.OK
+
+
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mounts").write_text("tmpfs / tmpfs rw 0 0\n")
+    assert "no cgroup v2" in rescue.early(Files(tmp_path)).found
+
+    def refused(*_):
+        raise PermissionError(1, "no")
+
+    monkeypatch.setattr(rescue_timeout, "try_out", refused)
+    assert "CAP_BPF" in rescue.early(Files()).found
+    monkeypatch.setattr(rescue_sets, "_TYPE", b"hash:no,such\0")
+    assert rescue.translation().state is State.MISSING
