@@ -25,6 +25,7 @@ _REST_S, _HURRIED_REST_S = 30.0, 5.0
 _AGAIN_S = (2.0, 5.0, 15.0)
 # So long another network's right answer vouches for the test page.
 _VOUCHED_S = 60.0
+_SHORTEST_REST_S = 0.2
 USUAL_TIMEOUT_S = 2.5
 _SHORT_TIMEOUT_S = 0.8
 _LONGEST_S = 10.0
@@ -110,7 +111,7 @@ class PortalWatch:
         now_s = time.monotonic()
         for each, one in self._watched.items():
             if name in (None, each):
-                one.due_s, one.tries = now_s, 0
+                one.due_s, one.tries = max(now_s, one.at_s + _SHORTEST_REST_S), 0
         self._wake.set()
 
     def unanswered(self, name: str) -> None:
