@@ -2,10 +2,15 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from emu.help import examples
+
+if TYPE_CHECKING:
+    from emu.places.places import Places
+    from emu.runs.scenario import Scenario
 
 _DEMO = Path(__file__).parents[1] / "experiments" / "walk_away.toml"
 _QUICK_S = 10.0
@@ -42,7 +47,7 @@ _QUICK_S = 10.0
     "--json",
     "json_file",
     type=click.Path(path_type=Path),
-    help="Write an analysis' figures there too.",
+    help="Write the figures of an analysis, or of several places, there too.",
 )
 def command(
     scenario_file: Path | None,
@@ -58,6 +63,8 @@ def command(
     json_file: Path | None,
 ) -> None:
     """Runs an experiment: every policy on the same place from the same instant.
+
+    A scenario with `places` runs at each of them, a run folder each, and says what they say together.
 
     A file that names an `analysis` instead draws a table or figure from a data set; of the options
     only --out and --json then have a meaning.
@@ -97,6 +104,10 @@ def command(
     wanted = msgspec.structs.replace(
         wanted, **{key: value for key, value in given.items() if value is not None}
     )
+    if wanted.places and place is None:
+        _series(wanted, known, out, json_file)
+        return
+    wanted = msgspec.structs.replace(wanted, places=())
     if quick and start_s is None:
         chosen = known[wanted.place] if wanted.place else next(iter(known.values()))
         wanted = msgspec.structs.replace(wanted, start_s=decisive_s(chosen, wanted.duration_s))
@@ -117,6 +128,27 @@ def command(
     report.print_table(target)
     click.echo(f"run folder: {target}")
     click.echo(f"page:       {page}")
+
+
+def _series(wanted: "Scenario", known: "Places", out: Path | None, json_file: Path | None) -> None:
+    from emu import report  # noqa: PLC0415
+    from emu.progress import bar  # noqa: PLC0415
+    from emu.runs import series  # noqa: PLC0415
+
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    target = out or Path("runs") / f"{stamp}-{wanted.name}"
+    with bar(wanted.name) as progress:
+        series.run(wanted, known, target, progress, lambda line: click.echo(line, err=True))
+    folders = [target / name for name in wanted.places]
+    page = report.write(folders, target / "report.html")
+    for folder in folders:
+        report.print_table(folder)
+    report.print_together(target / "summary.json")
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text((target / "summary.json").read_text())
+    click.echo(f"run folders: {target}")
+    click.echo(f"page:        {page}")
 
 
 def _analyse(file: Path, out: Path | None, json_file: Path | None) -> None:

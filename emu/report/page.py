@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 from emu.report import timeline
-from emu.report.table import COLUMNS, caption, is_best
+from emu.report.table import caption, columns, is_best
 from emu.runs import runs
 
 _STYLE = """
@@ -78,11 +78,12 @@ def _section(run: runs.Recorded, beside: Path) -> str:
 
 
 def _table(run: runs.Recorded) -> str:
-    head = "".join(f"<th>{html.escape(heading)}</th>" for _, heading, _ in COLUMNS)
+    shown = columns(run)
+    head = "".join(f"<th>{html.escape(heading)}</th>" for _, heading, _ in shown)
     rows = [f"<tr><th>policy</th>{head}</tr>"]
     for name, figures in run.summary["policies"].items():
         cells = []
-        for key, _, form in COLUMNS:
+        for key, _, form in shown:
             best = " class=best" if is_best(run, key, figures[key]) else ""
             interval = figures.get(f"{key}_ci95")
             small = (

@@ -1,5 +1,6 @@
 """The table of a run on the terminal."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +22,72 @@ COLUMNS = (
 )
 """Key of the summary, heading, format."""
 
+BROWSING = (
+    ("page_median_s", "page median s", "{:.2f}"),
+    ("page_p95_s", "page p95 s", "{:.2f}"),
+    ("page_transfer_median_s", "page transfer s", "{:.2f}"),
+    ("video_transfer_s", "segment s", "{:.2f}"),
+    ("video_start_s", "video starts after s", "{:.2f}"),
+    ("video_stall_s", "stands still s", "{:.2f}"),
+)
+"""The same for runs with pages or videos."""
+
+TOGETHER = (
+    ("transfer_mean_s", "mean s", "{:.2f}"),
+    ("transfer_median_s", "median s", "{:.2f}"),
+    ("reduction", "less than Wi-Fi first", "{:.0%}"),
+    ("reduction_by_place", "the same, median place", "{:.0%}"),
+    ("max_s", "S / best", "{:.2f}"),
+    ("max_s_per_e", "(S/E) / best", "{:.2f}"),
+    ("cellular_mean_mb", "cellular MB", "{:.1f}"),
+    ("censored", "unfinished", "{:d}"),
+)
+"""The same for several places together."""
+
 
 def print_table(directory: Path) -> None:
     """Prints the figures of a run; the best of each column is bold."""
     run = runs.read(directory)
     table = Table(title=run.title, caption=caption(run), caption_justify="left")
     table.add_column("policy")
-    for _, heading, _ in COLUMNS:
+    for _, heading, _ in columns(run):
         table.add_column(heading, justify="right")
     for name, figures in run.summary["policies"].items():
         cells = [
             f"[bold]{form.format(figures[key])}[/]"
             if is_best(run, key, figures[key])
             else form.format(figures[key])
-            for key, _, form in COLUMNS
+            for key, _, form in columns(run)
         ]
         table.add_row(name, *cells)
     console = Console()
     if not console.is_terminal:
         console.width = 120
     console.print(table)
+
+
+def print_together(file: Path) -> None:
+    """Prints what several places say together (`emu.runs.together`)."""
+    said = json.loads(file.read_text())
+    table = Table(title=f"{said['scenario']}: {len(said['places'])} places together")
+    table.add_column("policy")
+    for _, heading, _ in TOGETHER:
+        table.add_column(heading, justify="right")
+    for name, figures in said["policies"].items():
+        table.add_row(
+            name,
+            *(form.format(figures[key]) if key in figures else "" for key, _, form in TOGETHER),
+        )
+    console = Console()
+    if not console.is_terminal:
+        console.width = 120
+    console.print(table)
+
+
+def columns(run: runs.Recorded) -> list[tuple[str, str, str]]:
+    """The columns that this run has figures for."""
+    known = next(iter(run.summary["policies"].values()))
+    return [column for column in (*COLUMNS, *BROWSING) if column[0] in known]
 
 
 def is_best(run: runs.Recorded, key: str, value: Any) -> bool:

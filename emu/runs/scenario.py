@@ -81,7 +81,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An experiment: which place, from when to when, which load, under which policies.
 
     `duration_s` 0 means to the end of the place's common time. `place` "" means the first one of
-    the collection. `repeats` runs all policies again with the next seed. With a `relay`, the server
+    the collection; `places` runs it at each of them, from starts drawn by the seed (`emu.runs.series`).
+    `repeats` runs all policies again with the next seed. With a `relay`, the server
     speaks no MPTCP and `cedos relay` stands between it and the providers: programs are told of it
     (`proxy`) or diverted to it (`transparent`).
     """
@@ -92,6 +93,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     browser: BrowserSettings = BrowserSettings()
     name: str = "run"
     place: str = ""
+    places: tuple[str, ...] = ()
     start_s: float = 0.0
     duration_s: float = 0.0
     warm_up_s: float = 4.0
