@@ -182,6 +182,11 @@ class ProbesConfig(Section, frozen=True, kw_only=True):
     train_packets: Annotated[int, Meta(ge=2, le=200)] = 50
     train_packet_bytes: Annotated[int, Meta(ge=64, le=1452)] = 1200
     tcp_bytes: Annotated[int, Meta(ge=1_000, le=10_000_000)] = 100_000
+    rule: Literal["value", "change", "fixed"] = "value"
+    full_interval_s: _Interval = 30.0
+    threshold: Annotated[float, Meta(ge=0, le=100)] = 0.5
+    seconds_per_joule: Annotated[float, Meta(ge=0, le=1000)] = 0.005
+    seconds_per_mb: Annotated[float, Meta(ge=0, le=1000)] = 0.2
 
     def __post_init__(self) -> None:
         """Checks what a type cannot say."""

@@ -240,8 +240,6 @@ class Observer:
                 tasks.create_task(self.screen.run(), name="screen")
                 tasks.create_task(self.portals.run(), name="portals")
                 tasks.create_task(self._follow_told(), name="told")
-                if self._config.probes.enabled and self._config.probes.dns:
-                    tasks.create_task(self._ask_names(), name="dns")
 
     async def _read_providers(self) -> None:
         while True:
@@ -310,12 +308,3 @@ class Observer:
                     for name, value in result.indicators.items()
                 }
                 self.keeper.update(result.network, found)
-
-    async def _ask_names(self) -> None:
-        probes = self._config.probes
-        while True:
-            for network in self._networks:
-                if not (network.up and network.resolvers):
-                    continue
-                await self.prober.probe(network, ProbeKind.DNS)
-            await asyncio.sleep(probes.idle_interval_s)

@@ -22,6 +22,7 @@ from cedos.daemon.learning import Learning
 from cedos.daemon.looking import Looking
 from cedos.daemon.observe import Observer
 from cedos.daemon.paths import measured_paths
+from cedos.daemon.probing import AdaptiveProbing
 from cedos.daemon.rescue import Rescuer
 from cedos.errors import CedosError
 from cedos.history import History
@@ -38,6 +39,7 @@ from cedos.profiler.profiler import Profiler, SizeLearned
 from cedos.profiler.sizes import SizeHistory
 from cedos.selector.liveness import dead_networks
 from cedos.selector.objective import Objective
+from cedos.selector.probing import Moment
 from cedos.steer.connections import ConnectionClosed, ConnectionOpened, PathUp
 from cedos.steer.steering import Steering
 
@@ -155,6 +157,7 @@ class Daemon:
             self.problems,
             dry_run=dry_run,
             objective=chosen.objective.name,
+            ledger=self._observer.prober.ledger,
         )
         self._following = Following(
             config, curves(config), bus, state, links.networks, self._prefer
@@ -168,6 +171,7 @@ class Daemon:
             self._looked,
             config.decision.reevaluate_interval_s,
         )
+        self._probing = AdaptiveProbing(config, self._observer.prober, self._moment)
         self._rescuer = Rescuer(
             steering, self._observer.context, self._was_rescued, dry_run=dry_run
         )
@@ -195,6 +199,7 @@ class Daemon:
             self._director.networks_changed(networks)
             await self._steering.networks_changed(networks)
             self._rescuer.networks_changed(networks)
+            self._probing.networks_changed(networks)
             await self._director.reconsider(self._observer.context())
 
     async def run(self, notifier: Notifier) -> None:
@@ -211,6 +216,7 @@ class Daemon:
                 tasks.create_task(self._follow_sizes(), name="sizes")
                 tasks.create_task(self._looking.run(), name="look")
                 tasks.create_task(self._following.run(), name="follow")
+                tasks.create_task(self._probing.run(), name="probing")
                 tasks.create_task(self._reconsider(), name="reconsider")
                 tasks.create_task(self._keep(notifier), name="keep")
         finally:
@@ -235,6 +241,18 @@ class Daemon:
             self._history.add_decision(decision)
         self.answers.recorded(decision)
         _log.info("decided", choice=str(decision.choice), why=decision.reason)
+
+    def _moment(self, now_s: float, pending: bool, per_s: float) -> Moment:
+        """What a probing rule may look at."""
+        default = self._director.default
+        return Moment(
+            now_s,
+            self._observer.screen.active(),
+            pending,
+            self._observer.context().networks,
+            default.evaluations if default else (),
+            per_s,
+        )
 
     async def _context_changed(self) -> None:
         self._wake.set()
@@ -290,6 +308,7 @@ class Daemon:
         async for event in self._flow_monitor.events():
             now_s = time.monotonic()
             if isinstance(event, FlowOpened):
+                self._probing.begun()
                 flow = self._flows.opened(event)
                 if self._learning is not None and event.key.protocol == "tcp":
                     flow.context = self._observer.context()

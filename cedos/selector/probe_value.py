@@ -38,7 +38,8 @@ class Drift:
 
     def sigma(self, age_s: float) -> float:
         """The standard deviation after `age_s`, in logarithms of time."""
-        return min(self.sigma_1s * max(age_s, 0.0) ** self.growth, self.sigma_most)
+        grown: float = self.sigma_1s * max(age_s, 0.0) ** self.growth
+        return min(grown, self.sigma_most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,112 @@
+"""Full probes: which rule is asked, what it may see, and what is sent when it says so."""
+
+import asyncio
+from dataclasses import replace
+from ipaddress import IPv4Address
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from cedos.config import Config, ProbesConfig
+from cedos.daemon import probing
+from cedos.daemon.probing import AdaptiveProbing, rule_of
+from cedos.model import Evaluation, Network, NetworkKind, Strategy, StrategyKind
+from cedos.monitor.probes import Prober
+from cedos.monitor.probing.result import ProbeKind
+from cedos.selector.probe_value import ProbeValue
+from cedos.selector.probing import FixedRate, Moment, PassiveChange
+
+WIFI = Network("wlan0", "wlan0", 3, NetworkKind.WIFI, metered=False)
+LTE = Network("lte0", "lte0", 4, NetworkKind.CELLULAR, metered=True)
+
+
+class Recorder:
+    """Stands in for the prober."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ProbeKind]] = []
+
+    async def probe(self, network: Network, kind: ProbeKind) -> None:
+        self.asked.append((network.name, kind))
+
+
+def evaluation(name: str, cost: float) -> Evaluation:
+    return Evaluation(Strategy(StrategyKind.SINGLE, (name,)), cost, cost, cost, 0.0, 0.0, cost)
+
+
+def configured(**keys: Any) -> Config:
+    return Config(probes=msgspec.convert(keys, ProbesConfig))
+
+
+def test_the_rule_is_the_configured_one() -> None:
+    assert isinstance(rule_of(ProbesConfig(), [WIFI]), ProbeValue)
+    assert isinstance(rule_of(ProbesConfig(rule="change"), [WIFI]), PassiveChange)
+    assert isinstance(rule_of(ProbesConfig(rule="fixed"), [WIFI]), FixedRate)
+
+
+def test_a_train_over_cellular_is_the_dearest_probe() -> None:
+    moment = Moment(
+        100.0, True, False, {}, (evaluation("wlan0", 0.2), evaluation("lte0", 0.3)), 0.05
+    )
+    # At a price of seconds per joule that Wi-Fi's probe can pay, and cellular's tail cannot.
+    rule = rule_of(ProbesConfig(seconds_per_joule=0.01, seconds_per_mb=0.0), [WIFI, LTE])
+    for network in (WIFI, LTE):
+        rule.probed(network.name, replace(moment, now_s=70.0))
+    assert rule.why("wlan0", moment)
+    assert rule.why("lte0", moment) is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "kinds"),
+    [
+        ({}, [ProbeKind.DNS]),
+        ({"dns": False}, []),
+        (
+            {"server": "192.0.2.1:7007", "key_file": "k"},
+            [ProbeKind.DNS, ProbeKind.UDP_TRAIN],
+        ),
+    ],
+)
+def test_each_network_is_probed_once_and_again_when_it_is_due(
+    keys: dict[str, Any], kinds: list[ProbeKind], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "_LOOK_S", 0.01)
+    recorder = Recorder()
+    seen: list[tuple[bool, float]] = []
+
+    def moment(now_s: float, pending: bool, per_s: float) -> Moment:
+        seen.append((pending, per_s))
+        return Moment(now_s, True, pending, {})
+
+    async def live() -> None:
+        subject = AdaptiveProbing(
+            configured(rule="fixed", full_interval_s=3600.0, idle_interval_s=3600.0, **keys),
+            cast(Prober, recorder),
+            moment,
+        )
+        subject.networks_changed([WIFI, replace(LTE, up=False)])
+        subject.begun()
+        running = asyncio.create_task(subject.run())
+        await asyncio.sleep(0.1)
+        subject.networks_changed([WIFI, LTE])  # another set of networks is learned anew
+        await asyncio.sleep(0.1)
+        running.cancel()
+
+    asyncio.run(live())
+    once = [("wlan0", kind) for kind in kinds]
+    assert recorder.asked == [*once, *once, *(("lte0", kind) for kind in kinds)]
+    if kinds:
+        assert seen[0] == (True, pytest.approx(1 / 60))
+        assert seen[1][0] is False
+
+
+def test_addresses_are_no_part_of_it() -> None:
+    """A network that only got another address is the same one."""
+    subject = AdaptiveProbing(
+        configured(), cast(Prober, Recorder()), lambda *_: Moment(0, True, False, {})
+    )
+    subject.networks_changed([WIFI])
+    rule = subject._rule
+    subject.networks_changed([replace(WIFI, gateways=(IPv4Address("192.0.2.1"),))])
+    assert subject._rule is rule
