@@ -3,9 +3,9 @@
 import asyncio
 from dataclasses import replace
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any, cast
 
-import msgspec
 import pytest
 
 from cedos.config import Config, ProbesConfig
@@ -36,7 +36,7 @@ def evaluation(name: str, cost: float) -> Evaluation:
 
 
 def configured(**keys: Any) -> Config:
-    return Config(probes=msgspec.convert(keys, ProbesConfig))
+    return Config(probes=ProbesConfig(**keys))
 
 
 def test_the_rule_is_the_configured_one() -> None:
@@ -63,7 +63,7 @@ def test_a_train_over_cellular_is_the_dearest_probe() -> None:
         ({}, [ProbeKind.DNS]),
         ({"dns": False}, []),
         (
-            {"server": "192.0.2.1:7007", "key_file": "k"},
+            {"server": "192.0.2.1:7007", "key_file": Path("k")},
             [ProbeKind.DNS, ProbeKind.UDP_TRAIN],
         ),
     ],
