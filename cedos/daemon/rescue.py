@@ -9,6 +9,7 @@ or three round trips, whichever is more, and the kernel's own second where no ro
 import asyncio
 import heapq
 import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +36,7 @@ _ROUND_TRIPS: Final = 3.0
 _MOST_S: Final = 3.0
 # In steps of 4 %: each new time-out is a call of the kernel.
 _STEPS: Final = 16
-# A network is taken to be as slow as it ever was in the last moments.
+# A network is taken to be as slow as it is, or as it mostly was in the last moments.
 _REMEMBERED_S: Final = 10.0
 # So long before the repetition is looked and acted: as late as possible, but never too late.
 _AHEAD_S: Final = 0.04
@@ -150,7 +151,10 @@ class Rescuer:
         # The newest stays, however old.
         while len(known) > 1 and known[0][0] < context.at_s - _REMEMBERED_S:
             known.popleft()
-        return max((rtt_s for _, rtt_s in known), default=None)
+        if not known:
+            return None
+        # A single late answer does not make a network slow for long.
+        return max(known[-1][1], statistics.median(rtt_s for _, rtt_s in known))
 
     def opened(self, key: FlowKey, at_s: float) -> None:
         """A flow of this host's began."""

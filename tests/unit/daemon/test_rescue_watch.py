@@ -180,15 +180,13 @@ async def test_a_slow_network_is_waited_for(monkeypatch):
     place.rescuer.close()
 
 
-async def test_a_network_is_as_slow_as_it_lately_was(monkeypatch):
+async def test_a_network_is_as_slow_as_it_is_or_mostly_was(monkeypatch):
     place = Place(monkeypatch, Kernel(), wlan0=0.2)
     assert place.kernel.timeouts[-1]["wlan0"] >= 0.6
-    place.known = {"wlan0": 0.02}
-    place.rescuer.looked(context(wlan0=0.02))
-    assert place.kernel.timeouts[-1]["wlan0"] >= 0.6
-    later = context(wlan0=0.02)
-    place.rescuer.looked(replace(later, at_s=later.at_s + 11.0))
-    assert place.kernel.timeouts[-1]["wlan0"] == SHORT_S
+    for rtt_s, wanted_s in ((0.02, 0.33), (0.02, SHORT_S), (0.2, 0.6), (0.02, SHORT_S)):
+        place.known = {"wlan0": rtt_s}
+        place.rescuer.looked(context(wlan0=rtt_s))
+        assert wanted_s <= place.kernel.timeouts[-1]["wlan0"] <= wanted_s * 1.05
     place.rescuer.close()
 
 
