@@ -305,6 +305,7 @@ class Director:
             made_unix_s=time.time(),
             margin=self._margin(flow),
             observed_bps=flow.rate_bps,
+            stalled_s=flow.stalled_s,
             kinds=_MPTCP,
             idle_s=self._flows.idle_s(context.at_s),
             price_per_mb=self._choices.price_per_mb,

@@ -86,6 +86,7 @@ class LivingFlow:
     switches: list[tuple[float, Strategy]] = field(default_factory=list)
     server_name: str | None = None
     rate_bps: float | None = None
+    stalled_s: float = 0.0
     transfers: int = 0
     context: Context | None = None
     _looks: deque[tuple[float, int]] = field(default_factory=deque)
@@ -156,10 +157,11 @@ class LivingFlow:
         while len(self._looks) > 2 and self._looks[1][0] <= now_s - _RATE_S:
             self._looks.popleft()
         self.rate_bps = None
+        self.stalled_s = 0.0
         if self.transfer is None:
             return
-        if self._stalled(now_s):
-            self.rate_bps = 0.0
+        if (stalled_s := self._stall_s(now_s)) is not None:
+            self.rate_bps, self.stalled_s = 0.0, stalled_s
             return
         (before_at_s, before), (_, carried) = self._looks[0], self._looks[-1]
         if now_s - before_at_s < _LEAST_RATE_S or carried <= before:
@@ -173,11 +175,11 @@ class LivingFlow:
         if busy:
             self.rate_bps = 8.0 * (carried - before) / (now_s - before_at_s)
 
-    def _stalled(self, now_s: float) -> bool:
+    def _stall_s(self, now_s: float) -> float | None:
         waiting = [path for path in self.paths.values() if self.waits_on(path)]
         if not waiting:
             self._waiting_since_s = None
-            return False
+            return None
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
         # What comes on any path shows that the transfer goes on.
@@ -185,7 +187,8 @@ class LivingFlow:
         heard_s = min(path.heard_s for path in open_paths)
         rtt_s = max((path.sample.rtt_s or 0.0 for path in waiting if path.sample), default=0.0)
         patience_s = max(STALLED_S, _STALLED_RTTS * rtt_s)
-        return min(heard_s, now_s - self._waiting_since_s) > patience_s
+        stalled_s = min(heard_s, now_s - self._waiting_since_s)
+        return stalled_s if stalled_s > patience_s else None
 
 
 class Flows:

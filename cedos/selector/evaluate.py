@@ -9,6 +9,7 @@ from cedos.selector.energy import PowerModel
 from cedos.selector.features import features
 from cedos.selector.objective import Objective, Outcome
 from cedos.selector.roles import ROLES, ROLES_OF, Roles, strategies
+from cedos.selector.silent import delayed, silences
 from cedos.selector.uncertainty import CompletionModel, Spread, spread_of
 from cedos.selector.usage import second_share
 from predictors.base import Distribution, minimum_of
@@ -77,6 +78,11 @@ def evaluate(
     predicted = model.predict(columns)
     if added:
         predicted = {name: widened(name, time, added) for name, time in predicted.items()}
+    if silent := silences(context, roles):
+        predicted = {
+            name: delayed(ROLES_OF[name], time, silent, joined=joined)
+            for name, time in predicted.items()
+        }
     predicted = _completed(predicted, redundant=_REDUNDANT in kinds, joined=joined)
     available = strategies(roles, kinds, dead)
     if retime is not None:

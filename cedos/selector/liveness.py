@@ -12,11 +12,14 @@ from cedos.model import Context, Network
 
 # Older evidence does not condemn a network: else one that is no longer probed stays dead for ever.
 BELIEVED_S = 60.0
+GIVEN_UP_S = 3.0
+"""A network that owes an answer for longer is dead; until then its silence is a delay (`silent`)."""
+
 _PORTAL = "captive"
 _SIGNS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("available", lambda value: value <= 0.0, "was not available"),
     ("ping_loss", lambda value: value >= 1.0, "answered no ping"),
-    ("silence_s", lambda value: value > 0.0, "was silent though something was expected of it"),
+    ("silence_s", lambda value: value > GIVEN_UP_S, "was silent though much was expected of it"),
     (_PORTAL, lambda value: value >= 1.0, "let nothing through (it wants a log-in?)"),
 )
 

@@ -18,9 +18,10 @@ from cedos.selector import reason as words
 from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.evaluate import NO_PRICES, Retime, evaluate
 from cedos.selector.fallback import RuleOfThumb
-from cedos.selector.liveness import dead_networks
+from cedos.selector.liveness import GIVEN_UP_S, dead_networks
 from cedos.selector.objective import MaxS, Objective
 from cedos.selector.roles import USUAL_KINDS, assign
+from cedos.selector.silent import longer_s, silences
 from cedos.selector.uncertainty import CompletionModel
 from predictors.base import Distribution
 
@@ -32,8 +33,7 @@ _NEVER_USED: Mapping[str, float] = {}
 MARGIN = 0.1
 # A flow that tries another network knows after so long what that is worth.
 TRYING_S = 1.0
-# A stalled flow is not expected to stand still for ever.
-_STALLED_BPS = 1e3
+_LEAST_BPS = 1e3
 
 
 def decide(
@@ -86,7 +86,7 @@ def decide(
             transfer,
             dead,
             by_rule=by_rule,
-            notes=_notes(objective, model),
+            notes=_notes(objective, model, context, networks),
         )
     return Decision(
         number, made_unix_s, transfer, context, evaluations, choice, objective.name, why
@@ -108,6 +108,7 @@ def decide_again(
     made_unix_s: float,
     margin: float = MARGIN,
     observed_bps: float | None = None,
+    stalled_s: float = 0.0,
     kinds: Collection[StrategyKind] = USUAL_KINDS,
     idle_s: Mapping[str, float] = _NEVER_USED,
     price_per_mb: Mapping[str, float] = NO_PRICES,
@@ -136,6 +137,8 @@ def decide_again(
         margin: the share of the staying cost that a move must save.
         observed_bps: the rate at which the flow has been going lately; it says more of the current
             path than any prediction. 0: stalled. None: unknown, or limited by the application.
+        stalled_s: how long a stalled flow has stood still; it is expected to do so for as long again,
+            or for as long as silences of its network last (`silent`).
         kinds: strategies that can be carried out for this flow.
         idle_s: as in `decide`; a network that this flow is using has 0.
         price_per_mb: as in `decide`.
@@ -147,15 +150,22 @@ def decide_again(
     rest = max(bytes_remaining, 1)
     transfer = replace(transfer, size=SizeEstimate(rest, rest, rest, "progress"))
     dead = dead_networks(context, networks)
+    roles = assign(networks, dead)
+    used = [role for role, network in roles.players() if network.name in current.networks[:1]]
+    silent = not silences(context, roles).keys().isdisjoint(used)
 
     def retime(
         times: Mapping[Strategy, Distribution], old: Collection[Strategy]
     ) -> Mapping[Strategy, Distribution]:
         found = dict(times)
         staying = found.get(current)
-        if staying is not None and observed_bps is not None:
-            rest_s = 8.0 * rest / max(observed_bps, _STALLED_BPS)
+        if staying is not None and observed_bps:
+            rest_s = 8.0 * rest / max(observed_bps, _LEAST_BPS)
             staying = found[current] = staying.scaled(rest_s / staying.mean)
+        elif staying is not None and observed_bps is not None and not silent:
+            wait_s = max([stalled_s, *(longer_s(role, stalled_s) for role in used)])
+            staying = Distribution(tuple([sample + wait_s for sample in staying.samples]))
+            found[current] = staying
         for strategy, time in times.items():
             if strategy == current:
                 continue
@@ -198,7 +208,7 @@ def decide_again(
                 transfer,
                 dead,
                 by_rule=by_rule,
-                notes=_notes(objective, model),
+                notes=_notes(objective, model, context, networks),
             )
             why = f"{words.left(current, dead)}; {why}"
         elif best.cost < staying.cost * (1.0 - margin):
@@ -249,9 +259,22 @@ def _evaluations(
     return (), False
 
 
-def _notes(objective: Objective, model: CompletionModel | None) -> list[str]:
+def _notes(
+    objective: Objective,
+    model: CompletionModel | None,
+    context: Context,
+    networks: Sequence[Network],
+) -> list[str]:
     """What people should know beside the figures."""
-    return [note for note in (objective.note, getattr(model, "note", "")) if note]
+    roles = assign(networks)
+    names = {role: network.name for role, network in roles.players()}
+    said = [
+        f"{names[role]} has been silent for {silent_s:.1f} s while something was expected of it,"
+        f" and may be for {longer_s(role, silent_s):.0f} s more"
+        for role, silent_s in silences(context, roles).items()
+        if silent_s <= GIVEN_UP_S
+    ]
+    return said + [note for note in (objective.note, getattr(model, "note", "")) if note]
 
 
 def _cost(evaluation: Evaluation) -> float:

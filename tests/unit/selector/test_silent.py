@@ -1,0 +1,67 @@
+from typing import Any
+
+import pytest
+
+from cedos.model import Strategy, StrategyKind
+from cedos.selector.selector import decide, decide_again
+from cedos.selector.silent import longer_s
+
+RECORD = {"number": 7, "made_unix_s": 1.7e9}
+
+
+def test_the_rest_of_a_silence_is_what_was_measured() -> None:
+    """The means in the module's text, within a quarter."""
+    for role, measured in (
+        ("wifi", {0.35: 5.63, 0.5: 6.02, 1.0: 7.95, 2.0: 11.4}),
+        ("cellular", {0.35: 0.88, 0.5: 0.96, 1.0: 1.17, 2.0: 1.44}),
+    ):
+        for silent_s, rest_s in measured.items():
+            assert longer_s(role, silent_s) == pytest.approx(rest_s, rel=0.25)
+
+
+def choice(host: Any, which: str, silent_s: float, **times: float) -> tuple[str, str]:
+    context = host.context(**{f"{which}_silence_s": silent_s})
+    decision = decide(host.transfer(), context, host.both, host.oracle(**times), **RECORD)
+    return str(decision.choice), decision.reason
+
+
+def test_a_silent_wifi_is_left_and_a_silent_phone_waited_for(host: Any) -> None:
+    assert choice(host, "wlan0", 0.4, wifi=0.2, cellular=4.0)[0] == "single(lte0)"
+    chosen, why = choice(host, "lte0", 0.4, wifi=4.0, cellular=0.2)
+    assert chosen == "single(lte0)"
+    assert "lte0 has been silent for 0.4 s" in why
+    assert "1 s more" in why
+    assert choice(host, "lte0", 0.4, wifi=0.5, cellular=0.2)[0] == "single(wlan0)"
+
+
+def test_what_was_silent_too_long_is_dead(host: Any) -> None:
+    chosen, why = choice(host, "lte0", 3.5, wifi=90.0, cellular=0.2)
+    assert chosen == "single(wlan0)"
+    assert "lte0 was silent though much was expected of it" in why
+
+
+@pytest.mark.parametrize(
+    ("current", "stalled_s", "elsewhere_s", "moves"),
+    [("wlan0", 0.5, 4.0, True), ("lte0", 0.5, 4.0, False), ("lte0", 5.0, 4.0, True)],
+)
+def test_a_stalled_flow_moves_where_waiting_costs_more(
+    host: Any, current: str, stalled_s: float, elsewhere_s: float, moves: bool
+) -> None:
+    names = {"wlan0": ("wifi", "cellular"), "lte0": ("cellular", "wifi")}[current]
+    model = host.oracle(**dict(zip(names, (0.5, elsewhere_s), strict=True)))
+    decision = decide_again(
+        host.transfer(), host.context(), host.both, model,
+        current=Strategy(StrategyKind.SINGLE, (current,)), bytes_remaining=100_000,
+        switch_cost_s=0.1, observed_bps=0.0, stalled_s=stalled_s, **RECORD,
+    )  # fmt: skip
+    assert (decision.choice.networks[0] != current) is moves
+
+
+def test_mptcp_waits_for_the_path_that_it_begins_on(host: Any) -> None:
+    context = host.context(lte0_silence_s=0.5)
+    model = host.oracle(wifi=9.0, cellular=9.0, mptcp_wifi=1.0, mptcp_cellular=1.0)
+    decision = decide(host.transfer(), context, host.both, model, **RECORD)
+    assert str(decision.choice) == "mptcp(wlan0, lte0)"
+    times = [each.time_s for each in decision.evaluations]
+    assert times[2] == 1.0
+    assert times[3] > 1.8
