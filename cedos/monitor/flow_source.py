@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cedos.errors import HostError
+from cedos.model import FlowKey
 from cedos.monitor import conntrack, sockdiag
 from cedos.netlink import Listener, Requester, messages
 
@@ -29,6 +30,9 @@ class FlowSource(Protocol):
 
     async def sockets(self) -> list[sockdiag.SocketFacts]:
         """The TCP flows now; OSError or TimeoutError where the kernel does not tell."""
+
+    async def mark(self, key: FlowKey) -> int | None:
+        """The mark of a TCP socket; errors as for `sockets`, OSError too where there is none."""
 
     async def entries(self) -> list[conntrack.Tracked]:
         """The tracked flows now; errors as for `sockets`."""
@@ -100,6 +104,11 @@ class KernelFlows:
                 sockdiag.SOCK_DIAG_BY_FAMILY, sockdiag.dump_request(family)
             )
         return [facts for answer in answers if (facts := sockdiag.parse(answer)) is not None]
+
+    async def mark(self, key: FlowKey) -> int | None:
+        """The mark of a TCP socket."""
+        answers = await self._diag.get(sockdiag.SOCK_DIAG_BY_FAMILY, sockdiag.socket_request(key))
+        return next((mark for each in answers if (mark := sockdiag.mark_of(each))), None)
 
     async def entries(self) -> list[conntrack.Tracked]:
         """The tracked flows now."""

@@ -103,6 +103,13 @@ class FlowMonitor:
             self._living.setdefault(sample.key, _Living(None)).sample = sample
         return samples
 
+    async def mark(self, key: FlowKey) -> int | None:
+        """The mark (SO_MARK) of a living TCP flow's socket; None where it has none or has gone."""
+        try:
+            return await self._source.mark(key) or None
+        except (OSError, TimeoutError):
+            return None
+
     async def check_tracking(self, timeout_s: float = 0.2) -> str:
         """Tests with a datagram on the loopback interface whether openings are seen.
 

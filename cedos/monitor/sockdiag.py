@@ -25,7 +25,9 @@ _REQUEST = struct.Struct("=BBBxI48s")  # family, protocol, extensions, states, s
 _SOCKET = struct.Struct("!BBBxHH16s16s")  # family, state, timer, retransmits, ports, addresses
 _SOCKET_BYTES = 72
 _WANT_TCP_INFO = 1 << 1
-_INFO, _ULP = 2, 19
+_INFO, _MARK, _ULP = 2, 15, 19
+_ID = struct.Struct("!HH16s16s4x8s")  # ports, addresses, no interface, cookie
+_NO_COOKIE = b"\xff" * 8
 _ULP_MPTCP, _TOKEN_LOCAL = 3, 2
 _MAPPED = bytes(10) + b"\xff\xff"
 
@@ -67,6 +69,21 @@ class SocketFacts:
 def dump_request(family: int) -> bytes:
     """The body of a dump of all TCP flows of an address family."""
     return _REQUEST.pack(family, socket.IPPROTO_TCP, _WANT_TCP_INFO, _FLOW_STATES, bytes(48))
+
+
+def socket_request(key: FlowKey) -> bytes:
+    """The body of a request for one TCP socket."""
+    family = socket.AF_INET if key.local.version == 4 else socket.AF_INET6
+    ends = (each.packed.ljust(16, b"\0") for each in (key.local, key.remote))
+    known = _ID.pack(key.local_port, key.remote_port, *ends, _NO_COOKIE)
+    return _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _FLOW_STATES, known)
+
+
+def mark_of(message: Message) -> int | None:
+    """The mark (SO_MARK) of the socket in an answer; the kernel tells it with CAP_NET_ADMIN only."""
+    if message.type != SOCK_DIAG_BY_FAMILY or len(message.payload) < _SOCKET_BYTES:
+        return None
+    return unsigned(attributes(message.payload, _SOCKET_BYTES).get(_MARK))
 
 
 def parse(message: Message) -> SocketFacts | None:

@@ -82,6 +82,11 @@ class Hints:
     def __len__(self) -> int:
         return len(self._hints)
 
+    @property
+    def by_mark(self) -> bool:
+        """Whether a hint tells sockets by their mark."""
+        return any(hint.match.mark is not None for hint in self._hints.values())
+
     def add(self, hint: Hint) -> int:
         """Puts a hint in force and gives its number; beyond 256 the oldest is forgotten."""
         self._last_number += 1

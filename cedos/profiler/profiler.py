@@ -165,6 +165,11 @@ class Profiler:
         """Takes a hint back for coming transfers; False where there is none of this number."""
         return self._hints.remove(number)
 
+    @property
+    def wants_marks(self) -> bool:
+        """Whether a socket's mark is worth finding out before `opened`: a hint depends on it."""
+        return self._hints.by_mark
+
     def server_name(self, key: FlowKey) -> str | None:
         """Whom the flow talks to by name, where it said so."""
         flow = self._flows.get(key)

@@ -3,12 +3,11 @@
 Generated pages (`emu.web.corpus`), served by nginx, are visited again and again (`emu.web.visits`),
 once over HTTP/1.1 and once over TLS with HTTP/2, while the profiler watches with the daemon's own
 capture and flow monitor. What it said is set against what curl (bodies) and the kernel (connections)
-counted in the end. `python -m emu.bench.sizes` writes the priors' figures from another corpus.
+counted in the end. The shipped priors are made from another corpus (`emu.web.size_priors`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import log
 from statistics import median
 
 from cedos.errors import EmulationError
@@ -20,9 +19,8 @@ from emu.web.watch import Answer, Connection, Watch
 
 NAME = "sizes"
 
-_SITES, _PAGES, _VISITS = 40, 3, 220
+_SITES, _PAGES, _VISITS = 12, 3, 60
 _SEED = 2024
-_PRIOR_SEED = 1  # of another corpus, which the shipped priors are made from
 _NEAR = 0.1
 
 
@@ -164,20 +162,3 @@ def _visit(
         if watch.error is not None:
             raise EmulationError(f"the watch ended early: {watch.error}")
     return watch.connections
-
-
-def fitted(sizes: Sequence[int]) -> tuple[float, float]:
-    """Median in bytes and sigma of a log-normal distribution with the sizes' quartiles."""
-    ordered = sorted(max(1, size) for size in sizes)
-    low, middle, high = (ordered[round(q * (len(ordered) - 1))] for q in (0.25, 0.5, 0.75))
-    return float(middle), (log(high) - log(low)) / 1.349
-
-
-if __name__ == "__main__":
-    seen = _connections(_PRIOR_SEED, print)
-    for label, values in (
-        ("down", [each.down_bytes for each in seen]),
-        ("up", [each.up_bytes for each in seen]),
-    ):
-        middle, sigma = fitted(values)
-        print(f"{label}: median {middle:.0f} bytes, sigma {sigma:.2f}, of {len(values)}")

@@ -89,6 +89,7 @@ class Watch:
             if seen >= answers and not self._hellos and quiet_s > _QUIET_S:
                 return
             time.sleep(0.01)
+        self._hellos.clear()  # of connections whose ends the kernel did not tell in time
 
     def _run(self) -> None:
         try:

@@ -2,12 +2,14 @@
 
 import asyncio
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 import pytest
 
+from cedos.model import FlowKey
 from cedos.monitor import conntrack
 from cedos.monitor.events import FlowClosed, FlowEvent, FlowOpened
 from cedos.monitor.flows import FlowMonitor
@@ -262,6 +264,30 @@ def test_an_overflow_is_counted_and_made_good(bench: Bench) -> None:
             own.setblocking(False)
             await asyncio.get_running_loop().sock_connect(own, (HOSTS[socket.AF_INET], 7000))
             return int(own.getsockname()[1])
+
+    with bench.near.entered():
+        asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("protocol", [0, MPTCP], ids=["tcp", "mptcp"])
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_the_mark_of_a_living_socket(bench: Bench, family: int, protocol: int) -> None:
+    async def scenario() -> None:
+        async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
+            for mark in (0, 0xCE00_0007):
+                with (
+                    await serve(bench, family, socket.SOCK_STREAM, protocol) as listener,
+                    socket.socket(family, socket.SOCK_STREAM, protocol) as own,
+                ):
+                    listener.listen()
+                    own.setsockopt(
+                        socket.SOL_SOCKET, socket.SO_MARK, mark.to_bytes(4, sys.byteorder)
+                    )
+                    own.connect((HOSTS[socket.AddressFamily(family)], 7000))
+                    near, far = own.getsockname(), own.getpeername()
+                    key = FlowKey(ip_address(near[0]), near[1], ip_address(far[0]), far[1])
+                    assert await flows.mark(key) == (mark or None)
+                    assert await flows.mark(replace(key, local_port=1)) is None
 
     with bench.near.entered():
         asyncio.run(scenario())

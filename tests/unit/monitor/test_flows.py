@@ -37,6 +37,7 @@ class PlayedSource:
     def __init__(self) -> None:
         self.there: list[SocketFacts] = []
         self.listed: list[Tracked] = []
+        self.marks: dict[FlowKey, int] = {}
         self.blind = ""
         self.closed = False
 
@@ -50,6 +51,11 @@ class PlayedSource:
 
     async def sockets(self) -> list[SocketFacts]:
         return list(self.there)
+
+    async def mark(self, key: FlowKey) -> int | None:
+        if key not in self.marks:
+            raise FileNotFoundError(2, "no such socket")
+        return self.marks[key]
 
     async def entries(self) -> list[Tracked]:
         return list(self.listed)
@@ -200,3 +206,13 @@ async def test_flows_older_than_the_monitor_are_known_but_not_announced() -> Non
         (closed,) = await take(flows, 1)
         assert isinstance(closed, FlowClosed)
         assert closed.started_unix_s is None
+
+
+async def test_a_sockets_mark_or_none() -> None:
+    source = PlayedSource()
+    other = replace(KEY, local_port=5001)
+    source.marks = {KEY: 0xCE000001, other: 0}
+    async with FlowMonitor(is_own, source=source) as flows:
+        assert await flows.mark(KEY) == 0xCE000001
+        assert await flows.mark(other) is None
+        assert await flows.mark(replace(KEY, local_port=5002)) is None  # it has gone
