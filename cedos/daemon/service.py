@@ -331,6 +331,7 @@ class Daemon:
 
     def _was_rescued(self, key: FlowKey, network: str, reason: str) -> None:
         flow = self._flows.rescued(key, network)
+        self._observer.portals.rescued(key)
         if flow is not None:
             self._director.rescued(flow, network, reason, self._observer.context())
 

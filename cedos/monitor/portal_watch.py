@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cedos.model import Indicator, Network
+from cedos.model import FlowKey, Indicator, Network
 from cedos.monitor.events import FlowSample
 from cedos.monitor.portal import Finding, Verdict
 from cedos.monitor.unanswered import Unanswered
@@ -118,7 +118,9 @@ class PortalWatch:
         """A connection over the network was not answered: looks into it, though not too often."""
         one = self._watched.get(name)
         if one is not None and one.captive_at_s is None:
-            rest_s = _HURRIED_REST_S if self._unanswered.in_vain(name) else _REST_S
+            rest_s = (
+                _HURRIED_REST_S if self._unanswered.in_vain(name, time.monotonic()) else _REST_S
+            )
             if self._check is None:  # a look that asks nobody costs nothing
                 rest_s = 0.0
             one.due_s = min(one.due_s, max(time.monotonic(), one.at_s + rest_s))
@@ -129,6 +131,13 @@ class PortalWatch:
         networks = [one.network for one in self._watched.values()]
         for name in self._unanswered.observe(samples, networks, time.monotonic()):
             self.unanswered(name)
+
+    def rescued(self, key: FlowKey) -> None:
+        """Takes a flow whose first packet found no answer, and was led over another network."""
+        for name, one in self._watched.items():
+            if any(address.ip == key.local for address in one.network.addresses):
+                self._unanswered.rescued(name, key.remote, time.monotonic())
+                self.unanswered(name)
 
     def carried(self, name: str, received_bytes: int) -> None:
         """Takes a reading of the network's counter of received bytes, about once a second."""
@@ -171,7 +180,7 @@ class PortalWatch:
         network = one.network
         rtt_s = self._rtt_s(network.name)
         timeout_s = min(max(USUAL_TIMEOUT_S, 6.0 * (rtt_s or 0.0)), _LONGEST_S)
-        waiting = self._unanswered.in_vain(network.name)
+        waiting = self._unanswered.in_vain(network.name, time.monotonic())
         if waiting:  # others have waited before us
             timeout_s = _SHORT_TIMEOUT_S
         finding = Finding(Verdict.UNCLEAR, "nobody can tell")

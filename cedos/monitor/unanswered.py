@@ -10,6 +10,8 @@ from cedos.monitor.sockdiag import SYN_SENT
 WAITED_S = 0.9
 # So many servers at once are not all down: the network is.
 SERVERS = 2
+# So long a connection that was rescued onto another network speaks against the one it was on.
+_RESCUED_S = 10.0
 
 
 class Unanswered:
@@ -19,13 +21,14 @@ class Unanswered:
         self._since_s: dict[FlowKey, float] = {}
         self._bytes_down: dict[FlowKey, int] = {}
         self._servers: dict[str, frozenset[Address]] = {}
+        self._rescued: dict[str, dict[Address, float]] = {}
 
     def observe(
         self, samples: Sequence[FlowSample], networks: Iterable[Network], now_s: float
     ) -> frozenset[str]:
         """The networks on which somebody waits in vain while nothing else is carried.
 
-        A flow belongs to the network that has its local address.
+        A flow belongs to the network that has its local address; rescued ones are left out.
         """
         owner = {address.ip: n.name for n in networks for address in n.addresses}
         waiting: dict[str, set[Address]] = {}
@@ -45,12 +48,20 @@ class Unanswered:
             # One that came up since, or received something: the network does carry.
             if sample.bytes_down > before.get(sample.key, 0) or sample.key in since_s:
                 carrying.add(name)
+        for name in carrying:
+            self._rescued.pop(name, None)
         self._servers = {
             name: frozenset(found) for name, found in waiting.items() if name not in carrying
         }
         return frozenset(self._servers)
 
-    def in_vain(self, name: str) -> int:
+    def rescued(self, name: str, server: Address, now_s: float) -> None:
+        """A first packet to a server found no answer over the network, and was led over another."""
+        self._rescued.setdefault(name, {})[server] = now_s
+
+    def in_vain(self, name: str, now_s: float) -> int:
         """How many servers have not answered over a network; 0 while they are too few to tell."""
-        count = len(self._servers.get(name, ()))
+        rescued = self._rescued.get(name, {})
+        servers = {server for server, at_s in rescued.items() if now_s - at_s <= _RESCUED_S}
+        count = len(servers | self._servers.get(name, frozenset()))
         return count if count >= SERVERS else 0

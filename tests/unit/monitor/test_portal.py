@@ -83,22 +83,34 @@ def flow(network: Network, server: int, *, state: int = 1, down: int = 0) -> Flo
 
 
 def test_who_waits_in_vain() -> None:
-    watch, nets = Unanswered(), [WIFI, LTE]
+    watch, nets, now_s = Unanswered(), [WIFI, LTE], 5.0
     stuck = [flow(WIFI, 1, state=2), flow(WIFI, 2, state=2)]
     assert watch.observe(stuck, nets, 1.0) == frozenset()
     assert watch.observe(stuck[:1], nets, 2.0) == {"home"}
-    assert watch.in_vain("home") == 0  # one server may be down
+    assert watch.in_vain("home", now_s) == 0  # one server may be down
     assert watch.observe(stuck, nets, 2.5) == {"home"}
     assert watch.observe(stuck, nets, 3.5) == {"home"}
-    assert watch.in_vain("home") == 2
+    assert watch.in_vain("home", now_s) == 2
     # Something else came through: it is the servers.
     alive = flow(WIFI, 3, down=500)
     assert watch.observe([*stuck, alive], nets, 4.5) == frozenset()
-    assert watch.in_vain("home") == 0
+    assert watch.in_vain("home", now_s) == 0
     assert watch.observe([*stuck, alive], nets, 5.5) == {"home"}
     # Connections that do come up, and those of no network, say nothing.
     assert watch.observe([replace(one, state=1) for one in stuck], nets, 6.5) == frozenset()
     assert watch.observe([flow(LTE, 1, state=2)], [WIFI], 9.0) == frozenset()
+
+
+def test_rescued_connections_speak_against_the_network_they_were_on() -> None:
+    watch = Unanswered()
+    for server in (1, 1, 2):
+        assert watch.in_vain("home", 5.0) == 0
+        watch.rescued("home", flow(WIFI, server).key.remote, 5.0)
+    assert watch.in_vain("home", 5.1) == 2
+    assert watch.in_vain("phone", 5.1) == 0
+    assert watch.in_vain("home", 15.1) == 0
+    watch.observe([flow(WIFI, 3, down=1)], [WIFI], 6.0)
+    assert watch.in_vain("home", 6.0) == 0
 
 
 class Told:
@@ -256,6 +268,20 @@ async def test_unanswered_connections_are_looked_into(run: Callable[[PortalWatch
     assert asked == ["home"]
     (problem,) = watch.problems
     assert "none of 3 servers" in problem
+
+
+async def test_so_are_rescued_ones(run: Callable[[PortalWatch], None]) -> None:
+    async def gateway(network: Network) -> bool:
+        return True
+
+    told = Told({})
+    watch = PortalWatch(told, gateway_answers=gateway)
+    run(watch)
+    watch.networks_changed([WIFI, LTE])
+    for server in (1, 2):
+        assert told.values == []
+        watch.rescued(flow(WIFI, server).key)
+    await until(lambda: told.values == [("home", 1.0)])
 
 
 async def test_networkmanager_is_asked_where_the_page_says_nothing(
