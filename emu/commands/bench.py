@@ -20,6 +20,7 @@ from emu.help import block, examples
                 "profiler   microseconds and share of packets that reach user space",
                 "relay      throughput, processor time and added time of the relay, against raw TCP",
                 "rescue     first packets of programs into a dead network: when under way",
+                "sizes      how well sizes are told near a transfer's start, and learned",
                 "switch     from the command to the first data packet on the other network",
             ),
             examples("cedos-emu bench decision --json decision.json"),
