@@ -1,0 +1,24 @@
+"""The bench of sizes, small: what it says is what was served, and it leaves nothing behind."""
+
+from pathlib import Path
+
+import pytest
+
+from emu.bench import sizes
+from emu.testbed import stale
+
+
+def test_the_bench_of_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CEDOS_EMU_RUNTIME_DIR", str(tmp_path))
+    for name, value in (("_SITES", 2), ("_PAGES", 1), ("_VISITS", 8)):
+        monkeypatch.setattr(sizes, name, value)
+    figures = sizes.run(lambda said: None)
+    assert figures["http_transactions"] > 20
+    # What states its length is told exactly; not all does.
+    assert figures["http_predictable_share"] == figures["http_content_length_share"]
+    assert 0.5 < figures["http_content_length_share"] < 1.0
+    assert 0 < figures["http_chunked_share"] < 0.3
+    assert figures["http_stated_predictable_bytes_share"] < figures["http_predictable_bytes_share"]
+    assert figures["tls_connections"] > 20
+    assert figures["tls_seen3_median_rel_error"] < figures["tls_seen0_median_rel_error"]
+    assert list(stale.runtime_directory().iterdir()) == []
