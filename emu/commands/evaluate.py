@@ -3,11 +3,15 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from emu.commands.train import KINDS
 from emu.help import examples
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 @click.command(
@@ -32,19 +36,45 @@ from emu.help import examples
     help="What is left out together; row is a random split, where places are known.",
 )
 @click.option(
+    "--random-split",
+    "train_share",
+    type=click.FloatRange(0.1, 0.9),
+    metavar="SHARE",
+    help="Train on a random share of the rows instead: 0.9, or Delphi's 0.1.",
+)
+@click.option(
+    "--kind", type=click.Choice(KINDS), default="trees", show_default=True, help="As for train."
+)
+@click.option(
+    "--kinds",
+    metavar="all|KIND,...",
+    help="Compare families of models in one table, each trained as the first.",
+)
+@click.option(
     "--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="Figures, to F."
 )
-def command(data: Path, model_name: str | None, group_by: str, out: Path | None) -> None:
+def command(
+    data: Path,
+    model_name: str | None,
+    group_by: str,
+    train_share: float | None,
+    kind: str,
+    kinds: str | None,
+    out: Path | None,
+) -> None:
     """Judges choices of network on DATA, where every strategy was measured from the same instants.
 
-    Policies: cedos (the daemon's own decision), the oracle, the fixed strategies and rules of thumb,
-    each for Max(S) and Max(S/E). Within 10 % of the oracle's cost, mean regret (cost over the
-    oracle's, less 1), its 95th percentile, mean time, sum of times over the oracle's; intervals by
-    resampling groups. Predictions: median relative error, and how often 90 % intervals cover.
+    Policies: cedos (the daemon's own decision), the same learning each place as it goes (adapted), with
+    redundant copies of what is short or endangered (hedged), with a second copy of what is late (late),
+    the oracle, the fixed strategies and rules of thumb, each for Max(S) and Max(S/E). Within 10 % of the
+    oracle's cost, mean regret (cost over the oracle's, less 1), its 95th percentile, mean time, sum of
+    times over the oracle's, bytes carried twice; intervals by resampling groups. Predictions: median
+    relative error, and how often 90 % intervals cover.
     """
     from cedos import predictor_file  # noqa: PLC0415
     from emu.data import datasets, evaluate  # noqa: PLC0415
     from emu.progress import bar  # noqa: PLC0415
+    from predictors.train_examples import Settings  # noqa: PLC0415
 
     read = datasets.read(data)
     if read.ignored:
@@ -57,12 +87,32 @@ def command(data: Path, model_name: str | None, group_by: str, out: Path | None)
             read,
             model,
             group_by=group_by,
+            train_share=train_share,
+            settings=Settings(kind=kind),
+            kinds=_kinds(kinds),
             progress=report,
         )
-    found |= {"data": data.name, "model": model_name, "group_by": group_by}
+    found |= {
+        "data": data.name,
+        "model": model_name,
+        "group_by": group_by,
+        "train_share": train_share,
+        "kind": kind,
+    }
     if out is not None:
         out.write_text(json.dumps(found, indent=1) + "\n")
     _show(found)
+
+
+def _kinds(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    kinds = KINDS if text == "all" else tuple(text.split(","))
+    if foreign := sorted(set(kinds) - set(KINDS)):
+        raise click.BadParameter(
+            f"{', '.join(foreign)}: not among {', '.join(KINDS)}", param_hint="--kinds"
+        )
+    return kinds
 
 
 def _show(found: Mapping[str, Any]) -> None:
@@ -83,6 +133,8 @@ def _show(found: Mapping[str, Any]) -> None:
         for title in (*_COLUMNS, "steady"):
             table.add_column(title, justify="right", no_wrap=True)
         for name, figures in found["policies"].items():
+            if objective not in figures:
+                continue
             cells = [_number(figures[objective][key]) for key in _COLUMNS.values()]
             calm = _number(steady[name][objective]["regret_mean"]) if name in steady else ""
             table.add_row(name, *cells, calm)
@@ -110,6 +162,57 @@ def _show(found: Mapping[str, Any]) -> None:
                 *(f"{figures[key]:.1%}" for key in ("median_rel_error", "coverage90")),
             )
     console.print(table)
+    _show_more(console, found)
+
+
+def _show_more(console: "Console", found: Mapping[str, Any]) -> None:
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    for objective, figures in found.get("adaptation", {}).items():
+        if "gone_share" in figures:
+            low, high = figures["gone_share_ci95"]
+            console.print(
+                f"{objective}: after {figures['first']} transfers of its own, a place's mean regret is "
+                f"{_number(figures['regret_adapted'])} instead of {_number(figures['regret_general'])}: "
+                f"{figures['gone_share']:.0%} of it gone ({low:.0%} to {high:.0%}; "
+                f"{figures['rows']} transfers)"
+            )
+    outages = found["outages"]
+    foretold = ", ".join(f"{name} {auc:.2f}" for name, auc in outages["hazard_auc"].items())
+    console.print(
+        f"{outages['rows']} rows where a strategy took twice its predicted time and a second more; "
+        f"foretold (area under the curve): {foretold or '-'}"
+    )
+    table = Table(title="over 1 s lost", title_justify="left", box=SIMPLE_HEAD)
+    for title in ("policy", "of those rows", "of all"):
+        table.add_column(title, justify="left" if title == "policy" else "right")
+    for name, figures in outages["policies"].items():
+        if name.startswith("cedos"):
+            cells = (figures.get("lost_share"), figures["lost_share_all"])
+            table.add_row(name, *("" if each is None else f"{each:.1%}" for each in cells))
+    console.print(table)
+    if "kinds" not in found:
+        return
+    table = Table(title="families of models", title_justify="left", box=SIMPLE_HEAD)
+    for title in ("kind", "in 10 %", "regret", "x oracle", "S/E regret", "median error", "cover"):
+        table.add_column(title, justify="left" if title == "kind" else "right")
+    for kind, figures in found["kinds"].items():
+        fast, thrifty = figures["max_s"], figures["max_s_per_e"]
+        said = figures["prediction"].values()
+        errors = " / ".join(f"{100 * each['median_rel_error']:.0f}" for each in said)
+        cover = " / ".join(f"{100 * each['coverage90']:.0f}" for each in said)
+        table.add_row(
+            kind,
+            *(
+                _number(fast[key])
+                for key in ("within10_share", "regret_mean", "mean_s_over_oracle")
+            ),
+            _number(thrifty["regret_mean"]),
+            f"{errors} %",
+            f"{cover} %",
+        )
+    console.print(table)
 
 
 _COLUMNS = {
@@ -119,6 +222,7 @@ _COLUMNS = {
     "p95": "regret_p95",
     "mean s": "mean_s",
     "x oracle": "mean_s_over_oracle",
+    "extra": "extra_bytes_share",
 }
 
 

@@ -52,7 +52,7 @@ def command(
     from cedos import predictor_file  # noqa: PLC0415
     from cedos.errors import DataSetError  # noqa: PLC0415
     from emu.data import datasets  # noqa: PLC0415
-    from emu.data.evaluate import examples_of  # noqa: PLC0415
+    from emu.data.folds import examples_of  # noqa: PLC0415
     from predictors.train import fit  # noqa: PLC0415
     from predictors.train_examples import Settings  # noqa: PLC0415
 

@@ -16,24 +16,30 @@ from cedos.model import (
     Network,
     NetworkKind,
     SizeEstimate,
-    Strategy,
+    StrategyKind,
     Transfer,
 )
 from cedos.selector.objective import Objective
-from cedos.selector.roles import Roles, role_strategy
+from cedos.selector.roles import USUAL_KINDS, Roles, role_strategy
 from cedos.selector.selector import decide
+from cedos.selector.uncertainty import CompletionModel
 from emu.data.datasets import DataSet
-from predictors.completion import CompletionModel
 
 Names = NDArray[np.str_]
 
 WIFI = Network("wlan0", "wlan0", 1, NetworkKind.WIFI, metered=False)
 CELLULAR = Network("lte0", "lte0", 2, NetworkKind.CELLULAR, metered=True)
 ROLES = Roles(WIFI, CELLULAR)
+REDUNDANT = "redundant"
 _OF_ROLE = {"wifi": WIFI.name, "cellular": CELLULAR.name}
 
 SMALL_BYTES = 30_000
 """Up to here the rules of thumb take a transfer for one that latency decides."""
+
+
+HEDGE_S_PER_MB = 1.0
+"""What a second copy's bytes are worth: it must save a second per megabyte. With that, redundancy is
+for the short transfers, where it is cheap, and for those whose network may well be gone."""
 
 
 def cedos_choice(
@@ -41,6 +47,8 @@ def cedos_choice(
     model: CompletionModel,
     objective: Objective,
     open_to_it: Sequence[str],
+    *,
+    hedged: bool = False,
 ) -> str:
     """The strategy that the daemon's decision prefers, of those that were measured.
 
@@ -49,6 +57,7 @@ def cedos_choice(
         model: the predictors.
         objective: what is best.
         open_to_it: names of the strategies to choose from.
+        hedged: whether `redundant` is one more, if it saves `HEDGE_S_PER_MB`.
     """
     size_bytes = int(columns["size_bytes"])
     direction = Direction.UP if columns.get("direction_up") else Direction.DOWN
@@ -61,14 +70,21 @@ def cedos_choice(
         objective,
         number=0,
         made_unix_s=0.0,
+        kinds=USUAL_KINDS | {StrategyKind.REDUNDANT} if hedged else USUAL_KINDS,
     )
-    named = {
-        role_strategy(each.strategy, ROLES): each.cost
-        for each in decision.evaluations
-        if each.strategy != decision.choice
-    }
-    ranked = [_name(decision.choice), *sorted(named, key=named.__getitem__)]
-    return next((name for name in ranked if name in open_to_it), open_to_it[0])
+    known = {role_strategy(each.strategy, ROLES): each for each in decision.evaluations}
+    twice = known.pop(REDUNDANT, None)
+    if not known:
+        return open_to_it[0]
+    # Of equal costs, that of the decision's own choice and else the simplest comes first.
+    own = decision.choice
+    ranked = sorted(known, key=lambda name: (known[name].cost, known[name].strategy != own))
+    best = next((name for name in ranked if name in open_to_it), open_to_it[0])
+    if twice is not None and best in known:
+        saved_s = known[best].time_s - twice.time_s
+        if twice.cost < known[best].cost and saved_s > HEDGE_S_PER_MB * size_bytes / 1e6:
+            return REDUNDANT
+    return best
 
 
 def context_of(columns: Mapping[str, float]) -> Context:
@@ -81,10 +97,6 @@ def context_of(columns: Mapping[str, float]) -> Context:
         elif column == "speed_mps":
             networks[WIFI.name][column] = Indicator(value, 0.0)
     return Context(0.0, networks)
-
-
-def _name(strategy: Strategy) -> str:
-    return role_strategy(strategy, ROLES)
 
 
 def rules(data: DataSet) -> dict[str, Names]:

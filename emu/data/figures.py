@@ -71,11 +71,11 @@ def judged(outcomes: Outcomes, bootstrap: Bootstrap) -> dict[str, Any]:
     """
     regret = outcomes.cost / outcomes.best_cost - 1.0
     return {
-        **bootstrap.figure("within10_share", _mean(regret <= 0.1 * _SLACK)),
-        **bootstrap.figure("oracle_match", _mean(outcomes.matches)),
-        **bootstrap.figure("regret_mean", _mean(regret)),
+        **bootstrap.figure("within10_share", mean(regret <= 0.1 * _SLACK)),
+        **bootstrap.figure("oracle_match", mean(outcomes.matches)),
+        **bootstrap.figure("regret_mean", mean(regret)),
         **bootstrap.figure("regret_p95", quantile(regret, 0.95)),
-        **bootstrap.figure("mean_s", _mean(outcomes.time_s)),
+        **bootstrap.figure("mean_s", mean(outcomes.time_s)),
         **bootstrap.figure("mean_s_over_oracle", _ratio(outcomes.time_s, outcomes.best_time_s)),
         **bootstrap.figure("extra_bytes_share", _ratio(outcomes.extra_bytes, outcomes.size_bytes)),
     }
@@ -104,7 +104,8 @@ def share(values: NDArray[np.bool_], known: NDArray[np.bool_]) -> Callable[[Floa
     return _ratio((values & known).astype(np.float64), known.astype(np.float64))
 
 
-def _mean(values: NDArray[Any]) -> Callable[[Floats], Floats]:
+def mean(values: NDArray[Any]) -> Callable[[Floats], Floats]:
+    """The weighted mean."""
     return _ratio(values.astype(np.float64), np.ones(len(values)))
 
 

@@ -1,0 +1,90 @@
+"""Delphi's Figure 4: how wrong completion times are predicted, by family of models.
+
+The paper trains on a random tenth of its data and tests on the rest (section 6.1), so that every place
+is known. Beside it the harder question, places never seen, which its section 7.4 asks of the selector.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from emu.data.datasets import DataSet
+from emu.data.figures import Bootstrap, quantile
+from emu.data.folds import Progress, examples_of, models_at_random, models_by_group
+from predictors.completion import CompletionModel
+from predictors.train_examples import Settings
+
+QUANTILES = tuple(round(0.02 * k, 2) for k in range(1, 50))
+"""Where the error's distribution function is given."""
+
+PAPER = {"median_rel_error": (0.02, 0.10), "split": "0.1 random", "model": "tree"}
+"""The paper's medians across its four trees."""
+
+SPLITS: Mapping[str, float | None] = {"random_10_90": 0.1, "random_90_10": 0.9, "by_group": None}
+
+
+def run(
+    data: DataSet,
+    kinds: Sequence[str] = ("tree", "svr", "forest", "boosting", "trees", "last-rate", "harmonic"),
+    splits: Sequence[str] = tuple(SPLITS),
+    progress: Progress = lambda share, what: None,
+) -> dict[str, Any]:
+    """Relative errors |predicted median / time - 1| of every family, split and strategy.
+
+    Args:
+        data: rows with the times of all their strategies; others are left out.
+        kinds: families of models (`predictors.train.KINDS`).
+        splits: names of `SPLITS`.
+        progress: told of the share done.
+
+    Returns:
+        `{"rows", "paper", "quantiles", "splits": {SPLIT: {KIND: {STRATEGY: {"cdf", "median_rel_error",
+        "median_rel_error_ci95", "coverage90"}}}}}`; `cdf` holds the errors at `quantiles`.
+    """
+    data = whole(data)
+    groups = data.texts["group"]
+    examples = examples_of(data, groups)
+    found: dict[str, Any] = {}
+    for split in splits:
+        share = SPLITS[split]
+        for kind in kinds:
+            settings = Settings(kind)
+            if share is None:
+                models = models_by_group(data, examples, settings, progress)
+            else:
+                # Rows are dealt at random, so the errors' intervals are learned from random rows too.
+                known = examples_of(data, np.arange(len(data)))
+                models = models_at_random(data, known, share, settings, progress)
+            found.setdefault(split, {})[kind] = errors(data, models)
+    return {"rows": len(data), "paper": PAPER, "quantiles": list(QUANTILES), "splits": found}
+
+
+def errors(data: DataSet, models: Sequence[CompletionModel]) -> dict[str, Any]:
+    """By strategy, the distribution of relative errors and the coverage of 90 % intervals."""
+    examples = examples_of(data, data.texts["group"])
+    predicted = [model.predict(examples.row(k)) for k, model in enumerate(models)]
+    bootstrap = Bootstrap(data.texts["group"])
+    found = {}
+    for name in data.strategies:
+        if not all(name in each for each in predicted):
+            continue
+        time_s, censored = data.times_s[name], data.censored[name]
+        low, middle, high = (
+            np.array([each[name].quantile(q) for each in predicted]) for q in (0.05, 0.5, 0.95)
+        )
+        off = np.abs(np.where(censored, np.minimum(middle, time_s), middle) / time_s - 1.0)
+        covered = (time_s <= high) & ((low <= time_s) | censored)
+        found[name] = {
+            "cdf": [round(float(each), 5) for each in np.quantile(off, QUANTILES)],
+            **bootstrap.figure("median_rel_error", quantile(off, 0.5)),
+            "coverage90": float(covered.mean()),
+        }
+    return found
+
+
+def whole(data: DataSet) -> DataSet:
+    """The rows that hold the times of all strategies."""
+    return data.take(
+        np.logical_and.reduce([np.isfinite(time_s) for time_s in data.times_s.values()])
+    )
