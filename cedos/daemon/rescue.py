@@ -225,7 +225,8 @@ class Rescuer:
         if left_s > _AHEAD_S + 0.01:
             return now_s + left_s - _AHEAD_S
         patient_until_s = watched.sent_at_s + watched.patience_s - 2 * _AHEAD_S
-        other = self._other(key, watched.network) if now_s >= patient_until_s else None
+        patient = now_s < patient_until_s
+        other = None if patient else self._other(key, watched.network, found.resent > 0)
         if other is None or not self._hands.rescue(key, other):
             return now_s + left_s + _AFTERWARDS_S
         self._was_rescued(key, watched, other, now_s)
@@ -250,8 +251,11 @@ class Rescuer:
         _log.info("rescued", flow=flow_text(key), to=network, why=why)
         self._rescued(key, network, why)
 
-    def _other(self, key: FlowKey, current: str) -> str | None:
-        """The best other network that lives: one that answered of late, unmetered, quick."""
+    def _other(self, key: FlowKey, current: str, any_of_them: bool) -> str | None:
+        """The best other network that lives: one that answered of late, unmetered, quick.
+
+        With `any_of_them` a dead one may try too where none lives: it may do so again by now.
+        """
         if self._known is None:
             context = self._context()
             self._known = context, dead_networks(context, self._networks.values())
@@ -259,7 +263,7 @@ class Rescuer:
         version = key.local.version
         candidates = []
         for name, network in self._networks.items():
-            if name == current or name in dead or not network.up:
+            if name == current or not network.up or (name in dead and not any_of_them):
                 continue
             if not any(each.version == version for each in network.addresses):
                 continue
@@ -268,5 +272,5 @@ class Rescuer:
             rtt = context.networks.get(name, {}).get("rtt_s")
             fresh = rtt is not None and context.at_s - rtt.measured_at_s < _REMEMBERED_S
             rtt_s = rtt.value if rtt is not None else math.inf
-            candidates.append((not fresh, network.metered, rtt_s, name))
+            candidates.append((name in dead, not fresh, network.metered, rtt_s, name))
         return min(candidates)[-1] if candidates else None
