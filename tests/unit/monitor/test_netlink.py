@@ -5,7 +5,8 @@ import struct
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cedos.monitor import conntrack, netlink, sockdiag
+from cedos import netlink
+from cedos.monitor import conntrack, sockdiag
 
 TYPES = st.sampled_from([2, 3, 16, 20, 28, 0x100, 0x102])
 
