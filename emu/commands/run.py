@@ -138,8 +138,8 @@ def _series(wanted: "Scenario", known: "Places", out: Path | None, json_file: Pa
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     target = out or Path("runs") / f"{stamp}-{wanted.name}"
     with bar(wanted.name) as progress:
-        series.run(wanted, known, target, progress, lambda line: click.echo(line, err=True))
-    folders = [target / name for name in wanted.places]
+        said = series.run(wanted, known, target, progress, lambda line: click.echo(line, err=True))
+    folders = [target / name for name in said["places"]]
     page = report.write(folders, target / "report.html")
     for folder in folders:
         report.print_table(folder)

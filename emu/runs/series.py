@@ -5,18 +5,20 @@ The start within each place is drawn from the seed and the place's name, never c
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from cedos.errors import ConfigError
+from cedos.errors import ConfigError, EmulationError
 from emu.places.places import Places
 from emu.progress import Report
 from emu.runs import environment, experiment, runs
 from emu.runs.scenario import Scenario
 from emu.runs.together import together
+
+_ATTEMPTS = 2
 
 
 def expand(scenario: Scenario, places: Places) -> list[Scenario]:
@@ -46,30 +48,44 @@ def run(
     """Runs the scenario at every place into `directory/PLACE`; returns what they say together.
 
     `directory/summary.json` holds the same. A run that is complete already is not repeated, so that an
-    interrupted series goes on where it stopped.
+    interrupted series goes on where it stopped. A place whose run fails is tried again once, then left
+    out and named in `failed`.
 
     Raises:
-        EmulationError: the testbed or a policy failed; the runs so far stay.
+        EmulationError: no place could be run.
     """
     every = expand(scenario, places)
     directory.mkdir(parents=True, exist_ok=True)
+    failed: dict[str, str] = {}
     for number, one in enumerate(every):
         target = directory / one.place
-        if _complete(target, one):
-            continue
         tell(f"{one.place} ({number + 1} of {len(every)}): from second {one.start_s:g}")
 
         def part(share: float, what: str, number: int = number, place: str = one.place) -> None:
             report((number + share) / len(every), f"{place}: {what}")
 
-        experiment.run(one, places, target, part)
-    return write([directory / one.place for one in every], directory / "summary.json")
+        attempts = 0
+        while not _complete(target, one) and attempts < _ATTEMPTS:
+            attempts += 1
+            failed.pop(one.place, None)
+            try:
+                experiment.run(one, places, target, part)
+            except EmulationError as error:
+                failed[one.place] = str(error)
+                tell(f"{one.place}: {error}")
+    done = [directory / one.place for one in every if one.place not in failed]
+    if not done:
+        raise EmulationError(f"no place could be run: {failed}")
+    return write(done, directory / "summary.json", failed)
 
 
-def write(folders: Sequence[Path], file: Path) -> dict[str, Any]:
+def write(
+    folders: Sequence[Path], file: Path, failed: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Puts finished runs together and writes that; DataSetError where one is not finished."""
     recorded = [runs.read(folder) for folder in folders]
     summary = together(recorded)
+    summary["failed"] = dict(failed or {})
     summary["environment"] = environment.describe(recorded[0].scenario.seed)
     file.write_text(json.dumps(summary, indent=1) + "\n")
     return summary

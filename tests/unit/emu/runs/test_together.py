@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from cedos.errors import ConfigError, DataSetError
+from cedos.errors import ConfigError, DataSetError, EmulationError
 from emu import report
 from emu.places import places as collections
 from emu.places.places import Places
@@ -97,6 +98,36 @@ def test_the_page_and_the_table_show_pages(
 def test_an_unfinished_place_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataSetError, match="config"):
         series.write([tmp_path / "nothing"], tmp_path / "summary.json")
+
+
+def test_a_place_that_fails_is_tried_again_and_then_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = known()
+    first, second = tuple(places)[:2]
+    wanted = scenario.Scenario(
+        page=(PAGE,), places=(first, second), duration_s=5.0, seed=4, policies=POLICIES
+    )
+    tried: list[str] = []
+
+    def stub(one: scenario.Scenario, *given: Any) -> None:
+        tried.append(one.place)
+        if one.place == second or len(tried) == 1:
+            raise EmulationError("a link died")
+        times = {name: [1.0, 2.0] for name in POLICIES}
+        write(tmp_path / one.place, one.place, times, dict.fromkeys(POLICIES, 1.0))
+        (tmp_path / one.place / "config.toml").write_bytes(msgspec.toml.encode(one))
+
+    monkeypatch.setattr(series.experiment, "run", stub)
+    said: list[str] = []
+    result = series.run(wanted, places, tmp_path, lambda share, what: None, said.append)
+    assert tried == [first, first, second, second]
+    assert list(result["places"]) == [first]
+    assert result["failed"] == {second: "a link died"}
+    assert f"{second}: a link died" in said
+    # What is complete is not run again.
+    series.run(wanted, places, tmp_path, lambda share, what: None, said.append)
+    assert tried[4:] == [second, second]
 
 
 def test_starts_come_from_the_seed_and_the_place() -> None:
