@@ -142,14 +142,20 @@ def _work(
     # the teardown must not be cut in two.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(-10)  # the host may be busy with other things; the measurement must not wait for them
+    parent = os.getppid()
+
+    def stopped() -> bool:
+        # A parent that was killed can say nothing any more.
+        return stop.is_set() or os.getppid() != parent
+
     task: T | None = None
     failures = 0
     try:
-        while not stop.is_set():
+        while not stopped():
             try:
-                with make_bench(stop.is_set) as bench:
+                with make_bench(stopped) as bench:
                     task = task or tasks.get()
-                    while task is not None and not stop.is_set():
+                    while task is not None and not stopped():
                         entry = bench.measure(task)
                         if entry is not None:
                             results.put((task.key, entry))
