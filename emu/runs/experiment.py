@@ -235,6 +235,8 @@ def _person(
         nothing.set_result(Browsed())
         return lambda zero_at_s: nothing
     settings = scenario.browser
+    # The browser ends before its thread is waited for, so that an interrupted run ends at once.
+    executor = stack.enter_context(ThreadPoolExecutor(1, "person"))
     person = stack.enter_context(
         Person(
             *(laptop, servers, wanted, directory / "chromium.log"),
@@ -242,7 +244,6 @@ def _person(
             nice=settings.nice,
         )
     )
-    executor = stack.enter_context(ThreadPoolExecutor(1, "person"))
     return lambda zero_at_s: executor.submit(
         person.browse, zero_at_s=zero_at_s, limit_s=scenario.limit_s
     )
