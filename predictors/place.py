@@ -34,6 +34,7 @@ _DOUBT = 2.0
 # Page's test: drift that is tolerated, and the sum that raises the alarm, in standard deviations.
 _DRIFT = 0.6
 _ALARM = 7.0
+_RENEWED = 16.0
 # Adaptive conformal inference: how far one transfer moves the width of the intervals.
 _WIDTH_STEP = 0.08
 _MISS = 0.1
@@ -180,7 +181,8 @@ class Place:
         sums[1] = max(0.0, sums[1] - standard - _DRIFT)
         if max(sums) > _ALARM:
             self.changes += 1
-            self.covariance = [list(row) for row in self._prior.covariance]
+            # Surprised for so long: the place is less like others than the prior believes.
+            self.covariance = [[_RENEWED * v for v in row] for row in self._prior.covariance]
             self.surprise = [[0.0, 0.0] for _ in self.surprise]
 
     def _fade(self, at_s: float | None) -> None:

@@ -58,9 +58,9 @@ def forest_of(machine: HistGradientBoostingRegressor, columns: Sequence[int]) ->
                     -1 if end else columns[int(each)]
                     for end, each in zip(leaf, nodes["feature_idx"], strict=True)
                 ],
+                # Not rounded: a threshold may be one of the values that it parts.
                 threshold=[
-                    0.0 if end else float(f"{each:.{DIGITS + 2}g}")
-                    for end, each in zip(leaf, threshold.tolist(), strict=True)
+                    0.0 if end else each for end, each in zip(leaf, threshold.tolist(), strict=True)
                 ],
                 left=np.where(leaf, 0, nodes["left"]).astype(int).tolist(),
                 right=np.where(leaf, 0, nodes["right"]).astype(int).tolist(),

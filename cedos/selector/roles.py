@@ -7,6 +7,7 @@ Predictors and data sets call the strategies `wifi`, `cellular`, `mptcp_wifi`, `
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import combinations
 
 from cedos.model import Network, NetworkKind, Strategy, StrategyKind
 
@@ -61,6 +62,22 @@ def assign(networks: Sequence[Network], dead: Collection[str] = ()) -> Roles:
     if wifi.kind == _CELLULAR and cellular.kind != _CELLULAR:
         wifi, cellular = cellular, wifi  # a dead Wi-Fi beside a living phone keeps its part
     return Roles(wifi, cellular)
+
+
+def pairs(networks: Sequence[Network], dead: Collection[str] = ()) -> tuple[Roles, ...]:
+    """Every two networks in their parts: what predictors of two networks can say of any number.
+
+    With up to two networks that is `assign` alone, which also comes first with more. Dead networks
+    take no part while another one lives.
+    """
+    first = assign(networks, dead)
+    up = [network for network in networks if network.up]
+    living = [network for network in up if network.name not in dead] or up
+    if len(up) <= len(ROLES) or len(living) < len(ROLES):
+        return (first,)
+    ordered = sorted(living, key=lambda network: network.name)
+    others = [assign(pair) for pair in combinations(ordered, len(ROLES))]
+    return (first, *[roles for roles in others if roles != first])
 
 
 def _unlike_cellular(network: Network) -> tuple[bool, bool]:

@@ -20,7 +20,7 @@ from cedos.selector.evaluate import NO_PRICES, Retime, evaluate
 from cedos.selector.fallback import RuleOfThumb
 from cedos.selector.liveness import GIVEN_UP_S, dead_networks
 from cedos.selector.objective import MaxS, Objective
-from cedos.selector.roles import USUAL_KINDS, assign
+from cedos.selector.roles import USUAL_KINDS, assign, pairs
 from cedos.selector.silent import longer_s, silences
 from cedos.selector.uncertainty import CompletionModel
 from predictors.base import Distribution
@@ -236,11 +236,13 @@ def _evaluations(
     retime: Retime | None = None,
 ) -> tuple[tuple[Evaluation, ...], bool]:
     """The evaluations, and whether they come from the rule of thumb."""
-    roles = assign(networks, dead)
     # A model that knows none of the strategies at hand is as good as none.
     for known in (model, _RULE):
-        if known is not None:
-            found = evaluate(
+        if known is None:
+            continue
+        found: dict[Strategy, Evaluation] = {}
+        for roles in pairs(networks, dead):
+            for each in evaluate(
                 transfer,
                 context,
                 roles,
@@ -253,9 +255,12 @@ def _evaluations(
                 joined=retime is not None,
                 retime=retime,
                 price_per_mb=price_per_mb,
-            )
-            if found:
-                return found, known is _RULE
+            ):
+                found.setdefault(each.strategy, each)
+        if found:
+            # Of equal costs the first one wins: the simplest.
+            ordered = sorted(found.values(), key=lambda each: len(each.strategy.networks))
+            return tuple(ordered), known is _RULE
     return (), False
 
 

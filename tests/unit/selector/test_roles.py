@@ -1,9 +1,12 @@
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from cedos.model import Strategy, StrategyKind
-from cedos.selector.roles import assign, role_strategy, strategies
+from cedos.selector.roles import assign, pairs, role_strategy, strategies
+from cedos.selector.selector import decide
+from predictors.base import Distribution
 
 ALL = frozenset(StrategyKind)
 
@@ -95,3 +98,48 @@ def test_a_strategy_of_others_has_no_name(host: Any) -> None:
     ):
         with pytest.raises(ValueError, match="none of the strategies"):
             role_strategy(strange, roles)
+
+
+def test_any_number_of_networks_plays_in_pairs(host: Any) -> None:
+    made = [
+        host.network("eth0", "ethernet"),
+        host.network("wlan0", "wifi"),
+        host.network("lte0", "cellular", metered=True),
+    ]
+
+    def who(dead: tuple[str, ...] = ()) -> list[tuple[str | None, str | None]]:
+        return [
+            tuple(each and each.name for each in (roles.wifi, roles.cellular))
+            for roles in pairs(made, dead)
+        ]
+
+    assert who() == [("eth0", "lte0"), ("eth0", "wlan0"), ("wlan0", "lte0")]
+    assert who(dead=("eth0",)) == [("wlan0", "lte0")]
+    assert len(who(dead=("eth0", "wlan0"))) == 1
+    assert len(who(dead=("eth0", "wlan0", "lte0"))) == 3, "where none lives, all may try"
+    assert pairs(made[:2]) == (assign(made[:2]),)
+
+
+class _ByRtt:
+    """Predictors for which a network's round trip is all that counts."""
+
+    features = ("size_bytes", "wifi_rtt_s", "cellular_rtt_s")
+
+    def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]:
+        rtt_s = {role: features[f"{role}_rtt_s"] for role in ("wifi", "cellular")}
+        both_s = 0.9 * min(rtt_s.values())
+        times_s = {**rtt_s, "mptcp_wifi": both_s + 0.1 * rtt_s["wifi"], "mptcp_cellular": 1.0}
+        return {name: Distribution((time_s,)) for name, time_s in times_s.items()}
+
+
+@pytest.mark.parametrize("best", ["wlan0", "wlan1", "lte0"])
+def test_the_best_of_three_networks_is_found(host: Any, best: str) -> None:
+    made = [host.network("wlan0"), host.network("wlan1"), host.network("lte0", "cellular")]
+    rtts_s = {network.name: 0.2 for network in made} | {best: 0.05}
+    context = host.context(**{f"{name}_rtt_s": rtt_s for name, rtt_s in rtts_s.items()})
+    decision = decide(host.transfer(), context, made, _ByRtt(), number=1, made_unix_s=0.0)
+    assert decision.choice.networks == (best,)
+    strategies_seen = [each.strategy for each in decision.evaluations]
+    assert len(set(strategies_seen)) == len(strategies_seen) == 3 + 6, (
+        "each alone, each ordered pair"
+    )
