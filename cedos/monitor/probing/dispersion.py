@@ -13,6 +13,9 @@ INDICATORS = (
     "udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s",
 )  # fmt: skip
 
+# Arrivals that are closer than a clock can tell are at one time.
+_CLOCK_S = 1e-9
+
 
 def indicators(
     arrivals: Sequence[tuple[int, float]],
@@ -43,7 +46,7 @@ def indicators(
     """
     found = {"udp_loss": round(1 - len(arrivals) / packets, 6)}
     times_s = [at_s for _, at_s in arrivals]
-    if len(arrivals) < 2 or times_s[-1] <= times_s[0]:
+    if len(arrivals) < 2 or times_s[-1] - times_s[0] < _CLOCK_S:
         return found
     whole = any(index == packets - 1 for index, _ in arrivals)
     rate_bps = packet_bits * _slope(times_s)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 from sklearn.tree import DecisionTreeRegressor
 
+from predictors.inputs import INPUTS
 from predictors.train_trees import tree_of
 from predictors.tree import Forest, Tree
 
@@ -76,7 +77,7 @@ def test_broken_trees_are_refused(change: dict[str, Any]) -> None:
 )
 def test_broken_forests_are_refused(data: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"forest|could not convert"):
-        Forest.from_dict(data, inputs=1, outputs=1)
+        Forest.over(data, INPUTS[:1], 1)
 
 
 # A grid of few values, so that splits, ties with thresholds and missing values are all common.
@@ -125,7 +126,7 @@ def test_a_forest_gives_what_scikit_learn_gives_for_any_values_and_after_a_round
     grown = kind(12, min_samples_leaf=3, max_features=0.5, random_state=0)
     grown.fit(known, target)
     ours = Forest.average([tree_of(tree) for tree in grown.estimators_])
-    again = Forest.from_dict(ours.to_dict(), inputs=6, outputs=2)
+    again = Forest.over(ours.to_dict(), INPUTS[:6], 2)
     asked = draw.normal(size=(300, 6)).astype(np.float32).astype(np.float64)
     asked[draw.random(asked.shape) < 0.3] = np.nan
     for row, expected in zip(asked.tolist(), grown.predict(asked), strict=True):
