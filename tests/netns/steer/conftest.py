@@ -166,6 +166,14 @@ def _answer_udp(udp: socket.socket) -> None:
             udp.sendto(peer[0].encode(), peer)
 
 
+def _acquainted(client: Namespace) -> None:
+    """Returns when the routers' hardware addresses are known: IPv6's first question is often lost."""
+    for name, subnet in (("wlan0", 43), ("lte0", 44)):
+        for router in (f"192.168.{subnet}.1", f"2001:db8:{subnet}::1"):
+            asked = ("ping", "-n", "-q", "-c", "1", "-W", "1", "-I", name, router)
+            assert any(not client.run(*asked, check=False).returncode for _ in range(5)), router
+
+
 @pytest.fixture
 def host(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator[Host]:
     client, server = make_namespace("client"), make_namespace("server")
@@ -189,6 +197,7 @@ def host(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator
         server.ip("addr", "add", f"198.51.100.{last}/32", "dev", "lo")
         server.ip("addr", "add", f"2001:db8:100::{last}/128", "dev", "lo", "nodad")
     server.ip("mptcp", "limits", "set", "subflows", "8")
+    _acquainted(client)
     made = Host(client, server, tmp_path)
     stop: list[socket.socket] = []
     _serve(server, stop)
