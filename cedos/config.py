@@ -241,7 +241,7 @@ class PredictorsConfig(Section, frozen=True, kw_only=True):
     """Which trained model predicts completion times: `shipped`, or the path of a file."""
 
     model: Annotated[str, Meta(min_length=1)] = "shipped"
-    adapt: bool = True
+    adapt: bool = False
 
     @property
     def model_path(self) -> Path | None:

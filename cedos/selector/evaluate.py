@@ -108,7 +108,7 @@ def evaluate(
         if time is None:
             continue
         used = [parts[role] for role in ROLES_OF[name]]
-        energy_j = sum([part.tail_j for part in used])
+        tails_j = energy_j = sum([part.tail_j for part in used])
         if strategy.kind == _REDUNDANT:
             # Nothing promises that the slower copy is called back, so both are paid in full.
             shares = [1.0] * len(used)
@@ -125,7 +125,11 @@ def evaluate(
         divided = [(share * size_bytes, part) for share, part in zip(shares, used, strict=True)]
         metered_bytes = sum([carried for carried, part in divided if part.metered])
         money = sum([carried * part.price for carried, part in divided])
-        outcome = Outcome(time.mean_s, energy_j, metered_bytes, size_bytes, money)
+        seconds, joules = time.mean_s, energy_j
+        if objective.relative:
+            seconds = time.usual_s
+            joules = tails_j + (energy_j - tails_j) * seconds / time.mean_s
+        outcome = Outcome(seconds, joules, metered_bytes, size_bytes, money)
         found.append(
             Evaluation(
                 strategy=strategy,

@@ -32,6 +32,11 @@ class Objective(Protocol):
         """What people should know of it beside its name, such as what its exponents follow; or ""."""
         ...
 
+    @property
+    def relative(self) -> bool:
+        """Whether ratios of outcomes count and not their differences: times are then typical ones."""
+        ...
+
     def cost(self, outcome: Outcome, /) -> float:
         """The strategy's cost in the objective's own unit; lower is better."""
         ...
@@ -48,6 +53,7 @@ class WeightedCost:
     s_per_metered_byte: float = 0.0
     name: str = "weighted"
     note: str = ""
+    relative: bool = False
 
     def cost(self, outcome: Outcome) -> float:
         """Expected seconds, all in."""
@@ -64,9 +70,10 @@ class MaxS:
 
     name: str = "max-s"
     note: str = ""
+    relative: bool = True
 
     def cost(self, outcome: Outcome) -> float:
-        """Expected seconds."""
+        """Seconds, typically (`selector.uncertainty.Spread`)."""
         return outcome.time_s
 
 
@@ -84,6 +91,7 @@ class MaxSPerE:
     free_per_mb: float = 1e-9
     name: str = "max-s-per-e"
     note: str = ""
+    relative: bool = True
 
     def cost(self, outcome: Outcome) -> float:
         """One over the paper's objective function, all of it per megabyte."""

@@ -9,11 +9,13 @@ news count apart, since they are not a drift: that a network in use died, and th
 """
 
 from dataclasses import dataclass
-from math import erf, exp, expm1, pi, sqrt
+from math import erf, exp, expm1, hypot, pi, sqrt
 
-from cedos.selector.probing import Moment
+from cedos.selector.probing import Moment, PassiveChange
 
 _NEVER_S = 1e9
+# A change of so many ranges is as new as news gets.
+_WHOLE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,9 @@ class Drift:
         death_per_s: how often a network that works stops carrying anything, per second.
         revival_per_s: how often a dead one comes back.
         death_cost_s: seconds lost by a transfer that starts on a network that has just died.
+        sigma_change: standard deviation that a change of the passive indicators by their whole range
+            adds (Delphi's equation 1): a sign of news counts in the same currency as age.
+        death_per_change: how often such a change is a network's end.
     """
 
     sigma_1s: float = 0.25
@@ -35,11 +40,17 @@ class Drift:
     death_per_s: float = 0.01
     revival_per_s: float = 0.2
     death_cost_s: float = 0.5
+    sigma_change: float = 0.6
+    death_per_change: float = 0.1
 
-    def sigma(self, age_s: float) -> float:
-        """The standard deviation after `age_s`, in logarithms of time."""
+    def sigma(self, age_s: float, change: float = 0.0) -> float:
+        """The standard deviation after `age_s` and a passive change, in logarithms of time."""
         grown: float = self.sigma_1s * max(age_s, 0.0) ** self.growth
-        return min(grown, self.sigma_most)
+        return min(hypot(grown, self.sigma_change * change), self.sigma_most)
+
+    def died(self, age_s: float, change: float = 0.0) -> float:
+        """The probability that a network which worked carries nothing any more."""
+        return -expm1(-self.death_per_s * age_s - self.death_per_change * change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +85,7 @@ class ProbeValue:
         self._drift = drift
         self._idle_per_s = idle_per_s
         self._probed_at_s: dict[str, float] = {}
+        self._passive = PassiveChange(0.0)
 
     def worth(self, network: str, moment: Moment) -> float:
         """The expected saving of all transfers that an answer would serve, in units of cost."""
@@ -90,10 +102,10 @@ class ProbeValue:
             each = alive * 0.5 * rival
         else:
             best = min(mine)
-            each = expected_saving(abs(rival - best), best * drift.sigma(age_s))
+            change = min(self._passive.change(network, moment), _WHOLE)
+            each = expected_saving(abs(rival - best), best * drift.sigma(age_s, change))
             if best <= rival:
-                died = -expm1(-drift.death_per_s * age_s)
-                each += died * max(drift.death_cost_s - (rival - best), 0.0)
+                each += drift.died(age_s, change) * max(drift.death_cost_s - (rival - best), 0.0)
         return each * self._transfers(network, moment)
 
     def why(self, network: str, moment: Moment) -> str | None:
@@ -109,6 +121,7 @@ class ProbeValue:
     def probed(self, network: str, moment: Moment) -> None:
         """See `ProbeRule.probed`."""
         self._probed_at_s[network] = moment.now_s
+        self._passive.probed(network, moment)
 
     def _of(self, network: str) -> Price:
         return self._price.get(network) or self._price[None]

@@ -90,7 +90,8 @@ def figures(http: Sequence[Transaction], tls: Sequence[Connection]) -> dict[str,
         ("all", lambda seen: True),
     ):
         some = [each for each in tls if fits(each.seen)]
-        known[f"tls_{name}_median_rel_error"] = median(map(relative_error, some))
+        if some:
+            known[f"tls_{name}_median_rel_error"] = median(map(relative_error, some))
         known[f"tls_{name}_connections"] = float(len(some))
     known["tls_within_interval_share"] = _share(
         tls,
