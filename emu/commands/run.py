@@ -154,12 +154,14 @@ def _series(wanted: "Scenario", known: "Places", out: Path | None, json_file: Pa
 def _analyse(file: Path, out: Path | None, json_file: Path | None) -> None:
     import json  # noqa: PLC0415
 
+    from emu.progress import bar  # noqa: PLC0415
     from emu.runs import analysis  # noqa: PLC0415
 
     wanted = analysis.read(file)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     target = out or Path("runs") / f"{stamp}-{wanted.analysis}"
-    figures = analysis.run(wanted, target)
+    with bar(wanted.analysis) as progress:
+        figures = analysis.run(wanted, target, progress)
     text = json.dumps(figures, indent=1) + "\n"
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)

@@ -26,10 +26,13 @@ import tomli_w
 from cedos.errors import ConfigError
 from emu import delphi
 from emu.data import datasets
+from emu.data.folds import Progress
 from emu.runs import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 """Paths in analyses are relative to the repository."""
+
+_PROGRESS = "progress"
 
 
 class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,8 +69,8 @@ def read(file: Path) -> Analysis:
     return found
 
 
-def carry_out(analysis: Analysis) -> dict[str, Any]:
-    """The figures of an analysis.
+def carry_out(analysis: Analysis, progress: Progress | None = None) -> dict[str, Any]:
+    """The figures of an analysis; those that take long tell `progress` the share done.
 
     Raises:
         ConfigError: a parameter that the analysis does not know.
@@ -80,13 +83,14 @@ def carry_out(analysis: Analysis) -> dict[str, Any]:
         raise ConfigError(
             f"{analysis.analysis} has no parameter {foreign[0]!r}; it has {', '.join(known) or 'none'}"
         )
-    figures: dict[str, Any] = module.run(data, **analysis.parameters)
+    told = {_PROGRESS: progress} if progress is not None and _PROGRESS in known else {}
+    figures: dict[str, Any] = module.run(data, **analysis.parameters, **told)
     return figures
 
 
-def run(analysis: Analysis, folder: Path) -> Mapping[str, Any]:
+def run(analysis: Analysis, folder: Path, progress: Progress | None = None) -> Mapping[str, Any]:
     """Carries an analysis out and leaves its run folder; returns its figures. Errors: `carry_out`."""
-    figures = carry_out(analysis)
+    figures = carry_out(analysis, progress)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(analysis)))
     (folder / "environment.json").write_text(json.dumps(environment.describe(0), indent=2) + "\n")

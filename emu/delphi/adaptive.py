@@ -1,0 +1,230 @@
+"""Figures 3 and 6 and Table 3: what probing costs, and what probing less does to the choice (5.2, 6.2.2).
+
+Three rules are played on places that were probed second by second: a fixed rate, Delphi's threshold
+on the change of the passive indicators, and our value of information. What each of them knows at the
+starts of measured transfers goes to a model that never saw the place; its choices are judged by the
+times that were measured.
+
+Only what a host without traffic knows counts: probes and, where they were measured, the radio's
+indicators. Passive indicators that trigger Delphi's rule at places where nobody measured them are
+synthetic (`emu.data.probe_replay`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cedos.errors import DataSetError
+from cedos.model import Evaluation, NetworkKind, Strategy, StrategyKind
+from cedos.selector.probe_cost import probe_cost
+from cedos.selector.probe_value import Price, ProbeValue
+from cedos.selector.probing import FixedRate, PassiveChange, ProbeRule
+from emu.data.datasets import DataSet
+from emu.data.figures import Bootstrap
+from emu.data.folds import examples_of
+from emu.data.probe_replay import DNS_BYTES, PING_BYTES, Asked, Walk, load, replay
+from predictors.completion import CompletionModel
+from predictors.train import fit
+from predictors.train_examples import Examples, dealt
+
+Floats = NDArray[np.float64]
+
+_ROOT = Path(__file__).resolve().parents[2]
+_TYPICAL_BYTES = (3_000.0, 300_000.0)
+_PER_S = 300.0  # figures are per five minutes, as in the paper
+_ERRORS_AT = (0.1, 0.25, 0.5, 0.75, 0.9)
+
+
+def run(
+    data: DataSet,
+    *,
+    series: str = "traces/probe_series.parquet",
+    intervals_s: Sequence[float] = (1, 2, 5, 10, 20, 40, 80),
+    thresholds: Sequence[float] = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6),
+    prices_s: Sequence[float] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
+    folds: int = 8,
+    seed: int = 1,
+) -> dict[str, Any]:
+    """Probes, bytes, joules, regret and prediction error by rule and by its parameter.
+
+    Args:
+        data: transfers at the places of the series.
+        series: a file of probed places, relative to the repository.
+        intervals_s: of the fixed rate.
+        thresholds: of Delphi's rule, in ranges of the indicators.
+        prices_s: of our rule: the cost of a probe in seconds.
+        folds: models are trained on the other groups, in so many parts.
+        seed: of the synthetic indicators.
+
+    Returns:
+        `{"rules": {NAME: [{...}]}, "table3": {...}, "rows", "places", "synthetic_share"}`.
+
+    Raises:
+        DataSetError: no transfer lies within a probed place.
+    """
+    walks = load(_ROOT / series, seed)
+    place, start_s = data.texts["place"], data.numbers["start_s"]
+    inside = np.array(
+        [
+            str(name) in walks and 1.0 <= at_s < walks[str(name)].seconds
+            for name, at_s in zip(place, start_s, strict=True)
+        ]
+    )
+    if not inside.any():
+        raise DataSetError(f"{data.source}: no transfer lies within the places of {series}")
+    chosen = data.take(inside)
+    groups = chosen.texts["group"]
+    always = {name: replay(walk, FixedRate(1.0)) for name, walk in walks.items()}
+    fresh = _examples(chosen, _columns(chosen, always))
+    models: dict[str, CompletionModel] = {}
+    for train, test in dealt(fresh.groups, min(folds, len(np.unique(groups)))):
+        model = fit(fresh.take(train))
+        models |= dict.fromkeys({str(name) for name in chosen.texts["place"][test]}, model)
+    walks = {name: walk for name, walk in walks.items() if name in models}
+
+    rules: dict[str, tuple[Sequence[float], Callable[[float], ProbeRule]]] = {
+        "fixed": (intervals_s, FixedRate),
+        "change": (thresholds, PassiveChange),
+        "value": (prices_s, lambda price_s: ProbeValue({None: Price(price_s)})),
+    }
+    found: dict[str, Any] = {}
+    for name, (values, make) in rules.items():
+        found[name] = []
+        for value in values:
+            asked = {
+                each: replay(walk, make(value), _outlook(models[each]) if name == "value" else None)
+                for each, walk in walks.items()
+            }
+            judged = _judged(chosen, _columns(chosen, asked), models, Bootstrap(groups))
+            found[name].append({"parameter": value, **_effort(asked, walks), **judged})
+    return {
+        "rows": len(chosen),
+        "places": len(walks),
+        "synthetic_share": round(
+            sum(len(walk.synthetic) for walk in walks.values()) / (2 * len(walks)), 3
+        ),
+        "rules": found,
+        "table3": _table3(walks),
+    }
+
+
+def _columns(data: DataSet, asked: Mapping[str, Asked]) -> list[dict[str, float]]:
+    """Per transfer what its place's rule knew in the second of its start."""
+    rows = []
+    numbers = zip(
+        data.texts["place"],
+        data.numbers["start_s"],
+        data.numbers["size_bytes"],
+        data.numbers["direction_up"],
+        strict=True,
+    )
+    for place, start_s, size_bytes, up in numbers:
+        known = asked[str(place)].known[int(start_s)]
+        rows.append({**known, "size_bytes": float(size_bytes), "direction_up": float(up)})
+    return rows
+
+
+def _examples(data: DataSet, rows: Sequence[Mapping[str, float]]) -> Examples:
+    examples = examples_of(data, data.texts["group"])
+    names = sorted({name for row in rows for name in row})
+    columns = {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
+    return Examples(
+        columns, examples.times_s, examples.censored, examples.groups, examples.instants
+    )
+
+
+def _outlook(model: CompletionModel) -> Callable[[Mapping[str, float]], tuple[Evaluation, ...]]:
+    """What the next transfer would cost: the mean over a small and a medium one."""
+    strategies = {
+        name: Strategy(
+            StrategyKind.MPTCP if name.startswith("mptcp") else StrategyKind.SINGLE,
+            (name.removeprefix("mptcp_"),),
+        )
+        for name in model.strategies
+    }
+
+    def evaluate(known: Mapping[str, float]) -> tuple[Evaluation, ...]:
+        costs = dict.fromkeys(strategies, 0.0)
+        for size_bytes in _TYPICAL_BYTES:
+            for name, time in model.predict({**known, "size_bytes": size_bytes}).items():
+                costs[name] += time.mean / len(_TYPICAL_BYTES)
+        return tuple(
+            Evaluation(strategies[name], cost, cost, cost, 0.0, 0.0, cost)
+            for name, cost in costs.items()
+        )
+
+    return evaluate
+
+
+def _judged(
+    data: DataSet,
+    rows: Sequence[Mapping[str, float]],
+    models: Mapping[str, CompletionModel],
+    bootstrap: Bootstrap,
+) -> dict[str, Any]:
+    """Regret of the choices by what was known, and the error of the predictions."""
+    times_s = np.column_stack([data.times_s[name] for name in data.strategies])
+    best_s = np.nanmin(times_s, axis=1)
+    taken_s, off = np.empty(len(data)), np.empty(len(data))
+    for index, (place, row) in enumerate(zip(data.texts["place"], rows, strict=True)):
+        predicted = models[str(place)].predict(row)
+        means = {name: predicted[name].mean for name in data.strategies if name in predicted}
+        choice = min(means, key=means.__getitem__)
+        taken_s[index] = times_s[index, data.strategies.index(choice)]
+        measured_s = data.times_s["cellular"][index]
+        off[index] = abs(predicted["cellular"].quantile(0.5) / measured_s - 1.0)
+    regret = taken_s / best_s - 1.0
+
+    def mean(weights: Floats) -> Floats:
+        found: Floats = weights @ regret / weights.sum(axis=-1)
+        return found
+
+    return {
+        **bootstrap.figure("regret_mean", mean),
+        "cellular_rel_error": {f"{q:g}": round(float(np.quantile(off, q)), 4) for q in _ERRORS_AT},
+    }
+
+
+def _effort(asked: Mapping[str, Asked], walks: Mapping[str, Walk]) -> dict[str, float]:
+    seconds = sum(walk.seconds for walk in walks.values())
+    errors = [error for each in asked.values() for error in each.errors]
+    return {
+        "probes_per_300s": round(sum(a.probes for a in asked.values()) / seconds * _PER_S, 2),
+        "kb_per_300s": round(sum(a.bytes for a in asked.values()) / seconds * _PER_S / 1e3, 2),
+        "energy_j_per_300s": round(sum(a.energy_j for a in asked.values()) / seconds * _PER_S, 2),
+        "error": round(float(np.mean(errors)), 4) if errors else 0.0,
+    }
+
+
+def _table3(walks: Mapping[str, Walk]) -> dict[str, Any]:
+    """Bytes, median delay and joules of one lookup, ten pings and one train, by network."""
+    found: dict[str, Any] = {}
+    for network in ("wifi", "cellular"):
+        records = [record for walk in walks.values() for record in walk.networks[network]]
+        dns_s = float(np.median([r["dns_s"] for r in records if "dns_s" in r]))
+        rtt_s = float(np.median([r["rtt_s"] for r in records if "rtt_s" in r]))
+        trains = [r for r in records if "udp_probe_s" in r]
+        train_s = float(np.median([r["udp_probe_s"] for r in trains]))
+        up = float(np.median([r["udp_bytes_up"] for r in trains]))
+        down = float(np.median([r["udp_bytes_down"] for r in trains]))
+        kind = NetworkKind(network)
+        found[network] = {
+            "dns": _row(kind, DNS_BYTES / 2, DNS_BYTES / 2, dns_s),
+            # a ping a second, as the paper's
+            "pings": _row(kind, 5 * PING_BYTES, 5 * PING_BYTES, 9.0 + rtt_s),
+            "udp": _row(kind, up, down, train_s),
+        }
+    return found
+
+
+def _row(kind: NetworkKind, up: float, down: float, seconds: float) -> dict[str, float]:
+    cost = probe_cost(kind, bytes_up=up, bytes_down=down, seconds=seconds)
+    return {
+        "bytes": round(up + down),
+        "median_s": round(seconds, 4),
+        "energy_mj": round(cost.active_j * 1e3, 1),
+        "tail_mj": round(cost.tail_j * 1e3, 1),
+    }
