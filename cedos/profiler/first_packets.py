@@ -8,8 +8,8 @@ link.
 
 A ClientHello with post-quantum keys takes two segments where the link does not split packets itself,
 and the filter has no memory. It knows the second one as the short, pushed end of what was sent to TCP
-port 443 and does not begin a TLS record: in bulk uploads such ends are rare (`cedos-emu bench
-profiler` says how rare). The middle segments of a hello of three or more are not seen.
+port 443 and does not begin a TLS record. How many packets of bulk uploads over TLS end so and come
+along has not been measured. The middle segments of a hello of three or more are not seen.
 """
 
 from cedos.profiler.bpf import PACKET_TYPE, PROTOCOL, VLAN_TAG_PRESENT, Assembler
