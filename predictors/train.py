@@ -1,9 +1,10 @@
 """Fits completion models with scikit-learn: arrays in, a model of plain lists out.
 
 What the choices rest on, measured on the first 950 rows of traces/transfers.parquet, before downloads
-of 10 MB and more uploads were added: replayed transfers at 38 places (23 groups; each judged by a model that never saw its group). Share of choices within 10 % of the
-oracle, mean regret, sum of times over the oracle's, microseconds to predict all four strategies; the
-first line takes the least naive time, the others are the daemon's decision.
+of 10 MB and more uploads were added: transfers at 38 places (23 groups; each judged by a model that
+never saw its group). Share of choices within 10 % of the oracle, mean regret, sum of times over the
+oracle's, microseconds to predict all four strategies; the first line takes the least naive time, the
+others are the daemon's decision.
 
 | trees learn log(time / naive time)         | within 10 % | regret | sum  | us |
 | ------------------------------------------ | ----------- | ------ | ---- | -- |
