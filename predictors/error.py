@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from math import exp, log
 
-from predictors.base import Distribution
-
 SAMPLES = 10
 """Samples of a relative-error distribution: the first and the last bound its 90 % interval.
 
@@ -92,8 +90,9 @@ def spread(ratios: Sequence[float], factor: float) -> tuple[float, ...]:
         ratios: ascending, positive.
         factor: multiplies the distances from the median on a logarithmic scale.
     """
-    middle = log(Distribution(tuple(ratios)).quantile(0.5))
-    return tuple([exp(middle + factor * (log(ratio) - middle)) for ratio in ratios])
+    half = len(ratios) // 2
+    middle = ratios[half] if len(ratios) % 2 else 0.5 * (ratios[half - 1] + ratios[half])
+    return tuple([middle * (ratio / middle) ** factor for ratio in ratios])
 
 
 class SeenErrors:

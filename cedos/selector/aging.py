@@ -18,7 +18,7 @@ from math import exp, log, sqrt
 
 from cedos.model import Context, Direction
 from cedos.selector.features import RATES, indicator_of
-from cedos.selector.roles import ROLES_OF, Roles
+from cedos.selector.roles import ROLES, ROLES_OF, Roles
 from predictors.base import Distribution
 from predictors.error import spread
 
@@ -28,6 +28,7 @@ _UNKNOWN_RTT_S = 0.05
 # The bounds of a 90 % interval are this many standard deviations apart.
 _SIGMAS = 3.29
 _LEAST_SIGMA = 0.02
+_COLUMN = {(role, name): f"{role}_{name}" for role in ROLES for name in RATES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,7 @@ class Drift:
 
     def now_bps(self, measured_bps: float, age_s: float) -> float:
         """The expected rate now (its logarithm's mean) of one that was measured `age_s` ago."""
-        usual = log(self.usual_bps)
-        return exp(usual + self.kept(age_s) * (log(max(measured_bps, 1.0)) - usual))
+        return float(self.usual_bps * (max(measured_bps, 1.0) / self.usual_bps) ** self.kept(age_s))
 
     def lost_variance(self, age_s: float) -> float:
         """Variance of the logarithm that the measurement no longer explains."""
@@ -90,9 +90,11 @@ def aged(
             continue
         drift = DRIFTS[role]
         for name in RATES:
+            column = _COLUMN[role, name]
+            if column not in columns:
+                continue
             measured = indicator_of(indicators, name, direction)
-            column = f"{role}_{name}"
-            if measured is None or column not in columns:
+            if measured is None:
                 continue
             age_s = context.at_s - measured.measured_at_s
             if age_s <= _FRESH_S:
@@ -114,11 +116,14 @@ def widened(strategy: str, time: Distribution, added: Mapping[str, float]) -> Di
         added: by role, from `aged`. MPTCP has the mean of its networks: each carries a part.
     """
     roles = ROLES_OF[strategy]
-    variance = sum([added.get(role, 0.0) for role in roles]) / len(roles)
-    if variance <= 0.0 or len(time.samples) < 2 or time.samples[0] <= 0.0:
+    variance = 0.0
+    for role in roles:
+        variance += added.get(role, 0.0)
+    samples = time.samples
+    if variance <= 0.0 or len(samples) < 2 or samples[0] <= 0.0:
         return time
-    sigma = max(log(time.samples[-1] / time.samples[0]) / _SIGMAS, _LEAST_SIGMA)
-    return Distribution(spread(time.samples, sqrt(1.0 + variance / (sigma * sigma))))
+    sigma = max(log(samples[-1] / samples[0]) / _SIGMAS, _LEAST_SIGMA)
+    return Distribution(spread(samples, sqrt(1.0 + variance / (len(roles) * sigma * sigma))))
 
 
 def _share_of_rate(columns: Mapping[str, float], role: str, rate_bps: float) -> float:

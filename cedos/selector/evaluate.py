@@ -107,24 +107,28 @@ def evaluate(
         time = times.get(name)
         if time is None:
             continue
-        used = [parts[role] for role in ROLES_OF[name]]
-        tails_j = energy_j = sum([part.tail_j for part in used])
-        if strategy.kind == _REDUNDANT:
-            # Nothing promises that the slower copy is called back, so both are paid in full.
-            shares = [1.0] * len(used)
-            for role, part in zip(ROLES_OF[name], used, strict=True):
-                energy_j += part.watts * times[role].mean_s
+        used = ROLES_OF[name]
+        first = parts[used[0]]
+        if len(used) == 1:
+            tails_j = first.tail_j
+            energy_j = tails_j + first.watts * time.mean_s
+            metered_bytes = size_bytes if first.metered else 0.0
+            money = size_bytes * first.price
         else:
-            shares = [1.0]
-            energy_j += sum([part.watts for part in used]) * time.mean_s
-            if len(used) > 1:
+            other = parts[used[1]]
+            tails_j = first.tail_j + other.tail_j
+            if strategy.kind == _REDUNDANT:
+                # Nothing promises that the slower copy is called back, so both are paid in full.
+                carried = second = 1.0
+                energy_j = tails_j + sum([parts[role].watts * times[role].mean_s for role in used])
+            else:
                 second = 0.0
-                if used[0][2:] != used[1][2:]:
+                if first[2:] != other[2:]:
                     second = _second_share(name, times, time, None if joined else columns)
-                shares = [1.0 - second, second]
-        divided = [(share * size_bytes, part) for share, part in zip(shares, used, strict=True)]
-        metered_bytes = sum([carried for carried, part in divided if part.metered])
-        money = sum([carried * part.price for carried, part in divided])
+                carried = 1.0 - second
+                energy_j = tails_j + (first.watts + other.watts) * time.mean_s
+            metered_bytes = size_bytes * (carried * first.metered + second * other.metered)
+            money = size_bytes * (carried * first.price + second * other.price)
         seconds, joules = time.mean_s, energy_j
         if objective.relative:
             seconds = time.usual_s

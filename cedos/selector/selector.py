@@ -271,14 +271,16 @@ def _notes(
     networks: Sequence[Network],
 ) -> list[str]:
     """What people should know beside the figures."""
-    roles = assign(networks)
-    names = {role: network.name for role, network in roles.players()}
-    said = [
-        f"{names[role]} has been silent for {silent_s:.1f} s while something was expected of it,"
-        f" and may be for {longer_s(role, silent_s):.0f} s more"
-        for role, silent_s in silences(context, roles).items()
-        if silent_s <= GIVEN_UP_S
-    ]
+    said = []
+    if any("silence_s" in known for known in context.networks.values()):
+        roles = assign(networks)
+        names = {role: network.name for role, network in roles.players()}
+        said = [
+            f"{names[role]} has been silent for {silent_s:.1f} s while something was expected of it,"
+            f" and may be for {longer_s(role, silent_s):.0f} s more"
+            for role, silent_s in silences(context, roles).items()
+            if silent_s <= GIVEN_UP_S
+        ]
     return said + [note for note in (objective.note, getattr(model, "note", "")) if note]
 
 

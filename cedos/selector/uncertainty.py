@@ -1,14 +1,15 @@
 """Completion times in short, and what the selector asks of predictors."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import exp, log
-from typing import Protocol
+from math import exp, log, prod
+from typing import NamedTuple, Protocol
 
 from predictors.base import Distribution
 
 # The interval that records show is the middle 90 %.
 _LOW, _HIGH = 0.05, 0.95
+# A product of more seconds than these may leave the range of numbers.
+_FEW = 20
 
 
 class CompletionModel(Protocol):
@@ -24,8 +25,7 @@ class CompletionModel(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(NamedTuple):
     """A completion time in short, in seconds: expected value, 90 % interval, geometric mean.
 
     The geometric mean is the value to rank by where ratios count (Delphi's objectives, regret): the
@@ -41,9 +41,12 @@ class Spread:
 def spread_of(distribution: Distribution) -> Spread:
     """A distribution in short."""
     samples = distribution.samples
+    count = len(samples)
+    # For few samples one product is a third of the work of their logarithms.
+    if count <= _FEW:
+        usual_s = prod(samples) ** (1.0 / count)
+    else:
+        usual_s = exp(sum([log(sample) for sample in samples]) / count)
     return Spread(
-        distribution.mean,
-        distribution.quantile(_LOW),
-        distribution.quantile(_HIGH),
-        exp(sum([log(sample) for sample in samples]) / len(samples)),
+        sum(samples) / count, distribution.quantile(_LOW), distribution.quantile(_HIGH), usual_s
     )
