@@ -1,0 +1,163 @@
+"""Foreground knowledge that the processes of a host share: a small mapped file.
+
+IntNW's libraries bound background data together: each keeps a shared count of what it has in the
+kernel for each network, and any of them that sends foreground data makes all of them careful
+(dissertation, 2.3.2, "When multiple Intentional Networking applications execute concurrently").
+
+The file is an array of slots. A slot belongs to who holds the lock on its first byte, so it is free
+again when its process dies, however it dies. Only the owner writes; readers take a slot for true as
+long as it was written lately. There is nothing to repair: a torn read lasts until the next look.
+"""
+
+import contextlib
+import fcntl
+import mmap
+import os
+import struct
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+_MAGIC: Final = b"cedos-foregrnd-1"
+_SLOT: Final = struct.Struct(
+    "=QIxxxxQQQ"
+)  # namespace, interface, foreground ns, unsent, written ns
+_STRIDE: Final = 64
+_SLOTS: Final = 512
+_BYTES: Final = _STRIDE * (1 + _SLOTS)
+_FRESH_NS: Final = 2_000_000_000
+_LOOK_NS: Final = 2_000_000  # other processes' slots are read so often at most
+
+
+def directory(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Where the file may lie: the runtime directory of the host's, else the user's; None without."""
+    named = environment.get("CEDOS_RUNTIME_DIR") or environment.get("RUNTIME_DIRECTORY")
+    if named:
+        return Path(named.partition(":")[0])
+    run = Path("/run/cedos")
+    if os.access(run if run.exists() else run.parent, os.W_OK):
+        return run
+    user = environment.get("XDG_RUNTIME_DIR")
+    return Path(user) / "cedos" if user else None
+
+
+class Foreground:
+    """What this host's processes have to say about foreground data, by interface index.
+
+    Without a directory, or where the file cannot be had, only this process counts.
+
+    Args:
+        where: the directory of the file; made if it is missing.
+    """
+
+    def __init__(self, where: Path | None) -> None:
+        self._file = -1
+        self._map: mmap.mmap | None = None
+        self._slots: dict[int, int] = {}  # interface -> offset
+        self._mine: dict[int, tuple[int, int]] = {}  # interface -> foreground ns, unsent
+        self._others: dict[int, tuple[int, int]] = {}
+        self._looked_ns = 0
+        self._namespace = os.stat("/proc/thread-self/ns/net").st_ino  # noqa: PTH116
+        if where is not None:
+            with contextlib.suppress(OSError):
+                self._open(where)
+
+    def _open(self, where: Path) -> None:
+        where.mkdir(mode=0o755, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.open(where / "foreground", flags, 0o600)
+        try:
+            if os.fstat(file).st_size < _BYTES:
+                os.ftruncate(file, _BYTES)
+            self._map = mmap.mmap(file, _BYTES)
+        except OSError:
+            os.close(file)
+            raise
+        self._map[: len(_MAGIC)] = _MAGIC
+        self._file = file
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes can see it."""
+        return self._map is not None
+
+    def sent(self, interface: int) -> None:
+        """Foreground data goes over this interface now."""
+        _, unsent = self._mine.get(interface, (0, 0))
+        self._write(interface, time.monotonic_ns(), unsent)
+
+    def queued(self, interface: int, unsent: int) -> None:
+        """This process has so many bytes in the kernel for the interface that are not sent yet."""
+        at_ns, _ = self._mine.get(interface, (0, 0))
+        self._write(interface, at_ns, unsent)
+
+    def idle_s(self, interface: int) -> float:
+        """Seconds since any process sent foreground data there; infinite if none did."""
+        self._look()
+        at_ns = max(
+            self._mine.get(interface, (0, 0))[0],
+            self._others.get(interface, (0, 0))[0],
+        )
+        return (time.monotonic_ns() - at_ns) / 1e9 if at_ns else float("inf")
+
+    def others_bytes(self, interface: int) -> int:
+        """What the other processes have in the kernel for the interface."""
+        self._look()
+        return self._others.get(interface, (0, 0))[1]
+
+    def _write(self, interface: int, at_ns: int, unsent: int) -> None:
+        self._mine[interface] = (at_ns, unsent)
+        if self._map is None:
+            return
+        offset = self._slots.get(interface)
+        if offset is None:
+            offset = self._claim()
+            if offset is None:
+                return
+            self._slots[interface] = offset
+        now_ns = time.monotonic_ns()
+        _SLOT.pack_into(self._map, offset, self._namespace, interface, at_ns, unsent, now_ns)
+
+    def _claim(self) -> int | None:
+        for slot in range(1, 1 + _SLOTS):
+            offset = slot * _STRIDE
+            if offset in self._slots.values():
+                continue
+            lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, offset, 1, 0)
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, lock)
+                return offset
+        return None
+
+    def _look(self) -> None:
+        now_ns = time.monotonic_ns()
+        if self._map is None or now_ns - self._looked_ns < _LOOK_NS:
+            return
+        self._looked_ns = now_ns
+        self._others = {}
+        own = set(self._slots.values())
+        for offset in range(_STRIDE, _BYTES, _STRIDE):
+            namespace, interface, at_ns, unsent, written_ns = _SLOT.unpack_from(self._map, offset)
+            if written_ns == 0:
+                break  # slots are taken from the front: nobody was ever here or behind
+            if namespace != self._namespace or offset in own:
+                continue
+            seen_at_ns, seen = self._others.get(interface, (0, 0))
+            if abs(now_ns - written_ns) < _FRESH_NS:
+                seen += unsent
+            # A time ahead of ours is from before a restart of the host, or forged: not believed.
+            if at_ns <= now_ns:
+                seen_at_ns = max(seen_at_ns, at_ns)
+            self._others[interface] = (seen_at_ns, seen)
+
+    def close(self) -> None:
+        """Gives the slots back."""
+        if self._map is not None:
+            for offset in self._slots.values():
+                # Still a slot that was used: readers look behind it. Its count no longer matters.
+                _SLOT.pack_into(self._map, offset, self._namespace, 0, 0, 0, 1)
+            self._map.close()
+            self._map = None
+            os.close(self._file)
+            self._file = -1

@@ -1,0 +1,99 @@
+"""Which interfaces lead to an address, in namespaces whose networks come and go."""
+
+import asyncio
+from collections.abc import Callable
+from ipaddress import ip_address
+
+import pytest
+
+from cedos.session.links import Kernel, Links
+from emu.testbed.netns import Namespace
+
+MakeNamespace = Callable[[str], Namespace]
+FAR = "203.0.113.9"
+
+
+def two_networks(make_namespace: MakeNamespace) -> tuple[Namespace, Namespace]:
+    near, far = make_namespace("near"), make_namespace("far")
+    for number, name in enumerate(("wlan0", "lte0"), 1):
+        near.ip("link", "add", name, "type", "veth", "peer", name, "netns", far.name)
+        far.ip("address", "add", f"10.9.{number}.1/24", "dev", name)
+        far.ip("link", "set", name, "up")
+        near.ip("address", "add", f"10.9.{number}.2/24", "dev", name)
+        near.ip("link", "set", name, "up")
+    return near, far
+
+
+def ways(namespace: Namespace, to: str) -> dict[str, frozenset[str]]:
+    with namespace.entered():
+        kernel = Kernel()
+    try:
+        return {way.interface: way.addresses for way in kernel.ways(ip_address(to))}
+    finally:
+        kernel.close()
+
+
+def test_a_way_needs_carrier_address_and_route(make_namespace: MakeNamespace) -> None:
+    near, far = two_networks(make_namespace)
+    assert ways(near, FAR) == {}
+    near.ip("route", "add", "default", "via", "10.9.1.1", "dev", "wlan0", "metric", "100")
+    near.ip("route", "add", "default", "via", "10.9.2.1", "dev", "lte0", "metric", "700")
+    both = {"wlan0": frozenset({"10.9.1.2"}), "lte0": frozenset({"10.9.2.2"})}
+    assert ways(near, FAR) == both
+    assert set(ways(near, "10.9.2.1")) == {"wlan0", "lte0"}  # the other one's default route
+    far.ip("link", "set", "wlan0", "down")
+    assert set(ways(near, FAR)) == {"lte0"}
+    far.ip("link", "set", "wlan0", "up")
+    near.ip("address", "del", "10.9.2.2/24", "dev", "lte0")
+    assert set(ways(near, FAR)) == {"wlan0"}
+
+
+def test_ipv6(make_namespace: MakeNamespace) -> None:
+    near, far = two_networks(make_namespace)
+    assert ways(near, "2001:db8::1") == {}
+    far.ip("address", "add", "fd00:1::1/64", "dev", "wlan0", "nodad")
+    near.ip("address", "add", "fd00:1::2/64", "dev", "wlan0", "nodad")
+    near.ip("-6", "route", "add", "default", "via", "fd00:1::1")
+    (addresses,) = ways(near, "2001:db8::1").values()
+    assert "fd00:1::2" in addresses
+
+
+def test_the_host_itself_and_a_tunnel(make_namespace: MakeNamespace) -> None:
+    near, _ = two_networks(make_namespace)
+    near.ip("route", "add", "default", "via", "10.9.1.1")
+    assert set(ways(near, "127.0.0.1")) == {"lo"}
+    assert set(ways(near, "10.9.2.2")) == {"lo"}
+    near.ip("tuntap", "add", "vpn0", "mode", "tun")
+    near.ip("link", "set", "vpn0", "up")
+    near.ip("address", "add", "10.77.0.2/24", "dev", "vpn0")
+    near.ip("route", "add", "203.0.113.0/24", "dev", "vpn0")
+    # Without anybody at its other end, the tunnel has no carrier; never around it all the same.
+    assert ways(near, FAR) == {}
+    assert set(ways(near, "198.51.100.1")) == {"wlan0"}
+
+
+@pytest.mark.parametrize("what", ["carrier", "address", "route"])
+def test_changes_are_told(make_namespace: MakeNamespace, what: str) -> None:
+    near, far = two_networks(make_namespace)
+    near.ip("route", "add", "default", "via", "10.9.1.1")
+
+    async def scenario() -> None:
+        told = asyncio.Event()
+        links = Links(told.set)
+        try:
+            assert [way.interface for way in links.ways(FAR)] == ["wlan0"]
+            if what == "carrier":
+                far.ip("link", "set", "wlan0", "down")
+            elif what == "address":
+                near.ip("address", "del", "10.9.1.2/24", "dev", "wlan0")
+            else:
+                near.ip("route", "del", "default")
+            async with asyncio.timeout(20):
+                while links.ways(FAR):
+                    told.clear()
+                    await told.wait()
+        finally:
+            links.close()
+
+    with near.entered():
+        asyncio.run(scenario())

@@ -1,0 +1,80 @@
+"""What processes of one host tell each other about foreground data."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from cedos.session.sharing import Foreground, directory
+
+OTHER = """
+import sys, pathlib
+from cedos.session.sharing import Foreground
+mine = Foreground(pathlib.Path(sys.argv[1]))
+mine.queued(7, 5000)
+mine.sent(8)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_alone_and_unshared() -> None:
+    alone = Foreground(None)
+    assert not alone.shared
+    assert alone.idle_s(3) == float("inf")
+    alone.sent(3)
+    assert alone.idle_s(3) < 5
+    assert alone.idle_s(4) == float("inf")
+    alone.queued(3, 100)
+    assert alone.others_bytes(3) == 0
+    assert alone.idle_s(3) < 5
+    alone.close()
+
+
+def test_two_in_one_process_see_each_other(tmp_path: Path) -> None:
+    one, other = Foreground(tmp_path), Foreground(tmp_path)
+    one.queued(3, 70)
+    other.queued(3, 4)
+    other.queued(5, 9)
+    assert (one.others_bytes(3), other.others_bytes(3)) == (4, 70)
+    assert one.others_bytes(5) == 9
+    one.close()
+    other.close()
+
+
+def test_another_process_and_its_death(tmp_path: Path) -> None:
+    mine = Foreground(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", OTHER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        assert mine.others_bytes(7) == 5000
+        assert mine.idle_s(8) < 30
+        assert mine.idle_s(7) == float("inf")
+        process.kill()
+    # Its slots are free again: the next two claims get them.
+    mine.queued(1, 1)
+    mine.queued(2, 2)
+    third = Foreground(tmp_path)
+    assert third.others_bytes(1) == 1
+    assert third.others_bytes(7) == 0
+    mine.close()
+    third.close()
+
+
+def test_what_cannot_be_mapped_is_not_shared(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    assert not Foreground(blocked / "below").shared
+    link = tmp_path / "run"
+    link.mkdir()
+    (link / "foreground").symlink_to(tmp_path / "elsewhere")
+    assert not Foreground(link).shared
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_directory(tmp_path: Path) -> None:
+    assert directory({"CEDOS_RUNTIME_DIR": str(tmp_path)}) == tmp_path
+    assert directory({"RUNTIME_DIRECTORY": f"{tmp_path}:/other"}) == tmp_path

@@ -1,0 +1,89 @@
+"""What the kernel tells of a TCP connection."""
+
+import select
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from cedos.session import queues
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        near = socket.create_connection(listening.getsockname())
+        far, _ = listening.accept()
+    with near, far:
+        yield near, far
+
+
+def fill(connection: socket.socket) -> int:
+    connection.setblocking(False)
+    put = 0
+    try:
+        while True:
+            put += connection.send(bytes(1 << 16))
+    except BlockingIOError:
+        return put
+
+
+def test_queues_grow_and_drain(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, far = pair
+    assert queues.unsent_bytes(near) == 0
+    put = fill(near)
+    assert 0 < queues.unsent_bytes(near) <= queues.unacknowledged_bytes(near) <= put
+    info = queues.tcp_info(near)
+    assert info is not None
+    assert info.unsent_bytes > 0
+    left = put
+    while left:
+        left -= len(far.recv(1 << 20))
+    for _ in range(1000):
+        if not queues.unacknowledged_bytes(near):
+            break
+        select.select([], [], [], 0.01)
+    assert queues.unacknowledged_bytes(near) == 0
+
+
+def test_info_after_traffic(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, far = pair
+    for _ in range(20):
+        near.sendall(bytes(1000))
+        assert far.recv(1000, socket.MSG_WAITALL)
+        far.sendall(b"x")
+        assert near.recv(1)
+    info = queues.tcp_info(near)
+    assert info is not None
+    assert info.rtt_s is not None
+    assert info.rtt_min_s is not None
+    assert 0 < info.rtt_min_s <= 10 * info.rtt_s < 10
+    assert info.delivery_rate_bps is not None
+    assert info.rate_limited_by_us
+    assert info.segment_bytes >= 536
+    assert info.window_bytes >= 2 * info.segment_bytes
+    assert info.loss == 0
+    assert info.unsent_bytes == 0
+
+
+def test_writable_only_below_the_limit(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, far = pair
+    queues.wake_below(near, 1 << 30)
+    fill(near)
+    queues.wake_below(near, 1000)
+    assert not select.select([], [near], [], 0)[1]
+    far.setblocking(False)
+    for _ in range(2000):
+        if select.select([far], [near], [], 0.05)[1]:
+            break
+        far.recv(1 << 16)
+    assert queues.unsent_bytes(near) < 1000
+
+
+def test_a_closed_connection_and_short_answers(pair: tuple[socket.socket, socket.socket]) -> None:
+    near, _ = pair
+    near.close()
+    assert queues.tcp_info(near) is None
+    assert queues.unsent_bytes(near) == 0
+    assert queues.unacknowledged_bytes(near) == 0
+    assert queues.read_info(bytes(104)) is None
