@@ -66,8 +66,8 @@ def command(
 
     A scenario with `places` runs at each of them, a run folder each, and says what they say together.
 
-    A file that names an `analysis` instead draws a table or figure from a data set; of the options
-    only --out and --json then have a meaning.
+    A file that names an `analysis` instead draws a table or figure from a data set or, without a
+    clock, from places; of the options only --places, --out and --json then have a meaning.
 
     Without a scenario it is the demo: a laptop with two tethered phones walks away from its Wi-Fi,
     while an unmodified client makes small requests, downloads and uploads over plain TCP and MPTCP.
@@ -82,7 +82,7 @@ def command(
     from emu.runs import analysis  # noqa: PLC0415
 
     if scenario_file is not None and analysis.is_analysis(scenario_file):
-        _analyse(scenario_file, out, json_file)
+        _analyse(scenario_file, directory, out, json_file)
         return
 
     from emu import report  # noqa: PLC0415
@@ -151,7 +151,7 @@ def _series(wanted: "Scenario", known: "Places", out: Path | None, json_file: Pa
     click.echo(f"page:        {page}")
 
 
-def _analyse(file: Path, out: Path | None, json_file: Path | None) -> None:
+def _analyse(file: Path, directory: Path | None, out: Path | None, json_file: Path | None) -> None:
     import json  # noqa: PLC0415
 
     from emu.progress import bar  # noqa: PLC0415
@@ -161,7 +161,7 @@ def _analyse(file: Path, out: Path | None, json_file: Path | None) -> None:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     target = out or Path("runs") / f"{stamp}-{wanted.analysis}"
     with bar(wanted.analysis) as progress:
-        figures = analysis.run(wanted, target, progress)
+        figures = analysis.run(wanted, target, progress, directory)
     text = json.dumps(figures, indent=1) + "\n"
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,17 +1,21 @@
-"""Analyses: a paper's table or figure from a data set, as an experiment that needs no network.
+"""Analyses: a paper's table or figure as an experiment that needs no network.
 
-A file says which analysis (a module of `emu.delphi`), of which data, with which parameters:
+A file says which analysis, of which data, with which parameters:
 
     analysis = "correlations"
     data = "traces/transfers.parquet"
     [parameters]
     direction = "down"
 
+An analysis is a module in one of `ROOMS` with a function `run`: of a data set, if its first parameter is
+called `data`, or of a collection of places, if it is called `places`.
+
 Its run folder holds `config.toml`, `environment.json` and `summary.json`, where `figures` are what the
 analysis returned.
 """
 
 import importlib
+import importlib.util
 import inspect
 import json
 import pkgutil
@@ -24,19 +28,22 @@ import msgspec
 import tomli_w
 
 from cedos.errors import ConfigError
-from emu import delphi
 from emu.data import datasets
 from emu.data.folds import Progress
+from emu.places import places
 from emu.runs import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 """Paths in analyses are relative to the repository."""
 
+ROOMS = ("emu.delphi", "emu.meatballs.analyses", "emu.imp.analyses")
+"""Where analyses live; a room that is not built has none."""
+
 _PROGRESS = "progress"
 
 
 class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One analysis, resolved: `name` is that of its module, `data` the transfer data set."""
+    """One analysis, resolved: its module's name, and the data set of those that draw from one."""
 
     analysis: str
     data: str = "traces/transfers.parquet"
@@ -45,7 +52,23 @@ class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def names() -> list[str]:
     """All analyses that there are."""
-    return sorted(module.name for module in pkgutil.iter_modules(delphi.__path__))
+    return sorted(_modules())
+
+
+def _modules() -> dict[str, str]:
+    """Where each analysis is: name -> module."""
+    found: dict[str, str] = {}
+    for room in ROOMS:
+        # (A room that is not there: its own parent may be missing as well.)
+        if all(importlib.util.find_spec(each) for each in _with_parents(room)):
+            path = importlib.import_module(room).__path__
+            found |= {module.name: f"{room}.{module.name}" for module in pkgutil.iter_modules(path)}
+    return found
+
+
+def _with_parents(room: str) -> list[str]:
+    parts = room.split(".")
+    return [".".join(parts[: k + 1]) for k in range(len(parts))]
 
 
 def is_analysis(file: Path) -> bool:
@@ -69,28 +92,45 @@ def read(file: Path) -> Analysis:
     return found
 
 
-def carry_out(analysis: Analysis, progress: Progress | None = None) -> dict[str, Any]:
+def carry_out(
+    analysis: Analysis, progress: Progress | None = None, directory: Path | None = None
+) -> dict[str, Any]:
     """The figures of an analysis; those that take long tell `progress` the share done.
+
+    Args:
+        analysis: what to do.
+        progress: told of the share done.
+        directory: the collection of places, for those that replay some; None: the default one.
 
     Raises:
         ConfigError: a parameter that the analysis does not know.
         DataSetError: data that cannot be read or do not hold what it needs.
+        PlaceError: a place that is not there.
     """
-    module = importlib.import_module(f"emu.delphi.{analysis.analysis}")
-    data = datasets.read(ROOT / analysis.data)
-    known = list(inspect.signature(module.run).parameters)[1:]
+    module = importlib.import_module(_modules()[analysis.analysis])
+    first, *known = inspect.signature(module.run).parameters
     if foreign := sorted(set(analysis.parameters) - set(known)):
         raise ConfigError(
             f"{analysis.analysis} has no parameter {foreign[0]!r}; it has {', '.join(known) or 'none'}"
         )
     told = {_PROGRESS: progress} if progress is not None and _PROGRESS in known else {}
-    figures: dict[str, Any] = module.run(data, **analysis.parameters, **told)
+    source: Any = (
+        places.load(places.default_directory(directory))
+        if first == "places"
+        else datasets.read(ROOT / analysis.data)
+    )
+    figures: dict[str, Any] = module.run(source, **analysis.parameters, **told)
     return figures
 
 
-def run(analysis: Analysis, folder: Path, progress: Progress | None = None) -> Mapping[str, Any]:
-    """Carries an analysis out and leaves its run folder; returns its figures. Errors: `carry_out`."""
-    figures = carry_out(analysis, progress)
+def run(
+    analysis: Analysis,
+    folder: Path,
+    progress: Progress | None = None,
+    directory: Path | None = None,
+) -> Mapping[str, Any]:
+    """Carries an analysis out and leaves its run folder; returns its figures. See `carry_out`."""
+    figures = carry_out(analysis, progress, directory)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(analysis)))
     (folder / "environment.json").write_text(json.dumps(environment.describe(0), indent=2) + "\n")
