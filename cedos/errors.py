@@ -71,3 +71,11 @@ class DataSetError(CedosError):
 
 class EmulationError(CedosError):
     """The testbed could not be built or died; everything it made has been removed."""
+
+
+class SessionError(CedosError):
+    """A session cannot be set up or cannot go on; says how much the peer had acknowledged."""
+
+
+class ProtocolError(SessionError):
+    """The peer sent what the session's protocol forbids; names the frame and the bound it broke."""

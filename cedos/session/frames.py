@@ -1,0 +1,183 @@
+"""The frames of a record as data; `wire` packs and unpacks them.
+
+Offsets count bytes of a stream, ids count IROBs from 1. An extent that carries the end of its stream
+covers one position more than it has bytes: the end is acknowledged, lost and sent again like a byte.
+"""
+
+from enum import IntEnum
+from typing import TypeAlias
+
+from msgspec import Struct
+
+
+class Order(IntEnum):
+    """What an IROB waits for before it is delivered (dissertation, 2.2.4)."""
+
+    FREE = 0
+    AFTER_ALL = 1  # every IROB with a lower id: a plain send, TCP's order
+    LISTED = 2
+
+
+class Space(IntEnum):
+    """What an acknowledgement's ranges count."""
+
+    STREAM = 0  # bytes of stream 0
+    IROBS = 1  # ids of IROBs received whole
+    EXTENTS = 2  # bytes of one IROB
+
+
+class StreamData(Struct, frozen=True, gc=False):
+    """An extent of stream 0; `end`: nothing follows its last byte."""
+
+    offset: int
+    end: bool
+    payload: memoryview
+
+
+class Extent(Struct, frozen=True, gc=False):
+    """An extent of a large IROB. Each one names the label and the order: none has to come first."""
+
+    irob: int
+    rank: int
+    order: Order
+    after: tuple[int, ...]
+    offset: int
+    end: bool
+    payload: memoryview
+
+
+class Messages(Struct, frozen=True, gc=False):
+    """Small whole IROBs with consecutive ids from `first`, of one label and order."""
+
+    first: int
+    rank: int
+    order: Order
+    after: tuple[int, ...]
+    payloads: list[bytes]
+
+
+class Abandon(Struct, frozen=True, gc=False):
+    """IROBs `first` to `first + count - 1` will never come: they count as delivered."""
+
+    first: int
+    count: int
+
+
+class Ack(Struct, frozen=True, gc=False):
+    """Everything below `floor` has been received, and the half-open `ranges` beyond it.
+
+    `irob` is 0 unless the space is `EXTENTS`.
+    """
+
+    space: Space
+    irob: int
+    floor: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+class Window(Struct, frozen=True, gc=False):
+    """How far the peer may send: stream 0's first forbidden offset, IROB credit, an IROB's most bytes.
+
+    IROB credit counts, since the beginning of the session, bytes plus `IROB_COST` for each IROB.
+    """
+
+    stream_limit: int
+    irob_credit: int
+    irob_bytes: int
+
+
+class Sync(Struct, frozen=True, gc=False):
+    """The sender's positions, after all its acknowledgements: what it knows, the peer may forget.
+
+    `stream_kept`/`irobs_kept`: everything below was acknowledged and is gone for good at the sender of
+    this frame; `stream_received`/`irobs_received`: everything below has been received.
+    """
+
+    stream_kept: int
+    irobs_kept: int
+    stream_received: int
+    irobs_received: int
+
+
+class Ask(Struct, frozen=True, gc=False):
+    """Please answer with a Sync, on this path."""
+
+
+class KeepAlive(Struct, frozen=True, gc=False):
+    """How long the session outlives its last path (DTP, 3.2): proposed, or agreed as an answer."""
+
+    agreed: bool
+    serial: int
+    seconds: int
+
+
+class Deadline(Struct, frozen=True, gc=False):
+    """What the sender of this frame expects to receive and until when (Cedos, III-C), 0: unknown."""
+
+    expected_bytes: int
+    milliseconds: int
+
+
+class PathSays(Struct, frozen=True, gc=False):
+    """The sender's view of the path this frame comes over; 0 where a figure is unknown.
+
+    `allowed` is the mask of label ranks that may use the path, in both directions.
+    """
+
+    kind: int
+    metered: bool
+    allowed: int
+    rtt_us: int
+    rate_bps: int
+    loss_ppm: int
+
+
+class Ping(Struct, frozen=True, gc=False):
+    """Wants a Pong with the same token; `pad_bytes` of zeros make it long enough to measure a rate."""
+
+    token: int
+    pad_bytes: int
+
+
+class Pong(Struct, frozen=True, gc=False):
+    """The answer to a Ping."""
+
+    token: int
+
+
+class Close(Struct, frozen=True, gc=False):
+    """The sender has no more than this: stream 0 up to `stream_end`, IROBs below `irob_end`."""
+
+    stream_end: int
+    irob_end: int
+
+
+class Closed(Struct, frozen=True, gc=False):
+    """The answer to Close, once everything it names has been received."""
+
+
+class Abort(Struct, frozen=True, gc=False):
+    """The session ends at once; authenticated like everything in a record."""
+
+    code: int
+    reason: str
+
+
+Frame: TypeAlias = (
+    StreamData
+    | Extent
+    | Messages
+    | Abandon
+    | Ack
+    | Window
+    | Sync
+    | Ask
+    | KeepAlive
+    | Deadline
+    | PathSays
+    | Ping
+    | Pong
+    | Close
+    | Closed
+    | Abort
+)

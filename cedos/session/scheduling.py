@@ -1,0 +1,125 @@
+"""What a path scheduler is told and what it answers: one choice, asked when a path has room.
+
+A scheduler pulls: the driver has room on a path, the core asks which label's bytes go there, how many,
+and how far behind the head of that label's queue they begin. With that much, a scheduler can map labels
+to paths (IntNW, dissertation 2.3.2), stripe, send everything twice, or plan ahead: SWTC (CBSP, equation
+2) leaves the next bytes to a faster path that will be free soon and gives this one bytes that are needed
+later, so that they arrive in order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from cedos.model import Bulk, Label, NetworkKind, Urgency
+
+LABELS: Final = (
+    Label(Urgency.FOREGROUND, Bulk.SMALL),
+    Label(Urgency.FOREGROUND, Bulk.LARGE),
+    Label(Urgency.BACKGROUND, Bulk.SMALL),
+    Label(Urgency.BACKGROUND, Bulk.LARGE),
+)
+"""All labels, the one that goes first in front. A label's index here is its number on the wire."""
+
+RANK: Final = {label: rank for rank, label in enumerate(LABELS)}
+"""Label -> index in `LABELS`."""
+
+FOREGROUND_RANKS: Final = (0, 1)
+BACKGROUND_RANKS: Final = (2, 3)
+ALL_RANKS: Final = 0b1111
+"""Every label allowed, as a bit mask over ranks."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What the driver measured of a path's TCP connection; None where nothing was measured yet.
+
+    `unsent_bytes` wait in this host's kernel, `rate_bps` is what the path carries towards the peer.
+    """
+
+    kind: NetworkKind = NetworkKind.ETHERNET
+    metered: bool = False
+    rtt_s: float | None = None
+    rate_bps: float | None = None
+    loss: float = 0.0
+    unsent_bytes: int = 0
+    measured_at_s: float = 0.0
+
+
+@dataclass(slots=True)
+class PathState:
+    """One path as a scheduler sees it: one TCP connection to the peer over one network.
+
+    `in_flight_bytes` were sent here and not acknowledged by the peer's session. `peer` is what the other
+    end says of this path (None: nothing); `allowed` is the mask of ranks that both ends let onto it.
+    """
+
+    path_id: int
+    facts: Facts
+    up_at_s: float
+    in_flight_bytes: int = 0
+    sent_bytes: int = 0
+    last_sent_at_s: float = 0.0
+    peer: Facts | None = None
+    allowed: int = ALL_RANKS
+
+
+@dataclass(slots=True)
+class Backlog:
+    """What waits to be sent, by rank of label, and what could be sent a second time over this path.
+
+    `waiting_bytes` may be sent now: nobody sent it yet, or its path was lost; it is within the peer's
+    window. `copyable_bytes` is in flight on other paths and has not been sent on this one; it is only
+    filled in for schedulers that set `copies`. `foreground_at_s` is when the application last handed in
+    foreground data.
+    """
+
+    waiting_bytes: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    copyable_bytes: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    foreground_at_s: float = float("-inf")
+
+
+class Grant(NamedTuple):
+    """Permission to send on the path that was asked for: up to `limit_bytes` of the queue of `rank`.
+
+    `skip_bytes` at the head of the queue are left for another path. With `copy` the bytes come from what
+    is in flight on other paths, oldest first (`skip_bytes` must be 0 then).
+    """
+
+    rank: int
+    limit_bytes: int
+    skip_bytes: int = 0
+    copy: bool = False
+
+
+class Scheduler(Protocol):
+    """Which bytes go on which path. Pure: no I/O, no clock; state of its own is allowed.
+
+    `copies` says whether `Backlog.copyable_bytes` is wanted (redundancy); it costs a little per record.
+    """
+
+    name: str
+    copies: bool
+
+    def choose(
+        self,
+        path: PathState,
+        paths: Sequence[PathState],
+        backlog: Backlog,
+        room_bytes: int,
+        now: float,
+    ) -> Grant | None:
+        """What to send on `path`, which has room; None for nothing now.
+
+        Asked again until it answers None or the record is full. A grant that cannot be used (nothing
+        waits there) counts as None.
+        """
+        ...
+
+    def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
+        """Whether the label has a network it should be sent on; if not, thunks wait (IntNW, 2.2.5)."""
+        ...
+
+    def next_look_s(self, paths: Sequence[PathState], now: float) -> float | None:
+        """Seconds after which `choose` may answer otherwise without news (a planned wait), or None."""
+        ...
