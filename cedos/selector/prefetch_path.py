@@ -1,0 +1,122 @@
+"""A network as a prefetch would find it: rate, averages and radio; and what a later fetch costs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from typing import NamedTuple, Protocol
+
+from cedos.model import Direction
+from cedos.selector.prefetch_outlook import Average
+
+
+class RadioModel(Protocol):
+    """A radio's power and its tail, such as `selector.radio.Radio`."""
+
+    def active_w(self, direction: Direction, rate_bps: float = 0.0) -> float:
+        """Watts while data is carried."""
+        ...
+
+    def added_tail_j(self, idle_s: float | None) -> float:
+        """Joules that any transfer adds to that, `idle_s` seconds after the last one."""
+        ...
+
+    def expected_j(
+        self,
+        *,
+        bytes_up: float = 0.0,
+        bytes_down: float = 0.0,
+        seconds: float,
+        shares: Mapping[str, float],
+    ) -> float:
+        """Joules of a transfer that meets the radio in each state as often as `shares` says."""
+        ...
+
+
+class Prices(Protocol):
+    """Conversion rates into seconds, such as `selector.budget_prices.Prices`."""
+
+    def energy_rate(self, amount: float = 0.0, duration_s: float = 1.0) -> float:
+        """Seconds that a joule is worth where `amount` of them are spent over `duration_s`."""
+        ...
+
+    def data_rate(self, network: str, amount: float = 0.0, duration_s: float = 1.0) -> float:
+        """Seconds that a byte of that network is worth, likewise; 0 where it is not budgeted."""
+        ...
+
+
+class Use(NamedTuple):
+    """What a fetch takes: seconds, joules, and bytes by the networks' order."""
+
+    time_s: float
+    energy_j: float
+    sent: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """One network, present or not.
+
+    Attributes:
+        name: what budgets know it by.
+        rate_bps: towards the host, by the current estimates; of no meaning where not `present`.
+        latency_s: until the first byte of an answer.
+        radio: its power model.
+        idle_s: seconds since its radio was last used; None: long ago.
+        shares: in which states its radio is found, on average.
+        average: what it is like on average.
+        present: whether it could be used now.
+    """
+
+    name: str
+    rate_bps: float
+    latency_s: float
+    radio: RadioModel
+    average: Average
+    shares: Mapping[str, float]
+    idle_s: float | None = None
+    present: bool = True
+
+    def fetch_s(self, size_bytes: float) -> float:
+        """Seconds of a fetch now; infinite where nothing can be carried."""
+        if not (self.present and isfinite(self.rate_bps) and self.rate_bps > 0.0):
+            return inf
+        latency_s = self.latency_s if isfinite(self.latency_s) else self.average.latency_s
+        return 8.0 * size_bytes / self.rate_bps + max(latency_s, 0.0)
+
+    def active_j(self, seconds: float, size_bytes: float) -> float:
+        """Joules of carrying that on a radio that is awake."""
+        rate_bps = 8.0 * size_bytes / seconds if seconds > 0.0 else 0.0
+        return self.radio.active_w(Direction.DOWN, rate_bps) * seconds
+
+    def wake_j(self) -> float:
+        """Joules that any transfer adds now: promotion, and the tail or its extension."""
+        return self.radio.added_tail_j(self.idle_s)
+
+    def later_j(self, seconds: float, size_bytes: float) -> float:
+        """Joules of a fetch some time later, averaged over the states that the radio may be in."""
+        return self.radio.expected_j(bytes_down=size_bytes, seconds=seconds, shares=self.shares)
+
+
+def on_demand(size_bytes: float, paths: Sequence[Path], prices: Prices) -> Use:
+    """A fetch that a person waits for some time later (T_fetch, E_fetch and D_fetch of 3.2.2).
+
+    The network of the lowest cost is used where it is there, then the next one, each weighted by its
+    average availability; the last one takes what is left, since who wants something waits for it.
+    """
+    joule_s = prices.energy_rate()
+    options = []
+    for index, path in enumerate(paths):
+        time_s = path.average.fetch_s(size_bytes)
+        energy_j = path.later_j(time_s, size_bytes)
+        cost = time_s + joule_s * energy_j + prices.data_rate(path.name) * size_bytes
+        options.append((cost, index, path.average.availability, time_s, energy_j))
+    options.sort()
+    left, time_s, energy_j = 1.0, 0.0, 0.0
+    sent = [0.0] * len(paths)
+    for rank, (_, index, availability, its_time_s, its_energy_j) in enumerate(options):
+        weight = left if rank == len(options) - 1 else left * availability
+        left -= weight
+        time_s += weight * its_time_s
+        energy_j += weight * its_energy_j
+        sent[index] = weight * size_bytes
+    return Use(time_s, energy_j, tuple(sent))

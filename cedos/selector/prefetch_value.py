@@ -1,0 +1,194 @@
+"""What fetching ahead of time gains and costs, in seconds (dissertation, 3.2.2).
+
+For one item on one network, with A the probability that it will be asked for:
+
+    A * T_fetch - c_energy * (E_prefetch - A * E_fetch) - c_data * (D_prefetch - A * D_fetch)
+
+where the fetch is the one that a person would wait for later. What many items share, waking the radio
+and its tail, is paid once per batch (3.2.2.5). The paper tries one item, two items, and so on; here an
+item joins the batch where it pays for itself on an awake radio, so that one that is too large does not
+stand in the way of the others, and the batch must pay for the waking.
+
+Two things are ours. An item that may be asked for before its prefetch ends gains less. And it must gain
+more than waiting for a better network would, at the chance that this comes before the person asks.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, isfinite
+
+from cedos.selector.prefetch_path import Path, Prices, Use, on_demand
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An item that could be prefetched: what is left of it, and how likely it is asked for."""
+
+    key: Hashable
+    size_bytes: float
+    accuracy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What would be prefetched over one network, in order, and what it gains in all (seconds).
+
+    `gains_s` is what each item gains on the awake radio.
+    """
+
+    network: str
+    keys: tuple[Hashable, ...]
+    gains_s: tuple[float, ...]
+    gain_s: float
+    energy_j: float
+    size_bytes: float
+
+
+@dataclass(slots=True)
+class _Sums:
+    """A batch so far; its gain is linear in the prices."""
+
+    time_s: float = 0.0
+    busy_s: float = 0.0
+    active_j: float = 0.0
+    spared_j: float = 0.0
+    size_bytes: float = 0.0
+    spared_bytes: float = 0.0
+    other_s: float = 0.0
+
+    def plus(self, other: "_Sums") -> "_Sums":
+        return _Sums(
+            self.time_s + other.time_s,
+            self.busy_s + other.busy_s,
+            self.active_j + other.active_j,
+            self.spared_j + other.spared_j,
+            self.size_bytes + other.size_bytes,
+            self.spared_bytes + other.spared_bytes,
+            self.other_s + other.other_s,
+        )
+
+    def gain_s(self, wake_j: float, joule_s: float, byte_s: float) -> float:
+        energy_j = self.active_j + wake_j - self.spared_j
+        return (
+            self.time_s
+            + self.other_s
+            - joule_s * energy_j
+            - byte_s * (self.size_bytes - self.spared_bytes)
+        )
+
+
+def best_batch(
+    index: int,
+    candidates: Sequence[Candidate],
+    paths: Sequence[Path],
+    prices: Prices,
+    hazard_per_s: float = 0.0,
+    instead: Mapping[Hashable, float] | None = None,
+) -> Batch | None:
+    """The batch that gains most over one network; None: nothing is worth it now.
+
+    Args:
+        index: of the network among `paths`.
+        candidates: in the order in which they would be fetched.
+        paths: all networks that are known, the absent ones too: a later fetch may meet them.
+        prices: conversion rates; for each size of the batch at its own spending.
+        hazard_per_s: how likely any one item is asked for within the next second.
+        instead: what items would gain elsewhere: they must gain more here.
+    """
+    path = paths[index]
+    wake_j = path.wake_j()
+    batch, keys, gains = _Sums(), list[Hashable](), list[float]()
+    best: Batch | None = None
+    for candidate in candidates:
+        one = _one(index, candidate, paths, prices, hazard_per_s, batch.busy_s)
+        if one is None:
+            continue
+        grown = batch.plus(one)
+        energy_j = grown.active_j + wake_j
+        joule_s = prices.energy_rate(energy_j, grown.busy_s)
+        byte_s = prices.data_rate(path.name, grown.size_bytes, grown.busy_s)
+        gain_s = one.gain_s(0.0, joule_s, byte_s)
+        above_s = instead.get(candidate.key, 0.0) if instead else 0.0
+        if not gain_s > above_s:
+            continue  # too large, say; the next one may do
+        batch = grown
+        batch.other_s -= above_s
+        keys.append(candidate.key)
+        gains.append(gain_s)
+        gain_s = batch.gain_s(wake_j, joule_s, byte_s)
+        if gain_s > 0.0 and (best is None or gain_s > best.gain_s):
+            best = Batch(path.name, tuple(keys), tuple(gains), gain_s, energy_j, batch.size_bytes)
+    return best
+
+
+def worth_it(
+    index: int,
+    candidate: Candidate,
+    paths: Sequence[Path],
+    prices: Prices,
+    hazard_per_s: float = 0.0,
+) -> float:
+    """What an item that is being fetched still gains by going on, in seconds; below 0: better not."""
+    one = _one(index, candidate, paths, prices, hazard_per_s, 0.0)
+    if one is None:
+        return float("-inf")
+    joule_s = prices.energy_rate(one.active_j, one.busy_s)
+    byte_s = prices.data_rate(paths[index].name, one.size_bytes, one.busy_s)
+    return one.gain_s(0.0, joule_s, byte_s)
+
+
+def _one(
+    index: int,
+    candidate: Candidate,
+    paths: Sequence[Path],
+    prices: Prices,
+    hazard_per_s: float,
+    before_s: float,
+) -> _Sums | None:
+    """What one item adds to a batch that takes `before_s` seconds until its turn."""
+    path = paths[index]
+    size, accuracy = candidate.size_bytes, candidate.accuracy
+    took_s = path.fetch_s(size)
+    if not (isfinite(took_s) and isfinite(accuracy)):
+        return None
+    spared = on_demand(size, paths, prices)
+    intime = accuracy * exp(-hazard_per_s * (before_s + took_s))
+    # Bytes spared on other metered networks count at those networks' own prices.
+    elsewhere_s = sum(
+        prices.data_rate(other.name) * sent
+        for at, (other, sent) in enumerate(zip(paths, spared.sent, strict=True))
+        if at != index
+    )
+    return _Sums(
+        time_s=intime * spared.time_s,
+        busy_s=took_s,
+        active_j=path.active_j(took_s, size),
+        spared_j=intime * spared.energy_j,
+        size_bytes=size,
+        spared_bytes=intime * spared.sent[index],
+        other_s=intime * elsewhere_s - _waiting_s(candidate, spared, paths, prices, hazard_per_s),
+    )
+
+
+def _waiting_s(
+    candidate: Candidate,
+    spared: Use,
+    paths: Sequence[Path],
+    prices: Prices,
+    hazard_per_s: float,
+) -> float:
+    """What the best network that is away would gain, times the chance that it comes in time."""
+    joule_s = prices.energy_rate()
+    rates = [prices.data_rate(path.name) for path in paths]
+    worth_s = spared.time_s + joule_s * spared.energy_j
+    worth_s += sum(rate * sent for rate, sent in zip(rates, spared.sent, strict=True))
+    most_s = 0.0
+    for path, byte_s in zip(paths, rates, strict=True):
+        if path.present or path.average.availability <= 0.0:
+            continue
+        size = candidate.size_bytes
+        took_s = path.average.fetch_s(size)
+        chance = 1.0 / (1.0 + hazard_per_s * (path.average.absence_s + took_s))
+        cost_s = joule_s * path.active_j(took_s, size) + byte_s * size
+        most_s = max(most_s, chance * (candidate.accuracy * worth_s - cost_s))
+    return most_s

@@ -1,0 +1,425 @@
+"""IMP's decision: accuracy in the shadow, average conditions, costs against benefits, batches, order."""
+
+import math
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.model import Direction
+from cedos.selector.prefetch_accuracy import ASSUMED, ShadowAccuracy
+from cedos.selector.prefetch_outlook import Average, Outlook
+from cedos.selector.prefetch_path import Path, on_demand
+from cedos.selector.prefetch_queue import Queue, State
+from cedos.selector.prefetch_value import Candidate, best_batch
+
+
+class Radio:
+    """A watt while active, and a tail of `tail_j`; on average it is found asleep."""
+
+    def __init__(self, active: float = 1.0, tail_j: float = 0.0) -> None:
+        self.active, self.tail_j = active, tail_j
+
+    def active_w(self, direction: Direction, rate_bps: float = 0.0) -> float:
+        return self.active
+
+    def added_tail_j(self, idle_s: float | None) -> float:
+        return self.tail_j if idle_s is None else 0.0
+
+    def expected_j(
+        self,
+        *,
+        bytes_up: float = 0.0,
+        bytes_down: float = 0.0,
+        seconds: float,
+        shares: Mapping[str, float],
+    ) -> float:
+        return self.active * seconds + self.tail_j
+
+
+class Prices:
+    """Fixed ones; beyond `left` metered bytes a further byte is out of reach."""
+
+    def __init__(self, joule_s: float = 0.0, byte_s: float = 0.0, left: float = math.inf) -> None:
+        self.joule_s, self.byte_s, self.left = joule_s, byte_s, left
+
+    def energy_rate(self, amount: float = 0.0, duration_s: float = 1.0) -> float:
+        return self.joule_s
+
+    def data_rate(self, network: str, amount: float = 0.0, duration_s: float = 1.0) -> float:
+        if network != "lte":
+            return 0.0
+        return self.byte_s if amount <= self.left else 2.0**200
+
+
+def wifi(present: bool = True, availability: float = 0.25, absence_s: float = 60.0) -> Path:
+    average = Average(availability, 1 / 8e6, 0.1, absence_s)
+    return Path("wifi", 8e6, 0.1, Radio(0.5), average, {}, present=present)
+
+
+def lte(idle_s: float | None = None, tail_j: float = 10.0, rate_bps: float = 4e6) -> Path:
+    average = Average(1.0, 1 / 1e6, 0.2, 0.0)
+    return Path("lte", rate_bps, 0.2, Radio(2.0, tail_j), average, {}, idle_s=idle_s)
+
+
+def item(key: object = 1, size: float = 100_000.0, accuracy: float = 0.8) -> Candidate:
+    return Candidate(key, size, accuracy)
+
+
+class TestAccuracy:
+    def test_without_a_single_sample_it_is_assumed(self) -> None:
+        assert ShadowAccuracy().of("anything") == ASSUMED
+
+    def test_a_class_without_a_sample_is_like_the_application(self) -> None:
+        accuracy = ShadowAccuracy()
+        for _ in range(50):
+            accuracy.resolved("a", consumed=True)
+        assert accuracy.of("new") > 0.9
+
+    def test_classes_are_told_apart(self) -> None:
+        accuracy = ShadowAccuracy()
+        for _ in range(100):
+            accuracy.resolved("read", consumed=True)
+            accuracy.resolved("skipped", consumed=False)
+        assert accuracy.of("read") > 0.95
+        assert accuracy.of("skipped") < 0.05
+
+    def test_habits_shift(self) -> None:
+        accuracy = ShadowAccuracy(memory=20)
+        for consumed in [True] * 100 + [False] * 60:
+            accuracy.resolved("", consumed)
+        assert accuracy.of("") < 0.2
+
+    def test_it_survives_a_restart_and_what_makes_no_sense_is_left_out(self) -> None:
+        accuracy = ShadowAccuracy()
+        for consumed in (True, True, False):
+            accuracy.resolved("news", consumed)
+        state: dict[str, list[float]] = {
+            **accuracy.to_state(),
+            "over": [1.0, 2.0],
+            "negative": [3.0, -1.0],
+            "nan": [math.nan, 1.0],
+            "endless": [math.inf, 1.0],
+            "short": [1.0],
+        }
+        again = ShadowAccuracy.from_state(state)
+        assert list(again.classes) == ["news"]
+        assert again.of("news") == pytest.approx(accuracy.of("news"), abs=0.01)
+
+    @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60))
+    @settings(max_examples=60)
+    def test_it_is_always_a_probability(self, fates: list[tuple[str, bool]]) -> None:
+        accuracy = ShadowAccuracy(memory=5)
+        for cls, consumed in fates:
+            accuracy.resolved(cls, consumed)
+        for cls in "abcd":
+            assert 0.0 < accuracy.of(cls) < 1.0
+
+
+class TestOutlook:
+    def test_unknown_networks_have_no_average(self) -> None:
+        outlook = Outlook({})
+        assert outlook.of("wifi") is None
+        outlook.observe("wifi", 10.0, present=False)
+        assert outlook.of("wifi") is None
+
+    def test_averages_are_of_what_was_seen(self) -> None:
+        outlook = Outlook({}, memory_s=1e9)
+        for _ in range(5):
+            outlook.observe("wifi", 30.0, True, 8e6, 0.1)
+            outlook.observe("wifi", 90.0, False)
+        average = outlook.of("wifi")
+        assert average is not None
+        assert average.availability == pytest.approx(0.25, rel=1e-3)
+        assert average.absence_s == pytest.approx(90.0, rel=1e-3)
+        assert average.fetch_s(1e6) == pytest.approx(1.1, rel=1e-3)
+
+    def test_times_are_averaged_and_not_rates(self) -> None:
+        outlook = Outlook({}, memory_s=1e9)
+        outlook.observe("lte", 1.0, True, 1e6, 0.0)
+        outlook.observe("lte", 1.0, True, 9e6, 0.0)
+        average = outlook.of("lte")
+        assert average is not None
+        # The mean of 8 s and 8/9 s, and not what 5 Mbit/s would take.
+        assert average.fetch_s(1e6) == pytest.approx(4.444, rel=1e-3)
+
+    def test_a_prior_gives_way_to_what_is_seen(self) -> None:
+        outlook = Outlook({"wifi": Average(0.5, 1e-6, 0.2, 60.0)}, prior_s=100.0)
+        assert outlook.of("wifi") == Average(0.5, 1e-6, 0.2, 60.0)
+        for _ in range(100):
+            outlook.observe("wifi", 60.0, True, 1e7, 0.01)
+        average = outlook.of("wifi")
+        assert average is not None
+        assert average.availability > 0.98
+        assert average.s_per_bit < 1.2e-7
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
+    def test_nonsense_is_not_taken_in(self, bad: float) -> None:
+        outlook = Outlook({"wifi": Average(0.5, 1e-6, 0.2, 60.0)})
+        outlook.observe("wifi", bad, True, 1e6, 0.1)
+        outlook.observe("wifi", 600.0, True, bad, bad)
+        average = outlook.of("wifi")
+        assert average is not None
+        assert (average.s_per_bit, average.latency_s) == (1e-6, 0.2)
+        assert average.availability == pytest.approx(0.75, rel=1e-3)
+
+
+class TestFetchOnDemand:
+    def test_networks_are_weighted_by_their_availability(self) -> None:
+        use = on_demand(1e6, [wifi(), lte()], Prices())
+        assert use.time_s == pytest.approx(0.25 * 1.1 + 0.75 * 8.2)
+        assert use.sent == pytest.approx((0.25e6, 0.75e6))
+        assert use.energy_j == pytest.approx(0.25 * 0.55 + 0.75 * (2 * 8.2 + 10))
+
+    def test_the_cheapest_network_is_the_first_to_be_used(self) -> None:
+        slow = Path("wifi", 1e5, 1.0, Radio(0.5), Average(0.5, 1e-4, 1.0, 9.0), {})
+        assert on_demand(1e6, [slow, lte()], Prices()).sent == pytest.approx((0.0, 1e6))
+        dear = Prices(byte_s=1.0)
+        assert on_demand(1e6, [slow, lte()], dear).sent == pytest.approx((0.5e6, 0.5e6))
+
+
+class TestBatches:
+    def test_without_budgets_everything_is_worth_it(self) -> None:
+        batch = best_batch(0, [item(n) for n in range(5)], [lte()], Prices(), 1e-3)
+        assert batch is not None
+        assert batch.keys == (0, 1, 2, 3, 4)
+
+    def test_the_gain_is_the_papers(self) -> None:
+        path = lte(tail_j=0.0)
+        batch = best_batch(0, [item(size=1e6)], [path], Prices(0.1, 1e-6))
+        assert batch is not None
+        fetch_s, prefetch_s = 8.2, 2.2
+        gain = 0.8 * fetch_s - (
+            0.1 * (2 * prefetch_s - 0.8 * 2 * fetch_s) + 1e-6 * (1e6 - 0.8 * 1e6)
+        )
+        assert batch.gain_s == pytest.approx(gain)
+
+    def test_several_together_pay_for_waking_the_radio(self) -> None:
+        # Each spares 0.8 * (0.2 s + 1 s of energy) or so; the tail costs 5 s once.
+        path = lte(tail_j=50.0)
+        average = Average(1.0, 1 / 4e6, 0.2, 0.0)
+        path = Path("lte", 4e6, 0.2, Sleepless(2.0, 50.0), average, {}, idle_s=None)
+        prices = Prices(joule_s=0.1)
+        assert best_batch(0, [item(size=1e6)], [path], prices) is None
+        many = best_batch(0, [item(n, 1e6) for n in range(10)], [path], prices)
+        assert many is not None
+        assert len(many.keys) == 10
+        awake = Path("lte", 4e6, 0.2, Sleepless(2.0, 50.0), average, {}, idle_s=1.0)
+        assert best_batch(0, [item(size=1e6)], [awake], prices) is not None
+
+    def test_one_that_is_too_dear_does_not_stand_in_the_way(self) -> None:
+        prices = Prices(byte_s=3e-6, left=1e6)
+        items = [item("huge", 5e6), item("small", 1e4), item("fits", 2e4)]
+        batch = best_batch(0, items, [lte(idle_s=0.0)], prices)
+        assert batch is not None
+        assert batch.keys == ("small", "fits")
+
+    def test_a_metered_network_waits_for_a_free_one_that_comes_soon(self) -> None:
+        prices = Prices(byte_s=2e-6)
+        soon = [wifi(present=False, availability=0.5, absence_s=5.0), lte(idle_s=0.0)]
+        late = [wifi(present=False, availability=0.5, absence_s=5000.0), lte(idle_s=0.0)]
+        one = [item(size=1e5, accuracy=0.9)]
+        assert best_batch(1, one, soon, prices, hazard_per_s=0.002) is None
+        assert best_batch(1, one, late, prices, hazard_per_s=0.002) is not None
+
+    def test_unlikely_items_are_left(self) -> None:
+        prices = Prices(joule_s=0.5)
+        assert best_batch(0, [item(accuracy=0.01)], [lte(idle_s=0.0)], prices) is None
+
+    @pytest.mark.parametrize("rate", [0.0, math.nan, -5.0, math.inf])
+    def test_without_a_rate_nothing_is_fetched(self, rate: float) -> None:
+        assert best_batch(0, [item()], [lte(rate_bps=rate)], Prices()) is None
+
+    def test_an_accuracy_that_is_no_number_is_no_reason(self) -> None:
+        assert best_batch(0, [item(accuracy=math.nan)], [lte()], Prices()) is None
+
+    @given(
+        st.lists(st.tuples(st.floats(1, 1e8), st.floats(0, 1)), min_size=1, max_size=12),
+        st.floats(0, 5),
+        st.floats(0, 1e-4),
+        st.one_of(st.none(), st.floats(0, 100)),
+    )
+    @settings(max_examples=80)
+    def test_no_batch_gains_nothing_and_its_budget_is_kept(
+        self,
+        items: list[tuple[float, float]],
+        joule_s: float,
+        byte_s: float,
+        idle_s: float | None,
+    ) -> None:
+        prices = Prices(joule_s, byte_s, left=1e6)
+        candidates = [item(n, size, accuracy) for n, (size, accuracy) in enumerate(items)]
+        batch = best_batch(1, candidates, [wifi(present=False), lte(idle_s)], prices, 1e-3)
+        if batch is not None:
+            assert batch.gain_s > 0.0
+            assert batch.size_bytes <= 1e6
+            assert list(batch.keys) == sorted(batch.keys)  # type: ignore[type-var]
+
+
+class Sleepless(Radio):
+    """Its tail does not count for a fetch on demand, so that only batching can pay for it."""
+
+    def expected_j(
+        self,
+        *,
+        bytes_up: float = 0.0,
+        bytes_down: float = 0.0,
+        seconds: float,
+        shares: Mapping[str, float],
+    ) -> float:
+        return self.active * seconds
+
+
+class TestQueue:
+    def test_classes_of_higher_accuracy_come_first_then_earlier_hints(self) -> None:
+        queue = Queue()
+        for _ in range(20):
+            queue.accuracy.resolved("good", consumed=True)
+            queue.accuracy.resolved("bad", consumed=False)
+        for key, cls in enumerate(["bad", "good", "bad", "good"]):
+            queue.hint(key, 0.0, 1e5, cls)
+        assert [one.key for one in queue.candidates(0.0)] == [1, 3, 0, 2]
+
+    def test_hints_are_counted_prefetched_or_not(self) -> None:
+        queue = Queue()
+        for key in range(30):
+            queue.hint(key, 0.0, 1e5, "c")
+        # Open hints say nothing yet: a fresh inbox is no row of misses.
+        assert queue.accuracy.of("c") == ASSUMED
+        for key in range(24):
+            assert queue.demand(key, 1.0) is State.WAITING
+        for key in range(24, 30):
+            queue.cancel(key, 1.0)
+        assert queue.accuracy.of("c") == pytest.approx(0.8, abs=0.05)
+
+    def test_a_fate_counts_once(self) -> None:
+        queue = Queue()
+        queue.hint(1, 0.0)
+        queue.demand(1, 1.0)
+        queue.demand(1, 2.0)
+        queue.cancel(1, 3.0)
+        assert queue.accuracy.application.resolved == 1.0
+
+    def test_hints_that_nobody_wants_count_as_misses_in_the_end(self) -> None:
+        queue = Queue(forget_s=100.0)
+        queue.hint(1, 0.0)
+        queue.candidates(101.0)
+        queue.candidates(102.0)
+        assert queue.accuracy.application.consumed == 0.0
+        assert queue.accuracy.application.resolved == 1.0
+        queue.demand(1, 103.0)
+        assert queue.accuracy.application.resolved == 1.0
+
+    def test_a_key_is_hinted_once(self) -> None:
+        queue = Queue()
+        queue.hint("a", 0.0)
+        with pytest.raises(ValueError, match="hinted already"):
+            queue.hint("a", 1.0)
+
+    def test_an_unknown_size_is_the_average_of_those_that_were_fetched(self) -> None:
+        queue = Queue()
+        queue.hint("a", 0.0, math.nan)
+        assert queue.left_bytes("a") == 100_000
+        for key in range(50):
+            queue.hint(key, 0.0)
+            queue.started(key, "wifi")
+            queue.finished(key, 2e6)
+        assert queue.left_bytes("a") == pytest.approx(2e6, rel=0.1)
+
+    def test_a_lost_network_leaves_what_was_received_and_another_goes_on(self) -> None:
+        queue = Queue()
+        queue.hint("a", 0.0, 1e6)
+        plan = queue.plan(0.0, [wifi(), lte()], Prices(byte_s=1e-7))
+        assert plan.starts == (("a", "wifi"),)
+        queue.started("a", "wifi")
+        queue.progressed("a", 4e5)
+        paths = [wifi(present=False, absence_s=1e6), lte()]
+        assert queue.plan(5.0, paths, Prices()).stops == ("a",)
+        queue.stopped("a")
+        assert queue.left_bytes("a") == 6e5
+        assert queue.plan(5.0, paths, Prices()).starts == (("a", "lte"),)
+        # Where no network is worth it, it waits; when Wi-Fi is back, it goes on.
+        assert queue.plan(5.0, paths, Prices(byte_s=1.0)).starts == ()
+        assert queue.plan(9.0, [wifi(), lte()], Prices(byte_s=1.0)).starts == (("a", "wifi"),)
+
+    def test_it_moves_to_a_network_that_is_clearly_better(self) -> None:
+        queue = Queue()
+        queue.hint("a", 0.0, 1e6)
+        queue.started("a", "lte")
+        dear = Prices(byte_s=4e-6)
+        away = wifi(present=False, absence_s=1e6)
+        assert queue.plan(1.0, [away, lte(0.0)], dear).stops == ()
+        assert queue.plan(1.0, [wifi(), lte(0.0)], dear).stops == ("a",)
+
+    def test_what_somebody_waits_for_is_not_stopped(self) -> None:
+        queue = Queue()
+        queue.hint("a", 0.0, 1e6)
+        queue.started("a", "lte")
+        assert queue.demand("a", 1.0) is State.RUNNING
+        assert queue.plan(1.0, [wifi(), lte(0.0)], Prices(byte_s=1.0)).stops == ()
+        queue.finished("a", 1e6)
+        assert queue.items["a"].state is State.CONSUMED
+
+    def test_without_budgets_both_networks_are_used(self) -> None:
+        queue = Queue()
+        for key in range(6):
+            queue.hint(key, 0.0, 1e6)
+        plan = queue.plan(0.0, [wifi(), lte()], Prices())
+        assert sorted(network for _, network in plan.starts) == ["lte", "wifi"]
+        assert len({key for key, _ in plan.starts}) == 2
+
+    def test_what_failed_is_tried_again_later_and_each_time_later(self) -> None:
+        queue = Queue(retry_s=2.0)
+        queue.hint("a", 0.0, 1e6)
+        queue.started("a", "lte")
+        queue.failed("a", 0.0)
+        assert queue.candidates(1.9) == []
+        assert len(queue.candidates(2.0)) == 1
+        queue.started("a", "lte")
+        queue.failed("a", 2.0)
+        assert queue.candidates(5.9) == []
+        assert len(queue.candidates(6.0)) == 1
+        queue.started("a", "lte")
+        queue.failed("a", 6.0, for_good=True)
+        assert queue.candidates(1e9) == []
+
+    def test_the_hazard_follows_how_often_somebody_asks(self) -> None:
+        queue = Queue()
+        assert queue.hazard_per_s(0.0) == 0.0
+        for key in range(10):
+            queue.hint(key, 0.0)
+        before = queue.hazard_per_s(0.0)
+        for key in range(5):
+            queue.demand(key, 10.0 * key)
+        assert queue.hazard_per_s(50.0) > 2 * before > 0.0
+
+    @given(st.lists(st.tuples(st.sampled_from("hdcspfxr"), st.integers(0, 4)), max_size=50))
+    @settings(max_examples=80)
+    def test_any_order_of_events_is_survived(self, events: list[tuple[str, int]]) -> None:
+        queue = Queue()
+        for now, (what, key) in enumerate(events):
+            if what == "h":
+                if key not in queue.items:
+                    queue.hint(key, now, 1e5 * key)
+            elif key not in queue.items:
+                continue
+            elif what == "d":
+                queue.demand(key, now)
+            elif what == "c":
+                queue.cancel(key, now)
+            elif what == "p":
+                queue.progressed(key, 1e4 * now)
+            elif what == "f":
+                queue.finished(key, 1e5)
+            elif what == "x":
+                queue.failed(key, now)
+            elif what == "s" and queue.items[key].state is State.WAITING:
+                queue.started(key, "lte")
+            elif what == "r":
+                queue.forget(key)
+            plan = queue.plan(now, [wifi(now % 2 == 0), lte()], Prices(0.01, 1e-7))
+            for start, _ in plan.starts:
+                assert queue.items[start].state is State.WAITING
+            for stop in plan.stops:
+                assert queue.items[stop].state is State.RUNNING
