@@ -110,7 +110,7 @@ def configuration(stage: Stage) -> str:
             "host": False,
             "started_at_s": stage.replay_at_s,
             "series": {
-                INTERFACES[NetworkKind(name)]: str(network.series_path)
+                INTERFACES[NetworkKind(name)]: str(network.series_path.absolute())
                 for name, network in networks.items()
                 if network.series_path is not None
             },
