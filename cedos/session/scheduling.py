@@ -34,15 +34,23 @@ ALL_RANKS: Final = 0b1111
 class Facts:
     """What the driver measured of a path's TCP connection; None where nothing was measured yet.
 
-    `unsent_bytes` wait in this host's kernel, `rate_bps` is what the path carries towards the peer.
+    `unsent_bytes` wait in this host's kernel, `others_unsent_bytes` there for the same network from
+    other sessions and processes; `window_bytes` is the congestion window; `rate_bps` is what the path
+    carries towards the peer. `foreground_at_s` is when anybody on this host last sent foreground data
+    over the network.
     """
 
+    network: str = ""
     kind: NetworkKind = NetworkKind.ETHERNET
     metered: bool = False
     rtt_s: float | None = None
+    rtt_min_s: float | None = None
     rate_bps: float | None = None
     loss: float = 0.0
+    window_bytes: int | None = None
     unsent_bytes: int = 0
+    others_unsent_bytes: int = 0
+    foreground_at_s: float = float("-inf")
     measured_at_s: float = 0.0
 
 
