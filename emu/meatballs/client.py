@@ -1,0 +1,201 @@
+"""What an application does with its tasks: decides, begins, cancels, learns. Without I/O or a clock.
+
+The simulation and the live emulation each bring a `Carrier` and tell what happens; all decisions and
+all that is learnt is here and in the policy, so that both run the same code.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from emu.workloads.pursuit import Cancel, Chosen, Command, Pursuit
+
+
+class Task(Protocol):
+    """A thing to be done that somebody waits for."""
+
+    @property
+    def number(self) -> int:
+        """Unique within a trial."""
+        ...
+
+
+T = TypeVar("T", bound=Task)
+T_contra = TypeVar("T_contra", bound=Task, contravariant=True)
+
+
+class Policy(Protocol[T_contra]):
+    """How tasks are carried out, and what it learns from how that went."""
+
+    def choose(
+        self, task: T_contra, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
+    ) -> Chosen:
+        """See `emu.workloads.pursuit.Choose`."""
+        ...
+
+    def measured(self, task: T_contra, way: str, time_s: float, now_s: float) -> None:
+        """An answer came in this way after so many seconds, whether it was still wanted or not."""
+        ...
+
+    def attached(self, way: str, now_s: float) -> None:
+        """A way has become usable."""
+        ...
+
+    def connected(self, way: str, rtt_s: float, now_s: float) -> None:
+        """A connection was set up in so many seconds: the first thing known of a network."""
+        ...
+
+    def detached(self, way: str, now_s: float) -> None:
+        """A way has gone."""
+        ...
+
+
+class Carrier(Protocol[T_contra]):
+    """Carries out what was decided; answers come to `Client.answered`."""
+
+    def start(self, task: T_contra, way: str, now_s: float) -> None:
+        """Begins a task in this way."""
+        ...
+
+    def cancel(self, task: T_contra, way: str, now_s: float) -> None:
+        """What was begun is not needed any more; an answer that is under way may still come."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """How one task went.
+
+    Attributes:
+        number: the task's.
+        began_s: when somebody began to wait.
+        wait_s: until the first answer, or until the trial ended.
+        answered: whether there was one.
+        winner: the way of the first answer.
+        starts: the ways begun, with the seconds after `began_s`.
+        decisions: how often it was decided.
+    """
+
+    number: int
+    began_s: float
+    wait_s: float
+    answered: bool
+    winner: str | None
+    starts: tuple[tuple[str, float], ...]
+    decisions: int
+
+    @property
+    def redundant(self) -> bool:
+        """Whether more than one way was used, at once or later."""
+        return len({way for way, _ in self.starts}) > 1
+
+    @property
+    def hedged(self) -> bool:
+        """Whether two ways were begun at the same time."""
+        times = [after_s for _, after_s in self.starts]
+        return len(set(times)) < len(times)
+
+
+class Client(Generic[T]):
+    """All tasks of one trial under one policy.
+
+    Args:
+        policy: decides and learns.
+        carrier: does what was decided.
+    """
+
+    def __init__(self, policy: Policy[T], carrier: Carrier[T]) -> None:
+        self._policy = policy
+        self._carrier = carrier
+        self._usable: set[str] = set()
+        self._tasks: dict[int, T] = {}
+        self._pursuits: dict[int, Pursuit] = {}
+        self._begun_s: dict[tuple[int, str], float] = {}
+
+    @property
+    def usable(self) -> frozenset[str]:
+        """The ways that there are now, as far as the host knows."""
+        return frozenset(self._usable)
+
+    @property
+    def next_wake_s(self) -> float:
+        """When to call `wake`; infinite: not at all."""
+        return min(
+            (each.wake_at_s for each in self._pursuits.values() if each.done_s is None),
+            default=math.inf,
+        )
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return any(each.done_s is None for each in self._pursuits.values())
+
+    def begin(self, task: T, now_s: float) -> None:
+        """Somebody begins to wait for a task."""
+
+        def choose(at_s: float, usable: frozenset[str], silent: Mapping[str, float]) -> Chosen:
+            return self._policy.choose(task, at_s, usable, silent)
+
+        pursuit = Pursuit(now_s, choose)
+        self._tasks[task.number], self._pursuits[task.number] = task, pursuit
+        self._do(task, pursuit.begin(self.usable), now_s)
+
+    def answered(self, number: int, way: str, now_s: float) -> None:
+        """An answer to a task came in this way."""
+        task, pursuit = self._tasks[number], self._pursuits[number]
+        began_s = self._begun_s.pop((number, way), None)
+        if began_s is None:
+            return
+        # Cancelled first: the others' answers may be prevented, and learning takes its time.
+        self._do(task, pursuit.answered(way, now_s), now_s)
+        self._policy.measured(task, way, now_s - began_s, now_s)
+
+    def wake(self, now_s: float) -> None:
+        """Time has passed: decides again where that is due."""
+        for number, pursuit in list(self._pursuits.items()):
+            self._do(self._tasks[number], pursuit.woken(now_s, self.usable), now_s)
+
+    def attached(self, way: str, now_s: float) -> None:
+        """A way has become usable: all who wait think again."""
+        self._usable.add(way)
+        self._policy.attached(way, now_s)
+        for number, pursuit in list(self._pursuits.items()):
+            self._do(self._tasks[number], pursuit.appeared(now_s, self.usable), now_s)
+
+    def connected(self, way: str, rtt_s: float, now_s: float) -> None:
+        """A connection over this way was set up in so many seconds."""
+        self._policy.connected(way, rtt_s, now_s)
+
+    def detached(self, way: str, now_s: float) -> None:
+        """A way has gone, and with it what was under way there."""
+        if way not in self._usable:
+            return
+        self._usable.discard(way)
+        self._policy.detached(way, now_s)
+        for number, pursuit in list(self._pursuits.items()):
+            self._begun_s.pop((number, way), None)
+            self._do(self._tasks[number], pursuit.lost(way, now_s, self.usable), now_s)
+
+    def records(self, end_s: float) -> list[Record]:
+        """How all tasks went, in the order of their beginnings; the trial ended at `end_s`."""
+        return [
+            Record(
+                number,
+                each.began_s,
+                (end_s if each.done_s is None else each.done_s) - each.began_s,
+                each.done_s is not None,
+                each.winner,
+                tuple((way, at_s - each.began_s) for way, at_s in each.starts),
+                each.decisions,
+            )
+            for number, each in self._pursuits.items()
+        ]
+
+    def _do(self, task: T, commands: list[Command], now_s: float) -> None:
+        for command in commands:
+            if isinstance(command, Cancel):
+                self._carrier.cancel(task, command.way, now_s)
+            else:
+                self._begun_s[task.number, command.way] = now_s
+                self._carrier.start(task, command.way, now_s)
