@@ -1,0 +1,129 @@
+"""The cryptography of sessions: keys, derivation, and the protection of records. Pure.
+
+Everything here is a thin, opinionated use of `cryptography`; no primitive is our own. Randomness is
+handed in, so that a schedule of connections can be replayed in a test. Every AEAD key of a session,
+the handshake's as well, is made by `aead()`: one place to watch that no nonce is used twice.
+"""
+
+import hmac
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from hashlib import sha256
+from typing import Final, Protocol, TypeAlias
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Random: TypeAlias = Callable[[int], bytes]  # as `os.urandom`: so many unpredictable bytes
+
+KEY_BYTES: Final = 32
+TAG_BYTES: Final = 16
+HOST_ID_BYTES: Final = 20
+# A key protects at most this many records (64 GB at 64 KB): far inside the limits of AES-GCM for
+# one key (NIST SP 800-38D; 2^36 blocks of 64 KB records leave an advantage below 2^-56).
+RECORDS_PER_KEY: Final = 1 << 20
+
+
+class Suite(IntEnum):
+    """How records are protected; agreed at set-up, the same for the flow's whole life."""
+
+    CLEAR = 0  # only where both ends ask for it: loopback, benchmarks
+    AES_128_GCM = 1  # where both ends' hardware has AES
+    CHACHA20_POLY1305 = 2
+
+
+class Aead(Protocol):
+    """What `cryptography`'s AEADs have in common."""
+
+    def encrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None) -> bytes:
+        """Ciphertext and tag."""
+
+    def decrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None) -> bytes:
+        """Plaintext; raises InvalidTag."""
+
+
+def aead(key: bytes, *, chacha: bool) -> Aead:
+    """The AEAD of a key: ChaCha20-Poly1305 (32 bytes), or AES-GCM (16 or 32)."""
+    return ChaCha20Poly1305(key) if chacha else AESGCM(key)
+
+
+class KeyPair:
+    """A host's static, or a handshake's ephemeral X25519 key pair (RFC 7748).
+
+    `private` are 32 random bytes, `public` follows from them.
+    """
+
+    __slots__ = ("_handle", "private", "public")
+
+    def __init__(self, private: bytes) -> None:
+        self._handle = X25519PrivateKey.from_private_bytes(private)
+        self.private = private
+        self.public = self._handle.public_key().public_bytes_raw()
+
+    def exchange(self, public: bytes) -> bytes:
+        """The shared secret with the owner of another key.
+
+        Raises:
+            ValueError: a public key of low order, which only an attacker sends.
+        """
+        return self._handle.exchange(X25519PublicKey.from_public_bytes(public))
+
+
+def host_id(public: bytes) -> bytes:
+    """Who a host is: a hash of its static key. Says nothing about the device (never a MAC, IMEI)."""
+    return sha256(b"cedos host id" + public).digest()[:HOST_ID_BYTES]
+
+
+def expand(secret: bytes, label: str, context: bytes = b"", length: int = KEY_BYTES) -> bytes:
+    """HKDF-Expand (RFC 5869) with SHA-256 for up to 32 bytes: independent keys out of one secret."""
+    assert length <= KEY_BYTES
+    info = b"cedos session 1 " + label.encode() + b"\0" + context
+    return hmac.digest(secret, info + b"\x01", "sha256")[:length]
+
+
+def extract(salt: bytes, material: bytes) -> bytes:
+    """HKDF-Extract (RFC 5869) with SHA-256."""
+    return hmac.digest(salt, material, "sha256")
+
+
+class RecordKey:
+    """Protects the records of one direction of one connection: a counter is the nonce.
+
+    The key is replaced after `RECORDS_PER_KEY` records on both ends without a message; the counter
+    goes on. Whoever gets hold of a key learns nothing of the records before its replacement.
+    """
+
+    __slots__ = ("_aead", "_count", "_secret", "_suite")
+
+    def __init__(self, suite: Suite, secret: bytes) -> None:
+        assert suite is not Suite.CLEAR
+        self._suite = suite
+        self._secret = secret
+        self._count = 0
+        self._aead = self._made()
+
+    def _made(self) -> Aead:
+        chacha = self._suite is Suite.CHACHA20_POLY1305
+        return aead(expand(self._secret, "record", length=32 if chacha else 16), chacha=chacha)
+
+    def _nonce(self) -> bytes:
+        count = self._count
+        if count and not count % RECORDS_PER_KEY:
+            self._secret = expand(self._secret, "next record secret")
+            self._aead = self._made()
+        self._count = count + 1
+        return count.to_bytes(12, "big")
+
+    def seal(self, header: bytes, parts: Sequence[Buffer]) -> bytes:
+        """Ciphertext and tag of the parts as one; the header is authenticated too."""
+        plain = parts[0] if len(parts) == 1 else b"".join(parts)
+        return self._aead.encrypt(self._nonce(), plain, header)
+
+    def open(self, header: Buffer, body: Buffer) -> bytes | None:
+        """Plaintext of the next record; None if it is not that (forged, replayed, out of order)."""
+        try:
+            return self._aead.decrypt(self._nonce(), body, header)
+        except InvalidTag:
+            return None

@@ -1,0 +1,182 @@
+"""How much one host, and all strangers together, may ask of a server. Pure.
+
+The papers leave this open (DTP section 7, "State Explosion Attacks"; Cedos III-F suggests a limit of
+flows per device). A stranger costs a bounded number of half-open handshakes and, once there are many,
+a cookie each; a known host has a limit on flows, on bytes held for its idle flows, on resumptions.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+_HOSTS_REMEMBERED: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The numbers. Rates are sustained; `*_burst` may come at once."""
+
+    flows_per_host: int = 10_000
+    idle_bytes_per_host: int = 256 << 20
+    resumptions_per_s: float = 50.0
+    resumption_burst: int = 500
+    deadline_s: int = 30 * 86_400  # no flow is granted a longer sleep
+    half_open: int = 1024
+    half_open_per_address: int = 256  # many hosts may share an address behind a carrier's NAT
+    cookies_from: int = 64  # half-open handshakes from which on a cookie is asked for
+    set_ups_per_s: float = 500.0  # of all hosts; above it a cookie is asked for as well
+    handshake_s: float = 10.0  # from accept() to the confirmation, however slowly it drips
+
+
+class Rate:
+    """A token bucket: `per_s` sustained, `burst` at once."""
+
+    __slots__ = ("_at_s", "_burst", "_left", "_per_s")
+
+    def __init__(self, per_s: float, burst: float, now: float) -> None:
+        self._per_s, self._burst = per_s, burst
+        self._left, self._at_s = burst, now
+
+    def take(self, now: float) -> bool:
+        """Whether one more is within the rate; then it is counted."""
+        passed = max(now - self._at_s, 0.0)
+        self._left = min(self._left + passed * self._per_s, self._burst)
+        self._at_s = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    @property
+    def wait_s(self) -> float:
+        """When the next will be within the rate, from the last `take` on."""
+        return max(1 - self._left, 0.0) / self._per_s if self._per_s else math.inf
+
+
+@dataclass(slots=True)
+class _Account:
+    flows: int = 0
+    idle_bytes: int = 0
+
+
+class HostLedger:
+    """What each host (by its id) has of this server."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._accounts: dict[bytes, _Account] = {}
+        self._rates: OrderedDict[bytes, Rate] = OrderedDict()
+
+    def open_flow(self, host: bytes) -> bool:
+        """Counts one more flow; False if the host has as many as it may."""
+        account = self._accounts.setdefault(host, _Account())
+        if account.flows >= self._limits.flows_per_host:
+            return False
+        account.flows += 1
+        return True
+
+    def may_open(self, host: bytes) -> bool:
+        """Whether one more flow would be within the limit; counts nothing."""
+        account = self._accounts.get(host)
+        return (account.flows if account else 0) < self._limits.flows_per_host
+
+    def close_flow(self, host: bytes) -> None:
+        """One flow less."""
+        account = self._accounts[host]
+        assert account.flows > 0
+        account.flows -= 1
+        self._drop_if_empty(host, account)
+
+    def hold(self, host: bytes, n_bytes: int) -> bool:
+        """Counts bytes that are kept for the host's idle flows; False (nothing counted) if too many."""
+        account = self._accounts.setdefault(host, _Account())
+        if account.idle_bytes + n_bytes > self._limits.idle_bytes_per_host:
+            self._drop_if_empty(host, account)
+            return False
+        account.idle_bytes += n_bytes
+        return True
+
+    def release(self, host: bytes, n_bytes: int) -> None:
+        """So many bytes less."""
+        account = self._accounts[host]
+        assert account.idle_bytes >= n_bytes
+        account.idle_bytes -= n_bytes
+        self._drop_if_empty(host, account)
+
+    def resume(self, host: bytes, now: float) -> float:
+        """Counts a resumption or join; seconds to wait if there are too many, else 0."""
+        rate = self._rates.get(host)
+        if rate is None:
+            rate = Rate(self._limits.resumptions_per_s, self._limits.resumption_burst, now)
+            self._rates[host] = rate
+            if len(self._rates) > _HOSTS_REMEMBERED:
+                self._rates.popitem(last=False)
+        self._rates.move_to_end(host)
+        return 0.0 if rate.take(now) else rate.wait_s
+
+    def _drop_if_empty(self, host: bytes, account: _Account) -> None:
+        if not account.flows and not account.idle_bytes:
+            del self._accounts[host]
+
+
+Pending = TypeVar("Pending", bound=Hashable)
+
+
+class HalfOpen(Generic[Pending]):
+    """Handshakes that are not confirmed yet: so many, so many of an address, so long.
+
+    When full, the oldest goes: honest hosts are done after a round trip, so that it is the idle ones
+    that are pushed out.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._pending: OrderedDict[Pending, tuple[str, float]] = OrderedDict()
+        self._of_address: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def add(self, one: Pending, address: str, now: float) -> Pending | None:
+        """One more; what had to go for it.
+
+        Raises:
+            OverflowError: the address has as many as it may; nothing was added.
+        """
+        count = self._of_address.get(address, 0)
+        if count >= self._limits.half_open_per_address:
+            raise OverflowError(address)
+        pushed = None
+        if len(self._pending) >= self._limits.half_open:
+            pushed = next(iter(self._pending))
+            self.done(pushed)
+        self._pending[one] = (address, now + self._limits.handshake_s)
+        self._of_address[address] = self._of_address.get(address, 0) + 1
+        return pushed
+
+    def done(self, one: Pending) -> None:
+        """Confirmed, failed or given up; unknown ones are fine."""
+        entry = self._pending.pop(one, None)
+        if entry is not None:
+            left = self._of_address[entry[0]] - 1
+            if left:
+                self._of_address[entry[0]] = left
+            else:
+                del self._of_address[entry[0]]
+
+    def overdue(self, now: float) -> list[Pending]:
+        """Those whose time is over; they are gone from here."""
+        late: list[Pending] = []
+        for one, (_, expires_at_s) in self._pending.items():
+            if expires_at_s > now:
+                break
+            late.append(one)
+        for one in late:
+            self.done(one)
+        return late
+
+    def next_expiry(self) -> float | None:
+        """When the next one's time is over."""
+        return next((expires_at_s for _, expires_at_s in self._pending.values()), None)

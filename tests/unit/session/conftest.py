@@ -1,0 +1,120 @@
+"""Two hosts that talk in memory: keys from a seed, a book of flows, and a wire to tamper with."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from cedos.session.acceptor import Acceptor
+from cedos.session.channel import Channel, resume, set_up
+from cedos.session.crypto import Buffer, KeyPair
+from cedos.session.handshake.accepting import Grant, OpenRequest, Reason, Refusal
+from cedos.session.handshake.credentials import Credentials
+from cedos.session.handshake.outcome import Kind
+from cedos.session.handshake.set_up import Ask
+from cedos.session.limits import Limits
+
+
+class Book:
+    """The flows of a host, and what it does with requests for new ones."""
+
+    def __init__(self) -> None:
+        self.flows: dict[bytes, Credentials] = {}
+        self.verdict: Callable[[OpenRequest], Grant | Refusal] = lambda asked: Grant(
+            asked.deadline_s
+        )
+
+    def find(self, flow_id: bytes) -> Credentials | None:
+        return self.flows.get(flow_id)
+
+    def admit(self, request: OpenRequest) -> Grant | Refusal:
+        if request.flow_id in self.flows:
+            return Refusal(Reason.DUPLICATE)
+        return self.verdict(request)
+
+
+@dataclass
+class Hosts:
+    """A client, a server, and all that passed between them."""
+
+    seed: int = 0
+    limits: Limits = field(default_factory=Limits)
+    server_aes: bool = True
+    allow_clear: bool = False
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed).randbytes
+        self.client = KeyPair(self.random(32))
+        self.server = KeyPair(self.random(32))
+        self.book = Book()
+        self.now = 1000.0
+        self.wire: list[bytes] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """The server forgets what it had in memory but its flows."""
+        self.acceptor = Acceptor(
+            self.server,
+            self.book,
+            random=self.random,
+            hardware_aes=self.server_aes,
+            now=self.now,
+            allow_clear=self.allow_clear,
+            limits=self.limits,
+        )
+
+    def accept(self, address: str = "192.0.2.1") -> Channel:
+        channel = self.acceptor.channel(address, self.now)
+        assert channel is not None
+        return channel
+
+    def set_up(self, ask: Ask | None = None, key: bytes | None = None) -> Channel:
+        return set_up(
+            self.client, key or self.server.public, ask or Ask(), random=self.random, now=self.now
+        )
+
+    def resume(self, credentials: Credentials, kind: Kind = Kind.RESUME) -> Channel:
+        return resume(self.client, credentials, kind, random=self.random, now=self.now)
+
+    def carry(self, sender: Channel, receiver: Channel) -> list[Buffer]:
+        """What one end has to say, to the other."""
+        records: list[Buffer] = []
+        for message in sender.outgoing():
+            self.wire.append(message)
+            records += receiver.receive(message, self.now)
+        return records
+
+    def talk(self, dialler: Channel, acceptor: Channel) -> None:
+        """Until both have nothing more to say; the server keeps the flows that are opened."""
+        for _ in range(20):
+            self.carry(dialler, acceptor)
+            self.carry(acceptor, dialler)
+        if acceptor.opened is not None:
+            credentials = acceptor.opened.credentials
+            self.book.flows[credentials.flow_id] = credentials
+
+    def connected(self, ask: Ask | None = None) -> tuple[Channel, Channel]:
+        """A new flow's first connection, both ends."""
+        client, server = self.set_up(ask), self.accept()
+        self.talk(client, server)
+        assert client.opened is not None
+        assert server.opened is not None
+        return client, server
+
+    def resumed(
+        self, credentials: Credentials, kind: Kind = Kind.RESUME
+    ) -> tuple[Channel, Channel]:
+        client, server = self.resume(credentials, kind), self.accept()
+        self.talk(client, server)
+        return client, server
+
+
+@pytest.fixture
+def hosts() -> Hosts:
+    return Hosts()
+
+
+@pytest.fixture(scope="session")
+def make_hosts() -> type[Hosts]:
+    return Hosts
