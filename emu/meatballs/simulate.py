@@ -4,8 +4,9 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
-from emu.meatballs.client import Client, Policy, Record
+from emu.meatballs.client import Client, Policy, Record, Task
 from emu.meatballs.plan import Request
 from emu.meatballs.usage import Usage
 from emu.simulation.network import HEADER_BYTES, Exchange, ReplayedNetwork
@@ -14,6 +15,18 @@ AFTER_S = 60.0
 """How long after its last request a trial goes on at most, for answers that are still to come."""
 
 _DO = Callable[[float], None]
+
+
+class TimedTask(Task, Protocol):
+    """A task that begins at a planned instant of the trial."""
+
+    @property
+    def at_s(self) -> float:
+        """When, in seconds from the trial's beginning."""
+        ...
+
+
+T = TypeVar("T", bound=TimedTask)
 
 
 class Events:
@@ -67,9 +80,14 @@ def simulate(
     client = Client(policy, carrier)
     carrier.client = client
     for name, network in networks.items():
-        _follow(name, network, client, events, usage, start_s)
-    for request in requests:
-        events.at(request.at_s, _beginning(client, request))
+        follow(name, network, client, events, usage, start_s)
+    return play(client, events, requests, duration_s)
+
+
+def play(client: Client[T], events: Events, tasks: Sequence[T], duration_s: float) -> list[Record]:
+    """Lets everything happen in its order: tasks begin, answers come, silence is noticed."""
+    for task in tasks:
+        events.at(task.at_s, _beginning(client, task))
     now_s = 0.0
     while True:
         wake_s = client.next_wake_s
@@ -84,38 +102,43 @@ def simulate(
     return client.records(max(now_s, duration_s))
 
 
-def _beginning(client: Client[Request], request: Request) -> _DO:
-    return lambda at_s: client.begin(request, at_s)
+def _beginning(client: Client[T], task: T) -> _DO:
+    return lambda at_s: client.begin(task, at_s)
 
 
-def _follow(
+def follow(
     name: str,
     network: ReplayedNetwork,
-    client: Client[Request],
+    client: Client[T],
     events: Events,
     usage: Usage,
     start_s: float,
+    way: str | None = None,
 ) -> None:
-    """Tells the client when the network comes and goes; a connection is set up whenever it comes."""
+    """Tells the client when the network comes and goes; a connection is set up whenever it comes.
+
+    `way` is what the client calls what goes over it; None: the network's own name.
+    """
+    called = way or name
 
     def connect(at_s: float) -> None:
-        client.attached(name, at_s)
+        client.attached(called, at_s)
         # One packet each way: what a handshake is on the wire.
         found = network.exchange(start_s + at_s, 1, 1)
         usage.carried(name, at_s, HEADER_BYTES, 0)
 
         def connected(now_s: float) -> None:
             usage.carried(name, now_s, 0, HEADER_BYTES)
-            client.connected(name, now_s - at_s, now_s)
+            client.connected(called, now_s - at_s, now_s)
 
         events.at(found.completed_at_s - start_s, connected)
 
     def change(at_s: float) -> None:
         there = network.up_at(start_s + at_s)
-        if there and name not in client.usable:
+        if there and called not in client.usable:
             connect(at_s)
         elif not there:
-            client.detached(name, at_s)
+            client.detached(called, at_s)
         # A hair later: at the very instant, rounding decides whether it is before or after.
         events.at(network.next_change_s(start_s + at_s) - start_s + 1e-6, change)
 
