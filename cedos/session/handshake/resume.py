@@ -13,6 +13,8 @@ import hmac
 from hashlib import sha256
 from typing import Final
 
+from cryptography.exceptions import InvalidTag
+
 from cedos.session.crypto import KeyPair, Random, Suite, aead, expand, extract
 from cedos.session.handshake.credentials import LAST_ATTEMPT, Credentials
 from cedos.session.handshake.locators import Locators
@@ -121,7 +123,10 @@ class Resuming:
         except ValueError as error:
             raise MalformedError("a public key that no honest host has") from error
         send, receive, box_key = _connection(credentials, shared, transcript)
-        credentials.locator = aead(box_key, chacha=True).decrypt(_NONCE, box, transcript)
+        try:
+            credentials.locator = aead(box_key, chacha=True).decrypt(_NONCE, box, transcript)
+        except InvalidTag:
+            return failed(FailureKind.GARBLED, "an answer that was altered on its way")
         return Step(
             opened=Opened(self._kind, credentials),
             secrets=Secrets(credentials.suite, send, receive),
