@@ -8,8 +8,8 @@ knows when free Wi-Fi comes back knows what waiting for it is worth.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from math import exp, isfinite
+from dataclasses import asdict, dataclass, field
+from math import exp, inf, isfinite
 
 _SLOWEST_BPS = 10_000.0
 """A rate below that is an outage to a person, and would rule any average of times."""
@@ -109,6 +109,20 @@ class Outlook:
             latency_s=_mean(sums.latency_s, sums.latency_weight, known.latency_s, weight),
             absence_s=_mean(max(gone_s, 0.0), sums.absences + absences, 0.0, 0.0),
         )
+
+    def to_state(self) -> dict[str, dict[str, float]]:
+        """What a program keeps for its next start."""
+        return {
+            name: {key: float(value) for key, value in asdict(sums).items() if key != "present"}
+            for name, sums in self._sums.items()
+        }
+
+    def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
+        """Takes what was kept; a network whose numbers make no sense is left out."""
+        for name, numbers in state.items():
+            known = {key: numbers.get(key) for key in asdict(_Sums()) if key != "present"}
+            if all(isinstance(value, float) and 0.0 <= value < inf for value in known.values()):
+                self._sums[name] = _Sums(None, **{key: float(known[key] or 0.0) for key in known})
 
 
 def _mean(total: float, weight: float, prior: float, prior_weight: float) -> float:

@@ -1,0 +1,33 @@
+"""Prefetching for applications: hand over what may be needed later, and get it ahead of time, or not.
+
+        page = prefetcher.prefetch(HttpFetcher(url), size=120_000, cls="news")
+        ...
+        body = await page.get()
+
+`BlockingPrefetcher` is the same for threads. The interface is IMP's (dissertation, 3.3.1); what is
+decided, and why, is in `cedos.selector.prefetch_queue` and `prefetch_value`.
+"""
+
+from cedos.prefetch.blocking import BlockingFuture, BlockingPrefetcher
+from cedos.prefetch.future import Future
+from cedos.prefetch.http import HttpFetcher
+from cedos.prefetch.imap import Inbox
+from cedos.prefetch.prefetcher import Prefetcher
+from cedos.prefetch.surroundings import NetworkFacts, Surroundings, View
+from cedos.prefetch.turn import Fetcher, FetchError, NotThereError, Turn
+
+__all__ = [
+    "BlockingFuture",
+    "BlockingPrefetcher",
+    "FetchError",
+    "Fetcher",
+    "Future",
+    "HttpFetcher",
+    "Inbox",
+    "NetworkFacts",
+    "NotThereError",
+    "Prefetcher",
+    "Surroundings",
+    "Turn",
+    "View",
+]

@@ -1,0 +1,57 @@
+"""Sockets that leave through one interface, whatever the host's default is."""
+
+import errno
+import socket
+
+from cedos.errors import HostError
+
+_BACKGROUND_BUFFER = 256 * 1024
+"""What a fetch ahead of time lets a server send before it looks: it steps back within so many bytes."""
+
+
+def bind_to(one: socket.socket, interface: str | None, *, background: bool) -> None:
+    """Binds a socket that has not been connected yet.
+
+    Any user may do that since Linux 5.7, to an interface of a socket that is bound to none.
+
+    Raises:
+        HostError: there is no such interface, or the host does not let us.
+    """
+    if background:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BACKGROUND_BUFFER)
+    if interface is None:
+        return
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            raise HostError(f"there is no network interface {interface}") from error
+        raise HostError(f"cannot bind to {interface}: {error.strerror}") from error
+
+
+def connected(
+    host: str, port: int, interface: str | None, *, background: bool, timeout_s: float
+) -> socket.socket:
+    """A TCP connection, by the first address that answers.
+
+    Raises:
+        OSError: none does.
+        HostError: see `bind_to`.
+    """
+    failure: OSError | None = None
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, address in found:
+        one = socket.socket(family, kind, protocol)
+        try:
+            bind_to(one, interface, background=background)
+            one.settimeout(timeout_s)
+            one.connect(address)
+        except OSError as error:
+            one.close()
+            failure = error
+        except BaseException:
+            one.close()
+            raise
+        else:
+            return one
+    raise failure or OSError(f"{host} has no address")

@@ -1,0 +1,372 @@
+"""Carries out what the decision says: starts, stops, resumes and hands over (dissertation, 3.3.1).
+
+One loop looks at the networks once a second, and at once where something changes. A fetcher that raises
+is tried again later; one that hangs loses its turn; neither disturbs the others, nor the application.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Hashable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import structlog
+
+from cedos.errors import CedosError
+from cedos.model import Bulk, Label, Urgency
+from cedos.prefetch import memory
+from cedos.prefetch.calling import call
+from cedos.prefetch.future import Future
+from cedos.prefetch.rates import Rates
+from cedos.prefetch.surroundings import Surroundings
+from cedos.prefetch.turn import Fetcher, FetchError, NotThereError, Turn
+from cedos.selector.prefetch_accuracy import ShadowAccuracy
+from cedos.selector.prefetch_outlook import Outlook
+from cedos.selector.prefetch_queue import Queue, State
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+
+_AHEAD = Label(Urgency.BACKGROUND, Bulk.LARGE)
+_WANTED = Label(Urgency.FOREGROUND, Bulk.LARGE)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One call of a fetcher; `network` None: on demand, over whatever the host uses."""
+
+    turn: Turn
+    network: str | None
+    task: "asyncio.Task[None]"
+    began_s: float
+    heard_s: float
+    first_s: float | None = None
+    had_bytes: float = 0.0
+    total_bytes: float = 0.0
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One item: its fetcher, its result, who waits for it, and the attempt that is under way."""
+
+    fetcher: Fetcher[Any]
+    done: "asyncio.Future[Any] | None" = None
+    result: Any = None
+    there: bool = False
+    attempt: _Attempt | None = None
+    over: "asyncio.Task[None] | None" = None
+    waiters: int = 0
+
+
+class Prefetcher:
+    """Prefetches for one application, in one event loop, as an `async with` block.
+
+    Args:
+        surroundings: where the facts come from.
+        state_file: keeps what was learned for the next start; None: nothing is kept.
+        every_s: it looks at its surroundings so often.
+        at_once: so many prefetches run side by side on one network.
+        silence_s: a prefetch of which nothing is heard for so long is taken for hung.
+        attempts: after so many failures without progress an item is left for demand.
+    """
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        *,
+        state_file: Path | None = None,
+        every_s: float = 1.0,
+        at_once: int = 1,
+        silence_s: float = 30.0,
+        attempts: int = 6,
+    ) -> None:
+        self._surroundings = surroundings
+        self._state_file = state_file
+        self._every_s = every_s
+        self._silence_s = silence_s
+        self._attempts = attempts
+        kept = memory.load(state_file) if state_file is not None else memory.Kept()
+        outlook = Outlook({})
+        outlook.restore(kept.outlook)
+        self.queue = Queue(ShadowAccuracy.from_state(kept.accuracy), at_once=at_once)
+        self.rates = Rates(outlook)
+        self._entries: dict[Hashable, _Entry] = {}
+        self._numbers = itertools.count(1)
+        self._kicked = asyncio.Event()
+        self._foreground = 0
+        self._blind = ""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Prefetcher":
+        self._loop = asyncio.get_running_loop()
+        self._watcher = asyncio.create_task(self._watch(), name="prefetching")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends all prefetches; who still waits gets a FetchError. What was learned is kept."""
+        watcher, self._watcher, self._loop = self._watcher, None, None
+        if watcher is not None:
+            watcher.cancel()
+            with suppress(asyncio.CancelledError):
+                await watcher
+        tasks = []
+        for key, entry in list(self._entries.items()):
+            if entry.attempt is not None:
+                tasks.append(entry.attempt.task)
+            self._stop(entry)
+            self._settle(entry, FetchError(f"{key}: the prefetcher was closed"))
+        self._entries.clear()
+        if tasks:
+            # One that does not let itself be cancelled is left alone.
+            await asyncio.wait(tasks, timeout=1.0)
+        if self._state_file is not None:
+            memory.save(self._state_file, self.queue.accuracy, self.rates.outlook)
+
+    def prefetch(
+        self, fetcher: Fetcher[T], *, size: float | None = None, cls: str = ""
+    ) -> Future[T]:
+        """Says that an item may be needed.
+
+        Args:
+            fetcher: fetches it, now or later or on demand.
+            size: its bytes where known; else items are taken to be as large as those before.
+            cls: what items that are as likely as each other to be needed have in common.
+
+        Returns:
+            the handle; dropping the last reference to it cancels the prefetch.
+
+        Raises:
+            FetchError: the prefetcher is not running.
+        """
+        if self._loop is None:
+            raise FetchError("the prefetcher is not running: use it within `async with`")
+        key = next(self._numbers)
+        self.queue.hint(key, time.monotonic(), size, cls)
+        self._entries[key] = _Entry(fetcher)
+        self._kicked.set()
+        return Future(self, key)
+
+    def ready(self, key: Hashable) -> bool:
+        """See `Future.ready`."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.there
+
+    async def get(self, key: Hashable) -> Any:
+        """See `Future.get`."""
+        entry = self._entries.get(key)
+        if entry is None or self._loop is None:
+            raise FetchError("it was cancelled, or its prefetcher was closed")
+        self.queue.demand(key, time.monotonic())
+        if entry.there:
+            return entry.result
+        if entry.done is None:
+            entry.done = self._loop.create_future()
+        if entry.attempt is None:
+            self._start(key, entry, None)
+        else:
+            entry.attempt.turn.hurry()
+        entry.waiters += 1
+        self._foreground += 1
+        try:
+            return await asyncio.shield(entry.done)
+        finally:
+            entry.waiters -= 1
+            self._foreground -= 1
+            self._kicked.set()
+
+    def cancel(self, key: Hashable) -> bool:
+        """See `Future.cancel`."""
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return False
+        state = self.queue.cancel(key, time.monotonic())
+        self._stop(entry)
+        self._settle(entry, FetchError("it was cancelled"))
+        self.queue.forget(key)
+        self._kicked.set()
+        return state in (State.WAITING, State.RUNNING)
+
+    def abandon(self, key: Hashable) -> None:
+        """The last reference to a handle is gone: from any thread, at any time."""
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # closed meanwhile
+                loop.call_soon_threadsafe(self.cancel, key)
+
+    # What follows runs in the loop.
+
+    async def _watch(self) -> None:
+        while True:
+            self._kicked.clear()
+            try:
+                await self._look()
+                self._blind = ""
+            except CedosError as error:
+                if str(error) != self._blind:
+                    self._blind = str(error)
+                    _log.warning("nothing is prefetched for now", why=self._blind)
+            except Exception:
+                # The surroundings are somebody else's code.
+                _log.exception("the surroundings cannot be looked at")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._every_s):
+                    await self._kicked.wait()
+
+    async def _look(self) -> None:
+        view = await self._surroundings.look()
+        now_s = time.monotonic()
+        paths = self.rates.look(list(view.networks), now_s)
+        interfaces = {facts.name: facts.interface for facts in view.networks}
+        self._end_silence({path.name for path in paths if path.present}, now_s)
+        plan = self.queue.plan(now_s, paths, view.prices)
+        for key in plan.stops:
+            self._stop(self._entries[key])
+            self.queue.stopped(key)
+        if plan.stops:
+            self._kicked.set()
+            return
+        for key, network in plan.starts:
+            entry = self._entries[key]
+            if entry.over is None or entry.over.done():
+                self._start(key, entry, network, interfaces[network])
+
+    def _end_silence(self, present: set[str], now_s: float) -> None:
+        """Attempts of which nothing is heard, or whose network is gone, have had their turn."""
+        for key, entry in self._entries.items():
+            attempt = entry.attempt
+            if attempt is None or attempt.network is None:
+                continue
+            if entry.waiters:
+                # Somebody waits: the host's own choice of network is better than a silent one.
+                if attempt.network not in present or now_s - attempt.heard_s > 2 * self._every_s:
+                    self._stop(entry)
+                    self.queue.stopped(key)
+                    self._start(key, entry, None)
+            elif now_s - attempt.heard_s > self._silence_s:
+                _log.warning("a prefetch hangs; it is tried again later", item=key)
+                self._stop(entry)
+                self._failed(key, now_s)
+
+    def _start(
+        self, key: Hashable, entry: _Entry, network: str | None, interface: str | None = None
+    ) -> None:
+        now_s = time.monotonic()
+        turn = Turn(
+            interface,
+            _WANTED if network is None else _AHEAD,
+            lambda total, size: self._told(key, turn, total, size),
+            lambda: self._foreground == 0,
+        )
+        task = asyncio.create_task(self._attempt(key, entry, turn))
+        entry.attempt = _Attempt(turn, network, task, now_s, now_s)
+        if network is not None:
+            self.queue.started(key, network)
+
+    def _stop(self, entry: _Entry) -> None:
+        attempt, entry.attempt = entry.attempt, None
+        if attempt is not None:
+            attempt.turn.stop()
+            attempt.task.cancel()
+            entry.over = attempt.task
+            self._measure(attempt)
+
+    def _told(self, key: Hashable, turn: Turn, total: float, size: float | None) -> None:
+        """Progress, from any thread."""
+        loop = self._loop
+        if loop is not None and not turn.stopped:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._progress, key, turn, total, size)
+
+    def _progress(self, key: Hashable, turn: Turn, total: float, size: float | None) -> None:
+        entry = self._entries.get(key)
+        if entry is None or entry.attempt is None or entry.attempt.turn is not turn:
+            return
+        attempt = entry.attempt
+        attempt.heard_s = time.monotonic()
+        if attempt.first_s is None:
+            attempt.first_s, attempt.had_bytes = attempt.heard_s, total
+        attempt.total_bytes = total
+        if size is not None:
+            self.queue.items[key].size_bytes = size
+        self.queue.progressed(key, total)
+
+    async def _attempt(self, key: Hashable, entry: _Entry, turn: Turn) -> None:
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            if entry.over is not None and not entry.over.done():
+                # The one before must have let go of the fetcher, or both would write its result.
+                await asyncio.wait({entry.over})
+            result = await call(entry.fetcher.fetch, turn)
+        except asyncio.CancelledError:
+            if turn.stopped:
+                raise
+            error = FetchError("the fetcher cancelled itself")
+        except (Exception, SystemExit, GeneratorExit) as raised:
+            error = raised
+        if entry.attempt is None or entry.attempt.turn is not turn:
+            return  # stopped, and replaced perhaps
+        attempt, entry.attempt = entry.attempt, None
+        self._measure(attempt)
+        now_s = time.monotonic()
+        if error is None:
+            entry.result, entry.there = result, True
+            item = self.queue.items[key]
+            size = attempt.total_bytes or item.size_bytes
+            self.queue.finished(key, size if size is not None else self.queue.left_bytes(key))
+            self._settle(entry, None)
+        elif entry.waiters and attempt.network is not None:
+            # It was begun ahead of time; now that somebody waits it is tried as that.
+            self.queue.stopped(key)
+            self._start(key, entry, None)
+        else:
+            if not entry.waiters:
+                _log.info("a prefetch failed", item=key, why=str(error) or type(error).__name__)
+            self._failed(key, now_s, for_good=isinstance(error, NotThereError))
+            self._settle(entry, _presentable(error))
+        self._kicked.set()
+
+    def _failed(self, key: Hashable, now_s: float, *, for_good: bool = False) -> None:
+        last = self.queue.items[key].failures + 1 >= self._attempts
+        self.queue.failed(key, now_s, for_good=for_good or last)
+
+    def _measure(self, attempt: _Attempt) -> None:
+        if attempt.network is not None and attempt.first_s is not None:
+            self.rates.carried(
+                attempt.network,
+                attempt.total_bytes - attempt.had_bytes,
+                attempt.heard_s - attempt.first_s,
+                attempt.heard_s,
+            )
+
+    def _settle(self, entry: _Entry, error: Exception | None) -> None:
+        """Tells those who wait; after a failure the next `get` begins anew."""
+        done, entry.done = entry.done, None
+        if done is None or done.done():
+            return
+        if error is None:
+            done.set_result(entry.result)
+        elif entry.waiters:
+            done.set_exception(error)
+        else:
+            done.cancel()
+
+
+def _presentable(error: BaseException) -> Exception:
+    """What is raised where the item was asked for: the fetcher's own, or what stands for it."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return FetchError(f"the fetcher ended with {type(error).__name__}: {error}")

@@ -1,0 +1,109 @@
+"""How fast networks are and have been: what prefetching itself measured, beside what the host knows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cedos.model import NetworkKind
+from cedos.prefetch.surroundings import NetworkFacts
+from cedos.selector.prefetch_outlook import Average, Outlook
+from cedos.selector.prefetch_path import Path
+
+_FRESH_S = 30.0
+_NEW_WEIGHT = 0.5
+_LEAST_BYTES = 20_000
+"""Less says more of the latency than of the rate."""
+
+_ROUND_TRIPS = 2.0
+"""Until the first byte of an answer over a new connection."""
+
+PRIORS: Mapping[NetworkKind, Average] = {
+    NetworkKind.WIFI: Average(0.5, 1 / 10e6, 0.08, 300.0),
+    NetworkKind.CELLULAR: Average(0.98, 1 / 8e6, 0.15, 30.0),
+    NetworkKind.ETHERNET: Average(0.5, 1 / 50e6, 0.04, 3600.0),
+}
+"""What networks are taken for before they are known: round figures, worth ten minutes of looking."""
+
+
+@dataclass(slots=True)
+class _Measured:
+    rate_bps: float
+    at_s: float
+
+
+class Rates:
+    """Keeps the outlook, and the rates of one's own transfers.
+
+    Args:
+        outlook: the averages to keep.
+    """
+
+    def __init__(self, outlook: Outlook) -> None:
+        self.outlook = outlook
+        self._measured: dict[str, _Measured] = {}
+        self._used_at_s: dict[str, float] = {}
+        self._seen_at_s: float | None = None
+
+    def carried(self, network: str, received_bytes: float, seconds: float, now_s: float) -> None:
+        """A transfer of ours received so much in the `seconds` after its first byte."""
+        self._used_at_s[network] = now_s
+        if received_bytes < _LEAST_BYTES or seconds <= 0.0:
+            return
+        rate_bps = 8.0 * received_bytes / seconds
+        before = self._measured.get(network)
+        if before is not None and now_s - before.at_s < _FRESH_S:
+            rate_bps = _NEW_WEIGHT * rate_bps + (1.0 - _NEW_WEIGHT) * before.rate_bps
+        self._measured[network] = _Measured(rate_bps, now_s)
+
+    def look(self, networks: list[NetworkFacts], now_s: float) -> list[Path]:
+        """Takes the facts into the averages; returns all networks as a prefetch would find them.
+
+        Networks that are known and not there any more are among them, absent: they may come back.
+        """
+        elapsed_s = now_s - self._seen_at_s if self._seen_at_s is not None else 0.0
+        self._seen_at_s = now_s
+        paths = []
+        for facts in networks:
+            name = facts.name
+            if name not in self.outlook.prior:
+                self.outlook.prior = {**self.outlook.prior, name: PRIORS[facts.kind]}
+            rate_bps = self._rate(facts, now_s)
+            latency_s = facts.rtt_s * _ROUND_TRIPS if facts.rtt_s is not None else None
+            # Only what was measured is learned; an idle network's rate is not.
+            fresh = self._fresh(name, now_s)
+            self.outlook.observe(
+                name, elapsed_s, facts.up, fresh.rate_bps if fresh else None, latency_s
+            )
+            average = self.outlook.of(name) or PRIORS[facts.kind]
+            used_s = self._used_at_s.get(name)
+            own_idle_s = None if used_s is None else now_s - used_s
+            paths.append(
+                Path(
+                    name,
+                    rate_bps or 1.0 / average.s_per_bit,
+                    average.latency_s if latency_s is None else latency_s,
+                    facts.radio,
+                    average,
+                    facts.shares or {},
+                    idle_s=_least(own_idle_s, facts.idle_s),
+                    present=facts.up,
+                )
+            )
+        return paths
+
+    def _fresh(self, name: str, now_s: float) -> _Measured | None:
+        measured = self._measured.get(name)
+        return measured if measured is not None and now_s - measured.at_s < _FRESH_S else None
+
+    def _rate(self, facts: NetworkFacts, now_s: float) -> float | None:
+        """By our own transfers; else what anybody's carried, which may be less than it can."""
+        fresh = self._fresh(facts.name, now_s)
+        if fresh is not None:
+            return fresh.rate_bps
+        average = self.outlook.of(facts.name)
+        usual_bps = 1.0 / average.s_per_bit if average is not None and average.s_per_bit else 0.0
+        return max(facts.rate_bps or 0.0, usual_bps) or None
+
+
+def _least(a: float | None, b: float | None) -> float | None:
+    known = [value for value in (a, b) if value is not None]
+    return min(known) if known else None
