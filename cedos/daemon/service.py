@@ -16,7 +16,7 @@ from cedos.daemon import kept, learning, opening
 from cedos.daemon.answers import Answers
 from cedos.daemon.choices import choices, curves
 from cedos.daemon.director import Director
-from cedos.daemon.flows import Flows
+from cedos.daemon.flows import Flows, LivingFlow
 from cedos.daemon.following import Following
 from cedos.daemon.learning import Learning
 from cedos.daemon.looking import Looking
@@ -51,7 +51,7 @@ _PLACES_FILE = "places.json"
 _KEEP_S = 60.0
 """What is learned is kept so often, and at the end."""
 
-_CAPTURE_REST_S = 0.01
+_CAPTURE_REST_S = 0.025
 """After a look at the captured packets the next ones wait so long, and are looked at together."""
 
 _CHANGED_AT_MOST_S = 0.1
@@ -130,7 +130,7 @@ class Daemon:
         self._sizes = sizes
         self._own_problems = problems
         self._rest: asyncio.TimerHandle | None = None
-        self._told: asyncio.Queue[SizeLearned] = asyncio.Queue()
+        self._told: asyncio.Queue[LivingFlow] = asyncio.Queue()
         self._flows = Flows()
         self._profiler = Profiler(
             sizes,
@@ -380,14 +380,15 @@ class Daemon:
             flow = self._flows.find(captured.key)
             about = captured if flow is None else captured._replace(key=flow.key)
             for event in self._profiler.observe(about, now_s):
-                self._told.put_nowait(event)
+                learned = self._flows.learned(event)
+                if learned is not None and learned.token is not None:
+                    self._told.put_nowait(learned)
 
     async def _follow_sizes(self) -> None:
         while True:
-            flow = self._flows.learned(await self._told.get())
-            if flow is not None and flow.token is not None:
-                async with self._director.turn:
-                    await self._director.reconsider_flow(flow, self._observer.context())
+            flow = await self._told.get()
+            async with self._director.turn:
+                await self._director.reconsider_flow(flow, self._observer.context())
 
     def _learned(self, events: Sequence[SizeLearned]) -> None:
         for event in events:

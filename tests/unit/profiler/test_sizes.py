@@ -181,3 +181,26 @@ def test_the_state_comes_back_through_json() -> None:
 def test_a_broken_state_is_refused(state: object) -> None:
     with pytest.raises(HistoryError, match="not a history of sizes"):
         SizeHistory.from_state(state)
+
+
+def test_an_estimate_holds_until_an_eighth_of_its_samples_is_new() -> None:
+    history = SizeHistory()
+    for _ in range(48):
+        history.learn("a.example", 443, Direction.DOWN, 1_000)
+    before = history.estimate("a.example", 443, Direction.DOWN)
+    for _ in range(5):
+        history.learn("a.example", 443, Direction.DOWN, 900_000)
+    assert history.estimate("a.example", 443, Direction.DOWN) is before
+    history.learn("a.example", 443, Direction.DOWN, 900_000)
+    assert history.estimate("a.example", 443, Direction.DOWN).high_bytes > before.high_bytes
+
+
+def test_where_little_is_known_each_transfer_and_each_sister_host_counts_at_once() -> None:
+    history = SizeHistory()
+    for _ in range(7):
+        history.learn("a.example", 443, Direction.DOWN, 1_000)
+    before = history.estimate("a.example", 443, Direction.DOWN, wider=["example"])
+    for _ in range(16):
+        history.learn("example", 443, Direction.DOWN, 100_000)
+    after = history.estimate("a.example", 443, Direction.DOWN, wider=["example"])
+    assert after.high_bytes > before.high_bytes
