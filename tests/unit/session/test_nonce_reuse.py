@@ -58,7 +58,7 @@ ACTIONS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     actions=st.lists(st.sampled_from(ACTIONS), min_size=4, max_size=40),

@@ -1,0 +1,200 @@
+"""Key files: a host's own key, the pinned keys of servers, the keys of clients that are let in.
+
+There is no trust on first use: a set-up needs the server's key beforehand, and whoever runs the server
+tells it (43 characters; `cedos-serve` prints it). All of this is files; nothing here is on a data path.
+"""
+
+import base64
+import binascii
+import json
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cedos import toml_file
+from cedos.errors import ConfigError
+from cedos.session.crypto import KEY_BYTES, KeyPair
+
+_TEXT_LENGTH: Final = 43  # of 32 bytes in base64 for URLs, without padding
+_HEAD: Final = (
+    "# Hosts and their public keys. Lines are added by programs and may be edited by hand.\n"
+)
+
+
+class _Names(msgspec.Struct, forbid_unknown_fields=True):
+    """A file of names and keys."""
+
+    hosts: dict[str, str] = {}
+
+
+def folder() -> Path:
+    """Where a user's keys are: cedos/ in XDG_CONFIG_HOME, else in ~/.config."""
+    base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(base).expanduser() / "cedos"
+
+
+def own_key_path() -> Path:
+    """This user's own key, unless a program is told another one."""
+    return folder() / "session.key"
+
+
+def known_hosts_path() -> Path:
+    """The keys that are pinned for servers."""
+    return folder() / "known-hosts.toml"
+
+
+def to_text(key: bytes) -> str:
+    """A key as people pass it on: 43 characters."""
+    return base64.urlsafe_b64encode(key).decode().rstrip("=")
+
+
+def from_text(text: str) -> bytes:
+    """What `to_text` made.
+
+    Raises:
+        ValueError: not 43 characters of that alphabet.
+    """
+    try:
+        if len(text) != _TEXT_LENGTH or not text.isascii() or "+" in text or "/" in text:
+            raise ValueError
+        key = base64.b64decode(text + "=", altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError(f"a key has {_TEXT_LENGTH} letters, digits, - or _") from None
+    if to_text(key) != text:
+        raise ValueError("a key whose last letter is none that a key ends with")
+    return key
+
+
+def read_own(path: Path) -> KeyPair:
+    """A host's own key.
+
+    Raises:
+        ConfigError: no such file, others than its owner may read it, or no key in it.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(1024)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"{path}: others may read this key; `chmod 600 {path}` would be right")
+    try:
+        private = from_text(content.decode("ascii").strip())
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise ConfigError(f"{path}: no private key of a session: {error}") from error
+    return KeyPair(private)
+
+
+def own(path: Path) -> KeyPair:
+    """A host's own key, made at the first use: a file of mode 0600.
+
+    Raises:
+        ConfigError: as `read_own`, or it cannot be written.
+    """
+    if not path.exists():
+        text = to_text(secrets.token_bytes(KEY_BYTES)) + "\n"
+        _write_new(path, text.encode())
+    return read_own(path)
+
+
+def _write_new(path: Path, content: bytes) -> None:
+    """Writes a whole file that only its owner may read; one that is there meanwhile stays."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(number, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(draft, path)
+        finally:
+            draft.unlink()
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+
+
+def read_names(path: Path) -> dict[str, bytes]:
+    """Names and their keys, from a TOML file with one table, `[hosts]`; no file is an empty one.
+
+    Raises:
+        ConfigError: not such a file; names each key that is none.
+    """
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    names: dict[str, bytes] = {}
+    wrong: list[str] = []
+    for name, key in toml_file.parse(text, _Names, name=str(path)).hosts.items():
+        try:
+            names[name] = from_text(key)
+        except ValueError as error:
+            wrong.append(f'{path}: hosts."{name}": {error}')
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+    return names
+
+
+def pin(path: Path, name: str, key: bytes) -> None:
+    """Remembers the key of a server.
+
+    Raises:
+        ConfigError: another key is pinned for this name, or the file cannot be written.
+    """
+    known = read_names(path)
+    if name in known:
+        if known[name] != key:
+            raise ConfigError(
+                f"{path} pins another key for {name}. If its owner has changed it, remove that line;"
+                " else somebody else is there"
+            )
+        return
+    known[name] = key
+    lines = [f"{json.dumps(each)} = {json.dumps(to_text(known[each]))}\n" for each in known]
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            draft.write_text(f"{_HEAD}[hosts]\n{''.join(lines)}")
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+
+
+def pinned(path: Path, name: str) -> bytes:
+    """The key that is pinned for a server.
+
+    Raises:
+        ConfigError: none is.
+    """
+    key = read_names(path).get(name)
+    if key is None:
+        raise ConfigError(
+            f"no key is pinned for {name} in {path}; ask its owner (cedos-serve prints it) and give"
+            " it once with --key"
+        )
+    return key
+
+
+def hardware_aes(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this machine's processor has instructions for AES; else ChaCha20 is faster."""
+    try:
+        text = cpuinfo.read_text(errors="replace")
+    except OSError:
+        return False
+    lines = (line.partition(":") for line in text.splitlines())
+    flags = next((v for k, _, v in lines if k.strip() in {"flags", "Features"}), "")
+    return "aes" in flags.split()

@@ -1,0 +1,139 @@
+"""Key files: who may read them, what is refused, and that a pinned key stays."""
+
+import random
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.errors import ConfigError
+from cedos.session import keys
+from cedos.session.crypto import KeyPair
+
+KEY = bytes(range(32))
+
+
+def test_an_own_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "session.key"
+    made = keys.own(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert keys.own(path).private == made.private == keys.read_own(path).private
+    assert [each.name for each in path.parent.iterdir()] == ["session.key"]
+    assert keys.own(tmp_path / "other.key").private != made.private
+
+
+def test_a_key_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "session.key"
+    first = keys.own(path)
+    keys._write_new(path, b"another one")
+    assert keys.own(path).private == first.private
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "said"),
+    [
+        (keys.to_text(KEY), 0o640, "chmod 600"),
+        (keys.to_text(KEY), 0o604, "chmod 600"),
+        ("", 0o600, "43 letters"),
+        ("ü" * 43, 0o600, "no private key"),
+        (keys.to_text(KEY)[:-1], 0o600, "43 letters"),
+    ],
+)
+def test_what_is_no_safe_key_is_refused(tmp_path: Path, content: str, mode: int, said: str) -> None:
+    path = tmp_path / "session.key"
+    path.write_text(content)
+    path.chmod(mode)
+    with pytest.raises(ConfigError, match=said) as raised:
+        keys.own(path)
+    assert str(path) in str(raised.value)
+
+
+def test_a_missing_key_and_a_folder_that_is_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        keys.read_own(tmp_path / "no.key")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file"):
+        keys.own(tmp_path / "file" / "session.key")
+
+
+@given(st.binary(min_size=32, max_size=32))
+def test_key_texts(key: bytes) -> None:
+    text = keys.to_text(key)
+    assert len(text) == 43
+    assert keys.from_text(text) == key
+    for wrong in (text[:-1], text + "A", text[:-1] + "=", text[:-1] + "+", "é" + text[1:]):
+        with pytest.raises(ValueError, match="key"):
+            keys.from_text(wrong)
+
+
+def test_one_key_has_one_text() -> None:
+    """The last letter carries two bits that must be zero: no second spelling of a key."""
+    text = keys.to_text(KEY)
+    accepted = 0
+    for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_":
+        try:
+            keys.from_text(text[:-1] + letter)
+        except ValueError:
+            continue
+        accepted += 1
+    assert accepted == 16
+
+
+def test_pins_stay(tmp_path: Path) -> None:
+    path = tmp_path / "cedos" / "known-hosts.toml"
+    assert keys.read_names(path) == {}
+    with pytest.raises(ConfigError, match=r"no key is pinned for server\.example:7008"):
+        keys.pinned(path, "server.example:7008")
+    other = KeyPair(random.Random(1).randbytes(32)).public
+    keys.pin(path, "server.example:7008", KEY)
+    keys.pin(path, "[2001:db8::1]:7008", other)
+    keys.pin(path, "server.example:7008", KEY)
+    assert keys.pinned(path, "server.example:7008") == KEY
+    assert keys.pinned(path, "[2001:db8::1]:7008") == other
+    with pytest.raises(ConfigError, match="another key"):
+        keys.pin(path, "server.example:7008", other)
+    assert keys.pinned(path, "server.example:7008") == KEY
+
+
+def test_a_file_of_names_that_is_wrong_names_each_problem(tmp_path: Path) -> None:
+    path = tmp_path / "known-hosts.toml"
+    path.write_text(f'[hosts]\none = "short"\ntwo = "{keys.to_text(KEY)}"\nthree = "x"\n')
+    with pytest.raises(ConfigError) as raised:
+        keys.read_names(path)
+    assert '"one"' in str(raised.value)
+    assert '"three"' in str(raised.value)
+    assert '"two"' not in str(raised.value)
+    for text in ("[host]\n", "hosts = 1\n", "[hosts\n", "[hosts]\none = 1\n"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="known-hosts"):
+            keys.read_names(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="known-hosts"):
+        keys.read_names(path)
+
+
+def test_where_keys_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert keys.own_key_path() == tmp_path / "cedos" / "session.key"
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert keys.known_hosts_path() == tmp_path / ".config" / "cedos" / "known-hosts.toml"
+
+
+@pytest.mark.parametrize(
+    ("text", "has"),
+    [
+        ("processor : 0\nflags\t\t: fpu aes avx\n", True),
+        ("Features\t: fp asimd aes pmull\n", True),
+        ("flags : fpu vaes\n", False),
+        ("", False),
+    ],
+)
+def test_hardware_is_read_from_cpuinfo(tmp_path: Path, text: str, has: bool) -> None:
+    path = tmp_path / "cpuinfo"
+    path.write_text(text)
+    assert keys.hardware_aes(path) is has
+    assert keys.hardware_aes(tmp_path / "none") is False

@@ -1,0 +1,167 @@
+"""What strangers and hosts may cost: half-open handshakes, flows, bytes, resumptions."""
+
+import tracemalloc
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.session.handshake.messages import Message, framed
+from cedos.session.handshake.outcome import FailureKind
+from cedos.session.limits import HalfOpen, HostLedger, Limits, Rate
+
+Hosts = Any
+
+
+def test_ten_thousand_half_open_handshakes_do_not_keep_an_honest_host_out(
+    make_hosts: type[Hosts],
+) -> None:
+    hosts = make_hosts()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    idle = []
+    for number in range(10_000):
+        channel = hosts.acceptor.channel(f"198.51.100.{number % 100}", hosts.now)
+        if channel is None:
+            continue
+        # Each sends the beginning of a hello, the most that may be kept of it.
+        channel.receive(framed(Message.SET_UP, bytes(319))[:-1], hosts.now)
+        idle.append(channel)
+        if number % 1000 == 999:
+            client, server = hosts.connected()
+            assert server.receive(b"".join(client.send([b"served"])), hosts.now) == [b"served"]
+            hosts.book.flows.clear()
+        pushed_out = hosts.acceptor.overdue(hosts.now)
+        idle = [each for each in idle if each not in pushed_out] if pushed_out else idle
+    used = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert len(hosts.acceptor) <= 1024
+    assert len(idle) == len(hosts.acceptor)
+    assert used < 4e6
+    hosts.now += 11
+    assert len(hosts.acceptor.overdue(hosts.now)) == len(idle)
+    assert len(hosts.acceptor) == 0
+    assert all(channel.failure.kind is FailureKind.TIMED_OUT for channel in idle)
+
+
+def test_one_address_cannot_crowd_out_others(make_hosts: type[Hosts]) -> None:
+    hosts = make_hosts(limits=Limits(half_open_per_address=5))
+    got = [hosts.acceptor.channel("192.0.2.9", hosts.now) for _ in range(7)]
+    assert [each is None for each in got] == [False] * 5 + [True] * 2
+    assert hosts.acceptor.channel("192.0.2.8", hosts.now) is not None
+    got[0].abandon()
+    assert hosts.acceptor.channel("192.0.2.9", hosts.now) is not None
+
+
+def test_a_hello_that_drips_has_ten_seconds(hosts: Hosts) -> None:
+    hello = hosts.set_up().outgoing()[0]
+    server = hosts.accept()
+    for number, byte in enumerate(hello):
+        server.receive(bytes([byte]), hosts.now)
+        hosts.now += 1
+        assert (server in hosts.acceptor.overdue(hosts.now)) == (number == 9)
+        if number == 9:
+            break
+    assert server.failure.kind is FailureKind.TIMED_OUT
+    assert server.receive(hello[10:], hosts.now) == []
+    assert server.outgoing() == []
+
+
+def test_what_is_over_leaves_nothing_behind(hosts: Hosts) -> None:
+    hosts.connected()
+    garbled, broken = hosts.accept(), hosts.accept()
+    garbled.receive(b"GET / HTTP/1.1\r\n\r\n", hosts.now)
+    assert garbled.failure.kind is FailureKind.GARBLED
+    broken.abandon()
+    assert len(hosts.acceptor) == 0
+    assert hosts.acceptor.next_expiry() is None
+    hosts.accept()
+    assert hosts.acceptor.next_expiry() == hosts.now + 10
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["add", "done", "late"]), st.integers(0, 3), st.integers(0, 30)),
+        max_size=60,
+    )
+)
+def test_the_half_open_ones_against_a_model(steps: list[tuple[str, int, int]]) -> None:
+    limits = Limits(half_open=6, half_open_per_address=3, handshake_s=10)
+    half_open: HalfOpen[int] = HalfOpen(limits)
+    model: dict[int, tuple[str, float]] = {}
+    now = 0.0
+    for number, (what, where, which) in enumerate(steps):
+        now += 1
+        address = f"a{where}"
+        counts = Counter(a for a, _ in model.values())
+        if what == "add" and counts[address] >= 3:
+            with pytest.raises(OverflowError):
+                half_open.add(number, address, now)
+        elif what == "add":
+            expected = min(model) if len(model) >= 6 else None
+            assert half_open.add(number, address, now) == expected
+            if expected is not None:
+                del model[expected]
+            model[number] = (address, now + 10)
+        elif what == "done":
+            half_open.done(which)
+            model.pop(which, None)
+        else:
+            late = [each for each, (_, at) in model.items() if at <= now]
+            assert half_open.overdue(now) == late
+            for each in late:
+                del model[each]
+        assert len(half_open) == len(model)
+        assert half_open.next_expiry() == min((at for _, at in model.values()), default=None)
+
+
+def test_a_hosts_flows_and_bytes() -> None:
+    ledger = HostLedger(Limits(flows_per_host=2, idle_bytes_per_host=100))
+    one, other = b"one", b"other"
+    assert ledger.may_open(one)
+    assert ledger.open_flow(one)
+    assert ledger.open_flow(one)
+    assert not ledger.may_open(one)
+    assert not ledger.open_flow(one)
+    assert ledger.open_flow(other)
+    assert ledger.hold(one, 60)
+    assert not ledger.hold(one, 41)
+    assert ledger.hold(one, 40)
+    ledger.release(one, 60)
+    assert ledger.hold(one, 50)
+    ledger.release(one, 90)
+    ledger.close_flow(one)
+    assert ledger.may_open(one)
+    ledger.close_flow(one)
+    ledger.close_flow(other)
+    assert not ledger.hold(one, 101)
+    assert not ledger._accounts
+
+
+@given(st.lists(st.floats(0, 3), max_size=60), st.floats(0.5, 20), st.integers(1, 10))
+def test_a_rate_is_kept(gaps: list[float], per_s: float, burst: int) -> None:
+    rate = Rate(per_s, burst, 0.0)
+    now, taken = 0.0, 0
+    for gap in gaps:
+        now += gap
+        if rate.take(now):
+            taken += 1
+        else:
+            assert 0 < rate.wait_s <= 1 / per_s
+            assert rate.take(now + rate.wait_s + 1e-9)
+            taken += 1
+            now += rate.wait_s + 1e-9
+    assert taken <= burst + now * per_s + 1e-6
+
+
+def test_many_hosts_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cedos.session.limits._HOSTS_REMEMBERED", 3)
+    ledger = HostLedger(Limits(resumption_burst=1, resumptions_per_s=0.1))
+    assert ledger.resume(b"a", 0.0) == 0
+    assert ledger.resume(b"a", 0.0) == pytest.approx(10)
+    for host in (b"b", b"c", b"d"):
+        assert ledger.resume(host, 0.0) == 0
+    assert len(ledger._rates) == 3
