@@ -15,6 +15,7 @@ from cedos.model import Direction
 _STANDARD = NormalDist()
 _QUANTILES = tuple((i + 0.5) / 11 for i in range(11))
 _POINTS = tuple(_STANDARD.inv_cdf(q) for q in _QUANTILES)
+_SURPRISE = _STANDARD.inv_cdf(0.95)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,17 @@ class Prior:
         object.__setattr__(self, "points", points)
 
     def points_above(self, size_bytes: int) -> list[float]:
-        """Equally likely sizes that stand for the distribution of those larger than this."""
-        z = math.log(max(1, size_bytes) / self.median_bytes) / self.sigma
+        """Equally likely sizes that stand for the distribution of those larger than this.
+
+        A size that the prior hardly knows shows it to be too narrow: it is widened until what came
+        lies within its 90 % interval, so that the estimate runs ahead and is not chased.
+        """
+        distance = math.log(max(1, size_bytes) / self.median_bytes)
+        sigma = max(self.sigma, distance / _SURPRISE)
+        z = distance / sigma
         share = max(0.5 * math.erfc(z / math.sqrt(2)), 1e-300)
         return [
-            self.median_bytes * math.exp(-self.sigma * _STANDARD.inv_cdf(share * q))
+            self.median_bytes * math.exp(-sigma * _STANDARD.inv_cdf(share * q))
             for q in _QUANTILES
         ]
 
