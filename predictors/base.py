@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,11 @@ class Distribution:
     def known_above(self, value: float) -> "Distribution":
         """What is left once it has turned out to be more than `value` (dissertation, 4.3.4).
 
-        Where nothing is left, the longest there was, or `value` itself if that is more.
+        Where nothing is left, twice as much: what has lasted longer than anything seen before gives
+        no reason to believe that it ends now.
         """
         above = self.samples[bisect_right(self.samples, value) :]
-        return Distribution(above or (max(value, self.samples[-1]),))
+        return Distribution(above or (2.0 * value,))
 
 
 def minimum_of(a: Distribution, b: Distribution) -> Distribution:
@@ -92,6 +93,18 @@ def _atoms_of_minimum(a: Sequence[float], b: Sequence[float]) -> list[tuple[floa
         atoms.append((min(value_a, value_b), survival - after))
         survival = after
     return atoms
+
+
+class Measurement(NamedTuple):
+    """What a predicted quantity turned out to be, and what is predicted of it from now on.
+
+    `at_s` is when it was measured, by any clock.
+    """
+
+    quantity: str
+    value: float
+    prediction: float
+    at_s: float
 
 
 class Predictor(Protocol):

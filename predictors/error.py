@@ -4,13 +4,17 @@ Meatballs (dissertation, 4.3.1) keeps for each predictor the distribution of mea
 values. Here it starts from errors at places that were held out of training, by kind of situation:
 a shallow tree over the same inputs tells situations of small error from those of large error, and
 each has its own distribution. Errors that the daemon sees later are added to it with a weight that
-fades, newest first.
+fades, newest first. `ErrorHistory` is for predictors that were never trained: it starts from a prior
+that is soon outweighed, and widens while nothing is measured (the dissertation's open end, 6.4.3).
 """
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
-from math import exp, log
+from collections.abc import Callable, Iterable, Sequence
+from math import exp, isfinite, log
+from statistics import NormalDist
+
+from predictors.base import Distribution
 
 SAMPLES = 10
 """Samples of a relative-error distribution: the first and the last bound its 90 % interval.
@@ -26,6 +30,17 @@ KNOWN = 60
 """How many seen errors the held-out distribution is worth."""
 
 _SEEN_AT_MOST = 150
+
+SLICES = 50
+"""Equally likely values of an `ErrorHistory`'s distribution."""
+
+_LARGEST = 1e6
+"""A measurement so many times off its prediction says that one of the two is not what it seems."""
+
+# Age is told in steps of a tenth, so that a distribution serves several decisions.
+_AGE_STEP = 0.1
+_OLDEST_S = 1e6
+_LEAST_ADDED = 1e-4
 
 
 def middles(weighted: Iterable[tuple[float, float]], count: int = SAMPLES) -> list[float]:
@@ -115,3 +130,191 @@ class SeenErrors:
         weighted = [(log(ratio), KNOWN / len(held_out)) for ratio in held_out]
         weighted += [(log(ratio), FADING**age) for age, ratio in enumerate(reversed(self._ratios))]
         return tuple([exp(each) for each in middles(weighted, len(held_out))])
+
+
+def sliced(weighted: Iterable[tuple[float, float]], count: int) -> tuple[float, ...]:
+    """`count` equal slices of a weighted sample, each by its mean: the mean of all is exact; ascending.
+
+    Unlike `middles` it keeps what is empirical: between two values that were seen there is nothing.
+
+    Args:
+        weighted: at least one value with its weight (positive), in any order.
+        count: how many are wanted.
+    """
+    ascending = sorted(weighted)
+    room = sum([weight for _, weight in ascending]) / count
+    found: list[float] = []
+    left, gathered = room, 0.0
+    for value, weight in ascending:
+        while weight >= left and len(found) < count - 1:
+            # A slice of one value is that value, without rounding.
+            found.append((gathered + left * value) / room if gathered else value)
+            weight -= left  # noqa: PLW2901  (what is left of it)
+            left, gathered = room, 0.0
+        gathered += weight * value
+        left -= weight
+    # What rounding left over belongs to the last slice.
+    found.append(gathered / (room - left) if left < room else ascending[-1][0])
+    return tuple(sorted(found))
+
+
+def lognormal(sigma: float, count: int = SLICES) -> Distribution:
+    """Ratios around 1 whose logarithms are normal, as the middles of `count` equal slices."""
+    normal = NormalDist(0.0, sigma)
+    return Distribution(tuple([exp(normal.inv_cdf((k + 0.5) / count)) for k in range(count)]))
+
+
+PRIOR = lognormal(0.5)
+"""What is believed of a predictor before its first error: within a factor of 2.3 nine times of ten."""
+
+
+def growth(age_s: float) -> float:
+    """Variance that age adds to the logarithm of an error: how rates wander on cellular networks.
+
+    Measured on the traces of 38 places: what is not the place's own fades with a time constant of
+    about 10 s and has a variance of 0.93 there (3.1 on Wi-Fi; see `cedos.selector.aging`).
+    """
+    return 0.93 * (1.0 - exp(-0.2 * max(age_s, 0.0)))
+
+
+class ErrorHistory:
+    """How wrong the predictions of one quantity were: measured over predicted, newest first.
+
+    Predictions had an age when they turned out to be wrong, and that is in their errors already; so
+    it is only what age adds beyond theirs that widens the distribution.
+
+    Args:
+        prior: ratios that are expected before any was seen; None: a predictor is trusted until then.
+        worth: how many seen errors the prior is worth; less as errors come in, for they weigh more.
+        fading: an error weighs this much of the next newer one; 1: all the same.
+        growth: age of a prediction in seconds -> what that adds to the variance of the ratio's
+            logarithm.
+    """
+
+    def __init__(
+        self,
+        *,
+        prior: Distribution | None = PRIOR,
+        worth: float = 2.0,
+        fading: float = FADING,
+        growth: Callable[[float], float] = growth,
+    ) -> None:
+        self._prior, self._worth = prior, worth
+        self._fading, self._growth = fading, growth
+        self._ratios: deque[float] = deque(maxlen=_SEEN_AT_MOST)
+        self._grown: deque[float] = deque(maxlen=_SEEN_AT_MOST)
+        self._last_at_s: float | None = None
+        self._fresh: Distribution | None = None
+        self._wide: tuple[float, Distribution] | None = None
+        self.version = 0
+
+    def __len__(self) -> int:
+        return len(self._ratios)
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """The errors seen since the last reset, oldest first."""
+        return tuple(self._ratios)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """What each of `ratios` counts, the newest 1."""
+        count = len(self._ratios)
+        return tuple([self._fading ** (count - 1 - k) for k in range(count)])
+
+    @property
+    def worth(self) -> float:
+        """How many equally heavy errors it amounts to, those that the prior stands for among them."""
+        weights = [*self.weights]
+        if self._prior is not None:
+            whole = int(self._worth)
+            weights += [1.0] * whole + [self._worth - whole]
+        squares = sum([weight * weight for weight in weights])
+        return sum(weights) ** 2 / squares if squares else 0.0
+
+    def add(self, measured: float, predicted: float, at_s: float) -> bool:
+        """Takes what a prediction turned out to be; False where there is nothing to be learned.
+
+        Args:
+            measured: the quantity's value, positive.
+            predicted: what was predicted of it, positive.
+            at_s: when it was measured, by any clock.
+        """
+        if not (isfinite(measured) and isfinite(predicted) and measured > 0.0 < predicted):
+            return False
+        ratio = measured / predicted
+        if not 1.0 / _LARGEST <= ratio <= _LARGEST:
+            return False
+        self._ratios.append(ratio)
+        self._grown.append(self._growth(self._age_s(at_s)))
+        self.seen(at_s)
+        return True
+
+    def seen(self, at_s: float) -> None:
+        """The prediction is as new as this instant: its error is that of a fresh one."""
+        if isfinite(at_s):
+            self._last_at_s = at_s if self._last_at_s is None else max(at_s, self._last_at_s)
+        self._changed()
+
+    def reset(self, at_s: float) -> None:
+        """What was seen says nothing any more, as behind a new access point: back to the prior."""
+        self._ratios.clear()
+        self._grown.clear()
+        self._last_at_s = None
+        self.seen(at_s)
+
+    def distribution(self, now_s: float) -> Distribution:
+        """Ratios of what will be measured over what is predicted now, equally likely, ascending."""
+        fresh = self._fresh
+        if fresh is None:
+            fresh = self._fresh = Distribution(self._blended())
+        step = round(log(1.0 + self._age_s(now_s)) / _AGE_STEP)
+        if self._wide is None or self._wide[0] != step:
+            added = self._added(exp(step * _AGE_STEP) - 1.0)
+            self._wide = (step, widened(fresh, added) if added > _LEAST_ADDED else fresh)
+        return self._wide[1]
+
+    def added(self, now_s: float) -> float:
+        """The variance that the prediction's age now adds to what is in its errors already."""
+        return self._added(self._age_s(now_s))
+
+    def _added(self, age_s: float) -> float:
+        weights = self.weights
+        usual = sum([weight * grown for weight, grown in zip(weights, self._grown, strict=True)])
+        total = sum(weights) + (self._worth if self._prior is not None else 0.0)
+        return max(self._growth(age_s) - (usual / total if total else 0.0), 0.0)
+
+    def _age_s(self, now_s: float) -> float:
+        """How old the prediction is; 0 where the instant, or that of the last measurement, is unknown."""
+        if self._last_at_s is None or not now_s > self._last_at_s:
+            return 0.0
+        return min(now_s - self._last_at_s, _OLDEST_S)
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._fresh = self._wide = None
+
+    def _blended(self) -> tuple[float, ...]:
+        if not self._ratios and self._prior is not None:
+            return self._prior.samples
+        weighted = list(zip(self._ratios, self.weights, strict=True))
+        if self._prior is not None and self._worth > 0.0:
+            share = self._worth / len(self._prior.samples)
+            weighted += [(ratio, share) for ratio in self._prior.samples]
+        elif self._fading == 1.0 and len(weighted) <= SLICES:
+            return tuple(sorted(self._ratios)) or (1.0,)
+        return sliced(weighted, SLICES) if weighted else (1.0,)
+
+
+_NORMAL = lognormal(1.0, 7).samples
+
+
+def widened(ratios: Distribution, variance: float) -> Distribution:
+    """Ratios times an independent lognormal of median 1: their logarithms' variances add up.
+
+    Unlike `spread` it widens a distribution of a single value, too.
+    """
+    scale = variance**0.5
+    steps = [step**scale for step in _NORMAL]
+    every = [(ratio * step, 1.0) for ratio in ratios.samples for step in steps]
+    return Distribution(sliced(every, len(ratios.samples)))

@@ -31,7 +31,7 @@ def test_survival_counts_what_lies_above() -> None:
 def test_what_has_turned_out_to_be_longer_leaves_the_rest() -> None:
     four = Distribution((1.0, 2.0, 3.0, 5.0))
     assert four.known_above(2.0) == Distribution((3.0, 5.0))
-    assert four.known_above(9.0) == Distribution((9.0,))
+    assert four.known_above(9.0) == Distribution((18.0,))
 
 
 def test_minimum_of_two_by_hand() -> None:

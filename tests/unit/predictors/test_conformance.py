@@ -1,8 +1,9 @@
 """What every predictor keeps to, whatever it predicts: one suite for all of them."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite
+from math import isfinite, nan
 
 import pytest
 from hypothesis import given
@@ -10,50 +11,117 @@ from hypothesis import strategies as st
 
 from predictors.adapt import Adaptive
 from predictors.base import Predictor
+from predictors.compute import ComputePredictor
+from predictors.dwell import DwellPredictor
 from predictors.inputs import COLUMNS
+from predictors.network import NetworkPredictor
 from predictors.train import KINDS, fit
 from predictors.train_examples import Examples, Settings
 
 FEW = {"trees": 3, "forest": 2, "boosting": 5}
-PREDICTORS: Mapping[str, Callable[[Examples], Predictor]] = {
+ANYTHING = st.one_of(st.just(nan), st.just(float("inf")), st.floats(0, 1e9))
+
+
+@dataclass
+class Case:
+    """A predictor, the columns that it may look at, and facts of an ordinary moment."""
+
+    predictor: Predictor
+    columns: tuple[str, ...]
+    usual: Mapping[str, float]
+
+
+def network() -> Predictor:
+    predictor = NetworkPredictor("wifi")
+    for size in (1e3, 4e5, 2e3, 3e5, 1e3):
+        predictor.observe(size, 0.05 + 8.0 * size / 5e6, 0.0)
+    return predictor
+
+
+def dwell() -> Predictor:
+    predictor = DwellPredictor()
+    for session_s in (5.0, 60.0, 400.0):
+        predictor.observe("a", session_s)
+    return predictor
+
+
+def compute() -> Predictor:
+    predictor = ComputePredictor(("length_s",))
+    for length_s in (1.0, 3.0, 8.0):
+        predictor.observe({"length_s": length_s}, 0.5 + 0.7 * length_s, 0.0)
+    return predictor
+
+
+TRAINED: Mapping[str, Callable[[Examples], Predictor]] = {
     **{
         kind: lambda examples, kind=kind: fit(examples, Settings(kind=kind, trees=FEW.get(kind)))
         for kind in KINDS
     },
     "adaptive": lambda examples: Adaptive(fit(examples, Settings(trees=3))),
 }
+MEASURING: Mapping[str, tuple[Callable[[], Predictor], tuple[str, ...], Mapping[str, float]]] = {
+    "network": (network, ("size_bytes", "at_s"), {"size_bytes": 5e4, "at_s": 1.0}),
+    "dwell": (dwell, ("age_s",), {"age_s": 10.0}),
+    "compute": (compute, ("length_s", "at_s"), {"length_s": 2.0, "at_s": 1.0}),
+}
+USUAL_TRANSFER = {
+    "size_bytes": 300_000.0,
+    "direction_up": 0.0,
+    "wifi_rtt_s": 0.02,
+    "wifi_past1_bps": 20e6,
+    "cellular_rtt_s": 0.05,
+    "cellular_past1_bps": 30e6,
+}
 
 
-@pytest.fixture(scope="module", params=PREDICTORS)
-def predictor(request: pytest.FixtureRequest, examples: Examples) -> Predictor:
-    return PREDICTORS[request.param](examples)
+@pytest.fixture(scope="module", params=[*TRAINED, *MEASURING])
+def case(request: pytest.FixtureRequest, examples: Examples) -> Case:
+    if request.param in TRAINED:
+        return Case(TRAINED[request.param](examples), COLUMNS, USUAL_TRANSFER)
+    make, columns, usual = MEASURING[request.param]
+    return Case(make(), columns, usual)
 
 
-def test_features_are_known_columns(predictor: Predictor) -> None:
-    assert set(predictor.features) <= set(COLUMNS)
-    assert len(set(predictor.features)) == len(predictor.features)
+def test_features_are_known_columns(case: Case) -> None:
+    assert set(case.predictor.features) <= set(case.columns)
+    assert len(set(case.predictor.features)) == len(case.predictor.features)
 
 
-@given(
-    st.dictionaries(st.sampled_from(COLUMNS), st.one_of(st.just(float("nan")), st.floats(0, 1e9))),
-    st.floats(1, 1e10),
-)
+@given(st.data(), st.floats(1, 1e10))
 def test_whatever_is_known_it_predicts_positive_ascending_samples(
-    predictor: Predictor, columns: dict[str, float], size: float
+    case: Case, data: st.DataObject, size: float
 ) -> None:
-    for distribution in predictor.predict(columns | {"size_bytes": size}).values():
+    columns = data.draw(st.dictionaries(st.sampled_from(case.columns), ANYTHING))
+    if case.columns is COLUMNS:
+        columns = {name: value for name, value in columns.items() if value != float("inf")}
+    for distribution in case.predictor.predict(columns | {"size_bytes": size}).values():
         assert all(isfinite(sample) and sample > 0.0 for sample in distribution.samples)
         assert all(low <= high for low, high in pairwise(distribution.samples))
 
 
-def test_facts_in_answer_out(predictor: Predictor, usual: Mapping[str, float]) -> None:
-    facts = dict(usual)
-    assert predictor.predict(facts) == predictor.predict(facts)
-    assert facts == usual
+def test_facts_in_answer_out(case: Case) -> None:
+    facts = dict(case.usual)
+    assert case.predictor.predict(facts) == case.predictor.predict(facts)
+    assert facts == case.usual
 
 
-def test_it_learns_from_what_happened(predictor: Predictor, usual: Mapping[str, float]) -> None:
-    for name, before in predictor.predict(usual).items():
+def test_it_learns_from_what_happened(case: Case) -> None:
+    for name, before in case.predictor.predict(case.usual).items():
         for _ in range(30):
-            predictor.update(usual, name, 4.0 * before.mean)
-        assert predictor.predict(usual)[name].mean > before.mean
+            case.predictor.update(case.usual, name, 4.0 * before.mean)
+        assert case.predictor.predict(case.usual)[name].mean > before.mean
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_what_is_no_measurement_changes_nothing(name: str) -> None:
+    make, _, usual = MEASURING[name]
+    predictor = make()
+    before = predictor.predict(usual)
+    for answer in before:
+        for nothing in (nan, float("inf"), -1.0, 0.0):
+            if name != "dwell" or nothing != 0.0:  # a session may end the moment it is looked at
+                predictor.update({key: 0.0 if key == "age_s" else v for key, v in usual.items()},
+                                 answer, nothing)  # fmt: skip
+        with pytest.raises(KeyError):
+            predictor.update(usual, "something else", 1.0)
+    assert predictor.predict(usual) == before

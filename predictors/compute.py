@@ -1,0 +1,149 @@
+"""What a computation takes: a linear function of its parameters, fitted to how it went before.
+
+Seconds or joules (dissertation, 4.4.2: application compute time, application energy usage); the
+application names the parameters and tells their values with each observation.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from math import isfinite, nan
+
+from predictors.base import Distribution, Measurement
+from predictors.error import ErrorHistory
+
+VALUE = "value"
+
+_LEAST, _LARGEST = 1e-12, 1e12
+"""What lies beyond is no measurement."""
+
+_RUNS = 100
+_FADING = 0.97
+_RIDGE = 1e-3
+"""Keeps what the runs do not tell near 0, and weighs next to nothing beside what they tell."""
+
+_LEAST_SHARE = 0.05
+"""A line may cross zero; the prediction stays above this share of the smallest value seen."""
+
+
+class ComputePredictor:
+    """Predicts one quantity of a computation; itself a `Predictor`.
+
+    Args:
+        parameters: the names of what it depends on.
+        name: the quantity's, in its measurements: relative to what the line says, so that one history
+            of errors serves all values of the parameters.
+        typical: what is predicted before the first run.
+
+    Attributes:
+        errors: how wrong its predictions were.
+    """
+
+    def __init__(
+        self, parameters: Sequence[str], name: str = "compute", typical: float = 1.0
+    ) -> None:
+        self.name = name
+        self.features: Sequence[str] = (*parameters, "at_s")
+        self._parameters = tuple(parameters)
+        self._typical = typical
+        self.errors = ErrorHistory()
+        self._runs: deque[tuple[tuple[float, ...], float]] = deque(maxlen=_RUNS)
+        self._line: tuple[float, ...] | None = None
+
+    def observe(
+        self, parameters: Mapping[str, float], value: float, at_s: float
+    ) -> list[Measurement]:
+        """Takes a run: its parameters, and what it took (seconds, joules).
+
+        A run with an unknown parameter, or without a positive value, is left out.
+        """
+        point = self._point(parameters)
+        if point is None or not _LEAST <= value <= _LARGEST:
+            return []
+        off = 1.0
+        if self._runs:
+            off = value / self.point(parameters)
+            self.errors.add(off, 1.0, at_s)
+        self._runs.append((point, value))
+        self._line = None
+        return [Measurement(self.name, off, 1.0, at_s)]
+
+    def point(self, parameters: Mapping[str, float]) -> float:
+        """The expected value; unknown parameters count as what they were on average."""
+        if not self._runs:
+            return self._typical
+        if self._line is None:
+            self._line = _line(self._runs)
+        means = [
+            sum([point[k] for point, _ in self._runs]) / len(self._runs)
+            for k in range(len(self._parameters))
+        ]
+        known = [parameters.get(name, nan) for name in self._parameters]
+        at = [x if abs(x) <= _LARGEST else mean for x, mean in zip(known, means, strict=True)]
+        found = self._line[0] + sum([b * x for b, x in zip(self._line[1:], at, strict=True)])
+        least = _LEAST_SHARE * min(value for _, value in self._runs)
+        return max(found, least) if isfinite(found) else least
+
+    def predict(self, features: Mapping[str, float], /) -> dict[str, Distribution]:
+        """What a run with these parameters takes, begun at `at_s` (left out: right after the last)."""
+        now_s = features.get("at_s", nan)
+        return {VALUE: self.errors.distribution(now_s).scaled(self.point(features))}
+
+    def update(self, features: Mapping[str, float], name: str, actual: float, /) -> None:
+        """Learns what a run took.
+
+        Raises:
+            KeyError: for another name than `value`.
+        """
+        if name != VALUE:
+            raise KeyError(name)
+        self.observe(features, actual, features.get("at_s", nan))
+
+    def _point(self, parameters: Mapping[str, float]) -> tuple[float, ...] | None:
+        point = tuple([parameters.get(name, nan) for name in self._parameters])
+        return point if all(abs(each) <= _LARGEST for each in point) else None
+
+
+def _line(runs: Sequence[tuple[tuple[float, ...], float]]) -> tuple[float, ...]:
+    """Constant and slopes of the least squares of *relative* errors, newer runs first.
+
+    Relative ones, because it is by these that predictions are judged, and because long runs would
+    rule otherwise.
+    """
+    size = len(runs[0][0]) + 1
+    scales = [max([abs(point[k]) for point, _ in runs]) or 1.0 for k in range(size - 1)]
+    level = sum([value for _, value in runs]) / len(runs)
+    matrix = [[0.0] * size for _ in range(size)]
+    right = [0.0] * size
+    for age, (point, value) in enumerate(reversed(runs)):
+        row = [1.0, *(x / scale for x, scale in zip(point, scales, strict=True))]
+        weight = _FADING**age * (level / value) ** 2
+        for i, left in enumerate(row):
+            right[i] += weight * left * value / level
+            for j, other in enumerate(row):
+                matrix[i][j] += weight * left * other
+    for i in range(1, size):
+        matrix[i][i] += _RIDGE
+    found = solved(matrix, right)
+    return (
+        level * found[0],
+        *(level * b / scale for b, scale in zip(found[1:], scales, strict=True)),
+    )
+
+
+def solved(matrix: Sequence[Sequence[float]], right: Sequence[float]) -> list[float]:
+    """The solution of a few linear equations, by elimination with pivots."""
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    size = len(rows)
+    for k in range(size):
+        pivot = max(range(k, size), key=lambda i: abs(rows[i][k]))
+        rows[k], rows[pivot] = rows[pivot], rows[k]
+        if rows[k][k] == 0.0:
+            continue
+        for i in range(k + 1, size):
+            factor = rows[i][k] / rows[k][k]
+            rows[i] = [a - factor * b for a, b in zip(rows[i], rows[k], strict=True)]
+    found = [0.0] * size
+    for k in reversed(range(size)):
+        known = sum([rows[k][j] * found[j] for j in range(k + 1, size)])
+        found[k] = (rows[k][size] - known) / rows[k][k] if rows[k][k] else 0.0
+    return found

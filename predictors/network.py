@@ -1,0 +1,211 @@
+"""Bandwidth and latency of one network, from how long exchanges of different sizes took.
+
+Time is a straight line over size: the latency where it begins, one over the bandwidth as its slope
+(dissertation, 4.4.2). Where sizes differ enough the line is fitted to the last exchanges; where they
+do not, an exchange's surprise is divided between the two by how much each could have caused of it.
+What comes out goes through a flip-flop filter each, and its relative errors are kept.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from math import nan
+
+from predictors.base import Distribution, Measurement
+from predictors.error import SLICES, ErrorHistory
+from predictors.flipflop import FlipFlop
+
+BANDWIDTH, LATENCY = "bandwidth", "latency"
+TIME = "time_s"
+
+_TYPICAL_S, _TYPICAL_BPS = 0.05, 10e6
+"""What is predicted before anything was measured: a network that is neither good nor bad."""
+
+_EXCHANGES = 16
+_FADING = 0.85
+# A slope that is so many times its own standard error is not made of noise.
+_SIGNIFICANT = 3.0
+# Who could have caused less than this share of a surprise learns nothing from it.
+_PART = 0.2
+_LEAST = 0.1
+_MOST_BYTES, _LONGEST_S, _LARGEST = 1e15, 1e6, 1e15
+_LEAST_VALUE = {LATENCY: 1e-5, BANDWIDTH: 1e3}
+
+
+class NetworkPredictor:
+    """Predicts how long an exchange over one network takes; itself a `Predictor`.
+
+    What it is told comes back as measurements of two quantities, `NAME.bandwidth` (bit/s) and
+    `NAME.latency` (s), for whoever keeps errors of its own (`cedos.selector.uncertainty`).
+
+    Args:
+        name: the network's, the first part of its quantities' names.
+
+    Attributes:
+        errors: how wrong its predictions of `bandwidth` and of `latency` were.
+    """
+
+    features: Sequence[str] = ("size_bytes", "at_s")
+
+    def __init__(self, name: str = "network") -> None:
+        self.name = name
+        self.errors: Mapping[str, ErrorHistory] = {
+            BANDWIDTH: ErrorHistory(),
+            LATENCY: ErrorHistory(),
+        }
+        self._filters = {BANDWIDTH: FlipFlop(), LATENCY: FlipFlop()}
+        self._exchanges: deque[tuple[float, float]] = deque(maxlen=_EXCHANGES)
+
+    @property
+    def latency_s(self) -> float | None:
+        """What passes before the first byte comes, seconds; None: nothing was measured."""
+        return self._filters[LATENCY].estimate
+
+    @property
+    def bandwidth_bps(self) -> float | None:
+        """At what rate the bytes come then, bit/s; None: nothing was measured."""
+        return self._filters[BANDWIDTH].estimate
+
+    def point_s(self, size_bytes: float) -> float:
+        """The expected time of an exchange, s; with a typical network's figures where none are known."""
+        latency_s, bandwidth_bps = self._known()
+        return latency_s + 8.0 * max(size_bytes, 0.0) / bandwidth_bps
+
+    def observe(self, size_bytes: float, time_s: float, at_s: float) -> list[Measurement]:
+        """Takes an exchange: bytes carried, seconds from the first sent to the last received.
+
+        What is no measurement (not finite, not positive, longer than the longest) is left out.
+        """
+        if not (0.0 <= size_bytes <= _MOST_BYTES and _LEAST_VALUE[LATENCY] < time_s <= _LONGEST_S):
+            return []
+        latency_s, bandwidth_bps = self._known()
+        carrying_s = 8.0 * size_bytes / bandwidth_bps
+        surprise_s = time_s - latency_s - carrying_s
+        share = latency_s**2 / (latency_s**2 + carrying_s**2)
+        self._exchanges.append((size_bytes, time_s))
+        line = _line(self._exchanges)
+        measured = {}
+        if share >= _PART:
+            measured[LATENCY] = self._err(LATENCY, latency_s, surprise_s, share, at_s)
+            if line is None:
+                self._smooth(LATENCY, max(latency_s + share * surprise_s, _LEAST * latency_s))
+        if 1.0 - share >= _PART:
+            longer = self._err(BANDWIDTH, carrying_s, surprise_s, 1.0 - share, at_s)
+            measured[BANDWIDTH] = bandwidth_bps / longer
+            if line is None:
+                carried_s = max(carrying_s + (1.0 - share) * surprise_s, _LEAST * carrying_s)
+                self._smooth(BANDWIDTH, 8.0 * size_bytes / carried_s)
+        if LATENCY in measured:
+            measured[LATENCY] *= latency_s
+        if line is not None:
+            self._smooth(LATENCY, line[0])
+            self._smooth(BANDWIDTH, line[1])
+            # The line itself is a prediction, not a measurement.
+            measured = {LATENCY: nan, BANDWIDTH: nan} | measured
+        return [self._told(name, value, at_s) for name, value in measured.items()]
+
+    def observe_rtt(self, rtt_s: float, at_s: float) -> list[Measurement]:
+        """Takes a round trip that carried next to nothing, s."""
+        return self._learn(LATENCY, rtt_s, at_s)
+
+    def observe_rate(self, rate_bps: float, at_s: float) -> list[Measurement]:
+        """Takes a rate at which the network was full, bit/s."""
+        return self._learn(BANDWIDTH, rate_bps, at_s)
+
+    def reset(self, at_s: float) -> None:
+        """Another access point: the next measurement begins anew, and until then little is certain."""
+        self._filters = {BANDWIDTH: FlipFlop(), LATENCY: FlipFlop()}
+        self._exchanges.clear()
+        for errors in self.errors.values():
+            errors.reset(at_s)
+
+    def predict(self, features: Mapping[str, float], /) -> dict[str, Distribution]:
+        """The time of an exchange of `size_bytes`, begun at `at_s` (left out: right after the last)."""
+        now_s = features.get("at_s", nan)
+        size_bytes = max(features["size_bytes"], 0.0)
+        latency_s, bandwidth_bps = self._known()
+        latencies = self.errors[LATENCY].distribution(now_s).scaled(latency_s)
+        carrying_s = 8.0 * size_bytes / bandwidth_bps
+        rates = self.errors[BANDWIDTH].distribution(now_s)
+        times = sorted(
+            [late + carrying_s / ratio for ratio in rates.samples for late in latencies.samples]
+        )
+        each = len(times) // SLICES or 1
+        return {
+            TIME: Distribution(
+                tuple([sum(times[k : k + each]) / each for k in range(0, len(times), each)])
+            )
+        }
+
+    def update(self, features: Mapping[str, float], name: str, actual: float, /) -> None:
+        """Learns that an exchange of `size_bytes` took `actual` seconds.
+
+        Raises:
+            KeyError: for another name than `time_s`.
+        """
+        if name != TIME:
+            raise KeyError(name)
+        self.observe(features["size_bytes"], actual, features.get("at_s", nan))
+
+    def _known(self) -> tuple[float, float]:
+        latency_s, bandwidth_bps = self.latency_s, self.bandwidth_bps
+        return (
+            _TYPICAL_S if latency_s is None else latency_s,
+            _TYPICAL_BPS if bandwidth_bps is None else bandwidth_bps,
+        )
+
+    def _learn(self, name: str, value: float, at_s: float) -> list[Measurement]:
+        if not _LEAST_VALUE[name] <= value <= _LARGEST:
+            return []
+        before = self._filters[name].estimate
+        if before is not None:
+            self.errors[name].add(value, before, at_s)
+        self._smooth(name, value)
+        return [self._told(name, value, at_s)]
+
+    def _smooth(self, name: str, value: float) -> None:
+        self._filters[name].observe(max(value, _LEAST_VALUE[name]))
+
+    def _told(self, name: str, value: float, at_s: float) -> Measurement:
+        latency_s, bandwidth_bps = self._known()
+        prediction = latency_s if name == LATENCY else bandwidth_bps
+        return Measurement(f"{self.name}.{name}", value, prediction, at_s)
+
+    def _err(self, name: str, part_s: float, surprise_s: float, share: float, at_s: float) -> float:
+        """Takes the error of one part of an exchange's time; returns how many times longer it was.
+
+        Errors count as independent of one another, so it is their variances that must add up to the
+        surprise's: each part has the root of its share.
+        """
+        longer: float = max(part_s + share**0.5 * surprise_s, _LEAST * part_s) / part_s
+        if self._filters[name].estimate is not None:
+            self.errors[name].add(longer if name == LATENCY else 1.0 / longer, 1.0, at_s)
+        return longer
+
+
+def _line(exchanges: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+    """Latency (s) and bandwidth (bit/s) of the line through exchanges; None where noise would rule it."""
+    count = len(exchanges)
+    if count < 3:
+        return None
+    weights = [_FADING ** (count - 1 - k) for k in range(count)]
+    total = sum(weights)
+    size = sum([w * s for w, (s, _) in zip(weights, exchanges, strict=True)]) / total
+    time = sum([w * t for w, (_, t) in zip(weights, exchanges, strict=True)]) / total
+    spread = sum([w * (s - size) ** 2 for w, (s, _) in zip(weights, exchanges, strict=True)])
+    if spread <= 1e-6 * size * size * total:
+        return None
+    slope = (
+        sum([w * (s - size) * (t - time) for w, (s, t) in zip(weights, exchanges, strict=True)])
+        / spread
+    )
+    start = time - slope * size
+    if slope <= 0.0 or start <= 0.0:
+        return None
+    left = sum(
+        [w * (t - start - slope * s) ** 2 for w, (s, t) in zip(weights, exchanges, strict=True)]
+    )
+    freedom = max(total**2 / sum([w * w for w in weights]) - 2.0, 1.0)
+    error = (left / total * count / freedom / spread) ** 0.5
+    if slope < _SIGNIFICANT * error:
+        return None
+    return start, 8.0 / slope

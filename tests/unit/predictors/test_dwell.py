@@ -1,0 +1,125 @@
+from math import inf, nan
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from predictors.dwell import GENERIC, DwellPredictor
+from predictors.weibull import Weibull, fit
+
+shapes, scales = st.floats(0.3, 4.0), st.floats(0.5, 500.0)
+
+
+@pytest.mark.parametrize(("shape", "seed"), [(0.5, 1), (0.77, 2), (1.0, 3), (2.5, 4)])
+@pytest.mark.parametrize("cut_s", [inf, 100.0, 20.0])
+def test_the_fit_is_that_of_scipy(shape: float, seed: int, cut_s: float) -> None:
+    drawn = stats.weibull_min.rvs(shape, scale=50.0, size=200, random_state=seed)
+    seen = np.minimum(drawn, cut_s)
+    mine = fit(seen.tolist(), (drawn > cut_s).tolist())
+    assert mine is not None
+    data = stats.CensoredData.right_censored(seen, drawn > cut_s)
+    theirs_shape, _, theirs_scale = stats.weibull_min.fit(data, floc=0)
+    assert mine.shape == pytest.approx(theirs_shape, rel=1e-3)
+    assert mine.scale_s == pytest.approx(theirs_scale, rel=1e-3)
+
+
+@given(shapes, scales, st.floats(0.0, 5.0))
+def test_the_mean_residual_life_is_the_integral_of_the_survival(
+    shape: float, scale_s: float, ages: float
+) -> None:
+    of, age_s = Weibull(shape, scale_s), ages * scale_s
+    expected, _ = integrate.quad(
+        lambda u: of.survival_after(age_s, scale_s * u), 0, 60.0 ** (1.0 / shape), limit=400
+    )
+    assert of.mean_residual_s(age_s) == pytest.approx(scale_s * expected, rel=1e-3)
+
+
+@given(shapes, scales, st.floats(0.0, 100.0), st.floats(0.01, 0.99))
+def test_remaining_and_survival_are_each_other_s_inverse(
+    shape: float, scale_s: float, age_s: float, q: float
+) -> None:
+    of = Weibull(shape, scale_s)
+    left_s = of.remaining_s(age_s, q)
+    # Where powers are large, a rest is the difference of two nearly equal numbers.
+    assert of.survival_after(age_s, left_s) == pytest.approx(1.0 - q, abs=1e-4)
+    assert of.survival_after(0.0, age_s) == pytest.approx(of.survival(age_s))
+
+
+@pytest.mark.parametrize("times", [[], [5.0], [5.0, 5.0, 5.0], [nan, inf, -1.0]])
+def test_what_does_not_tell_a_shape_fits_nothing(times: list[float]) -> None:
+    assert fit(times, [False] * len(times)) is None
+    assert fit(times, [True] * len(times)) is None
+
+
+def test_the_longer_it_has_stayed_the_longer_it_will() -> None:
+    predictor = DwellPredictor()
+    rests = [predictor.mean_residual_s("cafe", age_s) for age_s in (0, 10, 60, 600)]
+    assert rests == sorted(rests)
+    assert rests[-1] > 1.5 * rests[0]
+    assert predictor.survival("cafe", 600.0, 60.0) > predictor.survival("cafe", 0.0, 60.0)
+
+
+def test_an_access_point_gets_a_distribution_of_its_own() -> None:
+    predictor = DwellPredictor()
+    for k in range(12):
+        predictor.observe("bus stop", 6.0 + k % 3)
+        predictor.observe("office", 3000.0 + 500.0 * (k % 3))
+    medians = {
+        point: predictor.remaining(point, 0.0).quantile(0.5)
+        for point in ("bus stop", "never seen", "office")
+    }
+    assert 4.0 < medians["bus stop"] < 12.0
+    assert 1500.0 < medians["office"] < 4500.0
+    assert 12.0 < medians["never seen"] < 1500.0
+
+
+def test_before_the_first_session_stands_the_generic_prior() -> None:
+    median_s = DwellPredictor().remaining(None, 0.0).quantile(0.5)
+    assert median_s == pytest.approx(GENERIC.remaining_s(0.0, 0.5), rel=0.25)
+    assert GENERIC.remaining_s(0.0, 0.5) == pytest.approx(41.0, rel=0.01)
+    assert GENERIC.survival(300.0) == pytest.approx(0.04, abs=0.005)
+
+
+def test_sessions_cut_short_by_the_host_count_as_longer() -> None:
+    ended, cut = DwellPredictor(), DwellPredictor()
+    for _ in range(10):
+        ended.observe("a", 20.0)
+        cut.observe("a", 20.0, censored=True)
+    assert cut.mean_residual_s("a", 0.0) > 2.0 * ended.mean_residual_s("a", 0.0)
+
+
+def test_sessions_follow_from_coming_and_going() -> None:
+    predictor = DwellPredictor()
+    before = predictor.weibull("a")
+    predictor.left("a", 5.0)
+    assert predictor.weibull("a") == before, "it was never attached to"
+    for k in range(8):
+        predictor.attached("a", 100.0 * k)
+        predictor.attached("a", 100.0 * k + 1.0)
+        assert predictor.age_s("a", 100.0 * k + 2.0) == 2.0
+        predictor.left("a", 100.0 * k + 4.0)
+    assert predictor.age_s("a", 900.0) == 0.0
+    assert predictor.mean_residual_s("a", 0.0) < predictor.mean_residual_s("b", 0.0) < 60.0
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(), st.booleans()), max_size=40),
+       st.one_of(st.floats(0, 1e12), st.just(0.0)))  # fmt: skip
+def test_whatever_is_observed_there_is_a_rest(
+    sessions: list[tuple[str, float, bool]], age_s: float
+) -> None:
+    predictor = DwellPredictor()
+    for point, dwell_s, censored in sessions:
+        predictor.observe(point, dwell_s, censored)
+    left = predictor.remaining("a", age_s).samples
+    assert all(0.0 <= each < inf for each in left)
+    assert list(left) == sorted(left)
+    assert 0.0 <= predictor.survival("a", age_s, 10.0) <= 1.0
+
+
+def test_memory_is_bounded() -> None:
+    predictor = DwellPredictor()
+    for k in range(2000):
+        predictor.observe(f"point {k}", 1.0 + k % 50)
+    assert len(predictor._at) <= 256
