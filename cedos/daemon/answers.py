@@ -213,7 +213,7 @@ class Answers:
         return DefaultMessage(
             network=networks[0] if networks else None,
             reason=decision.reason,
-            age_s=max(0.0, time.time() - decision.made_unix_s),
+            age_s=max(0.0, time.monotonic() - decision.context.at_s),
             decision=decision.number,
         )
 

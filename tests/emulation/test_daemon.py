@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cedos.api.client import ControlClient
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import Access
@@ -151,3 +152,29 @@ def test_without_predictors_it_decides_by_rule_of_thumb_and_says_so(
         whole(host.download(mptcp=True, size=100_000), 100_000)
     finally:
         end(daemon)
+
+
+def test_a_program_under_exec_goes_where_its_size_says(host: Host) -> None:
+    client = host.laptop.client
+    daemon = host.up()
+    try:
+        marks = client.ip("rule").count("fwmark")
+        running: subprocess.Popen[str] = client.popen(
+            *(sys.executable, "-m", "cedos", "exec", "--size", "5MB", "--label", "background"),
+            *("--", "curl", "-sS", "-o", "/dev/null", "-w", "%{size_download} %{local_ip}"),
+            *("--max-time", "60", f"http://{SERVER}/bytes/{BYTES}"),
+            env=host.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        said, errors = running.communicate(timeout=90)
+        assert (running.returncode, errors) == (0, "")
+        size, address = said.split()
+        assert int(size) == BYTES
+        control = ControlClient(Path(host.environment["CEDOS_RUNTIME_DIR"]) / "control.sock")
+        decided = [control.explain(str(n)) for n in range(1, control.status().decisions + 1)]
+        by_size = [each for each in decided if each.transfer.size.source == "hint"]
+        assert by_size
+        assert client.ip("rule").count("fwmark") == marks  # the program's rule went with it
+    finally:
+        end(daemon)
+    (network,) = by_size[0].choice.networks
+    assert f" {address}/" in client.ip("-4", "address", "show", "dev", network)
