@@ -1,0 +1,199 @@
+"""Our own controller: the price at which what will be asked for just uses the supply up.
+
+Odyssey's feedback moves a price until spending fits, which takes days of a month while it is too low
+or too high. Here the price is the dual variable of the period's problem itself (seconds saved are to
+be the most, within the supply), solved anew at each observation for what is left: the demand over price
+is learned from the choices that come up (`budget_demand`), and what is used without a choice is set
+aside, with a margin for its ups and downs. Errors of the forecast show in what is left, and are
+corrected by the next solution.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, sqrt
+from typing import Any
+
+from cedos.selector.budget import PROHIBITIVE, reduced
+from cedos.selector.budget_controller import Option
+from cedos.selector.budget_demand import Curve, Demand, bin_of, curve, increments
+from cedos.selector.budget_hours import DAY_S, Hours
+from cedos.selector.budget_odyssey import LEAST_S
+
+_MEMORY = 1 / 6
+"""Habits are remembered for this share of the period: five days of a month, so that weekends count."""
+
+_DAILY_MEMORY_S = 5 * DAY_S
+"""At least for so long, where the period is a day or nearly; for what happens within an hour, not."""
+
+_FIRST = 1 / 100
+"""For this share of the period nothing is known, and the supply is worth the whole period."""
+
+_SHADED = 0.9
+"""What is expected to be asked for is taken for so much less: a price that was too low can still rise,
+while what is left over at the end because it was too high is lost."""
+
+_BLOCKS = 60
+"""In so many parts of the period the use without a choice is told apart, for its ups and downs."""
+
+_MARGIN = 1.25
+"""So many standard deviations of it are set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class PacerQuote:
+    """The price of one instant; contemplated spending takes its units from what can be planned."""
+
+    rate: float
+    capacity: float
+    known: Curve | None
+
+    def rate_for(self, amount: float, duration_s: float) -> float:
+        """What the last of these units, and all after them, would have to be worth."""
+        if amount <= 0.0:
+            return self.rate
+        if amount > self.capacity:
+            return PROHIBITIVE
+        return self.rate if self.known is None else self.known.price(self.capacity - amount)
+
+
+class Pacer:
+    """See the module.
+
+    Args:
+        supply: units for the period.
+        begins_s: when the period began.
+        ends_s: the goal.
+        now_s: when the controller begins, in the middle of a period; None: at its beginning.
+        learned: what an earlier period's `state` says of habits; None: nothing is known.
+
+    Raises:
+        ValueError: `learned` is no such state.
+    """
+
+    name = "pacer"
+
+    def __init__(
+        self,
+        supply: float,
+        begins_s: float,
+        ends_s: float,
+        *,
+        now_s: float | None = None,
+        learned: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._supply = supply
+        self._left = supply
+        self._now_s = begins_s if now_s is None else now_s
+        self._ends_s = ends_s
+        self._period_s = max(ends_s - begins_s, 1.0)
+        memory_s = _MEMORY * self._period_s
+        if self._period_s >= DAY_S / 2:
+            memory_s = max(memory_s, _DAILY_MEMORY_S)
+        self._demand = Demand(memory_s)
+        self._hours = Hours(memory_s)
+        self._stock: dict[int, float] = {}
+        self._used = self._optional = 0.0
+        self._block = self._block_s = 0.0
+        self._blocks = self._block_sum = self._block_squares = 0.0
+        if learned:
+            self._resume(learned)
+
+    def observe(self, now_s: float, left: float) -> None:
+        """See `Controller.observe`."""
+        elapsed_s = now_s - self._now_s
+        spent = max(self._left - left, 0.0)
+        self._left, self._now_s = left, now_s
+        if elapsed_s <= 0.0:
+            return
+        self._demand.age(elapsed_s)
+        self._hours.passed(now_s, elapsed_s)
+        kept = exp(-elapsed_s / self._demand.memory_s)
+        self._used = kept * self._used + spent
+        self._optional *= kept
+        self._block += spent
+        self._block_s += elapsed_s
+        if self._block_s >= self._period_s / _BLOCKS:
+            self._end_block()
+
+    def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
+        """See `Controller.offered`."""
+        if not options:
+            return
+        steps = increments(options)
+        self._demand.add(steps)
+        self._hours.add(now_s, sum([step.amount for step in steps]))
+        optional = chosen.amount - min(option.amount for option in options)
+        self._optional += optional
+        self._block -= optional
+
+    def waiting(self, choices: Sequence[Sequence[Option]]) -> None:
+        """See `Controller.waiting`."""
+        self._stock = {}
+        for options in choices:
+            for step in increments(options):
+                saved = bin_of(step.s_per_unit)
+                self._stock[saved] = self._stock.get(saved, 0.0) + step.amount
+
+    def changed(self, now_s: float, supply: float, ends_s: float) -> None:
+        """See `Controller.changed`: what was learned of habits stays."""
+        self._left += supply - self._supply
+        self._supply, self._ends_s = supply, ends_s
+
+    def quote(self, now_s: float) -> PacerQuote:
+        """See `Controller.quote`."""
+        left_s = self._ends_s - now_s
+        if left_s <= 0.0 or reduced(self._left, self._supply) <= 0.0:
+            return PacerQuote(PROHIBITIVE, 0.0, None)
+        usual_s = self._hours.usual_s(now_s, self._ends_s)
+        capacity = reduced(self._left, self._supply) - self.set_aside(max(left_s, usual_s))
+        if capacity <= 0.0:
+            return PacerQuote(PROHIBITIVE, 0.0, None)
+        least = LEAST_S / self._supply
+        if self._demand.seen_s < _FIRST * self._period_s and not self._stock:
+            return PacerQuote(self._period_s / self._supply, capacity, None)
+        known = curve(self._demand, _SHADED * usual_s, self._stock, least)
+        return PacerQuote(known.price(capacity), capacity, known)
+
+    def set_aside(self, left_s: float) -> float:
+        """Units for what will be used without a choice in the seconds that are left."""
+        # A use in the first moments is not taken for a habit.
+        seen_s = max(self._demand.seen_s, _FIRST * self._period_s)
+        per_s = max(self._used - self._optional, 0.0) / seen_s
+        blocks = left_s / (self._period_s / _BLOCKS)
+        return per_s * left_s + _MARGIN * sqrt(self._block_variance() * blocks)
+
+    def state(self) -> dict[str, Any]:
+        """What was learned of habits, as plain data for JSON; rates, and so good for any supply."""
+        return {
+            "demand": {str(saved): amount for saved, amount in self._demand.amounts.items()},
+            "seen_s": self._demand.seen_s,
+            "hours": [self._hours.amounts, self._hours.seen_s],
+            "used": self._used,
+            "optional": self._optional,
+            "blocks": [self._blocks, self._block_sum, self._block_squares],
+        }
+
+    def _resume(self, learned: Mapping[str, Any]) -> None:
+        try:
+            amounts = {int(saved): float(amount) for saved, amount in learned["demand"].items()}
+            self._demand = Demand(self._demand.memory_s, amounts, float(learned["seen_s"]))
+            hours = [[float(each) for each in known] for known in learned["hours"]]
+            self._hours = Hours(self._demand.memory_s, *hours)
+            self._used, self._optional = float(learned["used"]), float(learned["optional"])
+            self._blocks, self._block_sum, self._block_squares = map(float, learned["blocks"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"nothing that a pacer has learned: {error!r}") from error
+
+    def _end_block(self) -> None:
+        kept = exp(-self._block_s / self._demand.memory_s)
+        size = max(self._block, 0.0) * (self._period_s / _BLOCKS) / self._block_s
+        self._blocks = kept * self._blocks + 1.0
+        self._block_sum = kept * self._block_sum + size
+        self._block_squares = kept * self._block_squares + size * size
+        self._block = self._block_s = 0.0
+
+    def _block_variance(self) -> float:
+        if self._blocks < 1.0:
+            return 0.0
+        mean = self._block_sum / self._blocks
+        return max(self._block_squares / self._blocks - mean * mean, 0.0)

@@ -1,0 +1,193 @@
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.selector.budget import PROHIBITIVE, Budget, Every, Increment, Resource
+from cedos.selector.budget_calendar import Period, period_at, stamp
+from cedos.selector.budget_controller import Option
+from cedos.selector.budget_increments import IncrementQuote, bought
+from cedos.selector.budget_keeper import Keeper
+from cedos.selector.budget_odyssey import Odyssey
+from cedos.selector.budget_pacer import Pacer
+from cedos.selector.budget_prices import FREE, prices
+
+MONTHLY = Budget("data", Resource.DATA, 4e9, "2026-12-01T00:00:00", every=Every.MONTH)
+DAY_S = 86_400.0
+
+
+def at(text: str) -> float:
+    return stamp(datetime.fromisoformat(text), UTC)
+
+
+def named(period: Period) -> tuple[str, str]:
+    begin, end = (datetime.fromtimestamp(each, UTC).date().isoformat() for each in period)
+    return begin, end
+
+
+@pytest.mark.parametrize(
+    ("until", "every", "now", "expected"),
+    [
+        ("2026-12-01", "month", "2026-11-21", ("2026-11-01", "2026-12-01")),
+        ("2026-12-01", "month", "2026-12-01", ("2026-12-01", "2027-01-01")),
+        ("2026-12-01", "month", "2026-05-03", ("2026-05-01", "2026-06-01")),
+        ("2027-01-31", "month", "2027-02-10", ("2027-01-31", "2027-02-28")),
+        ("2027-01-31", "month", "2027-03-01", ("2027-02-28", "2027-03-31")),
+        ("2026-11-22", "week", "2026-12-24", ("2026-12-20", "2026-12-27")),
+        ("2026-11-22", "day", "1970-01-02", ("1970-01-02", "1970-01-03")),
+        ("2028-02-29", "year", "2029-03-01", ("2029-02-28", "2030-02-28")),
+    ],
+)
+def test_periods_go_by_the_calendar(
+    until: str, every: str, now: str, expected: tuple[str, str]
+) -> None:
+    budget = Budget("data", Resource.DATA, 1.0, until, every=Every(every))
+    assert named(period_at(budget, at(now), UTC)) == expected
+
+
+@settings(max_examples=60)
+@given(
+    st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)),
+    st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)),
+    st.sampled_from(Every),
+)
+def test_every_instant_has_its_period(until: datetime, now: datetime, every: Every) -> None:
+    budget = Budget("data", Resource.DATA, 1.0, until.isoformat(), every=every)
+    now_s = stamp(now, UTC)
+    period = period_at(budget, now_s, UTC)
+    assert period.begins_s <= now_s < period.ends_s
+    assert period_at(budget, period.ends_s, UTC).begins_s == period.ends_s
+
+
+def test_a_day_with_another_hour_begins_at_midnight_all_the_same() -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    budget = Budget("data", Resource.DATA, 1.0, "2026-10-20T00:00:00", every=Every.DAY)
+    period = period_at(budget, stamp(datetime(2026, 10, 25, 12), zone), zone)
+    assert period.ends_s - period.begins_s == 25 * 3600
+
+
+def keeper(budget: Budget = MONTHLY, now: str = "2026-11-21") -> Keeper:
+    return Keeper(budget, Pacer, at(now), UTC)
+
+
+def test_a_new_period_begins_with_the_whole_supply_and_what_was_learned() -> None:
+    kept = keeper()
+    kept.observe(at("2026-11-21"), 3.99e9)
+    assert kept.quote(at("2026-11-21")).rate == PROHIBITIVE
+    assert kept.roll(at("2026-12-01T00:00:01"))
+    assert not kept.roll(at("2026-12-02"))
+    kept.observe(at("2026-12-02"), 0.0)
+    assert kept.quote(at("2026-12-02")).rate < PROHIBITIVE
+    assert kept.standing(at("2026-12-02")).left == 4e9
+
+
+def test_a_clock_that_jumps_ahead_and_back_finds_its_period_again() -> None:
+    kept = keeper()
+    kept.observe(at("2026-11-21"), 1e9)
+    assert kept.roll(at("2031-06-05"))
+    kept.observe(at("2031-06-05"), 0.0)
+    assert kept.roll(at("2026-11-21T00:05:00"))
+    kept.observe(at("2026-11-21T00:05:00"), 1.2e9)
+    assert kept.standing(at("2026-11-21T00:06:00")).spent == 1.2e9
+
+
+def test_one_that_does_not_recur_comes_to_its_end() -> None:
+    once = Budget("battery", Resource.ENERGY, 1e4, "2026-11-21T18:00:00", "2026-11-21T09:00:00")
+    kept = Keeper(once, Odyssey, at("2026-11-21T09:00:00"), UTC)
+    assert not kept.over(at("2026-11-21T17:59:59"))
+    assert kept.over(at("2026-11-21T18:00:00"))
+    assert kept.quote(at("2026-11-21T18:00:00")).rate == PROHIBITIVE
+    assert kept.standing(at("2026-11-21T18:00:00")).over
+
+
+def test_a_change_in_the_middle_keeps_what_was_spent() -> None:
+    kept = keeper()
+    kept.observe(at("2026-11-21"), 1e9)
+    kept.changed(
+        Budget("data", Resource.DATA, 2e9, MONTHLY.until, every=Every.MONTH), at("2026-11-22")
+    )
+    standing = kept.standing(at("2026-11-22"))
+    assert (standing.spent, standing.left) == (1e9, 1e9)
+    once = Budget("data", Resource.DATA, 2e9, "2026-12-24T00:00:00", "2026-11-22T00:00:00")
+    kept.changed(once, at("2026-11-22"))
+    assert kept.period.ends_s == at("2026-12-24")
+
+
+def test_what_a_budget_bought() -> None:
+    kept = keeper()
+    kept.observe(at("2026-11-21"), 0.0)
+    options = [Option(10.0, 0.0), Option(2.0, 1e6)]
+    kept.offered(at("2026-11-21"), options, options[1])
+    kept.offered(at("2026-11-21"), options, options[0])
+    kept.offered(at("2026-11-21"), [options[1]], options[1])  # there was no choice
+    assert kept.standing(at("2026-11-21")).bought_s == 8.0
+
+
+def test_the_forecast_goes_by_what_was_spent_lately() -> None:
+    kept = keeper(now="2026-11-11")
+    for hour in range(0, 240, 2):
+        kept.observe(at("2026-11-11") + hour * 3600.0, hour * 1e6)
+    standing = kept.standing(at("2026-11-21"))
+    assert standing.forecast == pytest.approx(238e6 + 240e6, rel=0.02)
+
+
+def test_a_restart_finds_everything_again() -> None:
+    kept = keeper()
+    kept.observe(at("2026-11-21"), 1e9)
+    options = [Option(10.0, 0.0), Option(2.0, 1e6)]
+    kept.offered(at("2026-11-21"), options, options[1])
+    again = Keeper(MONTHLY, Pacer, at("2026-11-22"), UTC, kept.state())
+    again.observe(at("2026-11-22"), 1e9)
+    assert again.standing(at("2026-11-22")).bought_s == 8.0
+    later = Keeper(MONTHLY, Pacer, at("2026-12-22"), UTC, kept.state())
+    assert later.standing(at("2026-12-22")).bought_s == 0.0
+
+
+@pytest.mark.parametrize(
+    "nonsense", [{}, {"period": 3}, {"learned": {"x": 1}}, {"period": [1, 2], "bought_s": "x"}]
+)
+def test_what_is_kept_may_be_nonsense(nonsense: dict[str, object]) -> None:
+    kept = Keeper(MONTHLY, Pacer, at("2026-11-22"), UTC, nonsense)
+    kept.observe(at("2026-11-22"), float("nan"))
+    assert kept.standing(at("2026-11-22")).spent == 0.0
+
+
+@pytest.mark.parametrize("supply", [0.0, -1.0])
+def test_no_supply_is_prohibitive_from_the_start(supply: float) -> None:
+    kept = keeper(Budget("data", Resource.DATA, supply, MONTHLY.until, every=Every.MONTH))
+    kept.observe(at("2026-11-22"), 0.0)
+    assert kept.quote(at("2026-11-22")).rate_for(1.0, 1.0) == PROHIBITIVE
+
+
+def test_units_are_bought_whole_and_not_without_need() -> None:
+    unit = Increment(amount=1e9, money=5.0, s_per_money=100.0, most=3)
+    assert [bought(spent, unit) for spent in (0.0, 1.0, 1e9, 1e9 + 1, 2.5e9)] == [1, 1, 1, 2, 3]
+    within = Odyssey(1e9, 0.0, 1e6).quote(0.0)
+    quote = IncrementQuote(within, 0.5e9, 2, unit)
+    assert quote.rate == within.rate
+    assert quote.rate_for(0.4e9, 1e3) == within.rate_for(0.4e9, 1e3)
+    assert quote.rate_for(0.6e9, 1e3) * 0.6e9 == pytest.approx(500.0)
+    assert quote.rate_for(2.4e9, 1e3) * 2.4e9 == pytest.approx(1000.0)
+    assert quote.rate_for(2.6e9, 1e3) == PROHIBITIVE
+    assert IncrementQuote(within, 0.0, 0, unit).rate == PROHIBITIVE
+
+
+def test_prices_of_several_budgets_add_up() -> None:
+    month = Odyssey(1e9, 0.0, 1e6).quote(0.0)
+    battery = Odyssey(1e4, 0.0, 1e4).quote(0.0)
+    known = prices(
+        [
+            (Resource.DATA, (), month),
+            (Resource.DATA, ("usb0",), month),
+            (Resource.ENERGY, (), battery),
+        ],
+        ("lte0", "usb0"),
+    )
+    assert known.data_rate("lte0") == month.rate
+    assert known.data_rate("usb0") == 2 * month.rate
+    assert known.data_rate("wlan0") == known.money_s(5.0, 1.0) == 0.0
+    assert known.energy_s(10.0, 2.0) == pytest.approx(10.0 * battery.rate_for(10.0, 2.0))
+    assert known.energy_s(0.0, 2.0) == 0.0
+    assert FREE.data_s("lte0", 1e9, 1.0) == FREE.energy_s(1e9, 1.0) == 0.0
