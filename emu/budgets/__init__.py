@@ -1,0 +1,1 @@
+"""Budgets tried over whole months in seconds: people whose habits shift, and the product's keepers."""
