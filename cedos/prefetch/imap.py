@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _PART_BYTES = 64 * 1024
 _TIMEOUT_S = 30.0
+_FAREWELL_S = 1.0
 _FLAGS = re.compile(rb"FLAGS \(([^)]*)\)")
 _UIDVALIDITY = "UIDVALIDITY"
 
@@ -157,14 +158,16 @@ class Inbox:
         def ask(connection: _Connection, validity: int) -> bytes:
             if validity != message.validity:
                 raise NotThereError(f"message {message.uid}: the mailbox was made anew")
-            _, lines = connection.uid(
-                "FETCH", str(message.uid), f"(BODY.PEEK[]<{offset}.{_PART_BYTES}>)"
-            )
+            with turn.woken_by(lambda: _interrupt(connection)):
+                _, lines = connection.uid(
+                    "FETCH", str(message.uid), f"(BODY.PEEK[]<{offset}.{_PART_BYTES}>)"
+                )
             for line in lines:
                 if isinstance(line, tuple):
                     return bytes(line[1])
-            if any(isinstance(line, bytes) and b"BODY[]" in line for line in lines):
-                return b""  # an empty string is no literal
+            if offset and any(isinstance(line, bytes) and b"BODY[]" in line for line in lines):
+                return b""  # what lies beyond the end is no literal
+            # (Of a message that somebody deleted meanwhile a server may send nothing at all.)
             raise NotThereError(f"message {message.uid} is not there any more")
 
         background = turn.label.urgency is Urgency.BACKGROUND
@@ -260,9 +263,17 @@ def _message(line: bytes, validity: int) -> Message | None:
     return Message(int(uid[1]), int(size[1]), validity, b"\\seen" in flags, b"\\flagged" in flags)
 
 
+def _interrupt(connection: _Connection) -> None:
+    """Makes a thread that reads from it fail at once; that thread closes it."""
+    with contextlib.suppress(OSError):
+        connection.socket().shutdown(socket.SHUT_RDWR)
+
+
 def _end(connection: _Connection, *, politely: bool = True) -> None:
     with contextlib.suppress(Exception):
         if politely:
+            # A network that is gone does not answer a farewell.
+            connection.socket().settimeout(_FAREWELL_S)
             connection.logout()
-        else:
-            connection.shutdown()
+    with contextlib.suppress(Exception):
+        connection.shutdown()

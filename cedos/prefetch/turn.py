@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from cedos.errors import CedosError
@@ -48,6 +49,7 @@ class Turn:
         self._told = told
         self._clear = clear
         self._stopped = threading.Event()
+        self._wakes: set[Callable[[], None]] = set()
 
     def received(self, total_bytes: float, size_bytes: float | None = None) -> None:
         """So much of the item is there in all, of so much where that is known."""
@@ -58,8 +60,21 @@ class Turn:
         self.label = Label(Urgency.FOREGROUND, self.label.bulk)
 
     def stop(self) -> None:
-        """Ends the attempt at its next call."""
+        """Ends the attempt at its next call, and what it waits for now (`woken_by`)."""
         self._stopped.set()
+        for wake in tuple(self._wakes):
+            wake()
+
+    @contextmanager
+    def woken_by(self, wake: Callable[[], None]) -> Iterator[None]:
+        """While this block waits for something, `wake` (from another thread) makes it fail."""
+        self._wakes.add(wake)
+        try:
+            if self.stopped:
+                wake()
+            yield
+        finally:
+            self._wakes.discard(wake)
 
     @property
     def stopped(self) -> bool:

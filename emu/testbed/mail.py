@@ -1,0 +1,209 @@
+"""Debian's own Dovecot with a mailbox of messages, in a namespace: what inboxes are fetched from."""
+
+import os
+import pwd
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from email.message import EmailMessage
+from email.utils import format_datetime
+from pathlib import Path
+from types import TracebackType
+
+from cedos.errors import EmulationError
+from emu.testbed.netns import Namespace
+
+PORT = 143
+USER, PASSWORD = "reader", "not-a-secret"
+_START_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 5.0
+_OWNER = "nobody"
+
+# Everything that Dovecot would keep in the host's own folders is kept in this one.
+_CONFIG = """
+base_dir = {directory}/run
+state_dir = {directory}/state
+log_path = {directory}/dovecot.log
+instance_name = {name}
+protocols = imap
+listen = {address}
+ssl = no
+disable_plaintext_auth = no
+auth_mechanisms = plain
+mail_location = maildir:{directory}/mail
+first_valid_uid = 1
+first_valid_gid = 1
+passdb {{
+  driver = static
+  args = password={password}
+}}
+userdb {{
+  driver = static
+  args = uid={uid} gid={gid} home={directory}
+}}
+service imap-login {{
+  inet_listener imap {{
+    port = {port}
+  }}
+  inet_listener imaps {{
+    port = 0
+  }}
+}}
+namespace inbox {{
+  inbox = yes
+}}
+"""
+
+
+class MailServer:
+    """Dovecot on one address of a namespace, as a `with` block.
+
+    Args:
+        namespace: where it runs.
+        directory: for its files; nobody else's, and readable by all on the way to it.
+        address: where it listens, on `port`.
+        sizes_bytes: of the messages, the oldest first; each is of just that size.
+        seed: of what is in them.
+    """
+
+    def __init__(
+        self,
+        namespace: Namespace,
+        directory: Path,
+        address: str,
+        sizes_bytes: Sequence[int],
+        *,
+        port: int = PORT,
+        seed: int = 1,
+    ) -> None:
+        self._namespace = namespace
+        self.directory = directory
+        self.address = address
+        self.port = port
+        self._sizes = sizes_bytes
+        self._seed = seed
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> "MailServer":
+        """Starts it; it answers when this returns. Errors: EmulationError."""
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it, and all its processes; again does nothing."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_TIMEOUT_S)
+        # Those who serve a client go on without their master: all of its session end.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def text(self, uid: int) -> bytes:
+        """A message as it was delivered, with the line ends that IMAP has."""
+        return next((self.directory / "mail" / "cur").glob(f"{uid:08d}.*")).read_bytes()
+
+    def _start(self) -> None:
+        if shutil.which("dovecot") is None:
+            raise EmulationError("dovecot is not installed; ./run installs it")
+        owner = pwd.getpwnam(_OWNER)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for part in ("run", "state"):
+            (self.directory / part).mkdir(exist_ok=True)
+        self._deliver(owner.pw_uid, owner.pw_gid)
+        config = self.directory / "dovecot.conf"
+        config.write_text(
+            _CONFIG.format(
+                directory=self.directory,
+                name=f"cedos-{os.getpid()}-{self.directory.name}",
+                address=self.address,
+                port=self.port,
+                password=PASSWORD,
+                uid=owner.pw_uid,
+                gid=owner.pw_gid,
+            )
+        )
+        with (self.directory / "dovecot.out").open("wb") as said:
+            self._process = self._namespace.popen(
+                *("dovecot", "-F", "-c", str(config)),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+        deadline_at_s = time.monotonic() + _START_TIMEOUT_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline_at_s:
+                raise EmulationError(f"dovecot does not answer: {self._said()}")
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        with self._namespace.entered():
+            probe = socket.socket()
+        with probe, suppress(OSError):
+            probe.settimeout(1.0)
+            probe.connect((self.address, self.port))
+            return probe.recv(4) == b"* OK"
+        return False
+
+    def _said(self) -> str:
+        said = ""
+        for name in ("dovecot.out", "dovecot.log"):
+            with suppress(OSError):
+                said += (self.directory / name).read_text(errors="replace")
+        return said.strip()[-500:] or "it says nothing"
+
+    def _deliver(self, uid: int, gid: int) -> None:
+        mail = self.directory / "mail"
+        for part in ("cur", "new", "tmp"):
+            (mail / part).mkdir(parents=True, exist_ok=True)
+        drawn = random.Random(self._seed)
+        first = datetime(2026, 1, 1, tzinfo=UTC)
+        for number, size in enumerate(self._sizes, start=1):
+            content = message_of(size, number, first + timedelta(hours=number), drawn)
+            # Maildir's `S=` and `W=`: the size is known without reading the file.
+            name = f"{number:08d}.M{number}.mail,S={len(content)},W={len(content)}:2,"
+            (mail / "cur" / name).write_bytes(content)
+        for path in (mail, *mail.rglob("*")):
+            os.chown(path, uid, gid)
+        os.chown(self.directory, uid, gid)
+
+
+def message_of(size_bytes: int, number: int, date: datetime, drawn: random.Random) -> bytes:
+    """A message of just this size, if it can be so small; lines end as in IMAP."""
+    message = EmailMessage()
+    message["From"], message["To"] = "writer@example.org", "reader@example.org"
+    message["Subject"] = f"Message {number}"
+    message["Date"] = format_datetime(date)
+    message["Message-ID"] = f"<{number}@example.org>"
+    head = bytes(message).replace(b"\n", b"\r\n").rstrip(b"\r\n") + b"\r\n\r\n"
+    left = size_bytes - len(head)
+    body = bytearray()
+    while len(body) < left:
+        body += drawn.randbytes(36).hex().encode() + b"\r\n"
+    del body[max(left, 0) :]
+    # A cut in the middle of a line end would be mended by the server.
+    if body.endswith(b"\r"):
+        body[-1:] = b"."
+    return head + bytes(body)
