@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from emu.runs.scenario import Scenario
 
 _DEMO = Path(__file__).parents[1] / "experiments" / "walk_away.toml"
-_QUICK_S = 10.0
+_QUICK_S = 9.0
 
 
 @click.command(
