@@ -26,6 +26,9 @@ from predictors.network import NetworkPredictor
 AGAIN_S = 0.2
 """How often a decision that silence called into question is made again (4.4.3.1)."""
 
+STALL = 10.0
+"""An exchange that is late by so many latencies met no slow network but one that had stopped."""
+
 BOTH = "both"
 _TIP_WITHIN_S = 5.0
 _TIP_GRANULARITY_S = 0.01
@@ -54,20 +57,22 @@ class Style:
     Attributes:
         method: of the evaluator.
         redundant: whether it may use several networks at once.
-        again: whether it thinks again when it hears nothing, and knows that of itself beforehand.
-        bounds: whether the method goes by bounds, not by expectations.
+        again: whether it thinks again when it hears nothing.
+        foresees: whether it knows that of itself beforehand, hedges to learn how a network is, and
+            tells a stall from a latency. All three are ours; the published methods do without.
     """
 
     method: str
     redundant: bool = True
     again: bool = True
-    bounds: bool = False
+    foresees: bool = True
 
 
 STYLES: Mapping[str, Style] = {
-    "adaptive": Style("trusting", redundant=False, again=False),
+    "adaptive": Style("trusting", redundant=False, again=False, foresees=False),
     "brute-force": Style("brute-force"),
-    "error-bounds": Style("error-bounds", bounds=True),
+    "brute-force, as published": Style("brute-force", foresees=False),
+    "error-bounds": Style("error-bounds", foresees=False),
     "bayesian": Style("bayesian"),
 }
 
@@ -114,7 +119,8 @@ class Deciding:
 
     def connected(self, way: str, rtt_s: float, now_s: float) -> None:
         """The first measurement at this access point."""
-        self._told(self._networks[way].observe_rtt(rtt_s, now_s))
+        if not self._stalled(way, 0.0, rtt_s, now_s):
+            self._told(self._networks[way].observe_rtt(rtt_s, now_s))
 
     def detached(self, way: str, now_s: float) -> None:
         """A session at an access point has ended, and had before that was noticed."""
@@ -123,8 +129,21 @@ class Deciding:
 
     def measured(self, task: Request, way: str, time_s: float, now_s: float) -> None:
         """An exchange was completed, whether it was still wanted or not."""
-        if way in self._since_s:
+        if way in self._since_s and not self._stalled(way, task.size_bytes, time_s, now_s):
             self._told(self._networks[way].observe(task.size_bytes, time_s, now_s))
+
+    def _stalled(self, way: str, size_bytes: float, time_s: float, now_s: float) -> bool:
+        """Whether nothing came through for a while: an error like any other, but no latency.
+
+        A prediction that followed it would be wrong of all that comes after, and in both directions.
+        """
+        predictor = self._networks[way]
+        late_s = time_s - predictor.point_s(size_bytes)
+        latency_s = predictor.point_s(0.0)
+        if not self._style.foresees or late_s < STALL * latency_s:
+            return False
+        self._evaluator.measured(f"{way}.latency", latency_s + late_s, latency_s, now_s)
+        return True
 
     def choose(
         self, task: Request, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
@@ -151,7 +170,7 @@ class Deciding:
     ) -> tuple[frozenset[str], float]:
         """The networks to use, and the expected seconds until the answer."""
         alone = [self._way(task, name, now_s) for name in names]
-        ahead = self._style.again and not self._style.bounds and not silent and len(names) > 1
+        ahead = self._style.foresees and not silent and len(names) > 1
         if ahead:
             judged = self._evaluator.choose(alone, self._weights, now_s).evaluations
             alone = [

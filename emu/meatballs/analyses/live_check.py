@@ -1,0 +1,179 @@
+"""The simulation held against live emulation: the same requests, places, seconds and decisions.
+
+Live means Mahimahi, real sockets, a real server and a real clock, in network namespaces (root). All
+policies run side by side. The simulation then plays the same seconds again.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from emu.data.folds import Progress
+from emu.meatballs import live
+from emu.meatballs.analyses.exchanges import METERED, policies_of
+from emu.meatballs.client import Policy, Record
+from emu.meatballs.plan import SETTINGS, Request, requests
+from emu.meatballs.simulate import simulate
+from emu.meatballs.usage import Usage
+from emu.places.places import Places
+from emu.runs.sampler import Sample, Sampler
+from emu.simulation.coverage import DETECTION_S
+from emu.simulation.joined import joined
+from emu.simulation.network import ReplayedNetwork
+from emu.testbed.access import INTERFACES, Access
+from emu.testbed.phones import Laptop
+
+_SETTLE_S = 1.0
+_LATE_S = 0.5
+
+
+def run(
+    places: Places,
+    *,
+    walking: Sequence[str],
+    starts_s: Sequence[float],
+    duration_s: float = 240.0,
+    think_s: Sequence[float] = (1.0, 3.0),
+    policies: Sequence[str] = ("cellular-only", "wifi-preferred", "brute-force"),
+    settings: Sequence[str] = ("no", "low"),
+    detection_s: float = DETECTION_S,
+    device: str = "nexus-one",
+    cellular: str = "3g",
+    seed: int = 1,
+    progress: Progress = lambda share, what: None,
+) -> dict[str, Any]:
+    """Runs live, simulates the same, compares.
+
+    Args:
+        places: the collection.
+        walking: places, one after another.
+        starts_s: a trial begins at each of these seconds.
+        duration_s: of one trial, which takes so long.
+        think_s: between requests; shorter than in the experiment, so that few minutes tell more.
+        policies: which ones.
+        settings: under which settings; policies that know of no cost run once.
+        detection_s: how late the host notices that a network is gone.
+        device: whose radios.
+        cellular: its cellular technology.
+        seed: of the requests.
+        progress: told of the share done.
+
+    Returns:
+        `{"policies": {NAME: {"requests", "live_ms", "simulated_ms", ...}}, "bytes": {...}}`.
+
+    Raises:
+        EmulationError: the testbed failed.
+    """
+    accesses = joined([places[each] for each in walking])
+    networks = {
+        name: ReplayedNetwork(access, detection_s=detection_s) for name, access in accesses.items()
+    }
+    both: dict[str, tuple[list[Record], list[Record]]] = {}
+    told = dict.fromkeys(accesses, 0)
+    counted = dict(told)
+    for trial, start_s in enumerate(starts_s):
+        progress(trial / len(starts_s), f"live from second {start_s:g}")
+        asked = requests(duration_s, seed * 1000 + trial, think_s)
+        wanted = _wanted(policies, settings, device, cellular, detection_s)
+        trials = {name: live.Trial(*each) for name, each in wanted.items()}
+        moved = _live(accesses, networks, asked, trials, start_s, duration_s)
+        again = _wanted(policies, settings, device, cellular, detection_s)
+        for name, (policy, usage) in again.items():
+            simulated = simulate(
+                asked, networks, policy, usage, start_s=start_s, duration_s=duration_s
+            )
+            there = both.setdefault(name, ([], []))
+            there[0].extend(trials[name].records)
+            there[1].extend(simulated)
+            for network in told:
+                told[network] += usage.bytes_of(network)
+        for network in counted:
+            counted[network] += moved[network]
+    return {
+        "places": list(walking),
+        "trials": len(starts_s),
+        "duration_s": duration_s,
+        "think_s": list(think_s),
+        "policies": {name: _compared(*each) for name, each in both.items()},
+        "bytes": {
+            network: {"interface": counted[network], "simulated": told[network]} for network in told
+        },
+        "metered": list(METERED),
+    }
+
+
+def _wanted(
+    policies: Sequence[str],
+    settings: Sequence[str],
+    device: str,
+    cellular: str,
+    detection_s: float,
+) -> dict[str, tuple[Policy[Request], Usage]]:
+    found: dict[str, tuple[Policy[Request], Usage]] = {}
+    for number, setting in enumerate(settings):
+        known = policies_of(SETTINGS[setting], device, cellular, detection_s)
+        for name in policies:
+            simple = name in ("cellular-only", "wifi-preferred")
+            if simple and number:
+                continue
+            found[name if simple else f"{name}, {setting} cost"] = known[name]
+    return found
+
+
+def _live(
+    accesses: Mapping[str, Access],
+    networks: Mapping[str, ReplayedNetwork],
+    asked: Sequence[Request],
+    trials: Mapping[str, live.Trial],
+    start_s: float,
+    duration_s: float,
+) -> dict[str, int]:
+    """One live trial; returns the bytes that each interface of the laptop counted."""
+    with Laptop(source_rules=True, nice=-5) as laptop, live.serving(laptop, sys.executable):
+        laptop.attach(*(access.rotated(start_s - _SETTLE_S) for access in accesses.values()))
+        replay_at_s = max(link.started_at_s for link in laptop.links.values()) + _SETTLE_S
+        with Sampler(laptop.client, list(INTERFACES.values())) as sampler:
+            live.run(
+                laptop,
+                asked,
+                networks,
+                trials,
+                replay_at_s=replay_at_s,
+                start_s=start_s,
+                duration_s=duration_s,
+            )
+        return {
+            name: _moved([each for each in sampler.samples if each.interface == access.interface])
+            for name, access in accesses.items()
+        }
+
+
+def _moved(samples: Sequence[Sample]) -> int:
+    first, last = samples[0], samples[-1]
+    return (last.received_bytes + last.sent_bytes) - (first.received_bytes + first.sent_bytes)
+
+
+def _compared(lived: Sequence[Record], simulated: Sequence[Record]) -> dict[str, Any]:
+    waits = np.array([[a.wait_s, b.wait_s] for a, b in zip(lived, simulated, strict=True)])
+    off = waits[:, 0] - waits[:, 1]
+    return {
+        "requests": len(waits),
+        "live_ms": round(1e3 * float(waits[:, 0].mean()), 2),
+        "simulated_ms": round(1e3 * float(waits[:, 1].mean()), 2),
+        "live_median_ms": round(1e3 * float(np.median(waits[:, 0])), 2),
+        "simulated_median_ms": round(1e3 * float(np.median(waits[:, 1])), 2),
+        "off_median_ms": round(1e3 * float(np.median(off)), 2),
+        "off_p10_ms": round(1e3 * float(np.quantile(off, 0.1)), 2),
+        "off_p90_ms": round(1e3 * float(np.quantile(off, 0.9)), 2),
+        "late_live": int((waits[:, 0] > _LATE_S).sum()),
+        "late_simulated": int((waits[:, 1] > _LATE_S).sum()),
+        "same_winner_share": round(
+            float(np.mean([a.winner == b.winner for a, b in zip(lived, simulated, strict=True)])),
+            4,
+        ),
+        "hedged_live": round(float(np.mean([each.redundant for each in lived])), 4),
+        "hedged_simulated": round(float(np.mean([each.redundant for each in simulated])), 4),
+        "pairs_ms": [[round(1e3 * float(x), 1) for x in pair] for pair in waits],
+    }
