@@ -3,3 +3,29 @@
 `connect` and `listen` are what programs use (asyncio); `cedos.session.blocking` has the same as BSD
 sockets. The protocol is in docs/session-protocol.md, what it promises in docs/session-security.md.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cedos.session.connection import Connection, Message
+    from cedos.session.listener import Listener
+    from cedos.session.sockets import connect, listen
+
+__all__ = ["Connection", "Listener", "Message", "connect", "listen"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what programs use when they use it: the pure parts of this room know no sockets."""
+    if name in ("connect", "listen"):
+        from cedos.session import sockets  # noqa: PLC0415
+
+        return getattr(sockets, name)
+    if name == "Listener":
+        from cedos.session.listener import Listener  # noqa: PLC0415
+
+        return Listener
+    if name in ("Connection", "Message"):
+        from cedos.session import connection  # noqa: PLC0415
+
+        return getattr(connection, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

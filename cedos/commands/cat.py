@@ -1,0 +1,284 @@
+"""`cedos-cat`: netcat over sessions; what goes through survives a walk."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cedos.commands.alone import Program
+from cedos.commands.exec import Duration
+from cedos.commands.pipes import Input, Output
+from cedos.errors import ConfigError
+from cedos.model import Bulk, Label, Urgency
+from cedos.session import keys, schedulers
+from cedos.session.connection import Connection
+from cedos.session.crypto import KeyPair
+from cedos.session.sockets import connect, listen
+
+
+class LabelType(click.ParamType[Label]):
+    """`foreground`, `background,large`."""
+
+    name = "label"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Label:
+        """The label; what is not said is foreground and large: a stream of unknown length."""
+        if isinstance(value, Label):
+            return value
+        urgency, bulk = Urgency.FOREGROUND, Bulk.LARGE
+        for word in value.split(","):
+            if word in Urgency:
+                urgency = Urgency(word)
+            elif word in Bulk:
+                bulk = Bulk(word)
+            else:
+                self.fail(f"{word!r} is none of foreground, background, small, large", param, ctx)
+        return Label(urgency, bulk)
+
+
+class KeyType(click.ParamType[bytes]):
+    """A public key as text."""
+
+    name = "key"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        """The key's 32 bytes."""
+        if isinstance(value, bytes):
+            return value
+        try:
+            return keys.from_text(value)
+        except ValueError as error:
+            self.fail(f"{value!r} is not a key: {error}", param, ctx)
+
+
+@click.command(
+    name="cedos-cat",
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    examples=[
+        (
+            "cedos-cat --listen 9000 | tar x",
+            "The receiving host; it prints its key on standard error.",
+        ),
+        (
+            "tar c photos | cedos-cat --key KEY server.example 9000",
+            "The laptop: goes on over whatever network there is. The key is remembered.",
+        ),
+        (
+            "cedos-cat -v --deadline 8h --label background server.example 9000 < backup.img",
+            "Over a night without a network; says on standard error which networks come and go.",
+        ),
+        (
+            "cedos-cat --listen 127.0.0.1:9000 --allow KEY > log",
+            "Lets in only the holder of one key (its `cedos-cat --print-key`).",
+        ),
+    ],
+    exits={
+        0: "Everything was sent and has arrived, and all that the other end sent was written.",
+        1: "The session ended before: refused, its deadline passed, or given up by the other end.",
+        2: "",
+        4: "It cannot listen at that address.",
+        130: "",
+    },
+    files=[
+        ("~/.config/cedos/session.key", "This user's own key, made at the first use."),
+        ("~/.config/cedos/known-hosts.toml", "Servers' keys, pinned when they are given once."),
+    ],
+)
+@click.argument("host", required=False)
+@click.argument("port", required=False, type=click.IntRange(1, 65535))
+@click.option("-l", "--listen", "listen_at", metavar="[ADDRESS:]PORT", help="Wait for one session.")
+@click.option(
+    "-k", "--key", type=KeyType(), help="The server's key; remembered for this HOST and PORT."
+)
+@click.option(
+    "--own-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A key file of one's own; made if it does not exist.",
+)
+@click.option("--print-key", is_flag=True, help="Print one's own public key and end.")
+@click.option(
+    "-a", "--allow", type=KeyType(), multiple=True,
+    help="With --listen: who may open a session; may be repeated.  [default: everybody]",
+)  # fmt: skip
+@click.option(
+    "-d", "--deadline", type=Duration(), default="24h", show_default=True,
+    help="How long to wait for a network at most.",
+)  # fmt: skip
+@click.option(
+    "--label", type=LabelType(), default="foreground,large", show_default=True,
+    help="foreground or background, small or large: what goes first, and over which network.",
+)  # fmt: skip
+@click.option(
+    "-s", "--scheduler", type=click.Choice(schedulers.NAMES), default=schedulers.DEFAULT,
+    show_default=True, help="How data is spread over networks.",
+)  # fmt: skip
+@click.option(
+    "-n", "--network", "networks", metavar="INTERFACE", multiple=True,
+    help="Use only this interface; may be repeated.  [default: all that lead there]",
+)  # fmt: skip
+@click.option(
+    "--timeout", type=Duration(), default="30s", show_default=True, help="For the first connection."
+)
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Say on standard error which networks are used."
+)
+def main(
+    host: str | None,
+    port: int | None,
+    listen_at: str | None,
+    key: bytes | None,
+    own_key: Path | None,
+    print_key: bool,
+    allow: tuple[bytes, ...],
+    deadline: float,
+    label: Label,
+    scheduler: str,
+    networks: tuple[str, ...],
+    timeout: float,
+    verbose: bool,
+) -> None:
+    """Connects standard input and output with another host, over every network there is.
+
+    Like netcat, but the connection survives: Wi-Fi that dies, a phone that changes its address, a
+    laptop that sleeps for hours. Both ends are authenticated, everything is encrypted. One end
+    listens, the other names it with its key.
+
+    It ends when both directions have ended; where standard input is a terminal, when the other end
+    has sent all it had.
+    """
+    me = keys.own(own_key or keys.own_key_path())
+    if print_key:
+        click.echo(keys.to_text(me.public))
+        return
+    if listen_at is not None:
+        if host is not None:
+            raise click.UsageError("either --listen, or HOST and PORT")
+        asyncio.run(_serve(_at(listen_at), me, allow, label, scheduler, verbose))
+        return
+    if host is None or port is None:
+        raise click.UsageError("HOST and PORT are needed, or --listen")
+    if allow:
+        raise click.UsageError("--allow goes with --listen")
+    name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if key is None:
+        key = keys.pinned(keys.known_hosts_path(), name)
+    asyncio.run(
+        _call((host, port), key, name, me, deadline, label, scheduler, networks, timeout, verbose)
+    )
+
+
+def _at(text: str) -> tuple[str, int]:
+    address, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and int(port) < 65_536):
+        raise ConfigError(f"{text!r} is not 9000, 192.0.2.1:9000 or [2001:db8::1]:9000")
+    return address.strip("[]"), int(port)
+
+
+async def _call(
+    address: tuple[str, int],
+    key: bytes,
+    name: str,
+    me: KeyPair,
+    deadline_s: float,
+    label: Label,
+    scheduler: str,
+    networks: tuple[str, ...],
+    timeout_s: float,
+    verbose: bool,
+) -> None:
+    connection = await connect(
+        address,
+        server_key=key,
+        key=me,
+        label=label,
+        deadline=deadline_s,
+        scheduler=scheduler,
+        timeout_s=timeout_s,
+        networks=networks.__contains__ if networks else None,
+    )
+    keys.pin(keys.known_hosts_path(), name, key)
+    await _join(connection, verbose)
+
+
+async def _serve(
+    address: tuple[str, int],
+    me: KeyPair,
+    allow: tuple[bytes, ...],
+    label: Label,
+    scheduler: str,
+    verbose: bool,
+) -> None:
+    listener = await listen(
+        address, key=me, allow=allow.__contains__ if allow else None, scheduler=scheduler
+    )
+    try:
+        host, port = listener.address
+        click.echo(
+            f"cedos-cat: listens at {host} port {port}; its key is {keys.to_text(me.public)}",
+            err=True,
+        )
+        connection = await listener.accept()
+        connection.label = label
+        listener.only_known()
+        await _join(connection, verbose)
+    finally:
+        await listener.close()
+
+
+async def _join(connection: Connection, verbose: bool) -> None:
+    """Moves bytes both ways until both have ended."""
+    if verbose:
+        _watch(connection)
+    sending = asyncio.create_task(_send(connection))
+    try:
+        await _receive(connection)
+        if not sending.done() and sys.stdin.isatty():
+            sending.cancel()  # nobody would know that it waits for Ctrl-D
+            connection.finish()
+        else:
+            await sending
+        await connection.close()
+    except BaseException:
+        sending.cancel()
+        if not connection.ended:
+            connection.abort("its program was interrupted")
+            await connection.told()
+        raise
+
+
+async def _send(connection: Connection) -> None:
+    reader = Input(sys.stdin.fileno())
+    while data := await reader.read():
+        await connection.write(data)
+    connection.finish()
+
+
+async def _receive(connection: Connection) -> None:
+    writer = Output(sys.stdout.fileno())
+    while data := await connection.read():
+        await writer.write(data)
+    await writer.drained()
+
+
+def _watch(connection: Connection) -> None:
+    seen: set[tuple[str, str]] = set()
+
+    def look() -> None:
+        now = {(path.network, path.peer) for path in connection.paths()}
+        for network, peer in sorted(now - seen):
+            click.echo(f"cedos-cat: {network}: connected with {peer}", err=True)
+        for network, peer in sorted(seen - now):
+            why = connection.flow.last_why
+            click.echo(f"cedos-cat: {network}: lost {peer} ({why})", err=True)
+        seen.clear()
+        seen.update(now)
+
+    connection.on_change = look
+    look()

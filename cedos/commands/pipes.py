@@ -1,0 +1,103 @@
+"""Standard input and output beside an event loop: they may be files, pipes or terminals.
+
+Files are never "ready" for epoll, and making a pipe non-blocking would do so for everybody who shares it.
+So each gets a thread, which a program that ends does not wait for.
+"""
+
+import asyncio
+import os
+import threading
+from typing import Final
+
+_CHUNK_BYTES: Final = 1 << 18
+
+
+class Input:
+    """Reads a file descriptor in a thread, one chunk ahead.
+
+    Args:
+        file: the descriptor.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._loop = asyncio.get_running_loop()
+        self._chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+        self._turn = threading.Semaphore(2)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    async def read(self) -> bytes:
+        """The next chunk; empty at the end.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        chunk = await self._chunks.get()
+        self._turn.release()
+        if isinstance(chunk, OSError):
+            raise chunk
+        return chunk
+
+    def _read(self) -> None:
+        chunk: bytes | OSError = b"-"
+        while chunk and not isinstance(chunk, OSError):
+            self._turn.acquire()
+            try:
+                chunk = os.read(self._file, _CHUNK_BYTES)
+            except OSError as error:
+                chunk = error
+            try:
+                self._loop.call_soon_threadsafe(self._chunks.put_nowait, chunk)
+            except RuntimeError:  # the loop is closed: the program ends
+                return
+
+
+class Output:
+    """Writes to a file descriptor in a thread; `write` returns when the chunk before was written.
+
+    Args:
+        file: the descriptor.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._loop = asyncio.get_running_loop()
+        self._before: asyncio.Future[None] | None = None
+
+    async def write(self, data: bytes | memoryview) -> None:
+        """Writes all of it, in the background.
+
+        Raises:
+            OSError: what was written before could not be.
+        """
+        await self.drained()
+        self._before = future = self._loop.create_future()
+        threading.Thread(target=self._write, args=(data, future), daemon=True).start()
+
+    async def drained(self) -> None:
+        """Waits until everything has been written; raises OSError where it could not be."""
+        if self._before is not None:
+            before, self._before = self._before, None
+            await before
+
+    def _write(self, data: bytes | memoryview, future: "asyncio.Future[None]") -> None:
+        failure: OSError | None = None
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._file, view) :]
+        except OSError as error:
+            failure = error
+
+        def told() -> None:
+            if future.done():
+                return
+            if failure is None:
+                future.set_result(None)
+            else:
+                future.set_exception(failure)
+
+        try:
+            self._loop.call_soon_threadsafe(told)
+        except RuntimeError:
+            return

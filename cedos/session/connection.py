@@ -1,0 +1,483 @@
+"""What a program holds: a byte stream, and messages with labels, over whatever networks there are."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from cedos.errors import SessionError
+from cedos.model import Label
+from cedos.session.application import ALL
+from cedos.session.core import Session
+from cedos.session.driver import Driver
+from cedos.session.events import Event, Failed, Finished, PeerClosed, PeerWishes, ThunkReady
+from cedos.session.flow import Flow
+from cedos.session.scheduling import FOREGROUND_RANKS, LABELS, RANK
+from cedos.session.sender import NO_ROOM
+from cedos.session.thunks import DEFERRED
+
+STREAM_LABEL: Final = Label()
+
+
+class Message(NamedTuple):
+    """A whole message (IROB) from the peer; answers usually have its label."""
+
+    irob: int
+    label: Label
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PathReport:
+    """One path as it is now; rates and times None where they are not measured yet."""
+
+    network: str
+    peer: str
+    rtt_s: float | None
+    rate_bps: float | None
+    unsent_bytes: int
+    stalled: bool
+
+
+class Connection:
+    """One end of a session.
+
+    The stream has TCP's semantics; each message (IROB) is delivered whole, with its label, in an order
+    that is only as strict as was asked for. A connection ends when both ends have closed it, when its
+    deadline passes without any network, or by the peer's authenticated word; never by a network.
+    """
+
+    def __init__(self, driver: Driver, core: Session, *, resumed: bool = False) -> None:
+        self._driver = driver
+        self._core = core
+        self._label = STREAM_LABEL
+        self._waiters: list[asyncio.Future[None]] = []
+        self._ended: SessionError | None = None
+        self._over = False
+        self._peer_closed = False
+        self._thunks: dict[int, Callable[[], None]] = {}
+        self._tokens = itertools.count(1)
+        self.peer_wishes: PeerWishes | None = None
+        self.resumed = resumed
+        self.flow = Flow(driver, core, self._changed)
+        self.on_change: Callable[[], None] | None = None
+
+    # The stream
+
+    async def read(self, most_bytes: int = 1 << 18) -> bytes | memoryview:
+        """The next bytes of the stream, as they came; empty when the peer has finished it.
+
+        Raises:
+            SessionError: the session has ended before the stream did.
+        """
+        while True:
+            data = self.read_now(most_bytes)
+            if data or self._core.at_eof:
+                return data
+            self._check()
+            await self._something()
+
+    def read_now(self, most_bytes: int = 1 << 18) -> bytes | memoryview:
+        """As `read`, but empty too where nothing is there yet."""
+        data = self._core.read(most_bytes)
+        if data:
+            self._take_back()
+        return data
+
+    async def read_exactly(self, size: int) -> bytes:
+        """So many bytes of the stream.
+
+        Raises:
+            SessionError: the stream or the session ends before.
+        """
+        parts: list[bytes | memoryview] = []
+        left = size
+        while left:
+            part = await self.read(left)
+            if not part:
+                raise SessionError(
+                    f"the stream ended {left} bytes before the {size} that were wanted"
+                )
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Hands bytes to the stream; returns when there is room to keep them, not when they are sent.
+
+        `bytes` are kept without a copy until the peer has acknowledged them.
+
+        Raises:
+            SessionError: the session has ended, or the stream was finished.
+        """
+        whole = data if isinstance(data, bytes) else bytes(data)
+        while whole:
+            taken = self.write_now(whole)
+            if taken == len(whole):
+                return
+            whole = whole[taken:]
+            await self._something()
+
+    def write_now(self, data: bytes) -> int:
+        """As `write`, but takes only what there is room for now; how many bytes that was."""
+        self._check()
+        taken = self._core.write(data)
+        self._sent(RANK[self._label])
+        return taken
+
+    async def write_source(
+        self, fetch: Callable[[int, int], bytes | memoryview], length: int
+    ) -> None:
+        """Appends bytes that `fetch(offset, count)` gives whenever they have to be sent (again).
+
+        They take no replay memory: a file, say, that does not change.
+        """
+        self._check()
+        self._core.write_source(fetch, length)
+        self._sent(RANK[self._label])
+
+    def finish(self) -> None:
+        """Ends the stream in this direction; the other one goes on."""
+        self._check()
+        self._core.finish()
+        self.flow.pump_soon()
+
+    @property
+    def label(self) -> Label:
+        """The stream's label; may be set at any time, for what has not been sent yet."""
+        return self._label
+
+    @label.setter
+    def label(self, label: Label) -> None:
+        self._label = label
+        self._core.sender.label_stream(RANK[label])
+        self.flow.pump_soon()
+
+    # Messages (IROBs)
+
+    async def send(
+        self,
+        data: bytes,
+        label: Label = STREAM_LABEL,
+        *,
+        after: tuple[int, ...] | None = ALL,
+        thunk: Callable[[], None] | None = None,
+    ) -> int | None:
+        """Sends a message; waits for room in replay memory.
+
+        Args:
+            data: the whole message.
+            label: what it is to the person who waits for it, or does not.
+            after: the ids of messages that are delivered before it; ALL (default) for those before it.
+            thunk: called later, instead of sending, if no network is right for the label now.
+
+        Returns:
+            The message's id; None where it was not sent and the thunk was kept.
+
+        Raises:
+            SessionError: the session has ended, or the message is larger than the peer takes.
+        """
+        rank = RANK[label]
+        token = self._keep(thunk)
+        while True:
+            self._check()
+            irob = self._core.send(data, rank, after=after, thunk=token)
+            if irob == DEFERRED:
+                return None
+            if irob != NO_ROOM:
+                self._thunks.pop(token or 0, None)
+                self._sent(rank)
+                return irob
+            self.flow.pump_soon()
+            await self._something()
+
+    async def send_many(
+        self, many: Sequence[bytes], label: Label = STREAM_LABEL, *, ordered: bool = True
+    ) -> None:
+        """Sends small messages together: one record holds thousands of them."""
+        rank = RANK[label]
+        left = list(many)
+        while left:
+            self._check()
+            taken = len(self._core.send_many(left, rank, ordered=ordered))
+            if taken:
+                self._sent(rank)
+            left = left[taken:]
+            if left:
+                await self._something()
+
+    async def begin(
+        self,
+        label: Label = STREAM_LABEL,
+        *,
+        after: tuple[int, ...] | None = ALL,
+        thunk: Callable[[], None] | None = None,
+    ) -> "Irob | None":
+        """Begins a message whose bytes follow; None where the thunk was kept instead."""
+        token = self._keep(thunk)
+        while True:
+            self._check()
+            irob = self._core.begin(RANK[label], after=after, thunk=token)
+            if irob == DEFERRED:
+                return None
+            if irob != NO_ROOM:
+                self._thunks.pop(token or 0, None)
+                return Irob(self, irob, RANK[label])
+            await self._something()
+
+    def cancel(self, thunk: Callable[[], None]) -> bool:
+        """A thunk is not to be called any more; False if it was called already."""
+        for token in [token for token, each in self._thunks.items() if each == thunk]:
+            del self._thunks[token]
+            return self._core.cancel_thunk(token)
+        return False
+
+    async def receive(self) -> Message | None:
+        """The next whole message, the most urgent first; None when the peer has closed.
+
+        Raises:
+            SessionError: the session has ended before the peer closed.
+        """
+        while True:
+            message = self.receive_now()
+            if message is not None or self._peer_closed:
+                return message
+            self._check()
+            await self._something()
+
+    def receive_now(self) -> Message | None:
+        """As `receive`, but None too where none is there yet."""
+        found = self.receive_many_now(1)
+        return found[0] if found else None
+
+    async def receive_many(self, most: int = 1024) -> list[Message]:
+        """At least one message and at most so many, all of one label; empty when the peer has closed."""
+        while True:
+            messages = self.receive_many_now(most)
+            if messages or self._peer_closed:
+                return messages
+            self._check()
+            await self._something()
+
+    def receive_many_now(self, most: int = 1024) -> list[Message]:
+        """As `receive_many`, but empty too where none is there yet."""
+        run = self._core.receive_run(most)
+        if run is None:
+            return []
+        self._take_back()
+        label = LABELS[run.rank]
+        return [Message(irob, label, data) for irob, data in enumerate(run.payloads, run.first)]
+
+    # Life
+
+    async def connected(self, timeout_s: float | None = None) -> None:
+        """Waits until there is a path.
+
+        Raises:
+            SessionError: the session ended first.
+            TimeoutError: not in time.
+        """
+        async with asyncio.timeout(timeout_s):
+            while not self.flow.paths:
+                self._check()
+                await self._something()
+
+    async def close(self) -> None:
+        """Ends the session in both directions once everything has been acknowledged.
+
+        Raises:
+            SessionError: it ended otherwise, at its deadline for example: not everything arrived.
+        """
+        if not self._over:
+            self._core.close()
+            self.flow.pump()
+            self._changed()
+            while not self._over:
+                await self._something()
+        if self._ended is not None:
+            raise self._ended
+        await self.told()
+
+    async def told(self) -> None:
+        """Waits until the other end has heard the last of it, two seconds at most."""
+        await self.flow.drained()
+
+    def abort(self, why: str = "given up") -> None:
+        """Ends the session at once; tells the peer if there is a path."""
+        if not self._over:
+            self._core.abort(0, why)
+            self._over, self._ended = True, SessionError(f"the session was ended here: {why}")
+            self.flow.drain()
+            self._changed()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the session is over, in whatever way."""
+        return self._over
+
+    @property
+    def acknowledged_bytes(self) -> int:
+        """How much of what was written the peer has for certain."""
+        return self._core.acknowledged_bytes
+
+    def wish(self, expected_bytes: int, deadline_s: float) -> None:
+        """Tells the peer how much is expected of it, and within how many seconds (Cedos, III-C)."""
+        now = self._driver.now()
+        self._core.wish(expected_bytes, now + deadline_s, now=now)
+        self.flow.pump_soon()
+
+    def ask_keep_alive(self, seconds: int) -> None:
+        """Asks the peer to agree on another duration (DTP 3.2)."""
+        self._core.keep_alive(seconds)
+        self.flow.pump_soon()
+
+    @property
+    def flow_id(self) -> bytes:
+        """16 bytes that name the flow; empty before it is set up."""
+        credentials = self.flow.credentials
+        return b"" if credentials is None else credentials.flow_id
+
+    @property
+    def peer_key(self) -> bytes:
+        """The other end's public key; empty before it is set up."""
+        credentials = self.flow.credentials
+        return b"" if credentials is None else credentials.peer_key
+
+    def paths(self) -> list[PathReport]:
+        """The paths that are open."""
+        found = []
+        for path in self.flow.paths.values():
+            facts = path.facts
+            found.append(
+                PathReport(
+                    facts.network,
+                    path.peer,
+                    facts.rtt_s,
+                    facts.rate_bps,
+                    facts.unsent_bytes,
+                    path.stalled,
+                )
+            )
+        return found
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.close()
+        else:
+            self.abort("its program failed")
+
+    # Inside
+
+    def _sent(self, rank: int) -> None:
+        if rank in FOREGROUND_RANKS:
+            self.flow.foreground()
+        self.flow.pump_or_soon()
+
+    def _take_back(self) -> None:
+        """Something was taken: the peer may have to be told that there is room again."""
+        self.flow.pump_soon()
+
+    def _keep(self, thunk: Callable[[], None] | None) -> int | None:
+        if thunk is None:
+            return None
+        token = next(self._tokens)
+        self._thunks[token] = thunk
+        return token
+
+    def _changed(self) -> None:
+        for event in self._core.events():
+            self._event(event)
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+        if self.on_change is not None:
+            self.on_change()
+
+    def _event(self, event: Event) -> None:
+        if isinstance(event, PeerClosed):
+            self._peer_closed = True
+        elif isinstance(event, ThunkReady):
+            thunk = self._thunks.pop(event.token, None)
+            if thunk is not None:
+                self._driver.loop.call_soon(thunk)
+        elif isinstance(event, PeerWishes):
+            self.peer_wishes = event
+        elif isinstance(event, Finished):
+            self._over = True
+            self.flow.drain()
+        elif isinstance(event, Failed):
+            self._end(
+                SessionError(
+                    f"the session has ended: {event.why}; the other end had acknowledged "
+                    f"{event.acknowledged_bytes} bytes"
+                )
+            )
+
+    def forgotten(self) -> None:
+        """The peer says, authenticated, that it does not know the session any more."""
+        if not self._over:
+            self._core.peer_forgot()
+            self._changed()
+
+    def fail(self, error: SessionError) -> None:
+        """The session cannot go on: the other end has said so, or cannot be had."""
+        if not self._over:
+            self._end(error)
+            self._changed()
+            self.flow.end(str(error))
+
+    def _end(self, error: SessionError) -> None:
+        if not self._over:
+            self._over, self._ended = True, error
+            self.flow.drain()
+
+    def _check(self) -> None:
+        if self._over:
+            raise self._ended or SessionError("the session has been closed")
+
+    async def _something(self) -> None:
+        """Until anything has happened."""
+        waiter = self._driver.loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+
+class Irob:
+    """A message that is being sent piece by piece."""
+
+    def __init__(self, connection: Connection, irob: int, rank: int) -> None:
+        self._connection = connection
+        self.irob = irob
+        self._rank = rank
+
+    async def send(self, data: bytes) -> None:
+        """Its next bytes; they may be under way before it ends."""
+        while data:
+            self._connection._check()
+            taken = self._connection._core.append(self.irob, data)
+            self._connection._sent(self._rank)
+            data = data[taken:]
+            if data:
+                await self._connection._something()
+
+    def end(self) -> None:
+        """Nothing more follows: the peer may have it delivered."""
+        self._connection._core.end(self.irob)
+        self._connection._sent(self._rank)
+
+    def abandon(self) -> None:
+        """It will never be delivered, and nothing waits for it."""
+        self._connection._core.abandon(self.irob)
+        self._connection.flow.pump_soon()

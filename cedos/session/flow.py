@@ -1,0 +1,261 @@
+"""A session's core with its paths: the pure part joined with the sockets. The same at both ends.
+
+RST, refusal and silence end a path here; the flow goes on until its own end: an authenticated word of
+the peer, or its deadline.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from cedos.errors import ProtocolError
+from cedos.session import queues
+from cedos.session.core import BROKEN_PROTOCOL, Session
+from cedos.session.handshake.credentials import Credentials
+from cedos.session.path import Path
+
+if TYPE_CHECKING:
+    from cedos.session.dialler import Dialler
+    from cedos.session.driver import Driver
+
+_LOOK_S: Final = 0.250
+# So long without an acknowledgement, and at least one repetition by the kernel: then it is not jitter.
+_SILENT_S: Final = 0.400
+_SILENT_RTTS: Final = 3.0
+_DRAIN_S: Final = 2.0
+
+
+class Flow:
+    """Moves records between a core and its paths.
+
+    Attributes:
+        core: the session's.
+        credentials: what proves the flow; None until its first connection is open.
+        paths: those that are open, by id.
+        dialler: on the end that dials.
+
+    Args:
+        driver: of this loop.
+        core: a live session.
+        changed: something happened that the application may wait for.
+        dry: called when a flow of the accepting end has no path left.
+        over: called once nothing is left of it.
+    """
+
+    def __init__(
+        self,
+        driver: "Driver",
+        core: Session,
+        changed: Callable[[], None],
+        dry: Callable[[], None] = lambda: None,
+        over: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.driver = driver
+        self.core = core
+        self.credentials: Credentials | None = None
+        self.paths: dict[int, Path] = {}
+        self.dialler: Dialler | None = None
+        self.last_why = ""
+        self.lost_paths = 0
+        self._changed = changed
+        self.dry = dry
+        self.over = over
+        self._soon = self._pumping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._watching: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._draining: asyncio.Future[None] | None = None
+        self._ended = False
+        driver.hold(self)
+        driver.cores[id(core)] = self
+
+    def adopt(self, path: Path) -> None:
+        """A connection of this flow is open: it carries the session from now on."""
+        opened = path.channel.opened
+        assert opened is not None
+        if self.credentials is None:
+            self.credentials = opened.credentials
+        now = self.driver.now()
+        # A path over the same way was silent, or this one would not have been dialled.
+        for old in [p for p in self.paths.values() if path.way and p.way == path.way]:
+            old.close("replaced by a new connection over the same network", reset=True)
+        path.owner = self
+        path.attach(self.core)
+        path.on_room = self.pump
+        path.scout.look(path.connection, now, at_once=True)
+        self.paths[path.path_id] = path
+        self.core.path_up(path.path_id, path.facts, now)
+        self._changed()
+        self.pump()
+
+    def path_opened(self, path: Path) -> None:
+        """Adopted paths are open."""
+
+    def path_confirmed(self, path: Path) -> None:
+        """The peer is there, as was believed."""
+
+    def path_received(self, path: Path) -> None:
+        """Records came: tells the application first, so that its answer and ours go together."""
+        path.stalled = False
+        self._changed()
+        self.pump_soon()
+        self.driver.memory_freed()
+
+    def path_lost(self, path: Path, why: str) -> None:
+        """A connection is over."""
+        self.paths.pop(path.path_id, None)
+        self.last_why = f"{path.way or path.peer}: {why}"
+        self.lost_paths += 1
+        if self._ended:
+            return
+        self.core.path_lost(path.path_id, self.driver.now())
+        if self._draining is not None:
+            if not self.paths:
+                self.end("the session is over")
+            return
+        if self.dialler is not None:
+            self.dialler.lost(path)
+        elif not self.paths:
+            self.dry()
+        self._changed()
+        self.pump_soon()
+
+    def pump_or_soon(self) -> None:
+        """Pumps at once, but not again for every further call of this turn of the loop."""
+        if not self._soon:
+            self.pump()
+            self.pump_soon()
+
+    def pump_soon(self) -> None:
+        """Pumps once everything else that is due in the loop has been done."""
+        if not self._soon and not self._ended:
+            self._soon = True
+            self.driver.loop.call_soon(self._pump_now)
+
+    def _pump_now(self) -> None:
+        self._soon = False
+        self.pump()
+
+    def pump(self) -> None:
+        """Sends what can be sent, on all paths."""
+        if self._pumping or self._ended:
+            return
+        self._pumping = True
+        now = self.driver.now()
+        while True:
+            paths = [path for path in self.paths.values() if not path.blocked]
+            moved = [path.pump(now) for path in paths]
+            # A scheduler may leave bytes to another path, which then has to be asked again.
+            if len(paths) < 2 or not any(moved):
+                break
+        self._pumping = False
+        self._plan(now)
+
+    def path_wrong(self, path: Path, error: ProtocolError) -> None:
+        """The peer broke the protocol in an authenticated record: the session cannot go on."""
+        self.core.abort(BROKEN_PROTOCOL, str(error))
+        self.pump()
+        self._changed()
+
+    def _plan(self, now: float) -> None:
+        # What is silent matters only where there is, or can be, another path.
+        if self._watching is None and self.paths and (self.dialler or len(self.paths) > 1):
+            self._watching = self.driver.loop.call_later(_LOOK_S, self._watch)
+        at = self.core.next_timer()
+        if at is None:
+            return
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = self.driver.loop.call_at(max(at, now), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._ended:
+            return
+        self.core.tick(self.driver.now())
+        self._changed()
+        self.pump()
+
+    def _watch(self) -> None:
+        """Looks for paths on which nothing is acknowledged any more, as long as something is sent."""
+        self._watching = None
+        if self._ended:
+            return
+        now = self.driver.now()
+        waiting = False
+        for path in list(self.paths.values()):
+            if not queues.unacknowledged_bytes(path.connection):
+                path.stalled = False
+                continue
+            waiting = True
+            path.scout.look(path.connection, now, at_once=True)
+            info = path.scout.info
+            limit_s = max(_SILENT_S, _SILENT_RTTS * (path.facts.rtt_s or 0.0))
+            silent = info is not None and info.retransmits > 0
+            if silent and info is not None and info.acknowledged_idle_s > limit_s:
+                self._silent(path, now)
+            else:
+                path.stalled = False
+        if waiting:
+            self._watching = self.driver.loop.call_later(_LOOK_S, self._watch)
+            self.pump()
+
+    def _silent(self, path: Path, now: float) -> None:
+        if not path.stalled:
+            path.stalled = True
+            # The others may send what is lost there; it comes twice if it was not lost.
+            self.core.requeue(path.path_id, now)
+        if self.dialler is not None:
+            self.dialler.probe(path)
+
+    def has_room(self) -> None:
+        """Replay memory was full and has room again."""
+        self.core.woken()
+        self._changed()
+
+    def foreground(self) -> None:
+        """The application sends something that somebody waits for."""
+        shared = self.driver.foreground
+        for path in self.paths.values():
+            if path.index:
+                shared.sent(path.index)
+
+    def drain(self) -> None:
+        """The session is over: says what is left to say, then waits for the other end to hang up."""
+        if self._ended or self._draining is not None:
+            return
+        self._draining = self.driver.loop.create_future()
+        if self.dialler is not None:
+            self.dialler.close()
+        self.pump()
+        for path in list(self.paths.values()):
+            path.shut()
+        if self.paths:
+            self._linger = self.driver.loop.call_later(_DRAIN_S, self.end, "the session is over")
+        else:
+            self.end("the session is over")
+
+    async def drained(self) -> None:
+        """Waits for the end of `drain`."""
+        if self._draining is not None and not self._ended:
+            await asyncio.shield(self._draining)
+
+    def end(self, why: str) -> None:
+        """Closes all connections; the core is done."""
+        if self._ended:
+            return
+        self._ended = True
+        if self.dialler is not None:
+            self.dialler.close()
+        for timer in (self._timer, self._watching, self._linger):
+            if timer is not None:
+                timer.cancel()
+        for path in list(self.paths.values()):
+            path.close(why)
+        if self._draining is not None and not self._draining.done():
+            self._draining.set_result(None)
+        self.driver.cores.pop(id(self.core), None)
+        self.driver.release(self)
+        self.over()

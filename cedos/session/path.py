@@ -1,0 +1,302 @@
+"""One TCP connection of a session: bytes between the kernel and the channel, and nothing hidden between.
+
+No transport of asyncio: its buffers would cost half the speed, and anticipatory scheduling needs to know
+every byte that waits. What the kernel does not take stays in one list here, at most one batch long.
+"""
+
+import errno
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from cedos.errors import ProtocolError
+from cedos.session import queues
+from cedos.session.channel import Channel
+from cedos.session.crypto import Buffer
+from cedos.session.scheduling import Facts
+from cedos.session.scout import Scout
+
+if TYPE_CHECKING:
+    from cedos.session.core import Session
+    from cedos.session.driver import Driver
+
+_SO_BINDTODEVICE: Final = 25
+_TCP_USER_TIMEOUT: Final = 18
+_LINGER_RESET: Final = struct.pack("ii", 1, 0)
+# Of what was never sent, the kernel keeps no more than this: what waits there cannot be sent elsewhere,
+# and nothing more urgent can go before it.
+UNSENT_BYTES: Final = 1 << 19
+_MOST_BUFFERS: Final = 256  # of one sendmsg; the kernel takes 1024
+# What is handed to the kernel at once: all of it where the path is fast, one record where a record
+# takes its time.
+_BATCH_BYTES: Final = 1 << 18
+_SLOW_BPS: Final = 200e6
+_RECORD_S: Final = 0.020
+_LEAST_RECORD: Final = 4_096
+_LARGEST_RECORD: Final = 65_536
+# Silence ends a connection: the kernel gives up what nobody acknowledges, and asks after a quiet peer.
+_SILENCE_MS: Final = 30_000
+_KEEP_ALIVE: Final = (
+    (socket.TCP_KEEPIDLE, 30),
+    (socket.TCP_KEEPINTVL, 5),
+    (socket.TCP_KEEPCNT, 4),
+)
+
+
+def prepare(connection: socket.socket, interface: str | None = None) -> None:
+    """Sets what every connection of a session has; with `interface`, binds it there.
+
+    Raises:
+        OSError: the interface is gone, or the kernel refuses.
+    """
+    connection.setblocking(False)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, _SILENCE_MS)
+    for option, value in _KEEP_ALIVE:
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    queues.wake_below(connection, UNSENT_BYTES)
+    if interface is not None:
+        connection.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, interface.encode() + b"\0")
+
+
+class Owner(Protocol):
+    """Whom a path tells what happens to it: a flow, a dialler, or a listener."""
+
+    def path_opened(self, path: "Path") -> None:
+        """The peer is who it should be; `channel.confirmed` may follow."""
+
+    def path_confirmed(self, path: "Path") -> None:
+        """After `path_opened`: the peer has shown that it is there now."""
+
+    def path_received(self, path: "Path") -> None:
+        """Records were handed to the core."""
+
+    def path_wrong(self, path: "Path", error: ProtocolError) -> None:
+        """The peer sent what no honest one sends."""
+
+    def path_lost(self, path: "Path", why: str) -> None:
+        """The connection is over and closed."""
+
+
+class Path:
+    """A connection with its channel.
+
+    Attributes:
+        path_id: unique in this process.
+        core: the session's, once it is known (`attach`).
+        facts: what the scheduler sees; kept up to date here.
+        way: the interface it is bound to, empty for an accepted one; `index` is its number.
+        stalled: nothing is acknowledged, although something was sent.
+    """
+
+    __slots__ = (
+        "_driver", "_pending", "_reading", "_shut", "_told_confirmed", "_told_opened", "_writing",
+        "channel", "closed", "connection", "core", "facts", "index", "last_received_s", "on_room",
+        "owner", "path_id", "peer", "scout", "stalled", "way",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        driver: "Driver",
+        connection: socket.socket,
+        channel: Channel,
+        owner: Owner,
+        facts: Facts,
+        *,
+        way: str = "",
+        index: int = 0,
+        peer: str = "",
+    ) -> None:
+        self._driver = driver
+        self.connection = connection
+        self.channel = channel
+        self.owner = owner
+        self.facts = facts
+        self.way = way
+        self.index = index
+        self.stalled = False
+        self.peer = peer
+        self.path_id = driver.new_path_id()
+        self.core: Session | None = None
+        self.closed = False
+        self.scout = Scout(facts)
+        self.last_received_s = driver.now()
+        self.on_room: Callable[[], None] | None = None
+        self._pending: list[Buffer] = []
+        self._reading = self._writing = self._shut = False
+        self._told_opened = self._told_confirmed = False
+
+    def start(self) -> None:
+        """Begins to read, and sends what the channel has to say."""
+        self._reading = True
+        self._driver.loop.add_reader(self.connection.fileno(), self._readable)
+        self.flush(self._driver.now())
+
+    def attach(self, core: "Session") -> None:
+        """Records go to and come from this core from now on."""
+        self.core = core
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the kernel takes nothing now."""
+        return bool(self._pending)
+
+    def _readable(self) -> None:
+        driver = self._driver
+        try:
+            size = self.connection.recv_into(driver.buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"the connection broke: {error.strerror or error}")
+            return
+        if not size:
+            self.close("the other end closed the connection")
+            return
+        now = driver.now()
+        self.last_received_s = now
+        self._take(driver.view[:size], now)
+
+    def _take(self, data: memoryview, now: float) -> None:
+        channel = self.channel
+        records = channel.receive(data, now)
+        if not self._told_confirmed:
+            if channel.failure is None and channel.opened is not None:
+                self._tell()
+            self.flush(now)
+        core = self.core
+        if records and not self.closed:
+            if core is None:
+                self.close("records before the flow is known")
+                return
+            try:
+                for record in cast("list[bytes | memoryview]", records):
+                    core.receive(self.path_id, record, now)
+            except ProtocolError as error:
+                self.owner.path_wrong(self, error)
+                return
+            self.owner.path_received(self)
+        if channel.failure is not None and not self.closed:
+            self.flush(now)
+            self.close(channel.failure.why)
+
+    def _tell(self) -> None:
+        if not self._told_opened:
+            self._told_opened, self._told_confirmed = True, self.channel.confirmed
+            self.owner.path_opened(self)
+        elif self.channel.confirmed:
+            self._told_confirmed = True
+            self.owner.path_confirmed(self)
+
+    def pump(self, now: float) -> bool:
+        """Sends what the core has for this path and the kernel takes; whether anything went out."""
+        if self._pending or self.closed:
+            return False
+        core, channel = self.core, self.channel
+        if core is None or channel.opened is None or channel.failure is not None:
+            return False
+        facts, path_id = self.facts, self.path_id
+        facts.unsent_bytes = queues.unsent_bytes(self.connection)
+        self.scout.look(self.connection, now)
+        rate = facts.rate_bps
+        if rate is None or rate < _SLOW_BPS:
+            room = max(_LEAST_RECORD, min(_LARGEST_RECORD, int((rate or 8e6) / 8 * _RECORD_S)))
+            most = room
+        else:
+            room, most = _LARGEST_RECORD, _BATCH_BYTES
+        moved = False
+        while True:
+            batch: list[Buffer] = []
+            size = 0
+            while size < most and len(batch) < _MOST_BUFFERS:
+                parts = core.next_record(path_id, room, now)
+                if not parts:
+                    break
+                batch += channel.send(parts)
+                size += sum(map(len, parts))
+            if not batch:
+                return moved
+            moved = True
+            if not self._send(batch):
+                return True
+            facts.unsent_bytes += size
+
+    def flush(self, now: float) -> None:
+        """Sends what the handshake has to say."""
+        if not self._pending and not self.closed:
+            waiting = self.channel.outgoing()
+            if waiting:
+                self._send(list(waiting))
+
+    def _send(self, batch: list[Buffer]) -> bool:
+        """Whether the kernel took all of it; if not, the rest is sent when it can."""
+        try:
+            sent = self.connection.sendmsg(batch)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            if error.errno == errno.EMSGSIZE and len(batch) > 1:
+                return self._send([b"".join(batch)])
+            self.close(f"the connection broke: {error.strerror or error}")
+            return False
+        for index, part in enumerate(batch):
+            if sent < len(part):
+                self._pending = [memoryview(part)[sent:], *batch[index + 1 :]]
+                self._wait()
+                return False
+            sent -= len(part)
+        return True
+
+    def _wait(self) -> None:
+        if not self._writing:
+            self._writing = True
+            self._driver.loop.add_writer(self.connection.fileno(), self._writable)
+
+    def _writable(self) -> None:
+        pending, self._pending = self._pending, []
+        if pending and not self._send(pending):
+            return
+        if self._writing:
+            self._writing = False
+            self._driver.loop.remove_writer(self.connection.fileno())
+        if self._shut:
+            self.shut()
+            return
+        self.flush(self._driver.now())
+        if self.on_room is not None:
+            self.on_room()
+
+    def shut(self) -> None:
+        """Nothing more will be sent; what the kernel has still goes out."""
+        self._shut = True
+        if not self.closed and not self._pending:
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_WR)
+
+    def own_address(self) -> str:
+        """Where it comes from; empty where it is no longer connected."""
+        try:
+            return str(self.connection.getsockname()[0])
+        except OSError:
+            return ""
+
+    def close(self, why: str, *, reset: bool = False) -> None:
+        """Ends the connection and tells the owner. With `reset` nothing in the kernel is kept."""
+        if self.closed:
+            return
+        self.closed = True
+        file = self.connection.fileno()
+        if self._reading:
+            self._driver.loop.remove_reader(file)
+        if self._writing:
+            self._driver.loop.remove_writer(file)
+        self._pending = []
+        self.channel.abandon()
+        if reset:
+            with suppress(OSError):
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+        self.connection.close()
+        self.owner.path_lost(self, why)
