@@ -79,3 +79,11 @@ class SessionError(CedosError):
 
 class ProtocolError(SessionError):
     """The peer sent what the session's protocol forbids; names the frame and the bound it broke."""
+
+
+class SessionRefusedError(SessionError):
+    """The server will not have this session, now or later: another key, another version, not allowed."""
+
+
+class TransferError(CedosError):
+    """A file cannot be served or fetched; says what is kept and how to go on."""

@@ -146,20 +146,30 @@ def read_names(path: Path) -> dict[str, bytes]:
     return names
 
 
+def check(path: Path, name: str, key: bytes) -> bool:
+    """Whether this key is pinned for a server.
+
+    Raises:
+        ConfigError: another one is.
+    """
+    known = read_names(path).get(name, key)
+    if known != key:
+        raise ConfigError(
+            f"{path} pins another key for {name}. If its owner has changed it, remove that line;"
+            " else somebody else is there"
+        )
+    return name in read_names(path)
+
+
 def pin(path: Path, name: str, key: bytes) -> None:
     """Remembers the key of a server.
 
     Raises:
         ConfigError: another key is pinned for this name, or the file cannot be written.
     """
-    known = read_names(path)
-    if name in known:
-        if known[name] != key:
-            raise ConfigError(
-                f"{path} pins another key for {name}. If its owner has changed it, remove that line;"
-                " else somebody else is there"
-            )
+    if check(path, name, key):
         return
+    known = read_names(path)
     known[name] = key
     lines = [f"{json.dumps(each)} = {json.dumps(to_text(known[each]))}\n" for each in known]
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

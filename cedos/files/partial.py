@@ -1,0 +1,145 @@
+"""A file that is not whole yet: NAME.part, and NAME.part.json that says of which version it is.
+
+Only whole files appear under their name. A crash leaves a part that the next attempt continues; one of
+an older version, or whose end was never written to the disk, is found out by the digest.
+"""
+
+import fcntl
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from cedos.errors import TransferError
+
+_READ_AT_ONCE: Final = 1 << 20
+
+
+class _Note(msgspec.Struct):
+    """What the part is a part of."""
+
+    source: str
+    version: str
+    size: int
+
+
+class Partial:
+    """The part on this disk, locked against other programs.
+
+    Args:
+        target: where the whole file will be.
+        source: where it comes from; a part from elsewhere is not continued.
+
+    Attributes:
+        have: bytes that are here.
+        version: of these bytes; empty if there is nothing to continue.
+
+    Raises:
+        TransferError: the target is there already, another program fetches it, or it cannot be written.
+    """
+
+    def __init__(self, target: Path, source: str) -> None:
+        if target.exists():
+            raise TransferError(f"{target} is there already; it is not overwritten")
+        self.target = target
+        self.path = target.with_name(target.name + ".part")
+        self._note_path = target.with_name(target.name + ".part.json")
+        self._source = source
+        self.have = 0
+        self.version = ""
+        try:
+            self._number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise TransferError(f"{self.path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._number)
+            raise TransferError(f"{self.path}: another program is fetching this file") from error
+        if target.exists() or not self._still_there():  # the other program has just finished it
+            os.close(self._number)
+            raise TransferError(f"{target} is there already; it is not overwritten")
+        self._digest = hashlib.sha256()
+        self._read_note()
+
+    def _still_there(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._number), self.path.stat())
+        except OSError:
+            return False
+
+    def _read_note(self) -> None:
+        try:
+            note = msgspec.json.decode(self._note_path.read_bytes(), type=_Note)
+        except (OSError, msgspec.MsgspecError):
+            return
+        have = os.fstat(self._number).st_size
+        if note.source == self._source and 0 < have <= note.size:
+            self.have, self.version = have, note.version
+            at = 0
+            while piece := os.pread(self._number, min(_READ_AT_ONCE, have - at), at):
+                self._digest.update(piece)
+                at += len(piece)
+
+    def begin(self, start: int, version: str, size: int) -> None:
+        """The rest comes from `start` on: the end of what is here, or 0 if that is of no use."""
+        if start not in {0, self.have}:
+            raise TransferError(f"the server sends from byte {start}, not from {self.have} or 0")
+        try:
+            if start == 0:
+                os.ftruncate(self._number, 0)
+                self.have, self._digest = 0, hashlib.sha256()
+            self.version = version
+            draft = self._note_path.with_name(self._note_path.name + ".new")
+            draft.write_bytes(msgspec.json.encode(_Note(self._source, version, size)))
+            draft.replace(self._note_path)
+        except OSError as error:
+            raise TransferError(f"{self.path}: {error.strerror}") from error
+
+    def write(self, data: Any) -> None:
+        """The next bytes.
+
+        Raises:
+            TransferError: the disk is full, say.
+        """
+        view = memoryview(data)
+        self._digest.update(view)
+        while view:
+            try:
+                n_bytes = os.pwrite(self._number, view, self.have)
+            except OSError as error:
+                raise TransferError(f"{self.path}: {error.strerror}") from error
+            self.have += n_bytes
+            view = view[n_bytes:]
+
+    def is_right(self, digest: bytes) -> bool:
+        """Whether this is the whole file."""
+        return self._digest.digest() == digest
+
+    def finish(self, modified_unix_s: float) -> None:
+        """Gives the whole file its name, once it is on the disk.
+
+        Raises:
+            TransferError: it cannot be; the part is kept.
+        """
+        try:
+            os.utime(self._number, (modified_unix_s, modified_unix_s))
+            os.fsync(self._number)
+            os.link(self.path, self.target)  # unlike a rename, never over another file
+            self.path.unlink()
+            self._note_path.unlink(missing_ok=True)
+        except OSError as error:
+            raise TransferError(f"{self.target}: {error.strerror}; {self.path} is kept") from error
+
+    def discard(self) -> None:
+        """Forgets what is here: it is not what the server has."""
+        self.begin(0, "", 0)
+
+    def close(self) -> None:
+        """Lets go; an empty part is removed."""
+        if not self.have:
+            self.path.unlink(missing_ok=True)
+            self._note_path.unlink(missing_ok=True)
+        os.close(self._number)

@@ -1,0 +1,110 @@
+"""What a server gives away: regular files below its folder, whatever is asked for."""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.errors import TransferError
+from cedos.files.messages import Answer, Request, pack, read
+from cedos.files.tree import Tree, Version
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "served"
+    (root / "music" / "old").mkdir(parents=True)
+    (root / "music" / "old" / "song ü").write_bytes(b"la la")
+    (tmp_path / "secret").write_text("not served")
+    (root / "link").symlink_to(tmp_path / "secret")
+    (root / "inside").symlink_to("music/old/song ü")
+    (root / "out").symlink_to(tmp_path)
+    os.mkfifo(root / "pipe")
+    return root
+
+
+def test_files_are_found_by_their_path(root: Path) -> None:
+    tree = Tree(root)
+    for path in ("music/old/song ü", "/music//old/./song ü"):
+        number = tree.open(path)
+        assert os.pread(number, 10, 0) == b"la la"
+        os.close(number)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "", "/", ".", "music", "none", "music/none", "none/none", "../secret", "music/../../secret",
+        "link", "inside", "out/secret", "pipe", "music/old/song ü/x", "a\0b", "x" * 300,
+    ],
+)  # fmt: skip
+def test_nothing_else_is_and_no_descriptor_is_left(root: Path, path: str) -> None:
+    tree = Tree(root)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    with pytest.raises(TransferError, match="there is no file"):
+        tree.open(path)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_tree_is_a_folder(root: Path) -> None:
+    with pytest.raises(TransferError, match="not a folder"):
+        Tree(root / "none")
+
+
+def test_a_digest_is_of_the_version_that_it_is_asked_for(root: Path) -> None:
+    tree = Tree(root)
+    file = root / "file"
+    file.write_bytes(b"one")
+    number = tree.open("file")
+    first = Version.of(os.fstat(number))
+    assert asyncio.run(tree.digest(number, first)) == hashlib.sha256(b"one").digest()
+    assert list(tree._digests) == [first]
+    with file.open("r+b") as writer:
+        writer.write(b"two")
+    second = Version.of(os.fstat(number))
+    assert str(second) != str(first)
+    assert asyncio.run(tree.digest(number, second)) == hashlib.sha256(b"two").digest()
+    os.close(number)
+
+
+def test_messages_come_back_as_they_were() -> None:
+    async def through(data: bytes, kind: type) -> object:
+        left = memoryview(data)
+
+        async def exactly(size: int) -> bytes:
+            nonlocal left
+            part, left = bytes(left[:size]), left[size:]
+            return part.ljust(size, b" ")
+
+        return await read(kind, exactly)
+
+    request = Request("a/ü", 2**40, "v")
+    assert asyncio.run(through(pack(request), Request)) == request
+    answer = Answer(10, 3, "v", 1.5)
+    assert asyncio.run(through(pack(answer), Answer)) == answer
+    for wrong in (
+        b"\0\0\0\2{}",
+        b"\0\0\0\1[",
+        b"\xff\xff\xff\xff",
+        b'\0\0\0\x1c{"path": "x", "have": -1   }',
+        b"\0\0\0\2\xff\xff",
+        b"\0\0\xff\xff" + b"[" * 0xFFFF,
+    ):
+        with pytest.raises(TransferError, match="the peer sent"):
+            asyncio.run(through(wrong, Request))
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_message_or_a_clear_error(data: bytes) -> None:
+    async def exactly(size: int) -> bytes:
+        nonlocal data
+        part, data = data[:size], data[size:]
+        return part.ljust(size, b"x")
+
+    with contextlib.suppress(TransferError):
+        assert isinstance(asyncio.run(read(Answer, exactly)), Answer)

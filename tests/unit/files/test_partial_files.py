@@ -1,0 +1,118 @@
+"""A part of a file on the disk: continued, locked, replaced, found out."""
+
+import hashlib
+import random
+from pathlib import Path
+
+import pytest
+
+from cedos.errors import TransferError
+from cedos.files.partial import Partial
+
+TEXT = random.Random(5).randbytes(3_000_000)
+DIGEST = hashlib.sha256(TEXT).digest()
+
+
+def test_a_file_in_one_go(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    partial = Partial(target, "server/file")
+    assert (partial.have, partial.version) == (0, "")
+    partial.begin(0, "v1", len(TEXT))
+    partial.write(TEXT[:100])
+    partial.write(memoryview(TEXT)[100:])
+    assert not target.exists()
+    assert partial.is_right(DIGEST)
+    partial.finish(1_000_000_000.5)
+    partial.close()
+    assert target.read_bytes() == TEXT
+    assert target.stat().st_mtime == 1_000_000_000.5
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_part_is_continued_however_its_program_ended(tmp_path: Path) -> None:
+    partial = Partial(tmp_path / "file", "server/file")
+    partial.begin(0, "v1", len(TEXT))
+    partial.write(TEXT[:2_500_000])
+    partial.close()  # a killed program does no more than that
+    partial = Partial(tmp_path / "file", "server/file")
+    assert (partial.have, partial.version) == (2_500_000, "v1")
+    partial.begin(2_500_000, "v1", len(TEXT))
+    partial.write(TEXT[2_500_000:])
+    assert partial.is_right(DIGEST)
+    partial.finish(0.0)
+    partial.close()
+    assert (tmp_path / "file").read_bytes() == TEXT
+
+
+@pytest.mark.parametrize("what", ["other source", "no note", "broken note", "longer", "empty"])
+def test_a_part_that_cannot_be_continued_is_not(tmp_path: Path, what: str) -> None:
+    partial = Partial(tmp_path / "file", "server/file")
+    partial.begin(0, "v1", 1000)
+    partial.write(b"" if what == "empty" else bytes(1001 if what == "longer" else 500))
+    partial.close()
+    note = tmp_path / "file.part.json"
+    if what == "no note":
+        note.unlink()
+    if what == "broken note":
+        note.write_text("{")
+    partial = Partial(tmp_path / "file", "other" if what == "other source" else "server/file")
+    assert (partial.have, partial.version) == (0, "")
+    partial.begin(0, "v2", 4)
+    partial.write(b"four")
+    assert partial.is_right(hashlib.sha256(b"four").digest())
+    partial.finish(0.0)
+    partial.close()
+    assert (tmp_path / "file").read_bytes() == b"four"
+
+
+def test_bytes_that_were_never_on_the_disk_are_found_out(tmp_path: Path) -> None:
+    partial = Partial(tmp_path / "file", "s")
+    partial.begin(0, "v1", len(TEXT))
+    partial.write(TEXT[:1000])
+    partial.close()
+    (tmp_path / "file.part").write_bytes(bytes(1000))  # what a power cut may leave
+    partial = Partial(tmp_path / "file", "s")
+    partial.begin(1000, "v1", len(TEXT))
+    partial.write(TEXT[1000:])
+    assert not partial.is_right(DIGEST)
+    partial.discard()
+    partial.begin(0, "v1", len(TEXT))
+    partial.write(TEXT)
+    assert partial.is_right(DIGEST)
+    partial.close()
+
+
+def test_two_programs_do_not_write_one_file(tmp_path: Path) -> None:
+    one = Partial(tmp_path / "file", "s")
+    with pytest.raises(TransferError, match="another program"):
+        Partial(tmp_path / "file", "s")
+    one.close()
+    Partial(tmp_path / "file", "s").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    partial = Partial(target, "s")
+    partial.begin(0, "v", 3)
+    partial.write(b"new")
+    target.write_bytes(b"somebody else's")
+    with pytest.raises(TransferError, match="kept"):
+        partial.finish(0.0)
+    partial.close()
+    assert target.read_bytes() == b"somebody else's"
+    assert (tmp_path / "file.part").read_bytes() == b"new"
+    with pytest.raises(TransferError, match="not overwritten"):
+        Partial(target, "s")
+
+
+def test_a_server_that_begins_somewhere_is_refused(tmp_path: Path) -> None:
+    partial = Partial(tmp_path / "file", "s")
+    with pytest.raises(TransferError, match="from byte 7"):
+        partial.begin(7, "v", 10)
+    partial.close()
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(TransferError, match="No such file"):
+        Partial(tmp_path / "no" / "file", "s")
