@@ -1,0 +1,225 @@
+"""Bayesian estimation: what the quantities are, given what the predictors decided (dissertation, 4.3.3).
+
+The prior of a quantity is a histogram of its measurements. The evidence is which way the predictions
+favour; its likelihood is how often they favoured that way just before measurements like these. So the
+method learns how right *decisions* were, not predictions. Cells of the joint histogram that never were
+the case have no likelihood, and only the others are visited.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import exp, floor, inf, log
+from typing import ClassVar
+
+from cedos.selector.uncertainty.base import Known, spent, unknown
+from cedos.selector.uncertainty.brute_force import HIGH, LOW, BruteForce
+from cedos.selector.uncertainty.trusting import time_of, trusted
+from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way, Weights
+from predictors.base import Distribution
+from predictors.error import FADING, ErrorHistory
+
+_STEP = log(1.25)
+"""Bins are a quarter wide: 10 for each tenfold."""
+
+_CELLS = 1000
+_NEGLIGIBLE = 1e-3
+_LARGEST_UNIT = 1e100
+
+Cell = tuple[tuple[str, int], ...]
+
+
+class Bayesian(BruteForce):
+    """Posterior distributions of the quantities. Without any history it goes by the errors' prior."""
+
+    method: ClassVar[str] = "bayesian"
+
+    def __init__(
+        self, history: Callable[[str], ErrorHistory] = lambda quantity: ErrorHistory()
+    ) -> None:
+        super().__init__(history)
+        self._priors: dict[str, dict[int, list[float]]] = {}
+        self._latest: dict[str, int] = {}
+        self._likelihood: dict[Cell, dict[str, float]] = {}
+        self._unit = 1.0
+        self._asked: tuple[Mapping[str, Way], Weights] | None = None
+
+    def reset(self, quantities: Iterable[str], at_s: float) -> None:
+        """See `Evaluator.reset`."""
+        gone = set(quantities)
+        for quantity in gone:
+            self._priors.pop(quantity, None)
+            self._latest.pop(quantity, None)
+        self._likelihood = {
+            cell: of
+            for cell, of in self._likelihood.items()
+            if gone.isdisjoint(quantity for quantity, _ in cell)
+        }
+        super().reset(gone, at_s)
+
+    def _learn(self, quantity: str, known: Known, value: float, at_s: float) -> None:
+        decision = self._decision()
+        super()._learn(quantity, known, value, at_s)
+        at = floor(log(value) / _STEP)
+        prior = self._priors.setdefault(quantity, {})
+        for number, each in list(prior.items()):
+            if number != at:
+                each[0] *= FADING
+                if each[0] < _NEGLIGIBLE:
+                    del prior[number]
+        weight, middle = prior.get(at, (0.0, 0.0))
+        # A bin stands for the mean of what fell into it.
+        prior[at] = [weight + 1.0, middle + (log(value) - middle) / (weight + 1.0)]
+        self._latest[quantity] = at
+        if decision is not None:
+            cell = tuple(sorted(self._latest.items()))
+            of = self._likelihood.setdefault(cell, {})
+            # The newest weighs most: in place of all others' fading, the unit grows.
+            of[decision] = of.get(decision, 0.0) + self._unit
+            self._unit /= FADING
+            self._tidy()
+
+    def _tidy(self) -> None:
+        if self._unit > _LARGEST_UNIT:
+            for of in self._likelihood.values():
+                for decision in of:
+                    of[decision] /= self._unit
+            self._unit = 1.0
+        if len(self._likelihood) > _CELLS:
+            heaviest = sorted(self._likelihood.items(), key=lambda item: -sum(item[1].values()))
+            self._likelihood = dict(heaviest[: _CELLS // 2])
+
+    def _decision(self) -> str | None:
+        """The way that predictions favour now, among those asked about last."""
+        if self._asked is None:
+            return None
+        ways, weights = self._asked
+        judged = trusted(ways, (), weights, {}, self._prediction)
+        best = min(judged.values(), key=lambda each: each.cost)
+        return best.name if best.cost < inf else None
+
+    def _prediction(self, quantity: str) -> float | None:
+        known = self._known.get(quantity)
+        return None if known is None else known.prediction
+
+    def _judge(
+        self,
+        ways: Mapping[str, Way],
+        redundant: Sequence[Redundant],
+        weights: Weights,
+        now_s: float,
+        running: Running,
+    ) -> dict[str, Judged]:
+        self._asked = (ways, weights)
+        cases = self._posterior(ways, now_s)
+        judged = {
+            name: time
+            for name, way in ways.items()
+            if (time := _case_times(way, [values for _, values in cases])) is not None
+        }
+        if not cases or len(judged) < len(ways):
+            return super()._judge(ways, redundant, weights, now_s, running)
+        masses = [weight for weight, _ in cases]
+        for name, elapsed_s in running.items():
+            if name in judged:
+                agreeing = [
+                    mass if time > elapsed_s else 0.0
+                    for mass, time in zip(masses, judged[name], strict=True)
+                ]
+                if any(agreeing):
+                    masses = agreeing
+                    judged[name] = [max(time - elapsed_s, 0.0) for time in judged[name]]
+                else:
+                    # Longer than ever: as long again.
+                    judged[name] = [elapsed_s] * len(masses)
+        for name, way in ways.items():
+            if way.lasting is not None:
+                judged[name] = [_cut(time, way.lasting, way.detour_s) for time in judged[name]]
+        found = {
+            name: _summary(name, judged[name], masses, [(way, judged[name])], weights, running)
+            for name, way in ways.items()
+        }
+        for both in redundant:
+            first = [
+                min(times) for times in zip(*[judged[name] for name in both.parts], strict=True)
+            ]
+            parts = [
+                (ways[name], first if both.called_off else judged[name]) for name in both.parts
+            ]
+            found[both.name] = _summary(both.name, first, masses, parts, weights, running)
+        return found
+
+    def _posterior(
+        self, ways: Mapping[str, Way], now_s: float
+    ) -> list[tuple[float, Mapping[str, float]]]:
+        """Weight and values of the quantities in each cell that may be the case."""
+        needed = {term.quantity for way in ways.values() for term in way.terms}
+        evidence = self._decision()
+        if evidence is None or not needed or not needed <= self._latest.keys():
+            return []
+        every = sum([sum(of.values()) for of in self._likelihood.values()])
+        if not every:
+            return []
+        usual = sum([of.get(evidence, 0.0) for of in self._likelihood.values()]) / every
+        # Evidence from old predictions says less: in the end, nothing.
+        kept = exp(-max(self._of(quantity).errors.added(now_s) for quantity in needed))
+        masses: dict[Cell, float] = {}
+        for cell, of in self._likelihood.items():
+            if needed <= {quantity for quantity, _ in cell}:
+                small = tuple([each for each in cell if each[0] in needed])
+                likelihood = kept * of.get(evidence, 0.0) / sum(of.values()) + (1.0 - kept) * usual
+                masses[small] = masses.get(small, 0.0) + likelihood
+        found: list[tuple[float, Mapping[str, float]]] = []
+        for cell, mass in masses.items():
+            values = {}
+            for quantity, at in cell:
+                weight, middle = self._priors[quantity].get(at, (0.0, 0.0))
+                mass *= weight  # noqa: PLW2901  (the product over the cell)
+                values[quantity] = exp(middle)
+            if mass > 0.0:
+                found.append((mass, values))
+        return found
+
+
+def _case_times(way: Way, cases: Sequence[Mapping[str, float]]) -> list[float] | None:
+    times = [time_of(way, values.get) for values in cases]
+    known = [time for time in times if time is not None]
+    return known if len(known) == len(times) else None
+
+
+def _cut(time_s: float, lasting: Distribution, detour_s: float) -> float:
+    """The expected time of what takes `time_s` and can be cut off."""
+    return sum(
+        [time_s if time_s <= end_s else end_s + detour_s for end_s in lasting.samples]
+    ) / len(lasting.samples)
+
+
+def _summary(
+    name: str,
+    times: Sequence[float],
+    masses: Sequence[float],
+    parts: Sequence[tuple[Way, Sequence[float]]],
+    weights: Weights,
+    running: Running,
+) -> Judged:
+    total = sum(masses)
+
+    def mean(values: Sequence[float]) -> float:
+        return sum([mass * value for mass, value in zip(masses, values, strict=True)]) / total
+
+    if not total > 0.0:
+        return unknown(name)
+    time_s = mean(times)
+    used = [spent(way, mean(of), running.get(way.name)) for way, of in parts]
+    energy_j, metered_bytes = sum([each[0] for each in used]), sum([each[1] for each in used])
+    ascending = sorted(zip(times, masses, strict=True))
+    bounds = []
+    for q in (LOW, HIGH):
+        reached = 0.0
+        for time, mass in ascending:
+            reached += mass
+            if reached >= q * total:
+                bounds.append(time)
+                break
+        else:
+            bounds.append(ascending[-1][0])
+    cost = weights.cost(time_s, energy_j, metered_bytes)
+    return Judged(name, time_s, bounds[0], bounds[1], energy_j, metered_bytes, cost)

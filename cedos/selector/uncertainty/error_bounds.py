@@ -1,0 +1,133 @@
+"""Error bounds: a prediction interval in place of a distribution (dissertation, 4.3.2).
+
+The next error lies within the interval with 95 %, by Student's t over the errors seen; over their
+logarithms, as in the authors' implementation, since ratios are positive and an interval over them
+would not be. Hedging is worth it if the most that it can save exceeds the least that it can cost:
+generous to hedging, and said to be so by the paper.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import exp, isfinite, log, sqrt
+from typing import ClassVar
+
+from cedos.selector.uncertainty import student_t
+from cedos.selector.uncertainty.base import Evaluator, Known, spent, unknown
+from cedos.selector.uncertainty.trusting import time_of
+from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way, Weights
+
+ALPHA = 0.05
+_FEWEST = 2.0
+_WIDEST = 12.0
+"""Logarithms of ratios beyond this (a factor of 160,000) say nothing but that nothing is known."""
+
+
+class ErrorBounds(Evaluator):
+    """Bounds on the next error of every quantity; ways are compared by what these allow."""
+
+    method: ClassVar[str] = "error-bounds"
+
+    def _judge(
+        self,
+        ways: Mapping[str, Way],
+        redundant: Sequence[Redundant],
+        weights: Weights,
+        now_s: float,
+        running: Running,
+    ) -> dict[str, Judged]:
+        found = {
+            name: self._bounded(way, weights, now_s, running.get(name))
+            for name, way in ways.items()
+        }
+        known = [each for each in found.values() if isfinite(each.cost)]
+        if not known:
+            return found | {both.name: unknown(both.name) for both in redundant}
+        best = min(known, key=lambda each: each.cost)
+        for both in redundant:
+            parts = [found[name] for name in both.parts]
+            if not all(isfinite(each.cost) for each in parts):
+                found[both.name] = unknown(both.name)
+                continue
+            energy_j = sum([each.energy_j for each in parts])
+            metered_bytes = sum([each.metered_bytes for each in parts])
+            judged = Judged(
+                both.name,
+                min(each.time_s for each in parts),
+                min(each.low_s for each in parts),
+                min(each.high_s for each in parts),
+                energy_j,
+                metered_bytes,
+                weights.cost(min(each.time_s for each in parts), energy_j, metered_bytes),
+            )
+            if best.name in both.parts and _overlap(parts):
+                saved_s = best.high_s - judged.low_s
+                least = 0.0
+                for each in parts:
+                    if each is not best:
+                        ends_s = min(judged.low_s, each.low_s) if both.called_off else each.low_s
+                        used = spent(ways[each.name], ends_s, running.get(each.name))
+                        least += weights.cost(0.0, *used)
+                judged = replace(judged, cost=best.cost - saved_s + least)
+            found[both.name] = judged
+        return found
+
+    def _bounded(self, way: Way, weights: Weights, now_s: float, elapsed_s: float | None) -> Judged:
+        """A way by its point, with the bounds of its time."""
+        at: dict[str, tuple[float, float, float]] = {}
+        for term in way.terms:
+            known = self._known.get(term.quantity)
+            if known is None or known.prediction is None:
+                return unknown(way.name)
+            low, center, high = bounds(known, now_s)
+            at[term.quantity] = tuple(known.prediction * each for each in (low, center, high))  # type: ignore[assignment]
+        point_s = time_of(way, lambda name: at[name][1])
+        low_s = high_s = way.fixed_s
+        for term in way.terms:
+            ends = [
+                time_of(replace(way, terms=(term,), fixed_s=0.0), lambda name, k=k: at[name][k])  # type: ignore[misc]
+                for k in (0, 2)
+            ]
+            if ends[0] is None or ends[1] is None:
+                return unknown(way.name)
+            low_s += min(ends[0], ends[1])
+            high_s += max(ends[0], ends[1])
+        if point_s is None:
+            return unknown(way.name)
+        if elapsed_s is not None:
+            # Only the part of the bounds that agrees with what has passed (4.3.4).
+            if high_s <= elapsed_s:
+                high_s = 2.0 * elapsed_s
+            low_s = max(low_s, elapsed_s)
+            if point_s <= elapsed_s:
+                point_s = 0.5 * (low_s + high_s)
+            point_s, low_s, high_s = point_s - elapsed_s, low_s - elapsed_s, high_s - elapsed_s
+        if way.lasting is not None:
+            latest_s = way.lasting.quantile(0.5 * ALPHA)
+            if high_s > latest_s:
+                high_s = max(high_s, latest_s + way.detour_s)
+            if point_s > (end_s := way.lasting.quantile(0.5)):
+                point_s = end_s + way.detour_s
+        energy_j, metered_bytes = spent(way, point_s, elapsed_s)
+        cost = weights.cost(point_s, energy_j, metered_bytes)
+        return Judged(way.name, point_s, low_s, high_s, energy_j, metered_bytes, cost)
+
+
+def bounds(known: Known, now_s: float) -> tuple[float, float, float]:
+    """Lower bound, geometric mean and upper bound of the next error of a quantity."""
+    logs = [log(ratio) for ratio in known.errors.distribution(now_s).samples]
+    mean = sum(logs) / len(logs)
+    if len(logs) < 2:
+        return exp(mean), exp(mean), exp(mean)
+    count = max(known.errors.worth, _FEWEST)
+    # The samples are as many slices as they are; the errors behind them are `count`.
+    variance = sum([(each - mean) ** 2 for each in logs]) / len(logs) * count / (count - 1.0)
+    freedom = round(4.0 * (count - 1.0)) / 4.0 or 0.25
+    reach = student_t.quantile(1.0 - 0.5 * ALPHA, freedom) * sqrt(variance * (1.0 + 1.0 / count))
+    reach = min(reach, _WIDEST)
+    return exp(mean - reach), exp(mean), exp(mean + reach)
+
+
+def _overlap(parts: Sequence[Judged]) -> bool:
+    ordered = sorted(parts, key=lambda each: each.low_s)
+    return any(a.high_s > b.low_s for a, b in pairwise(ordered))

@@ -1,0 +1,168 @@
+"""Equally likely times: their sums, what is left of them, and the first of several, exactly.
+
+Two ways of 50 x 50 combinations of errors each have 6.25 million joint outcomes. None is enumerated: a
+way alone is a sorted list of 2,500 times, and the first of two is the product of their survival
+functions, whose integral follows from the mean differences within and between the lists (Gini's), each
+a weighted sum over a sorted list.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from math import isfinite, prod
+
+from predictors.base import Distribution
+
+MOST = 2500
+"""Longer lists are gathered into equal slices before another quantity is added; means stay exact."""
+
+_HALVINGS = 60
+# Quantiles are for people to read.
+_EXACT = 1e-4
+_FEW = 250
+
+
+def summed(fixed_s: float, parts: Sequence[Sequence[float]]) -> list[float]:
+    """All sums of one value of each part, ascending; empty where a value is no number.
+
+    Args:
+        fixed_s: added to each.
+        parts: equally likely seconds, independent of one another.
+    """
+    if not all(isfinite(sum(part)) for part in parts) or not isfinite(fixed_s):
+        return []
+    times = [fixed_s]
+    for part in parts:
+        if len(times) * len(part) > MOST and len(times) > 1:
+            times.sort()
+            times = gathered(times, max(MOST // len(part), 1))
+        ordered = sorted(part)
+        # Ascending runs: sorting merges them, which is a fifth of the work of sorting anew.
+        times = [time + each for time in times for each in ordered]
+    times.sort()
+    return times if times and times[0] >= 0.0 and isfinite(times[-1]) else []
+
+
+def gathered(ascending: Sequence[float], count: int) -> list[float]:
+    """A list in at most `count` equal slices, each by its mean; the mean of all is kept."""
+    size = len(ascending)
+    if size <= count:
+        return list(ascending)
+    each, more = divmod(size, count)
+    if not more:
+        return [sum(ascending[k : k + each]) / each for k in range(0, size, each)]
+    # Slices that end between two values have a share of both.
+    sums = [0.0]
+    for value in ascending:
+        sums.append(sums[-1] + value)
+    found, before = [], 0.0
+    for k in range(1, count + 1):
+        whole, share = divmod(k * size, count)
+        reached = sums[whole] + (ascending[whole] * share / count if share else 0.0)
+        found.append((reached - before) * count / size)
+        before = reached
+    return found
+
+
+def still(times: Sequence[float], elapsed_s: float) -> list[float]:
+    """What is left of times of which `elapsed_s` have passed (dissertation, 4.3.4).
+
+    Where that is more than any of them, as much again: what has lasted longer than anything seen
+    before gives no reason to believe that it ends now.
+    """
+    if elapsed_s <= 0.0:
+        return list(times)
+    above = Distribution(tuple(times)).known_above(elapsed_s).samples
+    return [time - elapsed_s for time in above]
+
+
+def interrupted(times: list[float], lasting: Distribution, detour_s: float) -> list[float]:
+    """Times of something that can be cut off: then it takes until that moment, and the detour.
+
+    Args:
+        times: without interruption, ascending.
+        lasting: for how long it can go on, s; independent of the times.
+        detour_s: what is lost then.
+    """
+    if lasting.samples[0] >= times[-1]:
+        return times
+    few = gathered(times, _FEW)
+    found: list[float] = []
+    for end_s in lasting.samples:
+        whole = bisect_right(few, end_s)
+        found += few[:whole]
+        found += [end_s + detour_s] * (len(few) - whole)
+    found.sort()
+    return gathered(found, len(few))
+
+
+def _differences(ascending: Sequence[float], total: float) -> float:
+    """The sum of the differences of all pairs of a list with this total: each value by its rank."""
+    return (len(ascending) + 1.0) * total - 2.0 * sum(accumulate(ascending))
+
+
+def mean(times: Sequence[float]) -> float:
+    """The expected value of equally likely ones."""
+    return sum(times) / len(times)
+
+
+def mean_of_first(lists: Sequence[Sequence[float]]) -> float:
+    """The expected minimum of one independent time of each list.
+
+    For two: min(x, y) = (x + y - |x - y|) / 2, and the differences between two lists are those of both
+    together without those within each. For more, the integral of the product is walked.
+
+    Args:
+        lists: ascending, not empty.
+    """
+    first, last = lists[0], lists[-1]
+    if len(lists) > 2:
+        return _walked(lists)
+    if len(lists) == 1 or first[-1] <= last[0]:
+        return mean(first)
+    if last[-1] <= first[0]:
+        return mean(last)
+    both = [*first, *last]
+    both.sort()
+    total, more = sum(first), sum(last)
+    between = _differences(both, total + more)
+    between -= _differences(first, total) + _differences(last, more)
+    means = total / len(first), more / len(last)
+    return min(0.5 * (sum(means) - between / (len(first) * len(last))), *means)
+
+
+def _walked(lists: Sequence[Sequence[float]]) -> float:
+    left = [len(each) for each in lists]
+    ends = sorted([(value, k) for k, each in enumerate(lists) for value in each])
+    expected = before = ends[0][0]
+    for value, k in ends:
+        survival = prod([count / len(each) for count, each in zip(left, lists, strict=True)])
+        expected += (value - before) * survival
+        before = value
+        left[k] -= 1
+    return expected
+
+
+def survival_of_first(lists: Sequence[Sequence[float]]) -> Callable[[float], float]:
+    """The survival function of the minimum: the product of those of the parts."""
+
+    def survival(time_s: float) -> float:
+        product = 1.0
+        for each in lists:
+            product *= 1.0 - bisect_right(each, time_s) / len(each)
+        return product
+
+    return survival
+
+
+def quantile(survival: Callable[[float], float], q: float, low: float, high: float) -> float:
+    """The time not exceeded with probability `q`, between bounds of all times."""
+    for _ in range(_HALVINGS):
+        if high - low <= _EXACT * high:
+            break
+        middle = 0.5 * (low + high)
+        if 1.0 - survival(middle) >= q:
+            high = middle
+        else:
+            low = middle
+    return high

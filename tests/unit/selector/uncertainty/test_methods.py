@@ -1,0 +1,158 @@
+"""What each method does that the others do not, by hand."""
+
+from math import exp, log, sqrt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from cedos.selector.uncertainty import student_t
+from cedos.selector.uncertainty.base import Known
+from cedos.selector.uncertainty.error_bounds import bounds
+from cedos.selector.uncertainty.evaluator import evaluator
+from cedos.selector.uncertainty.ways import Redundant, Term, Way, Weights
+from predictors.error import ErrorHistory
+
+BOTH = Redundant("both", ("A", "B"))
+
+
+def itself(value: float) -> float:
+    return value
+
+
+def way(name: str, energy_j: float = 0.0) -> Way:
+    return Way(name, (Term(name, itself),), fixed_j=energy_j)
+
+
+def plain(quantity: str) -> ErrorHistory:
+    return ErrorHistory(prior=None, fading=1.0)
+
+
+@given(st.floats(0.0005, 0.9995), st.floats(0.5, 500.0))
+def test_quantiles_of_student_s_t_are_those_of_scipy(q: float, freedom: float) -> None:
+    expected = stats.t.ppf(q, freedom)
+    assert student_t.quantile(q, freedom) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    assert student_t.cdf(expected, freedom) == pytest.approx(q, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("q", "freedom"), [(0.0, 3.0), (1.0, 3.0), (0.5, 0.0), (float("nan"), 1.0)]
+)
+def test_there_are_no_other_quantiles(q: float, freedom: float) -> None:
+    with pytest.raises(ValueError, match="quantile"):
+        student_t.quantile(q, freedom)
+
+
+def test_bounds_are_the_prediction_interval_of_the_logarithms() -> None:
+    ratios = [0.5, 0.8, 1.0, 1.1, 1.6, 2.0]
+    known = Known(plain("A"))
+    for ratio in ratios:
+        known.errors.add(ratio, 1.0, 0.0)
+    low, center, high = bounds(known, 0.0)
+    logs = [log(ratio) for ratio in ratios]
+    mean, n = sum(logs) / len(logs), len(logs)
+    deviation = sqrt(sum((each - mean) ** 2 for each in logs) / (n - 1))
+    reach = stats.t.ppf(0.975, n - 1) * deviation * sqrt(1.0 + 1.0 / n)
+    assert center == pytest.approx(exp(mean))
+    assert (low, high) == pytest.approx((exp(mean - reach), exp(mean + reach)))
+
+
+def test_bounds_that_do_not_overlap_leave_nothing_to_hedge() -> None:
+    knows = evaluator("error-bounds", plain)
+    for k in range(10):
+        knows.measured("A", 1.0 + 0.01 * (k % 2), 1.0, 0.0)
+        knows.measured("B", 9.0 + 0.1 * (k % 2), 9.0, 0.0)
+    assert knows.choose((way("A"), way("B"), BOTH)).name == "A"
+
+
+def test_bounds_that_overlap_are_hedged_up_to_the_most_that_it_can_save() -> None:
+    knows = evaluator("error-bounds", plain)
+    for k in range(21):
+        knows.measured("A", 1.0 * exp(0.5 * (k % 3 - 1)), 1.0, 0.0)
+        knows.measured("B", 1.5 * exp(0.5 * (k % 3 - 1)), 1.5, 0.0)
+    free = knows.choose((way("A", 1.0), way("B", 1.0), BOTH))
+    assert free.name == "both"
+    alone, other, both = free.evaluations
+    saved_s = alone.high_s - min(alone.low_s, other.low_s)
+    assert both.cost == pytest.approx(alone.cost - saved_s)
+    for price, expected in ((0.9 * saved_s, "both"), (1.1 * saved_s, "A")):
+        choice = knows.choose((way("A", 1.0), way("B", 1.0), BOTH), Weights(s_per_j=price))
+        assert choice.name == expected
+
+
+def test_the_trusting_one_never_hedges() -> None:
+    knows = evaluator("trusting", plain)
+    for k in range(20):
+        knows.measured("A", 1.0 * exp(2.0 * (k % 3 - 1)), 1.0, 0.0)
+        knows.measured("B", 1.1, 1.1, 0.0)
+    choice = knows.choose((way("A"), way("B"), BOTH))
+    assert choice.name == "A"
+    assert [each.time_s for each in choice.evaluations] == [1.0, 1.1, 1.0]
+
+
+def rained(right: int, wrong: int) -> float:
+    """What is expected of A where its being better was forecast, and was so, so many times."""
+    knows = evaluator("bayesian", plain)
+    ways = (way("A"), way("B"), BOTH)
+    knows.predict("A", 1.0, 0.0)
+    knows.predict("B", 2.0, 0.0)
+    knows.choose(ways)
+    for k in range(right + wrong):
+        # B is 2 all along; A is 1 as predicted, or 4.
+        knows.measured("A", 1.0 if k % (right + wrong) < right else 4.0, 1.0, 0.0)
+        knows.measured("B", 2.0, 2.0, 0.0)
+    found = {each.name: each.time_s for each in knows.choose(ways).evaluations}
+    assert found["B"] == pytest.approx(2.0)
+    assert found["both"] <= min(found["A"], found["B"])
+    return found["A"]
+
+
+def test_forecasts_that_were_wrong_before_are_doubted() -> None:
+    """4.3.3: the likelihood is how often the decision was this one when the values were those."""
+    assert rained(12, 0) == pytest.approx(1.0)
+    assert 1.0 < rained(10, 2) < rained(6, 6) < rained(2, 10) < 4.0
+
+
+def test_the_posterior_is_prior_times_likelihood() -> None:
+    """Two values of A; the decision is B before both of them but once: Bayes by hand."""
+    knows = evaluator("bayesian", lambda quantity: ErrorHistory(prior=None, fading=1.0))
+    ways = (way("A"), way("B"))
+    knows.predict("B", 2.0, 0.0)
+    told = [(1.0, 1.0), (1.0, 3.0), (4.0, 3.0), (4.0, 3.0)]
+    knows.predict("A", told[0][1], 0.0)
+    knows.choose(ways)
+    knows.measured("B", 2.0, 2.0, 0.0)
+    for k, (value, _) in enumerate(told):
+        following = told[k + 1][1] if k + 1 < len(told) else 3.0
+        knows.measured("A", value, following, 0.0)
+    # P(decision B | A = 1) = 1/2, P(B | A = 4) = 1, up to the fading of older counts.
+    fade = 0.97
+    of_1, of_4 = 1.0 / (1.0 + fade), 1.0
+    prior_1 = 2.0 * fade**2
+    prior_4 = 2.0
+    expected = (prior_1 * of_1 * 1.0 + prior_4 * of_4 * 4.0) / (prior_1 * of_1 + prior_4 * of_4)
+    found = {each.name: each.time_s for each in knows.choose(ways).evaluations}
+    assert found["A"] == pytest.approx(expected, rel=0.05)
+
+
+def test_without_history_the_bayesian_goes_by_the_errors_prior() -> None:
+    bayesian, brute = evaluator("bayesian"), evaluator("brute-force")
+    for knows in (bayesian, brute):
+        knows.predict("A", 1.0, 0.0)
+        knows.predict("B", 1.2, 0.0)
+    ways = (way("A"), way("B"), BOTH)
+    assert bayesian.choose(ways).evaluations == brute.choose(ways).evaluations
+
+
+def test_redundant_parts_may_be_called_off() -> None:
+    knows = evaluator("brute-force", plain)
+    knows.predict("A", 10.0, 0.0)
+    knows.predict("B", 20.0, 0.0)
+    parts = (
+        Way("A", (Term("A", itself),), watts=1.0),
+        Way("B", (Term("B", itself),), watts=2.0),
+    )
+    for called_off, expected_j in ((False, 10.0 + 40.0), (True, 10.0 + 20.0)):
+        both = Redundant("both", ("A", "B"), called_off)
+        assert knows.choose((*parts, both)).evaluations[2].energy_j == pytest.approx(expected_j)
