@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Annotated, Literal, TypedDict
@@ -15,7 +16,7 @@ from typing import Annotated, Literal, TypedDict
 import msgspec
 from msgspec import Meta
 
-from cedos import toml_file
+from cedos import amounts, toml_file
 from cedos.errors import ConfigError
 from cedos.model import NetworkKind
 
@@ -162,6 +163,58 @@ class PlanConfig(Section, frozen=True, kw_only=True):
     reset_day: Annotated[int, Meta(ge=1, le=31)] = 1
 
 
+class BudgetConfig(Section, frozen=True, kw_only=True):
+    """A budget: one of `data`, `energy`, `money` or `battery`, and until when it is to last.
+
+    `unit`, `unit_money` and `seconds_per_money` are for data that is bought as one goes.
+    """
+
+    until: str
+    data: str | None = None
+    energy: str | None = None
+    money: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    battery: bool = False
+    every: Literal["day", "week", "month", "year"] | None = None
+    networks: list[NetworkName] = []
+    unit: str | None = None
+    unit_money: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    seconds_per_money: Annotated[float, Meta(ge=0, le=1e9)] = 60.0
+
+    def __post_init__(self) -> None:
+        """Checks what a type cannot say."""
+        said = [name for name in ("data", "energy", "money") if getattr(self, name) is not None]
+        said += ["battery"] * self.battery
+        if len(said) != 1:
+            raise ValueError(
+                "a budget is of one of data, energy, money or battery,"
+                f" not of {' and '.join(said) or 'none'}"
+            )
+        amounts.until(self.until, datetime(2026, 1, 1))
+        if ":" in self.until and "-" not in self.until and self.every != "day":
+            raise ValueError(f'until = "{self.until}" is another time every day: every = "day"')
+        if self.data is not None:
+            amounts.size_bytes(self.data)
+        if self.energy is not None:
+            amounts.joules(self.energy)
+        if self.unit is not None and (self.data is None or not amounts.size_bytes(self.unit)):
+            raise ValueError('unit, such as "1GB", is for budgets of data')
+
+
+class PacingConfig(Section, frozen=True, kw_only=True):
+    """Which controller moves the prices of budgets."""
+
+    controller: Literal["pacer", "odyssey"] = "pacer"
+
+
+class EnergyConfig(Section, frozen=True, kw_only=True):
+    """Whose radios joules are reckoned with (`cedos/radios.toml`)."""
+
+    device: Annotated[str, Meta(min_length=1)] = "delphi"
+    cellular: Annotated[str, Meta(min_length=1)] = "lte"
+    wifi: Annotated[str, Meta(min_length=1)] = "wifi"
+    file: Path | None = None
+
+
 class ProbesConfig(Section, frozen=True, kw_only=True):
     """Active probes: pings and DNS questions; with a `server`, UDP trains and short transfers too."""
 
@@ -290,6 +343,9 @@ class Config(Section, frozen=True, kw_only=True):
     decision: DecisionConfig = DecisionConfig()
     follow: FollowConfig = FollowConfig()
     plan: PlanConfig = PlanConfig()
+    budgets: dict[NetworkName, BudgetConfig] = {}
+    pacing: PacingConfig = PacingConfig()
+    energy: EnergyConfig = EnergyConfig()
     probes: ProbesConfig = ProbesConfig()
     profiler: ProfilerConfig = ProfilerConfig()
     steering: SteeringConfig = SteeringConfig()
@@ -303,6 +359,8 @@ class Config(Section, frozen=True, kw_only=True):
         names = [network.name or interface for interface, network in self.networks.items()]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f'two networks are called "{twice[0]}"; give each a name of its own')
+        if "plan" in self.budgets and self.plan.metered_bytes is not None:
+            raise ValueError('[plan] is a budget called "plan" already; give yours another name')
 
     def network_overrides(self) -> dict[str, Override]:
         """What the user says of interfaces, by interface."""
@@ -342,6 +400,9 @@ def load(path: Path | None = None) -> Config:
             config.probes, key_file=path.parent / key_file.expanduser()
         )
         config = msgspec.structs.replace(config, probes=probes)
+    if (radios := config.energy.file) is not None:
+        energy = msgspec.structs.replace(config.energy, file=path.parent / radios.expanduser())
+        config = msgspec.structs.replace(config, energy=energy)
     if (model := config.predictors.model_path) is not None:
         located = str(path.parent / model.expanduser())
         predictors = msgspec.structs.replace(config.predictors, model=located)

@@ -63,6 +63,7 @@ class Budget:
         networks: names of the networks whose use counts; empty: all that are metered. Energy: empty.
         every: how it recurs; None: it does not.
         increment: data that is bought unit by unit; `supply` is then the unit's times the most.
+        battery: joules of this host's battery until it is charged; `supply` is what it then holds.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Budget:
     networks: tuple[str, ...] = ()
     every: Every | None = None
     increment: Increment | None = None
+    battery: bool = False
 
 
 def reduced(left: float, supply: float) -> float:

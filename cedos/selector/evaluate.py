@@ -30,12 +30,16 @@ Retime = Callable[
 
 
 class _Part(NamedTuple):
-    """What a network costs while it plays a part: W while active, the tail's J, money per byte."""
+    """What a network costs while it plays a part: W while active, the tail's J, money per byte.
+
+    `budgeted` is its name where a budget counts its bytes.
+    """
 
     watts: float
     tail_j: float
     metered: bool
     price: float
+    budgeted: str | None
 
 
 def evaluate(
@@ -96,12 +100,16 @@ def evaluate(
         predicted = predicted | {name: known[each] for name, each in available if each in known}
     times = {name: spread_of(distribution) for name, distribution in predicted.items()}
     size_bytes = float(transfer.size.median_bytes)
+    data = objective.prices.data
     parts = {}
     for role, network in roles.players():
         radio = power.radios[network.kind]
         tail_j = radio.added_tail_j(idle_s.get(network.name))
         per_mb = price_per_mb.get(network.name, _PRICE_PER_METERED_MB if network.metered else 0.0)
-        parts[role] = _Part(radio.active_w(direction), tail_j, network.metered, per_mb / 1e6)
+        budgeted = network.name if network.name in data else None
+        parts[role] = _Part(
+            radio.active_w(direction), tail_j, network.metered, per_mb / 1e6, budgeted
+        )
     found = []
     for name, strategy in available:
         time = times.get(name)
@@ -109,11 +117,14 @@ def evaluate(
             continue
         used = ROLES_OF[name]
         first = parts[used[0]]
+        data_s = 0.0
         if len(used) == 1:
             tails_j = first.tail_j
             energy_j = tails_j + first.watts * time.mean_s
             metered_bytes = size_bytes if first.metered else 0.0
             money = size_bytes * first.price
+            if first.budgeted is not None:
+                data_s = objective.prices.data_s(first.budgeted, size_bytes, time.mean_s)
         else:
             other = parts[used[1]]
             tails_j = first.tail_j + other.tail_j
@@ -129,11 +140,15 @@ def evaluate(
                 energy_j = tails_j + (first.watts + other.watts) * time.mean_s
             metered_bytes = size_bytes * (carried * first.metered + second * other.metered)
             money = size_bytes * (carried * first.price + second * other.price)
+            for part, share in ((first, carried), (other, second)) if data else ():
+                if part.budgeted is not None:
+                    bytes_of_part = share * size_bytes
+                    data_s += objective.prices.data_s(part.budgeted, bytes_of_part, time.mean_s)
         seconds, joules = time.mean_s, energy_j
         if objective.relative:
             seconds = time.usual_s
             joules = tails_j + (energy_j - tails_j) * seconds / time.mean_s
-        outcome = Outcome(seconds, joules, metered_bytes, size_bytes, money)
+        outcome = Outcome(seconds, joules, metered_bytes, size_bytes, money, data_s)
         found.append(
             Evaluation(
                 strategy=strategy,

@@ -8,15 +8,21 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from cedos.selector.budget_prices import FREE, Prices
+
 
 class Outcome(NamedTuple):
-    """What a strategy is expected to cost: seconds, joules, metered bytes, money, for a size."""
+    """What a strategy is expected to cost: seconds, joules, metered bytes, money, for a size.
+
+    `data_s` is what its bytes are worth by the objective's `prices`, in seconds.
+    """
 
     time_s: float
     energy_j: float
     metered_bytes: float
     size_bytes: float
     money: float = 0.0
+    data_s: float = 0.0
 
 
 class Objective(Protocol):
@@ -37,6 +43,11 @@ class Objective(Protocol):
         """Whether ratios of outcomes count and not their differences: times are then typical ones."""
         ...
 
+    @property
+    def prices(self) -> Prices:
+        """What budgets say of bytes, joules and money; `FREE` where it does not look at them."""
+        ...
+
     def cost(self, outcome: Outcome, /) -> float:
         """The strategy's cost in the objective's own unit; lower is better."""
         ...
@@ -44,9 +55,9 @@ class Objective(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WeightedCost:
-    """Seconds, with joules and metered bytes turned into seconds at fixed conversion rates.
+    """Seconds, with joules and metered bytes turned into seconds at conversion rates.
 
-    IMP's conversion rates (dissertation, 3.2.2.4) at rest; budgets move them.
+    IMP's conversion rates (dissertation, 3.2.2.4): two that stay, and those that budgets move.
     """
 
     s_per_j: float = 0.0
@@ -54,13 +65,24 @@ class WeightedCost:
     name: str = "weighted"
     note: str = ""
     relative: bool = False
+    prices: Prices = FREE
 
     def cost(self, outcome: Outcome) -> float:
         """Expected seconds, all in."""
-        return (
+        cost = (
             outcome.time_s
             + self.s_per_j * outcome.energy_j
             + self.s_per_metered_byte * outcome.metered_bytes
+        )
+        prices = self.prices
+        if prices is FREE:
+            return cost
+        duration_s = outcome.time_s
+        return (
+            cost
+            + outcome.data_s
+            + prices.energy_s(outcome.energy_j, duration_s)
+            + prices.money_s(outcome.money, duration_s)
         )
 
 
@@ -71,6 +93,7 @@ class MaxS:
     name: str = "max-s"
     note: str = ""
     relative: bool = True
+    prices: Prices = FREE
 
     def cost(self, outcome: Outcome) -> float:
         """Seconds, typically (`selector.uncertainty.Spread`)."""
@@ -92,6 +115,7 @@ class MaxSPerE:
     name: str = "max-s-per-e"
     note: str = ""
     relative: bool = True
+    prices: Prices = FREE
 
     def cost(self, outcome: Outcome) -> float:
         """One over the paper's objective function, all of it per megabyte."""

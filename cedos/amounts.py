@@ -1,0 +1,70 @@
+"""Amounts and ends of budgets as people write them: `4GB`, `2.5 GiB`, `18:00`, `2026-12-01`."""
+
+import re
+from datetime import date, datetime, timedelta
+from typing import Final
+
+_BYTES: Final = {
+    "": 1,
+    **{f"{prefix}B": 1000**number for number, prefix in enumerate(("", "k", "M", "G", "T"))},
+    **{f"{prefix}iB": 1024**number for number, prefix in enumerate("KMGT", start=1)},
+}
+_JOULES: Final = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "mWh": 3.6}
+_AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_MOST = 1e15
+
+
+def size_bytes(text: str) -> float:
+    """Bytes; ValueError with what would be right."""
+    return _amount(text, _BYTES, 'a size such as "4GB", "500 MB" or "1.5GiB"')
+
+
+def joules(text: str) -> float:
+    """Joules; ValueError with what would be right."""
+    return _amount(text, _JOULES, 'an energy such as "5000J", "20 kJ" or "12Wh"')
+
+
+def money(text: str) -> float:
+    """Money in the person's own currency; ValueError with what would be right."""
+    return _amount(text, {"": 1.0}, 'an amount of money such as "20" or "7.50"')
+
+
+def until(text: str, now: datetime) -> datetime:
+    """The end that a person means, local time without a zone.
+
+    A time of day is the next one; a date is its midnight, when the day begins.
+
+    Args:
+        text: such as `18:00`, `2026-12-01` or `2026-12-01 08:00`.
+        now: what the clock on the wall shows.
+
+    Raises:
+        ValueError: with what would be right.
+    """
+    text = text.strip()
+    try:
+        if re.fullmatch(r"\d{1,2}:\d{2}", text):
+            hour, minute = map(int, text.split(":"))
+            found = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+            return found if found > now else found + timedelta(days=1)
+        if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+            return datetime.combine(date.fromisoformat(text), datetime.min.time())
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is not None or not datetime(1980, 1, 1) < found < datetime(9000, 1, 1):
+            raise ValueError(text)
+    except ValueError:
+        raise ValueError(
+            f'"{text}": "18:00", "2026-12-01" or "2026-12-01 08:00" (of this host\'s wall) would be right'
+        ) from None
+    return found
+
+
+def _amount(text: str, units: dict[str, float] | dict[str, int], right: str) -> float:
+    match = _AMOUNT.fullmatch(text)
+    by_lower = {unit.lower(): factor for unit, factor in units.items()}
+    factor = None
+    if match is not None:
+        factor = units.get(match[2]) or by_lower.get(match[2].lower())
+    if match is None or factor is None or float(match[1]) * factor > _MOST:
+        raise ValueError(f'"{text}": {right} would be right')
+    return float(match[1]) * factor

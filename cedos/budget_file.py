@@ -1,0 +1,133 @@
+"""Budgets as people set them: from the configuration, and from a file that `cedos budget` writes."""
+
+from dataclasses import replace
+from datetime import datetime
+from math import isfinite
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cedos import amounts
+from cedos.config import BudgetConfig, Config
+from cedos.errors import ConfigError
+from cedos.selector.budget import Budget, Every, Increment, Resource
+
+FILE: Final = "budgets.json"
+"""In the state directory."""
+
+PLAN: Final = "plan"
+"""What the budget of the configuration's `[plan]` is called."""
+
+
+def configured(config: Config, now: datetime) -> dict[str, Budget]:
+    """The budgets of the configuration, the data plan among them.
+
+    Args:
+        config: checked already.
+        now: what the clock on the wall shows, for times of day.
+    """
+    found = {name: _of_config(name, said, now) for name, said in config.budgets.items()}
+    if config.plan.metered_bytes is not None:
+        # Any month with 31 days will do for the anchor: shorter ones end it on their last day.
+        until = datetime(2026, 1, config.plan.reset_day)
+        supply = float(config.plan.metered_bytes)
+        found[PLAN] = Budget(PLAN, Resource.DATA, supply, until.isoformat(), every=Every.MONTH)
+    return found
+
+
+def _of_config(name: str, said: BudgetConfig, now: datetime) -> Budget:
+    resource, supply = Resource.DATA, 0.0
+    if said.data is not None:
+        supply = amounts.size_bytes(said.data)
+    elif said.money is not None:
+        resource, supply = Resource.MONEY, said.money
+    else:
+        resource = Resource.ENERGY
+        supply = 0.0 if said.energy is None else amounts.joules(said.energy)
+    increment = None
+    if said.unit is not None:
+        unit = amounts.size_bytes(said.unit)
+        increment = Increment(
+            unit, said.unit_money, said.seconds_per_money, max(int(supply // unit), 1)
+        )
+    return Budget(
+        name,
+        resource,
+        supply,
+        amounts.until(said.until, now).isoformat(),
+        networks=tuple(said.networks),
+        every=Every(said.every) if said.every else None,
+        increment=increment,
+        battery=said.battery,
+    )
+
+
+def checked(budget: Budget) -> Budget:
+    """The budget, if it can be one.
+
+    Raises:
+        ConfigError: it cannot; says what would be right.
+    """
+
+    def wrong(why: str) -> ConfigError:
+        return ConfigError(f'budget "{budget.name}": {why}')
+
+    if not isfinite(budget.supply) or budget.supply < 0.0:
+        raise wrong(f"a supply of {budget.supply:g} cannot be; 0 or more would be right")
+    try:
+        until = datetime.fromisoformat(budget.until)
+        since = datetime.fromisoformat(budget.since) if budget.since else None
+        if until.tzinfo or (since and since.tzinfo) or not 1980 < until.year < 9000:
+            raise ValueError
+    except ValueError:
+        raise wrong(f'"{budget.until}" is no date and time such as 2026-12-01T00:00:00') from None
+    if budget.every is None and since is not None and since >= until:
+        raise wrong(f"it would end ({until:%Y-%m-%d %H:%M}) before it begins")
+    if budget.resource is not Resource.ENERGY and budget.battery:
+        raise wrong("only energy comes from a battery")
+    unit = budget.increment
+    if unit is not None and not (unit.amount > 0 and unit.most > 0 and unit.money >= 0):
+        raise wrong("what is bought in units needs units of more than nothing")
+    return budget
+
+
+def read(path: Path) -> dict[str, Budget]:
+    """The budgets of a file, by name; none where there is none.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    try:
+        said = msgspec.json.decode(path.read_bytes(), type=list[Budget])
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    except msgspec.MsgspecError as error:
+        raise ConfigError(
+            f"{path}: {error}; set the budgets anew with `cedos budget set`"
+        ) from error
+    return {budget.name: checked(budget) for budget in said}
+
+
+def write(path: Path, budgets: dict[str, Budget]) -> None:
+    """Writes the file, whole or not at all.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.write_bytes(msgspec.json.format(msgspec.json.encode(list(budgets.values()))))
+        new.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+
+
+def begun(budget: Budget, now: datetime) -> Budget:
+    """A budget that does not recur begins now, unless it says otherwise."""
+    if budget.every is not None or budget.since:
+        return budget
+    return replace(budget, since=now.isoformat(timespec="seconds"))

@@ -1,0 +1,252 @@
+"""What was used of each resource, for ever: odometers in SQLite that survive restarts and reboots.
+
+An odometer only ever rises; a budget is what it has risen by since the budget's period began. Readings
+are kept a quarter of an hour apart (zones differ by such quarters, so periods begin there) and whenever
+somebody asks for one. Together with an odometer its source's own counter is kept, in one transaction:
+whatever ends in between, nothing is counted twice, and what went on without us is counted later.
+"""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cedos.errors import HistoryError
+
+_APPLICATION_ID: Final = 0x63656475  # "cedu"
+_SCHEMA: Final = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE reading (
+    key TEXT NOT NULL, at_unix_s REAL NOT NULL, boot TEXT NOT NULL, total REAL NOT NULL);
+CREATE INDEX reading_key ON reading (key, total);
+CREATE TABLE counter (
+    source TEXT PRIMARY KEY, boot TEXT NOT NULL, instance INTEGER NOT NULL, value INTEGER NOT NULL);
+PRAGMA application_id = {_APPLICATION_ID};
+COMMIT;
+"""
+_QUARTER_S: Final = 900.0
+_KEEP_S: Final = 800 * 86_400.0
+
+
+class Counter(NamedTuple):
+    """Where a source's own counter stood: in which start of the host, of which instance."""
+
+    boot: str
+    instance: int
+    value: int
+
+
+class Usage:
+    """The odometers. Any thread may call any method.
+
+    A damaged file, or another program's, is moved aside (`notice` says so) and counting begins anew.
+
+    Args:
+        path: the file; its folder is made.
+        boot: tells this start of the host from others.
+        read_only: whether somebody else counts, and this is only to look.
+
+    Raises:
+        HistoryError: the file cannot be opened at all.
+    """
+
+    def __init__(self, path: Path, boot: str = "", *, read_only: bool = False) -> None:
+        self.path = path
+        self.notice: str | None = None
+        self.problem: str | None = None
+        self._boot = boot
+        self._lock = threading.Lock()
+        self._read_only = read_only
+        self._connection = self._opened()
+        self.totals: dict[str, float] = dict(
+            self._connection.execute("SELECT key, max(total) FROM reading GROUP BY key")
+        )
+        self.counters: dict[str, Counter] = {
+            source: Counter(boot, instance, value)
+            for source, boot, instance, value in self._connection.execute(
+                "SELECT source, boot, instance, value FROM counter"
+            )
+        }
+        self._last: dict[str, tuple[int, float, float]] = {}
+        self._known: dict[tuple[str, float], float] = {}
+
+    def add(self, key: str, amount: float) -> None:
+        """So much more was used; in memory until `write`."""
+        with self._lock:
+            self.totals[key] = self.totals.get(key, 0.0) + max(amount, 0.0)
+
+    def since(self, keys: Iterable[str], begin_s: float) -> float:
+        """What was used since an instant (seconds since the epoch)."""
+        return sum(self.totals.get(key, 0.0) - self._at(key, begin_s) for key in keys)
+
+    def write(self, now_s: float, *, mark: bool = False) -> None:
+        """Keeps everything; never raises: `problem` says why the disk is of no use.
+
+        Args:
+            now_s: seconds since the epoch.
+            mark: whether this instant's readings are to be kept for good, as a budget begins now.
+        """
+        with self._lock:
+            totals, counters = dict(self.totals), dict(self.counters)
+            try:
+                with self._connection as connection:
+                    connection.execute("BEGIN IMMEDIATE")
+                    for key, total in totals.items():
+                        self._read(connection, key, now_s, total, mark=mark)
+                    connection.executemany(
+                        "INSERT OR REPLACE INTO counter VALUES (?, ?, ?, ?)",
+                        [(source, *counter) for source, counter in counters.items()],
+                    )
+                    connection.execute(
+                        "DELETE FROM reading WHERE at_unix_s < ? AND boot != ?",
+                        (now_s - _KEEP_S, self._boot),
+                    )
+            except sqlite3.Error as error:
+                self._last.clear()
+                self.problem = f"what is used cannot be kept in {self.path} ({error})"
+            else:
+                self.problem = None
+
+    def jumped(self, by_s: float) -> None:
+        """The clock was set: what this start of the host has counted is stamped anew.
+
+        A clock that is set right was wrong before, so its stamps were; one that is set wrong, and right
+        again, makes two jumps that undo each other.
+        """
+        with self._lock:
+            self._known.clear()
+            self._last.clear()
+            with suppress(sqlite3.Error), self._connection as connection:
+                connection.execute(
+                    "UPDATE reading SET at_unix_s = at_unix_s + ? WHERE boot = ?",
+                    (by_s, self._boot),
+                )
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._connection.close()
+
+    def _at(self, key: str, begin_s: float) -> float:
+        """The odometer at an instant; between two readings it is taken to have risen evenly."""
+        if (known := self._known.get((key, begin_s))) is not None:
+            return known
+        with self._lock:
+            try:
+                before, after = (
+                    self._connection.execute(
+                        f"SELECT at_unix_s, total FROM reading WHERE key = ? AND {which} LIMIT 1",  # noqa: S608
+                        (key, begin_s),
+                    ).fetchone()
+                    for which in (
+                        "at_unix_s <= ? ORDER BY total DESC",
+                        "at_unix_s > ? ORDER BY total",
+                    )
+                )
+            except sqlite3.Error:
+                return 0.0
+        total: float = before[1] if before else 0.0
+        if before and after and before[1] < after[1]:
+            share = (begin_s - before[0]) / (after[0] - before[0])
+            total += share * (after[1] - before[1])
+        if after:  # nothing that comes later changes what was then
+            if len(self._known) > 1000:
+                self._known.clear()
+            self._known[key, begin_s] = total
+        return total
+
+    def _read(
+        self, connection: sqlite3.Connection, key: str, now_s: float, total: float, *, mark: bool
+    ) -> None:
+        quarter = now_s // _QUARTER_S
+        row, last_quarter, last_total = self._last.get(key, (0, -1.0, -1.0))
+        if total == last_total and not mark:
+            return
+        if row and quarter == last_quarter and not mark:
+            connection.execute(
+                "UPDATE reading SET at_unix_s = ?, total = ? WHERE rowid = ?", (now_s, total, row)
+            )
+        else:
+            inserted = connection.execute(
+                "INSERT INTO reading VALUES (?, ?, ?, ?)", (key, now_s, self._boot, total)
+            )
+            row = int(inserted.lastrowid or 0)
+        # A mark is not written over.
+        self._last[key] = (0 if mark else row, quarter, total)
+
+    def _opened(self) -> sqlite3.Connection:
+        for last in (False, True):
+            try:
+                connection = self._connected()
+            except (sqlite3.Error, OSError) as error:
+                raise HistoryError(f"{self.path}: {error}") from error
+            try:
+                _prepare(connection)
+            except (sqlite3.DatabaseError, HistoryError) as error:
+                connection.close()
+                if last or self._read_only:
+                    raise HistoryError(f"{self.path}: {error}") from error
+                self._move_aside(str(error))
+            else:
+                return connection
+        raise AssertionError
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._read_only:
+            return sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=2.0)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        return sqlite3.connect(
+            self.path, timeout=2.0, isolation_level=None, check_same_thread=False
+        )
+
+    def _move_aside(self, why: str) -> None:
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.aside-{number}")).exists():
+            number += 1
+        try:
+            self.path.rename(aside)
+            for suffix in ("-wal", "-shm"):
+                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        except OSError as error:
+            raise HistoryError(f"{self.path}: {why}, and cannot be moved: {error}") from error
+        self.notice = f"{self.path}: {why}; it was moved to {aside}, and counting begins anew"
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    owner = connection.execute("PRAGMA application_id").fetchone()[0]
+    if owner == 0 and not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(_SCHEMA)
+    elif owner != _APPLICATION_ID:
+        raise HistoryError("is another program's database")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("SELECT count(*) FROM reading, counter LIMIT 1").fetchone()
+
+
+def differences(
+    source: str, now: Counter, before: Mapping[str, Counter], *, counted_from_start: bool
+) -> int:
+    """How much a source's counter has risen since it was last looked at.
+
+    A counter begins at nothing with its instance (an interface that was plugged in again) and with the
+    host; one that fell without either was reset, or went round at 32 bits, as some drivers' do.
+
+    Args:
+        source: whose.
+        now: where it stands.
+        before: where the counters stood.
+        counted_from_start: whether a source that was never seen counts from its own beginning, as we
+            were there; otherwise what it carried earlier is nobody's.
+    """
+    last = before.get(source)
+    if last is None:
+        return now.value if counted_from_start else 0
+    if (last.boot, last.instance) != (now.boot, now.instance):
+        return now.value
+    if now.value >= last.value:
+        return now.value - last.value
+    around = 2**32 - last.value + now.value
+    return around if 0 < around < 2**30 and last.value < 2**32 else now.value
