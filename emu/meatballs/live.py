@@ -23,7 +23,6 @@ from emu.testbed.phones import SERVER, Laptop
 from emu.workloads.exchange import ExchangeConnection
 
 PORT = 7400
-_START_TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True)
@@ -38,19 +37,17 @@ class Trial:
 @contextmanager
 def serving(laptop: Laptop, python: str) -> Iterator[None]:
     """The server of exchanges, in the laptop's server namespace."""
-    process = laptop.server.popen(
+    with laptop.server.popen(
         *(python, "-m", "emu.workloads.exchange_server", str(PORT)),
         stdout=subprocess.PIPE,
         text=True,
-    )
-    try:
-        assert process.stdout is not None
-        if process.stdout.readline().strip() != "ready":
-            raise EmulationError("the server of exchanges did not start")
-        yield
-    finally:
-        process.terminate()
-        process.wait()
+    ) as process:
+        try:
+            if process.stdout is None or process.stdout.readline().strip() != "ready":
+                raise EmulationError("the server of exchanges did not start")
+            yield
+        finally:
+            process.terminate()
 
 
 def run(
