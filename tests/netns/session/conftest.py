@@ -1,0 +1,137 @@
+"""A client with two networks and a server behind both; each lives in a thread with a loop of its own."""
+
+import asyncio
+import os
+import random
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from cedos import session
+from cedos.session.crypto import KeyPair
+from emu.testbed.netns import Namespace
+
+T = TypeVar("T")
+PORT = 7100
+SERVER = "10.99.0.1"
+NETWORKS = ("wlan0", "lte0")
+
+
+class Host:
+    """A namespace with an event loop in a thread that lives in it."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self.namespace = namespace
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._ready.wait(20)
+
+    def _run(self) -> None:
+        with self.namespace.entered():
+            self.loop = asyncio.new_event_loop()
+            self.loop.call_soon(self._ready.set)
+            try:
+                self.loop.run_forever()
+            finally:
+                for task in asyncio.all_tasks(self.loop):
+                    task.cancel()
+                self.loop.run_until_complete(asyncio.sleep(0.05))
+                self.loop.close()
+
+    def start(self, wanted: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
+        """Runs it there; a future of this thread."""
+        return asyncio.run_coroutine_threadsafe(wanted, self.loop)  # type: ignore[return-value]
+
+    def do(self, wanted: Coroutine[Any, Any, T], timeout_s: float = 60.0) -> T:
+        """Runs it there and waits for its end."""
+        return asyncio.run_coroutine_threadsafe(wanted, self.loop).result(timeout_s)
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(20)
+
+
+class World:
+    """The client's `wlan0` and `lte0` lead to the server's address."""
+
+    def __init__(self, make: Callable[[str], Namespace], seed: int = 1) -> None:
+        self.random = random.Random(seed)
+        self.near, self.far = make("near"), make("far")
+        self.far.ip("address", "add", f"{SERVER}/32", "dev", "lo")
+        for number, name in enumerate(NETWORKS, 1):
+            self.near.ip("link", "add", name, "type", "veth", "peer", name, "netns", self.far.name)
+            for where, end in ((self.far, 1), (self.near, 2)):
+                where.ip("address", "add", f"10.9.{number}.{end}/24", "dev", name)
+                where.ip("link", "set", name, "up")
+            self.route(name)
+        self.client, self.server = Host(self.near), Host(self.far)
+        self.key, self.server_key = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
+
+    def route(self, name: str) -> None:
+        number = NETWORKS.index(name) + 1
+        self.near.ip(
+            *("route", "replace", "default", "via", f"10.9.{number}.1"),
+            *("dev", name, "metric", str(number)),
+        )
+
+    def shape(self, rate: str) -> None:
+        """Both networks carry no more than this, both ways."""
+        for where in (self.near, self.far):
+            for name in NETWORKS:
+                where.run(
+                    *f"tc qdisc replace dev {name} root tbf rate {rate} burst 32kb latency 30ms".split()
+                )
+
+    def listen(self, **options: Any) -> session.Listener:
+        return self.server.do(session.listen((SERVER, PORT), key=self.server_key, **options))
+
+    async def connect(self, **options: Any) -> session.Connection:
+        options.setdefault("timeout_s", 20)
+        return await session.connect(
+            (SERVER, PORT), server_key=self.server_key.public, key=self.key, **options
+        )
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.close()
+
+
+@pytest.fixture
+def make_world(make_namespace: Callable[[str], Namespace]) -> Iterator[Callable[..., World]]:
+    made: list[World] = []
+
+    def make(**options: Any) -> World:
+        world = World(make_namespace, **options)
+        made.append(world)
+        return world
+
+    yield make
+    for world in made:
+        world.close()
+
+
+@pytest.fixture
+def world(make_world: Callable[..., World]) -> World:
+    return make_world()
+
+
+@contextmanager
+def cutting(cut: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Calls `cut` every so often in a thread."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(seconds):
+            cut()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
