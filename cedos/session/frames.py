@@ -9,6 +9,9 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+Chunk: TypeAlias = bytes | memoryview
+"""Bytes that do not change any more."""
+
 
 class Order(IntEnum):
     """What an IROB waits for before it is delivered (dissertation, 2.2.4)."""

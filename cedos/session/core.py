@@ -1,0 +1,384 @@
+"""A session: streams and IROBs over any number of paths that come and go. No I/O, no clock.
+
+The driver hands in records and time, and asks each path that has room for its next record. What is on
+the way over a path is known here (`_Path.flight`) until the peer has acknowledged it; a path that is lost
+gives it back. It is sent again only after the peer has said on another path what it has (Sync), so that
+little travels twice; small foreground messages do not wait for that.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cedos.errors import SessionError
+from cedos.session import frames as f
+from cedos.session import wire
+from cedos.session.application import ApplicationSide
+from cedos.session.control import NO_DEADLINE, path_says
+from cedos.session.events import Failed, ThunkReady
+from cedos.session.flights import Flights, PathFlight
+from cedos.session.frames import Chunk
+from cedos.session.life import KeepAliveTerms, State
+from cedos.session.memory import Memory
+from cedos.session.receiver import Receiver
+from cedos.session.scheduling import Backlog, Facts, PathState, Scheduler
+from cedos.session.sender import SMALL_BYTES, Sender
+from cedos.session.unpack import unpack
+
+BROKEN_PROTOCOL, LOST_STATE = 1, 2
+"""Codes of Abort."""
+
+_HEADER_BYTES: Final = 40  # of an extent or a table, without its lengths and dependencies
+_LEAST_ROOM: Final = SMALL_BYTES + 2 * _HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one session may use. Windows are what the peer may send before the application has read it."""
+
+    send_bytes: int = 16 * 1024 * 1024
+    stream_window: int = 8 * 1024 * 1024
+    irob_window: int = 16 * 1024 * 1024
+    irob_bytes: int = 4 * 1024 * 1024
+    acknowledge_bytes: int = 256 * 1024
+    acknowledge_delay_s: float = 0.025
+    keep_alive_s: int = 30 * 86_400
+    drain_s: float = 10.0
+
+
+_DEFAULTS: Final = Limits()
+_SENDS: Final = (State.OPEN, State.CLOSING)
+
+
+class Session(ApplicationSide):
+    """One session, the same at both ends. Times are the driver's monotonic seconds.
+
+    Args:
+        scheduler: which bytes go on which path.
+        now: the session begins without a path.
+        limits: what it may use.
+        memory: the one replay limit, shared with all other sessions; None: a limit of its own.
+        keep_alive_s: how long it outlives its last path, as granted at set-up; 0: not at all.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        now: float,
+        *,
+        limits: Limits = _DEFAULTS,
+        memory: Memory | None = None,
+        keep_alive_s: int = 0,
+        sender: Sender | None = None,
+        receiver: Receiver | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self.limits = limits
+        super().__init__(
+            sender or Sender(memory or Memory(limits.send_bytes), limits.send_bytes, self),
+            receiver or Receiver(limits.stream_window, limits.irob_window, limits.irob_bytes),
+            KeepAliveTerms(keep_alive_s, limits.keep_alive_s),
+        )
+        self.flights = Flights(self.sender)
+        self.backlog = Backlog()
+        self._now = now
+        self._absent_since: float | None = None
+        self._resumed_on: int | None = (
+            None  # the path whose first Sync tells whether state was lost
+        )
+        self._acknowledge_at: float | None = None
+        self._acknowledge_now = False
+        self._drained_at: float | None = None
+        self._handlers: dict[type[Any], Callable[[PathFlight, Any, float], None]] = {
+            **self.control.handlers,
+            f.Abandon: self._on_abandon,
+            f.Ack: self._on_ack,
+            f.Ask: self._on_ask,
+            f.Sync: self._on_sync,
+            f.Window: self._on_window,
+        }
+
+    # Paths
+
+    @property
+    def paths(self) -> list[PathState]:
+        """The paths that are up."""
+        return self.flights.states
+
+    def path_up(self, path_id: int, facts: Facts, now: float) -> None:
+        """An authenticated connection to the peer; `facts` may be changed by the caller at any time."""
+        if path_id in self.flights.paths:
+            raise SessionError(f"path {path_id} is up already")
+        if not self.flights.paths:
+            self._resumed_on = path_id
+        self.flights.up(path_id, facts, now)
+        self._absent_since = None
+        self._tell_thunks(now)
+
+    def path_facts(self, path_id: int, facts: Facts, now: float) -> None:
+        """Something about a path has changed notably: tells the peer and thunks."""
+        path = self._path(path_id)
+        path.state.facts = facts
+        path.control.append(path_says(path))
+        self._tell_thunks(now)
+
+    def path_lost(self, path_id: int, now: float) -> None:
+        """A connection is gone, with whatever was on the way over it."""
+        self._path(path_id)
+        self.flights.lost(path_id)
+        others = self.flights.paths.values()
+        for other in others:
+            other.control.append(wire.ask())
+            other.owes_statement = True
+        if not others:
+            self._absent_since = now
+        self._tell_thunks(now)
+
+    def requeue(self, path_id: int, now: float) -> None:
+        """A path stalls, though it may live: what is on the way there may go elsewhere as well."""
+        self._path(path_id)
+        self._now = now
+        self.flights.requeue(path_id)
+
+    def allow(self, path_id: int, ranks: int, now: float) -> None:
+        """Which labels (a mask of ranks) may use a path, in both directions."""
+        path = self._path(path_id)
+        path.allowed_here = ranks
+        path.state.allowed = path.allowed_here & path.allowed_there
+        path.control.append(path_says(path))
+        self._tell_thunks(now)
+
+    def ping(self, path_id: int, token: int, pad_bytes: int, now: float) -> None:
+        """Asks for a Pong over a path; `Ponged` tells the time."""
+        self.control.ping(self._path(path_id), token, pad_bytes, now)
+
+    # Records
+
+    def receive(self, path_id: int, record: bytes | memoryview, now: float) -> None:
+        """Takes the plaintext of one record. What is kept of a memoryview is copied, of bytes it is not.
+
+        Raises:
+            ProtocolError: the peer broke the protocol; `abort` the session.
+        """
+        path = self._path(path_id)
+        if self.control.state is State.FAILED:
+            return
+        receiver = self.receiver
+        for frame in unpack(record):
+            kind = type(frame)
+            if kind is f.StreamData:
+                receiver.on_stream(frame, record)  # type: ignore[arg-type] # by its type, above
+            elif kind is f.Messages:
+                receiver.on_messages(frame)  # type: ignore[arg-type]
+            elif kind is f.Extent:
+                receiver.on_extent(frame, record)  # type: ignore[arg-type]
+            else:
+                self._handlers[kind](path, frame, now)
+        if receiver.owes_acknowledgement:
+            if receiver.unacknowledged_bytes >= self.limits.acknowledge_bytes:
+                self._acknowledge_now = True
+            elif self._acknowledge_at is None:
+                self._acknowledge_at = now + self.limits.acknowledge_delay_s
+        if self.control.closing.theirs is not None:
+            self._acknowledge_now |= receiver.owes_acknowledgement
+            self.control.check_close()
+
+    def next_record(self, path_id: int, room_bytes: int, now: float) -> list[Chunk]:
+        """Parts of the plaintext of one record for a path that has room; empty: nothing now.
+
+        The record has at most 65,536 bytes; it exceeds `room_bytes` by little, and only so that a small
+        message need not be cut.
+        """
+        path = self.flights.paths.get(path_id)
+        if path is None:
+            return []
+        parts: list[Chunk] = []
+        used = self._say(path, parts, now) if self._has_to_say(path) else 0
+        if path.control or self.control.state not in _SENDS:
+            return parts
+        room = min(max(room_bytes, _LEAST_ROOM), wire.RECORD_BYTES) - used - _HEADER_BYTES
+        lanes, backlog, states = self.sender.lanes, self.backlog, self.flights.states
+        scheduler, state, flights = self.scheduler, path.state, self.flights
+        while room > 0:
+            waiting = backlog.waiting_bytes = [lane.waiting_bytes for lane in lanes]
+            if waiting[0] or waiting[1]:
+                backlog.foreground_at_s = now
+            if scheduler.copies:
+                flights.count_copyable(path_id, backlog)
+            elif not any(waiting):
+                break
+            grant = scheduler.choose(state, states, backlog, room, now)
+            if grant is None:
+                break
+            piece = flights.take(path, grant, room)
+            if piece is None:
+                break
+            frame = piece.frame()
+            size = sum(map(len, frame))
+            parts += frame
+            room -= size
+            state.sent_bytes += size
+            state.last_sent_at_s = now
+        return parts
+
+    def wants(self, path_id: int) -> bool:
+        """Whether `next_record` could give something for the path."""
+        path = self.flights.paths.get(path_id)
+        return path is not None and (
+            self._has_to_say(path) or any(lane.waiting_bytes for lane in self.sender.lanes)
+        )
+
+    # Life
+
+    @property
+    def failure(self) -> Failed | None:
+        """Why it failed, once it has."""
+        return self.control.failure
+
+    def keep_alive(self, seconds: int) -> None:
+        """Proposes how long the session outlives its last path; the peer may agree to less."""
+        self.control.propose_keep_alive(seconds)
+
+    def wish(self, expected_bytes: int, deadline_at_s: float = NO_DEADLINE, *, now: float) -> None:
+        """Tells the peer how much is expected of it and until when (0: unknown)."""
+        self.control.set_wish(expected_bytes, deadline_at_s, now)
+
+    def close(self) -> None:
+        """No more will be sent. What was handed in is delivered, then the session is `FINISHED`."""
+        if self.control.state is State.OPEN:
+            self.sender.abandon_open()
+            self.sender.finish()
+            self.control.close()
+
+    def abort(self, code: int, why: str) -> None:
+        """Ends the session at once and tells the peer, if a path is up."""
+        if self.control.failure is None:
+            for path in self.flights.paths.values():
+                path.control.append(wire.abort(code, why))
+            self.control.fail(why, by_peer=False)
+
+    def peer_forgot(self) -> None:
+        """The peer says, authenticated, that it does not know this session any more."""
+        if not self.control.ended_without_us():
+            self.control.fail("the peer does not know this session any more", by_peer=True)
+
+    def appropriate(self, rank: int) -> bool:
+        """Whether the label has a network it should be sent on now."""
+        return self.scheduler.appropriate(rank, self.flights.states, self._now)
+
+    def next_timer(self) -> float | None:
+        """When `tick` has something to do; None: not before something else happens."""
+        if self.control.state is State.FAILED:
+            return None
+        at = [self._acknowledge_at] if self._acknowledge_at is not None else []
+        if self._drained_at is not None:
+            at.append(self._drained_at)
+        elif self._absent_since is not None:
+            at.append(self._absent_since + self.control.terms.seconds)
+        look = self.scheduler.next_look_s(self.flights.states, self._now)
+        if look is not None and (len(self.thunks) or self._waits()):
+            at.append(self._now + look)
+        return min(at) if at else None
+
+    def tick(self, now: float) -> None:
+        """Does what is due."""
+        self._now = now
+        if self._acknowledge_at is not None and self._acknowledge_at <= now:
+            self._acknowledge_at = None
+            self._acknowledge_now = self.receiver.owes_acknowledgement
+        keep_alive_s = self.control.terms.seconds
+        if self._absent_since is not None and self._absent_since + keep_alive_s <= now:
+            self.control.fail(f"no path for the agreed {keep_alive_s} s", by_peer=False)
+        self._tell_thunks(now)
+
+    def over(self, now: float) -> bool:
+        """Whether nothing will happen any more: it can be forgotten once its sockets are drained."""
+        if self.control.state is State.FAILED:
+            return not any(path.control for path in self.flights.paths.values())
+        return self._drained_at is not None and self._drained_at <= now
+
+    # Inside
+
+    def _path(self, path_id: int) -> PathFlight:
+        path = self.flights.paths.get(path_id)
+        if path is None:
+            raise SessionError(f"there is no path {path_id}; up are {sorted(self.flights.paths)}")
+        return path
+
+    def _waits(self) -> bool:
+        return any(lane.waiting_bytes for lane in self.sender.lanes)
+
+    def _has_to_say(self, path: PathFlight) -> bool:
+        return (
+            path.owes_statement
+            or self._acknowledge_now
+            or self.taken
+            or bool(path.control)
+            or bool(self.control.due)
+        )
+
+    def _say(self, path: PathFlight, parts: list[Chunk], now: float) -> int:
+        """Puts what has to be said into a record, as much as fits; how many bytes that is."""
+        receiver, control = self.receiver, path.control
+        if self.control.state is not State.FAILED:
+            everything = path.owes_statement
+            if everything or self._acknowledge_now:
+                control += receiver.acknowledgements(everything=everything)
+                self._acknowledge_now = False
+                self._acknowledge_at = None
+            window = receiver.window(always=everything)
+            self.taken = False
+            if window is not None:
+                control.append(window)
+            if everything:
+                path.owes_statement = False
+                control += self.control.statement(path, now)
+                control.append(wire.sync(self._positions()))
+            control += self.control.due
+            self.control.due.clear()
+            if self.control.state is State.FINISHED and self._drained_at is None:
+                self._drained_at = now + self.limits.drain_s
+        used = 0
+        while control and used + len(control[0]) <= wire.RECORD_BYTES:
+            used += len(control[0])
+            parts.append(control.popleft())
+        return used
+
+    def _positions(self) -> f.Sync:
+        sender, receiver = self.sender, self.receiver
+        return f.Sync(
+            sender.stream.acked.floor,
+            sender.irobs.floor,
+            receiver.stream.received.floor,
+            receiver.irobs.floor,
+        )
+
+    def _tell_thunks(self, now: float) -> None:
+        self._now = now
+        if len(self.thunks):
+            due = self.thunks.due(self.scheduler, self.flights.states, now)
+            self.happened += [ThunkReady(token, rank) for token, rank in due]
+
+    def _on_ack(self, _path: PathFlight, ack: f.Ack, _now: float) -> None:
+        self.sender.acknowledge(ack)
+        self.flights.sweep()
+        self.check_writable()
+
+    def _on_abandon(self, _path: PathFlight, said: f.Abandon, _now: float) -> None:
+        self.receiver.on_abandon(said)
+
+    def _on_window(self, _path: PathFlight, window: f.Window, _now: float) -> None:
+        self.sender.window(window)
+
+    def _on_ask(self, path: PathFlight, _ask: f.Ask, _now: float) -> None:
+        path.owes_statement = True
+
+    def _on_sync(self, path: PathFlight, sync: f.Sync, _now: float) -> None:
+        if path.state.path_id == self._resumed_on:
+            self._resumed_on = None
+            ours = self._positions()
+            if sync.stream_received < ours.stream_kept or sync.irobs_received < ours.irobs_kept:
+                self.abort(LOST_STATE, "the peer has lost what it had acknowledged")
+            elif sync.stream_kept > ours.stream_received or sync.irobs_kept > ours.irobs_received:
+                self.abort(LOST_STATE, "we have lost what we had acknowledged")
+        self.flights.release()

@@ -1,0 +1,119 @@
+"""Sets of positions as intervals: what has been received, acknowledged, delivered.
+
+All intervals are half-open, `start <= position < end`. Everything else in a session follows from these
+sets: an extent may come over any path any number of times, and only what is new in it counts.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+
+class Intervals:
+    """A set of integers as disjoint intervals that do not touch, ascending.
+
+    Adding, removing and asking cost a binary search; adding behind the last one is O(1).
+    """
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._starts, self._ends, strict=True)
+
+    @property
+    def top(self) -> int:
+        """Behind the highest position in the set, which must not be empty."""
+        return self._ends[-1]
+
+    def add(self, start: int, end: int) -> None:
+        """Adds `start <= position < end`; an empty interval adds nothing."""
+        if start >= end:
+            return
+        starts, ends = self._starts, self._ends
+        if not ends or start > ends[-1]:
+            starts.append(start)
+            ends.append(end)
+            return
+        first = bisect_left(ends, start)  # the first that touches or overlaps
+        behind = bisect_right(starts, end)  # the first that lies wholly behind
+        if first < behind:
+            start = min(start, starts[first])
+            end = max(end, ends[behind - 1])
+        starts[first:behind] = [start]
+        ends[first:behind] = [end]
+
+    def remove(self, start: int, end: int) -> None:
+        """Removes `start <= position < end`, whether in the set or not."""
+        starts, ends = self._starts, self._ends
+        first = bisect_right(ends, start)
+        behind = bisect_left(starts, end)
+        if start >= end or first >= behind:
+            return
+        left, right = starts[first], ends[behind - 1]
+        kept = [pair for pair in ((left, start), (end, right)) if pair[0] < pair[1]]
+        starts[first:behind] = [pair[0] for pair in kept]
+        ends[first:behind] = [pair[1] for pair in kept]
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether all of `start <= position < end` is in the set."""
+        if start >= end:
+            return True
+        at = bisect_right(self._starts, start) - 1
+        return at >= 0 and self._ends[at] >= end
+
+    def missing(self, start: int, end: int) -> list[tuple[int, int]]:
+        """The parts of `start <= position < end` that are not in the set, ascending."""
+        holes = []
+        for at in range(bisect_right(self._ends, start), len(self._starts)):
+            if self._starts[at] >= end:
+                break
+            if start < self._starts[at]:
+                holes.append((start, self._starts[at]))
+            start = self._ends[at]
+        if start < end:
+            holes.append((start, end))
+        return holes
+
+    def absorb(self, floor: int) -> int:
+        """Removes the intervals that begin at or below `floor`; where the last one ends, or `floor`."""
+        count = bisect_right(self._starts, floor)
+        if count:
+            floor = max(floor, self._ends[count - 1])
+            del self._starts[:count], self._ends[:count]
+        return floor
+
+
+class Progress:
+    """A set that fills up from below: everything under `floor`, and the intervals `beyond` it."""
+
+    __slots__ = ("beyond", "floor")
+
+    def __init__(self, floor: int = 0) -> None:
+        self.floor = floor
+        self.beyond = Intervals()
+
+    def add(self, start: int, end: int) -> None:
+        """Adds `start <= position < end`."""
+        if start > self.floor:
+            self.beyond.add(start, end)
+        elif end > self.floor:
+            self.floor = self.beyond.absorb(end) if self.beyond else end
+
+    @property
+    def top(self) -> int:
+        """Behind the highest position in the set."""
+        return self.beyond.top if self.beyond else self.floor
+
+    def covers(self, start: int, end: int) -> bool:
+        """Whether all of `start <= position < end` is in the set."""
+        return end <= self.floor or self.beyond.covers(max(start, self.floor), end)
+
+    def missing(self, start: int, end: int) -> list[tuple[int, int]]:
+        """The parts of `start <= position < end` that are not in the set, ascending."""
+        return self.beyond.missing(max(start, self.floor), end)

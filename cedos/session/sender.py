@@ -1,0 +1,363 @@
+"""The sending half of a session: what the application handed in, until the peer has acknowledged it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from cedos.errors import ProtocolError, SessionError
+from cedos.session.credit import INITIAL_STREAM_BYTES, IROB_COST, Credit
+from cedos.session.extents import Progress
+from cedos.session.frames import Ack, Order, Space, Window
+from cedos.session.lanes import Lane
+from cedos.session.memory import Memory
+from cedos.session.outgoing import ByteQueue, Fetch
+from cedos.session.pieces import Batch
+from cedos.session.wire import MAX_DEPENDENCIES, MAX_POSITION
+
+SMALL_BYTES: Final = 4_096
+"""A complete IROB up to this size travels in a table with others and is never cut."""
+
+ID_SPAN: Final = 1 << 20
+"""Ids in use reach at most this far above the lowest that is not acknowledged."""
+
+NO_ROOM: Final = 0
+"""Instead of an IROB's id: no room in replay memory, nothing was taken."""
+
+
+class Sender:
+    """Lanes of what waits to be sent, and the accounts of what was acknowledged.
+
+    `held_bytes` is what replay memory keeps for this session; `limit_bytes` bounds it, and `memory`
+    the sum over all sessions, in which this one goes by `owner`. `refused` says that something was not
+    taken for want of room.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        limit_bytes: int,
+        owner: object,
+        *,
+        position: int = 0,
+        next_irob: int = 1,
+    ) -> None:
+        self.stream = ByteQueue(0, 0, position=position)
+        self.stream.limit = position + INITIAL_STREAM_BYTES
+        self.irobs = Progress(next_irob)  # ids that the peer has, whole
+        self.next_irob = next_irob
+        self.credit = Credit()
+        self.lanes = tuple(Lane(rank) for rank in range(4))
+        self.held_bytes = 0
+        self.refused = False
+        self._memory = memory
+        self._limit_bytes = limit_bytes
+        self._owner = owner
+        self._large: dict[int, ByteQueue] = {}  # IROBs cut into extents, or without a reservation
+        self._reserved: dict[int, int] = {}  # what those among them have reserved
+
+    # The stream
+
+    def has_room(self) -> bool:
+        """Whether there is room for notably more."""
+        return self.held_bytes <= self._limit_bytes * 3 // 4 and (
+            self.next_irob - self.irobs.floor < ID_SPAN
+        )
+
+    def write(self, data: bytes) -> int:
+        """Appends to the stream as much as there is room for; how many bytes that is."""
+        stream = self.stream
+        self._open(stream, "the stream")
+        size = len(data)
+        room = self._limit_bytes - self.held_bytes
+        if size > room:
+            self.refused = True
+            size = max(room, 0)
+            data = data[:size]
+        if not size or not self._take(size):
+            return 0
+        stream.write(data)
+        self.lanes[stream.rank].update(stream)
+        return size
+
+    def write_source(self, fetch: Fetch, length: int) -> None:
+        """Appends bytes that are fetched whenever they are sent, and take no replay memory."""
+        self._open(self.stream, "the stream")
+        if length > 0:
+            self.stream.write_source(fetch, length)
+            self.lanes[self.stream.rank].update(self.stream)
+
+    def finish(self) -> None:
+        """Ends the stream behind what was written."""
+        self.stream.ended = True
+        self.lanes[self.stream.rank].update(self.stream)
+
+    def label_stream(self, rank: int) -> None:
+        """Gives the stream another label; what was sent keeps its own."""
+        self.lanes[self.stream.rank].leave(self.stream)
+        self.stream.rank = rank
+        self.lanes[rank].update(self.stream)
+
+    # IROBs
+
+    def send(self, data: bytes, rank: int, order: Order, after: tuple[int, ...]) -> int:
+        """A whole IROB; its id, or `NO_ROOM`."""
+        size = len(data)
+        if size > SMALL_BYTES:
+            return self._send_large(data, rank, order, after)
+        irob = self.next_irob
+        if after:
+            self._check_after(after)
+        if irob - self.irobs.floor >= ID_SPAN or not self._take(size):
+            self.refused = True
+            return NO_ROOM
+        self.next_irob = irob + 1
+        if self.credit.at_once(size + IROB_COST):
+            self.lanes[rank].message(irob, order, after, data)
+        else:
+            queue = ByteQueue(irob, rank, order, after)
+            queue.write(data)
+            self._wait(queue, ended=True)
+        return irob
+
+    def send_many(self, many: Sequence[bytes], rank: int, order: Order) -> int:
+        """As many of the small IROBs as there is room for, with consecutive ids; how many."""
+        batch: list[bytes] = []
+        first = self.next_irob
+        room = ID_SPAN - (first - self.irobs.floor)
+        size = sum(map(len, many))
+        cost = size + len(many) * IROB_COST
+        if (
+            len(many) <= min(room, 1_500)
+            and size <= 60_000
+            and max(map(len, many), default=0) <= SMALL_BYTES
+            and self._take(size)
+        ):
+            if self.credit.at_once(cost):
+                batch = list(many)
+                self.next_irob = first + len(batch)
+                self.lanes[rank].batch(Batch(first, rank, order, (), batch))
+                return len(batch)
+            self.give(size)
+        for count, each in enumerate(many):
+            if self.send(each, rank, order, ()) == NO_ROOM:
+                return count
+        return len(many)
+
+    def begin(self, rank: int, order: Order, after: tuple[int, ...]) -> int:
+        """An IROB whose bytes follow; its id, or `NO_ROOM`."""
+        self._check_after(after)
+        irob = self.next_irob
+        if irob - self.irobs.floor >= ID_SPAN:
+            self.refused = True
+            return NO_ROOM
+        self.next_irob = irob + 1
+        queue = ByteQueue(irob, rank, order, after)
+        self._large[irob] = queue
+        self.credit.begin(irob)
+        return irob
+
+    def append(self, irob: int, data: bytes) -> int:
+        """Appends to an open IROB as much as there is room for; how many bytes that is."""
+        queue = self._opened(irob)
+        reserved = self._reserved.get(irob)
+        most = self.credit.irob_bytes if reserved is None else reserved - IROB_COST
+        if queue.written + len(data) > most:
+            raise SessionError(
+                f"IROB {irob} grows beyond {most} bytes, the most that the peer takes"
+            )
+        room = self._limit_bytes - self.held_bytes
+        if len(data) > room:
+            self.refused = True
+            data = data[: max(room, 0)]
+        if not data or not self._take(len(data)):
+            return 0
+        queue.write(data)
+        self._has_bytes(queue)
+        return len(data)
+
+    def end(self, irob: int) -> None:
+        """Nothing more follows in an open IROB."""
+        queue = self._opened(irob)
+        queue.ended = True
+        cost = queue.written + IROB_COST
+        reserved = self._reserved.get(irob)
+        if reserved is None:
+            self._want(queue, cost)
+        else:
+            self._reserved[irob] = cost
+            self.credit.back(reserved - cost)
+            self.lanes[queue.rank].update(queue)
+            self.reserve()
+
+    def abandon(self, irob: int) -> None:
+        """An open IROB will never be delivered; what waits for it need not wait any longer."""
+        queue = self._opened(irob)
+        self._drop(queue)
+        self.lanes[queue.rank].batch(Batch(irob, queue.rank, Order.FREE, (), [], abandoned=1))
+        self.reserve()
+
+    def abandon_open(self) -> None:
+        """Abandons all IROBs that have not ended."""
+        for irob in [irob for irob, queue in self._large.items() if not queue.ended]:
+            self.abandon(irob)
+
+    # What the peer says
+
+    def acknowledge(self, ack: Ack) -> None:
+        """Takes an acknowledgement.
+
+        Raises:
+            ProtocolError: it names bytes or IROBs that were never sent.
+        """
+        last = ack.ranges[-1][1] if ack.ranges else ack.floor
+        if ack.space is Space.STREAM:
+            self._acknowledge_bytes(self.stream, ack, last)
+        elif ack.space is Space.EXTENTS:
+            queue = self._large.get(ack.irob)
+            if queue is not None:
+                self._acknowledge_bytes(queue, ack, last)
+        else:
+            if last > self.next_irob:
+                raise ProtocolError(
+                    f"the peer acknowledges IROB {last - 1}; the last one begun is {self.next_irob - 1}"
+                )
+            self._acknowledge_irobs(self.irobs.floor, ack.floor)
+            for start, stop in ack.ranges:
+                self._acknowledge_irobs(start, stop)
+
+    def window(self, window: Window) -> None:
+        """The peer takes more. Frames that were overtaken by others say less and change nothing."""
+        stream, credit = self.stream, self.credit
+        if window.stream_limit > stream.limit:
+            stream.limit = window.stream_limit
+            self.lanes[stream.rank].update(stream)
+        credit.irob_bytes = max(credit.irob_bytes, window.irob_bytes)
+        if window.irob_credit > credit.credit:
+            credit.credit = window.irob_credit
+            self.reserve()
+
+    def reserve(self) -> None:
+        """Gives reservations to those that wait for one, as far as the peer's window allows."""
+        for irob, cost in self.credit.ready():
+            queue = self._large[irob]
+            if queue.ended and queue.written <= SMALL_BYTES:
+                del self._large[irob]
+                data = b"".join(queue.slices(0, queue.written))
+                self.lanes[queue.rank].message(irob, queue.order, queue.after, data)
+            else:
+                self._reserved[irob] = cost
+                self.lanes[queue.rank].update(queue)
+
+    def give(self, size: int) -> None:
+        """Bytes that need not be kept any more."""
+        self.held_bytes -= size
+        self._memory.give(size)
+
+    def everything_acknowledged(self) -> bool:
+        """Whether the peer has all that was ever handed in."""
+        return self.irobs.floor == self.next_irob and self.stream.acked.floor == self.stream.stop
+
+    def forget(self) -> None:
+        """The session has ended: gives all its replay memory back."""
+        self._memory.give(self.held_bytes)
+        self._memory.forget(self._owner)
+        self.held_bytes = 0
+        self._large.clear()
+
+    # Inside
+
+    def _take(self, size: int) -> bool:
+        if self.held_bytes + size > self._limit_bytes or not self._memory.take(size, self._owner):
+            self.refused = True
+            return False
+        self.held_bytes += size
+        return True
+
+    def _check_after(self, after: tuple[int, ...]) -> None:
+        if len(after) > MAX_DEPENDENCIES:
+            raise SessionError(f"an IROB may wait for {MAX_DEPENDENCIES} others, not {len(after)}")
+        if after and not 0 < min(after) <= max(after) < self.next_irob:
+            raise SessionError(f"an IROB may wait for ids 1 to {self.next_irob - 1}, not {after}")
+
+    def _open(self, queue: ByteQueue, name: str) -> None:
+        if queue.ended:
+            raise SessionError(f"{name} has been finished; nothing more can be written")
+
+    def _opened(self, irob: int) -> ByteQueue:
+        queue = self._large.get(irob)
+        if queue is None or queue.ended:
+            raise SessionError(f"IROB {irob} is not open: begin it first, and end it once")
+        return queue
+
+    def _send_large(self, data: bytes, rank: int, order: Order, after: tuple[int, ...]) -> int:
+        size = len(data)
+        if size > self.credit.irob_bytes:
+            raise SessionError(
+                f"an IROB of {size} bytes; the peer takes at most {self.credit.irob_bytes}"
+            )
+        if size > self._limit_bytes:
+            raise SessionError(
+                f"an IROB of {size} bytes; at most {self._limit_bytes} are kept for sending again"
+            )
+        if not self._take(size):
+            return NO_ROOM
+        irob = self.begin(rank, order, after)
+        if irob == NO_ROOM:
+            self.give(size)
+            return NO_ROOM
+        queue = self._large[irob]
+        queue.write(data)
+        queue.ended = True
+        self._want(queue, size + IROB_COST)
+        return irob
+
+    def _wait(self, queue: ByteQueue, *, ended: bool) -> None:
+        """A small IROB for which the peer has no room yet."""
+        queue.ended = ended
+        self._large[queue.irob] = queue
+        self.credit.begin(queue.irob)
+        self._want(queue, queue.written + IROB_COST)
+
+    def _has_bytes(self, queue: ByteQueue) -> None:
+        """An open IROB has got bytes: they go, or it asks for room for the largest IROB."""
+        if queue.irob in self._reserved:
+            self.lanes[queue.rank].update(queue)
+        else:
+            self._want(queue, self.credit.irob_bytes + IROB_COST)
+
+    def _want(self, queue: ByteQueue, cost: int) -> None:
+        self.credit.want(queue.irob, queue.rank, cost)
+        self.reserve()
+
+    def _acknowledge_bytes(self, queue: ByteQueue, ack: Ack, last: int) -> None:
+        if last > queue.fresh:
+            raise ProtocolError(
+                f"the peer acknowledges up to {last} of stream {queue.irob}; sent were {queue.fresh}"
+            )
+        freed = queue.acknowledge(0, ack.floor)
+        for start, stop in ack.ranges:
+            freed += queue.acknowledge(start, stop)
+        if freed:
+            self.give(freed)
+
+    def _acknowledge_irobs(self, start: int, stop: int) -> None:
+        if self._large:
+            for low, high in self.irobs.missing(start, stop):
+                few = range(low, high) if high - low < len(self._large) else sorted(self._large)
+                for irob in few:
+                    queue = self._large.get(irob)
+                    if queue is not None and low <= irob < high:
+                        self._drop(queue, delivered=True)
+        self.irobs.add(start, stop)
+
+    def _drop(self, queue: ByteQueue, *, delivered: bool = False) -> None:
+        """Nothing of an IROB has to be sent any more."""
+        del self._large[queue.irob]
+        self.credit.forget(queue.irob)
+        reserved = self._reserved.pop(queue.irob, 0)
+        if reserved and not delivered:
+            self.credit.back(reserved)
+        self.lanes[queue.rank].leave(queue)
+        queue.ended = True
+        self.give(queue.held_bytes)
+        queue.held_bytes = 0
+        queue.acked.add(0, MAX_POSITION)
