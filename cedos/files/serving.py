@@ -3,7 +3,8 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -33,6 +34,7 @@ class Serving:
     def __init__(self, tree: Tree, listener: "Listener", names: dict[bytes, str]) -> None:
         self._tree, self._listener, self._names = tree, listener, names
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sending: dict[tuple[bytes, str], list[Connection]] = {}
         self.served = 0
 
     async def run(self) -> None:
@@ -63,7 +65,8 @@ class Serving:
                 request = await read(Request, connection.read_exactly)
             path = request.path
             number = self._open(request)
-            n_bytes = await self._send(connection, request, number)
+            with self._only(connection, path):
+                n_bytes = await self._send(connection, request, number)
             self.served += 1
             log.info("served", path=path, to=who, bytes=n_bytes, seconds=_since(began_s))
         except TransferError as error:
@@ -79,6 +82,24 @@ class Serving:
         finally:
             if number is not None:
                 os.close(number)
+
+    @contextmanager
+    def _only(self, connection: "Connection", path: str) -> Iterator[None]:
+        """Ends older sessions of this host for this file that have no network: their client is gone.
+
+        A client that crashed would else be waited for until its deadline.
+        """
+        of = self._sending.setdefault((connection.peer_key, path), [])
+        for other in list(of):
+            if not other.paths():
+                other.abort("the file was asked for again")
+        of.append(connection)
+        try:
+            yield
+        finally:
+            of.remove(connection)
+            if not of:
+                self._sending.pop((connection.peer_key, path), None)
 
     def _open(self, request: Request) -> int:
         if request.protocol != VERSION:

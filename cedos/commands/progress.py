@@ -1,0 +1,89 @@
+"""One line on a terminal that says how far a transfer is, over which networks, or what it waits for."""
+
+import shutil
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final, TextIO
+
+if TYPE_CHECKING:
+    from cedos.files.getting import Progress
+
+
+_RATE_OVER_S: Final = 5.0
+_UNITS: Final = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+
+
+def size(n_bytes: float) -> str:
+    """`12.3 MB`."""
+    for factor, unit in _UNITS:
+        if n_bytes >= factor:
+            return f"{n_bytes / factor:.1f} {unit}"
+    return f"{n_bytes:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `3:07`, `2:05:09`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class ProgressLine:
+    """Drawn again in place; nothing where standard error is no terminal, or with `quiet`."""
+
+    def __init__(
+        self, name: str, progress: "Progress", *, quiet: bool, out: TextIO | None = None
+    ) -> None:
+        self._name, self._progress = name, progress
+        self._out = out or sys.stderr
+        self._shown = not quiet and self._out.isatty()
+        self._marks: deque[tuple[float, int]] = deque()
+
+    def rate(self, now_s: float) -> float | None:
+        """Bytes per second over the last seconds; None in the beginning."""
+        marks, have = self._marks, self._progress.have_bytes
+        if marks and have < marks[-1][1]:
+            marks.clear()
+        marks.append((now_s, have))
+        while marks[0][0] < now_s - _RATE_OVER_S:
+            marks.popleft()
+        passed_s = now_s - marks[0][0]
+        return (have - marks[0][1]) / passed_s if passed_s > 0.5 else None
+
+    def text(self, now_s: float) -> str:
+        """What the line says."""
+        progress = self._progress
+        parts = [size(progress.have_bytes)]
+        rate = self.rate(now_s)
+        whole = progress.size_bytes
+        if whole:
+            share = progress.have_bytes / whole
+            parts = [f"{share:4.0%} of {size(whole)}"]
+        if rate:
+            parts.append(f"{size(rate)}/s")
+            if whole:
+                parts.append(f"{duration((whole - progress.have_bytes) / rate)} left")
+        connection = progress.connection
+        if connection is not None:
+            networks = sorted({path.network for path in connection.paths() if not path.stalled})
+            parts.append("+".join(networks) if networks else "waiting for a network")
+        elif progress.state:
+            parts.append(progress.state)
+        return f"{self._name}: {', '.join(parts)}"
+
+    def draw(self) -> None:
+        """Draws it."""
+        if self._shown:
+            width = max(shutil.get_terminal_size().columns - 1, 20)
+            print(
+                f"\r\033[K{self.text(time.monotonic())[:width]}", end="", file=self._out, flush=True
+            )
+
+    def clear(self) -> None:
+        """Takes it away."""
+        if self._shown:
+            print("\r\033[K", end="", file=self._out, flush=True)

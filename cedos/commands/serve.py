@@ -1,0 +1,136 @@
+"""`cedos-serve`: files over sessions, for `cedos-get`."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import click
+
+from cedos import logs
+from cedos.commands.alone import Program
+from cedos.commands.servers import (
+    FILES_PORT,
+    OWN_KEY,
+    ListenAt,
+    own_key_option,
+    print_key_option,
+    shown,
+)
+from cedos.session import keys
+from cedos.session.crypto import KeyPair
+
+
+@click.command(
+    "cedos-serve",
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    examples=[
+        (
+            "cedos-serve ~/music",
+            "Serves a folder to everybody who has this host's key, on port 7008.",
+        ),
+        ("cedos-serve --print-key", "Prints that key; clients give it once with --key."),
+        (
+            "cedos-serve -l 192.0.2.1:7100 --clients friends.toml ~/music",
+            "At one address and port, to those whose keys are in a file.",
+        ),
+    ],
+    exits={
+        0: "Ended by Ctrl-C or SIGTERM.",
+        1: "",
+        2: "",
+        4: "It cannot listen there.",
+    },
+    files=[
+        OWN_KEY,
+        (
+            "CLIENTS",
+            'TOML: under [hosts] a line `name = "KEY"` for each client; the key is what '
+            "`cedos-get --print-key` prints there.",
+        ),
+    ],
+)
+@click.argument(
+    "folder", required=False, type=click.Path(path_type=Path, file_okay=False, exists=True)
+)
+@click.option(
+    "-l", "--listen", type=ListenAt(), default=("", FILES_PORT), metavar="[ADDRESS:]PORT",
+    help=f"Where to listen.  [default: {FILES_PORT} at all addresses]",
+)  # fmt: skip
+@click.option(
+    "-c", "--clients", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Let in only the holders of the keys in this file.",
+)  # fmt: skip
+@own_key_option
+@print_key_option
+@click.option(
+    "--log-level", default="info", show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="info has a line for each file; warning has none.",
+)  # fmt: skip
+@click.option(
+    "--log-format", default="console", show_default=True, type=click.Choice(["console", "json"])
+)
+@click.version_option(package_name="cedos", prog_name="cedos-serve")
+def command(
+    folder: Path | None,
+    listen: tuple[str, int],
+    clients: Path | None,
+    own_key: Path | None,
+    print_key: bool,
+    log_level: logs.Level,
+    log_format: logs.Format,
+) -> None:
+    """Serves the files below FOLDER to `cedos-get`, over sessions.
+
+    A session goes on when a client changes its network, loses it for hours, or uses two at once; a
+    client that has crashed, or this server after a restart, goes on at the byte where it was. SHA-256
+    of the whole file is checked at the end.
+
+    Everything is encrypted, and both ends prove who they are. Clients need this host's public key
+    (--print-key) beforehand; without --clients, whoever has it may fetch every regular file below
+    FOLDER. Symbolic links are not followed. Files are read when they are sent and never held in
+    memory. It needs no privilege, and logs to standard error.
+    """
+    me = keys.own(own_key or keys.own_key_path())
+    if print_key:
+        click.echo(keys.to_text(me.public))
+        return
+    if folder is None:
+        raise click.UsageError("a FOLDER is needed, or --print-key")
+    logs.configure(log_level, log_format)
+    asyncio.run(_serve(folder, listen, me, clients))
+
+
+async def _serve(folder: Path, listen: tuple[str, int], me: KeyPair, clients: Path | None) -> None:
+    from cedos.files.serving import Serving, client_names, log  # noqa: PLC0415
+    from cedos.files.tree import Tree  # noqa: PLC0415
+    from cedos.session.sockets import listen as session_listen  # noqa: PLC0415
+
+    tree = Tree(folder)
+    names = {} if clients is None else client_names(keys.read_names(clients))
+    allow = None if clients is None else names.__contains__
+    listener = await session_listen(listen, key=me, allow=allow)
+    serving = Serving(tree, listener, names)
+    running = asyncio.get_running_loop().create_task(serving.run())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+    log.info(
+        "ready",
+        listens=shown(*listener.address),
+        folder=str(tree.root),
+        key=keys.to_text(me.public),
+        clients="everybody with this key" if allow is None else len(names),
+    )
+    try:
+        await running
+    except asyncio.CancelledError:
+        pass
+    finally:
+        await serving.close()
+    log.info("ended", served=serving.served)
+
+
+def main() -> None:
+    """The program."""
+    command(prog_name="cedos-serve")

@@ -1,0 +1,243 @@
+"""`cedos-get` and `cedos-serve` as processes, with real kills of either."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cedos.commands import get, serve
+from cedos.session import keys
+
+SIZE = 40_000_000
+
+
+class Programs:
+    """A served folder with one file, and programs that are killed at the end of a test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.served = folder / "served"
+        self.served.mkdir()
+        self.target = folder / "got"
+        self.part = folder / "got.part"
+        text = random.Random(1).randbytes(SIZE)
+        (self.served / "file").write_bytes(text)
+        self.digest = hashlib.sha256(text).digest()
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self.environment = dict(os.environ, XDG_CONFIG_HOME=str(folder / "config"))
+        self.key = keys.to_text(keys.own(folder / "server.key").public)
+        self.running: list[subprocess.Popen[str]] = []
+
+    def start(self, program: str, *arguments: str) -> subprocess.Popen[str]:
+        code = f"from cedos.commands.{program} import main; main()"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.running.append(process)
+        return process
+
+    def serve(self, *more: str) -> subprocess.Popen[str]:
+        process = self.start(
+            "serve", "-l", f"127.0.0.1:{self.port}", "--own-key", "server.key",
+            "--log-format", "json", *more, "served",
+        )  # fmt: skip
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert '"ready"' in line, line + process.stderr.read()
+        return process
+
+    def get(self, *more: str) -> subprocess.Popen[str]:
+        return self.start(
+            "get", "--key", self.key, "-o", "got", *more, f"127.0.0.1:{self.port}/file"
+        )
+
+    def have(self) -> int:
+        try:
+            return self.part.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def until(self, n_bytes: int, process: subprocess.Popen[str]) -> bool:
+        """Waits for so many bytes; False if the file was whole before."""
+        ends_s = time.monotonic() + 60
+        while time.monotonic() < ends_s:
+            if self.target.exists() or process.poll() is not None:
+                return False
+            if self.have() >= n_bytes:
+                return True
+            time.sleep(0.0005)
+        raise AssertionError(f"{self.have()} of {n_bytes} bytes after a minute")
+
+    def assert_whole(self) -> None:
+        assert hashlib.sha256(self.target.read_bytes()).digest() == self.digest
+        left = sorted(each.name for each in self.folder.iterdir() if each.name.startswith("got"))
+        assert left == ["got"]
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    programs = Programs(tmp_path)
+    yield programs
+    for process in programs.running:
+        process.kill()
+        process.communicate()
+
+
+def test_both_ends_are_killed_and_the_file_is_right(programs: Programs) -> None:
+    choose = random.Random(7)
+    server = programs.serve()
+    client = programs.get()
+    kills = {"client": 0, "server": 0}
+    for who in ("client", "server", "client", "server", "server", "client"):
+        threshold = programs.have() + choose.randint(1, SIZE // 12)
+        if not programs.until(threshold, client):
+            break
+        kills[who] += 1
+        if who == "client":
+            client.kill()
+            client.wait()
+            client = programs.get()
+        else:
+            server.kill()
+            server.wait()
+            server = programs.serve()
+    out, said = client.communicate(timeout=60)
+    assert client.returncode == 0, said
+    programs.assert_whole()
+    # On a quick machine the file may be whole before the last ones.
+    assert kills["client"] >= 1, kills
+    assert kills["server"] >= 1, kills
+    assert "from an earlier attempt" in out
+
+
+def test_ctrl_c_keeps_what_has_come(programs: Programs) -> None:
+    programs.serve()
+    client = programs.get()
+    if programs.until(1, client):
+        client.send_signal(signal.SIGINT)
+    _, said = client.communicate(timeout=60)
+    if client.returncode == 0:
+        pytest.skip("the file was whole before Ctrl-C")
+    assert client.returncode == 130
+    assert "the same command goes on" in said
+    assert "Traceback" not in said
+    assert programs.have() > 0
+    client = programs.get("--json")
+    out, said = client.communicate(timeout=60)
+    assert client.returncode == 0, said
+    (fact,) = json.loads(out)["files"]
+    assert fact["here_before_bytes"] > 0
+    assert fact["bytes"] == SIZE
+    programs.assert_whole()
+
+
+def test_the_server_ends_cleanly_and_lets_in_only_its_clients(programs: Programs) -> None:
+    clients = programs.folder / "clients.toml"
+    clients.write_text("[hosts]\n")
+    server = programs.serve("--clients", "clients.toml")
+    client = programs.get()
+    _, said = client.communicate(timeout=60)
+    assert client.returncode == 1, said
+    assert "refuses" in said
+    server.terminate()
+    _, log = server.communicate(timeout=30)
+    assert server.returncode == 0, log
+    assert "Traceback" not in log
+    own = programs.start("get", "--print-key")
+    key, _ = own.communicate(timeout=30)
+    clients.write_text(f'[hosts]\nlaptop = "{key.strip()}"\n')
+    server = programs.serve("--clients", "clients.toml")
+    client = programs.get()
+    _, said = client.communicate(timeout=60)
+    assert client.returncode == 0, said
+    programs.assert_whole()
+    # The key was pinned when it had proved right: another one is not taken any more.
+    other = keys.to_text(bytes(range(32)))
+    refused = programs.start("get", "--key", other, f"127.0.0.1:{programs.port}/x")
+    _, said = refused.communicate(timeout=30)
+    assert refused.returncode == 2
+    assert "pins another key" in said
+    missing = programs.start("get", f"127.0.0.1:{programs.port}/none")
+    _, said = missing.communicate(timeout=60)
+    assert missing.returncode == 1
+    assert "there is no file 'none'" in said
+    assert not (programs.folder / "none.part").exists()
+    server.send_signal(signal.SIGINT)
+    _, log = server.communicate(timeout=30)
+    assert server.returncode == 0
+    assert '"to":"laptop"' in log
+
+
+def test_another_key_than_the_servers_is_told_at_once(programs: Programs) -> None:
+    programs.serve()
+    programs.key = keys.to_text(keys.own(programs.folder / "other.key").public)
+    client = programs.get()
+    _, said = client.communicate(timeout=60)
+    assert client.returncode == 1
+    assert "another key" in said
+    assert keys.read_names(programs.folder / "config/cedos/known-hosts.toml") == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "is needed"),
+        (["host"], "not a file such as"),
+        (["host/"], "not a file such as"),
+        (["host:0/x"], "not a host such as"),
+        (["ho st/x"], "not a host such as"),
+        (["-k", "short", "host/x"], "43 letters"),
+        (["-k", keys.to_text(bytes(32)), "a/x", "b/x", "-o", "."], "files of one server"),
+        (["-o", "no-folder", "a/x", "b/x"], "no folder"),
+        (["host/x"], "no key is pinned for host:7008"),
+        (["[2001:db8::1]/x"], r"no key is pinned for [2001:db8::1]:7008"),
+    ],
+)
+def test_what_cedos_get_refuses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(get.command, arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_what_cedos_serve_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    result = CliRunner().invoke(serve.command, [])
+    assert result.exit_code == 2
+    assert "FOLDER is needed" in result.output
+    for where in ("no", "0", "70000", "host.example:7008", "1.2.3.4", "[::1", ":", "[::1]x7008"):
+        result = CliRunner().invoke(serve.command, ["-l", where, str(tmp_path)])
+        assert result.exit_code == 2, where
+        assert "is not 7008" in result.output
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(serve.command, ["-l", f"127.0.0.1:{port}", str(tmp_path)])
+    assert result.exit_code == 4
+    assert "cannot listen" in result.output
+
+
+@pytest.mark.parametrize("command", [get.command, serve.command])
+def test_help_has_examples_exit_statuses_and_files(command: object) -> None:
+    result = CliRunner().invoke(command, ["--help"])  # type: ignore[arg-type]
+    assert result.exit_code == 0
+    for section in ("Examples:", "Exit status:", "Files:"):
+        assert section in result.output
