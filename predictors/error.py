@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from math import exp, isfinite, log
+from operator import itemgetter
 from statistics import NormalDist
 
 from predictors.base import Distribution
@@ -33,6 +34,9 @@ _SEEN_AT_MOST = 150
 
 SLICES = 50
 """Equally likely values of an `ErrorHistory`'s distribution."""
+
+_KEPT = 100
+"""Older errors than so many weigh less than a twentieth of the newest."""
 
 _LARGEST = 1e6
 """A measurement so many times off its prediction says that one of the two is not what it seems."""
@@ -141,7 +145,7 @@ def sliced(weighted: Iterable[tuple[float, float]], count: int) -> tuple[float, 
         weighted: at least one value with its weight (positive), in any order.
         count: how many are wanted.
     """
-    ascending = sorted(weighted)
+    ascending = sorted(weighted, key=itemgetter(0))
     room = sum([weight for _, weight in ascending]) / count
     found: list[float] = []
     left, gathered = room, 0.0
@@ -155,7 +159,8 @@ def sliced(weighted: Iterable[tuple[float, float]], count: int) -> tuple[float, 
         left -= weight
     # What rounding left over belongs to the last slice.
     found.append(gathered / (room - left) if left < room else ascending[-1][0])
-    return tuple(sorted(found))
+    found.sort()
+    return tuple(found)
 
 
 def lognormal(sigma: float, count: int = SLICES) -> Distribution:
@@ -201,8 +206,10 @@ class ErrorHistory:
     ) -> None:
         self._prior, self._worth = prior, worth
         self._fading, self._growth = fading, growth
-        self._ratios: deque[float] = deque(maxlen=_SEEN_AT_MOST)
-        self._grown: deque[float] = deque(maxlen=_SEEN_AT_MOST)
+        self._ratios: deque[float] = deque(maxlen=_KEPT)
+        self._grown: deque[float] = deque(maxlen=_KEPT)
+        self._weights = tuple([fading ** (_KEPT - 1 - k) for k in range(_KEPT)])
+        self._usual = 0.0
         self._last_at_s: float | None = None
         self._fresh: Distribution | None = None
         self._wide: tuple[float, Distribution] | None = None
@@ -219,8 +226,7 @@ class ErrorHistory:
     @property
     def weights(self) -> tuple[float, ...]:
         """What each of `ratios` counts, the newest 1."""
-        count = len(self._ratios)
-        return tuple([self._fading ** (count - 1 - k) for k in range(count)])
+        return self._weights[_KEPT - len(self._ratios) :]
 
     @property
     def worth(self) -> float:
@@ -265,13 +271,12 @@ class ErrorHistory:
 
     def distribution(self, now_s: float) -> Distribution:
         """Ratios of what will be measured over what is predicted now, equally likely, ascending."""
-        fresh = self._fresh
-        if fresh is None:
-            fresh = self._fresh = Distribution(self._blended())
         step = round(log(1.0 + self._age_s(now_s)) / _AGE_STEP)
         if self._wide is None or self._wide[0] != step:
             added = self._added(exp(step * _AGE_STEP) - 1.0)
-            self._wide = (step, widened(fresh, added) if added > _LEAST_ADDED else fresh)
+            assert self._fresh is not None
+            wide = widened(self._fresh, added) if added > _LEAST_ADDED else self._fresh
+            self._wide = (step, wide)
         return self._wide[1]
 
     def added(self, now_s: float) -> float:
@@ -279,10 +284,13 @@ class ErrorHistory:
         return self._added(self._age_s(now_s))
 
     def _added(self, age_s: float) -> float:
-        weights = self.weights
-        usual = sum([weight * grown for weight, grown in zip(weights, self._grown, strict=True)])
-        total = sum(weights) + (self._worth if self._prior is not None else 0.0)
-        return max(self._growth(age_s) - (usual / total if total else 0.0), 0.0)
+        if self._fresh is None:
+            weights = self.weights
+            grown = sum([weight * each for weight, each in zip(weights, self._grown, strict=True)])
+            total = sum(weights) + (self._worth if self._prior is not None else 0.0)
+            self._usual = grown / total if total else 0.0
+            self._fresh = Distribution(self._blended())
+        return max(self._growth(age_s) - self._usual, 0.0)
 
     def _age_s(self, now_s: float) -> float:
         """How old the prediction is; 0 where the instant, or that of the last measurement, is unknown."""
@@ -314,7 +322,10 @@ def widened(ratios: Distribution, variance: float) -> Distribution:
 
     Unlike `spread` it widens a distribution of a single value, too.
     """
-    scale = variance**0.5
-    steps = [step**scale for step in _NORMAL]
-    every = [(ratio * step, 1.0) for ratio in ratios.samples for step in steps]
-    return Distribution(sliced(every, len(ratios.samples)))
+    scale, count = variance**0.5, len(_NORMAL)
+    # Ascending runs, which sorting merges.
+    every = [ratio * step for step in [each**scale for each in _NORMAL] for ratio in ratios.samples]
+    every.sort()
+    return Distribution(
+        tuple([sum(every[k : k + count]) / count for k in range(0, len(every), count)])
+    )

@@ -22,6 +22,7 @@ from emu.help import block, examples
                 "rescue     first packets of programs into a dead network: when under way",
                 "sizes      how well sizes are told near a transfer's start, and learned",
                 "switch     from the command to the first data packet on the other network",
+                "uncertainty  microseconds of one decision that weighs its predictors' errors",
             ),
             examples("cedos-emu bench decision --json decision.json"),
         ]

@@ -20,9 +20,10 @@ from predictors.error import FADING, ErrorHistory
 _STEP = log(1.25)
 """Bins are a quarter wide: 10 for each tenfold."""
 
-_CELLS = 1000
-_NEGLIGIBLE = 1e-3
-_LARGEST_UNIT = 1e100
+_NEGLIGIBLE = 0.02
+"""What weighs less than this of the newest measurement is forgotten: older than 130 of them."""
+
+_TIDY_AFTER = 50
 
 Cell = tuple[tuple[str, int], ...]
 
@@ -40,6 +41,7 @@ class Bayesian(BruteForce):
         self._latest: dict[str, int] = {}
         self._likelihood: dict[Cell, dict[str, float]] = {}
         self._unit = 1.0
+        self._until_tidy = _TIDY_AFTER
         self._asked: tuple[Mapping[str, Way], Weights] | None = None
 
     def reset(self, quantities: Iterable[str], at_s: float) -> None:
@@ -78,14 +80,16 @@ class Bayesian(BruteForce):
             self._tidy()
 
     def _tidy(self) -> None:
-        if self._unit > _LARGEST_UNIT:
-            for of in self._likelihood.values():
-                for decision in of:
-                    of[decision] /= self._unit
-            self._unit = 1.0
-        if len(self._likelihood) > _CELLS:
-            heaviest = sorted(self._likelihood.items(), key=lambda item: -sum(item[1].values()))
-            self._likelihood = dict(heaviest[: _CELLS // 2])
+        self._until_tidy -= 1
+        if self._until_tidy > 0:
+            return
+        self._until_tidy = _TIDY_AFTER
+        self._likelihood = {
+            cell: {decision: weight / self._unit for decision, weight in of.items()}
+            for cell, of in self._likelihood.items()
+            if sum(of.values()) > _NEGLIGIBLE * self._unit
+        }
+        self._unit = 1.0
 
     def _decision(self) -> str | None:
         """The way that predictions favour now, among those asked about last."""
@@ -109,15 +113,14 @@ class Bayesian(BruteForce):
         running: Running,
     ) -> dict[str, Judged]:
         self._asked = (ways, weights)
-        cases = self._posterior(ways, now_s)
+        masses, cells = self._posterior(ways, now_s)
         judged = {
-            name: time
+            name: times
             for name, way in ways.items()
-            if (time := _case_times(way, [values for _, values in cases])) is not None
+            if (times := self._case_times(way, cells)) is not None
         }
-        if not cases or len(judged) < len(ways):
+        if not cells or len(judged) < len(ways):
             return super()._judge(ways, redundant, weights, now_s, running)
-        masses = [weight for weight, _ in cases]
         for name, elapsed_s in running.items():
             if name in judged:
                 agreeing = [
@@ -149,40 +152,43 @@ class Bayesian(BruteForce):
 
     def _posterior(
         self, ways: Mapping[str, Way], now_s: float
-    ) -> list[tuple[float, Mapping[str, float]]]:
-        """Weight and values of the quantities in each cell that may be the case."""
+    ) -> tuple[list[float], list[Mapping[str, int]]]:
+        """The cells that may be the case, each by its bins, and how likely each is."""
         needed = {term.quantity for way in ways.values() for term in way.terms}
         evidence = self._decision()
-        if evidence is None or not needed or not needed <= self._latest.keys():
-            return []
         every = sum([sum(of.values()) for of in self._likelihood.values()])
-        if not every:
-            return []
+        if evidence is None or not every or not needed or not needed <= self._latest.keys():
+            return [], []
         usual = sum([of.get(evidence, 0.0) for of in self._likelihood.values()]) / every
         # Evidence from old predictions says less: in the end, nothing.
-        kept = exp(-max(self._of(quantity).errors.added(now_s) for quantity in needed))
-        masses: dict[Cell, float] = {}
+        kept = exp(-max([self._of(quantity).errors.added(now_s) for quantity in needed]))
+        masses: list[float] = []
+        cells: list[Mapping[str, int]] = []
         for cell, of in self._likelihood.items():
-            if needed <= {quantity for quantity, _ in cell}:
-                small = tuple([each for each in cell if each[0] in needed])
-                likelihood = kept * of.get(evidence, 0.0) / sum(of.values()) + (1.0 - kept) * usual
-                masses[small] = masses.get(small, 0.0) + likelihood
-        found: list[tuple[float, Mapping[str, float]]] = []
-        for cell, mass in masses.items():
-            values = {}
-            for quantity, at in cell:
-                weight, middle = self._priors[quantity].get(at, (0.0, 0.0))
-                mass *= weight  # noqa: PLW2901  (the product over the cell)
-                values[quantity] = exp(middle)
+            bins = dict(cell)
+            if not needed <= bins.keys():
+                continue
+            mass = kept * of.get(evidence, 0.0) / sum(of.values()) + (1.0 - kept) * usual
+            for quantity in needed:
+                known = self._priors[quantity].get(bins[quantity])
+                mass *= known[0] if known else 0.0
             if mass > 0.0:
-                found.append((mass, values))
-        return found
+                masses.append(mass)
+                cells.append(bins)
+        return masses, cells
 
-
-def _case_times(way: Way, cases: Sequence[Mapping[str, float]]) -> list[float] | None:
-    times = [time_of(way, values.get) for values in cases]
-    known = [time for time in times if time is not None]
-    return known if len(known) == len(times) else None
+    def _case_times(self, way: Way, cells: Sequence[Mapping[str, int]]) -> list[float] | None:
+        """A way's time in each cell; None where one is no number."""
+        times = [way.fixed_s] * len(cells)
+        for term in way.terms:
+            at = [bins[term.quantity] for bins in cells]
+            middles = {number: exp(self._priors[term.quantity][number][1]) for number in set(at)}
+            alone = Way(way.name, (term,))
+            of = {number: time_of(alone, {term.quantity: m}.get) for number, m in middles.items()}
+            if None in of.values():
+                return None
+            times = [time + (of[number] or 0.0) for time, number in zip(times, at, strict=True)]
+        return times
 
 
 def _cut(time_s: float, lasting: Distribution, detour_s: float) -> float:
