@@ -1,6 +1,7 @@
 """`cedos-serve`: files over sessions, for `cedos-get`."""
 
 import asyncio
+import resource
 import signal
 from pathlib import Path
 
@@ -99,6 +100,8 @@ def command(
     if folder is None:
         raise click.UsageError("a FOLDER is needed, or --print-key")
     logs.configure(log_level, log_format)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one for each connection and file
     asyncio.run(_serve(folder, listen, me, clients))
 
 
