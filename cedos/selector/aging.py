@@ -9,12 +9,13 @@ about 10 s. So the best guess of an old rate lies between what was measured and 
 places, and the part of the variance that the measurement no longer explains widens the prediction.
 
 A network that was bad and is not used any more thus becomes an average one of which little is known:
-it is tried again (the dissertation's open problem, 6.4.3).
+it is tried again (the dissertation's open problem, 6.4.3). What was measured at another access point
+counts as measured long ago (the same section).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 
 from cedos.model import Context, Direction
 from cedos.selector.features import RATES, indicator_of
@@ -74,7 +75,7 @@ def aged(
 
     Args:
         columns: as `features` made them of the same context.
-        context: the indicators with their instants.
+        context: the indicators with their instants, and since when networks have been attached.
         roles: who plays which part.
         direction: the transfer's, as there are rates of both.
 
@@ -89,6 +90,8 @@ def aged(
         if not indicators:
             continue
         drift = DRIFTS[role]
+        attached = context.attachments.get(network.name)
+        attached_at_s = attached.since_s if attached is not None else -inf
         for name in RATES:
             column = _COLUMN[role, name]
             if column not in columns:
@@ -97,7 +100,9 @@ def aged(
             if measured is None:
                 continue
             age_s = context.at_s - measured.measured_at_s
-            if age_s <= _FRESH_S:
+            if measured.measured_at_s < attached_at_s:
+                age_s = inf  # another access point's
+            elif age_s <= _FRESH_S:
                 continue
             found = dict(columns) if found is None else found
             found[column] = drift.now_bps(columns[column], age_s)

@@ -1,10 +1,11 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.model import Context, Direction, Indicator, Strategy, StrategyKind
+from cedos.model import Attachment, Context, Direction, Indicator, Strategy, StrategyKind
 from cedos.selector.aging import DRIFTS, aged, widened
 from cedos.selector.roles import Roles, assign
 from cedos.selector.selector import decide, decide_again
@@ -46,6 +47,21 @@ def test_fresh_rates_are_taken_as_they_are(roles: Roles) -> None:
     found, added = aged(given_columns, context((1e6, 0.4), (2e7, 1.2)), roles, DOWN)
     assert found is given_columns
     assert added == {}
+
+
+def test_rates_of_another_access_point_are_worth_nothing_but_that_places_differ(
+    roles: Roles,
+) -> None:
+    given_columns = columns(1e6, 1e6, 2e7)
+    seen = context((1e6, 0.4), (2e7, 0.4))
+    here = replace(seen, attachments={"wlan0": Attachment("aa:bb", "cafe", NOW_S - 60.0)})
+    assert aged(given_columns, here, roles, DOWN) == (given_columns, {})
+    moved = replace(seen, attachments={"wlan0": Attachment("cc:dd", "cafe", NOW_S - 0.1)})
+    found, added = aged(given_columns, moved, roles, DOWN)
+    assert found["wifi_past5_bps"] == pytest.approx(DRIFTS["wifi"].now_bps(1e6, 1e9))
+    assert found["cellular_past5_bps"] == 2e7
+    assert added.keys() == {"wifi"}
+    assert added["wifi"] > 2.0, "nearly all of the variance over all places"
 
 
 @given(st.floats(1e4, 1e9), st.floats(2.0, 1e5), st.sampled_from(["wifi", "cellular"]))
