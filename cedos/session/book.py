@@ -6,8 +6,11 @@ from typing import Final
 from cedos.session.connection import Connection
 from cedos.session.handshake.accepting import Grant, OpenRequest, Reason, Refusal
 from cedos.session.handshake.credentials import Credentials
+from cedos.session.handshake.outcome import Opened
+from cedos.session.limits import HostLedger
 
 LONGEST_S: Final = 30 * 86_400
+_AGAIN_S: Final = 60
 
 
 class Book:
@@ -15,10 +18,12 @@ class Book:
 
     Args:
         allow: whether the holder of a public key may open flows; everybody without.
+        ledger: counts what each host has.
     """
 
-    def __init__(self, allow: Callable[[bytes], bool] | None) -> None:
+    def __init__(self, allow: Callable[[bytes], bool] | None, ledger: HostLedger) -> None:
         self._allow = allow
+        self._ledger = ledger
         self._living: dict[bytes, Connection] = {}
         self.closed = False
 
@@ -37,15 +42,21 @@ class Book:
             return Refusal(Reason.DUPLICATE)
         if self.closed or (self._allow is not None and not self._allow(request.peer_key)):
             return Refusal(Reason.NOT_ALLOWED)
+        if not self._ledger.may_open(request.host_id):
+            return Refusal(Reason.LIMIT, _AGAIN_S)
         return Grant(min(request.deadline_s, LONGEST_S))
 
-    def add(self, flow_id: bytes, connection: Connection) -> None:
-        """A new flow lives."""
+    def add(self, opened: Opened, connection: Connection) -> None:
+        """A new flow lives, until its `flow.over`."""
+        flow_id, host = opened.credentials.flow_id, opened.host_id
         self._living[flow_id] = connection
+        self._ledger.open_flow(host)
 
-    def remove(self, flow_id: bytes) -> None:
-        """It has ended."""
-        self._living.pop(flow_id, None)
+        def over() -> None:
+            del self._living[flow_id]
+            self._ledger.close_flow(host)
+
+        connection.flow.over = over
 
     def living(self) -> list[Connection]:
         """All that live."""

@@ -86,6 +86,7 @@ class Session(ApplicationSide):
         self._resumed_on: int | None = (
             None  # the path whose first Sync tells whether state was lost
         )
+        self._kept_then = self._positions()  # when that path came up
         self._acknowledge_at: float | None = None
         self._acknowledge_now = False
         self._drained_at: float | None = None
@@ -111,6 +112,7 @@ class Session(ApplicationSide):
             raise SessionError(f"path {path_id} is up already")
         if not self.flights.paths:
             self._resumed_on = path_id
+            self._kept_then = self._positions()
         self.flights.up(path_id, facts, now)
         self._absent_since = None
         self._tell_thunks(now)
@@ -376,8 +378,9 @@ class Session(ApplicationSide):
     def _on_sync(self, path: PathFlight, sync: f.Sync, _now: float) -> None:
         if path.state.path_id == self._resumed_on:
             self._resumed_on = None
-            ours = self._positions()
-            if sync.stream_received < ours.stream_kept or sync.irobs_received < ours.irobs_kept:
+            # A path that joined meanwhile may be ahead of this one: its acknowledgements are no loss.
+            ours, then = self._positions(), self._kept_then
+            if sync.stream_received < then.stream_kept or sync.irobs_received < then.irobs_kept:
                 self.abort(LOST_STATE, "the peer has lost what it had acknowledged")
             elif sync.stream_kept > ours.stream_received or sync.irobs_kept > ours.irobs_received:
                 self.abort(LOST_STATE, "we have lost what we had acknowledged")

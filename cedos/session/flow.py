@@ -23,6 +23,7 @@ _LOOK_S: Final = 0.250
 _SILENT_S: Final = 0.400
 _SILENT_RTTS: Final = 3.0
 _DRAIN_S: Final = 2.0
+_TELL_S: Final = 0.010  # other processes need not know of each message
 
 
 class Flow:
@@ -66,6 +67,7 @@ class Flow:
         self._linger: asyncio.TimerHandle | None = None
         self._draining: asyncio.Future[None] | None = None
         self._ended = False
+        self._foreground_s = float("-inf")
         driver.hold(self)
         driver.cores[id(core)] = self
 
@@ -92,7 +94,21 @@ class Flow:
         """Adopted paths are open."""
 
     def path_confirmed(self, path: Path) -> None:
-        """The peer is there, as was believed."""
+        """The peer is there, as was believed: what it said it has lost can go."""
+        for old in path.replaces:
+            old.close("the other end has lost it", reset=True)
+        path.replaces = []
+
+    def replace_by(self, path: Path) -> None:
+        """The peer says that it has no other path than this one.
+
+        A hello that somebody kept back says so too, but can never be confirmed. Until then the older
+        paths stay, and what is in flight there goes over the new one as well.
+        """
+        path.replaces = list(self.paths.values())
+        now = self.driver.now()
+        for old in path.replaces:
+            self.core.requeue(old.path_id, now)
 
     def path_received(self, path: Path) -> None:
         """Records came: tells the application first, so that its answer and ours go together."""
@@ -217,6 +233,10 @@ class Flow:
 
     def foreground(self) -> None:
         """The application sends something that somebody waits for."""
+        now = self.driver.now()
+        if now - self._foreground_s < _TELL_S:
+            return
+        self._foreground_s = now
         shared = self.driver.foreground
         for path in self.paths.values():
             if path.index:

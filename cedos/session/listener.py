@@ -22,6 +22,8 @@ from cedos.session.connection import Connection
 from cedos.session.core import Limits, Session
 from cedos.session.crypto import KeyPair
 from cedos.session.handshake.outcome import Kind
+from cedos.session.limits import HostLedger
+from cedos.session.limits import Limits as HostLimits
 from cedos.session.path import Path, prepare
 from cedos.session.scheduling import Facts, Scheduler
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 _BACKLOG: Final = 1024
 _BURST: Final = 64  # connections taken at once: the living ones have their turn in between
 _FULL_S: Final = 0.5
+_STRANGERS: Final = HostLimits()
 
 
 def _open(address: tuple[str, int]) -> socket.socket:
@@ -76,7 +79,8 @@ class Listener:
         self._limits = limits
         self._socket = _open(address)
         self._socket.setblocking(False)
-        self._flows = Book(allow)
+        ledger = HostLedger(_STRANGERS)
+        self._flows = Book(allow, ledger)
         self._acceptor = Acceptor(
             me,
             self._flows,
@@ -84,6 +88,8 @@ class Listener:
             hardware_aes=driver.hardware_aes,
             now=driver.now(),
             allow_clear=clear,
+            limits=_STRANGERS,
+            ledger=ledger,
         )
         self._shaking: dict[Channel, Path] = {}
         self._new: deque[Connection] = deque()
@@ -166,7 +172,11 @@ class Listener:
         facts = Facts(network=address)
         path = Path(self._driver, connection, channel, self, facts, peer=address)
         self._shaking[channel] = path
+        path.on_proved = lambda: self._proved(channel)
         path.start()
+
+    def _proved(self, channel: Channel) -> None:
+        self._shaking.pop(channel, None)
 
     def _expire(self) -> None:
         for channel in self._acceptor.overdue(self._driver.now()):
@@ -185,7 +195,6 @@ class Listener:
         """The peer is who it says: its flow gets the path."""
         opened = path.channel.opened
         assert opened is not None
-        self._shaking.pop(path.channel, None)
         connection = self._create(path) if opened.kind is Kind.NEW else self._known(path)
         if connection is not None:
             connection.flow.adopt(path)
@@ -193,7 +202,7 @@ class Listener:
     def _create(self, path: Path) -> Connection | None:
         opened = path.channel.opened
         assert opened is not None
-        if self._flows.find(opened.credentials.flow_id) is not None:
+        if self._flows.get(opened.credentials.flow_id) is not None:
             path.close("two hellos with one flow id", reset=True)
             return None
         core = Session(
@@ -204,9 +213,7 @@ class Listener:
             keep_alive_s=opened.deadline_s,
         )
         connection = Connection(self._driver, core)
-        flow_id = opened.credentials.flow_id
-        self._flows.add(flow_id, connection)
-        connection.flow.over = lambda: self._flows.remove(flow_id)
+        self._flows.add(opened, connection)
         self._offer(connection)
         return connection
 
@@ -218,8 +225,7 @@ class Listener:
             path.close("its session has ended meanwhile", reset=True)
             return None
         if opened.kind is Kind.RESUME:
-            for old in list(connection.flow.paths.values()):
-                old.close("the other end has lost it", reset=True)
+            connection.flow.replace_by(path)
         return connection
 
     def _offer(self, connection: Connection) -> None:
@@ -243,7 +249,6 @@ class Listener:
 
     def path_lost(self, path: Path, why: str) -> None:
         """It did not get as far as a flow."""
-        self._shaking.pop(path.channel, None)
 
     async def close(self) -> None:
         """Listens no more; sessions that were accepted go on, as long as they have a path."""

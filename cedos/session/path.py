@@ -66,7 +66,7 @@ class Owner(Protocol):
     """Whom a path tells what happens to it: a flow, a dialler, or a listener."""
 
     def path_opened(self, path: "Path") -> None:
-        """The peer is who it should be; `channel.confirmed` may follow."""
+        """The peer is who it should be; it may still have to confirm that it is there now."""
 
     def path_confirmed(self, path: "Path") -> None:
         """After `path_opened`: the peer has shown that it is there now."""
@@ -90,12 +90,14 @@ class Path:
         facts: what the scheduler sees; kept up to date here.
         way: the interface it is bound to, empty for an accepted one; `index` is its number.
         stalled: nothing is acknowledged, although something was sent.
+        replaces: older paths that end once this one's peer has confirmed that it is there.
+        on_proved: called when the peer has confirmed, or the connection is over before.
     """
 
     __slots__ = (
         "_driver", "_pending", "_reading", "_shut", "_told_confirmed", "_told_opened", "_writing",
-        "channel", "closed", "connection", "core", "facts", "index", "last_received_s", "on_room",
-        "owner", "path_id", "peer", "scout", "stalled", "way",
+        "channel", "closed", "connection", "core", "facts", "index", "last_received_s",
+        "on_proved", "on_room", "owner", "path_id", "peer", "replaces", "scout", "stalled", "way",
     )  # fmt: skip
 
     def __init__(
@@ -125,6 +127,8 @@ class Path:
         self.scout = Scout(facts)
         self.last_received_s = driver.now()
         self.on_room: Callable[[], None] | None = None
+        self.on_proved: Callable[[], None] | None = None
+        self.replaces: list[Path] = []
         self._pending: list[Buffer] = []
         self._reading = self._writing = self._shut = False
         self._told_opened = self._told_confirmed = False
@@ -185,11 +189,17 @@ class Path:
 
     def _tell(self) -> None:
         if not self._told_opened:
-            self._told_opened, self._told_confirmed = True, self.channel.confirmed
+            self._told_opened = True
             self.owner.path_opened(self)
-        elif self.channel.confirmed:
+        if self.channel.confirmed and not self.closed:
             self._told_confirmed = True
+            self._proved()
             self.owner.path_confirmed(self)
+
+    def _proved(self) -> None:
+        if self.on_proved is not None:
+            proved, self.on_proved = self.on_proved, None
+            proved()
 
     def pump(self, now: float) -> bool:
         """Sends what the core has for this path and the kernel takes; whether anything went out."""
@@ -208,21 +218,23 @@ class Path:
         else:
             room, most = _LARGEST_RECORD, _BATCH_BYTES
         moved = False
-        while True:
+        more = True
+        while more:
             batch: list[Buffer] = []
             size = 0
             while size < most and len(batch) < _MOST_BUFFERS:
                 parts = core.next_record(path_id, room, now)
                 if not parts:
+                    more = False
                     break
                 batch += channel.send(parts)
                 size += sum(map(len, parts))
-            if not batch:
-                return moved
-            moved = True
-            if not self._send(batch):
-                return True
-            facts.unsent_bytes += size
+            if batch:
+                moved = True
+                facts.unsent_bytes += size
+                if not self._send(batch):
+                    break
+        return moved
 
     def flush(self, now: float) -> None:
         """Sends what the handshake has to say."""
@@ -295,6 +307,7 @@ class Path:
             self._driver.loop.remove_writer(file)
         self._pending = []
         self.channel.abandon()
+        self._proved()
         if reset:
             with suppress(OSError):
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
