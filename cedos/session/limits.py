@@ -69,18 +69,14 @@ class HostLedger:
         self._accounts: dict[bytes, _Account] = {}
         self._rates: OrderedDict[bytes, Rate] = OrderedDict()
 
-    def open_flow(self, host: bytes) -> bool:
-        """Counts one more flow; False if the host has as many as it may."""
-        account = self._accounts.setdefault(host, _Account())
-        if account.flows >= self._limits.flows_per_host:
-            return False
-        account.flows += 1
-        return True
-
     def may_open(self, host: bytes) -> bool:
-        """Whether one more flow would be within the limit; counts nothing."""
+        """Whether one more flow is within the limit; counts nothing: it may never be confirmed."""
         account = self._accounts.get(host)
         return (account.flows if account else 0) < self._limits.flows_per_host
+
+    def open_flow(self, host: bytes) -> None:
+        """Counts one more flow, also above the limit: several may have been let in at once."""
+        self._accounts.setdefault(host, _Account()).flows += 1
 
     def close_flow(self, host: bytes) -> None:
         """One flow less."""
