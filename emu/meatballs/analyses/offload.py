@@ -15,7 +15,7 @@ from cedos.radio_file import radios
 from cedos.selector.radio_watch import RadioWatch
 from emu.data.folds import Progress
 from emu.meatballs.client import Record
-from emu.meatballs.deciding import STYLES
+from emu.meatballs.deciding import STYLES as EXCHANGE_STYLES
 from emu.meatballs.load import SharedProcessor, arrivals
 from emu.meatballs.offload import (
     CPU_W,
@@ -40,6 +40,9 @@ SIMPLE: Mapping[str, tuple[str, ...]] = {
     "local-only": (LOCAL,),
     "remote-preferred": (REMOTE, LOCAL),
 }
+
+STYLES = {name: style for name, style in EXCHANGE_STYLES.items() if "published" not in name}
+"""What is ours about exchanges is not done here: brute force is as published."""
 
 PAPER: Mapping[str, Any] = {
     "walking": {

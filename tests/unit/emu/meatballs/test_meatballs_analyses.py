@@ -1,0 +1,109 @@
+"""The experiments' files can be carried out on the synthetic samples, small; figures hang together."""
+
+from pathlib import Path
+
+import pytest
+
+from emu.meatballs.analyses import exchanges, offload
+from emu.meatballs.deciding import STYLES
+from emu.meatballs.offload import LENGTHS_S, utterances
+from emu.meatballs.plan import SETTINGS
+from emu.meatballs.trials import beside, figure, interval
+from emu.places import places
+
+HERE = Path(__file__).resolve().parents[4] / "traces"
+
+
+@pytest.fixture(scope="module")
+def found() -> dict:  # type: ignore[type-arg]
+    return exchanges.run(
+        places.load(HERE),
+        walking=["walk-away-s7"],
+        driving=["drive-past-s13"],
+        trials=2,
+        duration_s=200.0,
+    )
+
+
+def test_all_policies_under_all_settings_at_both_places(found: dict) -> None:  # type: ignore[type-arg]
+    assert found["simulated"]
+    for place in found["places"].values():
+        assert place["synthetic"]
+        assert list(place["policies"]) == list(SETTINGS)
+        for by in place["policies"].values():
+            assert list(by) == [*exchanges.SIMPLE, *STYLES]
+            assert len({each["requests"] for each in by.values()}) == 1
+
+
+def test_costs_are_what_is_waited_and_paid(found: dict) -> None:  # type: ignore[type-arg]
+    for place in found["places"].values():
+        for setting in SETTINGS.values():
+            for each in place["policies"][setting.name].values():
+                requests = each["requests"] / found["trials"]
+                paid = setting.s_per_j * each["energy_j"]
+                paid += setting.s_per_byte * each["cellular_kb"] * 1e3
+                # (The mean wait is over trials whose numbers of requests may differ by one.)
+                assert each["cost_s"] == pytest.approx(
+                    each["wait_ms"] * requests / 1e3 + paid, rel=0.05, abs=0.2
+                )
+
+
+def test_redundancy_never_waits_longer_than_one_network(found: dict) -> None:  # type: ignore[type-arg]
+    for place in found["places"].values():
+        by = place["policies"]["no"]
+        assert by["brute-force"]["wait_ms"] <= by["wifi-preferred"]["wait_ms"] + 1.0
+        assert by["cellular-only"]["hedged_share"] == by["adaptive"]["hedged_share"] == 0.0
+
+
+def test_simple_policies_are_the_same_under_all_settings(found: dict) -> None:  # type: ignore[type-arg]
+    for place in found["places"].values():
+        for name in exchanges.SIMPLE:
+            waits = {place["policies"][setting][name]["wait_ms"] for setting in SETTINGS}
+            assert len(waits) == 1
+
+
+def test_offloading_to_a_loaded_server_is_hedged() -> None:
+    known = places.load(HERE)
+    figures = offload.run(
+        known,
+        walking=["walk-away-s7"],
+        driving=["drive-past-s13"],
+        load="static-s5",
+        base_s=0.0015,
+        per_s=0.006,
+        spread=0.1,
+        local_passes=120,
+        server_passes=15,
+        trials=1,
+        duration_s=70.0,
+        load_duration_s=200.0,
+    )
+    by = figures["scenarios"]["load"]["policies"]["no"]
+    assert by["brute-force"]["hedged_share"] > 0.5
+    best = min(by[name]["wait_s"] for name in offload.SIMPLE)
+    assert by["brute-force"]["wait_s"] <= best + 0.05
+    assert by["local-only"]["remote_share"] == 0.0
+    assert figures["scenarios"]["load"]["others_mean"] > 2.0
+
+
+def test_utterances_are_those_of_the_paper() -> None:
+    tasks = utterances(1200.0, 1)
+    assert len({each.length_s for each in tasks}) <= 20
+    assert all(LENGTHS_S[0] <= each.length_s <= LENGTHS_S[1] for each in tasks)
+    assert tasks[20].length_s == tasks[0].length_s
+    assert tasks[0].up_bytes == pytest.approx(20_000 * tasks[0].length_s, abs=1)
+
+
+def test_intervals_are_students() -> None:
+    mean, (low, high) = interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (mean, low, high) == pytest.approx((3.0, 3 - 1.963, 3 + 1.963), abs=1e-3)
+    assert interval([7.0]) == (7.0, [7.0, 7.0])
+    assert figure("x", [1.0, 1.0]) == {"x": 1.0, "x_ci95": [1.0, 1.0]}
+    with pytest.raises(ValueError, match="at least one"):
+        interval([])
+
+
+def test_worse_means_beyond_the_interval() -> None:
+    assert beside([2.0, 2.1, 2.2], [1.0, 1.1, 1.2])["worse"]
+    assert not beside([2.0, 0.1, 2.2], [1.0, 1.1, 1.2])["worse"]
+    assert not beside([1.0, 1.0], [1.0, 1.0])["worse"]
