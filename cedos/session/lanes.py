@@ -103,8 +103,9 @@ class Lane:
             return piece
         parts = piece.cut(room_bytes)
         if parts is not None:
-            piece = parts[0]
+            parts[0].queued = piece.queued
             self.again([parts[1]])
+            piece = parts[0]
         elif exact:
             self.again([piece])
             return None

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from cedos.errors import SessionError
 from cedos.session.extents import Progress
 from cedos.session.frames import Chunk, Order
 
@@ -96,7 +97,12 @@ class ByteQueue:
                 whole = start == begin and last == begin + length
                 parts.append(chunk if whole else chunk[start - begin : last - begin])
             else:
-                parts.append(chunk[0](start - begin, last - start))
+                part = chunk[0](start - begin, last - start)
+                if len(part) != last - start:
+                    raise SessionError(
+                        f"a source gives {len(part)} bytes instead of {last - start} at {start - begin}"
+                    )
+                parts.append(part)
             start = last
             at += 1
         return parts

@@ -35,8 +35,12 @@ class BytePiece:
         self.done = False
 
     def frame(self) -> list[Chunk]:
-        """Header and payload as they go onto the wire; payload is not copied."""
-        queue, start = self.queue, self.start
+        """Header and payload as they go onto the wire; payload is not copied.
+
+        What the peer has acknowledged meanwhile is left out: it may not be held any more.
+        """
+        queue = self.queue
+        start = max(self.start, queue.acked.floor)
         last = min(self.stop, queue.written)
         end = self.stop > queue.written
         length = last - start
