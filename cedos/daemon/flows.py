@@ -24,6 +24,7 @@ from cedos.model import (
 )
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
+from cedos.selector.uncertainty.reevaluate import Reevaluation
 
 STALLED_S = 0.4
 """A transfer that waits and has heard nothing for so long, and for `_STALLED_RTTS`, is stalled."""
@@ -89,6 +90,8 @@ class LivingFlow:
     stalled_s: float = 0.0
     transfers: int = 0
     context: Context | None = None
+    _watch: Reevaluation | None = None
+    _watched: tuple[float, int] = (0.0, 0)
     _looks: deque[tuple[float, int]] = field(default_factory=deque)
     _waiting_since_s: float | None = None
 
@@ -134,14 +137,43 @@ class LivingFlow:
             path.sample.unacknowledged for path in self.paths.values() if path.sample
         )
 
+    def expects(self, rest_s: float, now_s: float) -> None:
+        """The rest is expected to take so long; what was expected before holds while nothing comes."""
+        if self._watch is None or self._has_come():
+            self._watch = Reevaluation(now_s, rest_s)
+            self._watched = (now_s, self._carried_now())
+
+    def waited_s(self, now_s: float) -> float:
+        """For how long nothing has come since something was expected of it; 0 where it was not."""
+        if self._watch is None or not self.under_way or self._has_come():
+            return 0.0
+        return max(now_s - self._watched[0], 0.0)
+
+    def late(self, now_s: float) -> bool:
+        """Whether nothing has come for so much longer than expected that it is a reason to doubt."""
+        return self.waited_s(now_s) > 0.0 and self._watch is not None and self._watch.late(now_s)
+
+    def overdue(self, now_s: float) -> bool:
+        """Whether silence is a reason to decide again now; that is taken, and comes again in a while."""
+        watch = self._watch
+        return watch is not None and self.waited_s(now_s) > 0.0 and watch.due(now_s)
+
+    def _has_come(self) -> bool:
+        return self._carried_now() > self._watched[1]
+
+    def _carried_now(self) -> int:
+        return self.carried(self.transfer.direction) if self.transfer else 0
+
     def begin_anew(self) -> None:
         """Another transfer begins on this flow: what the last one's rate was says nothing of it."""
+        self._watch = None
         self.rate_bps = self._waiting_since_s = None
         self._looks.clear()
         self.transfers += 1
 
     def moved(self) -> None:
         """It goes another way now: what its rate was says nothing of that."""
+        self._watch = None
         self.rate_bps = self._waiting_since_s = None
         self._looks.clear()
 

@@ -1,5 +1,8 @@
 """Looks at the living flows: often while a transfer is under way, and tells when one is late.
 
+Late is a network that is silent, a transfer that stands still, and one of which nothing has come for
+twice the time that it was expected to take; that is told again with every look (dissertation, 4.4.3.1).
+
 A look is one dump of the sockets (half a millisecond for a few). Between looks nothing is polled:
 openings, ends and sizes come as events.
 """
@@ -98,6 +101,8 @@ class Looking:
         stalled = frozenset(id(flow) for flow in self._flows if flow.rate_bps == 0.0)
         urgent = urgent or not stalled <= self._stalled
         self._stalled = stalled
+        overdue = [flow for flow in self._flows if flow.overdue(now_s)]
+        urgent = urgent or bool(overdue)
         if urgent or told:
             self._changed(urgent)
 

@@ -35,6 +35,8 @@ def reason(
         notes: what else is to be said of the objective and the predictors.
     """
     parts = [f"{_verdict(choice, evaluations)}{_evidence(choice.strategy, context, transfer)}"]
+    if hedging := _hedging(choice, evaluations):
+        parts.append(hedging)
     parts.extend(dead.values())
     if any(name in dead for name in choice.strategy.networks):
         parts.append("no network answers, so all may try")
@@ -106,6 +108,32 @@ def _verdict(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
     if rival.time_s < choice.time_s * _ALIKE:
         return f"{lead}, as fast as {named}"
     return f"{lead}, {rival.time_s / choice.time_s:.1f} times faster than {named}"
+
+
+def _hedging(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
+    """What sending the same twice saves and takes, where that was weighed and would be faster."""
+    twice = [each for each in evaluations if each.strategy.kind == StrategyKind.REDUNDANT]
+    once = [each for each in evaluations if each.strategy.kind != StrategyKind.REDUNDANT]
+    if not twice or not once:
+        return ""
+    both = choice if choice in twice else min(twice, key=lambda each: each.cost)
+    alone = choice if choice in once else min(once, key=lambda each: each.cost)
+    saved_s = alone.time_s - both.time_s
+    if both.time_s * _ALIKE > alone.time_s:
+        return ""
+    more = [f"{max(both.energy_j - alone.energy_j, 0.0):.2g} J"]
+    if both.metered_bytes > alone.metered_bytes:
+        more.append(f"{(both.metered_bytes - alone.metered_bytes) / 1e6:.2g} MB metered")
+    price = " and ".join(more)
+    if choice is both:
+        return (
+            f"hedged, as it is not certain which is faster: {seconds(saved_s)} sooner than"
+            f" {label(alone.strategy)} alone, {seconds(both.time_high_s)} in place of"
+            f" {seconds(alone.time_high_s)} once in twenty times, for {price} more"
+        )
+    return (
+        f"{label(both.strategy)} would take {seconds(both.time_s)}, which is not worth {price} more"
+    )
 
 
 def _savings(choice: Evaluation, fastest: Evaluation) -> str:

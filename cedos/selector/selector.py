@@ -109,6 +109,7 @@ def decide_again(
     margin: float = MARGIN,
     observed_bps: float | None = None,
     stalled_s: float = 0.0,
+    waited_s: float = 0.0,
     kinds: Collection[StrategyKind] = USUAL_KINDS,
     idle_s: Mapping[str, float] = _NEVER_USED,
     price_per_mb: Mapping[str, float] = NO_PRICES,
@@ -139,6 +140,8 @@ def decide_again(
             path than any prediction. 0: stalled. None: unknown, or limited by the application.
         stalled_s: how long a stalled flow has stood still; it is expected to do so for as long again,
             or for as long as silences of its network last (`silent`).
+        waited_s: how long the rest has been awaited without any of it: of the times that were expected
+            only the longer ones are still possible (dissertation, 4.3.4).
         kinds: strategies that can be carried out for this flow.
         idle_s: as in `decide`; a network that this flow is using has 0.
         price_per_mb: as in `decide`.
@@ -165,6 +168,10 @@ def decide_again(
         elif staying is not None and observed_bps is not None and not silent:
             wait_s = max([stalled_s, *(longer_s(role, stalled_s) for role in used)])
             staying = Distribution(tuple([sample + wait_s for sample in staying.samples]))
+            found[current] = staying
+        elif staying is not None and observed_bps is None and waited_s > 0.0:
+            late = staying.known_above(waited_s).samples
+            staying = Distribution(tuple([sample - waited_s for sample in late]))
             found[current] = staying
         for strategy, time in times.items():
             if strategy == current:

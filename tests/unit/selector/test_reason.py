@@ -61,6 +61,23 @@ def test_redundancy_is_named(host: Any) -> None:
     gamble = [0.1] * 9 + [10.0]
     reason = why(host, host.oracle(wifi=gamble, cellular=gamble), kinds=ALL)
     assert reason.startswith("the same on wlan0 and lte0: 0.20 s expected, 5.5 times faster")
+    assert (
+        "; hedged, as it is not certain which is faster: 0.89 s sooner than wlan0 alone, 1.09 s in"
+        " place of 10 s once in twenty times, for 8.3 J and 0.003 MB metered more"
+    ) in reason
+
+
+def test_hedging_that_is_too_dear_is_told_and_hedging_that_saves_nothing_is_not(host: Any) -> None:
+    gamble = [0.1] * 9 + [10.0]
+    model, dear = host.oracle(wifi=gamble, cellular=gamble), WeightedCost(s_per_j=1.0)
+    reason = why(host, model, kinds=ALL, objective=dear)
+    assert reason.startswith("wlan0: 1.09 s expected")
+    assert (
+        "; the same on wlan0 and lte0 would take 0.20 s, which is not worth 8.3 J and 0.003 MB"
+        " metered more" in reason
+    )
+    assert "would take" not in why(host, host.oracle(wifi=0.1, cellular=1.0), kinds=ALL)
+    assert "would take" not in why(host, model)
 
 
 def test_an_observed_round_trip_is_not_called_a_ping(host: Any) -> None:
