@@ -1,0 +1,111 @@
+"""The vectors of docs/session-handshake.md, and its bounds, computed anew."""
+
+import hashlib
+import re
+from pathlib import Path
+
+from cedos.session.acceptor import Acceptor
+from cedos.session.channel import Channel, resume, set_up
+from cedos.session.crypto import KeyPair
+from cedos.session.handshake.accepting import Grant, OpenRequest
+from cedos.session.handshake.credentials import Credentials
+from cedos.session.handshake.messages import Message, Notice, pack_notice, pack_stale
+from cedos.session.handshake.outcome import Kind
+from cedos.session.handshake.set_up import Ask
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "session-handshake.md").read_text()
+
+
+class Values:
+    """The random values of one end."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.count = name, 0
+
+    def __call__(self, size: int) -> bytes:
+        value = hashlib.sha256(f"{self.name} {self.count}".encode()).digest()[:size]
+        self.count += 1
+        return value
+
+
+class Book:
+    def __init__(self) -> None:
+        self.flows: dict[bytes, Credentials] = {}
+
+    def find(self, flow_id: bytes) -> Credentials | None:
+        return self.flows.get(flow_id)
+
+    def admit(self, request: OpenRequest) -> Grant:
+        return Grant(request.deadline_s)
+
+
+def documented() -> dict[str, str]:
+    block = DOCUMENT.rpartition("## Vectors")[2].split("```\n")[1]
+    return {
+        name.strip(): value
+        for name, value in (line.rsplit(" ", 1) for line in block.splitlines() if line)
+    }
+
+
+def test_the_documents_vectors_are_what_is_sent() -> None:
+    client, server = Values("client"), Values("server")
+    ours, theirs = KeyPair(client(32)), KeyPair(server(32))
+    book = Book()
+    acceptor = Acceptor(theirs, book, random=server, hardware_aes=True, now=0.0)
+    got = {
+        "client private": ours.private,
+        "client public": ours.public,
+        "server private": theirs.private,
+        "server public": theirs.public,
+    }
+
+    def accepted() -> Channel:
+        channel = acceptor.channel("192.0.2.1", 0.0)
+        assert channel is not None
+        return channel
+
+    def step(name: str, sender: Channel, receiver: Channel) -> None:
+        (got[name],) = sender.outgoing()
+        assert receiver.receive(got[name], 0.0) == []
+
+    def record(name: str, sender: Channel, receiver: Channel, text: bytes) -> None:
+        got[name] = b"".join(sender.send([text]))
+        assert receiver.receive(got[name], 0.0) == [text]
+
+    near = set_up(ours, theirs.public, Ask(deadline_s=3600), random=client, now=0.0)
+    far = accepted()
+    step("SET_UP", near, far)
+    step("SET_UP_ANSWER", far, near)
+    step("CONFIRM", near, far)
+    record('RECORD up "hello"', near, far, b"hello")
+    record('RECORD down "world"', far, near, b"world")
+    assert near.opened is not None
+    assert far.opened is not None
+    credentials = near.opened.credentials
+    book.flows[credentials.flow_id] = far.opened.credentials
+    got["flow id"] = credentials.flow_id
+    got["flow secret"] = credentials.secret
+    got["credentials"] = credentials.to_bytes()
+    near = resume(ours, credentials, Kind.JOIN, random=client, now=0.0)
+    far = accepted()
+    step("RESUME", near, far)
+    step("RESUME_ANSWER", far, near)
+    step("CONFIRM again", near, far)
+    record("RECORD down again", far, near, b"world")
+    assert {name: value.hex() for name, value in got.items()} == documented()
+
+
+def test_the_documents_lengths_are_those_of_the_messages() -> None:
+    table = {
+        name: int(size)
+        for name, size in re.findall(r"^\| \d+ \| (\w+) \| \w+ \| (\d+)", DOCUMENT, re.MULTILINE)
+    }
+    vectors = documented()
+    for name in ("SET_UP", "SET_UP_ANSWER", "RESUME", "RESUME_ANSWER", "CONFIRM"):
+        assert len(vectors[name]) // 2 - 4 == table[name], name
+        assert int(vectors[name][:6], 16) == table[name]
+        assert int(vectors[name][6:8], 16) == Message[name]
+    assert table["STALE"] == len(pack_stale(1, bytes(32)))
+    assert table["NOTICE"] == len(pack_notice(Notice.BUSY, 1.0))
+    kinds = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", DOCUMENT, re.MULTILINE)
+    assert {name: int(number) for number, name in kinds} == {m.name: m.value for m in Message}
