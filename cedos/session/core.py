@@ -371,6 +371,7 @@ class Session(ApplicationSide):
 
     def _on_window(self, _path: PathFlight, window: f.Window, _now: float) -> None:
         self.sender.window(window)
+        self.check_writable()
 
     def _on_ask(self, path: PathFlight, _ask: f.Ask, _now: float) -> None:
         path.owes_statement = True

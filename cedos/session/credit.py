@@ -21,7 +21,16 @@ INITIAL_IROB_BYTES: Final = 262_144
 class Credit:
     """Reservations in the order of need; all amounts since the beginning of the session."""
 
-    __slots__ = ("_begun", "_lowest", "_queue", "_waiting", "credit", "irob_bytes", "reserved")
+    __slots__ = (
+        "_begun",
+        "_lowest",
+        "_queue",
+        "_waiting",
+        "credit",
+        "irob_bytes",
+        "reserved",
+        "told",
+    )
 
     def __init__(
         self, credit: int = INITIAL_IROB_CREDIT, irob_bytes: int = INITIAL_IROB_BYTES
@@ -29,17 +38,23 @@ class Credit:
         self.credit = credit
         self.irob_bytes = irob_bytes
         self.reserved = 0
+        self.told = False  # whether the peer has said more than what holds for everybody
         self._begun: set[int] = set()  # without a reservation, with or without bytes
         self._lowest: list[int] = []  # the same as a heap; what left `_begun` leaves it late
         self._waiting: dict[int, int] = {}  # id -> what it needs
         self._queue: list[tuple[int, int]] = []  # (rank, id) of the waiting as a heap
 
+    @property
+    def room(self) -> int:
+        """What a new IROB may cost; the spare is kept for those that were begun before it."""
+        room = self.credit - self.reserved
+        return room - self.irob_bytes - IROB_COST if self._begun else room
+
     def at_once(self, cost: int) -> bool:
-        """Reserves for a new IROB, if nobody waits and the spare stays free."""
-        reserved = self.reserved + cost
-        if self._waiting or reserved + self.irob_bytes + IROB_COST > self.credit:
+        """Reserves for a new IROB that is whole; False if there is no room."""
+        if cost > self.room:
             return False
-        self.reserved = reserved
+        self.reserved += cost
         return True
 
     def begin(self, irob: int) -> None:

@@ -19,8 +19,11 @@ SMALL_BYTES: Final = 4_096
 ID_SPAN: Final = 1 << 20
 """Ids in use reach at most this far above the lowest that is not acknowledged."""
 
+MANY: Final = 1_500
+"""So many small IROBs make one batch."""
+
 NO_ROOM: Final = 0
-"""Instead of an IROB's id: no room in replay memory, nothing was taken."""
+"""Instead of an IROB's id: no room in replay memory or in the peer's window, nothing was taken."""
 
 
 class Sender:
@@ -58,8 +61,10 @@ class Sender:
 
     def has_room(self) -> bool:
         """Whether there is room for notably more."""
-        return self.held_bytes <= self._limit_bytes * 3 // 4 and (
-            self.next_irob - self.irobs.floor < ID_SPAN
+        return (
+            self.held_bytes <= self._limit_bytes * 3 // 4
+            and self.next_irob - self.irobs.floor < ID_SPAN * 3 // 4
+            and self.credit.room > SMALL_BYTES + IROB_COST
         )
 
     def write(self, data: bytes) -> int:
@@ -102,45 +107,44 @@ class Sender:
         """A whole IROB; its id, or `NO_ROOM`."""
         size = len(data)
         if size > SMALL_BYTES:
-            return self._send_large(data, rank, order, after)
-        irob = self.next_irob
+            self._check_size(size)
         if after:
             self._check_after(after)
-        if irob - self.irobs.floor >= ID_SPAN or not self._take(size):
+        irob = self.next_irob
+        if irob - self.irobs.floor >= ID_SPAN or not self._take_whole(size, 1):
             self.refused = True
             return NO_ROOM
         self.next_irob = irob + 1
-        if self.credit.at_once(size + IROB_COST):
+        if size <= SMALL_BYTES:
             self.lanes[rank].message(irob, order, after, data)
         else:
-            queue = ByteQueue(irob, rank, order, after)
+            queue = self._large[irob] = ByteQueue(irob, rank, order, after)
             queue.write(data)
-            self._wait(queue, ended=True)
+            queue.ended = True
+            self._reserved[irob] = size + IROB_COST
+            self.lanes[rank].update(queue)
         return irob
 
     def send_many(self, many: Sequence[bytes], rank: int, order: Order) -> int:
-        """As many of the small IROBs as there is room for, with consecutive ids; how many."""
-        batch: list[bytes] = []
-        first = self.next_irob
-        room = ID_SPAN - (first - self.irobs.floor)
-        size = sum(map(len, many))
-        cost = size + len(many) * IROB_COST
-        if (
-            len(many) <= min(room, 1_500)
-            and size <= 60_000
-            and max(map(len, many), default=0) <= SMALL_BYTES
-            and self._take(size)
-        ):
-            if self.credit.at_once(cost):
-                batch = list(many)
-                self.next_irob = first + len(batch)
-                self.lanes[rank].batch(Batch(first, rank, order, (), batch))
-                return len(batch)
-            self.give(size)
-        for count, each in enumerate(many):
-            if self.send(each, rank, order, ()) == NO_ROOM:
-                return count
-        return len(many)
+        """As many of these small IROBs as there is room for, with consecutive ids; how many."""
+        if max(map(len, many), default=0) > SMALL_BYTES:
+            raise SessionError(
+                f"send_many takes IROBs of at most {SMALL_BYTES} bytes; send the others"
+            )
+        done = 0
+        room = ID_SPAN - (self.next_irob - self.irobs.floor)
+        while done < len(many) and room > 0:
+            batch = list(many[done : done + min(room, MANY)])
+            while batch and not self._take_whole(sum(map(len, batch)), len(batch)):
+                del batch[len(batch) // 2 :]  # how many fit, near enough
+            if not batch:
+                break
+            self.lanes[rank].batch(Batch(self.next_irob, rank, order, (), batch))
+            self.next_irob += len(batch)
+            done += len(batch)
+            room -= len(batch)
+        self.refused |= done < len(many)
+        return done
 
     def begin(self, rank: int, order: Order, after: tuple[int, ...]) -> int:
         """An IROB whose bytes follow; its id, or `NO_ROOM`."""
@@ -231,6 +235,7 @@ class Sender:
             stream.limit = window.stream_limit
             self.lanes[stream.rank].update(stream)
         credit.irob_bytes = max(credit.irob_bytes, window.irob_bytes)
+        credit.told = True
         if window.irob_credit > credit.credit:
             credit.credit = window.irob_credit
             self.reserve()
@@ -272,6 +277,15 @@ class Sender:
         self.held_bytes += size
         return True
 
+    def _take_whole(self, size: int, count: int) -> bool:
+        """Room here and at the peer for `count` IROBs that are whole."""
+        if not self.credit.at_once(size + count * IROB_COST):
+            return False
+        if self._take(size):
+            return True
+        self.credit.back(size + count * IROB_COST)
+        return False
+
     def _check_after(self, after: tuple[int, ...]) -> None:
         if len(after) > MAX_DEPENDENCIES:
             raise SessionError(f"an IROB may wait for {MAX_DEPENDENCIES} others, not {len(after)}")
@@ -288,34 +302,10 @@ class Sender:
             raise SessionError(f"IROB {irob} is not open: begin it first, and end it once")
         return queue
 
-    def _send_large(self, data: bytes, rank: int, order: Order, after: tuple[int, ...]) -> int:
-        size = len(data)
-        if size > self.credit.irob_bytes:
-            raise SessionError(
-                f"an IROB of {size} bytes; the peer takes at most {self.credit.irob_bytes}"
-            )
-        if size > self._limit_bytes:
-            raise SessionError(
-                f"an IROB of {size} bytes; at most {self._limit_bytes} are kept for sending again"
-            )
-        if not self._take(size):
-            return NO_ROOM
-        irob = self.begin(rank, order, after)
-        if irob == NO_ROOM:
-            self.give(size)
-            return NO_ROOM
-        queue = self._large[irob]
-        queue.write(data)
-        queue.ended = True
-        self._want(queue, size + IROB_COST)
-        return irob
-
-    def _wait(self, queue: ByteQueue, *, ended: bool) -> None:
-        """A small IROB for which the peer has no room yet."""
-        queue.ended = ended
-        self._large[queue.irob] = queue
-        self.credit.begin(queue.irob)
-        self._want(queue, queue.written + IROB_COST)
+    def _check_size(self, size: int) -> None:
+        most = min(self._limit_bytes, self.credit.irob_bytes if self.credit.told else MAX_POSITION)
+        if size > most:
+            raise SessionError(f"an IROB of {size} bytes; at most {most} can be sent in one")
 
     def _has_bytes(self, queue: ByteQueue) -> None:
         """An open IROB has got bytes: they go, or it asks for room for the largest IROB."""
