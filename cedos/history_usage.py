@@ -45,7 +45,7 @@ class Usage:
     A damaged file, or another program's, is moved aside (`notice` says so) and counting begins anew.
 
     Args:
-        path: the file; its folder is made.
+        path: the file; its folder is made. None: nothing is kept.
         boot: tells this start of the host from others.
         read_only: whether somebody else counts, and this is only to look.
 
@@ -53,7 +53,7 @@ class Usage:
         HistoryError: the file cannot be opened at all.
     """
 
-    def __init__(self, path: Path, boot: str = "", *, read_only: bool = False) -> None:
+    def __init__(self, path: Path | None, boot: str = "", *, read_only: bool = False) -> None:
         self.path = path
         self.notice: str | None = None
         self.problem: str | None = None
@@ -137,7 +137,7 @@ class Usage:
             try:
                 before, after = (
                     self._connection.execute(
-                        f"SELECT at_unix_s, total FROM reading WHERE key = ? AND {which} LIMIT 1",  # noqa: S608
+                        f"SELECT at_unix_s, total, boot FROM reading WHERE key = ? AND {which} LIMIT 1",  # noqa: S608
                         (key, begin_s),
                     ).fetchone()
                     for which in (
@@ -148,7 +148,8 @@ class Usage:
             except sqlite3.Error:
                 return 0.0
         total: float = before[1] if before else 0.0
-        if before and after and before[1] < after[1]:
+        # What came with another start of the host came after that, and not evenly since the last one.
+        if before and after and before[2] == after[2]:
             share = (begin_s - before[0]) / (after[0] - before[0])
             total += share * (after[1] - before[1])
         if after:  # nothing that comes later changes what was then
@@ -194,6 +195,8 @@ class Usage:
         raise AssertionError
 
     def _connected(self) -> sqlite3.Connection:
+        if self.path is None:
+            return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         if self._read_only:
             return sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=2.0)
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -203,6 +206,7 @@ class Usage:
         )
 
     def _move_aside(self, why: str) -> None:
+        assert self.path is not None
         number = 1
         while (aside := self.path.with_name(f"{self.path.name}.aside-{number}")).exists():
             number += 1

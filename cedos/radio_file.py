@@ -27,6 +27,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     w_per_mbps_down: _Watts = 0.0
     from_bytes_up: _Bytes = 0.0
     from_bytes_down: _Bytes = 0.0
+    send_w: _Watts | None = None
 
 
 class _Radio(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +104,7 @@ def _radio(said: _Radio) -> Radio:
                 each.w_per_mbps_down / _BYTES_PER_MBIT,
                 each.from_bytes_up,
                 each.from_bytes_down,
+                each.send_w,
             )
             for each in said.states
         ),

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
+from cedos.api.budgets import BudgetMessage, BudgetRequest
 from cedos.api.hints import Hint, HintAccepted
 from cedos.api.messages import DecisionMessage, FlowMessage, NetworkMessage, StatusMessage
 
@@ -35,6 +36,15 @@ class Backend(Protocol):
 
     async def unhint(self, number: int) -> None:
         """Forgets a hint; raises NotFoundError where there is none of this number."""
+
+    async def standing_budgets(self) -> list[BudgetMessage]:
+        """All budgets, and how they stand."""
+
+    async def set_budget(self, request: BudgetRequest) -> BudgetMessage:
+        """Sets a budget, or changes the one of this name; ConfigError where it cannot be one."""
+
+    async def remove_budget(self, name: str) -> None:
+        """Takes a budget back; NotFoundError where there is none, ConfigError where a file has it."""
 
     def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
         """All decisions from now on (`api.broadcast.Broadcast.subscribe`)."""

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from cedos import errors
+from cedos.api.budgets import BudgetMessage, BudgetRequest
 from cedos.api.hints import Hint, HintAccepted
 from cedos.api.messages import (
     DecisionMessage,
@@ -70,6 +71,18 @@ class ControlClient:
     def unhint(self, number: int) -> None:
         """Takes a hint back."""
         self._exchange("DELETE", f"/v1/hints/{number}", None)
+
+    def budgets(self) -> list[BudgetMessage]:
+        """All budgets, and how they stand."""
+        return self._ask("GET", "/v1/budgets", list[BudgetMessage])
+
+    def set_budget(self, request: BudgetRequest) -> BudgetMessage:
+        """Sets a budget, or changes the one of this name."""
+        return self._ask("POST", "/v1/budgets", BudgetMessage, msgspec.json.encode(request))
+
+    def remove_budget(self, name: str) -> None:
+        """Takes a budget back."""
+        self._exchange("DELETE", f"/v1/budgets/{quote(name, safe='')}", None)
 
     def decisions(self) -> Iterator[DecisionMessage]:
         """All decisions from now on, until the daemon ends; waits for each without a time limit."""

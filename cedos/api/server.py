@@ -16,6 +16,7 @@ import structlog
 from aiohttp import web
 
 from cedos.api.backend import Backend
+from cedos.api.budgets import parse_budget
 from cedos.api.hints import parse_hint
 from cedos.api.messages import ErrorMessage
 from cedos.errors import (
@@ -94,6 +95,11 @@ class ControlServer:
         application.router.add_get("/v1/flows", self._flows)
         application.router.add_get("/v1/explain", self._explain)
         application.router.add_get("/v1/decisions", self._decisions)
+        application.router.add_get("/v1/budgets", self._budgets)
+        application.router.add_post("/v1/budgets", self._set_budget)
+        application.router.add_delete(
+            r"/v1/budgets/{name:[A-Za-z0-9._-]{1,31}}", self._unset_budget
+        )
         application.router.add_post("/v1/hints", self._hint)
         application.router.add_delete(r"/v1/hints/{number:\d{1,18}}", self._unhint)
         return application
@@ -115,6 +121,16 @@ class ControlServer:
 
     async def _unhint(self, request: web.Request) -> web.Response:
         await self._backend.unhint(int(request.match_info["number"]))
+        return web.Response(status=204)
+
+    async def _budgets(self, request: web.Request) -> web.Response:
+        return _json(await self._backend.standing_budgets())
+
+    async def _set_budget(self, request: web.Request) -> web.Response:
+        return _json(await self._backend.set_budget(parse_budget(await request.read())), status=201)
+
+    async def _unset_budget(self, request: web.Request) -> web.Response:
+        await self._backend.remove_budget(request.match_info["name"])
         return web.Response(status=204)
 
     async def _decisions(self, request: web.Request) -> web.StreamResponse:

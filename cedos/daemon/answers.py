@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from cedos.api.broadcast import Broadcast
+from cedos.api.budgets import BudgetMessage, BudgetRequest
 from cedos.api.hints import Hint, HintAccepted, program_mark
 from cedos.api.messages import (
     DecisionMessage,
@@ -21,9 +22,11 @@ from cedos.api.messages import (
     flow_matches,
     flow_text,
 )
+from cedos.daemon import budget_messages
+from cedos.daemon.budgets import Budgets
 from cedos.daemon.director import Director
 from cedos.daemon.flows import Flows, LivingFlow
-from cedos.errors import NotFoundError
+from cedos.errors import ConfigError, NotFoundError
 from cedos.history import History
 from cedos.model import Context, Decision, SizeEstimate, Transfer
 from cedos.monitor.probing.ledger import Ledger
@@ -37,6 +40,9 @@ _RECENT = 1000
 class Answers:
     """The control socket's backend (`cedos.api.backend.Backend`).
 
+    Attributes:
+        budgets: those of this host, once they are there.
+
     Args:
         director: where new connections go, and why.
         flows: the living flows.
@@ -45,7 +51,6 @@ class Answers:
         context: what is known now.
         problems: what is degraded, in words, asked anew each time.
         dry_run: whether nothing is changed.
-        objective: what is best.
         config_file: the configuration in use.
         ledger: what probes have cost.
     """
@@ -60,11 +65,11 @@ class Answers:
         problems: Callable[[], Sequence[str]],
         *,
         dry_run: bool,
-        objective: str,
         config_file: Path | None = None,
         ledger: Ledger | None = None,
     ) -> None:
         self.decided: Broadcast[DecisionMessage] = Broadcast()
+        self.budgets: Budgets | None = None
         self._director = director
         self._flows = flows
         self._profiler = profiler
@@ -72,7 +77,6 @@ class Answers:
         self._context = context
         self._problems = problems
         self._dry_run = dry_run
-        self._objective = objective
         self._config_file = config_file
         self._ledger = ledger or Ledger()
         self._started_at_s = time.monotonic()
@@ -96,7 +100,7 @@ class Answers:
             pid=os.getpid(),
             uptime_s=time.monotonic() - self._started_at_s,
             dry_run=self._dry_run,
-            objective=self._objective,
+            objective=self._director.objective.name,
             networks=await self.networks(),
             default=self._default(),
             flows=await self.flows(),
@@ -137,6 +141,24 @@ class Answers:
             about = f"about {flow!r}" if flow else "yet"
             raise NotFoundError(f"no decision {about} is known; `cedos status` lists living flows")
         return DecisionMessage.of(decision)
+
+    async def standing_budgets(self) -> list[BudgetMessage]:
+        """See `Backend.standing_budgets`."""
+        return budget_messages.messages(self.budgets) if self.budgets else []
+
+    async def set_budget(self, request: BudgetRequest) -> BudgetMessage:
+        """See `Backend.set_budget`."""
+        if self.budgets is None:
+            raise ConfigError("the daemon has only just started; try again")
+        await self.budgets.set(budget_messages.budget(request))
+        return next(
+            each for each in budget_messages.messages(self.budgets) if each.name == request.name
+        )
+
+    async def remove_budget(self, name: str) -> None:
+        """See `Backend.remove_budget`."""
+        if self.budgets is not None:
+            self.budgets.remove(name)
 
     async def hint(self, hint: Hint) -> HintAccepted:
         """See `Backend.hint`."""

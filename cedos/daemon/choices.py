@@ -9,7 +9,9 @@ from cedos import predictor_file
 from cedos.config import Config
 from cedos.daemon import learning
 from cedos.daemon.director import Choices
+from cedos.daemon.metering import money_per_mb, radios_of
 from cedos.errors import ModelError
+from cedos.selector.energy import PowerModel
 from cedos.selector.follow import Curves
 from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
 from cedos.selector.uncertainty import CompletionModel
@@ -58,9 +60,6 @@ def choices(config: Config, learned: Path, problems: list[str]) -> Choices:
         margin=config.decision.hysteresis,
         switch_cost_s=config.decision.switch_cost_s,
         destinations=config.steering.destinations,
-        price_per_mb={
-            network.name or interface: network.money_per_mb
-            for interface, network in config.networks.items()
-            if network.money_per_mb is not None
-        },
+        price_per_mb=money_per_mb(config),
+        power=PowerModel(radios_of(config)),
     )

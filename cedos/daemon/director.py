@@ -6,6 +6,7 @@ size of its transfer becomes known and while the networks change (section 8).
 """
 
 import asyncio
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from cedos.model import (
     Context,
     Decision,
     Direction,
+    Evaluation,
     FlowKey,
     Network,
     SizeEstimate,
@@ -29,6 +31,7 @@ from cedos.model import (
     Transfer,
 )
 from cedos.profiler.sizes import SizeHistory
+from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.liveness import dead_networks
 from cedos.selector.objective import Objective
 from cedos.selector.selector import decide, decide_again
@@ -56,6 +59,7 @@ class Choices:
     """How decisions are taken.
 
     `margin` is the share that a change must save, `switch_cost_s` what moving a living flow costs,
+    `power` the radios,
     `price_per_mb` what networks cost by name, where somebody said so.
     """
 
@@ -65,6 +69,7 @@ class Choices:
     margin: float
     switch_cost_s: float
     destinations: bool = True
+    power: PowerModel = DELPHI
     price_per_mb: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -290,14 +295,18 @@ class Director:
             return
         remaining = flow.remaining_bytes or 0
         small = remaining <= self._choices.default_size_bytes
-        if small and flow.rate_bps != 0.0 and not self._lost(flow.strategy, context):
-            return  # it is over before a move could help
+        stuck = flow.rate_bps == 0.0 or flow.late(context.at_s)
+        if small and not stuck and not self._lost(flow.strategy, context):
+            # It is over before a move could help, unless it takes longer than it should.
+            flow.expects(self._small_s(flow.strategy), context.at_s)
+            return
         decision = decide_again(
             flow.transfer,
             context,
             self._networks,
             self._choices.model,
             self._choices.objective,
+            self._choices.power,
             current=flow.strategy,
             bytes_remaining=max(remaining, self._choices.default_size_bytes),
             switch_cost_s=self._choices.switch_cost_s,
@@ -306,10 +315,15 @@ class Director:
             margin=self._margin(flow),
             observed_bps=flow.rate_bps,
             stalled_s=flow.stalled_s,
+            waited_s=flow.waited_s(context.at_s),
             kinds=_MPTCP,
             idle_s=self._flows.idle_s(context.at_s),
             price_per_mb=self._choices.price_per_mb,
         )
+        rest_s = next(
+            (e.time_s for e in decision.evaluations if e.strategy == flow.strategy), math.inf
+        )
+        flow.expects(rest_s, context.at_s)
         if decision.choice == flow.strategy:
             return
         _log.debug("flow moves", flow=str(flow.key), to=str(decision.choice), why=decision.reason)
@@ -344,6 +358,12 @@ class Director:
         moves = sum(at_s > since_unix_s for at_s, _ in flow.switches)
         return min(self._choices.margin * 3.0**moves, max(_MOST_MARGIN, self._choices.margin))
 
+    def _small_s(self, strategy: Strategy) -> float:
+        """How long a small transfer takes this way, by the last decision about one."""
+        known = self.default.evaluations if self.default is not None else ()
+        first = strategy.networks[:1]
+        return min((e.time_s for e in known if e.strategy.networks[:1] == first), default=math.inf)
+
     def _lost(self, strategy: Strategy, context: Context) -> bool:
         up = {network.name for network in self._networks if network.up}
         dead = dead_networks(context, self._networks)
@@ -362,6 +382,7 @@ class Director:
             self._networks,
             self._choices.model,
             self._choices.objective,
+            self._choices.power,
             number=self._number,
             made_unix_s=time.time(),
             kinds=_SINGLE,
@@ -377,6 +398,20 @@ class Director:
         if best is not None and kept is not None and best > kept * (1 - self._choices.margin):
             return None
         return decision
+
+    def weighed(self, transfer: Transfer, context: Context) -> tuple[Evaluation, ...]:
+        """What each network would take for a transfer, budgets aside; nothing is decided."""
+        return decide(
+            transfer,
+            context,
+            self._networks,
+            self._choices.model,
+            power=self._choices.power,
+            number=0,
+            made_unix_s=0.0,
+            kinds=_SINGLE,
+            idle_s=self._flows.idle_s(context.at_s),
+        ).evaluations
 
     def _record(self, decision: Decision) -> Decision:
         self._number += 1

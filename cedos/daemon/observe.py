@@ -17,7 +17,7 @@ from cedos.monitor.bus import SystemBus
 from cedos.monitor.cellular import CellularProvider
 from cedos.monitor.clock import SleepWatch
 from cedos.monitor.context import ContextKeeper
-from cedos.monitor.counters import InterfaceCounters
+from cedos.monitor.counters import Counters, InterfaceCounters
 from cedos.monitor.events import FlowSample
 from cedos.monitor.networkmanager import NetworkManager
 from cedos.monitor.passive import FlowWatch, Glimpse
@@ -136,14 +136,20 @@ class Observer:
         config: which providers and probes.
         bus: the system bus, None where there is none.
         changed: awaited after new indicators came in.
+        metered: is given each network's counters once a second.
     """
 
     def __init__(
-        self, config: Config, bus: SystemBus | None, changed: Callable[[], Awaitable[None]]
+        self,
+        config: Config,
+        bus: SystemBus | None,
+        changed: Callable[[], Awaitable[None]],
+        metered: Callable[[Network, Counters], None] = lambda *_: None,
     ) -> None:
         self.keeper = ContextKeeper()
         self._config = config
         self._changed = changed
+        self._metered = metered
         manager = NetworkManager(bus) if bus is not None and config.providers.host else None
         self._providers = providers(config, bus, manager)
         self._sleep = SleepWatch()
@@ -260,6 +266,7 @@ class Observer:
             await self.prober.ping(network)
         counted = await self._counters.read(network.index)
         if counted is not None:
+            self._metered(network, counted)
             self.portals.carried(network.name, counted.received_bytes)
             glimpse = self._glimpses.get(network.name)
             now_s = time.monotonic()

@@ -7,13 +7,15 @@ import structlog
 
 from cedos.config import Config
 from cedos.daemon import kept
-from cedos.errors import HostError
+from cedos.errors import HistoryError, HostError
 from cedos.history import History
+from cedos.history_usage import Usage
 from cedos.model import Network
 from cedos.profiler.capture import Capture, open_capture
 from cedos.profiler.sizes import SizeHistory
 
 SIZES = "the sizes learned earlier"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 _log = structlog.get_logger(__name__)
 
@@ -45,6 +47,25 @@ def history(
         problems.append(opened.notice)
         _log.warning("history", notice=opened.notice)
     return opened
+
+
+def usage(path: Path, stack: AsyncExitStack, problems: list[str]) -> Usage:
+    """What was used; where its file cannot be had, only what is used from now on."""
+    try:
+        opened = Usage(path, boot())
+    except HistoryError as error:
+        problems.append(f"{error}; budgets count only what is used from now on")
+        opened = Usage(None, boot())
+    stack.callback(opened.close)
+    return opened
+
+
+def boot() -> str:
+    """Tells this start of the host from others; "": the kernel does not say."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
 
 
 def sizes(path: Path) -> SizeHistory:

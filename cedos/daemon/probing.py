@@ -12,7 +12,7 @@ from math import exp
 import structlog
 
 from cedos.config import Config, ProbesConfig
-from cedos.model import Network, NetworkKind
+from cedos.model import Direction, Network, NetworkKind
 from cedos.monitor.probes import Prober
 from cedos.monitor.probing.result import ProbeKind
 from cedos.selector.energy import DELPHI
@@ -44,7 +44,7 @@ def rule_of(probes: ProbesConfig, networks: Iterable[Network]) -> ProbeRule:
 def _price(probes: ProbesConfig, kind: NetworkKind, sent_bytes: float) -> Price:
     """Joules of the radio with its tail, and bytes, in seconds."""
     radio = DELPHI.radios[kind]
-    energy_j = radio.receive_w * _LIGHT_S + radio.tail_j
+    energy_j = radio.active_w(Direction.DOWN) * _LIGHT_S + radio.tail_j
     return Price(probes.seconds_per_joule * energy_j + probes.seconds_per_mb * sent_bytes / 1e6)
 
 

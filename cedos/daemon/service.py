@@ -14,20 +14,25 @@ from cedos.api.server import ControlServer
 from cedos.config import Config, directories
 from cedos.daemon import kept, learning, opening
 from cedos.daemon.answers import Answers
+from cedos.daemon.budgets import Budgets
 from cedos.daemon.choices import choices, curves
 from cedos.daemon.director import Director
 from cedos.daemon.flows import Flows, LivingFlow
-from cedos.daemon.following import Following
 from cedos.daemon.learning import Learning
 from cedos.daemon.looking import Looking
+from cedos.daemon.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.observe import Observer
+from cedos.daemon.opportunities import Opportunities
 from cedos.daemon.paths import measured_paths
 from cedos.daemon.probing import AdaptiveProbing
 from cedos.daemon.rescue import Rescuer
 from cedos.errors import CedosError
 from cedos.history import History
-from cedos.model import Context, Decision, FlowKey
+from cedos.history_usage import Usage
+from cedos.model import Context, Decision, FlowKey, Network
+from cedos.monitor.battery import BatteryReader
 from cedos.monitor.bus import SystemBus
+from cedos.monitor.counters import Counters
 from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows import FlowMonitor
 from cedos.monitor.links import LinkMonitor
@@ -48,6 +53,7 @@ _log = structlog.get_logger(__name__)
 _FLUSH_S = 1.0
 _SIZES_FILE = "sizes.json"
 _PLACES_FILE = "places.json"
+_USAGE_FILE = "usage.sqlite"
 _KEEP_S = 60.0
 """What is learned is kept so often, and at the end."""
 
@@ -78,6 +84,7 @@ async def run(config: Config, dry_run: bool) -> None:
         opening.require_two(links.networks())
         history = opening.history(config, where.history, stack, problems)
         sizes = opening.sizes(where.state / _SIZES_FILE)
+        usage = opening.usage(where.state / _USAGE_FILE, stack, problems)
         flow_monitor = await stack.enter_async_context(FlowMonitor(links.is_local))
         steering = await stack.enter_async_context(
             Steering(
@@ -90,7 +97,18 @@ async def run(config: Config, dry_run: bool) -> None:
         )
         capture = opening.first_packets(config, stack, problems)
         daemon = Daemon(
-            *(config, where.state, links, flow_monitor, steering, capture, history, sizes, bus),
+            *(
+                config,
+                where.state,
+                links,
+                flow_monitor,
+                steering,
+                capture,
+                history,
+                sizes,
+                usage,
+                bus,
+            ),
             *(problems, dry_run),
         )
         stack.callback(daemon.finished)
@@ -116,6 +134,7 @@ class Daemon:
         capture: Capture | None,
         history: History | None,
         sizes: SizeHistory,
+        usage: Usage,
         bus: SystemBus | None,
         problems: list[str],
         dry_run: bool,
@@ -137,7 +156,7 @@ class Daemon:
             unknown=Prior(config.profiler.default_size_bytes),
             chunked=replace(CHUNKED, median_bytes=config.profiler.default_large_bytes),
         )
-        self._observer = Observer(config, bus, self._context_changed)
+        self._observer = Observer(config, bus, self._context_changed, self._metered)
         chosen = choices(config, state / _PLACES_FILE, problems)
         self._learning = chosen.model if isinstance(chosen.model, Learning) else None
         self._director = Director(
@@ -156,12 +175,23 @@ class Daemon:
             self._observer.context,
             self.problems,
             dry_run=dry_run,
-            objective=chosen.objective.name,
             ledger=self._observer.prober.ledger,
         )
-        self._following = Following(
-            config, curves(config), bus, state, links.networks, self._prefer
+        self._metering = Metering(
+            usage, opening.boot(), links.networks(), radios_of(config), money_per_mb(config)
         )
+        self._budgets = self.answers.budgets = Budgets(
+            config,
+            state,
+            usage,
+            self._metering,
+            links.networks,
+            self._prefer,
+            chosen.objective,
+            curves=curves(config),
+            battery=BatteryReader(bus) if bus is not None else None,
+        )
+        self._opportunities = Opportunities(self._budgets, self._director, self._flows)
         self._looking = Looking(
             flow_monitor,
             self._flows,
@@ -187,7 +217,7 @@ class Daemon:
             *self._own_problems,
             *self._observer.problems,
             *self._steering.problems,
-            *self._following.problems,
+            *self._budgets.problems,
             *(said for said in now if said),
         ]
 
@@ -215,7 +245,7 @@ class Daemon:
                 tasks.create_task(self._follow_connections(), name="connections")
                 tasks.create_task(self._follow_sizes(), name="sizes")
                 tasks.create_task(self._looking.run(), name="look")
-                tasks.create_task(self._following.run(), name="follow")
+                tasks.create_task(self._budgets.run(), name="budgets")
                 tasks.create_task(self._probing.run(), name="probing")
                 tasks.create_task(self._reconsider(), name="reconsider")
                 tasks.create_task(self._keep(notifier), name="keep")
@@ -261,10 +291,14 @@ class Daemon:
         self._urgent = self._urgent or urgent
         self._wake.set()
 
-    def _prefer(self, objective: Objective) -> None:
-        if objective != self._director.objective:
-            self._director.objective = objective
+    def _prefer(self, objective: Objective, urgent: bool) -> None:
+        before, self._director.objective = self._director.objective, objective
+        # Prices move all the time; what follows them a little does with the next look.
+        if urgent or (objective.prices == before.prices and objective != before):
             self._looked(urgent=True)
+
+    def _metered(self, network: Network, counted: Counters) -> None:
+        self._metering.counted(network, counted, time.monotonic())
 
     async def _reconsider(self) -> None:
         while True:
@@ -348,6 +382,7 @@ class Daemon:
         if not record.exact:
             down = up = None  # nothing is learnt from bytes that were not counted to the end
         self._profiler.closed(record.subflows[0].key, down, up)
+        self._opportunities.finished(flow, record, self._observer.context)
         if record.token is not None:
             self._director.steerable(record.token, False)
         if self._history is not None:

@@ -41,18 +41,30 @@ _MARGIN = 1.25
 
 @dataclass(frozen=True, slots=True)
 class PacerQuote:
-    """The price of one instant; contemplated spending takes its units from what can be planned."""
+    """The price of one instant; contemplated spending takes its units from what can be planned.
+
+    Attributes:
+        rate: nothing contemplated.
+        planned: units that may be used at all.
+        capacity: those of them that are not set aside for what is used without a choice.
+        dear: the price of units that are set aside.
+        known: the demand.
+    """
 
     rate: float
-    capacity: float
-    known: Curve | None
+    planned: float = 0.0
+    capacity: float = 0.0
+    dear: float = PROHIBITIVE
+    known: Curve | None = None
 
     def rate_for(self, amount: float, duration_s: float) -> float:
         """What the last of these units, and all after them, would have to be worth."""
         if amount <= 0.0:
             return self.rate
-        if amount > self.capacity:
+        if amount > self.planned:
             return PROHIBITIVE
+        if amount >= self.capacity:
+            return max(self.rate, self.dear)
         return self.rate if self.known is None else self.known.price(self.capacity - amount)
 
 
@@ -142,17 +154,20 @@ class Pacer:
     def quote(self, now_s: float) -> PacerQuote:
         """See `Controller.quote`."""
         left_s = self._ends_s - now_s
-        if left_s <= 0.0 or reduced(self._left, self._supply) <= 0.0:
-            return PacerQuote(PROHIBITIVE, 0.0, None)
+        planned = reduced(self._left, self._supply)
+        if left_s <= 0.0 or planned <= 0.0:
+            return PacerQuote(PROHIBITIVE)
         usual_s = self._hours.usual_s(now_s, self._ends_s)
-        capacity = reduced(self._left, self._supply) - self.set_aside(max(left_s, usual_s))
+        capacity = planned - self.set_aside(max(left_s, usual_s))
+        # Units that are needed anyhow are worth what all are at the beginning, when nothing is known.
+        dear = self._period_s / self._supply
         if capacity <= 0.0:
-            return PacerQuote(PROHIBITIVE, 0.0, None)
-        least = LEAST_S / self._supply
+            return PacerQuote(dear, planned, 0.0, dear)
         if self._demand.seen_s < _FIRST * self._period_s and not self._stock:
-            return PacerQuote(self._period_s / self._supply, capacity, None)
+            return PacerQuote(dear, planned, capacity, dear)
+        least = LEAST_S / self._supply
         known = curve(self._demand, _SHADED * usual_s, self._stock, least)
-        return PacerQuote(known.price(capacity), capacity, known)
+        return PacerQuote(known.price(capacity), planned, capacity, dear, known)
 
     def set_aside(self, left_s: float) -> float:
         """Units for what will be used without a choice in the seconds that are left."""

@@ -9,6 +9,7 @@ transfer, so their powers add up.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Protocol
 
 from cedos.model import Direction, NetworkKind
 from cedos.selector.roles import ROLES_OF
@@ -42,11 +43,33 @@ class RadioPower:
         return self.tail_j * max(idle_s, 0.0) / self.tail_s
 
 
+class RadioEnergy(Protocol):
+    """What decisions ask of a radio: `RadioPower`, or the states of `selector.radio`."""
+
+    @property
+    def tail_s(self) -> float:
+        """Seconds until it is idle after its last byte."""
+        ...
+
+    @property
+    def tail_j(self) -> float:
+        """Joules of these."""
+        ...
+
+    def active_w(self, direction: Direction, /) -> float:
+        """Watts while a transfer in this direction lasts."""
+        ...
+
+    def added_tail_j(self, idle_s: float | None, /) -> float:
+        """Joules that a transfer adds to that; `idle_s`: seconds since the last one, None: long."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PowerModel:
     """The radios of a host, by the kind of network."""
 
-    radios: Mapping[NetworkKind, RadioPower]
+    radios: Mapping[NetworkKind, RadioEnergy]
 
 
 # Delphi, Table 4. The paper treats the LTE tail as a constant and does not print it: 6.5 J is our

@@ -22,6 +22,7 @@ class RadioState:
     Attributes:
         name: such as `dch`.
         active_w: while data is carried.
+        send_w: while more is sent than received; None: the same.
         linger_w: while none is.
         linger_s: so long it stays without data before the next lower state.
         j_per_byte_up: joules beyond that for each byte sent, where power rises with the rate.
@@ -39,11 +40,16 @@ class RadioState:
     j_per_byte_down: float = 0.0
     from_bytes_up: float = 0.0
     from_bytes_down: float = 0.0
+    send_w: float | None = None
+
+    def watts(self, *, sending: bool) -> float:
+        """While data is carried, the rate aside."""
+        return self.active_w if self.send_w is None or not sending else self.send_w
 
     def active_j(self, bytes_up: float, bytes_down: float, seconds: float) -> float:
         """Joules of the radio while this is carried."""
         return (
-            self.active_w * seconds
+            self.watts(sending=bytes_up > bytes_down) * seconds
             + self.j_per_byte_up * bytes_up
             + self.j_per_byte_down * bytes_down
         )
@@ -85,8 +91,9 @@ class Radio:
     def active_w(self, direction: Direction, rate_bps: float = 0.0) -> float:
         """Watts while a transfer lasts, beyond the idle radio."""
         top = self.states[0]
-        per_byte = top.j_per_byte_up if direction == Direction.UP else top.j_per_byte_down
-        return top.active_w - self.idle_w + per_byte * rate_bps / 8.0
+        sending = direction == Direction.UP
+        per_byte = top.j_per_byte_up if sending else top.j_per_byte_down
+        return top.watts(sending=sending) - self.idle_w + per_byte * rate_bps / 8.0
 
     def added_tail_j(self, idle_s: float | None) -> float:
         """Joules by which a transfer prolongs the tail, with the promotion where it needs one.

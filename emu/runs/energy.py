@@ -7,7 +7,7 @@ carried, so that the tails of many small transfers are shared as they are on a p
 from collections.abc import Sequence
 from itertools import pairwise
 
-from cedos.model import NetworkKind
+from cedos.model import Direction, NetworkKind
 from cedos.selector.energy import DELPHI, PowerModel
 from emu.runs.sampler import Sample
 
@@ -28,7 +28,9 @@ def run_energy_j(samples: Sequence[Sample], kind: NetworkKind, power: PowerModel
         received = after.received_bytes - before.received_bytes
         sent = after.sent_bytes - before.sent_bytes
         if received + sent > 0:
-            energy_j += length_s * (radio.send_w if sent > received else radio.receive_w)
+            energy_j += length_s * radio.active_w(
+                Direction.UP if sent > received else Direction.DOWN
+            )
             tail_left_s = radio.tail_s
         else:
             spent_s = min(length_s, tail_left_s)

@@ -124,7 +124,9 @@ def test_shipped_figures_are_the_sources() -> None:
         assert phone["cellular"].active_w(Direction.DOWN, mbps * 1e6) == pytest.approx(cellular_w)
         assert phone["wifi"].active_w(Direction.DOWN, mbps * 1e6) == pytest.approx(wifi_w)
     delphi = known["delphi"]["lte"]
-    assert delphi.active_w(Direction.UP, 3.35e6) == pytest.approx(2.778, rel=1e-3)
+    assert delphi.active_w(Direction.UP) == pytest.approx(2.778)
+    assert delphi.active_w(Direction.DOWN) == pytest.approx(1.674)
+    assert delphi.transfer_j(bytes_up=9, seconds=1.0) == pytest.approx(2.778 + 6.5, rel=1e-3)
     assert delphi.tail_j == pytest.approx(6.5, rel=1e-3)
 
 

@@ -1,0 +1,267 @@
+"""`cedos budget`: what is to last until when; what was spent of it, and what that bought."""
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import click
+import msgspec
+
+from cedos import amounts, budget_file
+from cedos.api.budgets import BudgetMessage, BudgetRequest, IncrementRequest
+from cedos.api.client import ControlClient
+from cedos.commands import render
+from cedos.commands.manual import CONFIG, SOCKET, STATE, Manual, json_option
+from cedos.config import Directories, directories, load
+from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError, NotFoundError
+from cedos.selector.budget import Budget
+
+_UNITS = {"data": (1e6, "MB"), "energy": (1.0, "J"), "money": (1.0, "")}
+_EXITS = {0: "", 1: "There is no such budget.", **dict.fromkeys((2, 3), "")}
+
+
+class _Group(Manual, click.Group):
+    """A command with commands below it, and the help of one without."""
+
+
+@click.group(
+    "budget",
+    cls=_Group,
+    invoke_without_command=True,
+    examples=[
+        ("cedos budget", "All budgets: supply, spent, forecast, today's price, what it bought."),
+        ("cedos budget set data 4GB --until 2026-12-01 --every month", "A data plan."),
+        ("cedos budget set data 1GB --until 20:00 --network lte0", "For today, of one network."),
+        ("cedos budget set battery --until 18:00", "The battery is to last until six."),
+        ("cedos budget set money 20 --until 2027-01-01", "Where networks have a money_per_mb."),
+        ("cedos budget remove data", "No such budget any more."),
+    ],
+    exits=_EXITS,
+    files=[SOCKET, STATE, CONFIG],
+)
+@json_option
+@click.pass_context
+def command(context: click.Context, as_json: bool) -> None:
+    """Shows budgets, sets them, and takes them back.
+
+    A budget is met in both directions: from when it is set, every decision spends data, joules and
+    money where they save most time, so that the supply lasts until the end and little is left over.
+    What all programs used counts, since the beginning of the period as far as it was counted.
+
+    Without a command, all budgets are shown. While no daemon runs, it is what was counted until the
+    last one ended, and what is set or removed counts from the next start.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    where = directories()
+    try:
+        standing = ControlClient(where.socket).budgets()
+        note = ""
+    except DaemonUnreachableError:
+        standing = _without_daemon(where)
+        note = "No daemon runs: this is what was counted until the last one ended."
+    if as_json:
+        render.print_json(standing)
+        return
+    click.echo("\n".join(lines(standing, time.time())))
+    if note:
+        click.echo(note)
+
+
+@command.command("set", cls=Manual, exits=_EXITS, files=[SOCKET, STATE])
+@click.argument("what", type=click.Choice(["data", "energy", "money", "battery"]))
+@click.argument("amount", required=False)
+@click.option("--until", required=True, help='The end: "18:00", "2026-12-01", "2026-12-01 08:00".')
+@click.option(
+    "--every",
+    type=click.Choice(["day", "week", "month", "year"]),
+    help="It recurs: a new supply after each end.",
+)
+@click.option(
+    "--network", "networks", multiple=True, help="Whose data counts; without: all metered networks."
+)
+@click.option("--name", help="What to call it; without: what it is of.")
+@click.option("--unit", help="Pay as you go: data is bought in units of this size.")
+@click.option("--unit-money", type=float, default=0.0, help="What such a unit costs.")
+@click.option(
+    "--seconds-per-money",
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="How many seconds of waiting one unit of money is worth to you.",
+)
+def set_command(
+    what: str,
+    amount: str | None,
+    until: str,
+    every: str | None,
+    networks: tuple[str, ...],
+    name: str | None,
+    unit: str | None,
+    unit_money: float,
+    seconds_per_money: float,
+) -> None:
+    """Sets a budget of WHAT: AMOUNT of data ("4GB"), energy ("20kJ") or money; the battery has none.
+
+    `energy` is that of this host's radios, by their traffic; `battery` all that the battery gives.
+    A name that is there already is changed: what was spent in the period stays spent.
+    """
+    try:
+        supply = _supply(what, amount)
+        ends = amounts.until(until, datetime.now())
+        increment = None
+        if unit is not None:
+            each = amounts.size_bytes(unit)
+            increment = IncrementRequest(
+                amount=each,
+                money=unit_money,
+                s_per_money=seconds_per_money,
+                most=max(int(supply // each), 1),
+            )
+    except (ValueError, ZeroDivisionError) as error:
+        raise ConfigError(str(error)) from error
+    if what != "data" and (networks or unit):
+        raise ConfigError(f"--network and --unit are for data, not for {what}")
+    request = BudgetRequest(
+        name=name or what,
+        resource="energy" if what == "battery" else what,  # type: ignore[arg-type]
+        supply=supply,
+        until=ends.isoformat(),
+        networks=list(networks),
+        every=every,  # type: ignore[arg-type]
+        increment=increment,
+        battery=what == "battery",
+    )
+    where = directories()
+    try:
+        standing = ControlClient(where.socket).set_budget(request)
+    except DaemonUnreachableError:
+        _set_without_daemon(where, request)
+        click.echo(f'"{request.name}" counts from when the daemon starts: none runs now')
+        return
+    click.echo("\n".join(lines([standing], time.time())))
+
+
+@command.command("remove", cls=Manual, exits=_EXITS, files=[SOCKET, STATE])
+@click.argument("name")
+def remove_command(name: str) -> None:
+    """Takes the budget NAME back; one of the configuration file is taken out there."""
+    where = directories()
+    try:
+        ControlClient(where.socket).remove_budget(name)
+    except DaemonUnreachableError:
+        file = where.state / budget_file.FILE
+        known = budget_file.read(file)
+        if known.pop(name, None) is None:
+            raise NotFoundError(f'no budget "{name}" was set; `cedos budget` lists all') from None
+        budget_file.write(file, known)
+    click.echo(f'removed "{name}"')
+
+
+def lines(standing: list[BudgetMessage], now_unix_s: float) -> Iterator[str]:
+    """The budgets for people, line by line."""
+    if not standing:
+        yield "no budget; `cedos budget set data 4GB --until 2026-12-01 --every month` sets one"
+        return
+    header = ("BUDGET", "OF", "SPENT", "OF SUPPLY", "ENDS", "FORECAST", "PRICE", "BOUGHT")
+    yield from render.table(header, (_row(one, now_unix_s) for one in standing))
+
+
+def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:
+    share = f" ({one.spent / one.supply:.0%})" if one.supply else ""
+    of = "battery" if one.battery else one.resource
+    if one.networks:
+        of += f" of {', '.join(one.networks)}"
+    ends = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.ends_unix_s))
+    left_s = one.ends_unix_s - now_unix_s
+    forecast = render.UNKNOWN
+    if one.forecast is not None and not one.over and not one.suspended:
+        forecast = _amount(one.forecast, one.resource)
+    return (
+        one.name,
+        of,
+        f"{_amount(one.spent, one.resource)}{share}",
+        _amount(one.supply, one.resource),
+        f"{ends} (over)" if one.over else f"{ends} (in {render.duration(left_s)})",
+        forecast,
+        _price(one),
+        render.UNKNOWN if one.bought_s is None else render.duration(one.bought_s),
+    )
+
+
+def _price(one: BudgetMessage) -> str:
+    if one.suspended:
+        return one.suspended
+    if one.spent_up:
+        return "spent: nothing more"
+    if one.s_per_unit is None:
+        return render.UNKNOWN
+    times, unit = _UNITS[one.resource]
+    return f"{render.duration(one.s_per_unit * times)}{f' per {unit}' if unit else ''}"
+
+
+def _amount(value: float, resource: str) -> str:
+    if resource == "data":
+        return render.size(value)
+    return render.number(value, _UNITS[resource][1])
+
+
+def _supply(what: str, amount: str | None) -> float:
+    if what == "battery":
+        if amount is not None:
+            raise ValueError("what the battery holds is read from it: leave the amount out")
+        return 0.0
+    if amount is None:
+        raise ValueError(f'{what} needs an amount, such as "4GB", "20kJ" or "20"')
+    reader = {"data": amounts.size_bytes, "energy": amounts.joules, "money": amounts.money}
+    return reader[what](amount)
+
+
+def _set_without_daemon(where: Directories, request: BudgetRequest) -> None:
+    found: Budget = msgspec.convert(msgspec.to_builtins(request), Budget)
+    found = budget_file.checked(budget_file.begun(found, datetime.now()))
+    file = where.state / budget_file.FILE
+    budget_file.write(file, budget_file.read(file) | {found.name: found})
+
+
+def _without_daemon(where: Directories) -> list[BudgetMessage]:
+    # The rooms that count are heavy to load, and not needed while a daemon answers.
+    from cedos.daemon.metering import money_per_mb, spent  # noqa: PLC0415
+    from cedos.history_usage import Usage  # noqa: PLC0415
+    from cedos.selector.budget_calendar import period_at  # noqa: PLC0415
+
+    config = load()
+    set_ones = budget_file.read(where.state / budget_file.FILE)
+    budgets = budget_file.configured(config, datetime.now()) | set_ones
+    file: Path = where.state / "usage.sqlite"
+    usage = None
+    if file.exists():
+        try:
+            usage = Usage(file, read_only=True)
+        except HistoryError as error:
+            raise ConfigError(str(error)) from error
+    found = []
+    for budget in budgets.values():
+        period = period_at(budget, time.time())
+        used = 0.0
+        if usage is not None and not budget.battery:
+            used = spent(usage, budget, period.begins_s, money_per_mb(config))
+        found.append(
+            BudgetMessage(
+                name=budget.name,
+                resource=budget.resource.value,
+                supply=budget.supply,
+                spent=used,
+                begins_unix_s=period.begins_s,
+                ends_unix_s=period.ends_s,
+                networks=budget.networks,
+                every=budget.every.value if budget.every else None,
+                battery=budget.battery,
+                over=time.time() >= period.ends_s,
+                source="command" if budget.name in set_ones else "configuration",
+            )
+        )
+    if usage is not None:
+        usage.close()
+    return found

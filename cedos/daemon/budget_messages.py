@@ -1,0 +1,53 @@
+"""Budgets as they go over the control socket, to and fro."""
+
+import msgspec
+
+from cedos.api.budgets import BudgetMessage, BudgetRequest
+from cedos.daemon.budgets import Budgets
+from cedos.selector.budget import PROHIBITIVE, Budget
+from cedos.selector.budget_keeper import Standing
+
+
+def budget(request: BudgetRequest) -> Budget:
+    """What a person wants to be kept."""
+    found: Budget = msgspec.convert(msgspec.to_builtins(request), Budget)
+    return found
+
+
+def messages(budgets: Budgets) -> list[BudgetMessage]:
+    """All budgets and how they stand, with their prices."""
+    return [
+        message(
+            standing,
+            suspended=budgets.suspended(standing.budget),
+            source=budgets.source(standing.budget.name),
+            controller=budgets.keepers[standing.budget.name].controller.name,
+        )
+        for standing in budgets.standings()
+    ]
+
+
+def message(standing: Standing, *, suspended: str, source: str, controller: str) -> BudgetMessage:
+    """One of them."""
+    said = standing.budget
+    spent_up = not standing.over and standing.rate >= PROHIBITIVE and not suspended
+    priced = not (spent_up or standing.over or suspended)
+    return BudgetMessage(
+        name=said.name,
+        resource=said.resource.value,
+        supply=said.supply,
+        spent=standing.spent,
+        begins_unix_s=standing.period.begins_s,
+        ends_unix_s=standing.period.ends_s,
+        forecast=standing.forecast,
+        s_per_unit=standing.rate if priced else None,
+        spent_up=spent_up,
+        bought_s=standing.bought_s,
+        networks=said.networks,
+        every=said.every.value if said.every else None,
+        battery=said.battery,
+        over=standing.over,
+        suspended=suspended,
+        source=source,
+        controller=controller,
+    )

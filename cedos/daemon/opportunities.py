@@ -1,0 +1,72 @@
+"""What finished flows say of the choices that come up on this host: what each way would have cost.
+
+A flow's choice is weighed again when it has ended, as only then its size is known for certain; by the
+networks as they are then. Small flows are left out: they hardly count in any budget.
+"""
+
+from collections.abc import Callable, Sequence
+
+from cedos.daemon.budgets import Budgets
+from cedos.daemon.director import Director
+from cedos.daemon.flows import Flows, LivingFlow
+from cedos.model import Context, Direction, FlowRecord, SizeEstimate, StrategyKind, Transfer
+
+LEAST_BYTES = 30_000
+_APART_S = 0.1
+"""At most so often: on a busy host a sample of the flows tells as much, and costs little."""
+
+_SINGLE = frozenset({StrategyKind.SINGLE})
+
+
+class Opportunities:
+    """Tells the budgets of finished flows.
+
+    Args:
+        budgets: are told.
+        director: weighs.
+        flows: the living flows.
+    """
+
+    def __init__(self, budgets: Budgets, director: Director, flows: Flows) -> None:
+        self._budgets = budgets
+        self._director = director
+        self._flows = flows
+        self._last_s = float("-inf")
+        self._left_out_bytes = 0
+
+    def finished(
+        self, flow: LivingFlow, record: FlowRecord, context: Callable[[], Context]
+    ) -> None:
+        """Takes a flow that has ended."""
+        if not self._budgets.keepers or flow.incoming:
+            return
+        down = sum(path.bytes_down for path in record.subflows)
+        up = sum(path.bytes_up for path in record.subflows)
+        size = max(down, up)
+        if size < LEAST_BYTES:
+            return
+        known = context()
+        if known.at_s - self._last_s < _APART_S:
+            self._left_out_bytes += size
+            return
+        self._last_s = known.at_s
+        most = max(record.subflows, key=lambda path: path.bytes_down + path.bytes_up)
+        way = Direction.DOWN if down >= up else Direction.UP
+        transfer = Transfer(SizeEstimate(size, size, size, "progress"), way)
+        evaluations = [
+            each
+            for each in self._director.weighed(transfer, known)
+            if each.strategy.kind in _SINGLE
+        ]
+        used = [each.strategy.networks[0] for each in evaluations]
+        if most.network not in used:
+            return
+        # Those that were left out are taken to be like this one.
+        total = size + self._left_out_bytes
+        self._left_out_bytes = 0
+        times = total / size
+        options: Sequence[tuple[str, float, float, int]] = [
+            (name, each.time_s * times, each.energy_j * times, total)
+            for name, each in zip(used, evaluations, strict=True)
+        ]
+        self._budgets.offered(options, used.index(most.network))

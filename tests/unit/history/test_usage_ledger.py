@@ -1,0 +1,159 @@
+import sqlite3
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.errors import HistoryError
+from cedos.history_usage import Counter, Usage, differences
+
+NOW_S = 1.79e9
+QUARTER_S = 900.0
+SEEN = {"lte0/down": Counter("boot-1", 3, 1000)}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "risen"),
+    [
+        (Counter("a", 3, 1000), Counter("a", 3, 1500), 500),
+        (Counter("a", 3, 1000), Counter("a", 3, 1000), 0),
+        (Counter("a", 3, 1000), Counter("a", 3, 200), 200),  # reset
+        (Counter("a", 3, 2**32 - 100), Counter("a", 3, 50), 150),  # went round at 32 bits
+        (Counter("a", 3, 2**40), Counter("a", 3, 50), 50),  # 64 bits never go round
+        (Counter("a", 3, 1000), Counter("a", 7, 5000), 5000),  # plugged in again
+        (Counter("a", 3, 1000), Counter("b", 3, 5000), 5000),  # the host was started again
+    ],
+)
+def test_what_a_counter_has_risen_by(before: Counter, now: Counter, risen: int) -> None:
+    assert differences("x", now, {"x": before}, counted_from_start=False) == risen
+
+
+def test_a_counter_never_seen_counts_only_where_we_were_there() -> None:
+    assert differences("x", Counter("a", 1, 500), {}, counted_from_start=False) == 0
+    assert differences("x", Counter("a", 1, 500), {}, counted_from_start=True) == 500
+
+
+def test_it_survives_restarts_and_reboots(tmp_path: Path) -> None:
+    usage = Usage(tmp_path / "u.sqlite", "boot-1")
+    usage.add("metered/lte0", 700.0)
+    usage.counters.update(SEEN)
+    usage.write(NOW_S)
+    usage.close()
+    again = Usage(tmp_path / "u.sqlite", "boot-2")
+    assert again.totals == {"metered/lte0": 700.0}
+    assert again.counters == SEEN
+    again.add("metered/lte0", 300.0)
+    assert again.since(["metered/lte0", "metered/other"], NOW_S - 1.0) == 1000.0
+
+
+def test_a_period_takes_what_came_after_its_beginning(tmp_path: Path) -> None:
+    usage = Usage(tmp_path / "u.sqlite")
+    for quarter in range(10):
+        usage.add("k", 100.0)
+        usage.write(NOW_S + quarter * QUARTER_S)
+    assert usage.since(["k"], NOW_S - 1.0) == 1000.0
+    assert usage.since(["k"], NOW_S + 4 * QUARTER_S) == 500.0
+    # Between two readings it is taken to have risen evenly.
+    assert usage.since(["k"], NOW_S + 4.5 * QUARTER_S) == pytest.approx(450.0)
+    assert usage.since(["k"], NOW_S + 1e6) == 0.0
+
+
+def test_within_a_quarter_only_the_last_reading_is_kept_but_for_marks(tmp_path: Path) -> None:
+    usage = Usage(tmp_path / "u.sqlite")
+    begin_s = NOW_S // QUARTER_S * QUARTER_S
+    for second in range(100):
+        usage.add("k", 1.0)
+        usage.write(begin_s + second, mark=second == 50)
+    rows = sqlite3.connect(tmp_path / "u.sqlite").execute("SELECT total FROM reading").fetchall()
+    assert sorted(rows) == [(50.0,), (51.0,), (100.0,)]
+    assert usage.since(["k"], begin_s + 50) == 49.0
+
+
+def test_a_clock_set_right_stamps_anew_what_was_counted_since_the_start(tmp_path: Path) -> None:
+    usage = Usage(tmp_path / "u.sqlite", "boot-1")
+    usage.add("k", 100.0)
+    usage.write(NOW_S - 1e6)
+    usage.close()
+    usage = Usage(tmp_path / "u.sqlite", "boot-2")
+    usage.add("k", 50.0)
+    usage.write(1000.0)  # a clock without battery says 1970
+    assert usage.since(["k"], NOW_S - 3600.0) == 0.0
+    usage.jumped(NOW_S - 1000.0)
+    assert usage.since(["k"], NOW_S - 3600.0) == pytest.approx(50.0, rel=0.01)
+    assert usage.since(["k"], NOW_S - 2e6) == 150.0
+
+
+def test_a_jump_ahead_and_back_loses_nothing(tmp_path: Path) -> None:
+    usage = Usage(tmp_path / "u.sqlite", "boot-1")
+    usage.add("k", 100.0)
+    usage.write(NOW_S)
+    usage.jumped(1e8)
+    usage.add("k", 10.0)
+    usage.write(NOW_S + 1e8)
+    usage.jumped(-1e8)
+    usage.add("k", 1.0)
+    usage.write(NOW_S + 60.0)
+    assert usage.since(["k"], NOW_S - 10.0) == 111.0
+    assert usage.since(["k"], NOW_S + 70.0) == 0.0
+
+
+def test_a_damaged_file_is_moved_aside(tmp_path: Path) -> None:
+    path = tmp_path / "u.sqlite"
+    path.write_bytes(b"not a database, " * 100)
+    usage = Usage(path)
+    assert usage.notice is not None
+    assert (tmp_path / "u.sqlite.aside-1").exists()
+    usage.add("k", 1.0)
+    usage.write(NOW_S)
+    assert usage.problem is None
+
+
+def test_another_programs_database_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "u.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    with pytest.raises(HistoryError, match="another program"):
+        Usage(path, read_only=True)
+    Usage(path).close()
+    aside = sqlite3.connect(tmp_path / "u.sqlite.aside-1")
+    assert aside.execute("SELECT name FROM sqlite_schema").fetchone() == ("mine",)
+
+
+def test_a_disk_of_no_use_is_said_and_what_was_counted_stays(tmp_path: Path) -> None:
+    usage = Usage(tmp_path / "u.sqlite")
+    usage.add("k", 5.0)
+    other = sqlite3.connect(tmp_path / "u.sqlite", isolation_level=None, timeout=0.1)
+    other.execute("BEGIN EXCLUSIVE")
+    usage._connection.execute("PRAGMA busy_timeout = 10")
+    usage.write(NOW_S)
+    assert usage.problem is not None
+    other.execute("ROLLBACK")
+    usage.write(NOW_S + 1.0)
+    assert usage.problem is None
+    assert Usage(tmp_path / "u.sqlite").totals == {"k": 5.0}
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from("cppprb"), st.integers(0, 10**7)), min_size=1, max_size=30)
+)
+def test_whatever_happens_to_a_counter_nothing_is_lost(events: list[tuple[str, int]]) -> None:
+    """Bytes are carried (c); then the interface is unplugged (p), reset (r) or the host rebooted (b)."""
+    carried, counted, value, instance, boot = 0, 0, 0, 1, 0
+    known: dict[str, Counter] = {"x": Counter("0", 1, 0)}
+    for what, drawn in events:
+        amount = drawn
+        if what == "p":
+            value, instance = 0, instance + 1
+        elif what == "r" and value < 2**31:
+            value = 0
+            amount = max(min(drawn, known["x"].value - 1), 0)  # more than before hides a reset
+        elif what == "b":
+            value, boot = 0, boot + 1
+        value += amount
+        carried += amount
+        now = Counter(str(boot), instance, value)
+        counted += differences("x", now, known, counted_from_start=True)
+        known["x"] = now
+    assert counted == carried
