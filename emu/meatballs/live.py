@@ -35,10 +35,10 @@ class Trial:
 
 
 @contextmanager
-def serving(laptop: Laptop, python: str) -> Iterator[None]:
-    """The server of exchanges, in the laptop's server namespace."""
+def serving(laptop: Laptop, python: str, passes: int = 1) -> Iterator[None]:
+    """The server of exchanges, in the laptop's server namespace; see its module for `passes`."""
     with laptop.server.popen(
-        *(python, "-m", "emu.workloads.exchange_server", str(PORT)),
+        *(python, "-m", "emu.workloads.exchange_server", str(PORT), str(passes)),
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
@@ -154,7 +154,7 @@ class _Side:
         """See `emu.meatballs.client.Carrier`."""
         self._links[way].connection.ask(task.number, task.up_bytes, task.down_bytes)
         self._links[way].watch()
-        self._usage.carried(way, now_s, _wire(task.up_bytes), 0)
+        self._usage.carried(way, now_s, message_bytes(task.up_bytes), 0)
         self._links[way].expected[task.number] = task.down_bytes
 
     def cancel(self, task: Request, way: str, now_s: float) -> None:
@@ -166,7 +166,9 @@ class _Side:
     def answered(self, link: "_Link", number: int) -> None:
         """A response is complete."""
         now_s = self.now_s
-        self._usage.carried(link.name, now_s, HEADER_BYTES, _wire(link.expected.pop(number, 1)))
+        self._usage.carried(
+            link.name, now_s, HEADER_BYTES, message_bytes(link.expected.pop(number, 1))
+        )
         self.client.answered(number, link.name, now_s)
 
     def connected(self, link: "_Link") -> None:
@@ -224,8 +226,8 @@ class _Link:
         if events & selectors.EVENT_WRITE and self.connection.writable():
             self._side.connected(self)
         if events & selectors.EVENT_READ and self.watched:
-            for number in self.connection.readable():
-                self._side.answered(self, number)
+            for response in self.connection.readable():
+                self._side.answered(self, response.number)
         if self.watched and not self.connection.failed:
             self.watch()
         elif self.watched:
@@ -240,6 +242,6 @@ class _Link:
         self.connection.abort()
 
 
-def _wire(payload: int) -> int:
+def message_bytes(payload: int) -> int:
     """Bytes on the wire of a message."""
     return payload + HEADER_BYTES * -(-payload // PAYLOAD_BYTES)

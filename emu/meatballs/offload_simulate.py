@@ -129,6 +129,8 @@ class _Carrier:
         if way == LOCAL:
             self._processor.busy_s += now_s - self._local.pop(task.number)
             return
+        if task.number not in self._remote:
+            return  # lost at this very instant, and the host is about to notice
         found, compute_s = self._remote[task.number]
         self._usage.carried(WIFI, now_s, HEADER_BYTES, 0)
         heard_s = now_s + self._start_s + self._wifi.rtt_s / 2

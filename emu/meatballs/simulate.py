@@ -172,7 +172,9 @@ class _Carrier:
 
     def cancel(self, task: Request, way: str, now_s: float) -> None:
         """The server hears of it half a round trip later; what it has answered by then comes."""
-        found = self._under_way[task.number, way]
+        found = self._under_way.get((task.number, way))
+        if found is None:
+            return  # lost at this very instant, and the host is about to notice
         heard_s = now_s + self._start_s + self._networks[way].rtt_s / 2
         self._usage.carried(way, now_s, HEADER_BYTES, 0)
         if found.served_at_s > heard_s:

@@ -6,9 +6,18 @@ The server is `emu.workloads.exchange_server`.
 import errno
 import socket
 import struct
+from typing import NamedTuple
 
 from emu.testbed.netns import Namespace
 from emu.workloads.exchange_server import ASK, CANCEL, REQUEST, RESPONSE
+
+
+class Response(NamedTuple):
+    """A complete response: its request's number, and the seconds that the server's work took."""
+
+    number: int
+    compute_s: float
+
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -65,8 +74,8 @@ class ExchangeConnection:
         self._flush()
         return True
 
-    def readable(self) -> list[int]:
-        """To be called when the socket is readable; the numbers of responses that are complete."""
+    def readable(self) -> list[Response]:
+        """To be called when the socket is readable; the responses that are complete."""
         try:
             data = self.socket.recv(1 << 18)
         except BlockingIOError:
@@ -79,11 +88,11 @@ class ExchangeConnection:
         self._in += data
         done = []
         while len(self._in) >= RESPONSE.size:
-            number, follows = RESPONSE.unpack_from(self._in)
+            number, follows, compute_s = RESPONSE.unpack_from(self._in)
             if len(self._in) < RESPONSE.size + follows:
                 break
             del self._in[: RESPONSE.size + follows]
-            done.append(number)
+            done.append(Response(number, compute_s))
         return done
 
     def abort(self) -> None:

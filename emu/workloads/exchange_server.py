@@ -1,6 +1,6 @@
 """A server of requests and responses over kept connections, with work to do in between if asked.
 
-    python -m emu.workloads.exchange_server PORT        prints "ready", serves until it is ended
+    python -m emu.workloads.exchange_server PORT [PASSES]      prints "ready", serves until it is ended
 
 A request says how long the response is to be and how many seconds of recorded speech are to be worked
 through first (`emu.meatballs.speech`). A cancelled request is answered only if its response had begun.
@@ -11,6 +11,7 @@ import asyncio
 import struct
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 from emu.meatballs.speech import recognise
@@ -18,20 +19,20 @@ from emu.meatballs.speech import recognise
 REQUEST = struct.Struct("!BIIIf")
 """Kind, number, bytes that follow, bytes of the response, seconds of speech."""
 
-RESPONSE = struct.Struct("!II")
-"""Number, bytes that follow."""
+RESPONSE = struct.Struct("!IIf")
+"""Number, bytes that follow, seconds that the work took."""
 
 ASK, CANCEL = 1, 2
 _AT_ONCE = 64
 _LARGEST_BYTES = 64 << 20
 
 
-async def serve(port: int, host: str = "0.0.0.0") -> None:  # noqa: S104
-    """Serves on all addresses until cancelled."""
+async def serve(port: int, passes: int = 1, host: str = "0.0.0.0") -> None:  # noqa: S104
+    """Serves on all addresses until cancelled; each recognition is done `passes` times over."""
     with ThreadPoolExecutor(_AT_ONCE, "work") as pool:
 
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await _Connection(reader, writer, pool).run()
+            await _Connection(reader, writer, pool, passes).run()
 
         server = await asyncio.start_server(handle, host, port)
         print("ready", flush=True)
@@ -41,9 +42,13 @@ async def serve(port: int, host: str = "0.0.0.0") -> None:  # noqa: S104
 
 class _Connection:
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pool: ThreadPoolExecutor
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        pool: ThreadPoolExecutor,
+        passes: int,
     ) -> None:
-        self._reader, self._writer, self._pool = reader, writer, pool
+        self._reader, self._writer, self._pool, self._passes = reader, writer, pool, passes
         self._wanted: dict[int, threading.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -73,14 +78,17 @@ class _Connection:
     async def _answer(
         self, number: int, response_bytes: int, work_s: float, stop: threading.Event
     ) -> None:
+        began_s = time.monotonic()
         if work_s > 0:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._pool, recognise, work_s, number, stop.is_set)
+            passes = self._passes
+            await loop.run_in_executor(self._pool, recognise, work_s, number, stop.is_set, passes)
         if stop.is_set():
             return
         self._wanted.pop(number, None)
-        self._writer.write(RESPONSE.pack(number, response_bytes) + bytes(response_bytes))
+        took_s = time.monotonic() - began_s if work_s > 0 else 0.0
+        self._writer.write(RESPONSE.pack(number, response_bytes, took_s) + bytes(response_bytes))
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1])))
+    asyncio.run(serve(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1))

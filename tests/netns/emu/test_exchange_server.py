@@ -45,7 +45,7 @@ def answers(connection: ExchangeConnection, count: int, within_s: float = 20.0) 
                 if happened & selectors.EVENT_WRITE:
                     connection.writable()
                 if happened & selectors.EVENT_READ:
-                    found += connection.readable()
+                    found += [response.number for response in connection.readable()]
     return found
 
 

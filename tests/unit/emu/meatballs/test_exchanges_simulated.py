@@ -112,6 +112,18 @@ def test_who_waits_is_answered_when_a_network_comes() -> None:
     assert record.wait_s == pytest.approx(60.023, abs=0.003)
 
 
+def test_an_answer_at_the_very_instant_of_a_loss() -> None:
+    """Wi-Fi is noticed to be gone at 13 s; the cellular answer comes in the same millisecond."""
+
+    class Late(Preferring):
+        def choose(self, task, now_s, usable, silent):  # type: ignore[no-untyped-def]
+            return Chosen(usable if silent else frozenset({"wifi"}), 2.438)
+
+    record, _ = trial(Late(), 10.5, (10, 20))
+    assert record.winner == "cellular"
+    assert record.wait_s == pytest.approx(2.5)
+
+
 def test_requests_are_seeded_and_as_the_paper_has_them() -> None:
     found = requests(12_000.0, 3)
     assert found == requests(12_000.0, 3)
