@@ -1,0 +1,77 @@
+"""The line that says how far a transfer is."""
+
+import io
+from typing import Any
+
+import pytest
+
+from cedos.commands.progress import ProgressLine, duration, size
+from cedos.files.getting import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Paths:
+    def __init__(self, *networks: tuple[str, bool]) -> None:
+        self.networks = networks
+
+    def paths(self) -> list[Any]:
+        return [type("Path", (), {"network": n, "stalled": s}) for n, s in self.networks]
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (3e9, "3.0 GB")],
+)
+def test_sizes(n_bytes: float, text: str) -> None:
+    assert size(n_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (59, "59 s"), (59.6, "1:00"), (187, "3:07"), (7509, "2:05:09")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_it_says_how_far_how_fast_how_long_and_over_which_networks() -> None:
+    progress = Progress(0, 0, 100_000_000)
+    line = ProgressLine("file", progress, quiet=False, out=Terminal())
+    progress.connection = Paths(("wlan0", False), ("lte0", False))  # type: ignore[assignment]
+    assert line.text(10.0) == "file:   0% of 100.0 MB, lte0+wlan0"
+    progress.have_bytes = 25_000_000
+    assert line.text(12.5) == "file:  25% of 100.0 MB, 10.0 MB/s, 8 s left, lte0+wlan0"
+    progress.connection = Paths(("wlan0", True))  # type: ignore[assignment]
+    # The rate is that of the last five seconds.
+    assert line.text(17.6) == "file:  25% of 100.0 MB, waiting for a network"
+    progress.connection, progress.state = None, "no server for now"
+    assert line.text(18.2) == "file:  25% of 100.0 MB, no server for now"
+    progress.have_bytes = 0  # it begins anew
+    assert line.text(19.0) == "file:   0% of 100.0 MB, no server for now"
+
+
+def test_before_the_size_is_known() -> None:
+    line = ProgressLine("file", Progress(state="looking"), quiet=False, out=Terminal())
+    assert line.text(0.0) == "file: 0 B, looking"
+
+
+def test_it_is_drawn_in_place_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    out = Terminal()
+    line = ProgressLine("a-name-that-is-longer-than-the-line", Progress(), quiet=False, out=out)
+    line.draw()
+    assert out.getvalue() == "\r\033[Ka-name-that-is-longer-than-th"
+    line.clear()
+    assert out.getvalue().endswith("\r\033[K")
+
+
+@pytest.mark.parametrize(("quiet", "out"), [(True, Terminal()), (False, io.StringIO())])
+def test_nothing_is_drawn_where_nobody_looks(quiet: bool, out: io.StringIO) -> None:
+    line = ProgressLine("file", Progress(), quiet=quiet, out=out)
+    line.draw()
+    line.clear()
+    assert out.getvalue() == ""
