@@ -56,13 +56,13 @@ class Utterance:
         return self.up_bytes + ANSWER_BYTES
 
 
-def utterances(duration_s: float, seed: int) -> Sequence[Utterance]:
+def utterances(duration_s: float, seed: int, every_s: float = EVERY_S) -> Sequence[Utterance]:
     """The same 20 utterances of 1 to 8 s again and again, one each 30 s (4.5.5.2)."""
     rng = random.Random(f"utterances:{seed}")
     lengths = [round(rng.uniform(*LENGTHS_S), 2) for _ in range(UTTERANCES)]
-    count = int((duration_s - lengths[0]) / EVERY_S) + 1
+    count = int((duration_s - lengths[0]) / every_s) + 1
     return [
-        Utterance(k, k * EVERY_S + lengths[k % UTTERANCES], lengths[k % UTTERANCES])
+        Utterance(k, k * every_s + lengths[k % UTTERANCES], lengths[k % UTTERANCES])
         for k in range(count)
     ]
 

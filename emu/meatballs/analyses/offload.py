@@ -140,7 +140,7 @@ def run(
             seen += [server.concurrent(at_s) for at_s in np.arange(0.0, lasts_s, 10.0)]
             tasks = utterances(lasts_s, seed)  # the same 20 recordings in all trials
             for setting in SETTINGS.values():
-                for policy, (deciding, usage) in _policies(
+                for policy, (deciding, usage) in policies_of(
                     setting, device, speeds, detection_s
                 ).items():
                     processor = Processor()
@@ -190,9 +190,10 @@ def _server(
     )
 
 
-def _policies(
+def policies_of(
     setting: Setting, device: str, speeds: Speeds, detection_s: float
 ) -> dict[str, tuple[ComputePolicy, Usage]]:
+    """All policies under a setting, each with counters of its own for the Wi-Fi."""
     radio = radios()[device][WIFI]
 
     def usage() -> Usage:
