@@ -1,0 +1,101 @@
+"""Feeds a channel whatever a coverage-guided fuzzer comes up with; run by `test_fuzz_channel`.
+
+Either any bytes, or a real handshake and records with a few bytes changed, cut into any pieces. A channel
+may refuse, never raise, never believe what was changed, never keep more than a message.
+"""
+
+import random
+import sys
+
+import atheris
+
+with atheris.instrument_imports(include=["cedos.session"]):
+    from cedos.session.acceptor import Acceptor
+    from cedos.session.channel import RECORD_BYTES, Channel, resume, set_up
+    from cedos.session.crypto import KeyPair
+    from cedos.session.handshake.accepting import Grant, OpenRequest
+    from cedos.session.handshake.credentials import Credentials
+    from cedos.session.handshake.outcome import Kind
+    from cedos.session.handshake.set_up import Ask
+
+RANDOM = random.Random(1).randbytes
+CLIENT, SERVER = KeyPair(RANDOM(32)), KeyPair(RANDOM(32))
+
+
+class Book:
+    def __init__(self) -> None:
+        self.flows: dict[bytes, Credentials] = {}
+
+    def find(self, flow_id: bytes) -> Credentials | None:
+        return self.flows.get(flow_id)
+
+    def admit(self, request: OpenRequest) -> Grant:
+        return Grant(request.deadline_s)
+
+
+def accepted(book: Book, now: float) -> Channel:
+    acceptor = Acceptor(SERVER, book, random=RANDOM, hardware_aes=True, now=now)
+    channel = acceptor.channel("192.0.2.1", now)
+    assert channel is not None
+    return channel
+
+
+def feed(channel: Channel, data: bytes, sizes: "atheris.FuzzedDataProvider") -> list[bytes]:
+    records: list[bytes] = []
+    while data:
+        size = sizes.ConsumeIntInRange(1, len(data))
+        records += [bytes(record) for record in channel.receive(data[:size], 0.0)]
+        data = data[size:]
+        assert len(channel._partial) <= 4 + RECORD_BYTES + 16
+    return records
+
+
+def one(data: bytes) -> None:
+    choices = atheris.FuzzedDataProvider(data)
+    book = Book()
+    client = set_up(CLIENT, SERVER.public, Ask(), random=RANDOM, now=0.0)
+    server = accepted(book, 0.0)
+    resuming = choices.ConsumeBool()
+    if resuming:
+        for _ in range(2):
+            for sender, receiver in ((client, server), (server, client)):
+                receiver.receive(b"".join(sender.outgoing()), 0.0)
+        assert client.opened is not None
+        assert server.opened is not None
+        book.flows[client.opened.credentials.flow_id] = server.opened.credentials
+        client = resume(CLIENT, client.opened.credentials, Kind.JOIN, random=RANDOM, now=0.0)
+        server = accepted(book, 0.0)
+    if choices.ConsumeBool():
+        victim = choices.PickValueInList([client, server])
+        assert feed(victim, choices.ConsumeBytes(2000), choices) == []
+        assert victim.opened is None
+        return
+    at_step = choices.ConsumeIntInRange(0, 4)
+    for step in range(5):
+        sender, receiver = (client, server) if step % 2 == 0 else (server, client)
+        message = b"".join(sender.outgoing())
+        sent = []
+        if step >= 3:
+            assert sender.opened is not None
+            sent = [b"some words"]
+            message += b"".join(sender.send(sent))
+        altered = bytearray(message)
+        if step == at_step and message:
+            for _ in range(choices.ConsumeIntInRange(1, 3)):
+                altered[choices.ConsumeIntInRange(0, len(altered) - 1)] = choices.ConsumeIntInRange(
+                    0, 255
+                )
+            if choices.ConsumeBool():
+                del altered[choices.ConsumeIntInRange(0, len(altered) - 1) :]
+        got = feed(receiver, bytes(altered), choices)
+        if altered != message:
+            assert not got or got == sent[: len(got)]
+            if step < 3 and step != 1:
+                assert not receiver.confirmed
+            return
+        assert got == sent
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, one)
+    atheris.Fuzz()
