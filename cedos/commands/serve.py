@@ -60,7 +60,7 @@ from cedos.session.crypto import KeyPair
 )  # fmt: skip
 @click.option(
     "-c", "--clients", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Let in only the holders of the keys in this file.",
+    help="Let in only the holders of the keys in this file. It is read at the start.",
 )  # fmt: skip
 @own_key_option
 @print_key_option
