@@ -14,6 +14,7 @@ from cedos.session.core import Session
 from cedos.session.driver import Driver
 from cedos.session.events import Event, Failed, Finished, PeerClosed, PeerWishes, ThunkReady
 from cedos.session.flow import Flow
+from cedos.session.holding import Holding
 from cedos.session.scheduling import FOREGROUND_RANKS, LABELS, RANK
 from cedos.session.sender import NO_ROOM
 from cedos.session.thunks import DEFERRED
@@ -63,6 +64,7 @@ class Connection:
         self.resumed = resumed
         self.flow = Flow(driver, core, self._changed)
         self.on_change: Callable[[], None] | None = None
+        self.holding: Holding | None = None
 
     # The stream
 
@@ -316,6 +318,68 @@ class Connection:
     def ended(self) -> bool:
         """Whether the session is over, in whatever way."""
         return self._over
+
+    @property
+    def received_bytes(self) -> int:
+        """How much of the peer's stream has arrived without a gap."""
+        return self._core.receiver.stream.received.floor
+
+    @property
+    def readable_bytes(self) -> int:
+        """How much of it can be read now."""
+        return self._core.readable_bytes
+
+    @property
+    def at_eof(self) -> bool:
+        """Whether the peer has finished its stream and all of it was read."""
+        return self._core.at_eof
+
+    @property
+    def receivable(self) -> int:
+        """How many messages are here."""
+        return self._core.receivable
+
+    @property
+    def room_bytes(self) -> int:
+        """How much the session would keep now; 0 once it is over."""
+        if self._over:
+            return 0
+        return max(0, self._core.limits.send_bytes - self._core.sender.held_bytes)
+
+    @property
+    def failure(self) -> SessionError | None:
+        """Why the session ended before its time; None as long as it has not."""
+        return self._ended
+
+    def wait_for(
+        self,
+        *,
+        deadline_s: float | None = None,
+        expected_bytes: int = 0,
+        low_bytes: int | None = None,
+        high_bytes: int | None = None,
+        buffered: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Uses cellular networks only when it would otherwise be too late (Cedos, III-C).
+
+        Args:
+            deadline_s: from now on; with `expected_bytes`, what the stream should bring by then in all.
+            expected_bytes: the stream's size.
+            low_bytes: a threshold of what has arrived and was not taken: below it cellular networks are
+                used, whatever the deadline says.
+            high_bytes: until this threshold is reached.
+            buffered: what else the application has in store, in bytes.
+        """  # fmt: skip
+        if self.holding is None:
+            raise SessionError("only the end that dialled chooses networks")
+        hold = self.holding.hold
+        hold.deadline_at_s = None if deadline_s is None else self._driver.now() + deadline_s
+        hold.expected_bytes = expected_bytes
+        hold.low_bytes, hold.high_bytes = low_bytes, high_bytes
+        self.holding.buffered = buffered
+        if deadline_s is not None or expected_bytes:
+            self.wish(expected_bytes, deadline_s if deadline_s is not None else float("inf"))
+        self.holding.look()
 
     @property
     def acknowledged_bytes(self) -> int:

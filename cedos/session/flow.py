@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from cedos.errors import ProtocolError
+from cedos.errors import ProtocolError, SessionError
 from cedos.session import queues
 from cedos.session.core import BROKEN_PROTOCOL, Session
 from cedos.session.handshake.credentials import Credentials
@@ -17,6 +17,9 @@ from cedos.session.path import Path
 if TYPE_CHECKING:
     from cedos.session.dialler import Dialler
     from cedos.session.driver import Driver
+
+SOURCE_FAILED: Final = 3
+"""Code of Abort, beside those of the core."""
 
 _LOOK_S: Final = 0.250
 # So long without an acknowledgement, and at least one repetition by the kernel: then it is not jitter.
@@ -158,13 +161,18 @@ class Flow:
             return
         self._pumping = True
         now = self.driver.now()
-        while True:
-            paths = [path for path in self.paths.values() if not path.blocked]
-            moved = [path.pump(now) for path in paths]
-            # A scheduler may leave bytes to another path, which then has to be asked again.
-            if len(paths) < 2 or not any(moved):
-                break
-        self._pumping = False
+        try:
+            while True:
+                paths = [path for path in self.paths.values() if not path.blocked]
+                moved = [path.pump(now) for path in paths]
+                # A scheduler may leave bytes to another path, which then has to be asked again.
+                if len(paths) < 2 or not any(moved):
+                    break
+        except SessionError as error:  # a source that does not give what it promised
+            self.core.abort(SOURCE_FAILED, str(error))
+            self.driver.loop.call_soon(self._changed)
+        finally:
+            self._pumping = False
         self._plan(now)
 
     def path_wrong(self, path: Path, error: ProtocolError) -> None:

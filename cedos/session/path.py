@@ -281,6 +281,15 @@ class Path:
         if self.on_room is not None:
             self.on_room()
 
+    def rate_towards_us_bps(self) -> float | None:
+        """What the other end has measured of the way towards us, bit/s."""
+        if self.core is None:
+            return None
+        for state in self.core.paths:
+            if state.path_id == self.path_id and state.peer is not None:
+                return state.peer.rate_bps
+        return None
+
     def shut(self) -> None:
         """Nothing more will be sent; what the kernel has still goes out."""
         self._shut = True

@@ -20,6 +20,7 @@ from cedos.session.dialler import Dialler, Endpoint
 from cedos.session.driver import Driver
 from cedos.session.handshake.outcome import Failure, FailureKind, Kind
 from cedos.session.handshake.set_up import Ask
+from cedos.session.holding import Holding
 from cedos.session.listener import Listener
 from cedos.session.scheduling import Scheduler
 
@@ -245,9 +246,12 @@ def _dialler(
             why = f"the server refuses: {failure.why}"
         connection.fail(SessionRefusedError(why))
 
-    dialler = Dialler(
-        driver, connection.flow, endpoints, channel, failed, networks or (lambda _interface: True)
-    )
+    holding = connection.holding = Holding(connection)
+
+    def permitted(interface: str) -> bool:
+        return holding.permitted(interface) and (networks is None or networks(interface))
+
+    dialler = Dialler(driver, connection.flow, endpoints, channel, failed, permitted)
     connection.flow.dialler = dialler
     return dialler
 
