@@ -14,6 +14,7 @@ COMMANDS: Final = {
     "budget": "Show, set and remove budgets of data, energy and money.",
     "top": "Watch the status as it changes.",
     "exec": "Run a program with hints about its transfers.",
+    "choose": "Say which network, or networks, a transfer should use now.",
     "relay": "MPTCP for clients whose servers do not speak it.",
     "probe-server": "Answer the active probes of clients that hold the key.",
     "doctor": "Say what this host can and cannot do.",

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from cedos.api.budgets import BudgetMessage, BudgetRequest
+from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import Hint, HintAccepted
 from cedos.api.messages import DecisionMessage, FlowMessage, NetworkMessage, StatusMessage
 
@@ -30,6 +31,9 @@ class Backend(Protocol):
         Raises:
             cedos.errors.NotFoundError: no decision about such a flow is known.
         """
+
+    async def choose(self, request: ChoiceRequest) -> DecisionMessage:
+        """Decides on one transfer of a program that chooses its networks itself."""
 
     async def hint(self, hint: Hint) -> HintAccepted:
         """Takes a hint into account for coming transfers."""

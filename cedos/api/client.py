@@ -11,6 +11,7 @@ import msgspec
 
 from cedos import errors
 from cedos.api.budgets import BudgetMessage, BudgetRequest
+from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import Hint, HintAccepted
 from cedos.api.messages import (
     DecisionMessage,
@@ -63,6 +64,10 @@ class ControlClient:
         """The latest decision about a flow, or of all; see `Backend.explain`."""
         query = f"?flow={quote(flow, safe='')}" if flow else ""
         return self._ask("GET", f"/v1/explain{query}", DecisionMessage)
+
+    def choose(self, request: ChoiceRequest) -> DecisionMessage:
+        """The networks for one transfer, now, and why; for programs that can choose."""
+        return self._ask("POST", "/v1/choices", DecisionMessage, msgspec.json.encode(request))
 
     def hint(self, hint: Hint) -> HintAccepted:
         """Says something about coming transfers."""

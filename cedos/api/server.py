@@ -17,6 +17,7 @@ from aiohttp import web
 
 from cedos.api.backend import Backend
 from cedos.api.budgets import parse_budget
+from cedos.api.choosing import parse_choice
 from cedos.api.hints import parse_hint
 from cedos.api.messages import ErrorMessage
 from cedos.errors import (
@@ -100,6 +101,7 @@ class ControlServer:
         application.router.add_delete(
             r"/v1/budgets/{name:[A-Za-z0-9._-]{1,31}}", self._unset_budget
         )
+        application.router.add_post("/v1/choices", self._choose)
         application.router.add_post("/v1/hints", self._hint)
         application.router.add_delete(r"/v1/hints/{number:\d{1,18}}", self._unhint)
         return application
@@ -115,6 +117,9 @@ class ControlServer:
 
     async def _explain(self, request: web.Request) -> web.Response:
         return _json(await self._backend.explain(request.query.get("flow") or None))
+
+    async def _choose(self, request: web.Request) -> web.Response:
+        return _json(await self._backend.choose(parse_choice(await request.read())))
 
     async def _hint(self, request: web.Request) -> web.Response:
         return _json(await self._backend.hint(parse_hint(await request.read())), status=201)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cedos.api.broadcast import Broadcast
 from cedos.api.budgets import BudgetMessage, BudgetRequest
+from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import Hint, HintAccepted, program_mark
 from cedos.api.messages import (
     DecisionMessage,
@@ -159,6 +160,14 @@ class Answers:
         """See `Backend.remove_budget`."""
         if self.budgets is not None:
             self.budgets.remove(name)
+
+    async def choose(self, request: ChoiceRequest) -> DecisionMessage:
+        """See `Backend.choose`."""
+        async with self._director.turn:
+            decision = self._director.choose(
+                request.transfer, self._context(), redundant=request.redundant
+            )
+        return DecisionMessage.of(decision)
 
     async def hint(self, hint: Hint) -> HintAccepted:
         """See `Backend.hint`."""

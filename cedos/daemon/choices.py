@@ -60,6 +60,7 @@ def choices(config: Config, learned: Path, problems: list[str]) -> Choices:
         margin=config.decision.hysteresis,
         switch_cost_s=config.decision.switch_cost_s,
         destinations=config.steering.destinations,
+        redundant=config.decision.redundant,
         price_per_mb=money_per_mb(config),
         power=PowerModel(radios_of(config)),
     )

@@ -41,6 +41,7 @@ _log = structlog.get_logger(__name__)
 
 _SINGLE = frozenset({StrategyKind.SINGLE})
 _MPTCP = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})
+_HEDGED = frozenset({StrategyKind.SINGLE, StrategyKind.REDUNDANT})
 _DESTINATIONS = 64
 _DESTINATION_S = 600.0
 """At most so many destinations have rules of their own, for so long after their last connection."""
@@ -59,7 +60,7 @@ class Choices:
     """How decisions are taken.
 
     `margin` is the share that a change must save, `switch_cost_s` what moving a living flow costs,
-    `power` the radios,
+    `power` the radios, `redundant` whether the same data may go over several networks,
     `price_per_mb` what networks cost by name, where somebody said so.
     """
 
@@ -69,6 +70,7 @@ class Choices:
     margin: float
     switch_cost_s: float
     destinations: bool = True
+    redundant: bool = False
     power: PowerModel = DELPHI
     price_per_mb: Mapping[str, float] = field(default_factory=dict)
 
@@ -398,6 +400,24 @@ class Director:
         if best is not None and kept is not None and best > kept * (1 - self._choices.margin):
             return None
         return decision
+
+    def choose(self, transfer: Transfer, context: Context, *, redundant: bool) -> Decision:
+        """Decides on one transfer that somebody else carries out, redundantly if they can and may."""
+        return self._record(
+            decide(
+                transfer,
+                context,
+                self._networks,
+                self._choices.model,
+                self._choices.objective,
+                self._choices.power,
+                number=self._number,
+                made_unix_s=time.time(),
+                kinds=_HEDGED if redundant and self._choices.redundant else _SINGLE,
+                idle_s=self._flows.idle_s(context.at_s),
+                price_per_mb=self._choices.price_per_mb,
+            )
+        )
 
     def weighed(self, transfer: Transfer, context: Context) -> tuple[Evaluation, ...]:
         """What each network would take for a transfer, budgets aside; nothing is decided."""

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from ipaddress import IPv4Address, ip_interface
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cedos.api.broadcast import Broadcast
+from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import Hint, HintAccepted, program_mark
 from cedos.api.messages import (
     DecisionMessage,
@@ -75,6 +77,7 @@ class FakeDaemon:
     def __init__(self) -> None:
         self.broadcast: Broadcast[DecisionMessage] = Broadcast()
         self.hints: dict[int, Hint] = {}
+        self.choices: list[ChoiceRequest] = []
         self.fault: Exception | None = None
         self.delay_s = 0.0
         self.marks = True
@@ -111,6 +114,11 @@ class FakeDaemon:
         if flow is None or flow == "7" or flow_matches(flow, KEY, "www.example.org"):
             return DecisionMessage.of(decision(7))
         raise NotFoundError(f"no decision about {flow} is known")
+
+    async def choose(self, request: ChoiceRequest) -> DecisionMessage:
+        await self._before()
+        self.choices.append(request)
+        return DecisionMessage.of(replace(decision(8), transfer=request.transfer))
 
     async def hint(self, hint: Hint) -> HintAccepted:
         await self._before()

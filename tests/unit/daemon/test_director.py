@@ -28,7 +28,7 @@ from cedos.model import (
 from cedos.monitor.events import FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
 from cedos.profiler.sizes import SizeHistory
-from cedos.selector.objective import MaxS
+from cedos.selector.objective import MaxS, WeightedCost
 from predictors.base import Distribution
 
 pytestmark = pytest.mark.anyio
@@ -362,3 +362,28 @@ async def test_a_flow_leaves_a_network_that_fell_silent_however_often_it_moved(
     assert stage.director.default.choice == ONLY_LTE
     said = "wlan0 has been silent for 0.4 s while something was expected of it"
     assert any(said in each.reason for each in stage.decisions)
+
+
+@pytest.mark.parametrize(("can", "may", "s_per_j", "expected"), [
+    (True, True, 0.0, "redundant(wlan0, lte0)"), (True, True, 1.0, "single(wlan0)"),
+    (True, False, 0.0, "single(wlan0)"), (False, True, 0.0, "single(wlan0)"),
+])  # fmt: skip
+async def test_a_program_that_can_send_twice_does_where_it_may_and_where_it_pays(
+    stage: Stage, can: bool, may: bool, s_per_j: float, expected: str
+) -> None:
+    class Gamble(Rates):
+        def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
+            return {name: Distribution((0.1,) * 9 + (10.0,)) for name in self.rtt_s}
+
+    decisions: list[Decision] = []
+    choices = Choices(
+        WeightedCost(s_per_j), Gamble(), 3000, margin=0.1, switch_cost_s=0.1, redundant=may
+    )
+    director = Director(stage.steer, stage.flows, stage.sizes, choices, decisions.append)
+    director.networks_changed([WLAN, LTE])
+    transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"))
+    decision = director.choose(transfer, Context(10.0, {}), redundant=can)
+    assert str(decision.choice) == expected
+    assert decisions == [decision], "it is recorded, so that it can be explained"
+    assert ("hedged" in decision.reason) is expected.startswith("redundant")
+    assert stage.asked() == [], "whoever asked carries it out"

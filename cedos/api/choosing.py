@@ -1,0 +1,47 @@
+"""A program that can choose its networks itself asks which ones: for one transfer, now."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from cedos.errors import ConfigError
+from cedos.model import Bulk, Direction, Label, SizeEstimate, Transfer, Urgency
+
+_SMALL_BYTES = 100_000
+
+
+class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A transfer that is about to begin.
+
+    `redundant` says that the program can send the same over several networks and take what comes first.
+    """
+
+    size_bytes: Annotated[int, Meta(ge=1, le=10**15)]
+    direction: Direction = Direction.DOWN
+    urgency: Urgency = Urgency.FOREGROUND
+    deadline_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    server_name: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
+    redundant: bool = False
+
+    @property
+    def transfer(self) -> Transfer:
+        """The same in the selector's words."""
+        size = SizeEstimate(self.size_bytes, self.size_bytes, self.size_bytes, "hint")
+        bulk = Bulk.LARGE if self.size_bytes >= _SMALL_BYTES else Bulk.SMALL
+        label = Label(self.urgency, bulk)
+        return Transfer(size, self.direction, label, self.deadline_s, None, self.server_name)
+
+
+def parse_choice(body: bytes) -> ChoiceRequest:
+    """Reads a request from JSON.
+
+    Raises:
+        ConfigError: with the field and what would be right.
+    """
+    try:
+        return msgspec.json.decode(body, type=ChoiceRequest)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"choice: {error}") from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"choice: not valid JSON: {error}") from error

@@ -1,0 +1,68 @@
+"""`cedos choose`: which network is best for a transfer now, for scripts and programs that can choose."""
+
+import time
+
+import click
+
+from cedos.api.choosing import ChoiceRequest
+from cedos.api.client import ControlClient
+from cedos.commands import render
+from cedos.commands.exec import Duration, Size
+from cedos.commands.explain import lines
+from cedos.commands.manual import SOCKET, Manual, json_option
+from cedos.config import directories
+from cedos.model import Direction, Urgency
+
+
+@click.command(
+    cls=Manual,
+    examples=[
+        ("cedos choose --size 4kB", "The network for a small answer."),
+        ("cedos choose --size 4kB --redundant", "Both, where hedging is worth it now."),
+        ("cedos choose --size 2GB --up --background --why", "With all that it rests on."),
+    ],
+    exits={0: "", **dict.fromkeys((2, 3, 6), "")},
+    files=[SOCKET],
+)
+@click.option("--size", type=Size(), required=True, help="How much will be carried.")
+@click.option("--up", is_flag=True, help="An upload; else a download.")
+@click.option("--background", is_flag=True, help="Nobody waits for it.")
+@click.option("--deadline", type=Duration(), help="Wanted within this time.")
+@click.option(
+    "--redundant",
+    is_flag=True,
+    help="You can send the same over several networks; needs `redundant` in [decision].",
+)
+@click.option("--why", is_flag=True, help="Explain the choice, too.")
+@json_option
+def command(
+    size: int,
+    up: bool,
+    background: bool,
+    deadline: float | None,
+    redundant: bool,
+    why: bool,
+    as_json: bool,
+) -> None:
+    """Prints the names of the networks that a transfer should use now, one to a line.
+
+    The first one is to begin with; more than one means the same over all of them, and the first
+    answer counts. Nothing at all means not now. The choice is a decision like all others: `cedos
+    explain` shows it.
+    """
+    decision = ControlClient(directories().socket).choose(
+        ChoiceRequest(
+            size_bytes=size,
+            direction=Direction.UP if up else Direction.DOWN,
+            urgency=Urgency.BACKGROUND if background else Urgency.FOREGROUND,
+            deadline_s=deadline,
+            redundant=redundant,
+        )
+    )
+    if as_json:
+        render.print_json(decision)
+        return
+    for network in decision.choice.networks:
+        click.echo(network)
+    if why:
+        click.echo("\n".join(lines(decision, time.time())), err=True)

@@ -1,0 +1,74 @@
+"""`cedos choose` and what is behind it: a program asks which networks one transfer should use."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cedos.api.choosing import ChoiceRequest, parse_choice
+from cedos.api.client import ControlClient
+from cedos.errors import ConfigError
+from cedos.model import Bulk, Direction, Label, Urgency
+
+
+def test_the_networks_are_printed_one_to_a_line(
+    control: Path, fake_daemon: Any, cedos: Callable[..., Any]
+) -> None:
+    asked = cedos("choose", "--size", "4kB", "--redundant")
+    assert (asked.exit_code, asked.stdout) == (0, "wlan0\n")
+    asked = cedos("choose", "--size", "2GB", "--up", "--background", "--deadline", "2min", "--why")
+    assert asked.stdout == "wlan0\n"
+    assert "Why: shortest" in asked.stderr
+    assert fake_daemon.choices == [
+        ChoiceRequest(size_bytes=4000, redundant=True),
+        ChoiceRequest(
+            size_bytes=2 * 10**9,
+            direction=Direction.UP,
+            urgency=Urgency.BACKGROUND,
+            deadline_s=120.0,
+        ),
+    ]
+    assert json.loads(cedos("choose", "--size", "1", "--json").stdout)["number"] == 8
+    assert cedos("choose").exit_code == 2
+
+
+def test_a_request_is_a_transfer() -> None:
+    transfer = ChoiceRequest(size_bytes=200_000, deadline_s=3.0, server_name="a.example").transfer
+    assert transfer.size.median_bytes == 200_000
+    assert transfer.label == Label(Urgency.FOREGROUND, Bulk.LARGE)
+    assert (transfer.deadline_s, transfer.server_name) == (3.0, "a.example")
+    assert ChoiceRequest(size_bytes=4000).transfer.label.bulk is Bulk.SMALL
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"{", "not valid JSON"),
+        (b"{}", "missing required field `size_bytes`"),
+        (b'{"size_bytes": 0}', r"`int` >= 1 - at `\$.size_bytes`"),
+        (b'{"size_bytes": 1, "sise": 3}', "unknown field `sise`"),
+        (b'{"size_bytes": 1, "deadline_s": -1}', r"> 0.0 - at `\$.deadline_s`"),
+        (b'{"size_bytes": 1, "redundant": "yes"}', "Expected `bool`"),
+    ],
+)
+def test_bad_requests(body: bytes, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_choice(body)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_request_or_a_clear_error(body: bytes) -> None:
+    with suppress(ConfigError):
+        assert parse_choice(body).size_bytes >= 1
+
+
+def test_what_the_daemon_refuses_comes_back_as_it_was_said(control: Path, fake_daemon: Any) -> None:
+    fake_daemon.fault = ConfigError("no such thing")
+    with pytest.raises(ConfigError, match="no such thing"):
+        ControlClient(control).choose(ChoiceRequest(size_bytes=1))
