@@ -6,6 +6,7 @@ what a transfer would have saved on a metered network is known of each one that 
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 from math import exp, floor, isfinite, log
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing import NamedTuple
 from cedos.selector.budget import PROHIBITIVE
 from cedos.selector.budget_controller import Option
 
+_LARGEST = 1e9
 _BINS_PER_E = 4.0
 """Savings per unit are told apart in steps of a quarter of e; between steps the price is drawn."""
 
@@ -61,28 +63,50 @@ class Demand:
         self, memory_s: float, amounts: Mapping[int, float] | None = None, seen_s: float = 0.0
     ) -> None:
         self.memory_s = memory_s
-        self.amounts = dict(amounts or {})
         self.seen_s = seen_s
+        # What is new is written larger, instead of all that is old smaller each time.
+        self._large = 1.0
+        self._amounts = dict(amounts or {})
+
+    @property
+    def amounts(self) -> dict[int, float]:
+        """Bin -> units."""
+        return {saved: amount / self._large for saved, amount in self._amounts.items()}
 
     def age(self, elapsed_s: float) -> None:
         """Time goes by."""
         kept = exp(-elapsed_s / self.memory_s)
         self.seen_s = kept * self.seen_s + self.memory_s * (1.0 - kept)
-        for saved in list(self.amounts):
-            self.amounts[saved] *= kept
-            if self.amounts[saved] < 1e-12:
-                del self.amounts[saved]
+        if self._large > _LARGEST * kept:
+            self._amounts = {
+                saved: kept * amount
+                for saved, amount in self.amounts.items()
+                if kept * amount > 1e-12
+            }
+            self._large = 1.0
+        else:
+            self._large /= kept
 
     def add(self, steps: Iterable[Increment]) -> None:
         """Takes the steps of one choice."""
         for step in steps:
             saved = bin_of(step.s_per_unit)
-            self.amounts[saved] = self.amounts.get(saved, 0.0) + step.amount
+            self._amounts[saved] = self._amounts.get(saved, 0.0) + step.amount * self._large
+
+    def in_time(self, seconds: float) -> list[tuple[int, float]]:
+        """Bins with the units that are asked for in so many seconds, those that save most first."""
+        times = seconds / self.seen_s / self._large if self.seen_s > 0.0 else 0.0
+        return [(saved, times * self._amounts[saved]) for saved in sorted(self._amounts, reverse=True)]
 
 
 def bin_of(s_per_unit: float) -> int:
     """The bin of a saving, which must be positive."""
     return floor(log(s_per_unit) * _BINS_PER_E)
+
+
+@cache
+def _price_of(saved: int) -> float:
+    return exp(saved / _BINS_PER_E)
 
 
 class Curve(NamedTuple):
@@ -107,12 +131,16 @@ class Curve(NamedTuple):
 
 def curve(flow: Demand, left_s: float, stock: Mapping[int, float], least: float) -> Curve:
     """What will be asked for until the end: the flow of choices goes on, the stock is there already."""
-    times = left_s / flow.seen_s if flow.seen_s > 0.0 else 0.0
+    asked = flow.in_time(left_s)
+    if stock:
+        both = dict(asked)
+        for saved, amount in stock.items():
+            both[saved] = both.get(saved, 0.0) + amount
+        asked = sorted(both.items(), reverse=True)
     prices, amounts, total = [], [], 0.0
-    for saved in sorted(flow.amounts.keys() | stock.keys(), reverse=True):
-        amount = times * flow.amounts.get(saved, 0.0) + stock.get(saved, 0.0)
-        if amount > 0.0 and total + amount > total:
+    for saved, amount in asked:
+        if total + amount > total:
             total += amount
-            prices.append(exp(saved / _BINS_PER_E))
+            prices.append(_price_of(saved))
             amounts.append(total)
     return Curve(prices, amounts, least)

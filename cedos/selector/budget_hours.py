@@ -6,6 +6,7 @@ from math import exp
 _HOURS = 24
 _HOUR_S = 3600.0
 DAY_S = _HOURS * _HOUR_S
+_AGING_S = 3600.0
 _EVEN = 0.25
 """So much of the weight is spread evenly: a day with one large download is not a habit."""
 
@@ -26,12 +27,16 @@ class Hours:
         self.amounts = list(amounts) if known else [0.0] * _HOURS
         self.seen_s = list(seen_s) if known else [0.0] * _HOURS
         self._memory_s = memory_s
+        self._aging_s = 0.0
 
     def passed(self, now_s: float, elapsed_s: float) -> None:
         """So many seconds have gone by until now."""
-        kept = exp(-elapsed_s / self._memory_s)
-        self.amounts = [kept * amount for amount in self.amounts]
-        self.seen_s = [kept * seen_s for seen_s in self.seen_s]
+        self._aging_s += elapsed_s
+        if self._aging_s >= _AGING_S:
+            kept = exp(-self._aging_s / self._memory_s)
+            self._aging_s = 0.0
+            self.amounts = [kept * amount for amount in self.amounts]
+            self.seen_s = [kept * seen_s for seen_s in self.seen_s]
         begin_s = now_s - min(elapsed_s, DAY_S)
         for hour, part_s in _parts(begin_s, min(elapsed_s, DAY_S)):
             self.seen_s[hour] += part_s

@@ -155,11 +155,15 @@ def _month(world: World, keeper: Keeper) -> Outcome:
             spent += choice.size_bytes
             continue
         options = _options(choice, choice.expected_bytes)
-        quote = keeper.quote(now_s)
-        chosen = min(
-            options,
-            key=lambda each: each.cost_s + each.amount * quote.rate_for(each.amount, each.cost_s),
-        )
+        chosen = options[0]
+        if len(options) > 1:
+            quote = keeper.quote(now_s)
+            chosen = min(
+                options,
+                key=lambda each: (
+                    each.cost_s + each.amount * quote.rate_for(each.amount, each.cost_s)
+                ),
+            )
         keeper.offered(now_s, options, chosen)
         metered = chosen.amount > 0.0
         if metered:

@@ -14,6 +14,7 @@ from emu.help import block, examples
         [
             block(
                 "Benches",
+                "budget     200 simulated months: budgets met, time bought, against Odyssey's controller",
                 "crash      kill -9 in the middle: what is restored, which connections survive",
                 "daemon     processor share idle and under load, start time, memory",
                 "decision   microseconds of one decision",

@@ -1,0 +1,30 @@
+"""Whether budgets are met: months with shifting habits, simulated with the product's own keeper.
+
+The habits are drawn (`emu.budgets.habits`), the controllers are those of the daemon, and both get the
+very same months. What takes time is counted per month and controller, beside the figures.
+"""
+
+import time
+from collections.abc import Callable
+
+from emu.budgets.figures import figures
+from emu.budgets.months import CONTROLLERS, simulate
+
+NAME = "budget"
+
+_MONTHS = 200
+_SEED = 1
+
+
+def run(progress: Callable[[str], None]) -> dict[str, float]:
+    """Simulates 200 months under each controller.
+
+    Returns:
+        `emu.budgets.figures.figures`, and `month_s`: CPU seconds of one month under one controller.
+    """
+    begun_s = time.process_time()
+    found = simulate(_SEED, _MONTHS, progress)
+    taken_s = time.process_time() - begun_s
+    months = sum(len(outcomes) for outcomes in found.values())
+    assert months == len(CONTROLLERS) * len(found["pacer"])
+    return figures(found) | {"month_s": taken_s / months}
