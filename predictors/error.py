@@ -38,6 +38,8 @@ SLICES = 50
 _KEPT = 100
 """Older errors than so many weigh less than a twentieth of the newest."""
 
+_SPREAD_OF_PRIOR = 10.0
+
 _LARGEST = 1e6
 """A measurement so many times off its prediction says that one of the two is not what it seems."""
 
@@ -230,13 +232,10 @@ class ErrorHistory:
 
     @property
     def worth(self) -> float:
-        """How many equally heavy errors it amounts to, those that the prior stands for among them."""
-        weights = [*self.weights]
-        if self._prior is not None:
-            whole = int(self._worth)
-            weights += [1.0] * whole + [self._worth - whole]
-        squares = sum([weight * weight for weight in weights])
-        return sum(weights) ** 2 / squares if squares else 0.0
+        """How many equally heavy errors its spread rests on; a prior's is believed like that of ten."""
+        squares = sum([weight * weight for weight in self.weights])
+        seen = sum(self.weights) ** 2 / squares if squares else 0.0
+        return max(seen, _SPREAD_OF_PRIOR) if self._prior is not None else seen
 
     def add(self, measured: float, predicted: float, at_s: float) -> bool:
         """Takes what a prediction turned out to be; False where there is nothing to be learned.

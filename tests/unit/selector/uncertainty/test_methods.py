@@ -58,6 +58,14 @@ def test_bounds_are_the_prediction_interval_of_the_logarithms() -> None:
     assert (low, high) == pytest.approx((exp(mean - reach), exp(mean + reach)))
 
 
+def test_bounds_before_any_error_are_those_of_a_prior_that_is_believed() -> None:
+    """Not of one that was estimated from two errors: that interval would reach from 0 to eternity."""
+    low, center, high = bounds(Known(ErrorHistory()), 0.0)
+    reach = stats.t.ppf(0.975, 9) * 0.5 * sqrt(1.1)
+    assert center == pytest.approx(1.0)
+    assert (low, high) == pytest.approx((exp(-reach), exp(reach)), rel=0.06)
+
+
 def test_bounds_that_do_not_overlap_leave_nothing_to_hedge() -> None:
     knows = evaluator("error-bounds", plain)
     for k in range(10):
