@@ -5,9 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Student's t at 97.5 %, by degrees of freedom: five trials have four.
-_T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-_T_MANY = 1.96
+from cedos.selector.uncertainty.student_t import quantile
 
 
 def interval(values: Sequence[float]) -> tuple[float, list[float]]:
@@ -21,8 +19,7 @@ def interval(values: Sequence[float]) -> tuple[float, list[float]]:
     mean = float(np.mean(values))
     if len(values) == 1:
         return mean, [mean, mean]
-    free = len(values) - 1
-    half = _T_975.get(free, _T_MANY) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    half = quantile(0.975, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return mean, [mean - half, mean + half]
 
 
