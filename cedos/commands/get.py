@@ -180,7 +180,8 @@ def _fetch(source: Source, target: Path, options: _Options) -> dict[str, Any]:
     from cedos.files.partial import Partial  # noqa: PLC0415
 
     began_s = time.monotonic()
-    partial = Partial(target, source.name)
+    # The server is who has the key, at whatever address.
+    partial = Partial(target, f"{keys.to_text(options.key)}/{source.path}")
     try:
         getting = Getting(source.path, partial, _connector(source, options), options.deadline_s)
         line = ProgressLine(target.name, getting.progress, quiet=options.quiet)

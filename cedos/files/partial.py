@@ -7,6 +7,7 @@ an older version, or whose end was never written to the disk, is found out by th
 import fcntl
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,6 +51,10 @@ class Partial:
         self.have = 0
         self.version = ""
         try:
+            # A crash in `finish` leaves a whole file with two names, of which one may be gone by now.
+            with suppress(FileNotFoundError):
+                if self.path.stat().st_nlink > 1:
+                    self.path.unlink()
             self._number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             raise TransferError(f"{self.path}: {error.strerror}") from error
@@ -127,8 +132,13 @@ class Partial:
         try:
             os.utime(self._number, (modified_unix_s, modified_unix_s))
             os.fsync(self._number)
-            os.link(self.path, self.target)  # unlike a rename, never over another file
-            self.path.unlink()
+            try:
+                os.link(self.path, self.target)  # unlike a rename, never over another file
+                self.path.unlink()
+            except (PermissionError, NotImplementedError):  # a file system without links
+                if self.target.exists():
+                    raise
+                self.path.rename(self.target)
             self._note_path.unlink(missing_ok=True)
         except OSError as error:
             raise TransferError(f"{self.target}: {error.strerror}; {self.path} is kept") from error

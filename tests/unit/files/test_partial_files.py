@@ -116,3 +116,45 @@ def test_a_server_that_begins_somewhere_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(TransferError, match="No such file"):
         Partial(tmp_path / "no" / "file", "s")
+
+
+def test_a_crash_between_the_two_names_harms_no_whole_file(tmp_path: Path) -> None:
+    partial = Partial(tmp_path / "file", "s")
+    partial.begin(0, "v1", 3)
+    partial.write(b"one")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda self, missing_ok=False: (_ for _ in ()).throw(OSError))
+        with pytest.raises(TransferError):
+            partial.finish(0.0)
+    partial.close()
+    assert (tmp_path / "file").read_bytes() == b"one"
+    (tmp_path / "file").rename(tmp_path / "moved")
+    again = Partial(tmp_path / "file", "s")
+    assert again.have == 0
+    again.begin(0, "v2", 3)
+    again.write(b"two")
+    again.finish(0.0)
+    again.close()
+    assert (tmp_path / "moved").read_bytes() == b"one"
+    assert (tmp_path / "file").read_bytes() == b"two"
+
+
+def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(source: Path, target: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("cedos.files.partial.os.link", no_links)
+    partial = Partial(tmp_path / "file", "s")
+    partial.begin(0, "v1", 3)
+    partial.write(b"one")
+    partial.finish(0.0)
+    partial.close()
+    assert (tmp_path / "file").read_bytes() == b"one"
+    partial = Partial(tmp_path / "other", "s")
+    partial.begin(0, "v1", 3)
+    partial.write(b"one")
+    (tmp_path / "other").write_bytes(b"somebody else's")
+    with pytest.raises(TransferError, match="kept"):
+        partial.finish(0.0)
+    partial.close()
+    assert (tmp_path / "other").read_bytes() == b"somebody else's"
