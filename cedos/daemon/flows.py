@@ -35,6 +35,8 @@ _RATE_S = 1.0
 """Rates are taken over so long a time, as far as there are looks."""
 
 _LEAST_RATE_S = 0.5
+_HURRY_S = 5.0
+"""Silence is answered in a hurry for so long; then it may be a program that does not read."""
 
 
 @dataclass(slots=True)
@@ -156,7 +158,9 @@ class LivingFlow:
     def overdue(self, now_s: float) -> bool:
         """Whether silence is a reason to decide again now; that is taken, and comes again in a while."""
         watch = self._watch
-        return watch is not None and self.waited_s(now_s) > 0.0 and watch.due(now_s)
+        if watch is None or now_s > watch.late_at_s + _HURRY_S:
+            return False
+        return self.waited_s(now_s) > 0.0 and watch.due(now_s)
 
     def _has_come(self) -> bool:
         return self._carried_now() > self._watched[1]

@@ -23,6 +23,10 @@ class Reevaluation:
         began_s: when it began, by any clock.
         expected_s: how long it was expected to take; infinite where that is unknown, and then only
             news counts.
+
+    Attributes:
+        next_at_s: when silence is a reason to decide next.
+        late_at_s: from when on it is one.
     """
 
     def __init__(self, began_s: float, expected_s: float) -> None:
@@ -41,7 +45,7 @@ class Reevaluation:
 
     def late(self, now_s: float) -> bool:
         """Whether it has been silent for longer than it should; takes nothing."""
-        return now_s >= self._late_at_s
+        return now_s >= self.late_at_s
 
     def changed(self) -> None:
         """A network came or went, or its prediction did."""
@@ -54,8 +58,8 @@ class Reevaluation:
 
     def _expect(self, since_s: float, expected_s: float) -> None:
         known = isfinite(expected_s) and expected_s >= 0.0
-        self._late_at_s = since_s + max(LATE * expected_s, AGAIN_S) if known else inf
-        self.next_at_s = self._late_at_s
+        self.late_at_s = since_s + max(LATE * expected_s, AGAIN_S) if known else inf
+        self.next_at_s = self.late_at_s
 
 
 def tipping_point(

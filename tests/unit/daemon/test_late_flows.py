@@ -116,6 +116,7 @@ async def test_silence_is_news_every_200_ms(stage: Stage) -> None:
     assert flow.overdue(22.3)
     assert not flow.overdue(22.4)
     assert flow.overdue(22.6)
+    assert not flow.overdue(60.0), "a program that does not read is no reason to hurry for ever"
 
 
 async def test_what_comes_is_not_late(stage: Stage) -> None:
