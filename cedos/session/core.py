@@ -69,26 +69,25 @@ class Session(ApplicationSide):
         limits: Limits = _DEFAULTS,
         memory: Memory | None = None,
         keep_alive_s: int = 0,
-        sender: Sender | None = None,
-        receiver: Receiver | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.limits = limits
         super().__init__(
-            sender or Sender(memory or Memory(limits.send_bytes), limits.send_bytes, self),
-            receiver or Receiver(limits.stream_window, limits.irob_window, limits.irob_bytes),
+            Sender(memory or Memory(limits.send_bytes), limits.send_bytes, self),
+            Receiver(limits.stream_window, limits.irob_window, limits.irob_bytes),
             KeepAliveTerms(keep_alive_s, limits.keep_alive_s),
         )
         self.flights = Flights(self.sender)
         self.backlog = Backlog()
         self._now = now
-        self._absent_since: float | None = None
+        self.absent_since_s: float | None = None  # when the last path was lost
         self._resumed_on: int | None = (
             None  # the path whose first Sync tells whether state was lost
         )
         self._kept_then = self._positions()  # when that path came up
         self._acknowledge_at: float | None = None
         self._acknowledge_now = False
+        self._synced = False
         self._drained_at: float | None = None
         self._handlers: dict[type[Any], Callable[[PathFlight, Any, float], None]] = {
             **self.control.handlers,
@@ -114,7 +113,7 @@ class Session(ApplicationSide):
             self._resumed_on = path_id
             self._kept_then = self._positions()
         self.flights.up(path_id, facts, now)
-        self._absent_since = None
+        self.absent_since_s = None
         self._tell_thunks(now)
 
     def path_facts(self, path_id: int, facts: Facts, now: float) -> None:
@@ -133,7 +132,7 @@ class Session(ApplicationSide):
             other.control.append(wire.ask())
             other.owes_statement = True
         if not others:
-            self._absent_since = now
+            self.absent_since_s = now
         self._tell_thunks(now)
 
     def requeue(self, path_id: int, now: float) -> None:
@@ -176,6 +175,11 @@ class Session(ApplicationSide):
                 receiver.on_extent(frame, record)  # type: ignore[arg-type]
             else:
                 self._handlers[kind](path, frame, now)
+                if self.control.failure is not None:
+                    return
+        if self._synced:  # behind the acknowledgements that follow it
+            self._synced = False
+            self.flights.release()
         if receiver.owes_acknowledgement:
             if receiver.unacknowledged_bytes >= self.limits.acknowledge_bytes:
                 self._acknowledge_now = True
@@ -275,8 +279,8 @@ class Session(ApplicationSide):
         at = [self._acknowledge_at] if self._acknowledge_at is not None else []
         if self._drained_at is not None:
             at.append(self._drained_at)
-        elif self._absent_since is not None:
-            at.append(self._absent_since + self.control.terms.seconds)
+        elif self.absent_since_s is not None:
+            at.append(self.absent_since_s + self.control.terms.seconds)
         look = self.scheduler.next_look_s(self.flights.states, self._now)
         if look is not None and (len(self.thunks) or self._waits()):
             at.append(self._now + look)
@@ -289,7 +293,7 @@ class Session(ApplicationSide):
             self._acknowledge_at = None
             self._acknowledge_now = self.receiver.owes_acknowledgement
         keep_alive_s = self.control.terms.seconds
-        if self._absent_since is not None and self._absent_since + keep_alive_s <= now:
+        if self.absent_since_s is not None and self.absent_since_s + keep_alive_s <= now:
             self.control.fail(f"no path for the agreed {keep_alive_s} s", by_peer=False)
         self._tell_thunks(now)
 
@@ -324,6 +328,8 @@ class Session(ApplicationSide):
         receiver, control = self.receiver, path.control
         if self.control.state is not State.FAILED:
             everything = path.owes_statement
+            if everything:
+                control.append(wire.sync(self._positions()))
             if everything or self._acknowledge_now:
                 control += receiver.acknowledgements(everything=everything)
                 self._acknowledge_now = False
@@ -335,7 +341,6 @@ class Session(ApplicationSide):
             if everything:
                 path.owes_statement = False
                 control += self.control.statement(path, now)
-                control.append(wire.sync(self._positions()))
             control += self.control.due
             self.control.due.clear()
             if self.control.state is State.FINISHED and self._drained_at is None:
@@ -380,9 +385,14 @@ class Session(ApplicationSide):
         if path.state.path_id == self._resumed_on:
             self._resumed_on = None
             # A path that joined meanwhile may be ahead of this one: its acknowledgements are no loss.
-            ours, then = self._positions(), self._kept_then
+            ours, then, sender = self._positions(), self._kept_then, self.sender
             if sync.stream_received < then.stream_kept or sync.irobs_received < then.irobs_kept:
                 self.abort(LOST_STATE, "the peer has lost what it had acknowledged")
-            elif sync.stream_kept > ours.stream_received or sync.irobs_kept > ours.irobs_received:
-                self.abort(LOST_STATE, "we have lost what we had acknowledged")
-        self.flights.release()
+            elif (
+                sync.stream_kept > ours.stream_received
+                or sync.irobs_kept > ours.irobs_received
+                or sync.stream_received > sender.stream.fresh
+                or sync.irobs_received > sender.next_irob
+            ):
+                self.abort(LOST_STATE, "this end has lost what it had sent or acknowledged")
+        self._synced = True

@@ -41,26 +41,18 @@ class Receiver:
     `unacknowledged_bytes` came since the last acknowledgement was written.
     """
 
-    def __init__(
-        self,
-        stream_window: int,
-        irob_window: int,
-        irob_bytes: int,
-        *,
-        position: int = 0,
-        next_irob: int = 1,
-    ) -> None:
-        self.stream = Arrivals(position)
-        self.irobs = Progress(next_irob)  # ids received whole, or abandoned
-        self.delivery = Delivery(next_irob)
+    def __init__(self, stream_window: int, irob_window: int, irob_bytes: int) -> None:
+        self.stream = Arrivals()
+        self.irobs = Progress(1)  # ids received whole, or abandoned
+        self.delivery = Delivery()
         self.unacknowledged_bytes = 0
         self.irob_bytes = max(irob_bytes, INITIAL_IROB_BYTES)
         self._stream_window = max(stream_window, INITIAL_STREAM_BYTES)
         self._irob_window = max(irob_window, INITIAL_IROB_CREDIT, 2 * (irob_bytes + IROB_COST))
-        self._taken = position  # of the stream by the application
-        self._stream_limit = position + INITIAL_STREAM_BYTES  # what the peer has been told
+        self._taken = 0  # of the stream by the application
+        self._stream_limit = INITIAL_STREAM_BYTES  # what the peer has been told
         self._credit_told = INITIAL_IROB_CREDIT
-        self._delivered_cost = 0
+        self.delivered_cost = 0
         self._held_cost = 0  # of IROBs that arrived, whole or in part, and were not delivered
         self._partial: dict[int, _Partial] = {}
         self._dirty_stream = False
@@ -161,7 +153,7 @@ class Receiver:
         if run is not None:
             cost = sum(map(len, run.payloads)) + len(run.payloads) * IROB_COST
             self._held_cost -= cost
-            self._delivered_cost += cost
+            self.delivered_cost += cost
         return run
 
     @property
@@ -206,7 +198,7 @@ class Receiver:
     def window(self, *, always: bool) -> bytes | None:
         """A Window frame, if the peer may send notably more than it knows, or `always`."""
         limit = self._taken + self._stream_window
-        credit = self._delivered_cost + self._irob_window
+        credit = self.delivered_cost + self._irob_window
         if not (
             always
             or limit - self._stream_limit >= self._stream_window // 4
@@ -216,6 +208,26 @@ class Receiver:
         self._stream_limit = max(limit, self._stream_limit)
         self._credit_told = max(credit, self._credit_told)
         return wire.window(self._stream_limit, self._credit_told, self.irob_bytes)
+
+    # Sleep
+
+    def told(self) -> tuple[int, int]:
+        """How much more of the stream, and of IROBs, the peer was told that it may send."""
+        return self._stream_limit - self._taken, self._credit_told - self.delivered_cost
+
+    def restore(
+        self, stop: int, next_irob: int, delivered: int, told: tuple[int, int], *, ended: bool
+    ) -> None:
+        """Goes on where a session left off: all below these positions was received and taken."""
+        self.stream = Arrivals(stop - ended)
+        if ended:
+            self.stream.add(stop - 1, b"", end=True)
+        self.irobs = Progress(next_irob)
+        self.delivery = Delivery(next_irob)
+        self.delivered_cost = delivered
+        self._taken = stop - ended
+        self._stream_limit = self._taken + told[0]
+        self._credit_told = delivered + told[1]
 
     # Inside
 

@@ -34,19 +34,11 @@ class Sender:
     taken for want of room.
     """
 
-    def __init__(
-        self,
-        memory: Memory,
-        limit_bytes: int,
-        owner: object,
-        *,
-        position: int = 0,
-        next_irob: int = 1,
-    ) -> None:
-        self.stream = ByteQueue(0, 0, position=position)
-        self.stream.limit = position + INITIAL_STREAM_BYTES
-        self.irobs = Progress(next_irob)  # ids that the peer has, whole
-        self.next_irob = next_irob
+    def __init__(self, memory: Memory, limit_bytes: int, owner: object) -> None:
+        self.stream = ByteQueue(0, 0)
+        self.stream.limit = INITIAL_STREAM_BYTES
+        self.irobs = Progress(1)  # ids that the peer has, whole
+        self.next_irob = 1
         self.credit = Credit()
         self.lanes = tuple(Lane(rank) for rank in range(4))
         self.held_bytes = 0
@@ -260,6 +252,15 @@ class Sender:
     def everything_acknowledged(self) -> bool:
         """Whether the peer has all that was ever handed in."""
         return self.irobs.floor == self.next_irob and self.stream.acked.floor == self.stream.stop
+
+    def restore(self, stop: int, next_irob: int, *, ended: bool) -> None:
+        """Goes on where a session left off: all below these positions was sent and acknowledged."""
+        self.stream = ByteQueue(0, 0, position=stop - ended)
+        self.stream.ended = ended
+        self.stream.fresh = stop
+        self.stream.acked.add(0, stop)
+        self.next_irob = next_irob
+        self.irobs = Progress(next_irob)
 
     def forget(self) -> None:
         """The session has ended: gives all its replay memory back."""

@@ -16,6 +16,7 @@ from cedos.session.application import ALL
 from cedos.session.core import Limits, Session
 from cedos.session.life import State
 from cedos.session.memory import Memory
+from cedos.session.packed import Idle, pack, unpack_session
 from cedos.session.scheduling import Facts, Grant
 
 BYTES = random.Random(5).randbytes(1 << 19) * 2  # position p of a stream has BYTES[p % 2**19]
@@ -83,8 +84,9 @@ class Wire:
 
 
 class Sessions(RuleBasedStateMachine):
-    @initialize(seed=st.integers(0, 1 << 30), copies=st.booleans())
-    def begin(self, seed: int, copies: bool) -> None:
+    @initialize(seed=st.integers(0, 1 << 30), copies=st.booleans(), calm=st.sampled_from([0, 0, 2]))
+    def begin(self, seed: int, copies: bool, calm: int) -> None:
+        self.calm = calm
         self.now = 100.0
         self.random = random.Random(seed)
         self.memory = Memory(1 << 30)
@@ -117,6 +119,12 @@ class Sessions(RuleBasedStateMachine):
             wire.way[1 - side].clear()
         if not any(wire.up):
             del self.wires[path]
+
+    def _break_all(self) -> None:
+        for path in sorted(self.wires):
+            for side in (0, 1):
+                if path in self.wires:
+                    self._lose(path, side)
 
     @precondition(lambda self: self.wires)
     @rule(data=st.data(), sides=st.sampled_from([(0,), (1,), (0, 1)]), keep=st.integers(0, 3))
@@ -187,6 +195,42 @@ class Sessions(RuleBasedStateMachine):
         self.now += seconds
         for end in self.ends:
             end.core.tick(self.now)
+
+    @rule(side=SIDES)
+    def nap(self, side: int) -> None:
+        """An idle session becomes a record; its core is forgotten and made anew."""
+        end = self.ends[side]
+        idle = pack(end.core, self.now, self.now + 5e8)
+        if idle is None:
+            return
+        assert not any(wire.up[side] for wire in self.wires.values())
+        end.core = unpack_session(
+            Idle.from_bytes(idle.to_bytes()),
+            self.scheduler,
+            self.now,
+            self.now + 5e8,
+            limits=LIMITS,
+            memory=self.memory,
+        )
+
+    @precondition(lambda self: self.calm)
+    @rule(side=SIDES)
+    def calm_down(self, side: int) -> None:
+        """Everything arrives, then all paths break: what naps need. Only in some runs."""
+        self.calm -= 1
+        if any(end.open for end in self.ends):
+            return
+        for busy in (0, 1):
+            self.write(busy, 50)
+            self.send(busy, 3, 5_000, "all")
+            self.send_many(busy, 0, 3, True)
+        self._break_all()
+        self.come_up()
+        self._settle()
+        self._break_all()
+        for each in self.ends:
+            each.core.events()
+        self.nap(side)
 
     # The applications
 
@@ -313,10 +357,7 @@ class Sessions(RuleBasedStateMachine):
             for irob in sorted(end.open):
                 end.core.end(irob)
                 end.irobs[irob] = bytes(end.open.pop(irob))
-        for path in sorted(self.wires):
-            for side in (0, 1):
-                if path in self.wires:
-                    self._lose(path, side)
+        self._break_all()
         self.scheduler.copies = False
         self.come_up()
         self._settle()

@@ -1,0 +1,208 @@
+"""Idle sessions: as records, in a file that survives its process, and found again."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.errors import SessionError
+from cedos.session.core import Limits, Session
+from cedos.session.crypto import Suite
+from cedos.session.handshake.credentials import Credentials
+from cedos.session.idle_file import IdleFile, Kept
+from cedos.session.packed import IDLE_BYTES, Idle, pack
+from cedos.session.schedulers.round_robin import RoundRobin
+from cedos.session.scheduling import Facts
+from cedos.session.sleepers import RECORD_BYTES, Sleepers
+
+SIZE = 40
+
+
+def record(number: int, tail: bytes = b"") -> bytes:
+    key = random.Random(number).randbytes(16)
+    return (key + tail).ljust(SIZE, b".")
+
+
+@given(st.lists(st.tuples(st.sampled_from("pprc"), st.integers(0, 40), st.binary(max_size=8))))
+@settings(max_examples=40, deadline=None)
+def test_the_file_is_a_dictionary_that_survives(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, bytes]]
+) -> None:
+    path = tmp_path_factory.mktemp("idle") / "idle"
+    file, model = IdleFile(path, SIZE), dict[bytes, bytes]()
+    for what, number, tail in steps:
+        each = record(number, tail)
+        if what == "p":
+            file.put(each, Kept.ASLEEP)
+            model[each[:16]] = each
+        elif what == "r":
+            assert file.remove(each[:16]) == (model.pop(each[:16], None) is not None)
+        else:
+            file.close()
+            file = IdleFile(path, SIZE)
+        assert file.get(each[:16]) == model.get(each[:16])
+        assert len(file) == len(model)
+    assert sorted(file) == sorted(model.values())
+    file.close()
+
+
+def test_many_records_grow_the_file_and_the_index(tmp_path: Path) -> None:
+    file = IdleFile(tmp_path / "idle", SIZE)
+    many = [record(number) for number in range(10_000)]
+    for each in many:
+        file.put(each, Kept.ASLEEP)
+    for each in many[::3]:
+        assert file.remove(each[:16])
+    for each in many[1::3]:
+        file.put(each[:16] + each[16:].replace(b".", b"!"), Kept.AWAKE)
+    file.close()
+    file = IdleFile(tmp_path / "idle", SIZE)
+    assert len(file) == 10_000 - len(many[::3])
+    for at, each in enumerate(many):
+        changed = each[:16] + each[16:].replace(b".", b"!")
+        assert file.get(each[:16]) == (None, changed, each)[at % 3]
+    file.close()
+    assert (tmp_path / "idle").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_was_half_written_is_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "idle"
+    file = IdleFile(path, SIZE)
+    for number in range(3):
+        file.put(record(number), Kept.ASLEEP)
+    file.close()
+    raw = bytearray(path.read_bytes())
+    at = raw.index(record(1))
+    raw[at + 20] ^= 1
+    path.write_bytes(raw)
+    file = IdleFile(path, SIZE)
+    assert [file.get(record(number)[:16]) is not None for number in range(3)] == [True, False, True]
+    file.put(record(7), Kept.ASLEEP)
+    assert len(file) == 3
+    file.close()
+
+
+@pytest.mark.parametrize("content", [b"x", b"#!/bin/sh\n" * 50, os.urandom(5000)])
+def test_another_file_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "idle"
+    path.write_bytes(content)
+    with pytest.raises(SessionError, match="move it away"):
+        IdleFile(path, SIZE)
+    assert path.read_bytes() == content
+
+
+def test_a_file_with_records_of_another_size_is_refused(tmp_path: Path) -> None:
+    IdleFile(tmp_path / "idle", SIZE).close()
+    with pytest.raises(SessionError):
+        IdleFile(tmp_path / "idle", SIZE + 1)
+
+
+def credentials(number: int = 1) -> Credentials:
+    draw = random.Random(number)
+    return Credentials(
+        draw.randbytes(16), draw.randbytes(32), draw.randbytes(32), next(iter(Suite))
+    )
+
+
+def session(keep_alive_s: int = 100) -> Session:
+    return Session(RoundRobin(), 0.0, keep_alive_s=keep_alive_s)
+
+
+@given(st.binary(min_size=IDLE_BYTES, max_size=IDLE_BYTES))
+def test_any_bytes_are_some_record(packed: bytes) -> None:
+    assert Idle.from_bytes(packed).to_bytes() == packed
+
+
+def test_a_record_is_short() -> None:
+    assert RECORD_BYTES <= 210
+
+
+def test_a_session_sleeps_wakes_after_a_restart_and_expires_in_its_time(tmp_path: Path) -> None:
+    sleepers, mine, core = Sleepers(tmp_path / "idle"), credentials(), session()
+    assert not sleepers.sleep(mine, core, 0.0, 1e9)  # it never had a path
+    core.path_up(1, Facts(), 0.0)
+    assert not sleepers.sleep(mine, core, 0.0, 1e9)  # it has one
+    core.path_lost(1, 5.0)
+    assert sleepers.sleep(mine, core, 15.0, 1e9)
+    sleepers.close()
+
+    sleepers = Sleepers(tmp_path / "idle")
+    assert len(sleepers) == 1
+    assert sleepers.find(mine.flow_id) == mine
+    assert sleepers.find(bytes(16)) is None
+    woken = sleepers.wake(mine.flow_id, RoundRobin(), 3.0, 1e9 + 40, limits=Limits())
+    assert woken is not None
+    assert woken[0] == mine
+    assert woken[1].absent_since_s == 3.0 - 50
+    assert woken[1].next_timer() == 3.0 + 50
+    assert sleepers.expire(1e9 + 89, lambda _: False) == 0
+    assert sleepers.expire(1e9 + 90, lambda _: True) == 0
+    assert sleepers.wake(mine.flow_id, RoundRobin(), 3.0, 1e9 + 90, limits=Limits()) is None
+    assert len(sleepers) == 0
+    sleepers.close()
+
+
+def test_what_waits_keeps_a_session_awake() -> None:
+    core = session()
+    core.path_up(1, Facts(), 0.0)
+    core.path_lost(1, 0.0)
+    assert pack(core, 1.0, 1e9) is not None
+    core.write(b"x")
+    assert pack(core, 1.0, 1e9) is None
+
+
+def exchange(here: Session, there: Session) -> None:
+    """All records of both, until neither has any."""
+    moved = True
+    while moved:
+        moved = False
+        for one, other in ((here, there), (there, here)):
+            while parts := one.next_record(one.paths[0].path_id, 70_000, 1.0):
+                other.receive(other.paths[0].path_id, b"".join(parts), 1.0)
+                moved = True
+
+
+def test_a_session_that_was_awake_when_its_program_was_killed_ends_with_a_clear_word(
+    tmp_path: Path,
+) -> None:
+    here, there, mine = session(), session(), credentials()
+    sleepers = Sleepers(tmp_path / "idle")
+    sleepers.note(mine, 100, 1e9)
+    for each in (here, there):
+        each.path_up(1, Facts(), 0.0)
+    here.write(b"hello")
+    exchange(here, there)
+    there.tick(1.0)  # acknowledges
+    exchange(here, there)
+    assert here.acknowledged_bytes == 5
+    sleepers.close()  # and the program of `there` is killed
+
+    woken = Sleepers(tmp_path / "idle").wake(
+        mine.flow_id, RoundRobin(), 2.0, 1e9 + 5, limits=Limits()
+    )
+    assert woken is not None
+    here.path_lost(1, 2.0)
+    here.path_up(2, Facts(), 2.0)
+    woken[1].path_up(2, Facts(), 2.0)
+    exchange(here, woken[1])
+    assert here.failure is not None
+    assert "lost" in here.failure.why
+    assert here.failure.acknowledged_bytes == 5
+    assert woken[1].failure is not None
+
+
+def test_one_that_had_not_gone_on_goes_on(tmp_path: Path) -> None:
+    here, mine = session(), credentials()
+    sleepers = Sleepers(tmp_path / "idle")
+    sleepers.note(mine, 100, 1e9)
+    woken = sleepers.wake(mine.flow_id, RoundRobin(), 2.0, 1e9 + 5, limits=Limits())
+    assert woken is not None
+    here.path_up(1, Facts(), 0.0)
+    woken[1].path_up(1, Facts(), 0.0)
+    here.write(b"hello")
+    exchange(here, woken[1])
+    assert bytes(woken[1].read()) == b"hello"
+    sleepers.close()
