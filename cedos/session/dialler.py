@@ -37,6 +37,7 @@ _PAUSES_S: Final = (0.1, 0.2, 0.4, *((1.0,) * 60), *((3.0,) * 60))
 _LAST_PAUSE_S: Final = 10.0
 _AT_ONCE: Final = 3  # unanswered tries of one way: a round trip may be longer than a pause
 _EXCLUSIVE_S: Final = 2.0
+_HASTE_S: Final = 0.010
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ class _Trial:
     count: int = 0
     timer: asyncio.TimerHandle | None = None
     probing: bool = False
+    tried_s: float = 0.0
 
 
 class Dialler:
@@ -129,6 +131,7 @@ class Dialler:
                 trial = self._trials[name] = _Trial(way)
             trial.way, trial.endpoints = way, endpoints
             if self._wanted(name):
+                self._hasten(trial)
                 self._begin(trial)
         self._advance()
 
@@ -189,10 +192,22 @@ class Dialler:
         endpoint = trial.endpoints[trial.count % len(trial.endpoints)]
         pause_s = _PAUSES_S[trial.count] if trial.count < len(_PAUSES_S) else _LAST_PAUSE_S
         trial.count += 1
+        trial.tried_s = now
         if trial.count % 8 == 4 and self.lost_names is not None:
             self.lost_names()
         self._plan(trial, pause_s)
         self._dial(trial, endpoint)
+
+    def _hasten(self, trial: _Trial) -> None:
+        """Something has changed: what was tried before may get through now.
+
+        An interface that is up may drop everything for a second more, until the kernel has noticed its
+        carrier; it says so when it has.
+        """
+        if trial.timer is not None and self._driver.now() - trial.tried_s > _HASTE_S:
+            trial.timer.cancel()
+            trial.timer = None
+            trial.count = 0
 
     def _plan(self, trial: _Trial, pause_s: float) -> None:
         def again() -> None:

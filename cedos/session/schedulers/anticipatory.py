@@ -3,7 +3,9 @@
 Foreground data comes in bursts. While some was sent lately, background data may hold at most what the
 network carries in 50 ms, so that the next foreground message waits no longer; otherwise one second's
 worth, so that the network never runs dry. The queue is the kernel's own count of bytes that it has not
-sent (`SIOCOUTQNSD`), with that of the other processes of the host on the same network.
+sent (`SIOCOUTQNSD`), with that of the other processes of the host on the same network; while there is
+foreground data, also what already waits in the network, by how much the round trip is longer than the
+shortest one.
 """
 
 from collections.abc import Sequence
@@ -27,6 +29,14 @@ def bound_bytes(path: PathState, recent: bool) -> int:
         return 2 * CHUNK_BYTES
     seconds = CAREFUL_S if recent else AMPLE_S
     return max(_LEAST_BYTES, int(rate_bps(path) / 8 * seconds))
+
+
+def in_network_bytes(path: PathState) -> int:
+    """How much waits between this host and the peer, beyond what is simply under way."""
+    facts = path.facts
+    if facts.rtt_s is None or facts.rtt_min_s is None or facts.rate_bps is None:
+        return 0
+    return int(facts.rate_bps / 8 * max(0.0, facts.rtt_s - facts.rtt_min_s))
 
 
 class Anticipatory:
@@ -57,7 +67,12 @@ class Anticipatory:
         if grant is None or grant.rank not in BACKGROUND_RANKS:
             return grant
         queued = path.facts.unsent_bytes + path.facts.others_unsent_bytes
-        left = bound_bytes(path, self._recent(path, paths, backlog, now)) - queued
+        recent = self._recent(path, paths, backlog, now)
+        left = bound_bytes(path, recent) - queued
+        if recent:
+            left -= in_network_bytes(path)
+            if not queued:  # whatever a queue beyond our own kernel does: never come to a stop
+                left = max(left, _LEAST_BYTES)
         if left <= 0:
             self._held = True
             return None

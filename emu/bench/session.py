@@ -1,0 +1,213 @@
+"""What sessions cost, and how soon they are there again: against raw TCP in the same run.
+
+Two processes, on the loopback of a namespace or with a shaped cable between two. Everything that is a
+ratio is one of two measurements next to each other in time; medians of several such pairs.
+"""
+
+import statistics
+from collections.abc import Callable
+from typing import Final
+
+from emu.sessions_bench import wired
+from emu.sessions_bench.crowd import jain
+from emu.sessions_bench.pair import Pair, pair
+
+NAME = "session"
+
+_LOOPBACK: Final = "127.0.0.1"
+_BYTES: Final = 1_000_000_000
+_ROUNDS: Final = 7
+_SHAPED_RATE, _SHAPED_BYTES = "50mbit", 30_000_000
+_CROWD_RATE: Final = "95mbit"
+_URGENT_RATE, _URGENT_S = "10mbit", 20.0
+_TRIPS: Final = 5_000
+_ADDRESS_CHANGES: Final = 40
+_BLACK_OUT_S: Final = 60.0
+_HOUR_S: Final = 3600.0
+
+Progress = Callable[[str], None]
+
+
+def run(progress: Progress) -> dict[str, float]:
+    """Measures; about eight minutes, one of them a black-out.
+
+    Returns:
+        `loopback_clear_ratio`, `loopback_aead_ratio`, `shaped_ratio`: throughput over raw TCP's;
+        `cpu_s_per_gb_clear`, `cpu_s_per_gb_aead`, `cpu_s_per_gb_raw`: of both ends together.
+        `message_added_us`: a round trip of 100 bytes less a plain one (`message_raw_us`).
+        `messages_per_s`, `messages_batched_per_s`: sent one by one, and by the thousand.
+        `resume_median_ms`, `resume_p95_ms`, `resume_allowed_ms`: after an address change; 2 RTT + 5 ms.
+        `blackout_resume_s`, `blackout_hour_resume_s`: after 60 s, and after an hour by a clock that
+        jumps. `jain_100`, `jain_50_50`, `jain_8000`: fairness, and `jain_tcp_100` of plain TCP.
+        `foreground_added_ms` (median) and `foreground_added_p95_ms` over an idle link's,
+        `background_share` of the rate without foreground messages.
+        `idle_million_mb`, `idle_lookup_us`, `idle_reload_s`: a million idle flows.
+    """
+    figures: dict[str, float] = {}
+    with wired.host() as host, pair(host, host, _LOOPBACK) as ends:
+        figures |= throughput(ends, progress)
+        figures |= messages(ends, progress)
+    with wired.cable(_SHAPED_RATE) as (near, far), pair(near, far, wired.SERVER) as ends:
+        figures |= shaped(ends, progress)
+    with wired.cable(_CROWD_RATE) as (near, far), pair(near, far, wired.SERVER) as ends:
+        for key, sessions, raws in (
+            ("jain_100", 100, 0),
+            ("jain_tcp_100", 0, 100),
+            ("jain_50_50", 50, 50),
+        ):
+            figures |= fairness(ends, key, sessions, raws, progress)
+    with wired.host() as host, pair(host, host, _LOOPBACK) as ends:
+        figures |= fairness(ends, "jain_8000", 8000, 0, progress, warm_s=15, seconds=25)
+    with wired.cable(_URGENT_RATE) as (near, far), pair(near, far, wired.SERVER) as ends:
+        figures |= urgent(ends, progress)
+    with wired.cable(None) as (near, far), pair(near, far, wired.SERVER) as ends:
+        figures |= resume(ends, progress)
+    return figures
+
+
+def throughput(
+    ends: Pair, progress: Progress, rounds: int = _ROUNDS, size: int = _BYTES
+) -> dict[str, float]:
+    """One flow as fast as it goes: plain, in clear, protected, in turn."""
+    ratios: dict[str, list[float]] = {"clear": [], "aead": []}
+    cpu_s: dict[str, list[float]] = {"raw": [], "clear": [], "aead": []}
+    for number in range(rounds):
+        seconds: dict[str, float] = {}
+        for mode, used_s in cpu_s.items():
+            near, far = ends.both("push", "pull", mode, {"mode": mode, "size": size}, size=size)
+            seconds[mode] = near["seconds"]
+            used_s.append((near["cpu_s"] + far["cpu_s"]) / (size / 1e9))
+        for mode, found in ratios.items():
+            found.append(seconds["raw"] / seconds[mode])
+        progress(
+            f"loopback {number + 1}/{rounds}: raw {8 * size / seconds['raw'] / 1e9:.1f} Gbit/s, "
+            f"clear {ratios['clear'][-1]:.2f}, AEAD {ratios['aead'][-1]:.2f} of it; "
+            + ", ".join(f"{mode} {used_s[-1]:.2f} s/GB" for mode, used_s in cpu_s.items())
+        )
+    found_ratios = {f"loopback_{m}_ratio": statistics.median(r) for m, r in ratios.items()}
+    return found_ratios | {f"cpu_s_per_gb_{m}": statistics.median(c) for m, c in cpu_s.items()}
+
+
+def shaped(ends: Pair, progress: Progress) -> dict[str, float]:
+    """One flow over 50 Mbit/s."""
+    ratios = []
+    for number in range(3):
+        took = {
+            mode: ends.both(
+                "push", "pull", mode, {"mode": mode, "size": _SHAPED_BYTES}, size=_SHAPED_BYTES
+            )[0]["seconds"]
+            for mode in ("raw", "aead")
+        }
+        ratios.append(took["raw"] / took["aead"])
+        progress(f"shaped {number + 1}/3: {ratios[-1]:.3f} of raw TCP over {_SHAPED_RATE}")
+    return {"shaped_ratio": statistics.median(ratios)}
+
+
+def messages(ends: Pair, progress: Progress) -> dict[str, float]:
+    """Small messages: their round trip, and how many a second."""
+    trips: dict[str, list[float]] = {"raw": [], "aead": []}
+    for _ in range(3):
+        for mode, found in trips.items():
+            near, _ = ends.both(
+                "ask", "answer", mode, {"mode": mode, "rounds": _TRIPS}, rounds=_TRIPS
+            )
+            found.append(statistics.median(near["times"]))
+    raw_s, aead_s = (statistics.median(found) for found in trips.values())
+    progress(f"message: {1e6 * aead_s:.0f} us there and back, raw {1e6 * raw_s:.0f} us")
+    figures = {"message_added_us": 1e6 * (aead_s - raw_s), "message_raw_us": 1e6 * raw_s}
+    for key, number, batch in (
+        ("messages_per_s", 200_000, 1),
+        ("messages_batched_per_s", 2_000_000, 1_000),
+    ):
+        rates = []
+        for _ in range(3):
+            near, _ = ends.both(
+                "flood", "count", "aead", {"number": number}, number=number, batch=batch
+            )
+            rates.append(number / near["seconds"])
+        figures[key] = statistics.median(rates)
+        progress(f"{key}: {figures[key]:,.0f}")
+    return figures
+
+
+def fairness(
+    ends: Pair,
+    key: str,
+    sessions: int,
+    raws: int,
+    progress: Progress,
+    warm_s: float = 5.0,
+    seconds: float = 10.0,
+) -> dict[str, float]:
+    """Jain's index of so many flows at once."""
+    near, _ = ends.both(
+        "drink", "feed", "aead", {"sessions": sessions, "raws": raws},
+        sessions=sessions, raws=raws, raw_port=ends.there("raw")["port"],
+        warm_s=warm_s, seconds=seconds,
+    )  # fmt: skip
+    rates = near["rates"]
+    found = jain(rates)
+    progress(f"{key}: {found:.3f}, {sum(rates) / 1e6:.0f} Mbit/s in all")
+    return {key: found}
+
+
+def urgent(ends: Pair, progress: Progress, seconds: float = _URGENT_S) -> dict[str, float]:
+    """Foreground messages on an idle link and on a full one; background data with and without them."""
+    said = {
+        what: ends.both(
+            "press", "relieve", "aead", {}, seconds=seconds, background=background, every_s=every_s
+        )[0]
+        for what, background, every_s in (
+            ("idle", False, 0.2),
+            ("alone", True, 0.0),
+            ("both", True, 0.2),
+        )
+    }
+    idle_s = statistics.median(said["idle"]["times"])
+    times = sorted(said["both"]["times"])
+    figures = {
+        "foreground_added_ms": 1e3 * (statistics.median(times) - idle_s),
+        "foreground_added_p95_ms": 1e3 * (times[int(0.95 * len(times))] - idle_s),
+        "background_share": said["both"]["rate_bps"] / said["alone"]["rate_bps"],
+    }
+    progress(
+        f"foreground: {figures['foreground_added_ms']:.1f} ms more (95th percentile "
+        f"{figures['foreground_added_p95_ms']:.1f}) than {1e3 * idle_s:.1f} ms on an idle link of "
+        f"{_URGENT_RATE}; background keeps {figures['background_share']:.3f} of "
+        f"{said['alone']['rate_bps'] / 1e6:.2f} Mbit/s"
+    )
+    return figures
+
+
+def resume(
+    ends: Pair,
+    progress: Progress,
+    rounds: int = _ADDRESS_CHANGES,
+    black_out_s: float = _BLACK_OUT_S,
+) -> dict[str, float]:
+    """From the network's being there to the first data."""
+    walk = {"interface": wired.INTERFACE, "gateway": wired.GATEWAY}
+    near, _ = ends.both(
+        "wander", "drip", "aead", {}, rounds=rounds, addresses=[wired.CLIENT, wired.MOVED], **walk
+    )
+    times = sorted(near["times"])
+    figures = {
+        "resume_median_ms": 1e3 * statistics.median(times),
+        "resume_p95_ms": 1e3 * times[int(0.95 * len(times))],
+        "resume_allowed_ms": 1e3 * 2 * near["rtt_s"] + 5,
+    }
+    progress(
+        f"resumed {figures['resume_median_ms']:.1f} ms (95th percentile "
+        f"{figures['resume_p95_ms']:.1f}) after an address change; allowed "
+        f"{figures['resume_allowed_ms']:.1f}"
+    )
+    for key, real_s, simulated_s in (
+        ("blackout_resume_s", black_out_s, 0.0),
+        ("blackout_hour_resume_s", 2.0, _HOUR_S),
+    ):
+        near, _ = ends.both(
+            "black_out", "drip", "aead", {}, seconds=real_s, simulated_s=simulated_s, **walk
+        )
+        figures[key] = near["resume_s"]
+        progress(f"{key}: {figures[key]:.3f} after {real_s + simulated_s:.0f} s without a link")
+    return figures
