@@ -72,7 +72,7 @@ class Delivery:
         run = lane[0]
         payloads, rank = run.payloads, run.rank
         start = self._taken[rank]
-        if self._after_all or self._listed:
+        if self._listed:  # those that wait for all lower ids cannot become eligible within a run
             limit = 1
         stop = min(start + limit, len(payloads))
         if stop == len(payloads):
