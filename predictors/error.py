@@ -46,7 +46,8 @@ _LARGEST = 1e6
 # Age is told in steps of a tenth, so that a distribution serves several decisions.
 _AGE_STEP = 0.1
 _OLDEST_S = 1e6
-_LEAST_ADDED = 1e-4
+_LEAST_ADDED = 0.01
+"""A tenth more or less is not worth the work beside errors of a fifth and more."""
 
 
 def middles(weighted: Iterable[tuple[float, float]], count: int = SAMPLES) -> list[float]:
