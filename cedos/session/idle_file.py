@@ -90,11 +90,19 @@ class IdleFile:
 
     def get(self, key: bytes) -> bytes | None:
         """The record with a key; None where there is none."""
-        at = self._find(key)
-        if at is None:
-            return None
-        body = _HEADER.size + (self._table[at] - 1) * self._stride + _SLOT.size
-        return self._map[body : body + self._record_bytes]
+        table, mapped, stride = self._table, self._map, self._stride
+        mask = len(table) - 1
+        at = hash(key) & mask
+        first = _HEADER.size + _SLOT.size - stride
+        size = self._record_bytes
+        while slot := table[at]:
+            if slot != _GONE:
+                start = first + slot * stride
+                record = mapped[start : start + size]  # the one access that misses the caches
+                if record.startswith(key):
+                    return record
+            at = (at + 1) & mask
+        return None
 
     def remove(self, key: bytes) -> bool:
         """Forgets a record, and its bytes; whether there was one."""
@@ -158,7 +166,7 @@ class IdleFile:
     def _load(self) -> None:
         """One pass over the file: the index, and what is free; half-written records are dropped."""
         stride, record_bytes = self._stride, self._record_bytes
-        keys: list[tuple[bytes, int]] = []
+        self._size_table(self._slots)
         for first in range(0, self._slots, _SCAN_SLOTS):
             count = min(_SCAN_SLOTS, self._slots - first)
             block = os.pread(self._descriptor, count * stride, _HEADER.size + first * stride)
@@ -167,17 +175,14 @@ class IdleFile:
                 kept, check = _SLOT.unpack_from(block, start)
                 body = start + _SLOT.size
                 if kept and crc32(block[body : body + record_bytes]) == check:
-                    keys.append((block[body : body + KEY_BYTES], first + at + 1))
+                    self._enter(block[body : body + KEY_BYTES], first + at + 1)
+                    self._used += 1
                 else:
                     self._free.append(first + at + 1)
-        self._size_table(len(keys))
-        for key, slot in keys:
-            self._insert(key, slot)
-        self._used = len(keys)
         self._free.reverse()
 
     def _size_table(self, used: int) -> None:
-        bits = max(10, (2 * used).bit_length())
+        bits = max(10, (3 * used // 2).bit_length())  # at most two thirds full
         self._table = array("I", bytes(4 << bits))
         self._tombs = 0
 

@@ -1,6 +1,6 @@
 """Sessions that sleep: their credentials and positions in a file, found by flow id, woken when needed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -31,8 +31,16 @@ class Sleepers:
 
     def find(self, flow_id: bytes) -> Credentials | None:
         """The credentials of a session in the file; None where there is none."""
-        record = self._file.get(flow_id)
+        record = self.record(flow_id)
         return None if record is None else Credentials.from_bytes(record[:CREDENTIALS_BYTES])
+
+    def record(self, flow_id: bytes) -> bytes | None:
+        """A session's record, which begins with its credentials; None where there is none."""
+        return self._file.get(flow_id)
+
+    def records(self) -> Iterator[bytes]:
+        """All records."""
+        return iter(self._file)
 
     def sleep(self, credentials: Credentials, session: Session, now: float, unix_s: float) -> bool:
         """Keeps a session if it is idle: then it can be forgotten. Whether it was."""
