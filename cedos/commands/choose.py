@@ -31,7 +31,8 @@ from cedos.model import Direction, Urgency
 @click.option(
     "--redundant",
     is_flag=True,
-    help="You can send the same over several networks; needs `redundant` in [decision].",
+    help="You can send the same over several networks: considered for what is short and waited for,"
+    " with `redundant` in [decision].",
 )
 @click.option("--why", is_flag=True, help="Explain the choice, too.")
 @json_option

@@ -19,16 +19,19 @@ from cedos.daemon.flows import Flows, LivingFlow
 from cedos.daemon.steer_interface import Steer
 from cedos.errors import CedosError
 from cedos.model import (
+    Bulk,
     Context,
     Decision,
     Direction,
     Evaluation,
     FlowKey,
+    Label,
     Network,
     SizeEstimate,
     Strategy,
     StrategyKind,
     Transfer,
+    Urgency,
 )
 from cedos.profiler.sizes import SizeHistory
 from cedos.selector.energy import DELPHI, PowerModel
@@ -42,6 +45,7 @@ _log = structlog.get_logger(__name__)
 _SINGLE = frozenset({StrategyKind.SINGLE})
 _MPTCP = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})
 _HEDGED = frozenset({StrategyKind.SINGLE, StrategyKind.REDUNDANT})
+_SHORT_AND_URGENT = Label(Urgency.FOREGROUND, Bulk.SMALL)
 _DESTINATIONS = 64
 _DESTINATION_S = 600.0
 """At most so many destinations have rules of their own, for so long after their last connection."""
@@ -402,7 +406,11 @@ class Director:
         return decision
 
     def choose(self, transfer: Transfer, context: Context, *, redundant: bool) -> Decision:
-        """Decides on one transfer that somebody else carries out, redundantly if they can and may."""
+        """Decides on one transfer that somebody else carries out, redundantly if they can and may.
+
+        Only what is short and waited for is worth sending twice, whatever bytes cost.
+        """
+        twice = redundant and self._choices.redundant and transfer.label == _SHORT_AND_URGENT
         return self._record(
             decide(
                 transfer,
@@ -413,7 +421,7 @@ class Director:
                 self._choices.power,
                 number=self._number,
                 made_unix_s=time.time(),
-                kinds=_HEDGED if redundant and self._choices.redundant else _SINGLE,
+                kinds=_HEDGED if twice else _SINGLE,
                 idle_s=self._flows.idle_s(context.at_s),
                 price_per_mb=self._choices.price_per_mb,
             )

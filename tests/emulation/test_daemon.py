@@ -33,7 +33,7 @@ class Host:
         self.config = folder / "cedos.toml"
         self.config.write_text(
             f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\ndns = false\n'
-            "[providers]\nhost = false\n"
+            "[providers]\nhost = false\n[decision]\nredundant = true\n"
         )
 
     def up(self) -> "subprocess.Popen[bytes]":
@@ -104,6 +104,10 @@ def test_a_network_that_vanishes_takes_no_mptcp_download_with_it(host: Host) -> 
     before = host.routing()
     daemon = host.up()
     try:
+        asked = json.loads(host.cedos("choose", "--size", "4kB", "--redundant", "--json").stdout)
+        assert {e["strategy"]["kind"] for e in asked["evaluations"]} == {"single", "redundant"}
+        explained = json.loads(host.cedos("explain", str(asked["number"]), "--json").stdout)
+        assert explained["reason"] == asked["reason"]
         download = host.download(mptcp=True)
         host.until(lambda: any(len(f["subflows"]) == 2 for f in host.status()["flows"]))
         network = host.status()["default"]["network"]

@@ -13,17 +13,20 @@ from cedos.daemon.director import Choices, Director
 from cedos.daemon.flows import Flows, LivingFlow
 from cedos.errors import SteeringError
 from cedos.model import (
+    Bulk,
     Context,
     Decision,
     Direction,
     FlowKey,
     Indicator,
+    Label,
     Network,
     NetworkKind,
     SizeEstimate,
     Strategy,
     StrategyKind,
     Transfer,
+    Urgency,
 )
 from cedos.monitor.events import FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
@@ -364,12 +367,16 @@ async def test_a_flow_leaves_a_network_that_fell_silent_however_often_it_moved(
     assert any(said in each.reason for each in stage.decisions)
 
 
-@pytest.mark.parametrize(("can", "may", "s_per_j", "expected"), [
-    (True, True, 0.0, "redundant(wlan0, lte0)"), (True, True, 1.0, "single(wlan0)"),
-    (True, False, 0.0, "single(wlan0)"), (False, True, 0.0, "single(wlan0)"),
+SHORT, LONG, LATER = Label(), Label(bulk=Bulk.LARGE), Label(Urgency.BACKGROUND)
+
+
+@pytest.mark.parametrize(("can", "may", "s_per_j", "label", "expected"), [
+    (True, True, 0.0, SHORT, "redundant(wlan0, lte0)"), (True, True, 1.0, SHORT, "single(wlan0)"),
+    (True, False, 0.0, SHORT, "single(wlan0)"), (False, True, 0.0, SHORT, "single(wlan0)"),
+    (True, True, 0.0, LONG, "single(wlan0)"), (True, True, 0.0, LATER, "single(wlan0)"),
 ])  # fmt: skip
 async def test_a_program_that_can_send_twice_does_where_it_may_and_where_it_pays(
-    stage: Stage, can: bool, may: bool, s_per_j: float, expected: str
+    stage: Stage, can: bool, may: bool, s_per_j: float, label: Label, expected: str
 ) -> None:
     class Gamble(Rates):
         def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
@@ -381,7 +388,7 @@ async def test_a_program_that_can_send_twice_does_where_it_may_and_where_it_pays
     )
     director = Director(stage.steer, stage.flows, stage.sizes, choices, decisions.append)
     director.networks_changed([WLAN, LTE])
-    transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"))
+    transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"), label=label)
     decision = director.choose(transfer, Context(10.0, {}), redundant=can)
     assert str(decision.choice) == expected
     assert decisions == [decision], "it is recorded, so that it can be explained"
