@@ -113,13 +113,15 @@ def set_command(
         increment = None
         if unit is not None:
             each = amounts.size_bytes(unit)
+            if not each:
+                raise ValueError(f'"{unit}": a unit has more than nothing, such as "1GB"')
             increment = IncrementRequest(
                 amount=each,
                 money=unit_money,
                 s_per_money=seconds_per_money,
                 most=max(int(supply // each), 1),
             )
-    except (ValueError, ZeroDivisionError) as error:
+    except ValueError as error:
         raise ConfigError(str(error)) from error
     if what != "data" and (networks or unit):
         raise ConfigError(f"--network and --unit are for data, not for {what}")

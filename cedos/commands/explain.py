@@ -1,10 +1,11 @@
 """`cedos explain`: a decision in plain words."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 
+from cedos.api.budgets import BudgetMessage
 from cedos.api.client import ControlClient
 from cedos.api.messages import DecisionMessage, EvaluationMessage, TransferMessage
 from cedos.commands import render
@@ -35,13 +36,17 @@ def command(flow: str | None, as_json: bool) -> None:
 
     Shown are what was known of the transfer, what each strategy was expected to cost (time with
     its 90 % interval, energy, metered bytes, and all in the one currency of the objective), which
-    one was chosen and why, and the measurements it rests on, with their ages at that moment.
+    one was chosen and why, and the measurements it rests on, with their ages at that moment. Where
+    there are budgets (`cedos budget`), their prices of today follow.
     """
-    decision = ControlClient(directories().socket).explain(flow)
+    client = ControlClient(directories().socket)
+    decision = client.explain(flow)
     if as_json:
         render.print_json(decision)
-    else:
-        click.echo("\n".join(lines(decision, time.time())))
+        return
+    click.echo("\n".join(lines(decision, time.time())))
+    if budgets := client.budgets():
+        click.echo("\n".join(prices(budgets, time.time())))
 
 
 def lines(decision: DecisionMessage, now_unix_s: float) -> Iterator[str]:
@@ -78,6 +83,35 @@ def lines(decision: DecisionMessage, now_unix_s: float) -> Iterator[str]:
         for name, one in sorted(known.items())
     ]
     yield from render.table(("NETWORK", "INDICATOR", "VALUE", "AGE", ""), rows, indent="  ")
+
+
+def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]:
+    """What budgets make of bytes, joules and money today, line by line."""
+    yield ""
+    yield "  Prices today"
+    for one in budgets:
+        left = _amount(max(one.supply - one.spent, 0.0), one.resource)
+        of = _amount(one.supply, one.resource)
+        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.ends_unix_s))
+        what = {"data": "a megabyte", "energy": "a joule", "money": "a unit of money"}[one.resource]
+        if one.over:
+            said = "it has come to its end"
+        elif one.suspended:
+            said = f"{what} costs nothing now: {one.suspended}"
+        elif one.spent_up or one.s_per_unit is None:
+            said = f"{what} is not to be had any more: {left} of {of} are left until {until}"
+        else:
+            worth = render.duration(one.s_per_unit * (1e6 if one.resource == "data" else 1.0))
+            said = f"{what} must save {worth}: {left} of {of} are left until {until}"
+        yield f"  {one.name}: {said}"
+
+
+def _amount(value: float, resource: str) -> str:
+    return (
+        render.size(value)
+        if resource == "data"
+        else render.number(value, "J"[: resource == "energy"])
+    )
 
 
 def _transfer(transfer: TransferMessage) -> Iterator[str]:

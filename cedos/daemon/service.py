@@ -177,6 +177,10 @@ class Daemon:
             dry_run=dry_run,
             ledger=self._observer.prober.ledger,
         )
+        self._wake = asyncio.Event()
+        self._urgent = False
+        self._dead: frozenset[str] = frozenset()
+        self._decided_at_s = -math.inf
         self._metering = Metering(
             usage, opening.boot(), links.networks(), radios_of(config), money_per_mb(config)
         )
@@ -205,10 +209,6 @@ class Daemon:
         self._rescuer = Rescuer(
             steering, self._observer.context, self._was_rescued, dry_run=dry_run
         )
-        self._wake = asyncio.Event()
-        self._urgent = False
-        self._dead: frozenset[str] = frozenset()
-        self._decided_at_s = -math.inf
 
     def problems(self) -> list[str]:
         """What is degraded, in words."""
@@ -231,6 +231,8 @@ class Daemon:
             self._rescuer.networks_changed(networks)
             self._probing.networks_changed(networks)
             await self._director.reconsider(self._observer.context())
+        # An interface that goes takes its counter with it: what it showed last is kept now.
+        await asyncio.to_thread(self._budgets.write)
 
     async def run(self, notifier: Notifier) -> None:
         """Runs until it is cancelled."""

@@ -17,6 +17,8 @@ from cedos.selector.budget_controller import Controller, MakeController, Option,
 _FORECAST_MEMORY = 1 / 6
 """The forecast goes by the spending of this share of the period."""
 
+_FIRST = 1 / 100
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -150,7 +152,9 @@ class Keeper:
     def standing(self, now_s: float) -> Standing:
         """How it stands."""
         left_s = max(self.period.ends_s - now_s, 0.0)
-        lately = self._lately / self._lately_s if self._lately_s > 0.0 else 0.0
+        # What is seen in the first moments is not taken for what goes on.
+        seen_s = max(self._lately_s, _FIRST * (self.period.ends_s - self.period.begins_s))
+        lately = self._lately / seen_s
         return Standing(
             self.budget,
             self.period,

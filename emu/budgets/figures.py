@@ -12,11 +12,13 @@ def figures(found: Mapping[str, Sequence[Outcome]]) -> dict[str, float]:
     """The figures of ours (`pacer`, without a prefix) and of Odyssey's, on the same months.
 
     Returns:
-        `months`; then for each controller `met_share` (months in which the plan was not exceeded),
-        `most_spent_share`, `spent_share` (mean share of the supply spent, of the months in which what
-        was declined would have used up what is left over), `spent_enough_share` (the share of these
-        with at least 95 %), `least_spent_share`, `bought_of_best_share` (seconds saved over those that
-        one who knows the future could have bought, all months together); and `bought_over_odyssey_ratio`.
+        `months`; `bought_over_odyssey_ratio`; and for each controller: `met_share` (months in which the
+        plan was not exceeded), `most_spent_share`; `spent_share` (mean share of the supply spent, of
+        the months in which what was declined would have used up what is left over),
+        `spent_enough_share` (the share of these with at least 95 %), `least_spent_share`;
+        `wasted_share` (of all months: more than 5 % were left over, though what was declined in the
+        last quarter would have used that up); `bought_of_best_share` (seconds saved over those that
+        one who knows the future could have bought, all months together).
     """
     ours, odyssey = found["pacer"], found["odyssey"]
     said = {"months": float(len(ours))}
@@ -34,6 +36,7 @@ def _of(outcomes: Sequence[Outcome]) -> dict[str, float]:
         "spent_share": _mean(wanted),
         "spent_enough_share": _mean([float(share >= SPENT) for share in wanted]),
         "least_spent_share": min(wanted),
+        "wasted_share": _mean([float(outcome.wasted) for outcome in outcomes]),
         "bought_of_best_share": sum(outcome.bought_s for outcome in outcomes)
         / sum(outcome.world.best_s for outcome in outcomes),
     }

@@ -18,6 +18,9 @@ CONTROLLERS: dict[str, MakeController] = {"odyssey": Odyssey, "pacer": Pacer}
 _STEP_S = 600.0
 """Without a choice the supply is looked at so often; Odyssey's seconds in between are summed up."""
 
+WASTED = 0.05
+"""More than this share of a supply left over is much."""
+
 _FIRST_MONTH = (2026, 1)
 _LIVES = 4
 """Months that one person lives through, habits going on; the first one knows nothing of them."""
@@ -48,11 +51,15 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A month as a controller got through it: bytes spent and declined, seconds bought."""
+    """A month as a controller got through it: bytes spent and declined, seconds bought.
+
+    `declined_late` is what was declined in the last quarter of the month, of `declined`.
+    """
 
     world: World
     spent: float
     declined: float
+    declined_late: float
     bought_s: float
     path: Sequence[tuple[float, float, float]]
     """Day by day: seconds since the month began, bytes spent, price in seconds per byte."""
@@ -66,6 +73,12 @@ class Outcome:
     def wanted(self) -> bool:
         """Whether what was declined would have used up what is left over."""
         return self.declined >= self.world.supply - self.spent
+
+    @property
+    def wasted(self) -> bool:
+        """Whether much was left over though what was declined in the last quarter would have used it."""
+        left = self.world.supply - self.spent
+        return left > WASTED * self.world.supply and self.declined_late >= left
 
     @property
     def spent_share(self) -> float:
@@ -138,7 +151,8 @@ def live(worlds: Sequence[World], make: MakeController) -> list[Outcome]:
 
 
 def _month(world: World, keeper: Keeper) -> Outcome:
-    spent = declined = bought_s = 0.0
+    spent = declined = declined_late = bought_s = 0.0
+    late_s = 0.75 * world.days * DAY_S
     looked_s, day, path = 0.0, 0.0, []
     keeper.observe(world.begins_s, 0.0)
     for choice in world.choices:
@@ -170,11 +184,12 @@ def _month(world: World, keeper: Keeper) -> Outcome:
             spent += choice.size_bytes
         if choice.free_s is not None and choice.metered_s < choice.free_s:
             declined += 0.0 if metered else choice.size_bytes
+            declined_late += 0.0 if metered or choice.at_s < late_s else choice.size_bytes
         if choice.free_s is not None and metered:
             bought_s += choice.free_s - choice.metered_s
     keeper.observe(world.begins_s + world.days * DAY_S - 1.0, spent)
     path.append((world.days * DAY_S, spent, min(keeper.quote(now_s).rate, PROHIBITIVE)))
-    return Outcome(world, spent, declined, bought_s, path)
+    return Outcome(world, spent, declined, declined_late, bought_s, path)
 
 
 def simulate(

@@ -54,7 +54,7 @@ def draw(found: Mapping[str, Sequence[Outcome]], path: Path) -> None:
     spending.plot([0, outcome.world.days], [0, 1], color="grey", linewidth=0.8, linestyle=":")
     spending.set(title="A month: spent", xlabel="day", ylabel="share of the supply")
     prices.set(
-        title=f"The same month: price (drawn within {_LOW:g} and {_HIGH:g})",
+        title="The same month: price (cut at the edges)",
         xlabel="day",
         ylabel="seconds per megabyte",
         yscale="log",

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cedos.api.broadcast import Broadcast
+from cedos.api.budgets import BudgetMessage, BudgetRequest
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import Hint, HintAccepted, program_mark
 from cedos.api.messages import (
@@ -77,6 +78,7 @@ class FakeDaemon:
     def __init__(self) -> None:
         self.broadcast: Broadcast[DecisionMessage] = Broadcast()
         self.hints: dict[int, Hint] = {}
+        self.budgets: dict[str, BudgetMessage] = {}
         self.choices: list[ChoiceRequest] = []
         self.fault: Exception | None = None
         self.delay_s = 0.0
@@ -130,6 +132,31 @@ class FakeDaemon:
     async def unhint(self, number: int) -> None:
         if self.hints.pop(number, None) is None:
             raise NotFoundError(f"there is no hint {number}")
+
+    async def standing_budgets(self) -> list[BudgetMessage]:
+        return list(self.budgets.values())
+
+    async def set_budget(self, request: BudgetRequest) -> BudgetMessage:
+        await self._before()
+        self.budgets[request.name] = BudgetMessage(
+            name=request.name,
+            resource=request.resource,
+            supply=request.supply,
+            spent=0.25 * request.supply,
+            begins_unix_s=1.79e9,
+            ends_unix_s=1.8e9,
+            forecast=0.9 * request.supply,
+            s_per_unit=3e-7,
+            bought_s=120.0,
+            networks=tuple(request.networks),
+            every=request.every,
+            battery=request.battery,
+        )
+        return self.budgets[request.name]
+
+    async def remove_budget(self, name: str) -> None:
+        if self.budgets.pop(name, None) is None:
+            raise NotFoundError(f"there is no budget {name}")
 
     def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
         return self.broadcast.subscribe()

@@ -94,9 +94,10 @@ def test_habits_are_learned_over_months() -> None:
 
 def test_a_month_without_demand_is_left_over_and_no_fault() -> None:
     world = World(0.0, 30, [], 1e9, 0.0, 0.0, 0.0)
-    outcome = Outcome(world, 0.0, 0.0, 0.0, [])
+    outcome = Outcome(world, 0.0, 0.0, 0.0, 0.0, [])
     assert outcome.met
     assert not outcome.wanted
+    assert not outcome.wasted
 
 
 def test_the_picture(found: dict[str, list[Outcome]], tmp_path: Path) -> None:

@@ -1,0 +1,161 @@
+"""Budgets on a real daemon: what all programs carry counts, over restarts and unplugged interfaces."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emu.testbed.netns import Namespace
+
+pytestmark = pytest.mark.netns
+
+SEND = (
+    "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM);"
+    "[s.sendto(bytes(1000), ('192.168.44.1', 9)) for _ in range({count})]"
+)
+CONFIG = """
+[networks.wlan0]
+kind = "wifi"
+metered = false
+[networks.lte0]
+kind = "cellular"
+metered = true
+[probes]
+enabled = false
+[profiler]
+enabled = false
+[providers]
+host = false
+"""
+
+
+class Host:
+    """A laptop with Wi-Fi and a metered network, and cedos on it."""
+
+    def __init__(self, make: Callable[[str], Namespace], folder: Path) -> None:
+        self.laptop, self.phones = make("laptop"), make("phones")
+        self._folder = folder
+        (folder / "cedos.toml").write_text(CONFIG)
+        self.plug("wlan0", 43)
+        self.plug("lte0", 44)
+
+    def plug(self, name: str, number: int) -> None:
+        self.laptop.ip("link", "add", name, "type", "veth", "peer", name, "netns", self.phones.name)
+        # No neighbour discovery: what a test sends is all there is.
+        for namespace, last in ((self.laptop, 2), (self.phones, 1)):
+            namespace.ip("link", "set", name, "addrgenmode", "none")
+            namespace.ip("address", "add", f"192.168.{number}.{last}/24", "dev", name)
+            namespace.ip("link", "set", name, "up")
+        self.laptop.ip(
+            "route", "add", "default", "via", f"192.168.{number}.1", "metric", str(number)
+        )
+
+    def send(self, count: int) -> None:
+        """Some program sends so many kilobytes (and headers: 42 bytes each) over the metered network."""
+        self.laptop.run(sys.executable, "-c", SEND.format(count=count))
+
+    def cedos(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return self.laptop.run(*self._command(*arguments), check=False)
+
+    def budget(self) -> dict[str, Any]:
+        done = self.cedos("budget", "--json")
+        assert done.returncode == 0, done.stderr
+        (found,) = json.loads(done.stdout)
+        return dict(found)
+
+    def spent_reaches(self, count: int) -> bool:
+        deadline_s = time.monotonic() + 20
+        while self.budget()["spent"] < count * 1042:
+            if time.monotonic() > deadline_s:
+                print(count * 1042, self.budget())
+                return False
+            time.sleep(0.2)
+        # The other end says now and then that nobody listens, and each end resolves the other.
+        return self.spent_is_about(count)
+
+    def spent_is_about(self, count: int) -> bool:
+        return bool(count * 1042 <= self.budget()["spent"] < count * 1042 + 30_000)
+
+    @contextmanager
+    def up(self) -> Iterator["subprocess.Popen[str]"]:
+        command = self._command("up", "--dry-run", "--config", str(self._folder / "cedos.toml"))
+        with self.laptop.popen(*command, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                deadline_s = time.monotonic() + 30
+                while self.cedos("status").returncode != 0:
+                    assert time.monotonic() < deadline_s
+                    assert process.poll() is None, process.communicate()
+                    time.sleep(0.2)
+                yield process
+            finally:
+                process.kill()
+
+    def _command(self, *arguments: str) -> tuple[str, ...]:
+        variables = [
+            f"CEDOS_{what}_DIR={self._folder}/{what.lower()}" for what in ("STATE", "RUNTIME")
+        ]
+        return ("env", *variables, sys.executable, "-m", "cedos", *arguments)
+
+
+@pytest.fixture
+def host(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Host:
+    return Host(make_namespace, tmp_path)
+
+
+def test_what_all_programs_carry_counts_whatever_happens(host: Host) -> None:
+    host.send(50)  # before anybody counted
+    with host.up() as process:
+        done = host.cedos(
+            "budget", "set", "data", "2MB", "--until", "2099-12-01", "--every", "month"
+        )
+        assert done.returncode == 0, done.stderr
+        assert "data" in done.stdout
+        host.send(300)
+        assert host.spent_reaches(300)
+        said = host.budget()
+        assert said["supply"] == 2e6
+        assert said["s_per_unit"] > 0
+        assert "data: a megabyte must save" in host.cedos("explain").stdout
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    # Without a daemon: what was counted until it ended.
+    done = host.cedos("budget")
+    assert "No daemon runs" in done.stdout
+    assert host.spent_reaches(300)
+    host.send(100)  # counted when the next one starts
+    with host.up():
+        assert host.spent_reaches(400)
+        # The interface vanishes with its counters, and another one comes in its place.
+        host.laptop.ip("link", "delete", "lte0")
+        time.sleep(1.5)
+        host.plug("lte0", 44)
+        host.send(200)
+        assert host.spent_reaches(600)
+        # Killed in the middle (the end of the block), whatever was not written yet.
+        host.send(100)
+        assert host.spent_reaches(700)
+    with host.up():
+        assert host.spent_reaches(700)
+        host.send(1400)
+        assert host.spent_reaches(2100)
+        said = host.budget()
+        assert said["spent_up"]
+        assert "exceeded" in host.cedos("status").stdout
+        assert "spent: nothing more" in host.cedos("budget").stdout
+        assert (
+            host.cedos(
+                "budget", "set", "data", "1GB", "--until", "2099-12-01", "--every", "month"
+            ).returncode
+            == 0
+        )
+        assert not host.budget()["spent_up"]
+        assert host.cedos("budget", "remove", "data").returncode == 0
+        assert json.loads(host.cedos("budget", "--json").stdout) == []
+        assert host.cedos("budget", "remove", "data").returncode == 1

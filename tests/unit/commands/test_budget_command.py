@@ -1,0 +1,212 @@
+"""`cedos budget` against a daemon on a real socket, and without one."""
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos import amounts, budget_file
+from cedos.api.budgets import BudgetMessage
+from cedos.commands import budget, explain
+from cedos.config import BudgetConfig, Config, PlanConfig, load
+from cedos.errors import ConfigError
+from cedos.history_usage import Usage
+from cedos.selector.budget import Every, Resource
+
+NOW = datetime(2026, 11, 21, 17, 30)
+SET = ("budget", "set")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4GB", 4e9),
+        ("4 GB", 4e9),
+        ("2.5GiB", 2.5 * 2**30),
+        ("500MB", 5e8),
+        ("500mb", 5e8),
+        ("1500", 1500.0),
+        ("0GB", 0.0),
+    ],
+)
+def test_sizes(text: str, expected: float) -> None:
+    assert amounts.size_bytes(text) == expected
+
+
+def test_energies_and_money() -> None:
+    assert amounts.joules("12Wh") == 43_200.0
+    assert amounts.joules("20 kJ") == 20_000.0
+    assert amounts.money("7.50") == 7.5
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-4GB", "4XB", "1e9", "4GB/month", "9999999TB", "4J"])
+def test_a_size_that_is_none_says_what_would_be_right(text: str) -> None:
+    with pytest.raises(ValueError, match="4GB"):
+        amounts.size_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("18:00", datetime(2026, 11, 21, 18)),
+        ("17:30", datetime(2026, 11, 22, 17, 30)),
+        ("9:05", datetime(2026, 11, 22, 9, 5)),
+        ("2026-12-01", datetime(2026, 12, 1)),
+        ("2026-12-01 08:00", datetime(2026, 12, 1, 8)),
+    ],
+)
+def test_ends(text: str, expected: datetime) -> None:
+    assert amounts.until(text, NOW) == expected
+
+
+@given(st.text(max_size=12))
+def test_any_other_end_is_refused_in_words(text: str) -> None:
+    try:
+        said = str(amounts.until(text, NOW))
+    except ValueError as error:
+        said = str(error)
+    assert "would be right" in said or datetime.fromisoformat(said) > datetime(1980, 1, 1)
+
+
+def test_setting_one(cedos: Any, control: Path, fake_daemon: Any) -> None:
+    done = cedos(
+        *SET, "data", "4GB", "--until", "2026-12-01", "--every", "month", "--network", "lte0"
+    )
+    assert done.exit_code == 0
+    assert fake_daemon.budgets["data"].networks == ("lte0",)
+    assert fake_daemon.budgets["data"].every == "month"
+    for word in ("data of lte0", "1 GB (25%)", "4 GB", "300 ms per MB", "3.6 GB", "2 min"):
+        assert word in done.stdout, word
+
+
+def test_the_battery(cedos: Any, control: Path, fake_daemon: Any) -> None:
+    assert cedos(*SET, "battery", "--until", "18:00", "--name", "today").exit_code == 0
+    assert fake_daemon.budgets["today"].battery
+
+
+def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> None:
+    assert "no budget; `cedos budget set" in cedos("budget").stdout
+    cedos(*SET, "money", "20", "--until", "2026-12-01")
+    (said,) = json.loads(cedos("budget", "--json").stdout)
+    assert (said["resource"], said["supply"]) == ("money", 20.0)
+    assert "must save" in cedos("explain").stdout
+    assert cedos("budget", "remove", "money").exit_code == 0
+    refused = cedos("budget", "remove", "money")
+    assert refused.exit_code == 1
+    assert "there is no budget money" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("data", "--until", "18:00"), "needs an amount"),
+        (("data", "lots", "--until", "18:00"), '"4GB"'),
+        (("data", "4GB", "--until", "tomorrow"), '"18:00"'),
+        (("battery", "5J", "--until", "18:00"), "leave the amount out"),
+        (("energy", "5kJ", "--until", "18:00", "--network", "lte0"), "are for data"),
+        (("data", "4GB", "--until", "18:00", "--unit", "0MB"), "more than nothing"),
+        (("data", "4GB"), "--until"),
+        (("data", "4GB", "--until", "18:00", "--name", "a/b"), "name"),
+    ],
+)
+def test_wrong_usage_is_refused(
+    cedos: Any, control: Path, arguments: tuple[str, ...], why: str
+) -> None:
+    refused = cedos(*SET, *arguments)
+    assert refused.exit_code == 2
+    assert why in refused.stderr
+
+
+def test_without_a_daemon_it_is_kept_for_the_next_one(cedos: Any, folders: Path) -> None:
+    done = cedos(*SET, "data", "4GB", "--until", "2099-12-01")
+    assert done.exit_code == 0
+    assert "none runs now" in done.stdout
+    kept = budget_file.read(folders / "state" / budget_file.FILE)
+    assert kept["data"].supply == 4e9
+    assert kept["data"].since  # it counts from now, not from the daemon's start
+    usage = Usage(folders / "state" / "usage.sqlite", "boot-1")
+    usage.add("metered/lte0", 1e9)
+    usage.write((datetime.now() + timedelta(minutes=1)).timestamp())
+    usage.close()
+    shown = cedos("budget")
+    assert "1 GB (25%)" in shown.stdout
+    assert "No daemon runs" in shown.stdout
+    assert cedos("budget", "remove", "data").exit_code == 0
+    assert cedos("budget", "remove", "data").exit_code == 1
+
+
+def test_a_damaged_file_is_named(cedos: Any, folders: Path) -> None:
+    (folders / "state").mkdir()
+    (folders / "state" / budget_file.FILE).write_text("{")
+    refused = cedos("budget")
+    assert refused.exit_code == 2
+    assert "budgets.json" in refused.stderr
+
+
+def test_what_a_person_sees_of_each_state() -> None:
+    plain = BudgetMessage(
+        name="data", resource="data", supply=1e9, spent=2e9, begins_unix_s=0.0, ends_unix_s=1e5
+    )
+
+    def said(**changed: Any) -> str:
+        one = BudgetMessage(
+            **{field: getattr(plain, field) for field in plain.__struct_fields__} | changed
+        )
+        return "\n".join([*budget.lines([one], 0.0), *explain.prices([one], 0.0)])
+
+    assert "2 GB (200%)" in said()
+    assert "spent: nothing more" in said(spent_up=True)
+    assert "not to be had any more: 0 B of 1 GB" in said(spent_up=True)
+    assert "(over)" in said(over=True)
+    assert "on mains power" in said(suspended="on mains power", battery=True, resource="energy")
+
+
+def test_the_configuration_has_them_too(tmp_path: Path) -> None:
+    file = tmp_path / "cedos.toml"
+    file.write_text(
+        '[budgets.phone]\ndata = "4GB"\nuntil = "2026-12-01"\nevery = "month"\nnetworks = ["lte0"]\n'
+        '[budgets.go]\ndata = "3GB"\nuntil = "2026-12-24"\nunit = "1GB"\nunit_money = 5.0\n'
+        '[budgets.day]\nbattery = true\nuntil = "18:00"\nevery = "day"\n'
+        "[plan]\nmetered_bytes = 5_000_000_000\nreset_day = 31\n"
+    )
+    found = budget_file.configured(load(file), NOW)
+    assert found["phone"].every is Every.MONTH
+    assert found["phone"].networks == ("lte0",)
+    assert found["go"].increment is not None
+    assert found["go"].increment.most == 3
+    assert found["day"].battery
+    assert found["plan"].resource is Resource.DATA
+    assert found["plan"].until.startswith("2026-01-31")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('[budgets.a]\nuntil = "2026-12-01"\n', "one of data, energy, money or battery"),
+        ('[budgets.a]\ndata = "4GB"\nmoney = 3.0\nuntil = "2026-12-01"\n', "data and money"),
+        ('[budgets.a]\ndata = "x"\nuntil = "2026-12-01"\n', "4GB"),
+        ('[budgets.a]\ndata = "4GB"\nuntil = "18:00"\n', 'every = "day"'),
+        ('[budgets.a]\nmoney = -3.0\nuntil = "2026-12-01"\n', "money"),
+        ('[budgets.a]\nenergy = "4J"\nunit = "1GB"\nuntil = "2026-12-01"\n', "for budgets of data"),
+        ('[plan]\nmetered_bytes = 5\n[budgets.plan]\ndata = "4GB"\nuntil = "2026-12-01"\n', "plan"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_with_its_line(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    file = tmp_path / "cedos.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=why) as refused:
+        load(file)
+    assert "cedos.toml:" in str(refused.value)
+
+
+def test_the_shipped_file_explains_budgets() -> None:
+    text = (Path(budget_file.__file__).with_name("cedos.toml")).read_text()
+    for field in BudgetConfig.__struct_fields__:
+        assert f"# {field} = " in text or f"or {field} = " in text, field
+    assert Config().plan == PlanConfig()
