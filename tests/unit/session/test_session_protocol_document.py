@@ -1,0 +1,79 @@
+"""The written protocol: its test vectors and its numbers are those of the program."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.errors import ProtocolError
+from cedos.session import arrivals, core, credit, flights, frames, receiver, sender, sleepers, wire
+from cedos.session.unpack import unpack
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "session-protocol.md").read_text()
+GOOD = re.findall(r"^\| ([^|]+) \| `([0-9a-f]+)` \| `(\{.*\})` \|$", DOCUMENT, re.M)
+BAD = re.findall(r"^\| ([^|]+) \| `([0-9a-f]+)` \|$", DOCUMENT, re.M)
+
+
+def plain(value: object) -> Any:
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).hex()
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("record", "means"), [row[1:] for row in GOOD], ids=[row[0] for row in GOOD]
+)
+def test_a_vector_means_what_the_document_says(record: str, means: str) -> None:
+    (frame,) = unpack(bytes.fromhex(record))
+    said = {name: plain(getattr(frame, name)) for name in frame.__struct_fields__}
+    assert {"frame": type(frame).__name__} | said == json.loads(means)
+
+
+@pytest.mark.parametrize("record", [row[1] for row in BAD], ids=[row[0] for row in BAD])
+def test_a_vector_that_is_refused(record: str) -> None:
+    with pytest.raises(ProtocolError):
+        unpack(bytes.fromhex(record))
+
+
+def test_every_frame_has_a_vector_and_a_row() -> None:
+    names = {frame.__name__ for frame in frames.Frame.__args__}
+    assert {json.loads(means)["frame"] for _, _, means in GOOD} == names
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", DOCUMENT, re.M)
+    assert {name for _, name in rows} == names
+    assert [int(kind) for kind, _ in rows] == list(range(1, 17))
+    for _, record, means in GOOD:
+        kinds = {name: int(kind) for kind, name in rows}
+        assert bytes.fromhex(record)[0] == kinds[json.loads(means)["frame"]]
+    assert len(BAD) >= 9
+
+
+@pytest.mark.parametrize(
+    ("sentence", "value"),
+    [
+        ("1 to {:,} bytes: **frames", wire.RECORD_BYTES),
+        ("there 1 to {:,}", wire.MAX_DEPENDENCIES),
+        ("count 1 to {:,}", wire.MAX_MESSAGES),
+        ("at most {:,} ranges", wire.MAX_RANGES),
+        ("at most {:,} bytes; code 1", wire.MAX_REASON_BYTES),
+        ("at most {:,} of padding", wire.MAX_PAD_BYTES),
+        ("at most {:,} days", wire.MAX_KEEP_ALIVE_S // 86_400),
+        ("Those up to {:,} bytes travel", sender.SMALL_BYTES),
+        ("stream up to {:,}", credit.INITIAL_STREAM_BYTES),
+        ("credit of {:,}", credit.INITIAL_IROB_CREDIT),
+        ("IROBs up to {:,} bytes", credit.INITIAL_IROB_BYTES),
+        ("plus {:,} for each", credit.IROB_COST),
+        ("At most {:,} pieces", flights.MAX_IN_FLIGHT),
+        ("gives up at {:,} gaps", min(arrivals.MAX_GAPS, receiver.MAX_ID_GAPS)),
+        ("acknowledges after {:,} KB", core.Limits().acknowledge_bytes // 1024),
+        ("{:,} ms after the first", round(core.Limits().acknowledge_delay_s * 1000)),
+        ("answering for {:,} s", round(core.Limits().drain_s)),
+        ("a record of {:,} bytes", sleepers.RECORD_BYTES),
+    ],
+)
+def test_a_number_in_the_document(sentence: str, value: int) -> None:
+    text = sentence.format(value)
+    assert text in " ".join(DOCUMENT.split())
