@@ -8,6 +8,7 @@ A record is written before its state, and carries a check sum: one that was half
 process was killed is no record. `sync` makes sure against a power failure too.
 """
 
+import fcntl
 import mmap
 import os
 import struct
@@ -45,7 +46,8 @@ class IdleFile:
         record_bytes: each record's size; its first 16 bytes are the key.
 
     Raises:
-        SessionError: the file is something else, or holds records of another size.
+        SessionError: the file is something else, holds records of another size, may be read by others,
+            or is in use.
     """
 
     def __init__(self, path: Path, record_bytes: int) -> None:
@@ -53,6 +55,7 @@ class IdleFile:
         self._record_bytes = record_bytes
         self._stride = _SLOT.size + record_bytes
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._claim()
         size = os.fstat(self._descriptor).st_size
         if size == 0:
             size = self._grow_to(_FIRST_SLOTS)
@@ -142,6 +145,20 @@ class IdleFile:
         os.close(self._descriptor)
 
     # Inside
+
+    def _claim(self) -> None:
+        """The file is for its owner alone, and for one process at a time."""
+        why = ""
+        if os.fstat(self._descriptor).st_mode & 0o077:
+            why = "holds secrets and others may read it; chmod it to 600"
+        else:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                why = "is in use by another program"
+        if why:
+            os.close(self._descriptor)
+            raise SessionError(f"{self._path} {why}")
 
     def _check(self, size: int) -> None:
         head = os.pread(self._descriptor, _HEADER.size, 0)

@@ -89,6 +89,7 @@ def test_what_was_half_written_is_no_record(tmp_path: Path) -> None:
 def test_another_file_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "idle"
     path.write_bytes(content)
+    path.chmod(0o600)
     with pytest.raises(SessionError, match="move it away"):
         IdleFile(path, SIZE)
     assert path.read_bytes() == content
@@ -98,6 +99,16 @@ def test_a_file_with_records_of_another_size_is_refused(tmp_path: Path) -> None:
     IdleFile(tmp_path / "idle", SIZE).close()
     with pytest.raises(SessionError):
         IdleFile(tmp_path / "idle", SIZE + 1)
+
+
+def test_a_file_that_others_may_read_or_use_is_refused(tmp_path: Path) -> None:
+    file = IdleFile(tmp_path / "idle", SIZE)
+    with pytest.raises(SessionError, match="in use"):
+        IdleFile(tmp_path / "idle", SIZE)
+    file.close()
+    (tmp_path / "idle").chmod(0o640)
+    with pytest.raises(SessionError, match="chmod"):
+        IdleFile(tmp_path / "idle", SIZE)
 
 
 def credentials(number: int = 1) -> Credentials:
