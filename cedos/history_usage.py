@@ -40,7 +40,7 @@ class Counter(NamedTuple):
 
 
 class Usage:
-    """The odometers. Any thread may call any method.
+    """The odometers. One thread counts and asks, and never waits for the disk; another may `write`.
 
     A damaged file, or another program's, is moved aside (`notice` says so) and counting begins anew.
 
@@ -61,6 +61,8 @@ class Usage:
         self._lock = threading.Lock()
         self._read_only = read_only
         self._connection = self._opened()
+        # While one connection waits for the disk, the other one still reads.
+        self._reader = self._connection if path is None or read_only else self._connected()
         self.totals: dict[str, float] = dict(
             self._connection.execute("SELECT key, max(total) FROM reading GROUP BY key")
         )
@@ -75,8 +77,7 @@ class Usage:
 
     def add(self, key: str, amount: float) -> None:
         """So much more was used; in memory until `write`."""
-        with self._lock:
-            self.totals[key] = self.totals.get(key, 0.0) + max(amount, 0.0)
+        self.totals[key] = self.totals.get(key, 0.0) + max(amount, 0.0)
 
     def since(self, keys: Iterable[str], begin_s: float) -> float:
         """What was used since an instant (seconds since the epoch)."""
@@ -128,25 +129,22 @@ class Usage:
     def close(self) -> None:
         """Closes the file."""
         self._connection.close()
+        self._reader.close()
 
     def _at(self, key: str, begin_s: float) -> float:
         """The odometer at an instant; between two readings it is taken to have risen evenly."""
         if (known := self._known.get((key, begin_s))) is not None:
             return known
-        with self._lock:
-            try:
-                before, after = (
-                    self._connection.execute(
-                        f"SELECT at_unix_s, total, boot FROM reading WHERE key = ? AND {which} LIMIT 1",  # noqa: S608
-                        (key, begin_s),
-                    ).fetchone()
-                    for which in (
-                        "at_unix_s <= ? ORDER BY total DESC",
-                        "at_unix_s > ? ORDER BY total",
-                    )
-                )
-            except sqlite3.Error:
-                return 0.0
+        try:
+            before, after = (
+                self._reader.execute(
+                    f"SELECT at_unix_s, total, boot FROM reading WHERE key = ? AND {which} LIMIT 1",  # noqa: S608
+                    (key, begin_s),
+                ).fetchone()
+                for which in ("at_unix_s <= ? ORDER BY total DESC", "at_unix_s > ? ORDER BY total")
+            )
+        except sqlite3.Error:
+            return 0.0  # all that was ever used counts then: rather too much than too little
         total: float = before[1] if before else 0.0
         # What came with another start of the host came after that, and not evenly since the last one.
         if before and after and before[2] == after[2]:

@@ -198,16 +198,26 @@ class Budgets:
                 self.tick()
                 if now_s - written_at_s >= _WRITE_S:
                     written_at_s = now_s
-                    await asyncio.to_thread(self.write)
+                    await self.keep()
                 await asyncio.sleep(_TICK_S)
         finally:
             self.write()
 
+    async def keep(self) -> None:
+        """Keeps what was counted and learned, without waiting for the disk."""
+        await asyncio.to_thread(self._store, self._learned(), self._clock())
+
     def write(self) -> None:
-        """Keeps what was counted and learned."""
-        self._usage.write(self._clock())
-        self._known |= {name: keeper.state() for name, keeper in list(self.keepers.items())}
-        kept.write(self._state / _FILE, self._known, _WHAT)
+        """Keeps it at once."""
+        self._store(self._learned(), self._clock())
+
+    def _learned(self) -> dict[str, Any]:
+        self._known |= {name: keeper.state() for name, keeper in self.keepers.items()}
+        return dict(self._known)
+
+    def _store(self, learned: dict[str, Any], now_s: float) -> None:
+        self._usage.write(now_s)
+        kept.write(self._state / _FILE, learned, _WHAT)
 
     def tick(self) -> None:
         """Takes what was used until now, and prices it."""

@@ -232,7 +232,7 @@ class Daemon:
             self._probing.networks_changed(networks)
             await self._director.reconsider(self._observer.context())
         # An interface that goes takes its counter with it: what it showed last is kept now.
-        await asyncio.to_thread(self._budgets.write)
+        await self._budgets.keep()
 
     async def run(self, notifier: Notifier) -> None:
         """Runs until it is cancelled."""
