@@ -190,8 +190,11 @@ class Offloading:
             running = dict.fromkeys(chosen, wait_s)
             return chosen | self._best(task, names, now_s + wait_s, running)[0]
 
-        tips_s = tipping_point(later, _TIP_GRANULARITY_S, _TIP_WITHIN_S, _TIP_GRANULARITY_S)
-        return Chosen(chosen, 2.0 * expected_s if tips_s is None else tips_s)
+        def again_after_s() -> float:
+            tips_s = tipping_point(later, _TIP_GRANULARITY_S, _TIP_WITHIN_S, _TIP_GRANULARITY_S)
+            return 2.0 * expected_s if tips_s is None else tips_s
+
+        return Chosen(chosen, again_after_s)
 
     def _best(
         self, task: Utterance, names: Sequence[str], now_s: float, silent: Mapping[str, float]

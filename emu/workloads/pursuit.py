@@ -16,11 +16,12 @@ class Chosen:
     Attributes:
         ways: names; one that is under way stays, whether named or not. None at all: wait.
         again_after_s: seconds from now after which the choice is to be made again if nothing has
-            happened; None: never.
+            happened; None: never. A function is asked only when everything has been begun: what is
+            begun must not wait for it.
     """
 
     ways: frozenset[str]
-    again_after_s: float | None = None
+    again_after_s: float | Callable[[], float | None] | None = None
 
 
 Choose = Callable[[float, frozenset[str], Mapping[str, float]], Chosen]
@@ -52,7 +53,6 @@ class Pursuit:
         began_s: when somebody began to wait.
         choose: decides; see `Choose`.
         running: what is under way, and since when.
-        wake_at_s: when to call `woken`; infinite: not at all.
         done_s: when the first answer was there; None: not yet.
         winner: the way of the first answer.
         starts: every way begun and when, in order.
@@ -62,11 +62,19 @@ class Pursuit:
     began_s: float
     choose: Choose
     running: dict[str, float] = field(default_factory=dict)
-    wake_at_s: float = math.inf
     done_s: float | None = None
     winner: str | None = None
     starts: list[tuple[str, float]] = field(default_factory=list)
     decisions: int = 0
+    _decided_s: float = 0.0
+    _again: float | Callable[[], float | None] | None = None
+
+    @property
+    def wake_at_s(self) -> float:
+        """When to call `woken`; infinite: not at all."""
+        if callable(self._again):
+            self._again = self._again()
+        return math.inf if self._again is None else self._decided_s + self._again
 
     def begin(self, usable: frozenset[str]) -> list[Command]:
         """The first decision, at `began_s`."""
@@ -78,7 +86,7 @@ class Pursuit:
         if self.done_s is not None:
             return []
         self.done_s, self.winner = now_s, way
-        self.wake_at_s = math.inf
+        self._again = None
         cancelled: list[Command] = [Cancel(other) for other in self.running]
         self.running.clear()
         return cancelled
@@ -103,7 +111,7 @@ class Pursuit:
         silent = {way: now_s - since_s for way, since_s in self.running.items()}
         chosen = self.choose(now_s, usable, silent)
         self.decisions += 1
-        self.wake_at_s = math.inf if chosen.again_after_s is None else now_s + chosen.again_after_s
+        self._decided_s, self._again = now_s, chosen.again_after_s
         begun: list[Command] = []
         for way in sorted((chosen.ways & usable) - self.running.keys()):
             self.running[way] = now_s

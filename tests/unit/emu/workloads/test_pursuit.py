@@ -41,6 +41,20 @@ def test_silence_begins_the_other_and_keeps_the_first() -> None:
     assert pursuit.decisions == 3
 
 
+def test_when_to_think_again_is_asked_after_all_was_begun() -> None:
+    asked: list[str] = []
+
+    def again() -> float:
+        asked.append("again")
+        return 0.3
+
+    pursuit = Pursuit(1.0, lambda now, usable, silent: Chosen(frozenset({"wifi"}), again))
+    assert pursuit.begin(BOTH) == [Start("wifi")]
+    assert not asked
+    assert pursuit.wake_at_s == pursuit.wake_at_s == 1.3
+    assert asked == ["again"]
+
+
 def test_what_is_lost_is_begun_elsewhere() -> None:
     order = ["wifi", "cellular"]
 
