@@ -36,7 +36,12 @@ from emu.runs import environment
 ROOT = Path(__file__).resolve().parents[2]
 """Paths in analyses are relative to the repository."""
 
-ROOMS = ("emu.delphi", "emu.meatballs.analyses", "emu.imp.analyses")
+ROOMS = (
+    "emu.delphi",
+    "emu.meatballs.analyses",
+    "emu.imp.analyses",
+    "emu.sessions.analyses",
+)
 """Where analyses live; a room that is not built has none."""
 
 _PROGRESS = "progress"

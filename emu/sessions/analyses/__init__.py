@@ -1,0 +1,1 @@
+"""Tables and figures of the papers on sessions, measured live: run as root."""

@@ -1,0 +1,26 @@
+"""DTP's setting: its arithmetic agrees with what the paper reports."""
+
+import pytest
+
+from emu.sessions import dtp
+from emu.sessions.intervals import interval
+
+
+def test_contacts_grow_by_the_median() -> None:
+    plan = dtp.plan(154, 20, 3e6, 0.02)
+    minutes = [[round(20 * at_s / 60, 6) for at_s in contact] for contact in plan.contacts[:3]]
+    assert minutes == [[0.0, 6.6], [14.4, 27.6], [35.4, 55.2]]
+    assert plan.size_bytes == 7_700_000
+
+
+@pytest.mark.parametrize(("size_mb", "gaps"), [(77, 0), (154, 1), (308, 1)])
+def test_the_bound_waits_for_the_gaps_that_it_meets(size_mb: float, gaps: int) -> None:
+    plan = dtp.plan(size_mb, 20, 3e6, 0.02)
+    assert plan.bound_s() == pytest.approx((8 * size_mb / 3 + gaps * dtp.GAP_S) / 20)
+
+
+def test_intervals() -> None:
+    assert interval([]) == (None, None, None)
+    assert interval([2.0]) == (2.0, 2.0, 2.0)
+    mean, low, high = interval([1.0, 2.0, 3.0])
+    assert (mean, low, high) == pytest.approx((2.0, 2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5))
