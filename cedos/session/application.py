@@ -26,7 +26,6 @@ class ApplicationSide:
         self.happened: list[Event] = []
         self.control = Control(sender, receiver, terms, self.happened)
         self.thunks = Thunks()
-        self.taken = False  # whether the application took anything since the last record
 
     # The stream
 
@@ -47,7 +46,6 @@ class ApplicationSide:
 
     def read(self, limit_bytes: int = 1 << 30) -> bytes | memoryview:
         """The stream's next bytes, at most so many; empty: none now, or `at_eof`."""
-        self.taken = True
         return self.receiver.read(limit_bytes)
 
     @property
@@ -121,7 +119,6 @@ class ApplicationSide:
 
     def receive_run(self, limit: int = 1 << 30) -> Run | None:
         """The next IROBs in order, at most `limit`, all of one label and with consecutive ids."""
-        self.taken = True
         return self.receiver.pop(limit)
 
     @property

@@ -29,6 +29,7 @@ BROKEN_PROTOCOL, LOST_STATE = 1, 2
 """Codes of Abort."""
 
 _HEADER_BYTES: Final = 40  # of an extent or a table, without its lengths and dependencies
+_WORTH_BYTES: Final = 256  # less room than this is left empty: another frame costs more
 _LEAST_ROOM: Final = SMALL_BYTES + 2 * _HEADER_BYTES
 
 
@@ -73,7 +74,7 @@ class Session(ApplicationSide):
         self.scheduler = scheduler
         self.limits = limits
         super().__init__(
-            Sender(memory or Memory(limits.send_bytes), limits.send_bytes, self),
+            Sender(memory or Memory(16 * limits.send_bytes), limits.send_bytes, self),
             Receiver(limits.stream_window, limits.irob_window, limits.irob_bytes),
             KeepAliveTerms(keep_alive_s, limits.keep_alive_s),
         )
@@ -205,13 +206,13 @@ class Session(ApplicationSide):
         room = min(max(room_bytes, _LEAST_ROOM), wire.RECORD_BYTES) - used - _HEADER_BYTES
         lanes, backlog, states = self.sender.lanes, self.backlog, self.flights.states
         scheduler, state, flights = self.scheduler, path.state, self.flights
-        while room > 0:
+        while room > _WORTH_BYTES:
             waiting = backlog.waiting_bytes = [lane.waiting_bytes for lane in lanes]
             if waiting[0] or waiting[1]:
                 backlog.foreground_at_s = now
             if scheduler.copies:
                 flights.count_copyable(path_id, backlog)
-            elif not any(waiting):
+            elif not (waiting[0] or waiting[1] or waiting[2] or waiting[3]):
                 break
             grant = scheduler.choose(state, states, backlog, room, now)
             if grant is None:
@@ -315,12 +316,12 @@ class Session(ApplicationSide):
         return any(lane.waiting_bytes for lane in self.sender.lanes)
 
     def _has_to_say(self, path: PathFlight) -> bool:
-        return (
+        return bool(
             path.owes_statement
             or self._acknowledge_now
-            or self.taken
-            or bool(path.control)
-            or bool(self.control.due)
+            or self.receiver.owes_window
+            or path.control
+            or self.control.due
         )
 
     def _say(self, path: PathFlight, parts: list[Chunk], now: float) -> int:
@@ -334,10 +335,8 @@ class Session(ApplicationSide):
                 control += receiver.acknowledgements(everything=everything)
                 self._acknowledge_now = False
                 self._acknowledge_at = None
-            window = receiver.window(always=everything)
-            self.taken = False
-            if window is not None:
-                control.append(window)
+            if everything or receiver.owes_window:
+                control.append(receiver.window())
             if everything:
                 path.owes_statement = False
                 control += self.control.statement(path, now)

@@ -90,7 +90,8 @@ class Flights:
     def take(self, path: PathFlight, grant: Grant, room_bytes: int) -> Piece | None:
         """The piece that a scheduler granted, now on the way over `path`; None if there is none."""
         path_id = path.state.path_id
-        if not path.state.allowed >> grant.rank & 1:
+        state = path.state
+        if not state.allowed >> grant.rank & 1:
             return None
         if grant.copy:
             piece = self._copy(path_id, grant.rank, room_bytes)
@@ -115,7 +116,7 @@ class Flights:
                     break
         piece.on += (path_id,)
         path.flight.append(piece)
-        path.state.in_flight_bytes += piece.size
+        state.in_flight_bytes += piece.size
         self._count += 1
         return piece
 

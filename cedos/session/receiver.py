@@ -52,6 +52,7 @@ class Receiver:
         self._taken = 0  # of the stream by the application
         self._stream_limit = INITIAL_STREAM_BYTES  # what the peer has been told
         self._credit_told = INITIAL_IROB_CREDIT
+        self.owes_window = False  # the peer may send notably more than it knows
         self.delivered_cost = 0
         self._held_cost = 0  # of IROBs that arrived, whole or in part, and were not delivered
         self._partial: dict[int, _Partial] = {}
@@ -110,16 +111,20 @@ class Receiver:
         stop = first + len(payloads)
         self._check_id(stop - 1)
         self._dirty_irobs = True
-        for low, high in self.irobs.missing(first, stop):
+        irobs = self.irobs
+        whole = (
+            first == irobs.floor and not irobs.beyond
+        )  # as they were sent, and for the first time
+        for low, high in ((first, stop),) if whole else irobs.missing(first, stop):
             part = payloads if high - low == len(payloads) else payloads[low - first : high - first]
             size = sum(map(len, part))
             self.unacknowledged_bytes += size + len(part)
             self._hold(size + len(part) * IROB_COST)
             if self._partial:
                 self._refuse_partial(low, high)
-            self.irobs.add(low, high)
+            irobs.add(low, high)
             self.delivery.arrive(Run(low, table.rank, part), table.order, table.after)
-        if len(self.irobs.beyond) > MAX_ID_GAPS:
+        if len(irobs.beyond) > MAX_ID_GAPS:
             raise ProtocolError(f"IROBs arrive with more than {MAX_ID_GAPS} gaps in their ids")
 
     def on_abandon(self, frame: Abandon) -> None:
@@ -145,6 +150,9 @@ class Receiver:
         """The stream's next bytes, at most so many; empty where none are there."""
         chunk = self.stream.take(limit_bytes)
         self._taken += len(chunk)
+        window = self._stream_window
+        if self._taken + window - self._stream_limit >= window // 4:
+            self.owes_window = True
         return chunk
 
     def pop(self, limit: int) -> Run | None:
@@ -154,6 +162,9 @@ class Receiver:
             cost = sum(map(len, run.payloads)) + len(run.payloads) * IROB_COST
             self._held_cost -= cost
             self.delivered_cost += cost
+            window = self._irob_window
+            if self.delivered_cost + window - self._credit_told >= window // 4:
+                self.owes_window = True
         return run
 
     @property
@@ -195,18 +206,11 @@ class Receiver:
         """Whether anything came that was not acknowledged."""
         return self._dirty_stream or self._dirty_irobs
 
-    def window(self, *, always: bool) -> bytes | None:
-        """A Window frame, if the peer may send notably more than it knows, or `always`."""
-        limit = self._taken + self._stream_window
-        credit = self.delivered_cost + self._irob_window
-        if not (
-            always
-            or limit - self._stream_limit >= self._stream_window // 4
-            or credit - self._credit_told >= self._irob_window // 4
-        ):
-            return None
-        self._stream_limit = max(limit, self._stream_limit)
-        self._credit_told = max(credit, self._credit_told)
+    def window(self) -> bytes:
+        """A Window frame: all that the peer may send now."""
+        self.owes_window = False
+        self._stream_limit = max(self._taken + self._stream_window, self._stream_limit)
+        self._credit_told = max(self.delivered_cost + self._irob_window, self._credit_told)
         return wire.window(self._stream_limit, self._credit_told, self.irob_bytes)
 
     # Sleep

@@ -31,6 +31,7 @@ MAX_KEEP_ALIVE_S: Final = 366 * 86_400
 STREAM: Final = struct.Struct(">BBQI")
 EXTENT: Final = struct.Struct(">BBBBHQQI")
 MESSAGES: Final = struct.Struct(">BBBHHQ")
+_ONE_MESSAGE: Final = struct.Struct(">BBBHHQH")  # the most frequent one in one go
 ABANDON: Final = struct.Struct(">BQI")
 ACK: Final = struct.Struct(">BBQQH")
 WINDOW: Final = struct.Struct(">BQQI")
@@ -72,8 +73,11 @@ def messages_header(
 ) -> bytes:
     """Header of a table of whole IROBs whose bytes follow back to back."""
     count = len(lengths)
+    if count == 1 and not after:
+        return _ONE_MESSAGE.pack(K_MESSAGES, rank, order, 0, 1, first, lengths[0])
     head = MESSAGES.pack(K_MESSAGES, rank, order, len(after), count, first)
-    return head + _distances(first, after) + struct.pack(f">{count}H", *lengths)
+    distances = _distances(first, after) if after else b""
+    return head + distances + struct.pack(f">{count}H", *lengths)
 
 
 def _distances(irob: int, after: Sequence[int]) -> bytes:
