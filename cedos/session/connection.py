@@ -421,7 +421,7 @@ class Connection:
                     facts.rtt_s,
                     facts.rate_bps,
                     facts.unsent_bytes,
-                    path.stalled,
+                    path.facts.stalled,
                 )
             )
         return found

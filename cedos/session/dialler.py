@@ -149,6 +149,17 @@ class Dialler:
             trial.count = 3  # once a second
             self._begin(trial)
 
+    def probe_no_more(self, path: Path) -> None:
+        """It speaks again: whatever was tried beside it is not needed."""
+        trial = self._trials.get(path.way)
+        if trial is not None and trial.probing:
+            self._calm(trial)
+        for waiting in [each for each in self._ready if each.way.interface == path.way]:
+            self._ready.remove(waiting)
+            waiting.connection.close()
+        for other in [each for each in self._shaking.values() if each.way == path.way]:
+            other.close("not needed any more", reset=True)
+
     def lost(self, path: Path) -> None:
         """The flow lost a path; dials again."""
         trial = self._trials.get(path.way)
@@ -252,7 +263,7 @@ class Dialler:
     def _advance(self) -> None:
         """Begins handshakes: one alone while the flow has no path, then all that are ready."""
         while self._ready and not self._closed:
-            open_paths = [p for p in self._flow.paths.values() if not p.stalled]
+            open_paths = [p for p in self._flow.paths.values() if not p.facts.stalled]
             if not open_paths and self._exclusive is not None:
                 return
             attempt = self._ready.pop(0)

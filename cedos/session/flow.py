@@ -22,9 +22,12 @@ SOURCE_FAILED: Final = 3
 """Code of Abort, beside those of the core."""
 
 _LOOK_S: Final = 0.250
-# So long without an acknowledgement, and at least one repetition by the kernel: then it is not jitter.
+# So long without an acknowledgement although the kernel has repeated itself: what is on the way there
+# goes over another path as well. Three times as long: another connection is tried beside it. On a link
+# that is merely full, both happen to many connections, so neither may end one that still gets through.
 _SILENT_S: Final = 0.400
 _SILENT_RTTS: Final = 3.0
+_DEAD_FACTOR: Final = 3.0
 _DRAIN_S: Final = 2.0
 _TELL_S: Final = 0.010  # other processes need not know of each message
 
@@ -90,6 +93,9 @@ class Flow:
         path.scout.look(path.connection, now, at_once=True)
         self.paths[path.path_id] = path
         self.core.path_up(path.path_id, path.facts, now)
+        for other in self.paths.values():
+            if other.facts.stalled:  # it had nobody to leave its data to
+                self.core.requeue(other.path_id, now)
         self._changed()
         self.pump()
 
@@ -115,7 +121,8 @@ class Flow:
 
     def path_received(self, path: Path) -> None:
         """Records came: tells the application first, so that its answer and ours go together."""
-        path.stalled = False
+        if path.facts.stalled:
+            self._speaks(path)
         self._changed()
         self.pump_soon()
         self.driver.memory_freed()
@@ -163,7 +170,7 @@ class Flow:
         now = self.driver.now()
         try:
             while True:
-                paths = [path for path in self.paths.values() if not path.blocked]
+                paths = [path for path in self._alive() if not path.blocked]
                 moved = [path.pump(now) for path in paths]
                 # A scheduler may leave bytes to another path, which then has to be asked again.
                 if len(paths) < 2 or not any(moved):
@@ -174,6 +181,13 @@ class Flow:
         finally:
             self._pumping = False
         self._plan(now)
+
+    def _alive(self) -> list[Path]:
+        """The paths that are not silent; all of them where all are."""
+        paths = list(self.paths.values())
+        if len(paths) > 1 and any(path.facts.stalled for path in paths):
+            return [path for path in paths if not path.facts.stalled] or paths
+        return paths
 
     def path_wrong(self, path: Path, error: ProtocolError) -> None:
         """The peer broke the protocol in an authenticated record: the session cannot go on."""
@@ -211,28 +225,38 @@ class Flow:
         waiting = False
         for path in list(self.paths.values()):
             if not queues.unacknowledged_bytes(path.connection):
-                path.stalled = False
+                self._speaks(path)
                 continue
             waiting = True
             path.scout.look(path.connection, now, at_once=True)
             info = path.scout.info
+            if info is None or not info.retransmits:
+                self._speaks(path)
+                continue
             limit_s = max(_SILENT_S, _SILENT_RTTS * (path.facts.rtt_s or 0.0))
-            silent = info is not None and info.retransmits > 0
-            if silent and info is not None and info.acknowledged_idle_s > limit_s:
+            if info.acknowledged_idle_s > limit_s:
                 self._silent(path, now)
-            else:
-                path.stalled = False
+            if info.acknowledged_idle_s > _DEAD_FACTOR * limit_s and info.retransmits > 1:
+                path.probed = True
+                if self.dialler is not None:
+                    self.dialler.probe(path)
         if waiting:
             self._watching = self.driver.loop.call_later(_LOOK_S, self._watch)
             self.pump()
 
     def _silent(self, path: Path, now: float) -> None:
-        if not path.stalled:
-            path.stalled = True
-            # The others may send what is lost there; it comes twice if it was not lost.
-            self.core.requeue(path.path_id, now)
-        if self.dialler is not None:
-            self.dialler.probe(path)
+        if not path.facts.stalled:
+            path.facts.stalled = True
+            if len(self.paths) > 1:
+                # The others may send what is lost there; it comes twice if it was not lost.
+                self.core.requeue(path.path_id, now)
+
+    def _speaks(self, path: Path) -> None:
+        path.facts.stalled = False
+        if path.probed:
+            path.probed = False
+            if self.dialler is not None:
+                self.dialler.probe_no_more(path)
 
     def has_room(self) -> None:
         """Replay memory was full and has room again."""

@@ -89,7 +89,7 @@ class Path:
         core: the session's, once it is known (`attach`).
         facts: what the scheduler sees; kept up to date here.
         way: the interface it is bound to, empty for an accepted one; `index` is its number.
-        stalled: nothing is acknowledged, although something was sent.
+        probed: it has been silent for so long that another connection is tried beside it.
         replaces: older paths that end once this one's peer has confirmed that it is there.
         on_proved: called when the peer has confirmed, or the connection is over before.
     """
@@ -97,7 +97,8 @@ class Path:
     __slots__ = (
         "_driver", "_pending", "_reading", "_shut", "_told_confirmed", "_told_opened", "_writing",
         "channel", "closed", "connection", "core", "facts", "index", "last_received_s",
-        "on_proved", "on_room", "owner", "path_id", "peer", "replaces", "scout", "stalled", "way",
+        "on_proved", "on_room", "owner", "path_id", "peer", "probed",
+        "replaces", "scout", "way",
     )  # fmt: skip
 
     def __init__(
@@ -119,7 +120,7 @@ class Path:
         self.facts = facts
         self.way = way
         self.index = index
-        self.stalled = False
+        self.probed = False
         self.peer = peer
         self.path_id = driver.new_path_id()
         self.core: Session | None = None

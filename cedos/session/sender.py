@@ -54,7 +54,7 @@ class Sender:
     def has_room(self) -> bool:
         """Whether there is room for notably more."""
         return (
-            self.held_bytes <= self._limit_bytes * 3 // 4
+            self.held_bytes <= self._most_bytes() * 3 // 4
             and self.next_irob - self.irobs.floor < ID_SPAN * 3 // 4
             and self.credit.room > SMALL_BYTES + IROB_COST
         )
@@ -64,9 +64,9 @@ class Sender:
         stream = self.stream
         self._open(stream, "the stream")
         size = len(data)
-        room = self._limit_bytes - self.held_bytes
+        room = self._most_bytes() - self.held_bytes
         if size > room:
-            self.refused = True
+            self._refuse()
             size = max(room, 0)
             data = data[:size]
         if not size or not self._take(size):
@@ -160,9 +160,9 @@ class Sender:
             raise SessionError(
                 f"IROB {irob} grows beyond {most} bytes, the most that the peer takes"
             )
-        room = self._limit_bytes - self.held_bytes
+        room = self._most_bytes() - self.held_bytes
         if len(data) > room:
-            self.refused = True
+            self._refuse()
             data = data[: max(room, 0)]
         if not data or not self._take(len(data)):
             return 0
@@ -271,8 +271,20 @@ class Sender:
 
     # Inside
 
+    def _most_bytes(self) -> int:
+        """How much this session may hold at this moment."""
+        return min(self._limit_bytes, self._memory.share_bytes)
+
+    def _refuse(self) -> None:
+        self.refused = True
+        if not self.held_bytes:  # else an acknowledgement of our own tells us
+            self._memory.wait(self._owner)
+
     def _take(self, size: int) -> bool:
-        if self.held_bytes + size > self._limit_bytes or not self._memory.take(size, self._owner):
+        if self.held_bytes + size > self._most_bytes():
+            self._refuse()
+            return False
+        if not self._memory.take(size, self._owner):
             self.refused = True
             return False
         self.held_bytes += size

@@ -35,6 +35,7 @@ def cable(rate: str | None, latency: str = "50ms") -> Iterator[tuple[Namespace, 
             where.ip("address", "add", f"{address}/24", "dev", interface)
             where.ip("link", "set", interface, "up")
             where.sysctl("net.ipv4.tcp_no_metrics_save", 1)
+            where.sysctl("net.ipv4.tcp_congestion_control", "reno")
             if rate is not None:
                 shaper = f"tc qdisc add dev {interface} root tbf rate {rate} burst 32kb latency {latency}"
                 where.run(*shaper.split())
