@@ -1,10 +1,10 @@
 """How long a decision takes that weighs all the errors of its predictors.
 
 Two networks, each with a bandwidth and a latency of 50 errors: 6.25 million joint outcomes. Before each
-decision an exchange over one of the networks is measured, so that nothing is left of the last one but
-the other network's errors; transfers are of all sizes, and seconds pass between them. Wall-clock
-percentiles are what a transfer waits; on a shared machine the 99th belongs to the neighbours, so the
-processor's time stands beside it.
+decision an exchange over one of the networks is measured (and its errors are gathered, which no
+decision waits for), so that no decision can be kept; transfers are of all sizes, and seconds pass
+between them. Wall-clock percentiles are what a transfer waits; on a shared machine the 99th belongs to
+the neighbours, so the processor's time stands beside it.
 """
 
 import gc

@@ -138,8 +138,9 @@ class Evaluator(ABC):
         """Every way's evaluation, by name."""
 
     def _learn(self, quantity: str, known: Known, value: float, at_s: float) -> None:
-        if known.prediction is not None:
-            known.errors.add(value, known.prediction, at_s)
+        if known.prediction is not None and known.errors.add(value, known.prediction, at_s):
+            # Gathered now, so that no decision has to wait for it.
+            known.errors.distribution(at_s)
 
     def _of(self, quantity: str) -> Known:
         known = self._known.get(quantity)
