@@ -26,7 +26,8 @@ _DAILY_MEMORY_S = 5 * DAY_S
 """At least for so long, where the period is a day or nearly; for what happens within an hour, not."""
 
 _FIRST = 1 / 100
-"""For this share of the period nothing is known, and the supply is worth the whole period."""
+"""For this share of the period nothing is known: the same share of the supply may be spent freely, and
+beyond that the supply is worth the whole period."""
 
 _SHADED = 0.9
 """What is expected to be asked for is taken for so much less: a price that was too low can still rise,
@@ -94,7 +95,7 @@ class Pacer:
         learned: Mapping[str, Any] | None = None,
     ) -> None:
         self._supply = supply
-        self._left = supply
+        self._left = self._first_left = supply
         self._now_s = begins_s if now_s is None else now_s
         self._ends_s = ends_s
         self._period_s = max(ends_s - begins_s, 1.0)
@@ -116,6 +117,8 @@ class Pacer:
         spent = max(self._left - left, 0.0)
         self._left, self._now_s = left, now_s
         if elapsed_s <= 0.0:
+            if self._demand.seen_s <= 0.0:
+                self._first_left = left
             return
         self._demand.age(elapsed_s)
         self._hours.passed(now_s, elapsed_s)
@@ -163,9 +166,10 @@ class Pacer:
         dear = self._period_s / self._supply
         if capacity <= 0.0:
             return PacerQuote(dear, planned, 0.0, dear)
-        if self._demand.seen_s < _FIRST * self._period_s and not self._stock:
-            return PacerQuote(dear, planned, capacity, dear)
         least = LEAST_S / self._supply
+        if self._demand.seen_s < _FIRST * self._period_s and not self._stock:
+            free = min(_FIRST * self._supply - (self._first_left - self._left), capacity)
+            return PacerQuote(least if free > 0.0 else dear, planned, free, dear)
         known = curve(self._demand, _SHADED * usual_s, self._stock, least)
         return PacerQuote(known.price(capacity), planned, capacity, dear, known)
 

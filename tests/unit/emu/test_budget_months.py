@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from cedos.selector.budget_keeper import Keeper
+from cedos.selector.budget_odyssey import LEAST_S
 from cedos.selector.budget_pacer import Pacer
 from emu.budgets import months
 from emu.budgets.figures import figures
@@ -74,8 +75,10 @@ def test_a_controller_that_breaks_budgets_is_found_out() -> None:
 
 
 def test_habits_are_learned_over_months() -> None:
-    """The second month begins with what the first one taught, not with the price of ignorance."""
-    worlds = next(lives(5, 1))
+    """The second month begins with what the first one taught, not with the first's free spending."""
+    worlds = next(
+        each for each in lives(5, 9) if all(one.asked > 2 * one.supply for one in each[:2])
+    )
     keepers: list[Keeper] = []
 
     class Kept(Keeper):
@@ -87,9 +90,8 @@ def test_habits_are_learned_over_months() -> None:
         patch.setattr(months, "Keeper", Kept)
         first, second, *_ = live(worlds[:2], Pacer)
     assert len(keepers) == 1
-    ignorant = worlds[0].days * DAY_S / worlds[0].supply
-    assert first.path[0][2] == pytest.approx(ignorant)
-    assert second.path[0][2] < ignorant / 10
+    assert first.path[0][2] == pytest.approx(LEAST_S / worlds[0].supply)
+    assert second.path[0][2] > 100 * LEAST_S / worlds[1].supply
 
 
 def test_a_month_without_demand_is_left_over_and_no_fault() -> None:

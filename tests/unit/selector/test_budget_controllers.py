@@ -176,7 +176,10 @@ def test_what_was_learned_helps_the_next_period_and_nonsense_is_refused() -> Non
         first.offered(float(second), options, options[0])
     second_period = Pacer(1000.0, 1e5, 2e5, learned=first.state())
     assert 0.5 < second_period.quote(1e5).rate < 2.0  # known at once: worth 1 s each
-    assert Pacer(1000.0, 1e5, 2e5).quote(1e5).rate == 100.0
+    # Who knows nothing spends a hundredth freely, and no more.
+    ignorant = Pacer(1000.0, 1e5, 2e5).quote(1e5)
+    assert ignorant.rate == ignorant.rate_for(9.0, 1.0) == 1e-5
+    assert ignorant.rate_for(11.0, 1.0) == 100.0
     for nonsense in ({"demand": 3}, {"demand": {"a": 1}}, {"x": 1}):
         with pytest.raises(ValueError, match="nothing that a pacer has learned"):
             Pacer(1000.0, 1e5, 2e5, learned=nonsense)

@@ -1,0 +1,119 @@
+"""Decisions with prices: the same choice turns when a budget gets scarce."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.model import Context, StrategyKind
+from cedos.selector.budget import PROHIBITIVE
+from cedos.selector.budget_odyssey import Odyssey
+from cedos.selector.budget_pacer import Pacer
+from cedos.selector.budget_prices import Prices
+from cedos.selector.objective import Outcome, WeightedCost
+from cedos.selector.roles import USUAL_KINDS
+from cedos.selector.selector import decide
+from cedos.selector.uncertainty import CompletionModel
+
+NOTHING = Context(1000.0, {})
+RECORD = {"number": 1, "made_unix_s": 0.0}
+
+
+class Fixed:
+    """A price that a test sets."""
+
+    def __init__(self, rate: float, fits: float = float("inf")) -> None:
+        self.rate = rate
+        self.fits = fits
+
+    def rate_for(self, amount: float, duration_s: float) -> float:
+        return self.rate if amount <= self.fits else PROHIBITIVE
+
+
+def choose(host: Any, model: CompletionModel, prices: Prices, size: int = 10**6) -> Any:
+    objective = WeightedCost(name="budgets", prices=prices)
+    return decide(host.transfer(size), NOTHING, host.both, model, objective, **RECORD)
+
+
+def data(rate: float, fits: float = float("inf")) -> Prices:
+    return Prices(data={"lte0": (Fixed(rate, fits),)})
+
+
+def test_a_megabyte_must_save_what_it_is_worth(host: Any) -> None:
+    model = host.oracle(wifi=3.0, cellular=1.0)
+    assert str(choose(host, model, data(1.9e-6)).choice) == "single(lte0)"
+    decision = choose(host, model, data(2.1e-6))
+    assert str(decision.choice) == "single(wlan0)"
+    assert decision.objective == "budgets"
+    costs = {str(each.strategy): each.cost for each in decision.evaluations}
+    assert costs == {"single(wlan0)": pytest.approx(3.0), "single(lte0)": pytest.approx(3.1)}
+
+
+def test_what_does_not_fit_any_more_goes_elsewhere(host: Any) -> None:
+    model = host.oracle(wifi=300.0, cellular=1.0)
+    assert str(choose(host, model, data(1e-9, fits=2e6)).choice) == "single(lte0)"
+    assert str(choose(host, model, data(1e-9, fits=0.5e6)).choice) == "single(wlan0)"
+
+
+def test_where_there_is_no_other_way_it_goes_all_the_same(host: Any) -> None:
+    """Nothing is blocked: of prohibitive ways the one with the fewest bytes is taken."""
+    model = host.oracle(cellular=1.0)
+    assert str(choose(host, model, data(PROHIBITIVE)).choice) == "single(lte0)"
+
+
+def test_both_networks_pay_for_their_share(host: Any) -> None:
+    model = host.oracle(wifi=10.0, cellular=10.0, mptcp_wifi=5.0, mptcp_cellular=5.0)
+    decision = choose(host, model, data(1e-6))
+    costs = {str(each.strategy): each for each in decision.evaluations}
+    both = costs["mptcp(wlan0, lte0)"]
+    assert both.cost == pytest.approx(5.0 + both.metered_bytes * 1e-6)
+    assert decision.choice == both.strategy
+
+
+def test_the_same_data_on_both_pays_in_full(host: Any) -> None:
+    objective = WeightedCost(prices=data(1e-6))
+    decision = decide(
+        host.transfer(10**6), NOTHING, host.both, host.oracle(wifi=2.0, cellular=2.0),
+        objective=objective, kinds=USUAL_KINDS | {StrategyKind.REDUNDANT}, **RECORD,
+    )  # fmt: skip
+    cost = {each.strategy.kind: each.cost for each in decision.evaluations}
+    assert cost[StrategyKind.REDUNDANT] == pytest.approx(3.0)
+
+
+def test_joules_have_their_price_too(host: Any) -> None:
+    model = host.oracle(wifi=3.0, cellular=1.0)
+    assert str(choose(host, model, Prices(energy=(Fixed(0.01),))).choice) == "single(lte0)"
+    assert str(choose(host, model, Prices(energy=(Fixed(1.0),))).choice) == "single(wlan0)"
+
+
+def test_the_least_prices_change_nothing(host: Any) -> None:
+    """While there is plenty, the fastest way is taken, as without budgets."""
+    for make in (Odyssey, Pacer):
+        controller = make(1e12, 0.0, 1000.0)
+        for second in range(1, 900):
+            controller.observe(float(second), 1e12)
+        prices = Prices(data={"lte0": (controller.quote(900.0),)})
+        decision = choose(host, host.oracle(wifi=1.001, cellular=1.0), prices)
+        assert str(decision.choice) == "single(lte0)", make
+
+
+@settings(max_examples=60)
+@given(
+    st.floats(0.001, 1e4),
+    st.floats(0.0, 1e3),
+    st.floats(0.0, 1e10),
+    st.floats(0.0, 1e-3),
+    st.floats(0.0, 1.0),
+)
+def test_a_cost_never_falls_when_more_is_used(
+    time_s: float, energy_j: float, data_s: float, rate: float, more: float
+) -> None:
+    objective = WeightedCost(prices=Prices(energy=(Fixed(rate),), money=(Fixed(rate),)))
+    less = Outcome(time_s, energy_j, 0.0, 1e6, 1.0, data_s)
+    for dearer in (
+        less._replace(energy_j=energy_j + more),
+        less._replace(data_s=data_s + more),
+        less._replace(money=1.0 + more),
+    ):
+        assert objective.cost(dearer) >= objective.cost(less)
