@@ -6,7 +6,7 @@ functions, whose integral follows from the mean differences within and between t
 a weighted sum over a sorted list.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import isfinite, prod
@@ -110,7 +110,8 @@ def mean_of_first(lists: Sequence[Sequence[float]]) -> float:
     """The expected minimum of one independent time of each list.
 
     For two: min(x, y) = (x + y - |x - y|) / 2, and the differences between two lists are those of both
-    together without those within each. For more, the integral of the product is walked.
+    together without those within each; only where the lists overlap are there any to be looked at. For
+    more, the integral of the product is walked.
 
     Args:
         lists: ascending, not empty.
@@ -122,13 +123,19 @@ def mean_of_first(lists: Sequence[Sequence[float]]) -> float:
         return mean(first)
     if last[-1] <= first[0]:
         return mean(last)
-    both = [*first, *last]
+    low, high = max(first[0], last[0]), min(first[-1], last[-1])
+    below, among = bisect_left(first, low), bisect_right(first, high)
+    under, within = bisect_left(last, low), bisect_right(last, high)
+    # What is earlier than all of the other list is the first with each of it; what is later is not.
+    total = len(last) * sum(first[:below]) + len(first) * sum(last[:under])
+    a, b = first[below:among], last[under:within]
+    both = [*a, *b]
     both.sort()
-    total, more = sum(first), sum(last)
-    between = _differences(both, total + more)
-    between -= _differences(first, total) + _differences(last, more)
-    means = total / len(first), more / len(last)
-    return min(0.5 * (sum(means) - between / (len(first) * len(last))), *means)
+    of_a, of_b = sum(a), sum(b)
+    total += (len(first) - among) * of_b + (len(last) - within) * of_a
+    between = _differences(both, of_a + of_b) - _differences(a, of_a) - _differences(b, of_b)
+    total += 0.5 * (len(b) * of_a + len(a) * of_b - between)
+    return total / (len(first) * len(last))
 
 
 def _walked(lists: Sequence[Sequence[float]]) -> float:
