@@ -77,6 +77,12 @@ class Lane:
         """
         if room_bytes < 1:
             return None
+        if not (skip_bytes or self._pending):
+            piece = self._carve(room_bytes)
+            if piece is None or piece.size + piece.extra <= room_bytes:
+                return piece
+            self._pending.append(piece)
+            self.waiting_bytes += piece.size
         skipped: list[Piece] = []
         while skip_bytes > 0:
             piece = self._next(skip_bytes, exact=False)
@@ -120,13 +126,16 @@ class Lane:
                 items.popleft()
                 self.waiting_bytes -= item.size
                 return item
-            count = min(item.sendable(), room_bytes, PIECE_BYTES - 4 * len(item.after))
+            count = min(item.counted, min(room_bytes, PIECE_BYTES) - 4 * len(item.after))
+            if count <= 0 < item.counted:
+                return None  # its dependencies alone take the room
             start = item.fresh
-            item.fresh = start + count
-            self.update(item)
+            item.fresh = stop = start + count
+            item.counted -= count
+            self.waiting_bytes -= count
             if not item.counted:
                 items.popleft()
                 item.listed = False
-            if count > 0:
-                return BytePiece(item, start, start + count)
+            if count:
+                return BytePiece(item, start, stop)
         return None
