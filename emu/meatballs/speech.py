@@ -14,6 +14,8 @@ SAMPLES_PER_S = 10_000
 BYTES_PER_S = 2 * SAMPLES_PER_S
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 WORD_S = 0.5
+RECORDINGS = 20
+RECORDED_S = 8.0
 
 _FRAME = 250
 _BANDS_HZ = (320.0, 480.0, 700.0, 960.0, 1280.0, 1700.0, 2240.0, 3000.0)
@@ -54,8 +56,8 @@ def words_in(
 def recognise(
     seconds: float, seed: int, stopped: Callable[[], bool] = lambda: False, times: int = 1
 ) -> list[str] | None:
-    """Recognises the utterance of a seed; `times` over, as a device does that is so much slower."""
-    sound = _recorded(seconds, seed)
+    """Recognises one of `RECORDINGS` sounds; `times` over, as a device does that is so much slower."""
+    sound = recorded(seed)[: int(seconds * SAMPLES_PER_S)]
     found = None
     for _ in range(times):
         found = words_in(sound, stopped)
@@ -64,9 +66,14 @@ def recognise(
     return found
 
 
-@lru_cache(maxsize=64)
-def _recorded(seconds: float, seed: int) -> tuple[float, ...]:
-    return tuple(utterance(seconds, seed)[0])
+@lru_cache(maxsize=RECORDINGS)
+def _recording(number: int) -> tuple[float, ...]:
+    return tuple(utterance(RECORDED_S, number)[0])
+
+
+def recorded(seed: int) -> tuple[float, ...]:
+    """One of the recordings, made when it is first asked for: longer than any utterance."""
+    return _recording(seed % RECORDINGS)
 
 
 def _tones(word: str) -> list[tuple[float, float]]:
