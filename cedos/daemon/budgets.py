@@ -89,6 +89,7 @@ class Budgets:
         self._difference_s = clock() - steady()
         self._full: Battery | None = None
         self._rates: tuple[float, ...] = ()
+        self._begun = False
         self._problems: list[str] = []
         self.prices: Prices = FREE
         self._configured = budget_file.configured(config, wall(clock()))
@@ -115,6 +116,12 @@ class Budgets:
             *self._problems,
             *(each for each in (self._usage.notice, self._usage.problem) if each),
         ]
+        if not self._money_per_mb:
+            said += [
+                f'the budget "{name}" counts nothing: no network has a money_per_mb'
+                for name, keeper in self.keepers.items()
+                if keeper.budget.resource is Resource.MONEY
+            ]
         for standing in self.standings():
             if not standing.over and standing.spent > standing.budget.supply:
                 share = standing.spent / max(standing.budget.supply, 1e-9)
@@ -196,6 +203,9 @@ class Budgets:
                     battery_at_s = now_s
                     await self._read_battery()
                 self.tick()
+                if self._begun:  # what a period begins with is to be known exactly
+                    self._begun = False
+                    await asyncio.to_thread(self._usage.write, self._clock(), mark=True)
                 if now_s - written_at_s >= _WRITE_S:
                     written_at_s = now_s
                     await self.keep()
@@ -224,7 +234,7 @@ class Budgets:
         now_s = self._clock()
         self._notice_jump(now_s)
         for keeper in self.keepers.values():
-            keeper.roll(now_s)
+            self._begun = keeper.roll(now_s) or self._begun
             if keeper.budget.battery:
                 if self._full is not None and self._full.energy_j is not None:
                     keeper.observe(now_s, keeper.budget.supply - self._full.energy_j)

@@ -163,10 +163,10 @@ class Pacer:
         usual_s = self._hours.usual_s(now_s, self._ends_s)
         capacity = planned - self.set_aside(max(left_s, usual_s))
         # Units that are needed anyhow are worth what all are at the beginning, when nothing is known.
-        dear = self._period_s / self._supply
+        dear = min(self._period_s / self._supply, PROHIBITIVE)
         if capacity <= 0.0:
             return PacerQuote(dear, planned, 0.0, dear)
-        least = LEAST_S / self._supply
+        least = min(LEAST_S / self._supply, PROHIBITIVE)
         if self._demand.seen_s < _FIRST * self._period_s and not self._stock:
             free = min(_FIRST * self._supply - (self._first_left - self._left), capacity)
             return PacerQuote(least if free > 0.0 else dear, planned, free, dear)

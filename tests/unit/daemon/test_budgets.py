@@ -1,3 +1,4 @@
+import asyncio
 from dataclasses import replace
 from datetime import datetime
 from ipaddress import ip_interface
@@ -258,6 +259,29 @@ async def test_money_by_what_networks_cost(tmp_path: Path) -> None:
     host.look()
     assert host.spent("money") == pytest.approx(1.0)
     assert host.budgets.prices.money_s(1.0, 1.0) > 0.0
+
+
+async def test_money_without_any_price_is_said(host: Host) -> None:
+    await host.budgets.set(Budget("money", Resource.MONEY, 5.0, "2026-12-01T00:00:00"))
+    assert any("money_per_mb" in problem for problem in host.budgets.problems)
+
+
+async def test_a_day_that_begins_at_any_minute_counts_from_that_minute(host: Host) -> None:
+    every_day = replace(DATA, until="2026-11-21T09:07:00", every=Every.DAY)
+    await host.budgets.set(every_day)
+    running = asyncio.create_task(host.budgets.run())
+    try:
+        for _ in range(10):  # a minute each
+            host.carry("lte0", 60_000)
+            host.look(60.0)
+            await asyncio.sleep(1.1)  # the task looks once a second
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+    # It was ten past nine at the end, or nearly.
+    begun_s = datetime(2026, 11, 21, 9, 7).timestamp()
+    assert host.budgets.keepers["data"].period.begins_s == begun_s
+    assert host.spent() == pytest.approx(1000 * (host.now_s - begun_s), abs=60_000)
 
 
 async def test_units_are_bought_as_one_goes(tmp_path: Path) -> None:

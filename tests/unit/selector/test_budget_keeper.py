@@ -154,6 +154,45 @@ def test_what_is_kept_may_be_nonsense(nonsense: dict[str, object]) -> None:
     assert kept.standing(at("2026-11-22")).spent == 0.0
 
 
+_EVENTS = st.one_of(
+    st.tuples(st.just("observe"), st.floats(-1e7, 1e7), st.floats(-1e10, 1e10)),
+    st.tuples(st.just("offer"), st.floats(0.0, 1e5), st.floats(0.0, 1e4)),
+    st.tuples(st.just("change"), st.floats(0.0, 1e7), st.floats(0.0, 1e10)),
+    st.tuples(st.just("restart"), st.floats(-1e8, 1e8), st.just(0.0)),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from([Odyssey, Pacer]), st.lists(_EVENTS, max_size=25))
+def test_whatever_happens_there_is_a_price_and_a_budget_that_is_spent_has_none(
+    make: type[Odyssey] | type[Pacer], events: list[tuple[str, float, float]]
+) -> None:
+    now_s = at("2026-11-21")
+    kept = Keeper(MONTHLY, make, now_s, UTC)
+    for what, step_s, amount in events:
+        now_s = max(now_s + step_s, 1.0)
+        kept.roll(now_s)
+        match what:
+            case "observe":
+                kept.observe(now_s, amount)
+            case "offer":
+                options = [Option(amount, 0.0), Option(amount / 2, 1e6)]
+                kept.offered(now_s, options, options[1])
+            case "change":
+                budget = Budget("data", Resource.DATA, amount, MONTHLY.until, every=Every.MONTH)
+                kept.changed(budget, now_s)
+            case "restart":
+                kept = Keeper(kept.budget, make, now_s, UTC, kept.state())
+        standing = kept.standing(now_s)
+        assert kept.period.begins_s <= now_s < kept.period.ends_s
+        assert 0.0 < standing.rate <= PROHIBITIVE
+        assert standing.bought_s >= 0.0
+        if what == "observe" and standing.left <= 0.0:
+            assert standing.rate == PROHIBITIVE
+        if standing.left > 0.0 and what == "observe":
+            assert kept.quote(now_s).rate_for(standing.left, 1.0) == PROHIBITIVE
+
+
 @pytest.mark.parametrize("supply", [0.0, -1.0])
 def test_no_supply_is_prohibitive_from_the_start(supply: float) -> None:
     kept = keeper(Budget("data", Resource.DATA, supply, MONTHLY.until, every=Every.MONTH))
