@@ -87,3 +87,7 @@ class SessionRefusedError(SessionError):
 
 class TransferError(CedosError):
     """A file cannot be served or fetched; says what is kept and how to go on."""
+
+
+class SessionAsleepError(SessionError):
+    """The session has been idle without a network and sleeps in a file; `accept` gives it again."""

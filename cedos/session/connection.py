@@ -17,6 +17,7 @@ from cedos.session.flow import Flow
 from cedos.session.holding import Holding
 from cedos.session.scheduling import FOREGROUND_RANKS, LABELS, RANK
 from cedos.session.sender import NO_ROOM
+from cedos.session.sleepers import Sleepers
 from cedos.session.thunks import DEFERRED
 
 STREAM_LABEL: Final = Label()
@@ -421,7 +422,7 @@ class Connection:
                     facts.rtt_s,
                     facts.rate_bps,
                     facts.unsent_bytes,
-                    path.facts.stalled,
+                    path.facts.stalled_at_s is not None,
                 )
             )
         return found
@@ -488,6 +489,13 @@ class Connection:
                     f"{event.acknowledged_bytes} bytes"
                 )
             )
+
+    def keep(self, sleepers: Sleepers, now: float, unix_s: float) -> bool:
+        """Writes the session down, if it is idle; whether it is."""
+        credentials = self.flow.credentials
+        if self._over or credentials is None:
+            return False
+        return sleepers.sleep(credentials, self._core, now, unix_s)
 
     def forgotten(self) -> None:
         """The peer says, authenticated, that it does not know the session any more."""

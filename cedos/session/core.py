@@ -85,7 +85,7 @@ class Session(ApplicationSide):
         self._resumed_on: int | None = (
             None  # the path whose first Sync tells whether state was lost
         )
-        self._kept_then = self._positions()  # when that path came up
+        self._kept_then = self.positions()  # by the peer, when that path was dialled
         self._acknowledge_at: float | None = None
         self._acknowledge_now = False
         self._synced = False
@@ -106,13 +106,17 @@ class Session(ApplicationSide):
         """The paths that are up."""
         return self.flights.states
 
-    def path_up(self, path_id: int, facts: Facts, now: float) -> None:
-        """An authenticated connection to the peer; `facts` may be changed by the caller at any time."""
+    def path_up(self, path_id: int, facts: Facts, now: float, known: f.Sync | None = None) -> None:
+        """An authenticated connection to the peer; `facts` may be changed by the caller at any time.
+
+        `known`: the `positions` before this connection's first message was sent, at the end that dialled.
+        The peer may have spoken on it when older paths still brought acknowledgements.
+        """
         if path_id in self.flights.paths:
             raise SessionError(f"path {path_id} is up already")
         if not self.flights.paths:
             self._resumed_on = path_id
-            self._kept_then = self._positions()
+            self._kept_then = known or self.positions()
         self.flights.up(path_id, facts, now)
         self.absent_since_s = None
         self._tell_thunks(now)
@@ -128,6 +132,7 @@ class Session(ApplicationSide):
         """A connection is gone, with whatever was on the way over it."""
         self._path(path_id)
         self.flights.lost(path_id)
+        self.control.path_lost(path_id)
         others = self.flights.paths.values()
         for other in others:
             other.control.append(wire.ask())
@@ -330,7 +335,7 @@ class Session(ApplicationSide):
         if self.control.state is not State.FAILED:
             everything = path.owes_statement
             if everything:
-                control.append(wire.sync(self._positions()))
+                control.append(wire.sync(self.positions()))
             if everything or self._acknowledge_now:
                 control += receiver.acknowledgements(everything=everything)
                 self._acknowledge_now = False
@@ -350,7 +355,8 @@ class Session(ApplicationSide):
             parts.append(control.popleft())
         return used
 
-    def _positions(self) -> f.Sync:
+    def positions(self) -> f.Sync:
+        """How far both directions have come."""
         sender, receiver = self.sender, self.receiver
         return f.Sync(
             sender.stream.acked.floor,
@@ -377,14 +383,21 @@ class Session(ApplicationSide):
         self.sender.window(window)
         self.check_writable()
 
-    def _on_ask(self, path: PathFlight, _ask: f.Ask, _now: float) -> None:
+    def _on_ask(self, path: PathFlight, _ask: f.Ask, now: float) -> None:
+        """The peer has lost a path: any but this one. What is on the way on those goes here as well."""
         path.owes_statement = True
+        for other in self.flights.paths.values():
+            if other is not path and other.state.facts.stalled_at_s is None:
+                other.state.facts.stalled_at_s = now
+                self.flights.requeue(other.state.path_id)
+                # Whoever answers is alive after all.
+                self.control.ping(other, 0, 0, now)
 
     def _on_sync(self, path: PathFlight, sync: f.Sync, _now: float) -> None:
         if path.state.path_id == self._resumed_on:
             self._resumed_on = None
             # A path that joined meanwhile may be ahead of this one: its acknowledgements are no loss.
-            ours, then, sender = self._positions(), self._kept_then, self.sender
+            ours, then, sender = self.positions(), self._kept_then, self.sender
             if sync.stream_received < then.stream_kept or sync.irobs_received < then.irobs_kept:
                 self.abort(LOST_STATE, "the peer has lost what it had acknowledged")
             elif (

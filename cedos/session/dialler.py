@@ -263,7 +263,7 @@ class Dialler:
     def _advance(self) -> None:
         """Begins handshakes: one alone while the flow has no path, then all that are ready."""
         while self._ready and not self._closed:
-            open_paths = [p for p in self._flow.paths.values() if not p.facts.stalled]
+            open_paths = [p for p in self._flow.paths.values() if p.facts.stalled_at_s is None]
             if not open_paths and self._exclusive is not None:
                 return
             attempt = self._ready.pop(0)
@@ -287,6 +287,7 @@ class Dialler:
             except CedosError:
                 attempt.connection.close()
                 raise
+            path.known = self._flow.core.positions()
             self._shaking[path.path_id] = path
             if kind is not Kind.JOIN:
                 self._exclusive = path

@@ -40,12 +40,12 @@ class Flow:
         credentials: what proves the flow; None until its first connection is open.
         paths: those that are open, by id.
         dialler: on the end that dials.
+        active: called whenever something happens, at `active_s`, by those who want to know who is idle.
 
     Args:
         driver: of this loop.
         core: a live session.
         changed: something happened that the application may wait for.
-        dry: called when a flow of the accepting end has no path left.
         over: called once nothing is left of it.
     """
 
@@ -54,7 +54,6 @@ class Flow:
         driver: "Driver",
         core: Session,
         changed: Callable[[], None],
-        dry: Callable[[], None] = lambda: None,
         over: Callable[[], None] = lambda: None,
     ) -> None:
         self.driver = driver
@@ -65,7 +64,6 @@ class Flow:
         self.last_why = ""
         self.lost_paths = 0
         self._changed = changed
-        self.dry = dry
         self.over = over
         self._soon = self._pumping = False
         self._timer: asyncio.TimerHandle | None = None
@@ -74,6 +72,8 @@ class Flow:
         self._draining: asyncio.Future[None] | None = None
         self._ended = False
         self._foreground_s = float("-inf")
+        self.active: Callable[[], None] | None = None
+        self.active_s = driver.now()
         driver.hold(self)
         driver.cores[id(core)] = self
 
@@ -92,9 +92,9 @@ class Flow:
         path.on_room = self.pump
         path.scout.look(path.connection, now, at_once=True)
         self.paths[path.path_id] = path
-        self.core.path_up(path.path_id, path.facts, now)
+        self.core.path_up(path.path_id, path.facts, now, path.known)
         for other in self.paths.values():
-            if other.facts.stalled:  # it had nobody to leave its data to
+            if other.facts.stalled_at_s is not None:  # it had nobody to leave its data to
                 self.core.requeue(other.path_id, now)
         self._changed()
         self.pump()
@@ -121,8 +121,9 @@ class Flow:
 
     def path_received(self, path: Path) -> None:
         """Records came: tells the application first, so that its answer and ours go together."""
-        if path.facts.stalled:
+        if path.facts.stalled_at_s is not None:
             self._speaks(path)
+        self._acted()
         self._changed()
         self.pump_soon()
         self.driver.memory_freed()
@@ -135,16 +136,20 @@ class Flow:
         if self._ended:
             return
         self.core.path_lost(path.path_id, self.driver.now())
+        self._acted()
         if self._draining is not None:
             if not self.paths:
                 self.end("the session is over")
             return
         if self.dialler is not None:
             self.dialler.lost(path)
-        elif not self.paths:
-            self.dry()
         self._changed()
         self.pump_soon()
+
+    def _acted(self) -> None:
+        if self.active is not None:
+            self.active_s = self.driver.now()
+            self.active()
 
     def pump_or_soon(self) -> None:
         """Pumps at once, but not again for every further call of this turn of the loop."""
@@ -170,7 +175,7 @@ class Flow:
         now = self.driver.now()
         try:
             while True:
-                paths = [path for path in self._alive() if not path.blocked]
+                paths = [path for path in self.paths.values() if not path.blocked]
                 moved = [path.pump(now) for path in paths]
                 # A scheduler may leave bytes to another path, which then has to be asked again.
                 if len(paths) < 2 or not any(moved):
@@ -181,13 +186,6 @@ class Flow:
         finally:
             self._pumping = False
         self._plan(now)
-
-    def _alive(self) -> list[Path]:
-        """The paths that are not silent; all of them where all are."""
-        paths = list(self.paths.values())
-        if len(paths) > 1 and any(path.facts.stalled for path in paths):
-            return [path for path in paths if not path.facts.stalled] or paths
-        return paths
 
     def path_wrong(self, path: Path, error: ProtocolError) -> None:
         """The peer broke the protocol in an authenticated record: the session cannot go on."""
@@ -230,8 +228,12 @@ class Flow:
             waiting = True
             path.scout.look(path.connection, now, at_once=True)
             info = path.scout.info
-            if info is None or not info.retransmits:
+            if info is None:
+                continue
+            since_s = path.facts.stalled_at_s
+            if since_s is not None and now - info.acknowledged_idle_s > since_s:
                 self._speaks(path)
+            if not info.retransmits:
                 continue
             limit_s = max(_SILENT_S, _SILENT_RTTS * (path.facts.rtt_s or 0.0))
             if info.acknowledged_idle_s > limit_s:
@@ -245,14 +247,14 @@ class Flow:
             self.pump()
 
     def _silent(self, path: Path, now: float) -> None:
-        if not path.facts.stalled:
-            path.facts.stalled = True
+        if path.facts.stalled_at_s is None:
+            path.facts.stalled_at_s = now
             if len(self.paths) > 1:
                 # The others may send what is lost there; it comes twice if it was not lost.
                 self.core.requeue(path.path_id, now)
 
     def _speaks(self, path: Path) -> None:
-        path.facts.stalled = False
+        path.facts.stalled_at_s = None
         if path.probed:
             path.probed = False
             if self.dialler is not None:

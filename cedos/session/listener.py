@@ -80,7 +80,7 @@ class Listener:
         self._socket = _open(address)
         self._socket.setblocking(False)
         ledger = HostLedger(_STRANGERS)
-        self._flows = Book(allow, ledger)
+        self._flows = Book(driver, allow, ledger, idle)
         self._acceptor = Acceptor(
             me,
             self._flows,
@@ -222,8 +222,12 @@ class Listener:
         assert opened is not None
         connection = self._flows.get(opened.credentials.flow_id)
         if connection is None:
-            path.close("its session has ended meanwhile", reset=True)
-            return None
+            connection = self._flows.wake(opened, self._scheduler, self._limits)
+            if connection is None:
+                path.close("its session has ended meanwhile", reset=True)
+                return None
+            self._offer(connection)
+            return connection
         if opened.kind is Kind.RESUME:
             connection.flow.replace_by(path)
         return connection
@@ -263,6 +267,7 @@ class Listener:
             self._timer.cancel()
         for path in list(self._shaking.values()):
             path.close("the listener has been closed", reset=True)
+        self._flows.close()
         for connection in self._new:
             connection.abort("the server ends")
         self._new.clear()

@@ -93,7 +93,6 @@ def pack(session: Session, now: float, unix_s: float) -> Idle | None:
         and control.closing.theirs is None
         and control.terms.proposed is None
         and control.wish is None
-        and session.absent_since_s is not None
         and not len(session.thunks)
         and not session.happened
         and sender.everything_acknowledged()
@@ -102,7 +101,8 @@ def pack(session: Session, now: float, unix_s: float) -> Idle | None:
     )
     if not idle:
         return None
-    absent_s = now - (session.absent_since_s or now)
+    # One that has a path has it until now: written down, it may be wanted after a crash.
+    absent_s = 0.0 if session.absent_since_s is None else now - session.absent_since_s
     stream, told_stream, told_credit = sender.stream, *receiver.told()
     return Idle(
         stream.stop,

@@ -21,6 +21,7 @@ from cedos.session.scout import Scout
 if TYPE_CHECKING:
     from cedos.session.core import Session
     from cedos.session.driver import Driver
+    from cedos.session.frames import Sync
 
 _SO_BINDTODEVICE: Final = 25
 _TCP_USER_TIMEOUT: Final = 18
@@ -89,6 +90,7 @@ class Path:
         core: the session's, once it is known (`attach`).
         facts: what the scheduler sees; kept up to date here.
         way: the interface it is bound to, empty for an accepted one; `index` is its number.
+        known: how far the session had come before the first message here; of a dialled one.
         probed: it has been silent for so long that another connection is tried beside it.
         replaces: older paths that end once this one's peer has confirmed that it is there.
         on_proved: called when the peer has confirmed, or the connection is over before.
@@ -96,7 +98,7 @@ class Path:
 
     __slots__ = (
         "_driver", "_pending", "_reading", "_shut", "_told_confirmed", "_told_opened", "_writing",
-        "channel", "closed", "connection", "core", "facts", "index", "last_received_s",
+        "channel", "closed", "connection", "core", "facts", "index", "known", "last_received_s",
         "on_proved", "on_room", "owner", "path_id", "peer", "probed",
         "replaces", "scout", "way",
     )  # fmt: skip
@@ -121,6 +123,7 @@ class Path:
         self.way = way
         self.index = index
         self.probed = False
+        self.known: Sync | None = None
         self.peer = peer
         self.path_id = driver.new_path_id()
         self.core: Session | None = None

@@ -37,7 +37,7 @@ class Facts:
     `unsent_bytes` wait in this host's kernel, `others_unsent_bytes` there for the same network from
     other sessions and processes; `window_bytes` is the congestion window; `rate_bps` is what the path
     carries towards the peer. `foreground_at_s` is when anybody on this host last sent foreground data
-    over the network. While a path is `stalled`, nothing that was sent there is acknowledged.
+    over the network. Since `stalled_at_s` nothing sent there is acknowledged (None: it is alive).
     """
 
     network: str = ""
@@ -52,7 +52,7 @@ class Facts:
     others_unsent_bytes: int = 0
     foreground_at_s: float = float("-inf")
     measured_at_s: float = 0.0
-    stalled: bool = False
+    stalled_at_s: float | None = None
 
 
 @dataclass(slots=True)

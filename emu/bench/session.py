@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable
 from typing import Final
 
-from emu.sessions_bench import wired
+from emu.sessions_bench import asleep, wired
 from emu.sessions_bench.crowd import jain
 from emu.sessions_bench.pair import Pair, pair
 
@@ -62,7 +62,7 @@ def run(progress: Progress) -> dict[str, float]:
         figures |= urgent(ends, progress)
     with wired.cable(None) as (near, far), pair(near, far, wired.SERVER) as ends:
         figures |= resume(ends, progress)
-    return figures
+    return figures | asleep.measure(progress)
 
 
 def throughput(
@@ -137,7 +137,7 @@ def fairness(
     raws: int,
     progress: Progress,
     warm_s: float = 5.0,
-    seconds: float = 10.0,
+    seconds: float = 20.0,
 ) -> dict[str, float]:
     """Jain's index of so many flows at once."""
     near, _ = ends.both(

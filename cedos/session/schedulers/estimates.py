@@ -34,8 +34,8 @@ def latency_s(path: PathState) -> float:
 def allowed(paths: Sequence[PathState], rank: int) -> list[PathState]:
     """The paths that both ends let this label onto; without stalled ones, if there are others."""
     may = [path for path in paths if path.allowed >> rank & 1]
-    if len(may) > 1 and any(path.facts.stalled for path in may):
-        return [path for path in may if not path.facts.stalled] or may
+    if len(may) > 1 and any(path.facts.stalled_at_s is not None for path in may):
+        return [path for path in may if path.facts.stalled_at_s is None] or may
     return may
 
 

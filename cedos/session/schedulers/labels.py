@@ -33,7 +33,7 @@ class LabelMapping:
                 if may and best(may) is path:
                     return Grant(rank, room_bytes)
         for rank in BACKGROUND_RANKS:
-            if waiting[rank] and path.allowed >> rank & 1:
+            if waiting[rank] and path in allowed(paths, rank):
                 one_path = len(paths) == 1
                 return Grant(rank, room_bytes if one_path else min(room_bytes, CHUNK_BYTES))
         return None

@@ -31,12 +31,10 @@ class LowestRtt:
         """The most urgent data, unless a path with a shorter round trip could take it now."""
         mine = (rtt_s(path), path.path_id)
         for rank in range(len(LABELS)):
-            if not backlog.waiting_bytes[rank] or not path.allowed >> rank & 1:
+            may = allowed(paths, rank)
+            if not backlog.waiting_bytes[rank] or path not in may:
                 continue
-            if any(
-                (rtt_s(other), other.path_id) < mine and has_room(other)
-                for other in allowed(paths, rank)
-            ):
+            if any((rtt_s(other), other.path_id) < mine and has_room(other) for other in may):
                 continue
             return Grant(rank, room_bytes if len(paths) == 1 else min(room_bytes, CHUNK_BYTES))
         return None

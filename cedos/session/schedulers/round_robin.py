@@ -26,9 +26,10 @@ class RoundRobin:
     ) -> Grant | None:
         """A chunk of the most urgent data, if it is this path's turn."""
         for rank in range(len(LABELS)):
-            if not backlog.waiting_bytes[rank] or not path.allowed >> rank & 1:
+            may = allowed(paths, rank)
+            if not backlog.waiting_bytes[rank] or path not in may:
                 continue
-            if self._next(path, allowed(paths, rank)) is not path:
+            if self._next(path, may) is not path:
                 continue
             self._last = path.path_id
             return Grant(rank, min(room_bytes, CHUNK_BYTES))

@@ -84,8 +84,9 @@ class Swtc:
         for gone in self._schedules.keys() - {each.path_id for each in paths}:
             del self._schedules[gone]
         for rank in range(len(LABELS)):
-            if backlog.waiting_bytes[rank] and path.allowed >> rank & 1:
-                grant = self._plan(path, allowed(paths, rank), rank, backlog, room_bytes, now)
+            may = allowed(paths, rank)
+            if backlog.waiting_bytes[rank] and path in may:
+                grant = self._plan(path, may, rank, backlog, room_bytes, now)
                 if grant is not None:
                     return grant
                 self._left_to_others = True

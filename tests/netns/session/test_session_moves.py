@@ -1,0 +1,328 @@
+"""Ends that move, servers that die, silent networks: what a flow survives and what not."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos import session
+from cedos.errors import SessionError, SessionRefusedError
+from cedos.model import Bulk, Label, Urgency
+from cedos.session.crypto import KeyPair
+from emu.testbed.netns import Namespace
+
+URGENT = Label(Urgency.FOREGROUND, Bulk.SMALL)
+
+
+async def echo(listener: session.Listener) -> None:
+    connection = await listener.accept()
+    while data := await connection.read():
+        await connection.write(bytes(data))
+    await connection.close()
+
+
+async def round_trip(connection: session.Connection, data: bytes = b"hello") -> None:
+    async with asyncio.timeout(30):
+        await connection.write(data)
+        assert await connection.read_exactly(len(data)) == data
+
+
+def networks(connection: session.Connection) -> set[str]:
+    return {path.network for path in connection.paths() if not path.stalled}
+
+
+async def until(wanted: Any, seconds: float = 20) -> None:
+    async with asyncio.timeout(seconds):
+        while not wanted():
+            await asyncio.sleep(0.005)
+
+
+def test_every_network_is_used_and_bound(world: Any) -> None:
+    listener = world.listen()
+    serving = world.server.start(echo(listener))
+
+    async def scenario() -> None:
+        connection = await world.connect()
+        await round_trip(connection)
+        await until(lambda: networks(connection) == {"wlan0", "lte0"})
+        own = {path.own_address() for path in connection.flow.paths.values()}
+        assert own == {"10.9.1.2", "10.9.2.2"}
+        await connection.close()
+
+    world.client.do(scenario())
+    serving.result(20)
+
+
+def test_a_new_address_a_dead_network_a_new_one(world: Any) -> None:
+    """Only wlan0; its address changes; it dies and lte0 comes; wlan0 comes back."""
+    world.near.ip("link", "set", "lte0", "down")
+    listener = world.listen()
+    serving = world.server.start(echo(listener))
+    connection = world.client.do(world.connect())
+
+    async def scenario(step: int) -> None:
+        await round_trip(connection, b"step %d" % step)
+
+    world.client.do(scenario(1))
+    world.near.ip("address", "add", "10.9.1.77/24", "dev", "wlan0")
+    world.near.ip("address", "del", "10.9.1.2/24", "dev", "wlan0")
+    world.near.ip("address", "replace", "10.9.1.77/24", "dev", "wlan0")
+    world.route("wlan0")
+    world.client.do(scenario(2))
+    world.near.ip("link", "set", "wlan0", "down")
+    world.near.ip("link", "set", "lte0", "up")
+    world.route("lte0")
+    world.client.do(scenario(3))
+    assert networks(connection) == {"lte0"}
+    world.near.ip("link", "set", "wlan0", "up")
+    world.route("wlan0")
+    world.client.do(until(lambda: networks(connection) == {"wlan0", "lte0"}))
+    world.client.do(scenario(4))
+    world.client.do(connection.close())
+    serving.result(20)
+
+
+def test_a_silent_network_is_left_and_taken_again(world: Any) -> None:
+    """Its link stays up but nothing passes: what was sent there goes over the other one."""
+    listener = world.listen()
+    serving = world.server.start(echo(listener))
+    connection = world.client.do(world.connect())
+    world.client.do(round_trip(connection))
+    world.client.do(until(lambda: len(connection.paths()) == 2))
+    for name in ("wlan0", "lte0"):
+        # Swallows everything that leaves the server's side, without a word to anybody.
+        silent = f"tc qdisc add dev {name} root tbf rate 8bit burst 1b limit 1b"
+        world.far.run(*silent.split())
+        began_s = time.monotonic()
+        world.client.do(round_trip(connection, bytes(20_000)))
+        assert time.monotonic() - began_s < 15
+        world.far.run(*f"tc qdisc del dev {name} root".split())
+        world.client.do(until(lambda: {"wlan0", "lte0"} == networks(connection), 30), timeout_s=40)
+    world.client.do(connection.close())
+    serving.result(20)
+
+
+def test_both_ends_move_at_once(world: Any) -> None:
+    """The server has another address, the client another network; the name leads there."""
+    world.near.ip("link", "set", "lte0", "down")
+    world.far.ip("address", "add", "10.99.0.2/32", "dev", "lo")
+    listener = world.server.do(session.listen(("", 7100), key=world.server_key))
+    serving = world.server.start(echo(listener))
+
+    async def call() -> session.Connection:
+        return await session.connect(
+            [("10.99.0.1", 7100), ("10.99.0.2", 7100)],
+            server_key=world.server_key.public,
+            key=world.key,
+            timeout_s=20,
+        )
+
+    connection = world.client.do(call())
+    world.client.do(round_trip(connection, b"before"))
+    world.far.ip("address", "del", "10.99.0.1/32", "dev", "lo")
+    world.near.ip("link", "set", "wlan0", "down")
+    world.near.ip("link", "set", "lte0", "up")
+    world.route("lte0")
+    world.client.do(round_trip(connection, b"after"))
+    assert networks(connection) == {"lte0"}
+    world.client.do(connection.close())
+    serving.result(20)
+
+
+def test_refusals_and_resets_end_nothing(world: Any) -> None:
+    """The port is closed for a while: refused connections do not end the flow."""
+    listener = world.listen()
+    serving = world.server.start(echo(listener))
+    connection = world.client.do(world.connect())
+    world.client.do(round_trip(connection))
+    reject = ["INPUT", "-p", "tcp", "--dport", "7100", "-j", "REJECT", "--reject-with", "tcp-reset"]
+    world.far.run("iptables", "-I", *reject)
+    world.far.run("ss", "-K", "sport", "=", ":7100")
+    world.client.do(until(lambda: not connection.paths()))
+    time.sleep(1)
+    assert not connection.ended
+    world.far.run("iptables", "-D", *reject)
+    world.client.do(round_trip(connection, b"again"))
+    world.client.do(connection.close())
+    serving.result(20)
+
+
+def test_the_deadline_ends_a_flow(world: Any) -> None:
+    listener = world.listen()
+
+    async def accepted() -> session.Connection:
+        return await listener.accept()
+
+    connection = world.client.do(world.connect(deadline=2))
+    there = world.server.do(accepted())
+    world.client.do(asyncio.sleep(0.1))
+    for name in ("wlan0", "lte0"):
+        world.near.ip("link", "set", name, "down")
+
+    async def ends(which: session.Connection) -> str:
+        with pytest.raises(SessionError) as caught:
+            await which.read()
+        return str(caught.value)
+
+    began_s = time.monotonic()
+    assert "no path for the agreed 2 s" in world.client.do(ends(connection))
+    assert 1.0 < time.monotonic() - began_s < 10
+    # The server's kernel still believes in its connections: reset, they are gone as the client's are.
+    world.far.run("ss", "-K", "sport", "=", ":7100")
+    assert "no path for the agreed 2 s" in world.server.do(ends(there))
+
+
+def test_the_wrong_key_and_nobody_there(world: Any) -> None:
+    listener = world.listen(allow=lambda _key: False)
+
+    async def call(**options: Any) -> None:
+        options = {"server_key": world.server_key.public, "key": world.key, **options}
+        await session.connect(("10.99.0.1", 7100), timeout_s=5, **options)
+
+    other = KeyPair(os.urandom(32))
+    with pytest.raises(SessionRefusedError, match="another key"):
+        world.client.do(call(server_key=other.public))
+    with pytest.raises(SessionRefusedError, match="refuses"):
+        world.client.do(call())
+    world.server.do(listener.close())
+    with pytest.raises(SessionError, match=r"no connection to 10\.99\.0\.1 port 7100 within 5 s"):
+        world.client.do(call())
+
+
+def test_a_server_that_lost_its_state(world: Any) -> None:
+    """Killed and started again without what it knew: a clear error with the last acknowledged byte."""
+    listener = world.listen()
+
+    async def take() -> None:
+        connection = await listener.accept()
+        await connection.read_exactly(12_345)
+        await asyncio.sleep(0.3)  # acknowledged by now
+        connection.flow.end("killed")  # without a word
+
+    taking = world.server.start(take())
+    connection = world.client.do(world.connect())
+
+    async def send() -> None:
+        await connection.write(bytes(12_345))
+        await until(lambda: connection.acknowledged_bytes == 12_345)
+
+    world.client.do(send())
+    taking.result(20)
+    world.server.do(listener.close())
+    again = world.listen()
+
+    async def ends() -> str:
+        with pytest.raises(SessionError) as caught:
+            await connection.read()
+        return str(caught.value)
+
+    said = world.client.do(ends())
+    assert "does not know this session" in said
+    assert "12345" in said
+    world.server.do(again.close())
+
+
+def test_ten_thousand_half_open_handshakes(world: Any) -> None:
+    """An honest client gets in while strangers hold, and drip, as many connections as they can."""
+    listener = world.listen()
+    serving = world.server.start(echo(listener))
+    with world.near.entered():
+        strangers = [socket.socket() for _ in range(500)]
+    most = 0
+    for number in range(10_000):
+        stranger = strangers[number % len(strangers)]
+        if number >= len(strangers):
+            stranger.close()
+            with world.near.entered():
+                stranger = strangers[number % len(strangers)] = socket.socket()
+        stranger.settimeout(5)
+        stranger.connect(("10.99.0.1", 7100))
+        if number % 3 == 0:
+            stranger.send(b"\0")  # slow loris: a byte of a header
+        most = max(most, listener.half_open)
+    assert most <= 1024
+    connection = world.client.do(world.connect())
+    world.client.do(round_trip(connection))
+    world.client.do(connection.close())
+    serving.result(20)
+    for stranger in strangers:
+        stranger.close()
+    world.server.do(listener.close())
+
+
+def test_a_slow_loris_is_shown_the_door(world: Any) -> None:
+    listener = world.listen()
+    with world.near.entered():
+        loris = socket.socket()
+    loris.settimeout(30)
+    loris.connect(("10.99.0.1", 7100))
+    began_s = time.monotonic()
+    loris.send(b"\0")  # the first byte of a message whose second one never comes
+    with pytest.raises(ConnectionResetError):
+        loris.recv(1)
+    assert time.monotonic() - began_s < 20
+    loris.close()
+    world.server.do(listener.close())
+
+
+_KEEPER = """
+import asyncio, os, pathlib, sys
+from cedos import session
+from cedos.session.crypto import KeyPair
+from cedos.session.keys import from_text
+
+async def main():
+    where = pathlib.Path(sys.argv[1])
+    listener = await session.listen(("10.99.0.1", 7100), key=KeyPair(from_text(sys.argv[2])), idle=where)
+    print("ready", flush=True)
+    async def one(connection):
+        while data := await connection.read():
+            await connection.write(bytes(data))
+        await connection.close()
+    tasks = set()
+    while True:
+        task = asyncio.ensure_future(one(await listener.accept()))
+        tasks.add(task)
+
+asyncio.run(main())
+"""
+
+
+def _start_keeper(where: Namespace, idle: Path, key: str) -> "subprocess.Popen[str]":
+    process: subprocess.Popen[str] = where.popen(
+        sys.executable, "-c", _KEEPER, str(idle), key, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_an_idle_flow_survives_its_servers_death(
+    world: Any, tmp_path: Path, number: signal.Signals
+) -> None:
+    from cedos.session.keys import to_text
+
+    idle = tmp_path / "idle"
+    key = to_text(world.server_key.private)
+    process = _start_keeper(world.far, idle, key)
+    try:
+        connection = world.client.do(world.connect())
+        world.client.do(round_trip(connection, b"before"))
+        time.sleep(2)
+        process.send_signal(number)
+        process.wait(20)
+        process = _start_keeper(world.far, idle, key)
+        world.client.do(round_trip(connection, b"after"))
+        world.client.do(connection.close())
+    finally:
+        process.kill()
+        process.wait()
