@@ -9,6 +9,7 @@ decided, and why, is in `cedos.selector.prefetch_queue` and `prefetch_value`.
 """
 
 from cedos.prefetch.blocking import BlockingFuture, BlockingPrefetcher
+from cedos.prefetch.daemon import DaemonSurroundings
 from cedos.prefetch.future import Future
 from cedos.prefetch.http import HttpFetcher
 from cedos.prefetch.imap import Inbox
@@ -19,6 +20,7 @@ from cedos.prefetch.turn import Fetcher, FetchError, NotThereError, Turn
 __all__ = [
     "BlockingFuture",
     "BlockingPrefetcher",
+    "DaemonSurroundings",
     "FetchError",
     "Fetcher",
     "Future",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from cedos.model import NetworkKind
 from cedos.prefetch.surroundings import NetworkFacts
 from cedos.selector.prefetch_outlook import Average, Outlook
-from cedos.selector.prefetch_path import Path
+from cedos.selector.prefetch_path import Path, mean_wake_j
 
 _FRESH_S = 30.0
 _NEW_WEIGHT = 0.5
@@ -83,7 +83,7 @@ class Rates:
                     average.latency_s if latency_s is None else latency_s,
                     facts.radio,
                     average,
-                    facts.shares or {},
+                    mean_wake_j(facts.radio, facts.shares or {}),
                     idle_s=_least(own_idle_s, facts.idle_s),
                     present=facts.up,
                 )

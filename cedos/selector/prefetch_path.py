@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol
 from cedos.model import Direction
 from cedos.selector.prefetch_outlook import Average
 
+_SOME_BYTES = 50_000.0
+
 
 class RadioModel(Protocol):
     """A radio's power and its tail, such as `selector.radio.Radio`."""
@@ -62,8 +64,8 @@ class Path:
         latency_s: until the first byte of an answer.
         radio: its power model.
         idle_s: seconds since its radio was last used; None: long ago.
-        shares: in which states its radio is found, on average.
         average: what it is like on average.
+        mean_wake_j: joules that a fetch some time later adds to those of carrying it (`mean_wake_j`).
         present: whether it could be used now.
     """
 
@@ -72,7 +74,7 @@ class Path:
     latency_s: float
     radio: RadioModel
     average: Average
-    shares: Mapping[str, float]
+    mean_wake_j: float
     idle_s: float | None = None
     present: bool = True
 
@@ -82,6 +84,11 @@ class Path:
             return inf
         latency_s = self.latency_s if isfinite(self.latency_s) else self.average.latency_s
         return 8.0 * size_bytes / self.rate_bps + max(latency_s, 0.0)
+
+    def in_time(self, size_bytes: float, hazard_per_s: float) -> float:
+        """The chance that it comes, and fetches so much, before somebody asks for it."""
+        wait_s = 0.0 if self.present else self.average.absence_s
+        return 1.0 / (1.0 + hazard_per_s * (wait_s + self.average.fetch_s(size_bytes)))
 
     def active_j(self, seconds: float, size_bytes: float) -> float:
         """Joules of carrying that on a radio that is awake."""
@@ -94,7 +101,19 @@ class Path:
 
     def later_j(self, seconds: float, size_bytes: float) -> float:
         """Joules of a fetch some time later, averaged over the states that the radio may be in."""
-        return self.radio.expected_j(bytes_down=size_bytes, seconds=seconds, shares=self.shares)
+        return self.active_j(seconds, size_bytes) + self.mean_wake_j
+
+
+def mean_wake_j(radio: RadioModel, shares: Mapping[str, float]) -> float:
+    """Joules that a transfer adds to those of carrying it, averaged over the radio's states.
+
+    Args:
+        radio: the power model.
+        shares: the share of time that the radio was in each state.
+    """
+    # What is more than a packet or two is carried in the highest state, for all sizes alike.
+    expected_j = radio.expected_j(bytes_down=_SOME_BYTES, seconds=1.0, shares=shares)
+    return max(expected_j - radio.active_w(Direction.DOWN, 8.0 * _SOME_BYTES), 0.0)
 
 
 def on_demand(size_bytes: float, paths: Sequence[Path], prices: Prices) -> Use:

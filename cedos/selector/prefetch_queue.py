@@ -7,19 +7,20 @@ An item in a class of higher accuracy comes first, and within a class the earlie
 network goes away keeps what it has received, and goes on where it is worth it, or waits.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import isfinite
+from math import isfinite, sqrt
 
 from cedos.selector.prefetch_accuracy import ShadowAccuracy
-from cedos.selector.prefetch_path import Path, Prices
-from cedos.selector.prefetch_value import Batch, Candidate, best_batch, worth_it
+from cedos.selector.prefetch_path import Path, Prices, on_demand
+from cedos.selector.prefetch_value import Batch, Candidate, Reserve, best_batch, worth_it
 
 _ASSUMED_BYTES = 100_000.0
 _SIZE_WEIGHT = 2.0
-_DEMANDS_PER_S = 1 / 60
-_DEMANDS_WEIGHT_S = 300.0
+_ACTS_PER_S = 1 / 40
+_ACTS_WEIGHT_S = 120.0
 _LEAST_LEFT_BYTES = 1.0
 _BETTER = 1.25
 """A running item moves to another network only if it is this much better off there."""
@@ -70,6 +71,8 @@ class Queue:
         accuracy: what is known of how often its hints come true.
         at_once: so many prefetches run side by side on one network.
         retry_s: an item that failed waits so long, and twice as long every further time.
+        reserve_sds: so many standard deviations of what fetches on demand are expected to take are left
+            for them beside the mean.
         forget_s: a hint that nobody wanted for so long is counted as one that nobody will; it stays.
     """
 
@@ -78,10 +81,13 @@ class Queue:
     retry_s: float = 2.0
     forget_s: float = 7 * 86_400.0
     items: dict[Hashable, Item] = field(default_factory=dict)
+    reserve_sds: float = 1.0
     _hints: int = 0
+    _last: int = 0
+    _acts: float = 0.0
+    _in_order: float = 0.0
     _sizes: tuple[float, float] = (0.0, 0.0)
     _began_s: float | None = None
-    _demands: float = 0.0
 
     def hint(
         self, key: Hashable, now_s: float, size_bytes: float | None = None, cls: Hashable = ""
@@ -104,8 +110,8 @@ class Queue:
         item = self.items[key]
         was = item.state
         if not item.demanded and was is not State.DROPPED:
+            self._acted(item)
             item.demanded = True
-            self._demands += 1.0
             if not item.aged:
                 self.accuracy.resolved(item.cls, consumed=True)
             if was in (State.READY, State.WAITING):
@@ -116,8 +122,10 @@ class Queue:
         """Nobody will ask for it any more: the state that it was in."""
         item = self.items[key]
         was = item.state
-        if not item.demanded and not item.aged and was is not State.DROPPED:
-            self.accuracy.resolved(item.cls, consumed=False)
+        if not item.demanded and was is not State.DROPPED:
+            self._acted(item)
+            if not item.aged:
+                self.accuracy.resolved(item.cls, consumed=False)
         item.state, item.network = State.DROPPED, None
         return was
 
@@ -171,28 +179,90 @@ class Queue:
             size = (total + _SIZE_WEIGHT * _ASSUMED_BYTES) / (known + _SIZE_WEIGHT)
         return max(size - item.received_bytes, _LEAST_LEFT_BYTES)
 
-    def hazard_per_s(self, now_s: float) -> float:
-        """How likely any one open hint is asked for within the next second."""
-        open_hints = sum(1 for item in self.items.values() if _open(item))
-        if not open_hints or self._began_s is None:
-            return 0.0
-        seconds = max(now_s - self._began_s, 0.0) + _DEMANDS_WEIGHT_S
-        demands = self._demands + _DEMANDS_PER_S * _DEMANDS_WEIGHT_S
-        return demands / seconds / open_hints
+    def acts_per_s(self, now_s: float) -> float:
+        """How often somebody asks for an item, or throws one away."""
+        if self._began_s is None:
+            return _ACTS_PER_S
+        seconds = max(now_s - self._began_s, 0.0) + _ACTS_WEIGHT_S
+        return (self._acts + _ACTS_PER_S * _ACTS_WEIGHT_S) / seconds
+
+    def hazards_per_s(self, now_s: float) -> dict[Hashable, float]:
+        """How likely somebody comes to each open hint within the next second.
+
+        Some go through hints one after another, others take any. How often the one after the last was
+        next is learned; so many of the next steps come in order, and reach the k-th one in k steps.
+        """
+        ahead = self._ahead()
+        per_s = self.acts_per_s(now_s)
+        in_order = (self._in_order + 1.0) / (self._acts + 2.0)
+        return {
+            item.key: per_s * (in_order / (place + 1) + (1.0 - in_order) / len(ahead))
+            for place, item in enumerate(ahead)
+        }
 
     def candidates(self, now_s: float) -> list[Candidate]:
-        """What could be started, the most accurate class first, then the earlier hint."""
+        """What could be started: the most accurate class first, then what comes first in order."""
         self._age(now_s)
+        hazards = self.hazards_per_s(now_s)
         waiting = [
             item
-            for item in self.items.values()
+            for item in self._ahead()
             if item.state is State.WAITING and item.not_before_s <= now_s
         ]
         accuracy = {item.cls: self.accuracy.of(item.cls) for item in waiting}
-        waiting.sort(key=lambda item: (-accuracy[item.cls], item.order))
+        waiting.sort(key=lambda item: -accuracy[item.cls])
         return [
-            Candidate(item.key, self.left_bytes(item.key), accuracy[item.cls]) for item in waiting
+            Candidate(item.key, self.left_bytes(item.key), accuracy[item.cls], hazards[item.key])
+            for item in waiting
         ]
+
+    def reserve(self, now_s: float, paths: Sequence[Path], prices: Prices) -> Reserve:
+        """What is to be left for fetches on demand of all that is not there yet."""
+        joules = squared_j = 0.0
+        sent, squared = [0.0] * len(paths), [0.0] * len(paths)
+        free = [path for path in paths if prices.data_rate(path.name) <= 0.0]
+        hazards = self.hazards_per_s(now_s)
+        for item in self._ahead():
+            if item.state is State.READY:
+                continue
+            size, accuracy = self.left_bytes(item.key), self.accuracy.of(item.cls)
+            use = on_demand(size, paths, prices)
+            # What a free network will have fetched by then takes no metered bytes, and few joules.
+            hazard = hazards[item.key]
+            chance, path = max(
+                ((path.in_time(size, hazard), path) for path in free),
+                key=lambda one: one[0],
+                default=(0.0, None),
+            )
+            missed = accuracy * (1.0 - chance)
+            if path is not None:
+                joules += chance * path.active_j(path.average.fetch_s(size), size)
+            joules += missed * use.energy_j
+            squared_j += missed * (1.0 - missed) * use.energy_j**2
+            for at, amount in enumerate(use.sent):
+                mean = missed * amount
+                sent[at] += mean
+                # It goes over this network or another, and is asked for or not.
+                squared[at] += mean * size - mean * mean
+        return Reserve(
+            joules + self.reserve_sds * sqrt(squared_j),
+            {
+                path.name: mean + self.reserve_sds * sqrt(max(square, 0.0))
+                for path, mean, square in zip(paths, sent, squared, strict=True)
+            },
+        )
+
+    def _ahead(self) -> list[Item]:
+        """Open hints in the order in which somebody who goes through them comes to them."""
+        found = [item for item in self.items.values() if _open(item)]
+        found.sort(key=lambda item: (item.order < self._last, item.order))
+        return found
+
+    def _acted(self, item: Item) -> None:
+        """Somebody came to an item."""
+        self._acts += 1.0
+        self._in_order += item is self._ahead()[0]
+        self._last = item.order
 
     def plan(self, now_s: float, paths: Sequence[Path], prices: Prices) -> Plan:
         """What to start and to stop now.
@@ -205,16 +275,22 @@ class Queue:
             paths: all networks that are known, present or not.
             prices: conversion rates.
         """
-        hazard = self.hazard_per_s(now_s)
+        hazards = self.hazards_per_s(now_s)
+        reserve = self.reserve(now_s, paths, prices)
+        running = [item for item in self.items.values() if item.state is State.RUNNING]
         busy = dict.fromkeys((path.name for path in paths), 0)
-        stops: list[Hashable] = []
-        for item in self.items.values():
-            if item.state is not State.RUNNING:
-                continue
-            if not item.demanded and self._stops(item, paths, prices, hazard):
-                stops.append(item.key)
-            elif item.network in busy:
+        for item in running:
+            if item.network in busy:
                 busy[item.network] += 1
+        stops: list[Hashable] = []
+        for item in running:
+            if item.demanded:
+                continue
+            roomy = {name for name, count in busy.items() if count < self.at_once}
+            if self._stops(item, paths, prices, hazards, roomy):
+                stops.append(item.key)
+                if item.network in busy:
+                    busy[item.network] -= 1
         waiting = self.candidates(now_s)
         starts: list[tuple[Hashable, str]] = []
         batches: list[Batch] = []
@@ -224,7 +300,7 @@ class Queue:
             found = [
                 (batch, index)
                 for index in free
-                if (batch := best_batch(index, waiting, paths, prices, hazard, instead))
+                if (batch := best_batch(index, waiting, paths, prices, instead, reserve))
             ]
             if not found:
                 break
@@ -240,18 +316,28 @@ class Queue:
         return Plan(tuple(starts), tuple(stops), tuple(batches))
 
     def _stops(
-        self, item: Item, paths: Sequence[Path], prices: Prices, hazard_per_s: float
+        self,
+        item: Item,
+        paths: Sequence[Path],
+        prices: Prices,
+        hazards: Mapping[Hashable, float],
+        roomy: AbstractSet[str],
     ) -> bool:
-        """Whether a prefetch is no longer worth it, or another network suits it clearly better."""
-        one = Candidate(item.key, self.left_bytes(item.key), self.accuracy.of(item.cls))
+        """Whether a prefetch is no longer worth it, or one of the `roomy` networks suits it better."""
+        one = Candidate(
+            item.key,
+            self.left_bytes(item.key),
+            self.accuracy.of(item.cls),
+            hazards.get(item.key, 0.0),
+        )
         here_s, best_s = float("-inf"), 0.0
         for index, path in enumerate(paths):
             if not path.present:
                 continue
-            gain_s = worth_it(index, one, paths, prices, hazard_per_s)
+            gain_s = worth_it(index, one, paths, prices)
             if path.name == item.network:
                 here_s = gain_s
-            else:
+            elif path.name in roomy:
                 best_s = max(best_s, gain_s - path.wake_j() * prices.energy_rate())
         return here_s <= 0.0 or best_s > _BETTER * here_s
 

@@ -14,19 +14,46 @@ more than waiting for a better network would, at the chance that this comes befo
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp, isfinite
 
+from cedos.selector.budget import PROHIBITIVE
 from cedos.selector.prefetch_path import Path, Prices, Use, on_demand
+
+_LONG_S = 1e6
+"""Spending over so long is no news for a controller that goes by the rate of it."""
+
+_PROHIBITIVE = PROHIBITIVE / 2
+
+_UNSURE = 1.3
+"""Joules depend on rates to come: so much more than expected must fit into a budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An item that could be prefetched: what is left of it, and how likely it is asked for."""
+    """An item that could be prefetched: what is left of it, and how likely it is asked for.
+
+    `hazard_per_s` is how likely somebody comes to it within the next second.
+    """
 
     key: Hashable
     size_bytes: float
     accuracy: float
+    hazard_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """What the fetches on demand that are still to be expected will take: joules, bytes by network.
+
+    No prefetch may spend that, but for what it spares of it.
+    """
+
+    energy_j: float = 0.0
+    sent: Mapping[str, float] = field(default_factory=dict)
+
+
+_NOTHING = Reserve()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +73,11 @@ class Batch:
 
 @dataclass(slots=True)
 class _Sums:
-    """A batch so far; its gain is linear in the prices."""
+    """A batch so far; its gain is linear in the prices.
+
+    `else_j` and `else_bytes` are what its items are expected to take if they are not fetched now: on
+    demand, or ahead of time over a better network that comes before that.
+    """
 
     time_s: float = 0.0
     busy_s: float = 0.0
@@ -55,6 +86,8 @@ class _Sums:
     size_bytes: float = 0.0
     spared_bytes: float = 0.0
     other_s: float = 0.0
+    else_j: float = 0.0
+    else_bytes: float = 0.0
 
     def plus(self, other: "_Sums") -> "_Sums":
         return _Sums(
@@ -65,6 +98,8 @@ class _Sums:
             self.size_bytes + other.size_bytes,
             self.spared_bytes + other.spared_bytes,
             self.other_s + other.other_s,
+            self.else_j + other.else_j,
+            self.else_bytes + other.else_bytes,
         )
 
     def gain_s(self, wake_j: float, joule_s: float, byte_s: float) -> float:
@@ -82,8 +117,8 @@ def best_batch(
     candidates: Sequence[Candidate],
     paths: Sequence[Path],
     prices: Prices,
-    hazard_per_s: float = 0.0,
     instead: Mapping[Hashable, float] | None = None,
+    reserve: Reserve = _NOTHING,
 ) -> Batch | None:
     """The batch that gains most over one network; None: nothing is worth it now.
 
@@ -92,21 +127,32 @@ def best_batch(
         candidates: in the order in which they would be fetched.
         paths: all networks that are known, the absent ones too: a later fetch may meet them.
         prices: conversion rates; for each size of the batch at its own spending.
-        hazard_per_s: how likely any one item is asked for within the next second.
         instead: what items would gain elsewhere: they must gain more here.
+        reserve: what must be left.
     """
     path = paths[index]
+    kept_bytes = reserve.sent.get(path.name, 0.0)
     wake_j = path.wake_j()
     batch, keys, gains = _Sums(), list[Hashable](), list[float]()
     best: Batch | None = None
     for candidate in candidates:
-        one = _one(index, candidate, paths, prices, hazard_per_s, batch.busy_s)
+        one = _one(index, candidate, paths, prices, batch.busy_s)
         if one is None:
             continue
         grown = batch.plus(one)
         energy_j = grown.active_j + wake_j
         joule_s = prices.energy_rate(energy_j, grown.busy_s)
         byte_s = prices.data_rate(path.name, grown.size_bytes, grown.busy_s)
+        beside_j = max(reserve.energy_j - grown.else_j, 0.0)
+        beside_bytes = max(kept_bytes - grown.else_bytes, 0.0)
+        # (A batch that takes less than leaving it would helps to keep a budget, whatever is left.)
+        if (
+            energy_j > grown.else_j
+            and prices.energy_rate(_UNSURE * (energy_j + beside_j), _LONG_S) >= _PROHIBITIVE
+        ) or (
+            prices.data_rate(path.name, grown.size_bytes + beside_bytes, _LONG_S) >= _PROHIBITIVE
+        ):
+            continue
         gain_s = one.gain_s(0.0, joule_s, byte_s)
         above_s = instead.get(candidate.key, 0.0) if instead else 0.0
         if not gain_s > above_s:
@@ -126,13 +172,14 @@ def worth_it(
     candidate: Candidate,
     paths: Sequence[Path],
     prices: Prices,
-    hazard_per_s: float = 0.0,
 ) -> float:
     """What an item that is being fetched still gains by going on, in seconds; below 0: better not."""
-    one = _one(index, candidate, paths, prices, hazard_per_s, 0.0)
+    one = _one(index, candidate, paths, prices, 0.0)
     if one is None:
         return float("-inf")
     joule_s = prices.energy_rate(one.active_j, one.busy_s)
+    if one.active_j > one.else_j and joule_s >= _PROHIBITIVE:
+        return float("-inf")
     byte_s = prices.data_rate(paths[index].name, one.size_bytes, one.busy_s)
     return one.gain_s(0.0, joule_s, byte_s)
 
@@ -142,7 +189,6 @@ def _one(
     candidate: Candidate,
     paths: Sequence[Path],
     prices: Prices,
-    hazard_per_s: float,
     before_s: float,
 ) -> _Sums | None:
     """What one item adds to a batch that takes `before_s` seconds until its turn."""
@@ -152,13 +198,14 @@ def _one(
     if not (isfinite(took_s) and isfinite(accuracy)):
         return None
     spared = on_demand(size, paths, prices)
-    intime = accuracy * exp(-hazard_per_s * (before_s + took_s))
+    intime = accuracy * exp(-candidate.hazard_per_s * (before_s + took_s))
     # Bytes spared on other metered networks count at those networks' own prices.
     elsewhere_s = sum(
         prices.data_rate(other.name) * sent
         for at, (other, sent) in enumerate(zip(paths, spared.sent, strict=True))
         if at != index
     )
+    wait_s, chance, wait_j = _waiting(index, candidate, spared, paths, prices)
     return _Sums(
         time_s=intime * spared.time_s,
         busy_s=took_s,
@@ -166,29 +213,38 @@ def _one(
         spared_j=intime * spared.energy_j,
         size_bytes=size,
         spared_bytes=intime * spared.sent[index],
-        other_s=intime * elsewhere_s - _waiting_s(candidate, spared, paths, prices, hazard_per_s),
+        other_s=intime * elsewhere_s - wait_s,
+        else_j=chance * wait_j + (1.0 - chance) * accuracy * spared.energy_j,
+        else_bytes=(1.0 - chance) * accuracy * spared.sent[index],
     )
 
 
-def _waiting_s(
+def _waiting(
+    index: int,
     candidate: Candidate,
     spared: Use,
     paths: Sequence[Path],
     prices: Prices,
-    hazard_per_s: float,
-) -> float:
-    """What the best network that is away would gain, times the chance that it comes in time."""
+) -> tuple[float, float, float]:
+    """What leaving an item to other networks would come to.
+
+    Returns:
+        what the best network that is away would gain (s); the chance that any other one fetches it in
+        time, and its joules for that.
+    """
     joule_s = prices.energy_rate()
     rates = [prices.data_rate(path.name) for path in paths]
     worth_s = spared.time_s + joule_s * spared.energy_j
     worth_s += sum(rate * sent for rate, sent in zip(rates, spared.sent, strict=True))
-    most_s = 0.0
-    for path, byte_s in zip(paths, rates, strict=True):
-        if path.present or path.average.availability <= 0.0:
+    size, most_s, other = candidate.size_bytes, 0.0, (float("-inf"), 0.0, 0.0)
+    for at, (path, byte_s) in enumerate(zip(paths, rates, strict=True)):
+        if at == index or (not path.present and path.average.availability <= 0.0):
             continue
-        size = candidate.size_bytes
-        took_s = path.average.fetch_s(size)
-        chance = 1.0 / (1.0 + hazard_per_s * (path.average.absence_s + took_s))
-        cost_s = joule_s * path.active_j(took_s, size) + byte_s * size
-        most_s = max(most_s, chance * (candidate.accuracy * worth_s - cost_s))
-    return most_s
+        energy_j = path.active_j(path.average.fetch_s(size), size)
+        chance = path.in_time(size, candidate.hazard_per_s)
+        cost_s = joule_s * energy_j + byte_s * size
+        gain_s = chance * (candidate.accuracy * worth_s - cost_s)
+        other = max(other, (gain_s, chance, energy_j))
+        if not path.present:
+            most_s = max(most_s, gain_s)
+    return most_s, other[1], other[2]

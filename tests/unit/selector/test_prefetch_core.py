@@ -55,12 +55,12 @@ class Prices:
 
 def wifi(present: bool = True, availability: float = 0.25, absence_s: float = 60.0) -> Path:
     average = Average(availability, 1 / 8e6, 0.1, absence_s)
-    return Path("wifi", 8e6, 0.1, Radio(0.5), average, {}, present=present)
+    return Path("wifi", 8e6, 0.1, Radio(0.5), average, 0.0, present=present)
 
 
 def lte(idle_s: float | None = None, tail_j: float = 10.0, rate_bps: float = 4e6) -> Path:
     average = Average(1.0, 1 / 1e6, 0.2, 0.0)
-    return Path("lte", rate_bps, 0.2, Radio(2.0, tail_j), average, {}, idle_s=idle_s)
+    return Path("lte", rate_bps, 0.2, Radio(2.0, tail_j), average, tail_j, idle_s=idle_s)
 
 
 def item(key: object = 1, size: float = 100_000.0, accuracy: float = 0.8) -> Candidate:
@@ -173,7 +173,7 @@ class TestFetchOnDemand:
         assert use.energy_j == pytest.approx(0.25 * 0.55 + 0.75 * (2 * 8.2 + 10))
 
     def test_the_cheapest_network_is_the_first_to_be_used(self) -> None:
-        slow = Path("wifi", 1e5, 1.0, Radio(0.5), Average(0.5, 1e-4, 1.0, 9.0), {})
+        slow = Path("wifi", 1e5, 1.0, Radio(0.5), Average(0.5, 1e-4, 1.0, 9.0), 0.0)
         assert on_demand(1e6, [slow, lte()], Prices()).sent == pytest.approx((0.0, 1e6))
         dear = Prices(byte_s=1.0)
         assert on_demand(1e6, [slow, lte()], dear).sent == pytest.approx((0.5e6, 0.5e6))
@@ -181,7 +181,7 @@ class TestFetchOnDemand:
 
 class TestBatches:
     def test_without_budgets_everything_is_worth_it(self) -> None:
-        batch = best_batch(0, [item(n) for n in range(5)], [lte()], Prices(), 1e-3)
+        batch = best_batch(0, [item(n) for n in range(5)], [lte()], Prices())
         assert batch is not None
         assert batch.keys == (0, 1, 2, 3, 4)
 
@@ -196,16 +196,15 @@ class TestBatches:
         assert batch.gain_s == pytest.approx(gain)
 
     def test_several_together_pay_for_waking_the_radio(self) -> None:
-        # Each spares 0.8 * (0.2 s + 1 s of energy) or so; the tail costs 5 s once.
-        path = lte(tail_j=50.0)
+        # A later fetch is taken to find the radio awake, so that only batching can pay for the tail.
         average = Average(1.0, 1 / 4e6, 0.2, 0.0)
-        path = Path("lte", 4e6, 0.2, Sleepless(2.0, 50.0), average, {}, idle_s=None)
+        path = Path("lte", 4e6, 0.2, Radio(2.0, 50.0), average, 0.0, idle_s=None)
         prices = Prices(joule_s=0.1)
         assert best_batch(0, [item(size=1e6)], [path], prices) is None
         many = best_batch(0, [item(n, 1e6) for n in range(10)], [path], prices)
         assert many is not None
         assert len(many.keys) == 10
-        awake = Path("lte", 4e6, 0.2, Sleepless(2.0, 50.0), average, {}, idle_s=1.0)
+        awake = Path("lte", 4e6, 0.2, Radio(2.0, 50.0), average, 0.0, idle_s=1.0)
         assert best_batch(0, [item(size=1e6)], [awake], prices) is not None
 
     def test_one_that_is_too_dear_does_not_stand_in_the_way(self) -> None:
@@ -219,9 +218,9 @@ class TestBatches:
         prices = Prices(byte_s=2e-6)
         soon = [wifi(present=False, availability=0.5, absence_s=5.0), lte(idle_s=0.0)]
         late = [wifi(present=False, availability=0.5, absence_s=5000.0), lte(idle_s=0.0)]
-        one = [item(size=1e5, accuracy=0.9)]
-        assert best_batch(1, one, soon, prices, hazard_per_s=0.002) is None
-        assert best_batch(1, one, late, prices, hazard_per_s=0.002) is not None
+        one = [Candidate(1, 1e5, 0.9, hazard_per_s=0.002)]
+        assert best_batch(1, one, soon, prices) is None
+        assert best_batch(1, one, late, prices) is not None
 
     def test_unlikely_items_are_left(self) -> None:
         prices = Prices(joule_s=0.5)
@@ -250,25 +249,11 @@ class TestBatches:
     ) -> None:
         prices = Prices(joule_s, byte_s, left=1e6)
         candidates = [item(n, size, accuracy) for n, (size, accuracy) in enumerate(items)]
-        batch = best_batch(1, candidates, [wifi(present=False), lte(idle_s)], prices, 1e-3)
+        batch = best_batch(1, candidates, [wifi(present=False), lte(idle_s)], prices)
         if batch is not None:
             assert batch.gain_s > 0.0
             assert batch.size_bytes <= 1e6
             assert list(batch.keys) == sorted(batch.keys)  # type: ignore[type-var]
-
-
-class Sleepless(Radio):
-    """Its tail does not count for a fetch on demand, so that only batching can pay for it."""
-
-    def expected_j(
-        self,
-        *,
-        bytes_up: float = 0.0,
-        bytes_down: float = 0.0,
-        seconds: float,
-        shares: Mapping[str, float],
-    ) -> float:
-        return self.active * seconds
 
 
 class TestQueue:
@@ -384,15 +369,48 @@ class TestQueue:
         queue.failed("a", 6.0, for_good=True)
         assert queue.candidates(1e9) == []
 
-    def test_the_hazard_follows_how_often_somebody_asks(self) -> None:
+    def test_the_hazard_follows_how_often_somebody_acts(self) -> None:
         queue = Queue()
-        assert queue.hazard_per_s(0.0) == 0.0
+        assert queue.hazards_per_s(0.0) == {}
         for key in range(10):
             queue.hint(key, 0.0)
-        before = queue.hazard_per_s(0.0)
-        for key in range(5):
-            queue.demand(key, 10.0 * key)
-        assert queue.hazard_per_s(50.0) > 2 * before > 0.0
+        before = sum(queue.hazards_per_s(0.0).values())
+        for key in (8, 3, 6, 1, 5):
+            queue.demand(key, 2.0 * key)
+        assert sum(queue.hazards_per_s(20.0).values()) > before > 0.0
+
+    def test_who_reads_in_order_comes_to_the_next_one_first(self) -> None:
+        in_order, at_random = Queue(), Queue()
+        for queue in (in_order, at_random):
+            for key in range(20):
+                queue.hint(key, 0.0)
+        for key in range(8):
+            in_order.demand(key, 10.0 * key)
+            at_random.demand((7 * key + 5) % 20, 10.0 * key)
+        hazards = in_order.hazards_per_s(80.0)
+        assert list(hazards) == list(range(8, 20))
+        assert hazards[8] > 5 * hazards[19]
+        scattered = sorted(at_random.hazards_per_s(80.0).values())
+        assert scattered[-1] < 4 * scattered[0]
+        # What comes first in order is fetched first.
+        assert next(iter(in_order.candidates(80.0))).key == 8
+
+    def test_what_demand_will_need_is_left(self) -> None:
+        queue = Queue()
+        for _ in range(100):
+            queue.accuracy.resolved("", consumed=True)
+        for key in range(10):
+            queue.hint(key, 0.0, 1e5)
+        paths = [lte(idle_s=0.0)]
+        # All ten are sure to be asked for: fetching them now takes nothing that is not taken anyway.
+        assert len(queue.plan(0.0, paths, Prices(byte_s=1e-9, left=1.2e6)).batches[0].keys) == 10
+        # Half a chance each, and room for a third of them: some must be kept for those who ask.
+        unsure = Queue(reserve_sds=2.0)
+        for key in range(10):
+            unsure.hint(key, 0.0, 1e5)
+        plan = unsure.plan(0.0, paths, Prices(byte_s=1e-9, left=6e5))
+        assert plan.batches == ()
+        assert len(unsure.plan(0.0, paths, Prices(byte_s=1e-9, left=1.05e6)).batches[0].keys) > 1
 
     @given(st.lists(st.tuples(st.sampled_from("hdcspfxr"), st.integers(0, 4)), max_size=50))
     @settings(max_examples=80)
