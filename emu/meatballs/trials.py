@@ -5,7 +5,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cedos.errors import ConfigError
 from cedos.selector.uncertainty.student_t import quantile
+
+
+def at_least_one(trials: int) -> None:
+    """Refuses an experiment without a trial: ConfigError."""
+    if trials < 1:
+        raise ConfigError(f"trials = {trials}; at least one is needed")
 
 
 def interval(values: Sequence[float]) -> tuple[float, list[float]]:

@@ -4,6 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from cedos.errors import ConfigError
+from cedos.radio_file import radios
+from cedos.selector.radio import Radio
+
 
 class Watch(Protocol):
     """A radio's states as its traffic makes them (`cedos.selector.radio`)."""
@@ -25,6 +29,24 @@ class Watch(Protocol):
 class _Bytes:
     up: int = 0
     down: int = 0
+
+
+def radios_of(device: str, *technologies: str) -> list[Radio]:
+    """A device's radios, in the order of the technologies.
+
+    Raises:
+        ConfigError: no such device, or it has no such radio; says which there are.
+    """
+    known = radios()
+    if device not in known:
+        raise ConfigError(f"no device {device!r}; there are {', '.join(known)}")
+    found = []
+    for technology in technologies:
+        if technology not in known[device]:
+            has = ", ".join(known[device])
+            raise ConfigError(f"{device} has no radio {technology!r}; it has {has}")
+        found.append(known[device][technology])
+    return found
 
 
 class Usage:

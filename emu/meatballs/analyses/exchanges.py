@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cedos.radio_file import radios
+from cedos.selector.radio import Radio
 from cedos.selector.radio_watch import RadioWatch
 from emu.data.folds import Progress
 from emu.meatballs.client import Policy, Record
@@ -18,8 +18,8 @@ from emu.meatballs.deciding import STYLES, Deciding
 from emu.meatballs.plan import SETTINGS, Request, Setting, requests
 from emu.meatballs.simple import Preferring
 from emu.meatballs.simulate import simulate
-from emu.meatballs.trials import beside, figure
-from emu.meatballs.usage import Usage
+from emu.meatballs.trials import at_least_one, beside, figure
+from emu.meatballs.usage import Usage, radios_of
 from emu.places.places import Places
 from emu.simulation.coverage import DETECTION_S
 from emu.simulation.joined import joined
@@ -99,7 +99,12 @@ def run(
     Returns:
         `{"simulated", "paper", "places": {NAME: {"policies": {SETTING: {POLICY: figures}},
         "beside": {SETTING: {POLICY: {"best_simple", ...}}}}}}`.
+
+    Raises:
+        ConfigError: no trial, or a radio that nobody knows.
+        PlaceError: a place that is not there.
     """
+    at_least_one(trials)
     wanted = {"walking": tuple(walking), "driving": tuple(driving)}
     found: dict[str, Any] = {}
     for number, (name, parts) in enumerate(wanted.items()):
@@ -141,10 +146,9 @@ def run(
     }
 
 
-def usage_of(device: str, cellular: str) -> tuple[Usage, dict[str, Any]]:
+def usage_of(device: str, cellular: str) -> tuple[Usage, dict[str, Radio]]:
     """Fresh counters of a trial, and the radios behind them."""
-    known = radios()[device]
-    of = {"wifi": known["wifi"], "cellular": known[cellular]}
+    of = dict(zip(("wifi", "cellular"), radios_of(device, "wifi", cellular), strict=True))
     return Usage({name: RadioWatch(radio) for name, radio in of.items()}), of
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from cedos.radio_file import radios
 from cedos.selector.radio_watch import RadioWatch
 from emu.data.folds import Progress
 from emu.meatballs.client import Record
@@ -29,8 +28,8 @@ from emu.meatballs.offload import (
 )
 from emu.meatballs.offload_simulate import ComputePolicy, Processor, Speeds, simulate
 from emu.meatballs.plan import SETTINGS, Setting
-from emu.meatballs.trials import beside, figure
-from emu.meatballs.usage import Usage
+from emu.meatballs.trials import at_least_one, beside, figure
+from emu.meatballs.usage import Usage, radios_of
 from emu.places.places import Places
 from emu.simulation.coverage import DETECTION_S
 from emu.simulation.joined import joined
@@ -116,6 +115,7 @@ def run(
         seed: of everything.
         progress: told of the share done.
     """
+    at_least_one(trials)
     speeds = Speeds(
         {LOCAL: local_passes * base_s, REMOTE: server_passes * base_s},
         {LOCAL: local_passes * per_s, REMOTE: server_passes * per_s},
@@ -194,7 +194,7 @@ def policies_of(
     setting: Setting, device: str, speeds: Speeds, detection_s: float
 ) -> dict[str, tuple[ComputePolicy, Usage]]:
     """All policies under a setting, each with counters of its own for the Wi-Fi."""
-    radio = radios()[device][WIFI]
+    (radio,) = radios_of(device, WIFI)
 
     def usage() -> Usage:
         return Usage({WIFI: RadioWatch(radio)})

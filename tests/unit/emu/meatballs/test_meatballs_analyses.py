@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cedos.errors import CedosError
 from emu.meatballs.analyses import exchanges, offload
 from emu.meatballs.deciding import STYLES
 from emu.meatballs.offload import LENGTHS_S, utterances
@@ -107,3 +108,19 @@ def test_worse_means_beyond_the_interval() -> None:
     assert beside([2.0, 2.1, 2.2], [1.0, 1.1, 1.2])["worse"]
     assert not beside([2.0, 0.1, 2.2], [1.0, 1.1, 1.2])["worse"]
     assert not beside([1.0, 1.0], [1.0, 1.0])["worse"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"trials": 0}, "at least one"),
+        ({"device": "nokia-3310"}, "no device 'nokia-3310'; there are"),
+        ({"cellular": "6g"}, "has no radio '6g'; it has"),
+        ({"walking": ["nowhere"]}, "no place 'nowhere'"),
+        ({"driving": []}, "at least one place"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_refused(wrong: dict, said: str) -> None:  # type: ignore[type-arg]
+    wanted = {"walking": ["walk-away-s7"], "driving": ["drive-past-s13"], "trials": 1} | wrong
+    with pytest.raises(CedosError, match=said):
+        exchanges.run(places.load(HERE), duration_s=30.0, **wanted)
