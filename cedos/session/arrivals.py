@@ -9,6 +9,8 @@ from cedos.session.frames import Chunk
 
 MAX_GAPS: Final = 20_000
 """More separate pieces than any sender of this protocol has on the way at once."""
+_SMALL_BYTES: Final = 512
+_JOINED_BYTES: Final = 4_096
 
 
 class Arrivals:
@@ -40,6 +42,11 @@ class Arrivals:
         self._ahead: dict[int, Chunk] = {}  # by where they begin; they do not overlap
 
     @property
+    def pieces(self) -> int:
+        """How many separate pieces wait behind a gap."""
+        return len(self._ahead)
+
+    @property
     def complete(self) -> bool:
         """Whether everything up to the end has come."""
         return self.end is not None and self.received.floor > self.end
@@ -58,7 +65,9 @@ class Arrivals:
             received.floor = stop + end
             self._top = self._next = stop
             self.ready_bytes += len(payload)
-            if payload:
+            if len(payload) < _SMALL_BYTES:
+                self._append_small(payload)
+            else:
                 self.ready.append(payload)
             return len(payload)
         return self._add_late(offset, stop, payload, end)
@@ -76,10 +85,20 @@ class Arrivals:
             self._next += len(chunk)
             self.waiting_bytes -= len(chunk)
             self.ready_bytes += len(chunk)
-            self.ready.append(chunk)
-        if len(self.received.beyond) > MAX_GAPS or len(self._ahead) > 2 * MAX_GAPS:
+            if len(chunk) < _SMALL_BYTES:
+                self._append_small(chunk)
+            else:
+                self.ready.append(chunk)
+        if len(self._ahead) > MAX_GAPS:
             raise ProtocolError(f"a stream arrives in more than {MAX_GAPS} separate pieces")
         return new
+
+    def _append_small(self, chunk: Chunk) -> None:
+        """Joins small pieces: whoever sends single bytes shall not cost fifty times as much memory."""
+        if self.ready and chunk and len(self.ready[-1]) < _JOINED_BYTES:
+            self.ready[-1] = b"".join((self.ready[-1], chunk))
+        elif chunk:
+            self.ready.append(chunk)
 
     def _check_end(self, stop: int, end: bool) -> None:
         if end and self.end is None:

@@ -27,6 +27,7 @@ from cedos.session.scheduling import Facts
 from cedos.session.sender import Sender
 
 NO_DEADLINE: Final = float("inf")
+_MOST_DUE: Final = 64
 
 
 class Control:
@@ -75,6 +76,10 @@ class Control:
         """Asks for an answer over one path; `pad_bytes` make the question longer."""
         self._pings[path.state.path_id, token] = now
         path.control.append(wire.ping(token, pad_bytes))
+
+    def path_lost(self, path_id: int) -> None:
+        """Pings over a path that is gone have no answers."""
+        self._pings = {key: at_s for key, at_s in self._pings.items() if key[0] != path_id}
 
     def close(self) -> None:
         """We have no more than what was handed in."""
@@ -158,7 +163,7 @@ class Control:
     def _on_keep_alive(self, _path: PathFlight, said: f.KeepAlive, _now: float) -> None:
         if self.terms.hear(said):
             self._events.append(KeepAliveAgreed(self.terms.seconds))
-        if not said.agreed:
+        if not said.agreed and len(self.due) < _MOST_DUE:
             self.due.append(_keep_alive(self.terms.theirs))
 
     def _on_deadline(self, _path: PathFlight, said: f.Deadline, now: float) -> None:
@@ -177,7 +182,7 @@ class Control:
         )
 
     def _on_ping(self, path: PathFlight, said: f.Ping, _now: float) -> None:
-        if len(path.control) < 64:  # whoever asks faster than answers leave gets fewer
+        if len(path.control) < _MOST_DUE:  # whoever asks faster than answers leave gets fewer
             path.control.append(wire.pong(said.token))
 
     def _on_pong(self, path: PathFlight, said: f.Pong, now: float) -> None:

@@ -1,7 +1,8 @@
 """An idle session as a short record, and back. Pure.
 
-Idle is a session without a path in which nothing waits: all that was handed in has been acknowledged,
-all that came was read. What is left are positions, what both ends may still send, and the keep-alive.
+Idle is a session in which nothing waits: all that was handed in has been acknowledged, all that came was
+read. What is left are positions, what both ends may still send, and the keep-alive. One with a path can
+be written down too, in case that its program is killed.
 """
 
 import struct

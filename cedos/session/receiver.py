@@ -4,7 +4,7 @@ from typing import Final
 
 from cedos.errors import ProtocolError
 from cedos.session import wire
-from cedos.session.arrivals import Arrivals
+from cedos.session.arrivals import MAX_GAPS, Arrivals
 from cedos.session.credit import (
     INITIAL_IROB_BYTES,
     INITIAL_IROB_CREDIT,
@@ -54,6 +54,7 @@ class Receiver:
         self._credit_told = INITIAL_IROB_CREDIT
         self.owes_window = False  # the peer may send notably more than it knows
         self.delivered_cost = 0
+        self._pieces = 0  # of large IROBs, behind gaps
         self._held_cost = 0  # of IROBs that arrived, whole or in part, and were not delivered
         self._partial: dict[int, _Partial] = {}
         self._dirty_stream = False
@@ -93,9 +94,13 @@ class Receiver:
         elif not partial.agrees(extent):
             raise ProtocolError(f"IROB {irob} has two labels or orders")
         arrivals = partial.arrivals
+        self._pieces -= arrivals.pieces
         new = arrivals.add(extent.offset, keep(extent.payload, record), extent.end)
+        self._pieces += arrivals.pieces
         self.unacknowledged_bytes += new
         self._hold(new)
+        if self._pieces > MAX_GAPS:
+            raise ProtocolError(f"IROBs arrive in more than {MAX_GAPS} separate pieces")
         if not arrivals.complete:
             self._dirty_partial.add(irob)
             return
@@ -136,6 +141,7 @@ class Receiver:
             for irob in [each for each in self._partial if low <= each < high]:
                 arrivals = self._partial.pop(irob).arrivals
                 self._dirty_partial.discard(irob)
+                self._pieces -= arrivals.pieces
                 self._held_cost -= arrivals.ready_bytes + arrivals.waiting_bytes + IROB_COST
             self.irobs.add(low, high)
             self.delivery.never(low, high)

@@ -125,6 +125,13 @@ HOSTILE = {
         b"".join(wire.stream_header(at, 1, False) + b"x" for at in range(first, first + 8_000, 2))
         for first in range(1, 100_000, 8_000)
     ],
+    "IROBs with too many holes together": [
+        b"".join(
+            wire.extent_header(irob, 3, Order.FREE, (), at, 1, False) + b"x"
+            for at in range(1, 2_000, 2)
+        )
+        for irob in range(1, 40)
+    ],
     "an absurd IROB": [wire.messages_header(ID_SPAN + 1, 0, Order.FREE, (), [1]) + b"x"],
     "an IROB larger than any": [
         wire.extent_header(1, 0, Order.FREE, (), 1 << 22, 1, False) + b"x",
@@ -290,6 +297,38 @@ def test_redundancy_sends_each_byte_on_both_paths_and_the_first_copy_counts() ->
         assert [each.payloads for each in got if type(each) is Messages] == [[b"m"]]
     assert other.readable_bytes == 100_000
     assert messages(other) == [(1, b"m")]
+
+
+def test_what_is_on_the_way_elsewhere_is_not_sent_again_when_a_path_is_lost() -> None:
+    one, other = session(Plain(copies=True)), session()
+    for path in (1, 2):
+        up(one, other, path=path)
+    one.write(bytes(100_000))
+    slow = []
+    for path in (1, 2):
+        while parts := one.next_record(path, 70_000, 0.0):
+            if path == 2:
+                slow.append(b"".join(parts))
+    sent = one.paths[1].sent_bytes
+    for each in (one, other):
+        each.path_lost(1, 0.0)
+    other.receive(2, slow.pop(0), 0.0)  # with the statement
+    one.receive(2, b"".join(other.next_record(2, 70_000, 0.0)), 0.0)
+    while parts := one.next_record(2, 70_000, 0.0):
+        slow.append(b"".join(parts))
+    assert one.paths[0].sent_bytes == sent
+    for record in slow:
+        other.receive(2, record, 0.0)
+    assert other.readable_bytes == 100_000
+
+
+def test_single_bytes_do_not_cost_an_object_each() -> None:
+    one, other = pair()
+    for _ in range(5_000):
+        one.write(b"x")
+        other.receive(1, b"".join(one.next_record(1, 70_000, 0.0)), 0.0)
+    assert len(other.receiver.stream.ready) <= 5
+    assert b"".join(iter(other.read, b"")) == b"x" * 5_000
 
 
 def test_a_path_that_stalls_gives_its_bytes_to_others_too() -> None:

@@ -133,9 +133,12 @@ def test_a_record_is_short() -> None:
 
 def test_a_session_sleeps_wakes_after_a_restart_and_expires_in_its_time(tmp_path: Path) -> None:
     sleepers, mine, core = Sleepers(tmp_path / "idle"), credentials(), session()
-    assert not sleepers.sleep(mine, core, 0.0, 1e9)  # it never had a path
     core.path_up(1, Facts(), 0.0)
-    assert not sleepers.sleep(mine, core, 0.0, 1e9)  # it has one
+    core.path_lost(1, 5.0)
+    core.write(b"not yet")
+    assert not sleepers.sleep(mine, core, 15.0, 1e9)
+    core = session()
+    core.path_up(1, Facts(), 0.0)
     core.path_lost(1, 5.0)
     assert sleepers.sleep(mine, core, 15.0, 1e9)
     sleepers.close()

