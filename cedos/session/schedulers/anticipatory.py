@@ -71,8 +71,8 @@ class Anticipatory:
         left = bound_bytes(path, recent) - queued
         if recent:
             left -= in_network_bytes(path)
-            if not queued:  # whatever a queue beyond our own kernel does: never come to a stop
-                left = max(left, _LEAST_BYTES)
+            if not queued and now - path.last_sent_at_s > CAREFUL_S:
+                left = max(left, _LEAST_BYTES)  # whatever queues elsewhere: never come to a stop
         if left <= 0:
             self._held = True
             return None
