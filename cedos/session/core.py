@@ -18,7 +18,7 @@ from cedos.session.control import NO_DEADLINE, path_says
 from cedos.session.events import Failed, ThunkReady
 from cedos.session.flights import Flights, PathFlight
 from cedos.session.frames import Chunk
-from cedos.session.life import KeepAliveTerms, State
+from cedos.session.life import KeepAliveTerms, State, lost_state
 from cedos.session.memory import Memory
 from cedos.session.receiver import Receiver
 from cedos.session.scheduling import Backlog, Facts, PathState, Scheduler
@@ -82,9 +82,7 @@ class Session(ApplicationSide):
         self.backlog = Backlog()
         self._now = now
         self.absent_since_s: float | None = None  # when the last path was lost
-        self._resumed_on: int | None = (
-            None  # the path whose first Sync tells whether state was lost
-        )
+        self._resumed_on: int | None = None  # its first Sync tells whether state was lost
         self._kept_then = self.positions()  # by the peer, when that path was dialled
         self._acknowledge_at: float | None = None
         self._acknowledge_now = False
@@ -397,14 +395,8 @@ class Session(ApplicationSide):
         if path.state.path_id == self._resumed_on:
             self._resumed_on = None
             # A path that joined meanwhile may be ahead of this one: its acknowledgements are no loss.
-            ours, then, sender = self.positions(), self._kept_then, self.sender
-            if sync.stream_received < then.stream_kept or sync.irobs_received < then.irobs_kept:
-                self.abort(LOST_STATE, "the peer has lost what it had acknowledged")
-            elif (
-                sync.stream_kept > ours.stream_received
-                or sync.irobs_kept > ours.irobs_received
-                or sync.stream_received > sender.stream.fresh
-                or sync.irobs_received > sender.next_irob
-            ):
-                self.abort(LOST_STATE, "this end has lost what it had sent or acknowledged")
+            sent = (self.sender.stream.fresh, self.sender.next_irob)
+            why = lost_state(sync, self.positions(), self._kept_then, sent)
+            if why is not None:
+                self.abort(LOST_STATE, why)
         self._synced = True

@@ -8,7 +8,7 @@ from enum import Enum
 
 from cedos.errors import ProtocolError, SessionError
 from cedos.session import wire
-from cedos.session.frames import Close, KeepAlive
+from cedos.session.frames import Close, KeepAlive, Sync
 
 
 class State(Enum):
@@ -95,3 +95,24 @@ class Closing:
             and stream_floor > theirs.stream_end
             and irob_floor >= theirs.irob_end
         )
+
+
+def lost_state(said: Sync, ours: Sync, known: Sync, sent: tuple[int, int]) -> str | None:
+    """Who has lost what the other one relies on, from the first word on a path after none was up.
+
+    Args:
+        said: the peer's positions.
+        ours: this end's positions now.
+        known: this end's positions when the path was dialled.
+        sent: behind the last byte and the last IROB that this end has sent.
+    """
+    if said.stream_received < known.stream_kept or said.irobs_received < known.irobs_kept:
+        return "the peer has lost what it had acknowledged"
+    if (
+        said.stream_kept > ours.stream_received
+        or said.irobs_kept > ours.irobs_received
+        or said.stream_received > sent[0]
+        or said.irobs_received > sent[1]
+    ):
+        return "this end has lost what it had sent or acknowledged"
+    return None
