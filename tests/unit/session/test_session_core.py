@@ -322,6 +322,19 @@ def test_what_is_on_the_way_elsewhere_is_not_sent_again_when_a_path_is_lost() ->
     assert other.readable_bytes == 100_000
 
 
+def test_what_is_acknowledged_while_it_waits_to_be_sent_again_is_left_out() -> None:
+    one, _ = pair()
+    for _ in range(3):
+        one.write(b"c" * 1_000)
+    one.next_record(1, 70_000, 0.0)
+    one.path_lost(1, 0.0)
+    up(one, path=2)
+    one.receive(2, wire.sync(Sync(0, 1, 0, 1)), 0.0)
+    one.receive(2, wire.ack(Space.STREAM, 0, 1_500, []), 0.0)  # the old path's last bytes
+    sent = [each for each in frames(one.next_record(2, 70_000, 0.0)) if type(each) is StreamData]
+    assert [(each.offset, len(each.payload)) for each in sent] == [(1_500, 1_500)]
+
+
 def test_single_bytes_do_not_cost_an_object_each() -> None:
     one, other = pair()
     for _ in range(5_000):

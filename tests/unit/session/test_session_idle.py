@@ -13,7 +13,7 @@ from cedos.session.core import Limits, Session
 from cedos.session.crypto import Suite
 from cedos.session.handshake.credentials import Credentials
 from cedos.session.idle_file import IdleFile, Kept
-from cedos.session.packed import IDLE_BYTES, Idle, pack
+from cedos.session.packed import IDLE_BYTES, Idle, pack, unpack_session
 from cedos.session.schedulers.round_robin import RoundRobin
 from cedos.session.scheduling import Facts
 from cedos.session.sleepers import RECORD_BYTES, Sleepers
@@ -177,6 +177,35 @@ def exchange(here: Session, there: Session) -> None:
             while parts := one.next_record(one.paths[0].path_id, 70_000, 1.0):
                 other.receive(other.paths[0].path_id, b"".join(parts), 1.0)
                 moved = True
+
+
+def test_a_woken_session_remembers_all_that_a_record_holds() -> None:
+    here, there = session(), session()
+    for each in (here, there):
+        each.path_up(1, Facts(), 0.0)
+    exchange(here, there)
+    here.write(b"x" * 5_000)
+    here.finish()
+    here.send_many([b"m" * 40] * 20, 1)
+    there.send(b"l" * 9_000, 3)
+    exchange(here, there)
+    for each in (here, there):
+        while each.read() or each.receive_run():
+            pass
+        each.tick(2.0)
+    exchange(here, there)
+    for each in (here, there):
+        each.path_lost(1, 3.0)
+        each.events()
+        idle = pack(each, 5.0, 1e9)
+        assert idle is not None
+        woken = unpack_session(idle, RoundRobin(), 70.0, 1e9, limits=each.limits)
+        assert pack(woken, 71.0, 1e9 + 1) == idle
+        assert idle.reserved > 0
+        assert idle.delivered > 0
+        assert woken.at_eof == each.at_eof
+        assert woken.sender.stream.ended == each.sender.stream.ended
+        assert woken.positions() == each.positions()
 
 
 def test_a_session_that_was_awake_when_its_program_was_killed_ends_with_a_clear_word(
