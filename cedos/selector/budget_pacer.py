@@ -29,9 +29,9 @@ _FIRST = 1 / 100
 """For this share of the period nothing is known: the same share of the supply may be spent freely, and
 beyond that the supply is worth the whole period."""
 
-_SHADED = 0.9
-"""What is expected to be asked for is taken for so much less: a price that was too low can still rise,
-while what is left over at the end because it was too high is lost."""
+_SHADED, _SHADED_AT_END, _END = 0.9, 0.4, 0.15
+"""What is expected to be asked for is taken for so much less, and in the last part of the period for less
+and less: a price that was too low can still rise, what is left over because it was too high is lost."""
 
 _BLOCKS = 60
 """In so many parts of the period the use without a choice is told apart, for its ups and downs."""
@@ -170,7 +170,9 @@ class Pacer:
         if self._demand.seen_s < _FIRST * self._period_s and not self._stock:
             free = min(_FIRST * self._supply - (self._first_left - self._left), capacity)
             return PacerQuote(least if free > 0.0 else dear, planned, free, dear)
-        known = curve(self._demand, _SHADED * usual_s, self._stock, least)
+        end_in = min(left_s / (_END * self._period_s), 1.0)
+        shaded = _SHADED_AT_END + (_SHADED - _SHADED_AT_END) * end_in
+        known = curve(self._demand, shaded * usual_s, self._stock, least)
         return PacerQuote(known.price(capacity), planned, capacity, dear, known)
 
     def set_aside(self, left_s: float) -> float:
