@@ -51,6 +51,8 @@ class Program:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
     def ready(self) -> Self:
         """Returns once it has loaded what it needs and waits to be told to `go`."""
