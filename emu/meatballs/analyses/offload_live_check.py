@@ -142,7 +142,8 @@ def measured_speed() -> float:
             began_s = time.perf_counter()
             recognise(_PROBED_S, 1)
             ratios.append((time.perf_counter() - began_s) / _PROBED_S)
-        return statistics.median(ratios)
+        # The fastest: what else runs on the host only ever makes one slower.
+        return min(ratios)
     finally:
         other.kill()
         other.join()
