@@ -10,7 +10,16 @@ import click
 from cedos.commands.alone import Program
 from cedos.commands.exec import Duration
 from cedos.commands.pipes import Input, Output
-from cedos.errors import ConfigError
+from cedos.commands.servers import (
+    KNOWN_HOSTS,
+    OWN_KEY,
+    KeyText,
+    ListenAt,
+    own_key_option,
+    pin,
+    print_key_option,
+    server_key,
+)
 from cedos.model import Bulk, Label, Urgency
 from cedos.session import keys, schedulers
 from cedos.session.connection import Connection
@@ -31,30 +40,13 @@ class LabelType(click.ParamType[Label]):
             return value
         urgency, bulk = Urgency.FOREGROUND, Bulk.LARGE
         for word in value.split(","):
-            if word in Urgency:
+            if word in tuple(Urgency):
                 urgency = Urgency(word)
-            elif word in Bulk:
+            elif word in tuple(Bulk):
                 bulk = Bulk(word)
             else:
                 self.fail(f"{word!r} is none of foreground, background, small, large", param, ctx)
         return Label(urgency, bulk)
-
-
-class KeyType(click.ParamType[bytes]):
-    """A public key as text."""
-
-    name = "key"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> bytes:
-        """The key's 32 bytes."""
-        if isinstance(value, bytes):
-            return value
-        try:
-            return keys.from_text(value)
-        except ValueError as error:
-            self.fail(f"{value!r} is not a key: {error}", param, ctx)
 
 
 @click.command(
@@ -86,25 +78,18 @@ class KeyType(click.ParamType[bytes]):
         4: "It cannot listen at that address.",
         130: "",
     },
-    files=[
-        ("~/.config/cedos/session.key", "This user's own key, made at the first use."),
-        ("~/.config/cedos/known-hosts.toml", "Servers' keys, pinned when they are given once."),
-    ],
+    files=[OWN_KEY, KNOWN_HOSTS],
 )
 @click.argument("host", required=False)
 @click.argument("port", required=False, type=click.IntRange(1, 65535))
-@click.option("-l", "--listen", "listen_at", metavar="[ADDRESS:]PORT", help="Wait for one session.")
+@click.option("-l", "--listen", "listen_at", type=ListenAt(), help="Wait for one session.")
 @click.option(
-    "-k", "--key", type=KeyType(), help="The server's key; remembered for this HOST and PORT."
+    "-k", "--key", type=KeyText(), help="The server's key; remembered for this HOST and PORT."
 )
+@own_key_option
+@print_key_option
 @click.option(
-    "--own-key",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="A key file of one's own; made if it does not exist.",
-)
-@click.option("--print-key", is_flag=True, help="Print one's own public key and end.")
-@click.option(
-    "-a", "--allow", type=KeyType(), multiple=True,
+    "-a", "--allow", type=KeyText(), multiple=True,
     help="With --listen: who may open a session; may be repeated.  [default: everybody]",
 )  # fmt: skip
 @click.option(
@@ -132,7 +117,7 @@ class KeyType(click.ParamType[bytes]):
 def main(
     host: str | None,
     port: int | None,
-    listen_at: str | None,
+    listen_at: tuple[str, int] | None,
     key: bytes | None,
     own_key: Path | None,
     print_key: bool,
@@ -160,31 +145,21 @@ def main(
     if listen_at is not None:
         if host is not None:
             raise click.UsageError("either --listen, or HOST and PORT")
-        asyncio.run(_serve(_at(listen_at), me, allow, label, scheduler, verbose))
+        asyncio.run(_serve(listen_at, me, allow, label, scheduler, verbose))
         return
     if host is None or port is None:
         raise click.UsageError("HOST and PORT are needed, or --listen")
     if allow:
         raise click.UsageError("--allow goes with --listen")
-    name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    if key is None:
-        key = keys.pinned(keys.known_hosts_path(), name)
+    found = server_key(host, port, key)
     asyncio.run(
-        _call((host, port), key, name, me, deadline, label, scheduler, networks, timeout, verbose)
+        _call((host, port), found, me, deadline, label, scheduler, networks, timeout, verbose)
     )
-
-
-def _at(text: str) -> tuple[str, int]:
-    address, _, port = text.rpartition(":")
-    if not (port.isascii() and port.isdecimal() and int(port) < 65_536):
-        raise ConfigError(f"{text!r} is not 9000, 192.0.2.1:9000 or [2001:db8::1]:9000")
-    return address.strip("[]"), int(port)
 
 
 async def _call(
     address: tuple[str, int],
     key: bytes,
-    name: str,
     me: KeyPair,
     deadline_s: float,
     label: Label,
@@ -203,7 +178,7 @@ async def _call(
         timeout_s=timeout_s,
         networks=networks.__contains__ if networks else None,
     )
-    keys.pin(keys.known_hosts_path(), name, key)
+    pin(*address, key)
     await _join(connection, verbose)
 
 

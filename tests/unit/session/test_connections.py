@@ -1,0 +1,235 @@
+"""Connections and listeners over this host's loopback: streams, messages, thunks, ends, errors."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from cedos import session
+from cedos.errors import ConfigError, HostError, SessionError, SessionRefusedError
+from cedos.model import Bulk, Label, Strategy, StrategyKind, Urgency
+from cedos.session.crypto import KeyPair
+from cedos.session.schedulers.chosen import Chosen
+
+FOREGROUND = Label(Urgency.FOREGROUND, Bulk.SMALL)
+BACKGROUND = Label(Urgency.BACKGROUND, Bulk.LARGE)
+Scenario = Callable[[session.Connection, session.Connection], Awaitable[None]]
+
+
+def joined(scenario: Scenario, **options: Any) -> None:
+    """Runs it with both ends of a session."""
+
+    async def run() -> None:
+        key = KeyPair(os.urandom(32))
+        async with (
+            asyncio.timeout(60),
+            await session.listen(("127.0.0.1", 0), key=key) as listener,
+        ):
+            near = await session.connect(
+                listener.address, server_key=key.public, key=KeyPair(os.urandom(32)), **options
+            )
+            far = await listener.accept()
+            try:
+                await scenario(near, far)
+            finally:
+                for each in (near, far):
+                    if not each.ended:
+                        each.abort("the test is over")
+                await near.told()
+                await far.told()
+
+    asyncio.run(run())
+
+
+def test_both_streams_and_a_clean_end() -> None:
+    async def scenario(near: session.Connection, far: session.Connection) -> None:
+        assert near.flow_id == far.flow_id
+        assert len(near.flow_id) == 16
+        assert [path.network for path in near.paths()] == ["lo"]
+        await near.write(bytearray(b"question"))
+        near.finish()
+        assert await far.read_exactly(8) == b"question"
+        assert await far.read() == b""
+        await far.write(memoryview(b"answer"))
+        await asyncio.gather(near.close(), far.close())
+        assert near.ended
+        assert far.ended
+        # Everything arrived, whoever closed first; what was not read yet can still be read.
+        assert await near.read_exactly(6) == b"answer"
+        with pytest.raises(SessionError, match="closed"):
+            await near.write(b"late")
+
+    joined(scenario)
+
+
+def test_messages_arrive_whole_with_labels_urgent_ones_first() -> None:
+    async def scenario(near: session.Connection, far: session.Connection) -> None:
+        large = os.urandom(200_000)
+        irob = await near.begin(BACKGROUND, after=())
+        assert irob is not None
+        await irob.send(large[:1000])
+        first = await near.send(b"urgent", FOREGROUND, after=())
+        got = await far.receive()
+        assert got == session.Message(first or 0, FOREGROUND, b"urgent")
+        await irob.send(large[1000:])
+        irob.end()
+        got = await far.receive()
+        assert got == session.Message(irob.irob, BACKGROUND, large)
+        await near.send_many([b"%d" % number for number in range(10_000)])
+        numbers: list[int] = []
+        while len(numbers) < 10_000:
+            numbers += [int(each.data) for each in await far.receive_many()]
+        assert numbers == list(range(10_000))
+        await asyncio.gather(near.close(), far.close())
+        assert await far.receive() is None
+        assert await far.receive_many() == []
+
+    joined(scenario)
+
+
+def test_a_message_waits_for_those_it_names() -> None:
+    async def scenario(near: session.Connection, far: session.Connection) -> None:
+        open_ = await near.begin(BACKGROUND, after=())
+        assert open_ is not None
+        await near.send(b"second", FOREGROUND, after=(open_.irob,))
+        await near.send(b"free", FOREGROUND, after=())
+        got = await far.receive()
+        assert got is not None
+        assert got.data == b"free"
+        await open_.send(b"first")
+        open_.end()
+        assert [each.data for each in (await far.receive(), await far.receive()) if each] == [
+            b"first",
+            b"second",
+        ]
+        gone = await near.begin(BACKGROUND, after=())
+        assert gone is not None
+        await near.send(b"after nothing", FOREGROUND, after=(gone.irob,))
+        gone.abandon()
+        got = await far.receive()
+        assert got is not None
+        assert got.data == b"after nothing"
+
+    joined(scenario)
+
+
+def test_thunks_are_kept_called_once_and_cancelled() -> None:
+    """Background waits for a network that is not there; then it is chosen that lo will do."""
+    elsewhere = Strategy(StrategyKind.SINGLE, ("lte0",))
+    chosen = Chosen(Strategy(StrategyKind.SINGLE, ("lo",)), {BACKGROUND: elsewhere})
+
+    async def scenario(near: session.Connection, far: session.Connection) -> None:
+        called: list[str] = []
+        assert await near.send(b"later", BACKGROUND, thunk=lambda: called.append("one")) is None
+
+        def other() -> None:
+            called.append("two")
+
+        assert await near.begin(BACKGROUND, thunk=other) is None
+        assert near.cancel(other)
+        assert not near.cancel(other)
+        chosen.decide(BACKGROUND, Strategy(StrategyKind.SINGLE, ("lo",)))
+        for path in list(near.flow.paths.values()):
+            path.close("so that it comes back")
+        await near.send(b"now", FOREGROUND)
+        while not called:
+            await asyncio.sleep(0.01)
+        assert called == ["one"]
+        assert await near.send(b"later", BACKGROUND, after=()) is not None
+
+    joined(scenario, scheduler=chosen)
+
+
+def test_an_abort_tells_the_other_end_why() -> None:
+    async def scenario(near: session.Connection, far: session.Connection) -> None:
+        await near.write(b"half a file")
+        assert await far.read_exactly(11)
+        near.abort("changed my mind")
+        with pytest.raises(SessionError, match="changed my mind"):
+            await far.read()
+        with pytest.raises(SessionError, match="changed my mind"):
+            await near.close()
+
+    joined(scenario)
+
+
+def test_lost_connections_are_replaced_at_once() -> None:
+    async def scenario(near: session.Connection, far: session.Connection) -> None:
+        for number in range(20):
+            for path in list((near if number % 2 else far).flow.paths.values()):
+                path.close("cut", reset=True)
+            await near.write(b"%06d" % number)
+            assert await far.read_exactly(6) == b"%06d" % number
+        assert near.flow.lost_paths >= 20
+
+    joined(scenario)
+
+
+def test_a_source_is_asked_again_and_a_short_one_ends_the_session() -> None:
+    data = os.urandom(3_000_000)
+
+    async def scenario(near: session.Connection, far: session.Connection) -> None:
+        await near.write_source(lambda offset, count: data[offset : offset + count], len(data))
+        assert await far.read_exactly(len(data)) == data
+        await near.write_source(lambda offset, count: b"", 10)
+        with pytest.raises(SessionError, match="a source gives 0 bytes"):
+            await far.read()
+
+    joined(scenario)
+
+
+def test_keep_alive_and_wishes() -> None:
+    async def scenario(near: session.Connection, far: session.Connection) -> None:
+        near.ask_keep_alive(77)
+        near.wish(1000, 5.0)
+        while far.peer_wishes is None:
+            await asyncio.sleep(0.01)
+        assert far.peer_wishes.expected_bytes == 1000
+        with pytest.raises(SessionError, match="dialled"):
+            far.wait_for(deadline_s=3, expected_bytes=5)
+
+    joined(scenario)
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "said"),
+    [
+        (("127.0.0.1", 0), {}, "is no address"),
+        ([], {}, "no address"),
+        (("127.0.0.1", 9), {"server_key": b"short"}, "32 bytes, not 5"),
+        (("127.0.0.1", 9), {"deadline": -1}, "a deadline of -1"),
+        (("127.0.0.1", 9), {"scheduler": "best"}, "no scheduler is called 'best'"),
+    ],
+)
+def test_what_cannot_be_asked_for(address: Any, options: dict[str, Any], said: str) -> None:
+    options = {"server_key": bytes(32), "key": KeyPair(os.urandom(32)), **options}
+
+    async def run() -> None:
+        await session.connect(address, **options)
+
+    with pytest.raises(ConfigError, match=said):
+        asyncio.run(run())
+
+
+def test_nobody_there_the_wrong_key_and_a_port_in_use() -> None:
+    key = KeyPair(os.urandom(32))
+
+    async def run() -> None:
+        listener = await session.listen(("127.0.0.1", 0), key=key, allow=lambda _key: False)
+        address = listener.address
+        with pytest.raises(HostError, match="in use"):
+            await session.listen(address, key=key)
+        options: dict[str, Any] = {"key": KeyPair(os.urandom(32)), "timeout_s": 10}
+        with pytest.raises(SessionRefusedError, match="refuses"):
+            await session.connect(address, server_key=key.public, **options)
+        with pytest.raises(SessionRefusedError, match="another key"):
+            await session.connect(address, server_key=KeyPair(os.urandom(32)).public, **options)
+        await listener.close()
+        with pytest.raises(SessionError, match=r"within 0\.3 s \(.*refused"):
+            await session.connect(address, server_key=key.public, key=options["key"], timeout_s=0.3)
+        with pytest.raises(SessionError, match="listener has been closed"):
+            await listener.accept()
+
+    asyncio.run(run())
