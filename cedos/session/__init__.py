@@ -7,7 +7,8 @@ sockets. The protocol is in docs/session-protocol.md, what it promises in docs/s
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cedos.session.connection import Connection, Message
+    from cedos.session.connection import Connection
+    from cedos.session.labelled import Message
     from cedos.session.listener import Listener
     from cedos.session.sockets import connect, listen
 
@@ -24,8 +25,12 @@ def __getattr__(name: str) -> Any:
         from cedos.session.listener import Listener  # noqa: PLC0415
 
         return Listener
-    if name in ("Connection", "Message"):
-        from cedos.session import connection  # noqa: PLC0415
+    if name == "Connection":
+        from cedos.session.connection import Connection  # noqa: PLC0415
 
-        return getattr(connection, name)
+        return Connection
+    if name == "Message":
+        from cedos.session.labelled import Message  # noqa: PLC0415
+
+        return Message
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -21,8 +21,9 @@ from typing import Any, Final, Self
 from cedos.errors import SessionError
 from cedos.model import Label
 from cedos.session import background
-from cedos.session.connection import STREAM_LABEL, Connection, Message
+from cedos.session.connection import Connection
 from cedos.session.crypto import KeyPair
+from cedos.session.labelled import STREAM_LABEL, Message
 from cedos.session.listener import Listener
 from cedos.session.readiness import Readiness
 from cedos.session.sockets import connect, listen

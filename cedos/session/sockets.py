@@ -13,7 +13,7 @@ from cedos.model import Label
 from cedos.session import driver as drivers
 from cedos.session import keys, schedulers
 from cedos.session.channel import Channel, resume, set_up
-from cedos.session.connection import STREAM_LABEL, Connection
+from cedos.session.connection import Connection
 from cedos.session.core import Limits, Session
 from cedos.session.crypto import KeyPair
 from cedos.session.dialler import Dialler, Endpoint
@@ -21,6 +21,7 @@ from cedos.session.driver import Driver
 from cedos.session.handshake.outcome import Failure, FailureKind, Kind
 from cedos.session.handshake.set_up import Ask
 from cedos.session.holding import Holding
+from cedos.session.labelled import STREAM_LABEL
 from cedos.session.listener import Listener
 from cedos.session.scheduling import Scheduler
 

@@ -21,6 +21,7 @@ from emu.help import block, examples
                 "profiler   microseconds and share of packets that reach user space",
                 "relay      throughput, processor time and added time of the relay, against raw TCP",
                 "rescue     first packets of programs into a dead network: when under way",
+                "session    sessions against raw TCP: throughput, fairness, resumption, messages",
                 "sizes      how well sizes are told near a transfer's start, and learned",
                 "switch     from the command to the first data packet on the other network",
                 "uncertainty  microseconds of one decision that weighs its predictors' errors",
