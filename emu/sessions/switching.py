@@ -29,7 +29,8 @@ WIFI_RTT_S, LTE_RTT_S = 0.014, 0.042
 _PORT: Final = 7400
 _DATA_BYTES: Final = 600  # a packet as long carries data, not an answer to some
 _QUEUE: Final = (100, 100)
-_BEFORE_S: Final = 1.0
+_AROUND: Final = 0.7
+"""A silence belongs to a change if it lies within this share of the time to the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def delays(
         around = [
             end_s - begin_s
             for begin_s, end_s in silences
-            if end_s > at_s and begin_s < at_s + _BEFORE_S
+            if end_s > at_s and begin_s < at_s + _AROUND * each_s
         ]
         if last and first:
             found[name]["packets_s"].append(round(first[0] - last[-1], 5))
