@@ -1,0 +1,271 @@
+"""The same trial in real time: two emulated phones, nginx, the real prefetcher; beside its simulation.
+
+    python -m emu.imp.live --places DIR --place p12 --strategy imp-data --json F
+
+What the simulation leaves out is in here: connections are set up, TCP is the kernel's, queues fill, and
+the fetchers are those of `cedos.prefetch`. Rates and coverage are told as in the simulation.
+"""
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cedos.model import NetworkKind
+from cedos.prefetch.future import Future
+from cedos.prefetch.http import Body, HttpFetcher
+from cedos.prefetch.prefetcher import Prefetcher
+from cedos.prefetch.surroundings import NetworkFacts, View
+from cedos.prefetch.turn import FetchError, Turn
+from cedos.selector.prefetch_queue import Queue
+from cedos.selector.radio_watch import RadioWatch
+from emu.imp import workload
+from emu.imp.budgets import Budgets
+from emu.imp.setting import Setting, setting
+from emu.imp.simulate import METERED, RECENT_S, Outcome, Trial
+from emu.imp.strategies import simple
+from emu.imp.workload import Workload
+from emu.places import places
+from emu.testbed.access import INTERFACES
+from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.servers import Servers
+
+_LOOK_S = 0.2
+
+
+class World:
+    """What the trial's host sees, and what it has used."""
+
+    def __init__(self, place: Setting, budgets: Budgets, start_s: float) -> None:
+        self._place = place
+        self._budgets = budgets
+        self._start_s = start_s
+        self._began_s = time.monotonic()
+        self._watches = {name: RadioWatch(radio, _LOOK_S) for name, radio in place.radios.items()}
+        self._first = self._counters()
+        self._last = self._first
+
+    def now_s(self) -> float:
+        """Seconds of the trial."""
+        return time.monotonic() - self._began_s
+
+    def up(self, name: str) -> bool:
+        """Whether the host believes to be attached."""
+        return self._place.networks[name].up_at(self._start_s + self.now_s())
+
+    def best(self, size_bytes: float) -> str | None:
+        """The network that somebody who waits is served over: the one that is expected to be faster."""
+        times = {
+            name: 8.0 * size_bytes / self._rate_bps(name) + network.rtt_s
+            for name, network in self._place.networks.items()
+            if self.up(name)
+        }
+        return min(times, key=times.__getitem__) if times else None
+
+    async def look(self) -> View:
+        """See `Surroundings.look`."""
+        now_s = self.now_s()
+        return View(
+            [
+                NetworkFacts(
+                    name,
+                    INTERFACES[NetworkKind(name)],
+                    NetworkKind(name),
+                    self.up(name),
+                    name in METERED,
+                    self._place.radios[name],
+                    self._rate_bps(name),
+                    network.rtt_s,
+                    self._watches[name].shares(now_s),
+                    self._watches[name].idle_s(now_s),
+                )
+                for name, network in self._place.networks.items()
+            ],
+            self._budgets.prices(now_s),
+        )
+
+    async def count(self) -> None:
+        """For ever: what the interfaces carried, for the radios and the budgets."""
+        while True:
+            now_s, counters = self.now_s(), self._counters()
+            for name, (received, sent) in counters.items():
+                before = self._last[name]
+                self._watches[name].carried(now_s, sent - before[1], received - before[0])
+            self._last = counters
+            self._budgets.observe(now_s, self.energy_j(), self.metered_bytes())
+            await asyncio.sleep(_LOOK_S)
+
+    def energy_j(self) -> float:
+        """Joules so far."""
+        return sum(watch.energy_j(self.now_s()) for watch in self._watches.values())
+
+    def metered_bytes(self) -> float:
+        """Bytes over metered networks so far."""
+        return sum(sum(self._last[name]) - sum(self._first[name]) for name in METERED)
+
+    def _rate_bps(self, name: str) -> float:
+        at_s = self._start_s + self.now_s()
+        down = self._place.networks[name].access.down
+        return max(down.rate_bps(at_s - RECENT_S, at_s), 10_000.0)
+
+    def _counters(self) -> dict[str, tuple[int, int]]:
+        lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
+        found = {}
+        for line in lines:
+            interface, _, numbers = line.partition(":")
+            for kind, name in INTERFACES.items():
+                if interface.strip() == name:
+                    counted = numbers.split()
+                    found[kind.value] = (int(counted[0]), int(counted[8]))
+        return found
+
+
+class Fetcher(HttpFetcher):
+    """On demand over the network that is best then, and off one that is lost."""
+
+    def __init__(self, url: str, size_bytes: int, world: World) -> None:
+        super().__init__(url)
+        self._size_bytes = size_bytes
+        self._world = world
+
+    async def fetch(self, turn: Turn) -> Body:
+        """See `HttpFetcher.fetch`."""
+        if turn.interface is not None:
+            return await super().fetch(turn)
+        while (name := self._world.best(self._size_bytes)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        turn.interface = INTERFACES[NetworkKind(name)]
+        fetching = asyncio.ensure_future(super().fetch(turn))
+        try:
+            while not fetching.done():
+                await asyncio.wait({fetching}, timeout=0.2)
+                if not fetching.done() and not self._world.up(name):
+                    raise FetchError(f"{name} is lost")
+            return fetching.result()
+        finally:
+            fetching.cancel()
+
+
+async def _read(
+    work: Workload, world: World, queue: Queue, place: Setting, duration_s: float
+) -> Outcome:
+    outcome = Outcome()
+    async with Prefetcher(world) as prefetcher:
+        for cls, (came, issued) in work.history.items():
+            for number in range(issued):
+                consumed = (number * came) // issued != ((number + 1) * came) // issued
+                queue.accuracy.resolved(cls, consumed)
+        prefetcher.queue = queue
+        prefetcher.rates.outlook.prior = place.averages
+        counting = asyncio.create_task(world.count())
+        futures: dict[int, Future[Body]] = {
+            item.key: prefetcher.prefetch(
+                Fetcher(f"http://{SERVER}/bytes/{item.size_bytes}", item.size_bytes, world),
+                size=item.size_bytes,
+                cls=item.cls,
+            )
+            for item in work.items
+        }
+        read = {item.key: item.read for item in work.items}
+        for step in work.steps:
+            await asyncio.sleep(step.think_s)
+            future = futures[step.key]
+            if not read[step.key]:
+                future.cancel()
+                continue
+            outcome.prefetched += future.ready
+            asked_s = world.now_s()
+            while True:
+                try:
+                    await future.get()
+                    break
+                except FetchError:
+                    await asyncio.sleep(0.05)
+            outcome.fetch_s.append(world.now_s() - asked_s)
+        await asyncio.sleep(max(duration_s - world.now_s(), 0.0))
+        await asyncio.sleep(2 * _LOOK_S)
+        outcome.energy_j, outcome.data_bytes = world.energy_j(), world.metered_bytes()
+        counting.cancel()
+    return outcome
+
+
+def live(
+    work: Workload, place: Setting, queue: Queue, budgets: Budgets, start_s: float, seconds: float
+) -> Outcome:
+    """Plays it in real time, as root."""
+    accesses = [network.access.rotated(start_s) for network in place.networks.values()]
+    with Laptop(*accesses, source_rules=True) as laptop, Servers(laptop, dns=False) as servers:
+        for item in work.items:
+            servers.make_size(item.size_bytes)
+        with laptop.client.entered():
+            # The replay began when the links stood: the world's clock is theirs within 0.1 s.
+            world = World(place, budgets, start_s)
+            began_s = min(link.started_at_s for link in laptop.links.values())
+            world._began_s = began_s
+            return asyncio.run(_read(work, world, queue, place, seconds))
+
+
+def figures(outcome: Outcome) -> dict[str, Any]:
+    """The figures to compare."""
+    return {
+        "fetch_s": round(float(np.mean(outcome.fetch_s)), 4),
+        "each_s": [round(one, 3) for one in outcome.fetch_s],
+        "hits": sum(one < 0.05 for one in outcome.fetch_s),
+        "energy_j": round(outcome.energy_j, 2),
+        "data_mb": round(outcome.data_bytes / 1e6, 3),
+    }
+
+
+def main() -> None:
+    """Plays some strategies live and simulated, and writes both."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--places", type=Path)
+    parser.add_argument("--place", default="p12")
+    parser.add_argument("--contacts-seed", type=int, default=1)
+    parser.add_argument("--strategy", action="append", default=[])
+    parser.add_argument("--scale", type=float, default=4.29)
+    parser.add_argument("--data-mb", type=float, default=12.0)
+    parser.add_argument("--reading", type=float, default=150.0)
+    parser.add_argument("--seconds", type=float, default=200.0)
+    parser.add_argument("--trial", type=int, default=0)
+    parser.add_argument("--simulate-only", action="store_true")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    known = places.load(places.default_directory(given.places))
+    place = setting(known, [given.place], "nexus-one", "3g", 3.0, given.contacts_seed)
+    start_s = float(np.random.default_rng([1, given.trial]).uniform(0.0, place.period_s))
+    work = workload.email(1000 + given.trial, scale=given.scale, reading_s=given.reading)
+    found: dict[str, Any] = {}
+    for name in given.strategy or ["wifi-only", "always", "imp-data"]:
+        make: Callable[[], Queue] = simple(work.threshold_bytes).get(name, Queue)
+        data = given.data_mb * 1e6 if name == "imp-data" else None
+        simulated = Trial(
+            work,
+            place.networks,
+            place.radios,
+            make(),
+            Budgets(given.seconds, None, data),
+            place.averages,
+            start_s=start_s,
+            duration_s=given.seconds,
+        ).run()
+        found[name] = {"simulated": figures(simulated)}
+        if not given.simulate_only:
+            budgets = Budgets(given.seconds, None, data)
+            found[name]["live"] = figures(
+                live(work, place, make(), budgets, start_s, given.seconds)
+            )
+        print(name, json.dumps(found[name]))
+    if given.json is not None:
+        given.json.write_text(
+            json.dumps({"start_s": start_s, "trial": given.trial, **found}) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

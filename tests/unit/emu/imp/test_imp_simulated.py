@@ -1,0 +1,168 @@
+"""The prefetching experiments: workloads as published, budgets kept, demand first, small grids."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cedos.errors import ConfigError
+from cedos.model import NetworkKind
+from cedos.radio_file import radios
+from cedos.selector.prefetch_outlook import Average
+from cedos.selector.prefetch_queue import Queue
+from emu.imp import workload
+from emu.imp.analyses import imp_email, imp_news
+from emu.imp.budgets import Budgets
+from emu.imp.drive import drive
+from emu.imp.simulate import Outcome, Trial
+from emu.imp.strategies import simple
+from emu.places import places
+from emu.places.stats import OUTAGE_BPS, rates_bps
+from emu.places.traces import Trace
+from emu.simulation.network import ReplayedNetwork
+from emu.testbed.access import Access
+
+TRACES = Path(__file__).resolve().parents[4] / "traces"
+RADIOS = {name: radios()["nexus-one"][of] for name, of in (("wifi", "wifi"), ("cellular", "3g"))}
+
+
+def networks(wifi_from_s: int = 60, wifi_s: int = 120) -> dict[str, ReplayedNetwork]:
+    """2 Mbit/s of cellular for ever, and once in ten minutes a contact with 20 Mbit/s of Wi-Fi."""
+    wifi = Trace.constant(20e6, wifi_s)
+    wifi = Trace(wifi.times_ms + wifi_from_s * 1000, 600_000)
+    cellular = Trace.constant(2e6)
+    return {
+        "wifi": ReplayedNetwork(Access(NetworkKind.WIFI, up=wifi, down=wifi, rtt_s=0.02)),
+        "cellular": ReplayedNetwork(
+            Access(NetworkKind.CELLULAR, up=cellular, down=cellular, rtt_s=0.08)
+        ),
+    }
+
+
+def play(queue: Queue, budgets: Budgets, seed: int = 1) -> Outcome:
+    averages = {
+        "wifi": Average(0.2, 1 / 20e6, 0.02, 480.0),
+        "cellular": Average(1.0, 1 / 2e6, 0.08, 0.0),
+    }
+    work = workload.email(seed)
+    return Trial(
+        work, networks(), RADIOS, queue, budgets, averages, start_s=0.0, duration_s=1200.0
+    ).run()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_inbox_is_the_papers(seed: int) -> None:
+    work = workload.email(seed)
+    assert len(work.items) == len(work.steps) == 35
+    assert sum(item.read for item in work.items) == 28
+    assert 5e6 < work.total_bytes < 7e6
+    assert work.total_bytes == workload.email(seed + 1).total_bytes
+
+
+@pytest.mark.parametrize("classes", [True, False])
+def test_the_news_are_the_papers(classes: bool) -> None:
+    work = workload.news(3, classes=classes)
+    assert len(work.items) == len(work.steps) == 25
+    assert workload.shares(work.items) == pytest.approx(0.64)
+    assert len({item.cls for item in work.items}) == (5 if classes else 1)
+    median = np.median([item.size_bytes for item in work.items])
+    assert 64_000 < median < 128_000
+    issued = sum(of for _, of in work.history.values())
+    assert sum(came for came, _ in work.history.values()) / issued == pytest.approx(0.64, abs=0.08)
+
+
+def test_a_drive_has_contacts_as_published_and_the_places_own_networks() -> None:
+    place = places.load(TRACES)["drive-past-s13"]
+    accesses = drive(place, 3600, seed=1)
+    assert accesses["wifi"].down.period_s == accesses["cellular"].down.period_s == 3600
+    share = float((rates_bps(accesses["wifi"].down, 3600) >= OUTAGE_BPS).mean())
+    assert 0.03 < share < 0.4
+    assert accesses["cellular"].down.mean_bps == pytest.approx(
+        place.cellular.down.mean_bps, rel=0.05
+    )
+    assert drive(place, 3600, seed=1)["wifi"].down == accesses["wifi"].down
+    assert drive(place, 3600, seed=2)["wifi"].down != accesses["wifi"].down
+
+
+def test_never_waits_for_everything_and_always_for_nothing() -> None:
+    made = simple(32_000.0)
+    never, always = (play(made[name](), Budgets(1200.0)) for name in ("never", "always"))
+    assert len(never.fetch_s) == len(always.fetch_s) == 28
+    assert (never.prefetched, min(never.fetch_s) > 0.0) == (0, True)
+    assert always.prefetched >= 27
+    assert np.mean(always.fetch_s) < 0.1 * np.mean(never.fetch_s)
+    assert never.energy_j > 2 * always.energy_j  # a tail for each message
+
+
+def test_wifi_only_spends_no_metered_byte_on_prefetching() -> None:
+    made = simple(32_000.0)
+    one = play(made["wifi-only"](), Budgets(1200.0))
+    started = {event.network for event in one.events if event.what == "started"}
+    assert started == {"wifi"}
+
+
+def test_without_budgets_ours_is_always() -> None:
+    ours, always = play(Queue(), Budgets(1200.0)), play(simple(0.0)["always"](), Budgets(1200.0))
+    assert ours.prefetched == always.prefetched
+    assert np.mean(ours.fetch_s) == pytest.approx(np.mean(always.fetch_s), abs=0.02)
+
+
+@pytest.mark.parametrize("controller", ["pacer", "odyssey"])
+def test_budgets_are_kept_and_buy_time(controller: str) -> None:
+    budgets = Budgets(1200.0, None, 1.5e6, controller)  # type: ignore[arg-type]
+    ours, wifi = play(Queue(), budgets), play(simple(0.0)["wifi-only"](), Budgets(1200.0))
+    assert ours.data_bytes <= 1.5e6
+    assert np.mean(ours.fetch_s) <= np.mean(wifi.fetch_s) + 1e-9
+
+
+def test_a_cap_on_data_is_not_broken_by_demand_either() -> None:
+    one = play(Queue(), Budgets(1200.0, None, 100_000.0))
+    assert one.data_bytes <= 100_000.0
+    assert len(one.fetch_s) == 28  # all come, when Wi-Fi does
+
+
+def test_zero_supply_is_kept() -> None:
+    one = play(Queue(), Budgets(1200.0, None, 0.0))
+    assert one.data_bytes == 0.0
+    assert len(one.fetch_s) == 28
+
+
+def test_prefetches_stand_back_while_somebody_waits() -> None:
+    one = play(simple(0.0)["always"](), Budgets(1200.0), seed=2)
+    waiting = False
+    for event in one.events:
+        if event.what == "demanded":
+            waiting = True
+        elif event.what in ("fetched", "prefetched", "cancelled"):
+            waiting = False
+        elif event.what == "started":
+            assert not waiting or event.at_s > 0
+
+
+@pytest.mark.parametrize("analysis", [imp_email, imp_news])
+def test_a_small_grid_hangs_together(analysis: object) -> None:
+    place = {
+        "name": "there",
+        "parts": ["drive-past-s13"],
+        "energy_j": 100.0,
+        "data_mb": 1.0,
+        "contacts_seed": 1,
+    }
+    found = analysis.run(  # type: ignore[attr-defined]
+        places.load(TRACES), place=[place], scale=0.2, trials=1, duration_s=300.0
+    )
+    assert found["simulated"]
+    there = found["places"]["there"]
+    assert there["synthetic"]
+    assert there["contacts_drawn"]
+    for name, figures in there["strategies"].items():
+        low, high = figures["fetch_s_ci95"]
+        assert low <= figures["fetch_s"] <= high
+        assert ("met" in figures) == (name.startswith("imp-") and name != "imp-free")
+    for name, beside in there["beside"].items():
+        assert set(beside["meeting"]) <= set(simple(0.0)), name
+
+
+def test_what_is_wrong_in_a_place_is_named() -> None:
+    with pytest.raises(ConfigError, match="place"):
+        imp_email.run(places.load(TRACES), place=[{"name": "x"}])
