@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor
+from threadpoolctl import threadpool_limits
 
 from predictors.train_examples import Floats, Grown, Settings
 from predictors.train_trees import DIGITS
@@ -34,12 +35,19 @@ def boosting(inputs: Floats, targets: Floats, names: Sequence[str], settings: Se
             max_features=settings.inputs_share,
             early_stopping=False,
             random_state=settings.seed,
-        ).fit(inputs[known][:, usable], target[known])
+        )
+        # A few thousand rows gain nothing from more threads, which wait for each other by spinning:
+        # on a busy machine that took a hundred times as long.
+        with threadpool_limits(1, user_api="openmp"):
+            machine.fit(inputs[known][:, usable], target[known])
         machines.append((machine, usable))
         parts.append(((name,), forest_of(machine, np.nonzero(usable)[0].tolist())))
 
     def predict(rows: Floats) -> Floats:
-        return np.column_stack([machine.predict(rows[:, usable]) for machine, usable in machines])
+        with threadpool_limits(1, user_api="openmp"):
+            return np.column_stack(
+                [machine.predict(rows[:, usable]) for machine, usable in machines]
+            )
 
     return Grown(tuple(parts), predict)
 
