@@ -1,0 +1,44 @@
+"""The bench of sessions in small: it measures what it says, both ends answer, nothing is left over."""
+
+import pytest
+
+from emu.bench import session as bench
+from emu.sessions_bench import wired
+from emu.sessions_bench.crowd import jain
+from emu.sessions_bench.pair import pair
+
+
+def quiet(_said: str) -> None:
+    pass
+
+
+def test_throughput_of_all_three() -> None:
+    with wired.host() as host, pair(host, host, "127.0.0.1") as ends:
+        figures = bench.throughput(ends, quiet, rounds=1, size=20_000_000)
+    assert set(figures) == {
+        *("loopback_clear_ratio", "loopback_aead_ratio"),
+        *("cpu_s_per_gb_raw", "cpu_s_per_gb_clear", "cpu_s_per_gb_aead"),
+    }
+    assert all(value > 0 for value in figures.values())
+    assert not host.path.exists()
+
+
+def test_address_changes_and_black_outs() -> None:
+    with wired.cable(None) as (near, far), pair(near, far, wired.SERVER) as ends:
+        figures = bench.resume(ends, quiet, rounds=3, black_out_s=0.4)
+    assert figures["resume_median_ms"] > 0
+    assert figures["resume_allowed_ms"] >= 5
+    assert 0 < figures["blackout_resume_s"] < 30
+    assert 0 < figures["blackout_hour_resume_s"] < 30
+
+
+def test_a_small_crowd() -> None:
+    with wired.cable("20mbit") as (near, far), pair(near, far, wired.SERVER) as ends:
+        figures = bench.fairness(ends, "jain", 2, 2, quiet, warm_s=0.5, seconds=1.0)
+    assert 0.25 <= figures["jain"] <= 1.0
+
+
+def test_jain() -> None:
+    assert jain([5.0, 5.0, 5.0]) == pytest.approx(1.0)
+    assert jain([9.0, 0.0, 0.0]) == pytest.approx(1 / 3)
+    assert jain([0.0, 0.0]) == 0.0
