@@ -124,6 +124,14 @@ class _Result:
             **self.browsed.tables(self.zero_at_s),
         }
 
+    def came_bytes(self, completed: curl.Completed) -> int:
+        """What a transfer brought: all of it, or what its connection carried until the limit."""
+        size_bytes = completed.planned.size_bytes
+        if not completed.censored:
+            return size_bytes
+        moved = self.carried.get(completed.local_port, CarriedBytes())
+        return min(size_bytes, moved.wifi + moved.cellular)
+
     def _flow(self, completed: curl.Completed) -> dict[str, Any]:
         planned = completed.planned
         moved = self.carried.get(completed.local_port, CarriedBytes())
@@ -280,7 +288,7 @@ def _policy_run(results: Sequence[_Result]) -> summary.PolicyRun:
             + [each.transfer_s for each in watched]
         ),
         size_bytes=np.array(
-            [each.planned.size_bytes for each in completed]
+            [result.came_bytes(each) for result in results for each in result.completed]
             + [each.planned.page.size_bytes for each in visits]
             + [each.segment_bytes for each in watched],
             dtype=float,

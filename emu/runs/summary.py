@@ -44,7 +44,7 @@ class PolicyRun:
     """One policy's transfers in the plan's order, and what each repeat cost.
 
     All arrays of transfers have the same length and order for all policies of a run; censored
-    transfers hold the time limit.
+    transfers hold the time limit, and the bytes that came until then.
     """
 
     time_s: Floats
