@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from cedos.commands.cat import main
 
-CAT = [sys.executable, "-c", "from cedos.commands.cat import main; main()"]
+# What a user starts: the installed program, with this interpreter and whatever its click parses.
+CAT = [str(Path(sys.executable).with_name("cedos-cat"))]
 
 
 def start(home: Path, *arguments: str, data: bytes | None = None) -> "subprocess.Popen[bytes]":
@@ -62,6 +63,20 @@ def test_both_ways_and_the_pinned_key(tmp_path: Path) -> None:
         assert (tmp_path / "server" / "got").read_bytes() == up
         assert (tmp_path / "client" / "got").read_bytes() == down
         assert b"cedos-cat: lo: connected with 127.0.0.1" in said
+
+
+@pytest.mark.parametrize("label", ["background", "small", "background,small"])
+def test_every_word_of_a_label_is_taken(tmp_path: Path, label: str) -> None:
+    server = start(tmp_path / "server", "--label", label, "--listen", free_port(), data=b"down")
+    port, key = listening(server)
+    client = start(
+        tmp_path / "client", "--label", label, "--key", key, "127.0.0.1", port, data=b"up"
+    )
+    _, said = client.communicate(timeout=60)
+    _, also = server.communicate(timeout=60)
+    assert (client.returncode, server.returncode) == (0, 0), said + also
+    assert (tmp_path / "server" / "got").read_bytes() == b"up"
+    assert (tmp_path / "client" / "got").read_bytes() == b"down"
 
 
 def test_another_key_and_an_unknown_one(tmp_path: Path) -> None:
