@@ -12,6 +12,7 @@ from cedos import amounts
 from cedos.config import BudgetConfig, Config
 from cedos.errors import ConfigError
 from cedos.selector.budget import Budget, Every, Increment, Resource
+from cedos.selector.budget_calendar import period_at, wall
 
 FILE: Final = "budgets.json"
 """In the state directory."""
@@ -126,8 +127,37 @@ def write(path: Path, budgets: dict[str, Budget]) -> None:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
 
 
-def begun(budget: Budget, now: datetime) -> Budget:
-    """A budget that does not recur begins now, unless it says otherwise."""
-    if budget.every is not None or budget.since:
+def begun(budget: Budget, now: datetime, earlier: Budget | None) -> Budget:
+    """A budget with its beginning: that of the one it changes, or now, unless it says otherwise.
+
+    Args:
+        budget: as it is to be; one that recurs begins by the calendar.
+        now: what the clock on the wall shows.
+        earlier: the one of this name until now; what was spent of it in its period stays spent.
+
+    Raises:
+        ConfigError: it would be over already.
+    """
+    if budget.every is not None:
         return budget
-    return replace(budget, since=now.isoformat(timespec="seconds"))
+    ends = datetime.fromisoformat(checked(budget).until)
+    if ends <= now:
+        raise ConfigError(
+            f'budget "{budget.name}": its end ({ends:%Y-%m-%d %H:%M}) has passed;'
+            " one after now would be right"
+        )
+    if budget.since:
+        return budget
+    now_s = now.timestamp()
+    since = now.isoformat(timespec="seconds")
+    if earlier is not None and _same(earlier, budget):
+        period = period_at(earlier, now_s)
+        if period.begins_s <= now_s < period.ends_s:
+            since = earlier.since
+            if earlier.every is not None:
+                since = wall(period.begins_s).isoformat(timespec="seconds")
+    return replace(budget, since=since)
+
+
+def _same(one: Budget, other: Budget) -> bool:
+    return (one.resource, one.battery) == (other.resource, other.battery)

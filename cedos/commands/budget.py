@@ -221,10 +221,13 @@ def _supply(what: str, amount: str | None) -> float:
 
 
 def _set_without_daemon(where: Directories, request: BudgetRequest) -> None:
-    found: Budget = msgspec.convert(msgspec.to_builtins(request), Budget)
-    found = budget_file.checked(budget_file.begun(found, datetime.now()))
+    wanted: Budget = msgspec.convert(msgspec.to_builtins(request), Budget)
+    now = datetime.now()
     file = where.state / budget_file.FILE
-    budget_file.write(file, budget_file.read(file) | {found.name: found})
+    known = budget_file.read(file)
+    earlier = (budget_file.configured(load(), now) | known).get(wanted.name)
+    found = budget_file.checked(budget_file.begun(wanted, now, earlier))
+    budget_file.write(file, known | {found.name: found})
 
 
 def _without_daemon(where: Directories) -> list[BudgetMessage]:

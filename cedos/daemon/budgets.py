@@ -147,7 +147,9 @@ class Budgets:
 
     async def set(self, budget: Budget) -> None:
         """Sets a budget, or changes one; ConfigError where it cannot be one."""
-        budget = budget_file.checked(budget_file.begun(budget, wall(self._clock())))
+        standing = self.keepers.get(budget.name)
+        earlier = standing.budget if standing is not None else None
+        budget = budget_file.checked(budget_file.begun(budget, wall(self._clock()), earlier))
         if budget.battery and self._battery is None:
             raise ConfigError("there is no battery that could be asked (UPower over D-Bus)")
         await asyncio.to_thread(self._usage.write, self._clock(), mark=True)

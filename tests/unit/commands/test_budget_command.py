@@ -135,6 +135,10 @@ def test_without_a_daemon_it_is_kept_for_the_next_one(cedos: Any, folders: Path)
     shown = cedos("budget")
     assert "1 GB (25%)" in shown.stdout
     assert "No daemon runs" in shown.stdout
+    changed = cedos(*SET, "data", "8GB", "--until", "2099-11-01")
+    assert changed.exit_code == 0
+    again = budget_file.read(folders / "state" / budget_file.FILE)["data"]
+    assert (again.supply, again.since) == (8e9, kept["data"].since)
     assert cedos("budget", "remove", "data").exit_code == 0
     assert cedos("budget", "remove", "data").exit_code == 1
 

@@ -184,6 +184,40 @@ async def test_a_change_in_the_middle_keeps_what_was_spent(host: Host) -> None:
     assert host.budgets.prices.data_rate("lte0") < PROHIBITIVE
 
 
+async def test_a_change_of_one_that_does_not_recur_keeps_what_was_spent(host: Host) -> None:
+    once = replace(DATA, every=None)
+    await host.budgets.set(once)
+    host.carry("lte0", 2_150_000)
+    host.look(60.0)
+    await host.budgets.set(replace(once, supply=2e9, until="2026-12-24T00:00:00"))
+    assert host.spent() == 2_150_000
+    host.budgets.write()
+    host.start()
+    assert host.spent() == 2_150_000
+    # Another resource under this name is another budget.
+    await host.budgets.set(replace(once, resource=Resource.ENERGY))
+    await host.budgets.set(once)
+    host.look()
+    assert host.spent() == 0
+
+
+async def test_one_that_recurred_and_is_to_end_keeps_what_was_spent_this_month(host: Host) -> None:
+    await host.budgets.set(DATA)
+    host.carry("lte0", 1000)
+    host.look(60.0)
+    await host.budgets.set(replace(DATA, every=None))
+    assert host.spent() == 1000
+    assert host.budgets.keepers["data"].budget.since == "2026-11-01T00:00:00"
+
+
+async def test_one_that_is_over_begins_anew_when_it_is_set_again(host: Host) -> None:
+    await host.budgets.set(replace(DATA, every=None, until="2026-11-21T10:00:00"))
+    host.carry("lte0", 1000)
+    host.look(7200.0)
+    await host.budgets.set(replace(DATA, every=None))
+    assert host.spent() == 0
+
+
 async def test_a_clock_that_jumps_ahead_and_back_loses_nothing(host: Host) -> None:
     await host.budgets.set(DATA)
     host.carry("lte0", 1000)
@@ -344,7 +378,8 @@ async def test_delphis_exponents_follow_the_same_plan(tmp_path: Path) -> None:
         (replace(DATA, supply=float("nan")), "0 or more"),
         (replace(DATA, until="soon"), "no date"),
         (replace(DATA, until="2026-12-01T00:00:00+01:00"), "no date"),
-        (replace(DATA, every=None, until="2026-11-01T00:00:00"), "before it begins"),
+        (replace(DATA, every=None, until="2026-11-01T00:00:00"), "has passed"),
+        (replace(DATA, every=None, since="2026-12-02T00:00:00"), "before it begins"),
         (replace(DATA, battery=True), "only energy"),
     ],
 )
