@@ -45,8 +45,7 @@ class Prior:
         z = distance / sigma
         share = max(0.5 * math.erfc(z / math.sqrt(2)), 1e-300)
         return [
-            self.median_bytes * math.exp(-sigma * _STANDARD.inv_cdf(share * q))
-            for q in _QUANTILES
+            self.median_bytes * math.exp(-sigma * _STANDARD.inv_cdf(share * q)) for q in _QUANTILES
         ]
 
 

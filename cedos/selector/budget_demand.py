@@ -96,7 +96,9 @@ class Demand:
     def in_time(self, seconds: float) -> list[tuple[int, float]]:
         """Bins with the units that are asked for in so many seconds, those that save most first."""
         times = seconds / self.seen_s / self._large if self.seen_s > 0.0 else 0.0
-        return [(saved, times * self._amounts[saved]) for saved in sorted(self._amounts, reverse=True)]
+        return [
+            (saved, times * self._amounts[saved]) for saved in sorted(self._amounts, reverse=True)
+        ]
 
 
 def bin_of(s_per_unit: float) -> int:
