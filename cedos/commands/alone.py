@@ -8,6 +8,12 @@ from cedos.commands.manual import Manual
 from cedos.errors import CedosError
 
 
+def say(program: str | None, error: CedosError) -> None:
+    """Tells an error on standard error, as every program does."""
+    for line in str(error).splitlines():
+        click.echo(f"{program}: {line}", err=True)
+
+
 class Program(Manual):
     """A command that is a program: what a user can act on ends as a line and an exit status."""
 
@@ -16,8 +22,7 @@ class Program(Manual):
         try:
             return super().invoke(ctx)
         except CedosError as error:
-            for line in str(error).splitlines():
-                click.echo(f"{self.name}: {line}", err=True)
+            say(self.name, error)
             ctx.exit(error.exit_code)
         except BrokenPipeError:
             ctx.exit(1)  # whoever read from us has gone; there is nobody to tell

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from cedos.commands import render, servers
-from cedos.commands.alone import Program
+from cedos.commands.alone import Program, say
 from cedos.commands.exec import Duration
 from cedos.commands.manual import json_option
 from cedos.commands.progress import ProgressLine, duration, size
@@ -70,8 +70,8 @@ class SourceType(click.ParamType[Source]):
     ],
     exits={
         0: "All files are here, and right.",
-        1: "The server does not have it or does not let you in, no server was found for too long, or "
-        "a file could not be written. What has come is kept.",
+        1: "The server does not have a file or does not let you in, no server was found for too long, "
+        "or a file could not be written. What has come is kept; the other files are fetched.",
         2: "",
         130: "Interrupted by Ctrl-C. What has come is kept.",
     },
@@ -127,6 +127,9 @@ def command(
     is restarted, it goes on where it was: run the same command again. A file appears under its name
     when it is whole and its SHA-256 is the server's; an existing one is never overwritten.
 
+    All files are tried, also after one that could not be had; the exit status is that of the first
+    error. With --json each file has its "error", or null.
+
     Who you are is a key of your own; who the server is, the key that you pinned.
     """
     me = keys.own(own_key or keys.own_key_path())
@@ -139,16 +142,26 @@ def command(
         raise click.UsageError(f"{output} is no folder, and there are several files")
     if given_key is not None and len({(s.host, s.port) for s in sources}) > 1:
         raise click.UsageError("--key goes with files of one server")
-    planned = [(s, servers.server_key(s.host, s.port, given_key)) for s in sources]
-    fetched = []
-    for source, key in planned:
-        target = output / Path(source.path).name if output.is_dir() else output
-        options = _Options(me, key, networks, timeout, deadline, quiet or as_json)
-        fetched.append(_fetch(source, target, options))
-        if not as_json and not quiet:
-            click.echo(_told(fetched[-1]))
-    if as_json:
-        render.print_json({"files": fetched})
+    told: list[dict[str, Any]] = []
+    status = 0
+    try:
+        for source in sources:
+            target = output / Path(source.path).name if output.is_dir() else output
+            try:
+                key = servers.server_key(source.host, source.port, given_key)
+                options = _Options(me, key, networks, timeout, deadline, quiet or as_json)
+                told.append(_fetch(source, target, options))
+            except CedosError as error:
+                say("cedos-get", error)
+                status = status or error.exit_code
+                told.append({"path": str(target), "from": source.name, "error": str(error)})
+            else:
+                if not as_json and not quiet:
+                    click.echo(_told(told[-1]))
+    finally:  # also after Ctrl-C: what is here is here
+        if as_json:
+            render.print_json({"files": told})
+    click.get_current_context().exit(status)
 
 
 class _Options(NamedTuple):
@@ -204,6 +217,7 @@ def _fetch(source: Source, target: Path, options: _Options) -> dict[str, Any]:
         "here_before_bytes": progress.began_bytes,
         "sessions": progress.sessions,
         "seconds": round(time.monotonic() - began_s, 3),
+        "error": None,
     }
 
 

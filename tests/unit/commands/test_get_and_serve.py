@@ -184,6 +184,32 @@ def test_the_server_ends_cleanly_and_lets_in_only_its_clients(programs: Programs
     assert '"to":"laptop"' in log
 
 
+def test_every_file_is_tried_whatever_happens_to_one(programs: Programs) -> None:
+    for name in "ab":
+        (programs.served / name).write_text(name)
+    programs.serve()
+    where = f"127.0.0.1:{programs.port}"
+    for more in (["--json"], []):
+        client = programs.start(
+            "get", "--key", programs.key, *more, *(f"{where}/{name}" for name in ("a", "none", "b"))
+        )
+        out, said = client.communicate(timeout=60)
+        assert client.returncode == 1
+        assert said.count("there is no file 'none'") == 1
+        if more:
+            first, missing, last = json.loads(out)["files"]
+            assert (first["error"], last["error"]) == (None, None)
+            assert (first["bytes"], last["bytes"]) == (1, 1)
+            assert missing["from"] == f"{where}/none"
+            assert "there is no file 'none'" in missing["error"]
+        else:
+            assert len(out.splitlines()) == 2
+        for name in "ab":
+            got = programs.folder / name
+            assert got.read_text() == name
+            got.unlink()
+
+
 def test_another_key_than_the_servers_is_told_at_once(programs: Programs) -> None:
     programs.serve()
     programs.key = keys.to_text(keys.own(programs.folder / "other.key").public)
