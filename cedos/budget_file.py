@@ -100,16 +100,63 @@ def read(path: Path) -> dict[str, Budget]:
         ConfigError: the file cannot be used.
     """
     try:
+        return _read(path)
+    except (OSError, ValueError, ConfigError) as error:
+        raise ConfigError(
+            f"{path} cannot be used ({_why(error)}); the next `cedos budget set` keeps it"
+            f" as {_free_name(path).name}, and begins a new one"
+        ) from error
+
+
+def opened(path: Path) -> tuple[dict[str, Budget], str]:
+    """The budgets of a file that is about to be written; one that cannot be used is kept aside.
+
+    Returns:
+        the budgets by name, and what was kept aside where and why, in words; "": nothing was.
+
+    Raises:
+        ConfigError: the file cannot be used, and not be renamed either.
+    """
+    try:
+        return _read(path), ""
+    except (OSError, ValueError, ConfigError) as error:
+        why = _why(error)
+    aside = _free_name(path)
+    try:
+        path.rename(aside)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be used ({why}), nor be renamed to {aside.name} ({_why(error)})"
+        ) from error
+    return {}, f"{path} cannot be used ({why}); it is kept as {aside}, and a new one begins"
+
+
+def kept_aside(path: Path) -> list[str]:
+    """What was kept aside by `opened`, in words, for as long as nobody removes it."""
+    return [
+        f"budgets are not in force: {aside} could not be used; set them anew with `cedos budget set`,"
+        " and remove that file"
+        for aside in sorted(path.parent.glob(f"{path.name}.aside-*"))
+    ]
+
+
+def _read(path: Path) -> dict[str, Budget]:
+    try:
         said = msgspec.json.decode(path.read_bytes(), type=list[Budget])
     except FileNotFoundError:
         return {}
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from error
-    except msgspec.MsgspecError as error:
-        raise ConfigError(
-            f"{path}: {error}; set the budgets anew with `cedos budget set`"
-        ) from error
     return {budget.name: checked(budget) for budget in said}
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
+        number += 1
+    return aside
 
 
 def write(path: Path, budgets: dict[str, Budget]) -> None:

@@ -135,7 +135,8 @@ class ProbesMessage(Message, frozen=True, kw_only=True):
 class StatusMessage(Message, frozen=True, kw_only=True):
     """All that a person wants to see at a glance.
 
-    `problems` are sentences about what is degraded or in the way.
+    `problems` are sentences about what is degraded or in the way; `budget_problems` those of them
+    that are about budgets.
     """
 
     version: str
@@ -147,6 +148,7 @@ class StatusMessage(Message, frozen=True, kw_only=True):
     default: DefaultMessage
     flows: list[FlowMessage]
     problems: list[str]
+    budget_problems: list[str] = []
     decisions: int = 0
     probes: list[ProbesMessage] = []
     config_file: str | None = None

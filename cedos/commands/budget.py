@@ -56,17 +56,19 @@ def command(context: click.Context, as_json: bool) -> None:
         return
     where = directories()
     try:
-        standing = ControlClient(where.socket).budgets()
-        note = ""
+        client = ControlClient(where.socket)
+        standing = client.budgets()
+        notes = client.status().budget_problems
     except DaemonUnreachableError:
         standing = _without_daemon(where)
-        note = "No daemon runs: this is what was counted until the last one ended."
+        notes = budget_file.kept_aside(where.state / budget_file.FILE)
+        notes.append("No daemon runs: this is what was counted until the last one ended.")
     if as_json:
         render.print_json(standing)
-        return
-    click.echo("\n".join(lines(standing, time.time())))
-    if note:
-        click.echo(note)
+    else:
+        click.echo("\n".join(lines(standing, time.time())))
+    for note in notes:
+        click.echo(note, err=as_json)
 
 
 @command.command("set", cls=Manual, exits=_EXITS, files=[SOCKET, STATE])
@@ -224,7 +226,9 @@ def _set_without_daemon(where: Directories, request: BudgetRequest) -> None:
     wanted: Budget = msgspec.convert(msgspec.to_builtins(request), Budget)
     now = datetime.now()
     file = where.state / budget_file.FILE
-    known = budget_file.read(file)
+    known, aside = budget_file.opened(file)
+    if aside:
+        click.echo(f"Warning: {aside}", err=True)
     earlier = (budget_file.configured(load(), now) | known).get(wanted.name)
     found = budget_file.checked(budget_file.begun(wanted, now, earlier))
     budget_file.write(file, known | {found.name: found})

@@ -106,6 +106,7 @@ class Answers:
             default=self._default(),
             flows=await self.flows(),
             problems=list(self._problems()),
+            budget_problems=self.budgets.problems if self.budgets else [],
             decisions=self._director.decisions,
             probes=[
                 ProbesMessage(

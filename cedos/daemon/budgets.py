@@ -90,14 +90,14 @@ class Budgets:
         self._full: Battery | None = None
         self._rates: tuple[float, ...] = ()
         self._begun = False
-        self._problems: list[str] = []
+        self._unread = True
         self.prices: Prices = FREE
         self._configured = budget_file.configured(config, wall(clock()))
         self._set: dict[str, Budget] = {}
         try:
-            self._set = budget_file.read(self._file)
+            self._open_file()
         except ConfigError as error:
-            self._problems.append(str(error))
+            _log.warning("the budgets cannot be read", why=str(error))
         known = kept.read(state / _FILE, _WHAT)
         self._known: dict[str, Any] = known if isinstance(known, dict) else {}
         self.keepers: dict[str, Keeper] = {}
@@ -113,7 +113,8 @@ class Budgets:
     def problems(self) -> list[str]:
         """What is degraded, in words."""
         said = [
-            *self._problems,
+            *budget_file.kept_aside(self._file),
+            *([f"{self._file} cannot be used; see the daemon's log"] if self._unread else []),
             *(each for each in (self._usage.notice, self._usage.problem) if each),
         ]
         if not self._money_per_mb:
@@ -152,6 +153,8 @@ class Budgets:
         budget = budget_file.checked(budget_file.begun(budget, wall(self._clock()), earlier))
         if budget.battery and self._battery is None:
             raise ConfigError("there is no battery that could be asked (UPower over D-Bus)")
+        if self._unread:  # never written over
+            self._open_file()
         await asyncio.to_thread(self._usage.write, self._clock(), mark=True)
         self._set[budget.name] = budget
         budget_file.write(self._file, self._set)
@@ -159,6 +162,12 @@ class Budgets:
         await self._read_battery()
         self.tick()
         _log.info("budget", name=budget.name, supply=budget.supply, until=budget.until)
+
+    def _open_file(self) -> None:
+        self._set, aside = budget_file.opened(self._file)
+        self._unread = False
+        if aside:
+            _log.warning("budgets are not in force", why=aside)
 
     def remove(self, name: str) -> None:
         """Takes a budget back; NotFoundError where there is none, ConfigError where a file has it."""

@@ -79,6 +79,7 @@ class FakeDaemon:
         self.broadcast: Broadcast[DecisionMessage] = Broadcast()
         self.hints: dict[int, Hint] = {}
         self.budgets: dict[str, BudgetMessage] = {}
+        self.budget_problems: list[str] = []
         self.choices: list[ChoiceRequest] = []
         self.fault: Exception | None = None
         self.delay_s = 0.0
@@ -109,6 +110,7 @@ class FakeDaemon:
             default=DefaultMessage(network="wlan0", reason="fastest"),
             flows=await self.flows(),
             problems=[],
+            budget_problems=self.budget_problems,
         )
 
     async def explain(self, flow: str | None) -> DecisionMessage:

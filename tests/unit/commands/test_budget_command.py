@@ -143,12 +143,36 @@ def test_without_a_daemon_it_is_kept_for_the_next_one(cedos: Any, folders: Path)
     assert cedos("budget", "remove", "data").exit_code == 1
 
 
-def test_a_damaged_file_is_named(cedos: Any, folders: Path) -> None:
+def test_a_damaged_file_is_named_kept_and_begun_anew(cedos: Any, folders: Path) -> None:
     (folders / "state").mkdir()
-    (folders / "state" / budget_file.FILE).write_text("{")
+    file = folders / "state" / budget_file.FILE
+    file.write_text("{")
     refused = cedos("budget")
     assert refused.exit_code == 2
-    assert "budgets.json" in refused.stderr
+    assert "budgets.json cannot be used" in refused.stderr
+    assert cedos("budget", "remove", "data").exit_code == 2
+    assert file.read_text() == "{"  # looking changes nothing
+    done = cedos(*SET, "data", "4GB", "--until", "2099-12-01")
+    assert done.exit_code == 0
+    assert "budgets.json.aside-1" in done.stderr
+    assert (folders / "state" / "budgets.json.aside-1").read_text() == "{"
+    shown = cedos("budget")
+    assert "4 GB" in shown.stdout
+    assert "budgets are not in force" in shown.stdout
+    assert "aside-1" in cedos("budget", "--json").stderr
+    file.write_text("[3]")
+    assert "budgets.json.aside-2" in cedos(*SET, "data", "4GB", "--until", "2099-12-01").stderr
+    assert (folders / "state" / "budgets.json.aside-1").read_text() == "{"
+
+
+def test_what_the_daemon_says_of_budgets_is_shown(
+    cedos: Any, control: Path, fake_daemon: Any
+) -> None:
+    fake_daemon.budget_problems = ["budgets are not in force"]
+    assert "budgets are not in force" in cedos("budget").stdout
+    said = cedos("budget", "--json")
+    assert json.loads(said.stdout) == []
+    assert "budgets are not in force" in said.stderr
 
 
 def test_what_a_person_sees_of_each_state() -> None:

@@ -5,6 +5,7 @@ from ipaddress import ip_interface
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from cedos.config import (
     BudgetConfig,
@@ -389,13 +390,45 @@ async def test_what_cannot_be_a_budget_is_refused(host: Host, wrong: Budget, why
     assert not host.budgets.keepers
 
 
-async def test_a_damaged_file_is_said_and_the_daemon_goes_on(tmp_path: Path) -> None:
+async def test_a_damaged_file_is_kept_said_and_the_daemon_goes_on(tmp_path: Path) -> None:
     (tmp_path / "budgets.json").write_text('[{"name": 3}]')
     (tmp_path / "pacing.json").write_text('{"data": {"learned": {"x": []}}, "supplies": 3}')
-    host = Host(tmp_path)
-    assert any("budgets.json" in problem for problem in host.budgets.problems)
+    with capture_logs() as logs:
+        host = Host(tmp_path)
+    aside = tmp_path / "budgets.json.aside-1"
+    assert any(
+        entry["log_level"] == "warning" and str(aside) in entry.get("why", "") for entry in logs
+    )
+    assert aside.read_text() == '[{"name": 3}]'
+    assert any(str(aside) in problem for problem in host.budgets.problems)
     await host.budgets.set(DATA)
     host.look()
+    host.start()  # the next daemon says it too, until somebody removes the file
+    assert "data" in host.budgets.keepers
+    assert any(str(aside) in problem for problem in host.budgets.problems)
+    aside.unlink()
+    assert not host.budgets.problems
+
+
+async def test_a_file_that_cannot_even_be_kept_is_never_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "budgets.json"
+    file.write_text("[")
+
+    def refuse(self: Path, target: Path) -> Path:
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as patched, capture_logs() as logs:
+        patched.setattr(Path, "rename", refuse)
+        host = Host(tmp_path)
+        assert any("Read-only" in entry.get("why", "") for entry in logs)
+        assert any("cannot be used" in problem for problem in host.budgets.problems)
+        with pytest.raises(ConfigError, match="Read-only"):
+            await host.budgets.set(DATA)
+    assert file.read_text() == "["
+    await host.budgets.set(DATA)  # once it can be
+    assert (tmp_path / "budgets.json.aside-1").read_text() == "["
 
 
 async def test_prices_that_hardly_move_wake_nobody(host: Host) -> None:
