@@ -11,50 +11,51 @@ A socket works from any thread, blocks or does not as `settimeout` says, and its
 """
 
 import builtins
+import errno
+import os
 import socket as bsd
 import threading
 from collections import deque
-from collections.abc import Callable
-from enum import IntEnum
-from typing import Any, Final, Self
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Self, TypeVar
 
-from cedos.errors import SessionError
+from cedos.errors import CedosError, SessionError
 from cedos.model import Label
 from cedos.session import background
 from cedos.session.connection import Connection
 from cedos.session.crypto import KeyPair
 from cedos.session.labelled import STREAM_LABEL, Message
 from cedos.session.listener import Listener
+from cedos.session.options import (
+    SO_DEADLINE,
+    SO_ESIZE,
+    SO_KEY,
+    SO_LABEL,
+    SO_NETWORKS,
+    SO_RCVBUFTH,
+    SO_SCHEDULER,
+    SO_SERVER_KEY,
+    SOL_SESSION,
+    Option,
+    known,
+)
+from cedos.session.os_errors import as_os_error
 from cedos.session.readiness import Readiness
 from cedos.session.sockets import connect, listen
 
-SOL_SESSION: Final = 0xCED05
 SHUT_WR: Final = bsd.SHUT_WR
 _READ_AHEAD: Final = 1 << 20
+_FIRST_PATH_S: Final = 30.0
 
-
-class Option(IntEnum):
-    """Options of level `SOL_SESSION`; those of Cedos' D2TP keep their meaning (Cedos, IV-A)."""
-
-    DEADLINE = (
-        1  # seconds: until when everything should be here, and how long to do without a network
-    )
-    EXPECTED_SIZE = 2  # bytes that the stream will bring
-    BUFFER_THRESHOLDS = 3  # (low, high) bytes: when cellular networks are used
-    LABEL = 4  # of the stream: a cedos.model.Label
-    SERVER_KEY = 5  # 32 bytes, before `connect`
-    KEY = 6  # a KeyPair of one's own, before `connect` and `listen`
-    SCHEDULER = 7  # a name
-    NETWORKS = 8  # a function: whether an interface may be used
-
-
-SO_DEADLINE, SO_ESIZE, SO_RCVBUFTH, SO_LABEL, SO_SERVER_KEY, SO_KEY, SO_SCHEDULER, SO_NETWORKS = (
-    Option
-)
+T = TypeVar("T")
 
 
 class socket:  # noqa: N801 - as the standard library's
-    """A session, or what accepts sessions. Errors are OSError as a socket's, with what a session says."""
+    """A session, or what accepts sessions.
+
+    Errors are OSError with a socket's numbers and a session's words (`cedos.session.os_errors`); what the
+    session raised is their cause.
+    """
 
     def __init__(self) -> None:
         self._options: dict[Option, Any] = {}
@@ -69,6 +70,7 @@ class socket:  # noqa: N801 - as the standard library's
         self._buffered = 0
         self._ended: SessionError | None = None
         self._eof = False
+        self._closed = False
         self._others = False  # whether something else than the stream makes it readable
         self._accepted: deque[Connection] = deque()
 
@@ -76,21 +78,18 @@ class socket:  # noqa: N801 - as the standard library's
 
     def setsockopt(self, level: int, option: int, value: Any) -> None:
         """Sets an option; `deadline`, `expected size`, thresholds and label at any time."""
-        if level != SOL_SESSION:
-            raise OSError(f"level {level} is not a session's; SOL_SESSION is")
-        self._options[Option(option)] = value
+        self._options[known(level, option)] = value
         if self._connection is not None:
-            background.run(self._apply())
+            _run(self._apply())
 
     def getsockopt(self, level: int, option: int) -> Any:
         """What was set; None where nothing was."""
-        if level != SOL_SESSION:
-            raise OSError(f"level {level} is not a session's; SOL_SESSION is")
-        return self._options.get(Option(option))
+        return self._options.get(known(level, option))
 
     async def _apply(self) -> None:
         connection, options = self._connection, self._options
-        assert connection is not None
+        if connection is None:  # closed meanwhile
+            return
         if Option.LABEL in options:
             connection.label = options[Option.LABEL]
         low, high = options.get(Option.BUFFER_THRESHOLDS, (None, None))
@@ -128,7 +127,7 @@ class socket:  # noqa: N801 - as the standard library's
 
     def listen(self, backlog: int = 128) -> None:
         """Begins to accept sessions; `backlog` is the driver's own choice."""
-        self._listener = background.run(self._listen())
+        self._listener = _run(self._listen())
 
     async def _listen(self) -> Listener:
         listener = await listen(self._address, key=self._options.get(Option.KEY))
@@ -145,20 +144,33 @@ class socket:  # noqa: N801 - as the standard library's
     def accept(self) -> "builtins.tuple[socket, tuple[str, int]]":
         """The next session and where its first connection came from."""
         with self._changed:
+            if self._listener is None:
+                raise self._wrong(errno.EINVAL, "the socket does not listen")
             self._wait(lambda: bool(self._accepted))
             connection = self._accepted.popleft()
             self._ready.readable(bool(self._accepted))
         made = socket()
-        background.run(made._take(connection))
-        peers = [path.peer for path in connection.paths()]
-        return made, (peers[0] if peers else "", 0)
+        _run(made._take(connection))
+        return made, connection.peer_address
 
     def connect(self, address: tuple[str, int]) -> None:
-        """A session with a server; options say with which key, how long it may wait, and so on."""
-        options = self._options
-        if Option.SERVER_KEY not in options:
-            raise OSError("the server's key is not known; set SO_SERVER_KEY first")
-        background.run(self._connect(address))
+        """A session with a server; options say with which key, how long it may wait, and so on.
+
+        Tries until the time of `settimeout` is over, half a minute without one; never returns before.
+
+        Raises:
+            ConnectionRefusedError: the server refuses or has another key, or nobody listens.
+            TimeoutError: nobody answered.
+            OSError: EINVAL: an option or the address cannot be used; EISCONN; EBADF.
+            socket.gaierror: there is no such name.
+        """
+        if self._connection is not None or self._listener is not None:
+            raise OSError(errno.EISCONN, "the socket is connected, or listens, already")
+        if self._closed:
+            raise self._wrong(errno.EBADF, "")
+        if Option.SERVER_KEY not in self._options:
+            raise OSError(errno.EINVAL, "the server's key is not known; set SO_SERVER_KEY first")
+        _run(self._connect(address))
 
     async def _connect(self, address: tuple[str, int]) -> None:
         options = self._options
@@ -170,7 +182,7 @@ class socket:  # noqa: N801 - as the standard library's
             key=key,
             label=options.get(Option.LABEL, STREAM_LABEL),
             deadline=options.get(Option.DEADLINE),
-            timeout_s=self._timeout_s or 30.0,
+            timeout_s=self._timeout_s or _FIRST_PATH_S,
             networks=options.get(Option.NETWORKS),
             **more,
         )
@@ -180,16 +192,16 @@ class socket:  # noqa: N801 - as the standard library's
         self._connection = connection
         connection.on_change = self._look
         await self._apply()
-        self._ready.writable(True)
         self._look()
 
     # The stream
 
     def _look(self) -> None:
         """Reads ahead, in the loop; called whenever anything happened."""
-        connection = self._connection
-        assert connection is not None
         with self._changed:
+            connection = self._connection
+            if connection is None:  # closed, when this call was on its way already
+                return
             while self._buffered < _READ_AHEAD:
                 data = connection.read_now()
                 if not data:
@@ -207,10 +219,12 @@ class socket:  # noqa: N801 - as the standard library's
     def recv(self, most_bytes: int) -> bytes:
         """The next bytes of the stream; empty at its end."""
         with self._changed:
+            if self._connection is None:
+                raise self._wrong(errno.ENOTCONN, "the socket is not connected")
             self._wait(lambda: bool(self._chunks) or self._eof or self._ended is not None)
             if not self._chunks:
                 if self._ended is not None and not self._eof:
-                    raise ConnectionResetError(str(self._ended))
+                    raise as_os_error(self._ended) from self._ended
                 return b""
             chunk = self._chunks[0]
             data = bytes(chunk[:most_bytes])
@@ -233,21 +247,19 @@ class socket:  # noqa: N801 - as the standard library's
 
     def send(self, data: bytes) -> int:
         """Hands bytes to the stream; how many there was room for."""
-        taken = background.run(self._send(bytes(data)), self._timeout_s or None)
+        taken = _run(self._send(bytes(data)), self._timeout_s or None)
         if not taken and data:
             raise BlockingIOError("no room for more unacknowledged bytes")
         return taken
 
     async def _send(self, data: bytes) -> int:
         connection = self._of()
-        try:
-            taken = connection.write_now(data)
-        except SessionError as error:
-            raise ConnectionResetError(str(error)) from error
+        taken = connection.write_now(data)
         if not taken and self._timeout_s != 0:
             await connection.write(data)
             taken = len(data)
-        self._ready.writable(connection.room_bytes > 0)
+        with self._changed:
+            self._ready.writable(connection.room_bytes > 0)
         return taken
 
     def sendall(self, data: bytes) -> None:
@@ -259,7 +271,7 @@ class socket:  # noqa: N801 - as the standard library's
     def shutdown(self, how: int) -> None:
         """With SHUT_WR, nothing more will be sent."""
         if how in (bsd.SHUT_WR, bsd.SHUT_RDWR):
-            background.run(self._finish())
+            _run(self._finish())
 
     async def _finish(self) -> None:
         self._of().finish()
@@ -274,9 +286,7 @@ class socket:  # noqa: N801 - as the standard library's
         thunk: Callable[[], None] | None = None,
     ) -> int | None:
         """A whole message; its id, or None where the thunk was kept. `after` None: all before it."""
-        return background.run(
-            self._of().send(bytes(data), label, after=after, thunk=thunk), self._timeout_s
-        )
+        return _run(self._of().send(bytes(data), label, after=after, thunk=thunk), self._timeout_s)
 
     def begin_irob(
         self,
@@ -285,11 +295,11 @@ class socket:  # noqa: N801 - as the standard library's
         thunk: Callable[[], None] | None = None,
     ) -> Any:
         """Begins a message; give what is returned to `irob_send` and `end_irob`."""
-        return background.run(self._of().begin(label, after=after, thunk=thunk), self._timeout_s)
+        return _run(self._of().begin(label, after=after, thunk=thunk), self._timeout_s)
 
     def irob_send(self, irob: Any, data: bytes) -> None:
         """More bytes of it."""
-        background.run(irob.send(bytes(data)), self._timeout_s)
+        _run(irob.send(bytes(data)), self._timeout_s)
 
     def end_irob(self, irob: Any) -> None:
         """The message is complete."""
@@ -297,11 +307,11 @@ class socket:  # noqa: N801 - as the standard library's
         async def end() -> None:
             irob.end()
 
-        background.run(end())
+        _run(end())
 
     def ms_recv(self) -> Message | None:
         """The next message with its label; None when the other end has closed."""
-        message = background.run(self._message(), self._timeout_s or None)
+        message = _run(self._message(), self._timeout_s or None)
         background.loop().call_soon_threadsafe(self._look)
         return message
 
@@ -318,25 +328,24 @@ class socket:  # noqa: N801 - as the standard library's
 
     def close(self) -> None:
         """Ends the session; what was sent still arrives, as long as this process lives and it can."""
-        connection, self._connection = self._connection, None
-        listener, self._listener = self._listener, None
+        with self._changed:
+            connection, self._connection = self._connection, None
+            listener, self._listener = self._listener, None
+            self._end()
         if connection is not None:
             connection.on_change = None
             background.loop().call_soon_threadsafe(background.spawn, _close(connection))
         if listener is not None:
-            background.run(listener.close())
-        self._ready.close()
+            _run(listener.close())
 
     def close_wait(self, timeout_s: float | None = None) -> None:
         """As `close`, but waits until everything has arrived; OSError if it has not."""
         connection = self._of()
         connection.on_change = None
-        try:
-            background.run(connection.close(), timeout_s)
-        except SessionError as error:
-            raise ConnectionResetError(str(error)) from error
-        self._connection = None
-        self._ready.close()
+        _run(connection.close(), timeout_s)
+        with self._changed:
+            self._connection = None
+            self._end()
 
     def getsockname(self) -> tuple[str, int]:
         """Where it listens."""
@@ -357,8 +366,20 @@ class socket:  # noqa: N801 - as the standard library's
 
     def _of(self) -> Connection:
         if self._connection is None:
-            raise OSError("the socket is not connected")
+            raise self._wrong(errno.ENOTCONN, "the socket is not connected")
         return self._connection
+
+    def _end(self) -> None:
+        """Nothing more comes; wakes who waits. With the lock held."""
+        self._closed = True
+        self._ready.close()
+        self._changed.notify_all()
+
+    def _wrong(self, number: int, why: str) -> OSError:
+        """What is wrong with a call on a socket that cannot serve it."""
+        if self._closed:
+            return OSError(errno.EBADF, "the socket is closed")
+        return OSError(number, f"{why} ({os.strerror(number)})")
 
     def _wait(self, wanted: Callable[[], bool]) -> None:
         """Waits, with the lock held, as `settimeout` says."""
@@ -366,8 +387,18 @@ class socket:  # noqa: N801 - as the standard library's
             return
         if self._timeout_s == 0:
             raise BlockingIOError("nothing is here yet")
-        if not self._changed.wait_for(wanted, self._timeout_s):
+        if not self._changed.wait_for(lambda: self._closed or wanted(), self._timeout_s):
             raise TimeoutError("timed out")
+        if self._closed:
+            raise self._wrong(errno.EBADF, "")
+
+
+def _run(wanted: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+    """In the sessions' loop, with a socket's errors."""
+    try:
+        return background.run(wanted, timeout_s)
+    except CedosError as error:
+        raise as_os_error(error) from error
 
 
 async def _close(connection: Connection) -> None:
@@ -375,3 +406,19 @@ async def _close(connection: Connection) -> None:
         await connection.close()
     except SessionError:
         return  # nobody is left to be told
+
+
+__all__ = [
+    "SHUT_WR",
+    "SOL_SESSION",
+    "SO_DEADLINE",
+    "SO_ESIZE",
+    "SO_KEY",
+    "SO_LABEL",
+    "SO_NETWORKS",
+    "SO_RCVBUFTH",
+    "SO_SCHEDULER",
+    "SO_SERVER_KEY",
+    "Option",
+    "socket",
+]

@@ -47,6 +47,7 @@ class Connection(Labelled):
         self._over = False
         self.peer_wishes: PeerWishes | None = None
         self.resumed = resumed
+        self.peer_address = ("", 0)  # where it first came from; at the end that accepted
         self.flow = Flow(driver, core, self._changed)
         self.on_change: Callable[[], None] | None = None
         self.holding: Holding | None = None

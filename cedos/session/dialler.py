@@ -85,7 +85,7 @@ class Dialler:
     ) -> None:
         self._driver = driver
         self._flow = flow
-        self._endpoints = list(endpoints)
+        self.endpoints = list(endpoints)
         self._channel = channel
         self._failed = failed
         self._permitted = permitted
@@ -96,7 +96,7 @@ class Dialler:
         self._timer: asyncio.TimerHandle | None = None
         self._not_before_s = 0.0
         self._closed = False
-        self.last_why = ""
+        self.last_why, self.last_code = "", 0  # of what did not succeed; the code is an errno
         self.lost_names: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -106,8 +106,8 @@ class Dialler:
 
     def moved(self, endpoints: Sequence[Endpoint]) -> None:
         """The server is (also) somewhere else now."""
-        if list(endpoints) != self._endpoints:
-            self._endpoints = list(endpoints)
+        if list(endpoints) != self.endpoints:
+            self.endpoints = list(endpoints)
             self.look()
 
     def look(self) -> None:
@@ -170,7 +170,7 @@ class Dialler:
 
     def _ways(self) -> dict[str, tuple[Way, list[Endpoint]]]:
         ways: dict[str, tuple[Way, list[Endpoint]]] = {}
-        for endpoint in self._endpoints:
+        for endpoint in self.endpoints:
             for way in self._driver.links.ways(endpoint[0]):
                 if self._permitted(way.interface):
                     ways.setdefault(way.interface, (way, []))[1].append(endpoint)
@@ -238,7 +238,7 @@ class Dialler:
             code = error.errno or errno.EIO
         if code not in (0, errno.EINPROGRESS):
             connection.close()
-            self._complain(f"{endpoint[0]} over {trial.way.interface}: {os.strerror(code)}")
+            self._complain(f"{endpoint[0]} over {trial.way.interface}: {os.strerror(code)}", code)
             return
         attempt = _Try(trial.way, endpoint, connection)
         trial.tries.append(attempt)
@@ -252,7 +252,7 @@ class Dialler:
         if code:
             connection.close()
             self._complain(
-                f"{attempt.endpoint[0]} over {attempt.way.interface}: {os.strerror(code)}"
+                f"{attempt.endpoint[0]} over {attempt.way.interface}: {os.strerror(code)}", code
             )
             return
         for other in list(trial.tries):
@@ -360,8 +360,8 @@ class Dialler:
                 self._begin(trial)
             self._advance()
 
-    def _complain(self, why: str) -> None:
-        self.last_why = why
+    def _complain(self, why: str, code: int = 0) -> None:
+        self.last_why, self.last_code = why, code
 
     def _drop(self, attempt: _Try, trial: _Trial) -> None:
         trial.tries.remove(attempt)

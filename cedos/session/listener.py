@@ -214,7 +214,7 @@ class Listener:
         )
         connection = Connection(self._driver, core)
         self._flows.add(opened, connection)
-        self._offer(connection)
+        self._offer(connection, path)
         return connection
 
     def _known(self, path: Path) -> Connection | None:
@@ -226,13 +226,14 @@ class Listener:
             if connection is None:
                 path.close("its session has ended meanwhile", reset=True)
                 return None
-            self._offer(connection)
+            self._offer(connection, path)
             return connection
         if opened.kind is Kind.RESUME:
             connection.flow.replace_by(path)
         return connection
 
-    def _offer(self, connection: Connection) -> None:
+    def _offer(self, connection: Connection, path: Path) -> None:
+        connection.peer_address = path.peer_address()
         self._new.append(connection)
         while self._waiters:
             waiter = self._waiters.popleft()

@@ -308,6 +308,13 @@ class Path:
         except OSError:
             return ""
 
+    def peer_address(self) -> tuple[str, int]:
+        """The other end of the connection; the port is 0 where it is no longer connected."""
+        try:
+            return self.peer, int(self.connection.getpeername()[1])
+        except OSError:
+            return self.peer, 0
+
     def close(self, why: str, *, reset: bool = False) -> None:
         """Ends the connection and tells the owner. With `reset` nothing in the kernel is kept."""
         if self.closed:

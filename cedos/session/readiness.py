@@ -28,7 +28,7 @@ class Readiness:
 
     def readable(self, yes: bool) -> None:
         """Whether `select` finds it readable from now on."""
-        if yes is not self._readable:
+        if yes is not self._readable and self.fileno() >= 0:
             self._readable = yes
             with contextlib.suppress(BlockingIOError):
                 if yes:
@@ -38,7 +38,7 @@ class Readiness:
 
     def writable(self, yes: bool) -> None:
         """Whether `select` finds it writable from now on."""
-        if yes is not self._writable:
+        if yes is not self._writable and self.fileno() >= 0:
             self._writable = yes
             with contextlib.suppress(BlockingIOError):
                 while True:

@@ -1,6 +1,7 @@
 """`connect` and `listen`: where sessions begin for a program with an event loop."""
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -91,13 +92,15 @@ async def connect(
             await connection.connected()
     except TimeoutError:
         flow = connection.flow
-        why = (flow.dialler.last_why if flow.dialler else "") or "no network leads there"
+        dialled = flow.dialler
+        why = (dialled.last_why if dialled else "") or _no_way(driver, dialled)
+        code = (dialled.last_code if dialled else 0) or errno.ETIMEDOUT
         error = SessionError(
             f"no connection to {_shown(wanted)} within {timeout_s:g} s ({why}); a network that leads "
             "there and a server that listens there would be right"
         )
         connection.fail(error)
-        raise error from None
+        raise error from OSError(code, os.strerror(code))
     except BaseException:
         connection.abort("not connected")
         raise
@@ -154,6 +157,18 @@ def _endpoints(address: Endpoint | Sequence[Endpoint]) -> list[Endpoint]:
                 f"{host!r} port {port} is no address; a host and a port 1 to 65535 are"
             )
     return found
+
+
+def _no_way(driver: Driver, dialler: Dialler | None) -> str:
+    """Why nothing was dialled."""
+    if dialler is None:
+        return "the name was not found"
+    there = sorted(
+        {way.interface for host, _ in dialler.endpoints for way in driver.links.ways(host)}
+    )
+    if there:
+        return f"none of the networks that lead there may be used: {', '.join(there)}"
+    return "no network leads there"
 
 
 def _shown(wanted: Sequence[Endpoint]) -> str:

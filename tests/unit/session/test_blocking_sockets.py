@@ -1,13 +1,16 @@
 """Sessions as BSD sockets: blocking, with time-outs, with select, with messages."""
 
+import errno
 import os
 import select
+import socket as bsd
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from cedos.errors import ConfigError, SessionRefusedError
 from cedos.model import Bulk, Label, Urgency
 from cedos.session import blocking
 from cedos.session.crypto import KeyPair
@@ -30,8 +33,10 @@ def pair() -> Iterator[tuple[blocking.socket, blocking.socket]]:
     ):
         client.setsockopt(blocking.SOL_SESSION, option, value)
     client.connect(listening.getsockname())
-    server, (host, _) = listening.accept()
+    server, (host, port) = listening.accept()
     assert host == "127.0.0.1"
+    (path,) = client.session.flow.paths.values()
+    assert port == path.connection.getsockname()[1]
     yield client, server
     for each in (client, server, listening):
         each.close()
@@ -146,3 +151,95 @@ def test_without_a_key_or_a_connection() -> None:
     with pytest.raises(OSError, match="not connected"):
         alone.sendall(b"x")
     alone.close()
+
+
+def dial(port: int, server_key: bytes, seconds: float | None = None) -> None:
+    with blocking.socket() as client:
+        client.setsockopt(blocking.SOL_SESSION, blocking.SO_KEY, KeyPair(os.urandom(32)))
+        client.setsockopt(blocking.SOL_SESSION, blocking.SO_SERVER_KEY, server_key)
+        client.settimeout(seconds)
+        client.connect(("127.0.0.1", port))
+
+
+def test_a_connect_that_fails_is_an_os_error() -> None:
+    with blocking.socket() as listening:
+        listening.setsockopt(blocking.SOL_SESSION, blocking.SO_KEY, KeyPair(os.urandom(32)))
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        port = listening.getsockname()[1]
+        with pytest.raises(ConnectionRefusedError, match="another key") as refused:
+            dial(port, KeyPair(os.urandom(32)).public)
+        assert isinstance(refused.value.__cause__, SessionRefusedError)
+        with blocking.socket() as second:
+            second.setsockopt(blocking.SOL_SESSION, blocking.SO_KEY, KeyPair(os.urandom(32)))
+            second.bind(("127.0.0.1", port))
+            with pytest.raises(OSError, match="cannot listen") as taken:
+                second.listen()
+        assert taken.value.errno == errno.EADDRINUSE
+    with pytest.raises(ConnectionRefusedError, match="Connection refused"):
+        dial(port, bytes(range(32)), 0.5)
+    with pytest.raises(OSError, match="32 bytes, not 1") as short:
+        dial(port, b"x")
+    assert short.value.errno == errno.EINVAL
+    assert isinstance(short.value.__cause__, ConfigError)
+
+
+def test_nobody_answers_in_time() -> None:
+    with bsd.create_server(("127.0.0.1", 0)) as silent, pytest.raises(TimeoutError) as late:
+        dial(silent.getsockname()[1], bytes(range(32)), 0.3)
+    assert late.value.errno == errno.ETIMEDOUT
+
+
+def test_calls_that_a_socket_cannot_serve_do_not_wait() -> None:
+    alone = blocking.socket()
+    for call, number in (
+        (lambda: alone.recv(1), errno.ENOTCONN),
+        (lambda: alone.send(b"x"), errno.ENOTCONN),
+        (alone.ms_recv, errno.ENOTCONN),
+        (alone.accept, errno.EINVAL),
+        (lambda: alone.setsockopt(blocking.SOL_SESSION, 99, 1), errno.ENOPROTOOPT),
+        (lambda: alone.getsockopt(blocking.SOL_SESSION, 99), errno.ENOPROTOOPT),
+        (lambda: alone.setsockopt(1, 1, 1), errno.ENOPROTOOPT),
+    ):
+        with pytest.raises(OSError, match=f"Errno {number}"):
+            call()
+    alone.close()
+    alone.close()
+    for call in (lambda: alone.recv(1), alone.accept, lambda: alone.connect(("127.0.0.1", 9))):
+        with pytest.raises(OSError, match=f"Errno {errno.EBADF}"):
+            call()
+
+
+def test_closing_wakes_who_waits_and_nothing_goes_wrong_in_the_loop(
+    pair: tuple[blocking.socket, blocking.socket],
+) -> None:
+    client, server = pair
+    loop = blocking.background.loop()
+    wrong: list[object] = []
+    loop.call_soon_threadsafe(loop.set_exception_handler, lambda _loop, what: wrong.append(what))
+    numbers: list[int | None] = []
+
+    def wait() -> None:
+        try:
+            server.recv(1)
+        except OSError as error:
+            numbers.append(error.errno)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    held = threading.Event()
+    loop.call_soon_threadsafe(held.wait, 20)
+    # What a `recv` has left to do in the loop comes there after the socket is closed.
+    loop.call_soon_threadsafe(client._look)
+    loop.call_soon_threadsafe(server._look)
+    client.close()
+    server.close()
+    held.set()
+    waiting.join(20)
+    assert not waiting.is_alive()
+    done = threading.Event()
+    loop.call_soon_threadsafe(done.set)
+    assert done.wait(20)
+    loop.call_soon_threadsafe(loop.set_exception_handler, None)
+    assert numbers == [errno.EBADF]
+    assert not wrong
