@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from math import exp, floor, isfinite, log
+from math import exp, floor, inf, isfinite, log
 from typing import NamedTuple
 
 from cedos.selector.budget import PROHIBITIVE
@@ -89,7 +89,7 @@ class Demand:
 
     def add(self, steps: Iterable[Increment]) -> None:
         """Takes the steps of one choice."""
-        for step in steps:
+        for step in priced(steps):
             saved = bin_of(step.s_per_unit)
             self._amounts[saved] = self._amounts.get(saved, 0.0) + step.amount * self._large
 
@@ -99,6 +99,11 @@ class Demand:
         return [
             (saved, times * self._amounts[saved]) for saved in sorted(self._amounts, reverse=True)
         ]
+
+
+def priced(steps: Iterable[Increment]) -> list[Increment]:
+    """The steps whose price a float can hold: amounts and times beyond all measure leave none."""
+    return [step for step in steps if 0.0 < step.s_per_unit < inf]
 
 
 def bin_of(s_per_unit: float) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 from cedos.selector.budget import PROHIBITIVE, reduced
 from cedos.selector.budget_controller import Option
-from cedos.selector.budget_demand import Curve, Demand, bin_of, curve, increments
+from cedos.selector.budget_demand import Curve, Demand, bin_of, curve, increments, priced
 from cedos.selector.budget_hours import DAY_S, Hours
 from cedos.selector.budget_odyssey import LEAST_S
 
@@ -145,7 +145,7 @@ class Pacer:
         """See `Controller.waiting`."""
         self._stock = {}
         for options in choices:
-            for step in increments(options):
+            for step in priced(increments(options)):
                 saved = bin_of(step.s_per_unit)
                 self._stock[saved] = self._stock.get(saved, 0.0) + step.amount
 
@@ -158,7 +158,7 @@ class Pacer:
         """See `Controller.quote`."""
         left_s = self._ends_s - now_s
         planned = reduced(self._left, self._supply)
-        if left_s <= 0.0 or planned <= 0.0:
+        if left_s <= 0.0 or planned <= 0.0 or self._supply <= 0.0:
             return PacerQuote(PROHIBITIVE)
         usual_s = self._hours.usual_s(now_s, self._ends_s)
         capacity = planned - self.set_aside(max(left_s, usual_s))

@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,15 @@ from cedos.errors import CedosError
 
 def test_every_file_is_a_command() -> None:
     folder = Path(importlib.import_module("cedos.commands").__path__[0])
-    helpers = {"__init__", "manual", "render"}
-    names = {path.stem.replace("_", "-") for path in folder.glob("*.py")}
-    assert names - helpers - {"--init--"} == set(COMMANDS)
+    helpers = {"alone", "manual", "pipes", "progress", "render", "servers"}
+    programs = {
+        script.name.removeprefix("cedos-")
+        for script in entry_points(group="console_scripts")
+        if script.value.startswith("cedos.commands.")
+    }
+    assert programs == {"cat", "get", "serve"}
+    names = {path.stem.replace("_", "-") for path in folder.glob("[a-z]*.py")}
+    assert names - helpers == set(COMMANDS) | programs
 
 
 @pytest.mark.parametrize("name", COMMANDS)
