@@ -1,43 +1,86 @@
 """Budgets over the control socket: what a person sets, and how it stands."""
 
-from typing import Annotated, Literal
+import re
+from math import isfinite
+from typing import Final, Literal
 
 import msgspec
-from msgspec import Meta
 
 from cedos.api.messages import Message
 from cedos.errors import ConfigError
 
-_Name = Annotated[
-    str,
-    Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,30}$",
-        description="a short name of letters, digits and . _ -",
-    ),
-]
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
+_MOST: Final = 1e15
+_MOST_MONEY: Final = 1e9
+_MOST_UNITS: Final = 1_000_000
+
+
+def is_name(text: str) -> bool:
+    """Whether a budget or a network can be called so."""
+    return _NAME.fullmatch(text) is not None
 
 
 class IncrementRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Data that is bought unit by unit (`selector.budget.Increment`)."""
 
-    amount: Annotated[float, Meta(gt=0, le=1e15)]
-    money: Annotated[float, Meta(ge=0, le=1e9)]
-    s_per_money: Annotated[float, Meta(ge=0, le=1e9)]
-    most: Annotated[int, Meta(ge=1, le=1_000_000)]
+    amount: float
+    money: float
+    s_per_money: float
+    most: int
+
+    def wrong(self) -> str:
+        """What cannot be, in words; "": all can."""
+        if not 0.0 < self.amount <= _MOST:
+            return f"a unit of {self.amount:g} bytes cannot be; more than 0 would be right"
+        if not 0.0 <= self.money <= _MOST_MONEY:
+            return (
+                f"a unit for {self.money:g} of money cannot be; 0 to {_MOST_MONEY:g} would be right"
+            )
+        if not 0.0 <= self.s_per_money <= _MOST_MONEY:
+            return (
+                f"{self.s_per_money:g} seconds per money cannot be;"
+                f" 0 to {_MOST_MONEY:g} would be right"
+            )
+        if not 1 <= self.most <= _MOST_UNITS:
+            return f"{self.most} units cannot be; 1 to {_MOST_UNITS} would be right: larger ones"
+        return ""
 
 
 class BudgetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A budget to set (`selector.budget.Budget`): bytes, joules or money until a local time."""
+    """A budget to set (`selector.budget.Budget`): bytes, joules or money until a local time.
 
-    name: _Name
+    Errors: ValueError with what would be right, whoever makes one.
+    """
+
+    name: str
     resource: Literal["data", "energy", "money"]
-    supply: Annotated[float, Meta(ge=0, le=1e15)]
+    supply: float
     until: str
     since: str = ""
-    networks: list[_Name] = []
+    networks: list[str] = []
     every: Literal["day", "week", "month", "year"] | None = None
     increment: IncrementRequest | None = None
     battery: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks what a type cannot say."""
+        for what, name in (("budget", self.name), *(("network", each) for each in self.networks)):
+            if not is_name(name):
+                raise ValueError(
+                    f'"{name}" cannot be the name of a {what}: 1 to 31 letters, digits, and . _ -'
+                    " behind the first would be right"
+                )
+        if not isfinite(self.supply) or not 0.0 <= self.supply <= _MOST:
+            raise ValueError(
+                f"a supply of {self.supply:g} cannot be; more than 0, and {_MOST:g} at most,"
+                " would be right"
+            )
+        if not self.supply and not self.battery:
+            raise ValueError(
+                'a supply of 0 would forbid everything; more, such as "1MB", would be right'
+            )
+        if self.increment is not None and (wrong := self.increment.wrong()):
+            raise ValueError(wrong)
 
 
 class BudgetMessage(Message, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from cedos import amounts, budget_file
-from cedos.api.budgets import BudgetMessage, BudgetRequest, IncrementRequest
+from cedos.api.budgets import BudgetMessage, BudgetRequest, IncrementRequest, is_name
 from cedos.api.client import ControlClient
 from cedos.commands import render
 from cedos.commands.manual import CONFIG, SOCKET, STATE, Manual, json_option
@@ -85,13 +85,11 @@ def command(context: click.Context, as_json: bool) -> None:
 )
 @click.option("--name", help="What to call it; without: what it is of.")
 @click.option("--unit", help="Pay as you go: data is bought in units of this size.")
-@click.option("--unit-money", type=float, default=0.0, help="What such a unit costs.")
+@click.option("--unit-money", type=float, help="What such a unit costs.")
 @click.option(
     "--seconds-per-money",
     type=float,
-    default=60.0,
-    show_default=True,
-    help="How many seconds of waiting one unit of money is worth to you.",
+    help="How many seconds of waiting one of money is worth to you; without: 60.",
 )
 def set_command(
     what: str,
@@ -101,50 +99,47 @@ def set_command(
     networks: tuple[str, ...],
     name: str | None,
     unit: str | None,
-    unit_money: float,
-    seconds_per_money: float,
+    unit_money: float | None,
+    seconds_per_money: float | None,
 ) -> None:
     """Sets a budget of WHAT: AMOUNT of data ("4GB"), energy ("20kJ") or money; the battery has none.
 
     `energy` is that of this host's radios, by their traffic; `battery` all that the battery gives.
     A name that is there already is changed: what was spent in the period stays spent.
     """
-    try:
-        supply = _supply(what, amount)
-        ends = amounts.until(until, datetime.now())
-        increment = None
-        if unit is not None:
-            each = amounts.size_bytes(unit)
-            if not each:
-                raise ValueError(f'"{unit}": a unit has more than nothing, such as "1GB"')
-            increment = IncrementRequest(
-                amount=each,
-                money=unit_money,
-                s_per_money=seconds_per_money,
-                most=max(int(supply // each), 1),
-            )
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
     if what != "data" and (networks or unit):
         raise ConfigError(f"--network and --unit are for data, not for {what}")
-    request = BudgetRequest(
-        name=name or what,
-        resource="energy" if what == "battery" else what,  # type: ignore[arg-type]
-        supply=supply,
-        until=ends.isoformat(),
-        networks=list(networks),
-        every=every,  # type: ignore[arg-type]
-        increment=increment,
-        battery=what == "battery",
-    )
-    where = directories()
     try:
-        standing = ControlClient(where.socket).set_budget(request)
+        supply = _supply(what, amount)
+        request = BudgetRequest(
+            name=what if name is None else name,
+            resource="energy" if what == "battery" else what,  # type: ignore[arg-type]
+            supply=supply,
+            until=amounts.until(until, datetime.now()).isoformat(),
+            networks=list(networks),
+            every=every,  # type: ignore[arg-type]
+            increment=_increment(supply, unit, unit_money, seconds_per_money),
+            battery=what == "battery",
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    where = directories()
+    client = ControlClient(where.socket)
+    try:
+        standing = client.set_budget(request)
     except DaemonUnreachableError:
         _set_without_daemon(where, request)
         click.echo(f'"{request.name}" counts from when the daemon starts: none runs now')
         return
     click.echo("\n".join(lines([standing], time.time())))
+    if networks:
+        there = sorted(network.name for network in client.networks())
+        for strange in sorted(set(networks) - set(there)):
+            click.echo(
+                f'Warning: there is no network "{strange}" now, only {", ".join(there) or "none"};'
+                " its data counts if it comes",
+                err=True,
+            )
 
 
 @command.command("remove", cls=Manual, exits=_EXITS, files=[SOCKET, STATE])
@@ -152,8 +147,12 @@ def set_command(
 def remove_command(name: str) -> None:
     """Takes the budget NAME back; one of the configuration file is taken out there."""
     where = directories()
+    client = ControlClient(where.socket)
     try:
-        ControlClient(where.socket).remove_budget(name)
+        if not is_name(name):  # the daemon has none such; without one, any may be in the file
+            client.budgets()
+            raise NotFoundError(f'no budget "{name}" was set; `cedos budget` lists all')
+        client.remove_budget(name)
     except DaemonUnreachableError:
         file = where.state / budget_file.FILE
         known = budget_file.read(file)
@@ -220,6 +219,29 @@ def _supply(what: str, amount: str | None) -> float:
         raise ValueError(f'{what} needs an amount, such as "4GB", "20kJ" or "20"')
     reader = {"data": amounts.size_bytes, "energy": amounts.joules, "money": amounts.money}
     return reader[what](amount)
+
+
+def _increment(
+    supply: float, unit: str | None, money: float | None, s_per_money: float | None
+) -> IncrementRequest | None:
+    if unit is None:
+        if money is not None or s_per_money is not None:
+            option = "--unit-money" if money is not None else "--seconds-per-money"
+            raise ValueError(f'{option} is for data in units: say their size too, --unit "1GB"')
+        return None
+    each = amounts.size_bytes(unit)
+    if not each:
+        raise ValueError(f'"{unit}": a unit has more than nothing, such as "1GB"')
+    if money is None:
+        raise ValueError(f"--unit {unit} needs what such a unit costs: --unit-money 5")
+    if each > supply:
+        raise ValueError(f'"{unit}": a unit is no larger than all of it ({render.size(supply)})')
+    return IncrementRequest(
+        amount=each,
+        money=money,
+        s_per_money=60.0 if s_per_money is None else s_per_money,
+        most=int(supply // each),
+    )
 
 
 def _set_without_daemon(where: Directories, request: BudgetRequest) -> None:

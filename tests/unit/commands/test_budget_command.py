@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos import amounts, budget_file
-from cedos.api.budgets import BudgetMessage
+from cedos.api.budgets import BudgetMessage, parse_budget
 from cedos.commands import budget, explain
 from cedos.config import BudgetConfig, Config, PlanConfig, load
 from cedos.errors import ConfigError
@@ -19,6 +19,7 @@ from cedos.selector.budget import Every, Resource
 
 NOW = datetime(2026, 11, 21, 17, 30)
 SET = ("budget", "set")
+UNITS = ("data", "4GB", "--until", "18:00", "--unit")
 
 
 @pytest.mark.parametrize(
@@ -110,15 +111,79 @@ def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> No
         (("energy", "5kJ", "--until", "18:00", "--network", "lte0"), "are for data"),
         (("data", "4GB", "--until", "18:00", "--unit", "0MB"), "more than nothing"),
         (("data", "4GB"), "--until"),
-        (("data", "4GB", "--until", "18:00", "--name", "a/b"), "name"),
+        (("data", "4GB", "--until", "18:00", "--name", "a/b"), "letters, digits"),
+        (("data", "4GB", "--until", "18:00", "--name", ""), "letters, digits"),
+        (("data", "4GB", "--until", "18:00", "--name", "größe"), "letters, digits"),
+        (("data", "4GB", "--until", "18:00", "--network", "a b"), "name of a network"),
+        (("data", "0GB", "--until", "18:00"), 'more, such as "1MB"'),
+        (("money", "0", "--until", "18:00"), "a supply of 0"),
+        (("data", "4GB", "--until", "18:00", "--unit", "1GB"), "--unit-money"),
+        (("data", "4GB", "--until", "18:00", "--unit-money", "5"), "--unit"),
+        (("money", "4", "--until", "18:00", "--unit-money", "5"), "--unit"),
+        (("data", "4GB", "--until", "18:00", "--seconds-per-money", "5"), "--unit"),
+        ((*UNITS, "1GB", "--unit-money", "-5"), "a unit for -5 of money"),
+        ((*UNITS, "1GB", "--unit-money", "nan"), "a unit for nan of money"),
+        (
+            (*UNITS, "1GB", "--unit-money", "5", "--seconds-per-money", "-1"),
+            "-1 seconds per money cannot be",
+        ),
+        ((*UNITS, "1B", "--unit-money", "5"), "4000000000 units cannot be"),
+        ((*UNITS, "5GB", "--unit-money", "5"), "no larger than all of it (4 GB)"),
     ],
 )
-def test_wrong_usage_is_refused(
-    cedos: Any, control: Path, arguments: tuple[str, ...], why: str
+@pytest.mark.parametrize("daemon", [True, False])
+def test_wrong_usage_is_refused_with_a_daemon_and_without(
+    cedos: Any,
+    request: pytest.FixtureRequest,
+    folders: Path,
+    daemon: bool,
+    arguments: tuple[str, ...],
+    why: str,
 ) -> None:
+    if daemon:
+        request.getfixturevalue("control")
     refused = cedos(*SET, *arguments)
     assert refused.exit_code == 2
     assert why in refused.stderr
+    assert "regex" not in refused.stderr
+    assert not (folders / "state" / budget_file.FILE).exists()
+
+
+def test_a_network_that_is_not_there_is_said_and_accepted(
+    cedos: Any, control: Path, fake_daemon: Any
+) -> None:
+    line = (*SET, "data", "4GB", "--until", "18:00", "--network")
+    done = cedos(*line, "nosuch", "--network", "wlan0")
+    assert done.exit_code == 0
+    assert 'there is no network "nosuch" now, only wlan0' in done.stderr
+    assert fake_daemon.budgets["data"].networks == ("nosuch", "wlan0")
+    assert not cedos(*line, "wlan0").stderr
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b"])
+def test_a_name_that_no_budget_has_is_not_found(cedos: Any, control: Path, name: str) -> None:
+    refused = cedos("budget", "remove", name)
+    assert refused.exit_code == 1
+    assert f'no budget "{name}"' in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"name": "a b"}, "letters, digits"),
+        ({"supply": -1.0}, "a supply of -1 cannot be"),
+        ({"supply": 0.0}, "a supply of 0"),
+        ({"networks": ["/"]}, "name of a network"),
+        ({"increment": {"amount": 1, "money": -1, "s_per_money": 1, "most": 1}}, "for -1 of money"),
+        ({"increment": {"amount": 0, "money": 1, "s_per_money": 1, "most": 1}}, "0 bytes"),
+        ({"increment": {"amount": 1, "money": 1, "s_per_money": 1, "most": 0}}, "0 units"),
+    ],
+)
+def test_programs_are_told_in_words_too(changed: dict[str, Any], why: str) -> None:
+    said = {"name": "data", "resource": "data", "supply": 1.0, "until": "2099-01-01"} | changed
+    with pytest.raises(ConfigError, match=why) as refused:
+        parse_budget(json.dumps(said).encode())
+    assert "$" not in str(refused.value)
 
 
 def test_without_a_daemon_it_is_kept_for_the_next_one(cedos: Any, folders: Path) -> None:
