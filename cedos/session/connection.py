@@ -14,7 +14,7 @@ from cedos.session.events import Event, Failed, Finished, PeerClosed, PeerWishes
 from cedos.session.flow import Flow
 from cedos.session.holding import Holding
 from cedos.session.labelled import STREAM_LABEL, Labelled
-from cedos.session.scheduling import FOREGROUND_RANKS, RANK
+from cedos.session.scheduling import FOREGROUND_RANKS, RANK, rank_of
 from cedos.session.sleepers import Sleepers
 
 
@@ -139,8 +139,9 @@ class Connection(Labelled):
 
     @label.setter
     def label(self, label: Label) -> None:
+        rank = rank_of(label)
         self._label = label
-        self._core.sender.label_stream(RANK[label])
+        self._core.sender.label_stream(rank)
         self.flow.pump_soon()
 
     # Life

@@ -8,7 +8,7 @@ from cedos.model import Label
 from cedos.session.application import ALL
 from cedos.session.core import Session
 from cedos.session.flow import Flow
-from cedos.session.scheduling import LABELS, RANK
+from cedos.session.scheduling import LABELS, rank_of
 from cedos.session.sender import NO_ROOM
 from cedos.session.thunks import DEFERRED
 
@@ -55,8 +55,9 @@ class Labelled:
 
         Raises:
             SessionError: the session has ended, or the message is larger than the peer takes.
+            ConfigError: the label is none.
         """
-        rank = RANK[label]
+        rank = rank_of(label)
         token = self._keep(thunk)
         while True:
             self._check()
@@ -74,7 +75,7 @@ class Labelled:
         self, many: Sequence[bytes], label: Label = STREAM_LABEL, *, ordered: bool = True
     ) -> None:
         """Sends small messages together: one record holds thousands of them."""
-        rank = RANK[label]
+        rank = rank_of(label)
         left = list(many)
         while left:
             self._check()
@@ -93,15 +94,16 @@ class Labelled:
         thunk: Callable[[], None] | None = None,
     ) -> "Irob | None":
         """Begins a message whose bytes follow; None where the thunk was kept instead."""
+        rank = rank_of(label)
         token = self._keep(thunk)
         while True:
             self._check()
-            irob = self._core.begin(RANK[label], after=after, thunk=token)
+            irob = self._core.begin(rank, after=after, thunk=token)
             if irob == DEFERRED:
                 return None
             if irob != NO_ROOM:
                 self._thunks.pop(token or 0, None)
-                return Irob(self, irob, RANK[label])
+                return Irob(self, irob, rank)
             await self._something()
 
     def cancel(self, thunk: Callable[[], None]) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
+from cedos.errors import ConfigError
 from cedos.model import Bulk, Label, NetworkKind, Urgency
 
 LABELS: Final = (
@@ -23,6 +24,22 @@ LABELS: Final = (
 
 RANK: Final = {label: rank for rank, label in enumerate(LABELS)}
 """Label -> index in `LABELS`."""
+
+
+def rank_of(label: Label) -> int:
+    """The index in `LABELS`.
+
+    Raises:
+        ConfigError: it is something else than a label; a program may hand in anything.
+    """
+    # No look-up first: what is handed in need not be hashable.
+    if not isinstance(label, Label):
+        raise ConfigError(
+            f"{label!r} is not a label; one such as Label(Urgency.BACKGROUND, Bulk.LARGE), of"
+            " cedos.model, would be right"
+        )
+    return RANK[label]
+
 
 FOREGROUND_RANKS: Final = (0, 1)
 BACKGROUND_RANKS: Final = (2, 3)

@@ -24,7 +24,7 @@ from cedos.session.handshake.set_up import Ask
 from cedos.session.holding import Holding
 from cedos.session.labelled import STREAM_LABEL
 from cedos.session.listener import Listener
-from cedos.session.scheduling import Scheduler
+from cedos.session.scheduling import Scheduler, rank_of
 
 FIRST_PATH_S: Final = 30.0
 KEEP_ALIVE_S: Final = 86_400
@@ -68,6 +68,7 @@ async def connect(
     seconds = KEEP_ALIVE_S if deadline is None else deadline
     if not 0 <= seconds < 2**31:
         raise ConfigError(f"a deadline of {seconds} s; between 0 and 2147483647 would be right")
+    rank_of(label)  # what is none is told before anything was begun
     me = keys.own(keys.own_key_path()) if key is None else key
     wanted = _endpoints(address)
     driver = drivers.current()

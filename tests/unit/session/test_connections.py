@@ -233,3 +233,37 @@ def test_nobody_there_the_wrong_key_and_a_port_in_use() -> None:
             await listener.accept()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("label", ["foreground", None, ["foreground"]])
+def test_what_is_no_label_is_told_with_what_would_be(label: Any) -> None:
+    right = r"is not a label; one such as Label\(Urgency\.BACKGROUND, Bulk\.LARGE\)"
+
+    async def connect() -> None:
+        key = bytes(range(32))
+        await session.connect(("127.0.0.1", 9), server_key=key, key=KeyPair(key), label=label)
+
+    with pytest.raises(ConfigError, match=right):
+        asyncio.run(connect())
+
+    async def scenario(near: session.Connection, _far: session.Connection) -> None:
+        with pytest.raises(ConfigError, match=right):
+            near.label = label
+        for call in (near.send(b"x", label), near.send_many([b"x"], label), near.begin(label)):
+            with pytest.raises(ConfigError, match=right):
+                await call
+        await near.write(b"still here")
+
+    joined(scenario)
+
+
+def test_networks_that_may_not_be_used_are_named() -> None:
+    async def connect() -> None:
+        key = bytes(range(32))
+        await session.connect(
+            ("127.0.0.1", 9), server_key=key, key=KeyPair(key), timeout_s=0.2,
+            networks=lambda _name: False,
+        )  # fmt: skip
+
+    with pytest.raises(SessionError, match="none of the networks that lead there may be used: lo"):
+        asyncio.run(connect())
