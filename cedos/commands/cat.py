@@ -15,6 +15,7 @@ from cedos.commands.servers import (
     OWN_KEY,
     KeyText,
     ListenAt,
+    interfaces,
     own_key_option,
     pin,
     print_key_option,
@@ -94,7 +95,9 @@ class LabelType(click.ParamType[Label]):
 )  # fmt: skip
 @click.option(
     "-d", "--deadline", type=Duration(), default="24h", show_default=True,
-    help="How long to wait for a network at most.",
+    help="How long to wait for a network at most. "
+    "It counts from the last word heard while something waits to be acknowledged (3 s at least), else "
+    "from when the network is seen to be gone: at once, or within a minute where it is only silent.",
 )  # fmt: skip
 @click.option(
     "--label", type=LabelType(), default="foreground,large", show_default=True,
@@ -151,6 +154,7 @@ def main(
         raise click.UsageError("HOST and PORT are needed, or --listen")
     if allow:
         raise click.UsageError("--allow goes with --listen")
+    interfaces(networks)
     found = server_key(host, port, key)
     asyncio.run(
         _call((host, port), found, me, deadline, label, scheduler, networks, timeout, verbose)

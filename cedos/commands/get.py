@@ -102,7 +102,9 @@ class SourceType(click.ParamType[Source]):
 )  # fmt: skip
 @click.option(
     "-d", "--deadline", default="24h", show_default=True, type=Duration(),
-    help="Afterwards: so long without any network, or without the server, before it is given up.",
+    help="Afterwards: so long without any network, or without the server, before it is given up. "
+    "It counts from the last word heard while something waits to be acknowledged (3 s at least), else "
+    "from when the network is seen to be gone: at once, or within a minute where it is only silent.",
 )  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @servers.print_key_option
@@ -142,6 +144,7 @@ def command(
         raise click.UsageError(f"{output} is no folder, and there are several files")
     if given_key is not None and len({(s.host, s.port) for s in sources}) > 1:
         raise click.UsageError("--key goes with files of one server")
+    servers.interfaces(networks)
     told: list[dict[str, Any]] = []
     status = 0
     try:

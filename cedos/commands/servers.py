@@ -1,5 +1,6 @@
 """Servers on the command line: where they are, and which key they have."""
 
+import socket
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
@@ -116,6 +117,22 @@ def server_key(host: str, port: int, given: bytes | None) -> bytes:
 def pin(host: str, port: int, key: bytes) -> None:
     """Remembers a key that has proved right."""
     keys.pin(keys.known_hosts_path(), shown(host, port), key)
+
+
+def interfaces(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The interfaces that `--network` names.
+
+    Raises:
+        click.BadParameter: this host has none of that name: a slip, and nothing worth waiting for.
+    """
+    there = [name for _, name in socket.if_nameindex()]
+    for name in names:
+        if name not in there:
+            raise click.BadParameter(
+                f"there is no interface {name!r}; there are {', '.join(there)}",
+                param_hint="'--network'",
+            )
+    return names
 
 
 own_key_option = click.option(

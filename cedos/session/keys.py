@@ -193,8 +193,8 @@ def pinned(path: Path, name: str) -> bytes:
     key = read_names(path).get(name)
     if key is None:
         raise ConfigError(
-            f"no key is pinned for {name} in {path}; ask its owner (cedos-serve prints it) and give"
-            " it once with --key"
+            f"no key is pinned for {name} in {path}; ask its owner (the program that listens,"
+            " cedos-serve or cedos-cat --listen, prints it) and give it once with --key"
         )
     return key
 

@@ -129,6 +129,8 @@ def test_ctrl_c_ends_the_other_end_too(tmp_path: Path) -> None:
         (["host", "9", "--allow", "x"], "a key has 43"),
         (["--listen", "9000", "host"], "either --listen, or HOST"),
         (["--listen", "nowhere"], "'nowhere' is not 7008"),
+        (["host", "9", "-n", "lo", "-n", "nosuch0"], "no interface 'nosuch0'; there are lo"),
+        (["host", "9"], "cedos-cat --listen, prints it"),
         (["host", "9", "--label", "quick"], "'quick' is none of foreground"),
     ],
 )
