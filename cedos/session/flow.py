@@ -12,7 +12,7 @@ from cedos.errors import ProtocolError, SessionError
 from cedos.session import queues
 from cedos.session.core import BROKEN_PROTOCOL, Session
 from cedos.session.handshake.credentials import Credentials
-from cedos.session.path import Path
+from cedos.session.path import SILENCE_S, Path
 
 if TYPE_CHECKING:
     from cedos.session.dialler import Dialler
@@ -25,9 +25,12 @@ _LOOK_S: Final = 0.250
 # So long without an acknowledgement although the kernel has repeated itself: what is on the way there
 # goes over another path as well. Three times as long: another connection is tried beside it. On a link
 # that is merely full, both happen to many connections, so neither may end one that still gets through.
+# A deadline, though, counts from the last word heard while something waits to be acknowledged, not from
+# the kernel's giving up half a minute later.
 _SILENT_S: Final = 0.400
 _SILENT_RTTS: Final = 3.0
 _DEAD_FACTOR: Final = 3.0
+_LEAST_DEADLINE_S: Final = 3.0  # a link that repeats itself for less than this is no link lost
 _DRAIN_S: Final = 2.0
 _TELL_S: Final = 0.010  # other processes need not know of each message
 
@@ -136,6 +139,9 @@ class Flow:
         if self._ended:
             return
         self.core.path_lost(path.path_id, self.driver.now())
+        silent_s = path.facts.stalled_at_s
+        if silent_s is not None and self.core.absent_since_s is not None:
+            self.core.absent_since_s = min(self.core.absent_since_s, silent_s)
         self._acted()
         if self._draining is not None:
             if not self.paths:
@@ -194,8 +200,10 @@ class Flow:
         self._changed()
 
     def _plan(self, now: float) -> None:
-        # What is silent matters only where there is, or can be, another path.
-        if self._watching is None and self.paths and (self.dialler or len(self.paths) > 1):
+        # What is silent matters where there is, or can be, another path, or the deadline comes first.
+        if (self._watching is None and self.paths) and (
+            self.dialler or len(self.paths) > 1 or self._deadline_s < SILENCE_S
+        ):
             self._watching = self.driver.loop.call_later(_LOOK_S, self._watch)
         at = self.core.next_timer()
         if at is None:
@@ -242,9 +250,25 @@ class Flow:
                 path.probed = True
                 if self.dialler is not None:
                     self.dialler.probe(path)
+        if self.paths and all(self._overdue(path, now) for path in self.paths.values()):
+            for path in list(self.paths.values()):
+                path.close("nothing was heard until the deadline", reset=True)
+            return
         if waiting:
             self._watching = self.driver.loop.call_later(_LOOK_S, self._watch)
             self.pump()
+
+    @property
+    def _deadline_s(self) -> float:
+        """How long the session lives without a network; infinite where it ends with its last path."""
+        return max(_LEAST_DEADLINE_S, self.core.control.terms.seconds or float("inf"))
+
+    def _overdue(self, path: Path, now: float) -> bool:
+        """Whether what waits there has been waiting for the peer's word until the deadline."""
+        since_s, info = path.facts.stalled_at_s, path.scout.info
+        if since_s is None or info is None or not info.retransmits:
+            return False
+        return min(now - since_s, info.acknowledged_idle_s) >= self._deadline_s
 
     def _silent(self, path: Path, now: float) -> None:
         if path.facts.stalled_at_s is None:

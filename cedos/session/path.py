@@ -38,7 +38,7 @@ _RECORD_S: Final = 0.020
 _LEAST_RECORD: Final = 4_096
 _LARGEST_RECORD: Final = 65_536
 # Silence ends a connection: the kernel gives up what nobody acknowledges, and asks after a quiet peer.
-_SILENCE_MS: Final = 30_000
+SILENCE_S: Final = 30
 _KEEP_ALIVE: Final = (
     (socket.TCP_KEEPIDLE, 30),
     (socket.TCP_KEEPINTVL, 5),
@@ -55,7 +55,7 @@ def prepare(connection: socket.socket, interface: str | None = None) -> None:
     connection.setblocking(False)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, _SILENCE_MS)
+    connection.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, 1000 * SILENCE_S)
     for option, value in _KEEP_ALIVE:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
     queues.wake_below(connection, UNSENT_BYTES)

@@ -179,6 +179,52 @@ def test_the_deadline_ends_a_flow(world: Any) -> None:
     assert "no path for the agreed 2 s" in world.server.do(ends(there))
 
 
+def test_a_deadline_counts_while_packets_vanish(world: Any) -> None:
+    """The links stay up, but nothing passes: both ends have sent, and wait for each other's word."""
+    listener = world.listen()
+
+    async def accepted() -> session.Connection:
+        return await listener.accept()
+
+    connection = world.client.do(world.connect(deadline=4))
+    there = world.server.do(accepted())
+    world.client.do(until(lambda: len(connection.paths()) == 2))
+    for where in (world.near, world.far):
+        for name in ("wlan0", "lte0"):
+            silent = f"tc qdisc add dev {name} root tbf rate 8bit burst 1b limit 1b"
+            where.run(*silent.split())
+
+    async def ends(which: session.Connection) -> str:
+        await which.write(b"is anybody there?")
+        with pytest.raises(SessionError) as caught:
+            await which.read()
+        return str(caught.value)
+
+    began_s = time.monotonic()
+    far = world.server.start(ends(there))
+    assert "no path for the agreed 4 s" in world.client.do(ends(connection))
+    assert "no path for the agreed 4 s" in far.result(25)
+    # Not before; and not half a minute later, when the kernel gives up its connections.
+    assert 3.9 < time.monotonic() - began_s < 25
+
+
+def test_packets_that_vanish_for_less_than_the_deadline_end_nothing(world: Any) -> None:
+    listener = world.listen()
+    serving = world.server.start(echo(listener))
+    connection = world.client.do(world.connect(deadline=60))
+    world.client.do(round_trip(connection))
+    for name in ("wlan0", "lte0"):
+        silent = f"tc qdisc add dev {name} root tbf rate 8bit burst 1b limit 1b"
+        world.far.run(*silent.split())
+    turn = world.client.start(round_trip(connection, bytes(20_000)))
+    time.sleep(5)
+    for name in ("wlan0", "lte0"):
+        world.far.run(*f"tc qdisc del dev {name} root".split())
+    turn.result(40)
+    world.client.do(connection.close())
+    serving.result(20)
+
+
 def test_the_wrong_key_and_nobody_there(world: Any) -> None:
     listener = world.listen(allow=lambda _key: False)
 
