@@ -12,6 +12,7 @@ _BYTES: Final = {
 _JOULES: Final = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "mWh": 3.6}
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _MOST = 1e15
+_FIRST_YEAR, _LAST_YEAR = 1981, 8999
 
 
 def size_bytes(text: str) -> float:
@@ -43,23 +44,38 @@ def until(text: str, now: datetime) -> datetime:
     """
     text = text.strip()
     try:
-        if re.fullmatch(r"\d{1,2}:\d{2}", text):
-            hour, minute = map(int, text.split(":"))
-            found = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
-            return found if found > now else found + timedelta(days=1)
-        if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
-            return datetime.combine(date.fromisoformat(text), datetime.min.time())
-        found = datetime.fromisoformat(text)
-        if found.tzinfo is not None or not datetime(1980, 1, 1) < found < datetime(9000, 1, 1):
-            raise ValueError(text)
+        found = _until(text, now)
     except ValueError:
         raise ValueError(
             f'"{text}": "18:00", "2026-12-01" or "2026-12-01 08:00" (of this host\'s wall) would be right'
         ) from None
+    if why := end_wrong(found):
+        raise ValueError(f'"{text}": {why}')
     return found
 
 
+def end_wrong(end: datetime) -> str:
+    """Why a date and time cannot be the end of anything, in words; "": it can."""
+    if end.tzinfo is not None:
+        return "an end has no zone: what this host's wall shows would be right, 2026-12-01 08:00"
+    if not _FIRST_YEAR <= end.year <= _LAST_YEAR:
+        return f"the year {end.year} cannot be; {_FIRST_YEAR} to {_LAST_YEAR} would be right"
+    return ""
+
+
+def _until(text: str, now: datetime) -> datetime:
+    if re.fullmatch(r"\d{1,2}:\d{2}", text):
+        hour, minute = map(int, text.split(":"))
+        found = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        return found if found > now else found + timedelta(days=1)
+    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+        return datetime.combine(date.fromisoformat(text), datetime.min.time())
+    return datetime.fromisoformat(text)
+
+
 def _amount(text: str, units: dict[str, float] | dict[str, int], right: str) -> float:
+    if text.lstrip().startswith("-"):
+        raise ValueError(f'"{text}": an amount is positive; {right} would be right')
     match = _AMOUNT.fullmatch(text)
     by_lower = {unit.lower(): factor for unit, factor in units.items()}
     factor = None

@@ -1,5 +1,6 @@
 """Budgets as people set them: from the configuration, and from a file that `cedos budget` writes."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from math import isfinite
@@ -76,13 +77,8 @@ def checked(budget: Budget) -> Budget:
 
     if not isfinite(budget.supply) or budget.supply < 0.0:
         raise wrong(f"a supply of {budget.supply:g} cannot be; 0 or more would be right")
-    try:
-        until = datetime.fromisoformat(budget.until)
-        since = datetime.fromisoformat(budget.since) if budget.since else None
-        if until.tzinfo or (since and since.tzinfo) or not 1980 < until.year < 9000:
-            raise ValueError
-    except ValueError:
-        raise wrong(f'"{budget.until}" is no date and time such as 2026-12-01T00:00:00') from None
+    until = _instant(budget.until, wrong)
+    since = _instant(budget.since, wrong) if budget.since else None
     if budget.every is None and since is not None and since >= until:
         raise wrong(f"it would end ({until:%Y-%m-%d %H:%M}) before it begins")
     if budget.resource is not Resource.ENERGY and budget.battery:
@@ -91,6 +87,16 @@ def checked(budget: Budget) -> Budget:
     if unit is not None and not (unit.amount > 0 and unit.most > 0 and unit.money >= 0):
         raise wrong("what is bought in units needs units of more than nothing")
     return budget
+
+
+def _instant(text: str, wrong: Callable[[str], ConfigError]) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise wrong(f'"{text}" is no date and time such as 2026-12-01T00:00:00') from None
+    if why := amounts.end_wrong(found):
+        raise wrong(f'"{text}": {why}')
+    return found
 
 
 def read(path: Path) -> dict[str, Budget]:

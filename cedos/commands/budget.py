@@ -1,5 +1,6 @@
 """`cedos budget`: what is to last until when; what was spent of it, and what that bought."""
 
+import re
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -23,6 +24,22 @@ _EXITS = {0: "", 1: "There is no such budget.", **dict.fromkeys((2, 3), "")}
 
 class _Group(Manual, click.Group):
     """A command with commands below it, and the help of one without."""
+
+
+class _Set(Manual):
+    """`-1GB` is meant as an amount, and is none."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See click."""
+        given = [arg for arg in args if re.match(r"-[\d.]", arg)]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if given and given[0].startswith(error.option_name):
+                raise click.UsageError(
+                    f'"{given[0]}": an amount is positive, such as "{given[0][1:]}"', ctx
+                ) from error
+            raise
 
 
 @click.group(
@@ -71,7 +88,7 @@ def command(context: click.Context, as_json: bool) -> None:
         click.echo(note, err=as_json)
 
 
-@command.command("set", cls=Manual, exits=_EXITS, files=[SOCKET, STATE])
+@command.command("set", cls=_Set, exits=_EXITS, files=[SOCKET, STATE])
 @click.argument("what", type=click.Choice(["data", "energy", "money", "battery"]))
 @click.argument("amount", required=False)
 @click.option("--until", required=True, help='The end: "18:00", "2026-12-01", "2026-12-01 08:00".')
@@ -180,12 +197,12 @@ def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:
     left_s = one.ends_unix_s - now_unix_s
     forecast = render.UNKNOWN
     if one.forecast is not None and not one.over and not one.suspended:
-        forecast = _amount(one.forecast, one.resource)
+        forecast = render.amount(one.forecast, one.resource)
     return (
         one.name,
         of,
-        f"{_amount(one.spent, one.resource)}{share}",
-        _amount(one.supply, one.resource),
+        f"{render.amount(one.spent, one.resource)}{share}",
+        render.amount(one.supply, one.resource),
         f"{ends} (over)" if one.over else f"{ends} (in {render.duration(left_s)})",
         forecast,
         _price(one),
@@ -202,12 +219,6 @@ def _price(one: BudgetMessage) -> str:
         return render.UNKNOWN
     times, unit = _UNITS[one.resource]
     return f"{render.duration(one.s_per_unit * times)}{f' per {unit}' if unit else ''}"
-
-
-def _amount(value: float, resource: str) -> str:
-    if resource == "data":
-        return render.size(value)
-    return render.number(value, _UNITS[resource][1])
 
 
 def _supply(what: str, amount: str | None) -> float:

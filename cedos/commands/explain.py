@@ -90,8 +90,8 @@ def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]
     yield ""
     yield "  Prices today"
     for one in budgets:
-        left = _amount(max(one.supply - one.spent, 0.0), one.resource)
-        of = _amount(one.supply, one.resource)
+        left = render.amount(max(one.supply - one.spent, 0.0), one.resource)
+        of = render.amount(one.supply, one.resource)
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.ends_unix_s))
         what = {"data": "a megabyte", "energy": "a joule", "money": "a unit of money"}[one.resource]
         if one.over:
@@ -104,14 +104,6 @@ def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]
             worth = render.duration(one.s_per_unit * (1e6 if one.resource == "data" else 1.0))
             said = f"{what} must save {worth}: {left} of {of} are left until {until}"
         yield f"  {one.name}: {said}"
-
-
-def _amount(value: float, resource: str) -> str:
-    return (
-        render.size(value)
-        if resource == "data"
-        else render.number(value, "J"[: resource == "energy"])
-    )
 
 
 def _transfer(transfer: TransferMessage) -> Iterator[str]:
@@ -131,7 +123,7 @@ def _row(one: EvaluationMessage, choice: Strategy) -> tuple[str, ...]:
         ("* " if one.strategy == choice else "  ") + render.strategy(one.strategy),
         render.duration(one.time_s),
         f"{render.duration(one.time_low_s)} and {render.duration(one.time_high_s)}",
-        render.number(one.energy_j, "J"),
+        render.energy(one.energy_j),
         render.size(one.metered_bytes),
         render.number(one.cost),
     )

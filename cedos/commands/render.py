@@ -42,6 +42,16 @@ def size(number: float | None) -> str:
     return UNKNOWN if number is None else _scaled(number, ("B", "kB", "MB", "GB", "TB"))
 
 
+def energy(joules: float | None) -> str:
+    """`20 kJ`, in powers of 1000."""
+    return UNKNOWN if joules is None else _scaled(joules, ("J", "kJ", "MJ"))
+
+
+def amount(value: float, resource: str) -> str:
+    """What a budget of `data`, `energy` or `money` has or spends."""
+    return {"data": size, "energy": energy, "money": number}[resource](value)
+
+
 def rate(bits_per_s: float | None) -> str:
     """`23.4 Mbit/s`."""
     if bits_per_s is None:
@@ -50,10 +60,11 @@ def rate(bits_per_s: float | None) -> str:
 
 
 def number(value: float | None, unit: str = "") -> str:
-    """A number with three or four digits that matter."""
+    """A number with three digits that matter, and never fewer than are before its point."""
     if value is None:
         return UNKNOWN
-    text = f"{value:.4g}" if abs(value) >= 1000 else f"{value:.3g}"
+    # What is prohibitive is no figure to read: it keeps its power of ten.
+    text = f"{value:.0f}" if 999.5 <= abs(value) <= 1e15 else f"{value:.3g}"
     return f"{text} {unit}".rstrip()
 
 

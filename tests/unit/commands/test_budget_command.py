@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cedos import amounts, budget_file
 from cedos.api.budgets import BudgetMessage, parse_budget
-from cedos.commands import budget, explain
+from cedos.commands import budget, explain, render
 from cedos.config import BudgetConfig, Config, PlanConfig, load
 from cedos.errors import ConfigError
 from cedos.history_usage import Usage
@@ -115,6 +115,12 @@ def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> No
         (("data", "4GB", "--until", "18:00", "--name", ""), "letters, digits"),
         (("data", "4GB", "--until", "18:00", "--name", "größe"), "letters, digits"),
         (("data", "4GB", "--until", "18:00", "--network", "a b"), "name of a network"),
+        (("data", "4GB", "--until", "9999-12-31"), "the year 9999 cannot be; 1981 to 8999"),
+        (("data", "4GB", "--until", "2027-01-01T08:00+01:00"), "has no zone"),
+        (("data", "-1GB", "--until", "18:00"), '"-1GB": an amount is positive, such as "1GB"'),
+        (("money", "-.5", "--until", "18:00"), '"-.5": an amount is positive'),
+        ((*UNITS, "-1GB", "--unit-money", "5"), '"-1GB": an amount is positive'),
+        (("data", "4GB", "--until", "18:00", "-x"), "No such option"),
         (("data", "0GB", "--until", "18:00"), 'more, such as "1MB"'),
         (("money", "0", "--until", "18:00"), "a supply of 0"),
         (("data", "4GB", "--until", "18:00", "--unit", "1GB"), "--unit-money"),
@@ -208,6 +214,12 @@ def test_without_a_daemon_it_is_kept_for_the_next_one(cedos: Any, folders: Path)
     assert cedos("budget", "remove", "data").exit_code == 1
 
 
+def test_an_end_that_has_passed_is_refused(cedos: Any, folders: Path) -> None:
+    refused = cedos(*SET, "data", "4GB", "--until", "2025-01-01")
+    assert refused.exit_code == 2
+    assert "its end (2025-01-01 00:00) has passed" in refused.stderr
+
+
 def test_a_damaged_file_is_named_kept_and_begun_anew(cedos: Any, folders: Path) -> None:
     (folders / "state").mkdir()
     file = folders / "state" / budget_file.FILE
@@ -255,6 +267,12 @@ def test_what_a_person_sees_of_each_state() -> None:
     assert "spent: nothing more" in said(spent_up=True)
     assert "not to be had any more: 0 B of 1 GB" in said(spent_up=True)
     assert "(over)" in said(over=True)
+    joules = said(resource="energy", supply=20_000.0, spent=1234.0)
+    assert "1.23 kJ (6%)  20 kJ" in joules
+    assert "18.8 kJ of 20 kJ" in said(resource="energy", supply=2e4, spent=1234.0, spent_up=True)
+    assert "20000" in said(resource="money", supply=20_000.0)
+    assert "e+" not in joules
+    assert (render.number(1234.4), render.number(2.0**200)) == ("1234", "1.61e+60")
     assert "on mains power" in said(suspended="on mains power", battery=True, resource="energy")
 
 
