@@ -189,13 +189,14 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
                 "a budget is of one of data, energy, money or battery,"
                 f" not of {' and '.join(said) or 'none'}"
             )
+        if self.money == 0.0:
+            raise ValueError("money = 0 would forbid everything; more would be right")
         amounts.until(self.until, datetime(2026, 1, 1))
         if ":" in self.until and "-" not in self.until and self.every != "day":
             raise ValueError(f'until = "{self.until}" is another time every day: every = "day"')
-        if self.data is not None:
-            amounts.size_bytes(self.data)
-        if self.energy is not None:
-            amounts.joules(self.energy)
+        for text, read in ((self.data, amounts.size_bytes), (self.energy, amounts.joules)):
+            if text is not None and not read(text):
+                raise ValueError(f'"{text}" would forbid everything; more would be right')
         if self.unit is not None and (self.data is None or not amounts.size_bytes(self.unit)):
             raise ValueError('unit, such as "1GB", is for budgets of data')
 

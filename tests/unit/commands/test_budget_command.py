@@ -301,6 +301,8 @@ def test_the_configuration_has_them_too(tmp_path: Path) -> None:
         ('[budgets.a]\ndata = "4GB"\nmoney = 3.0\nuntil = "2026-12-01"\n', "data and money"),
         ('[budgets.a]\ndata = "x"\nuntil = "2026-12-01"\n', "4GB"),
         ('[budgets.a]\ndata = "4GB"\nuntil = "18:00"\n', 'every = "day"'),
+        ('[budgets.a]\ndata = "0GB"\nuntil = "2026-12-01"\n', "forbid everything"),
+        ('[budgets.a]\nmoney = 0.0\nuntil = "2026-12-01"\n', "forbid everything"),
         ('[budgets.a]\nmoney = -3.0\nuntil = "2026-12-01"\n', "money"),
         ('[budgets.a]\nenergy = "4J"\nunit = "1GB"\nuntil = "2026-12-01"\n', "for budgets of data"),
         ('[plan]\nmetered_bytes = 5\n[budgets.plan]\ndata = "4GB"\nuntil = "2026-12-01"\n', "plan"),
