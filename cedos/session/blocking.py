@@ -16,15 +16,15 @@ import os
 import socket as bsd
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Final, Self, TypeVar
 
-from cedos.errors import CedosError, SessionError
-from cedos.model import Label
+from cedos.errors import SessionError
 from cedos.session import background
+from cedos.session.blocking_messages import Messages
 from cedos.session.connection import Connection
 from cedos.session.crypto import KeyPair
-from cedos.session.labelled import STREAM_LABEL, Message
+from cedos.session.labelled import STREAM_LABEL
 from cedos.session.listener import Listener
 from cedos.session.options import (
     SO_DEADLINE,
@@ -39,7 +39,7 @@ from cedos.session.options import (
     Option,
     known,
 )
-from cedos.session.os_errors import as_os_error
+from cedos.session.os_errors import as_os_error, run
 from cedos.session.readiness import Readiness
 from cedos.session.sockets import connect, listen
 
@@ -50,7 +50,7 @@ _FIRST_PATH_S: Final = 30.0
 T = TypeVar("T")
 
 
-class socket:  # noqa: N801 - as the standard library's
+class socket(Messages):  # noqa: N801 - as the standard library's
     """A session, or what accepts sessions.
 
     Errors are OSError with a socket's numbers and a session's words (`cedos.session.os_errors`); what the
@@ -80,7 +80,7 @@ class socket:  # noqa: N801 - as the standard library's
         """Sets an option; `deadline`, `expected size`, thresholds and label at any time."""
         self._options[known(level, option)] = value
         if self._connection is not None:
-            _run(self._apply())
+            run(self._apply())
 
     def getsockopt(self, level: int, option: int) -> Any:
         """What was set; None where nothing was."""
@@ -127,7 +127,7 @@ class socket:  # noqa: N801 - as the standard library's
 
     def listen(self, backlog: int = 128) -> None:
         """Begins to accept sessions; `backlog` is the driver's own choice."""
-        self._listener = _run(self._listen())
+        self._listener = run(self._listen())
 
     async def _listen(self) -> Listener:
         listener = await listen(self._address, key=self._options.get(Option.KEY))
@@ -150,7 +150,7 @@ class socket:  # noqa: N801 - as the standard library's
             connection = self._accepted.popleft()
             self._ready.readable(bool(self._accepted))
         made = socket()
-        _run(made._take(connection))
+        run(made._take(connection))
         return made, connection.peer_address
 
     def connect(self, address: tuple[str, int]) -> None:
@@ -170,7 +170,7 @@ class socket:  # noqa: N801 - as the standard library's
             raise self._wrong(errno.EBADF, "")
         if Option.SERVER_KEY not in self._options:
             raise OSError(errno.EINVAL, "the server's key is not known; set SO_SERVER_KEY first")
-        _run(self._connect(address))
+        run(self._connect(address))
 
     async def _connect(self, address: tuple[str, int]) -> None:
         options = self._options
@@ -247,7 +247,7 @@ class socket:  # noqa: N801 - as the standard library's
 
     def send(self, data: bytes) -> int:
         """Hands bytes to the stream; how many there was room for."""
-        taken = _run(self._send(bytes(data)), self._timeout_s or None)
+        taken = run(self._send(bytes(data)), self._timeout_s or None)
         if not taken and data:
             raise BlockingIOError("no room for more unacknowledged bytes")
         return taken
@@ -271,58 +271,10 @@ class socket:  # noqa: N801 - as the standard library's
     def shutdown(self, how: int) -> None:
         """With SHUT_WR, nothing more will be sent."""
         if how in (bsd.SHUT_WR, bsd.SHUT_RDWR):
-            _run(self._finish())
+            run(self._finish())
 
     async def _finish(self) -> None:
         self._of().finish()
-
-    # Messages (IROBs)
-
-    def ms_send(
-        self,
-        data: bytes,
-        label: Label = STREAM_LABEL,
-        after: tuple[int, ...] | None = None,
-        thunk: Callable[[], None] | None = None,
-    ) -> int | None:
-        """A whole message; its id, or None where the thunk was kept. `after` None: all before it."""
-        return _run(self._of().send(bytes(data), label, after=after, thunk=thunk), self._timeout_s)
-
-    def begin_irob(
-        self,
-        label: Label = STREAM_LABEL,
-        after: tuple[int, ...] | None = None,
-        thunk: Callable[[], None] | None = None,
-    ) -> Any:
-        """Begins a message; give what is returned to `irob_send` and `end_irob`."""
-        return _run(self._of().begin(label, after=after, thunk=thunk), self._timeout_s)
-
-    def irob_send(self, irob: Any, data: bytes) -> None:
-        """More bytes of it."""
-        _run(irob.send(bytes(data)), self._timeout_s)
-
-    def end_irob(self, irob: Any) -> None:
-        """The message is complete."""
-
-        async def end() -> None:
-            irob.end()
-
-        _run(end())
-
-    def ms_recv(self) -> Message | None:
-        """The next message with its label; None when the other end has closed."""
-        message = _run(self._message(), self._timeout_s or None)
-        background.loop().call_soon_threadsafe(self._look)
-        return message
-
-    async def _message(self) -> Message | None:
-        connection = self._of()
-        if self._timeout_s == 0:
-            message = connection.receive_now()
-            if message is None and not connection.ended:
-                raise BlockingIOError("no message is here")
-            return message
-        return await connection.receive()
 
     # Ending
 
@@ -336,13 +288,13 @@ class socket:  # noqa: N801 - as the standard library's
             connection.on_change = None
             background.loop().call_soon_threadsafe(background.spawn, _close(connection))
         if listener is not None:
-            _run(listener.close())
+            run(listener.close())
 
     def close_wait(self, timeout_s: float | None = None) -> None:
         """As `close`, but waits until everything has arrived; OSError if it has not."""
         connection = self._of()
         connection.on_change = None
-        _run(connection.close(), timeout_s)
+        run(connection.close(), timeout_s)
         with self._changed:
             self._connection = None
             self._end()
@@ -391,14 +343,6 @@ class socket:  # noqa: N801 - as the standard library's
             raise TimeoutError("timed out")
         if self._closed:
             raise self._wrong(errno.EBADF, "")
-
-
-def _run(wanted: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-    """In the sessions' loop, with a socket's errors."""
-    try:
-        return background.run(wanted, timeout_s)
-    except CedosError as error:
-        raise as_os_error(error) from error
 
 
 async def _close(connection: Connection) -> None:

@@ -2,8 +2,13 @@
 
 import errno
 import socket
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from cedos.errors import CedosError, ConfigError, HostError, SessionRefusedError
+from cedos.session import background
+
+T = TypeVar("T")
 
 
 def as_os_error(error: CedosError) -> OSError:
@@ -23,3 +28,15 @@ def as_os_error(error: CedosError) -> OSError:
     if isinstance(cause, OSError) and cause.errno:
         return OSError(cause.errno, text)
     return OSError(errno.EIO if isinstance(error, HostError) else errno.ECONNRESET, text)
+
+
+def run(wanted: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+    """Runs it in the sessions' loop and waits for its end, with a socket's errors.
+
+    Raises:
+        OSError: see `as_os_error`; TimeoutError: not in time.
+    """
+    try:
+        return background.run(wanted, timeout_s)
+    except CedosError as error:
+        raise as_os_error(error) from error

@@ -1,0 +1,71 @@
+"""The messages (IROBs) of a blocking socket (dissertation, Table 2.2)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from cedos.model import Label
+from cedos.session import background
+from cedos.session.connection import Connection
+from cedos.session.labelled import STREAM_LABEL, Message
+from cedos.session.os_errors import run
+
+
+class Messages(ABC):
+    """The part of a socket that has to do with messages; errors are OSError as the socket's."""
+
+    _timeout_s: float | None
+
+    @abstractmethod
+    def _of(self) -> Connection:
+        """The session; OSError where there is none."""
+
+    @abstractmethod
+    def _look(self) -> None:
+        """Something may be readable, or not any more; to be called in the loop."""
+
+    def ms_send(
+        self,
+        data: bytes,
+        label: Label = STREAM_LABEL,
+        after: tuple[int, ...] | None = None,
+        thunk: Callable[[], None] | None = None,
+    ) -> int | None:
+        """A whole message; its id, or None where the thunk was kept. `after` None: all before it."""
+        return run(self._of().send(bytes(data), label, after=after, thunk=thunk), self._timeout_s)
+
+    def begin_irob(
+        self,
+        label: Label = STREAM_LABEL,
+        after: tuple[int, ...] | None = None,
+        thunk: Callable[[], None] | None = None,
+    ) -> Any:
+        """Begins a message; give what is returned to `irob_send` and `end_irob`."""
+        return run(self._of().begin(label, after=after, thunk=thunk), self._timeout_s)
+
+    def irob_send(self, irob: Any, data: bytes) -> None:
+        """More bytes of it."""
+        run(irob.send(bytes(data)), self._timeout_s)
+
+    def end_irob(self, irob: Any) -> None:
+        """The message is complete."""
+
+        async def end() -> None:
+            irob.end()
+
+        run(end())
+
+    def ms_recv(self) -> Message | None:
+        """The next message with its label; None when the other end has closed."""
+        message = run(self._message(), self._timeout_s or None)
+        background.loop().call_soon_threadsafe(self._look)
+        return message
+
+    async def _message(self) -> Message | None:
+        connection = self._of()
+        if self._timeout_s == 0:
+            message = connection.receive_now()
+            if message is None and not connection.ended:
+                raise BlockingIOError("no message is here")
+            return message
+        return await connection.receive()
