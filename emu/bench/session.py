@@ -6,8 +6,9 @@ ratio is one of two measurements next to each other in time; medians of several 
 
 import statistics
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+from cedos.errors import EmulationError
 from emu.sessions_bench import asleep, wired
 from emu.sessions_bench.crowd import jain
 from emu.sessions_bench.pair import Pair, pair
@@ -18,6 +19,8 @@ _LOOPBACK: Final = "127.0.0.1"
 _BYTES: Final = 1_000_000_000
 _ROUNDS: Final = 7
 _SHAPED_RATE, _SHAPED_BYTES = "50mbit", 30_000_000
+_MANY_LIMIT_S = 180.0
+"""So many flows at once may take longer than anybody waits: then there is no figure."""
 _CROWD_RATE: Final = "95mbit"
 _URGENT_RATE, _URGENT_S = "10mbit", 20.0
 _TRIPS: Final = 5_000
@@ -56,13 +59,22 @@ def run(progress: Progress) -> dict[str, float]:
             ("jain_50_50", 50, 50),
         ):
             figures |= fairness(ends, key, sessions, raws, progress)
-    with wired.host() as host, pair(host, host, _LOOPBACK) as ends:
-        figures |= fairness(ends, "jain_8000", 8000, 0, progress, warm_s=15, seconds=25)
     with wired.cable(_URGENT_RATE) as (near, far), pair(near, far, wired.SERVER) as ends:
         figures |= urgent(ends, progress)
     with wired.cable(None) as (near, far), pair(near, far, wired.SERVER) as ends:
         figures |= resume(ends, progress)
-    return figures | asleep.measure(progress)
+    figures |= asleep.measure(progress)
+    try:
+        with wired.host() as host, pair(host, host, _LOOPBACK) as ends:
+            figures |= fairness(
+                *(ends, "jain_8000", 8000, 0, progress),
+                warm_s=15.0,
+                seconds=25.0,
+                limit_s=_MANY_LIMIT_S,
+            )
+    except EmulationError as error:
+        progress(f"jain_8000: not measured: {error}")
+    return figures
 
 
 def throughput(
@@ -138,12 +150,13 @@ def fairness(
     progress: Progress,
     warm_s: float = 5.0,
     seconds: float = 20.0,
+    limit_s: float | None = None,
 ) -> dict[str, float]:
-    """Jain's index of so many flows at once."""
+    """Jain's index of so many flows at once; EmulationError after `limit_s`."""
     near, _ = ends.both(
         "drink", "feed", "aead", {"sessions": sessions, "raws": raws},
         sessions=sessions, raws=raws, raw_port=ends.there("raw")["port"],
-        warm_s=warm_s, seconds=seconds,
+        warm_s=warm_s, seconds=seconds, limit_s=limit_s,
     )  # fmt: skip
     rates = near["rates"]
     found = jain(rates)
@@ -186,7 +199,7 @@ def resume(
     black_out_s: float = _BLACK_OUT_S,
 ) -> dict[str, float]:
     """From the network's being there to the first data."""
-    walk = {"interface": wired.INTERFACE, "gateway": wired.GATEWAY}
+    walk: dict[str, Any] = {"interface": wired.INTERFACE, "gateway": wired.GATEWAY}
     near, _ = ends.both(
         "wander", "drip", "aead", {}, rounds=rounds, addresses=[wired.CLIENT, wired.MOVED], **walk
     )

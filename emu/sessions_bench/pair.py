@@ -1,6 +1,7 @@
 """Two peers in namespaces: commands to them, and what they answer."""
 
 import json
+import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,13 +27,16 @@ class Remote:
         self._process.stdin.write(json.dumps({"do": do, **options}) + "\n")
         self._process.stdin.flush()
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self, limit_s: float | None = None) -> dict[str, Any]:
         """What came of it.
 
         Raises:
-            EmulationError: it failed, or the process died.
+            EmulationError: it failed, the process died, or nothing came within the limit.
         """
         assert self._process.stdout is not None
+        # An answer is one line, and nothing else comes: no line waits in Python's own buffer.
+        if not select.select([self._process.stdout], [], [], limit_s)[0]:
+            raise EmulationError(f"a peer of the bench said nothing for {limit_s:g} s")
         line = self._process.stdout.readline()
         if not line:
             raise EmulationError("a peer of the bench died; what it said is above")
@@ -78,12 +82,19 @@ class Pair:
         return {"mode": mode, "to": self._to, "port": port, "key": self._said["key"]}
 
     def both(
-        self, near: str, far: str, mode: str, far_options: dict[str, Any], **options: Any
+        self,
+        near: str,
+        far: str,
+        mode: str,
+        far_options: dict[str, Any],
+        *,
+        limit_s: float | None = None,
+        **options: Any,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """A command for each end at the same time; both answers, the client's first."""
         self.far.start(far, **far_options)
         self.near.start(near, **self.there(mode), **options)
-        return self.near.answer(), self.far.answer()
+        return self.near.answer(limit_s), self.far.answer(limit_s)
 
 
 @contextmanager
