@@ -12,9 +12,9 @@ from typing import Protocol
 
 from cedos.selector.uncertainty.brute_force import LOW
 from cedos.selector.uncertainty.evaluator import evaluator
-from cedos.selector.uncertainty.reevaluate import tipping_point
 from cedos.selector.uncertainty.ways import Choice, Redundant, Term, Way, Weights, network_terms
 from emu.meatballs.plan import THINK_S, Request, Setting
+from emu.meatballs.thinking import think
 from emu.meatballs.usage import Usage
 from emu.simulation.coverage import DETECTION_S
 from emu.simulation.network import HEADER_BYTES, PAYLOAD_BYTES
@@ -22,9 +22,6 @@ from emu.workloads.pursuit import Chosen
 from predictors.base import Distribution, Measurement
 from predictors.dwell import DwellPredictor
 from predictors.network import NetworkPredictor
-
-AGAIN_S = 0.2
-"""How often a decision that silence called into question is made again (4.4.3.1)."""
 
 STALL = 10.0
 """An exchange that is late by so many latencies met no slow network but one that had stopped."""
@@ -149,24 +146,15 @@ class Deciding:
         self, task: Request, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
     ) -> Chosen:
         """What costs least from now on, given how long what is under way has been silent."""
-        if not usable - silent.keys() or (silent and not self._style.again):
-            return Chosen(frozenset())
-        names = sorted(usable | silent.keys())
-        chosen, expected_s = self._best(task, names, now_s, silent)
-        if not self._style.again or chosen >= usable:
-            return Chosen(chosen)
-        if silent:
-            return Chosen(chosen, AGAIN_S)
-
-        def later(wait_s: float) -> frozenset[str]:
-            running = dict.fromkeys(chosen, wait_s)
-            return chosen | self._best(task, names, now_s + wait_s, running)[0]
-
-        def again_after_s() -> float:
-            tips_s = tipping_point(later, _TIP_GRANULARITY_S, _TIP_WITHIN_S, _TIP_GRANULARITY_S)
-            return 2.0 * expected_s if tips_s is None else tips_s
-
-        return Chosen(chosen, again_after_s)
+        return think(
+            lambda names, at_s, running: self._best(task, names, at_s, running),
+            now_s,
+            usable,
+            silent,
+            again=self._style.again,
+            within_s=_TIP_WITHIN_S,
+            granularity_s=_TIP_GRANULARITY_S,
+        )
 
     def _best(
         self, task: Request, names: Sequence[str], now_s: float, silent: Mapping[str, float]

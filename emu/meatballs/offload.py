@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cedos.selector.uncertainty.evaluator import evaluator
-from cedos.selector.uncertainty.reevaluate import tipping_point
 from cedos.selector.uncertainty.ways import Redundant, Term, Way, Weights, network_terms
-from emu.meatballs.deciding import AGAIN_S, BOTH, Radio, Style
+from emu.meatballs.deciding import BOTH, Radio, Style
 from emu.meatballs.plan import Setting
+from emu.meatballs.simple import Preferring
 from emu.meatballs.speech import BYTES_PER_S
+from emu.meatballs.thinking import think
 from emu.meatballs.usage import Usage
 from emu.simulation.coverage import DETECTION_S
 from emu.workloads.pursuit import Chosen
@@ -67,37 +68,10 @@ def utterances(duration_s: float, seed: int, every_s: float = EVERY_S) -> Sequen
     ]
 
 
-class Always:
-    """The two simple strategies: here; or at the server whenever there is Wi-Fi.
-
-    Args:
-        order: ways, the preferred one first.
-    """
-
-    def __init__(self, *order: str) -> None:
-        self._order = order
-
-    def choose(
-        self, task: Utterance, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
-    ) -> Chosen:
-        """The first way that there is, and nothing more while it is silent."""
-        if silent:
-            return Chosen(frozenset())
-        return Chosen(frozenset(next(([way] for way in self._order if way in usable), [])))
-
-    def measured(self, task: Utterance, way: str, time_s: float, now_s: float) -> None:
-        """Learns nothing."""
+class Always(Preferring):
+    """The two simple strategies: here; or at the server whenever there is Wi-Fi."""
 
     def computed(self, task: Utterance, way: str, compute_s: float, now_s: float) -> None:
-        """Learns nothing."""
-
-    def attached(self, way: str, now_s: float) -> None:
-        """Learns nothing."""
-
-    def connected(self, way: str, rtt_s: float, now_s: float) -> None:
-        """Learns nothing."""
-
-    def detached(self, way: str, now_s: float) -> None:
         """Learns nothing."""
 
 
@@ -177,24 +151,15 @@ class Offloading:
         self, task: Utterance, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
     ) -> Chosen:
         """What costs least from now on."""
-        if not usable - silent.keys() or (silent and not self._style.again):
-            return Chosen(frozenset())
-        names = sorted(usable | silent.keys())
-        chosen, expected_s = self._best(task, names, now_s, silent)
-        if not self._style.again or chosen >= usable:
-            return Chosen(chosen)
-        if silent:
-            return Chosen(chosen, AGAIN_S)
-
-        def later(wait_s: float) -> frozenset[str]:
-            running = dict.fromkeys(chosen, wait_s)
-            return chosen | self._best(task, names, now_s + wait_s, running)[0]
-
-        def again_after_s() -> float:
-            tips_s = tipping_point(later, _TIP_GRANULARITY_S, _TIP_WITHIN_S, _TIP_GRANULARITY_S)
-            return 2.0 * expected_s if tips_s is None else tips_s
-
-        return Chosen(chosen, again_after_s)
+        return think(
+            lambda names, at_s, running: self._best(task, names, at_s, running),
+            now_s,
+            usable,
+            silent,
+            again=self._style.again,
+            within_s=_TIP_WITHIN_S,
+            granularity_s=_TIP_GRANULARITY_S,
+        )
 
     def _best(
         self, task: Utterance, names: Sequence[str], now_s: float, silent: Mapping[str, float]

@@ -1,7 +1,8 @@
 """Figures over trials: means with 95 % intervals, and what one policy costs beside another."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -49,4 +50,25 @@ def beside(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float | 
         "ratio": round(sum(ours) / total, 4) if total else 1.0,
         **figure("difference", differences),
         "worse": bounds[0] > 0.0,
+    }
+
+
+def beside_simple(
+    costs: Mapping[str, Sequence[float]], simple: Collection[str], deciding: Collection[str]
+) -> dict[str, Any]:
+    """Each policy that decides, beside all that do not and beside the best of these.
+
+    Args:
+        costs: of every policy, trial by trial.
+        simple: the policies that do not decide.
+        deciding: those that do; `adaptive` is one.
+    """
+    best = min(simple, key=lambda name: sum(costs[name]))
+    return {
+        policy: {
+            "best_simple": best,
+            "to_best_simple": beside(costs[policy], costs[best]),
+            **{f"to_{name}": beside(costs[policy], costs[name]) for name in (*simple, "adaptive")},
+        }
+        for policy in deciding
     }

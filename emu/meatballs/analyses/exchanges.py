@@ -18,7 +18,7 @@ from emu.meatballs.deciding import STYLES, Deciding
 from emu.meatballs.plan import SETTINGS, Request, Setting, requests
 from emu.meatballs.simple import Preferring
 from emu.meatballs.simulate import simulate
-from emu.meatballs.trials import at_least_one, beside, figure
+from emu.meatballs.trials import at_least_one, beside_simple, figure
 from emu.meatballs.usage import Usage, radios_of
 from emu.places.places import Places
 from emu.simulation.coverage import DETECTION_S
@@ -234,14 +234,5 @@ def _figures(of: Sequence[Spent], setting: Setting) -> dict[str, Any]:
 
 
 def _beside(by: Mapping[str, Sequence[Spent]], setting: Setting) -> dict[str, Any]:
-    """Each policy that decides, beside all that do not and beside the best of these."""
     costs = {policy: [each.cost_s(setting) for each in of] for policy, of in by.items()}
-    best = min(SIMPLE, key=lambda name: sum(costs[name]))
-    return {
-        policy: {
-            "best_simple": best,
-            "to_best_simple": beside(costs[policy], costs[best]),
-            **{f"to_{name}": beside(costs[policy], costs[name]) for name in (*SIMPLE, "adaptive")},
-        }
-        for policy in STYLES
-    }
+    return beside_simple(costs, SIMPLE, STYLES)

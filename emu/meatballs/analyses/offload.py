@@ -28,7 +28,7 @@ from emu.meatballs.offload import (
 )
 from emu.meatballs.offload_simulate import ComputePolicy, Processor, Speeds, simulate
 from emu.meatballs.plan import SETTINGS, Setting
-from emu.meatballs.trials import at_least_one, beside, figure
+from emu.meatballs.trials import at_least_one, beside_simple, figure
 from emu.meatballs.usage import Usage, radios_of
 from emu.places.places import Places
 from emu.simulation.coverage import DETECTION_S
@@ -234,12 +234,4 @@ def _figures(of: Sequence[Spent], setting: Setting) -> dict[str, Any]:
 
 def _beside(by: Mapping[str, Sequence[Spent]], setting: Setting) -> dict[str, Any]:
     costs = {policy: [each.cost_s(setting) for each in of] for policy, of in by.items()}
-    best = min(SIMPLE, key=lambda name: sum(costs[name]))
-    return {
-        policy: {
-            "best_simple": best,
-            "to_best_simple": beside(costs[policy], costs[best]),
-            **{f"to_{name}": beside(costs[policy], costs[name]) for name in (*SIMPLE, "adaptive")},
-        }
-        for policy in STYLES
-    }
+    return beside_simple(costs, SIMPLE, STYLES)

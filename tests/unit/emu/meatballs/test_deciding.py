@@ -4,7 +4,8 @@ import pytest
 
 from cedos.radio_file import radios
 from cedos.selector.radio_watch import RadioWatch
-from emu.meatballs.deciding import AGAIN_S, STYLES, Deciding
+from cedos.selector.uncertainty.reevaluate import AGAIN_S
+from emu.meatballs.deciding import STYLES, Deciding
 from emu.meatballs.plan import SETTINGS, Request
 from emu.meatballs.usage import Usage
 from emu.workloads.pursuit import Chosen
