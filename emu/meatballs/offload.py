@@ -35,7 +35,8 @@ _LEAST_S = 1e-3
 
 CPU_W = 0.555
 """A busy processor: 4.34 mW per percent at the high frequency and 121.46 mW for being on (PowerTutor,
-Zhang et al. 2010, Table 1, an HTC Dream; the dissertation's phone has a model of its own)."""
+Zhang et al. 2010, Table 1, an HTC Dream, written down from memory; the dissertation's phone has a model
+of its own)."""
 
 
 @dataclass(frozen=True, slots=True)
