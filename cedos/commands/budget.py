@@ -14,7 +14,8 @@ from cedos.api.budgets import BudgetMessage, BudgetRequest, IncrementRequest, is
 from cedos.api.client import ControlClient
 from cedos.commands import render
 from cedos.commands.manual import CONFIG, SOCKET, STATE, Manual, json_option
-from cedos.config import Directories, directories, load
+from cedos.config import load
+from cedos.directories import Directories, directories
 from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError, NotFoundError
 from cedos.selector.budget import Budget
 

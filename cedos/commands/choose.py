@@ -10,7 +10,7 @@ from cedos.commands import render
 from cedos.commands.exec import Duration, Size
 from cedos.commands.explain import lines
 from cedos.commands.manual import SOCKET, Manual, json_option
-from cedos.config import directories
+from cedos.directories import directories
 from cedos.model import Direction, Urgency
 
 

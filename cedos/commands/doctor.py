@@ -9,7 +9,8 @@ import click
 from cedos import doctor
 from cedos.commands import render
 from cedos.commands.manual import CONFIG, STATE, Manual, json_option
-from cedos.config import directories, load
+from cedos.config import load
+from cedos.directories import directories
 from cedos.doctor import Finding, State
 from cedos.errors import HostError
 

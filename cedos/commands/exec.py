@@ -13,7 +13,7 @@ from cedos import marked
 from cedos.api.client import ControlClient
 from cedos.api.hints import Hint
 from cedos.commands.manual import SOCKET, Manual
-from cedos.config import directories
+from cedos.directories import directories
 from cedos.errors import CedosError, HostError
 from cedos.marked import User
 from cedos.model import Bulk, Direction, Urgency

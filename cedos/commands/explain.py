@@ -10,7 +10,7 @@ from cedos.api.client import ControlClient
 from cedos.api.messages import DecisionMessage, EvaluationMessage, TransferMessage
 from cedos.commands import render
 from cedos.commands.manual import SOCKET, Manual, json_option
-from cedos.config import directories
+from cedos.directories import directories
 from cedos.model import Direction, Strategy
 
 

@@ -8,7 +8,7 @@ from cedos import privileges
 from cedos.api.lock import running_pid
 from cedos.commands.manual import STATE, Manual, json_option
 from cedos.commands.render import print_json
-from cedos.config import directories
+from cedos.directories import directories
 from cedos.errors import AlreadyRunningError
 
 

@@ -9,7 +9,7 @@ from cedos.api.client import ControlClient
 from cedos.api.messages import FlowMessage, NetworkMessage, StatusMessage
 from cedos.commands import render
 from cedos.commands.manual import SOCKET, Manual, json_option
-from cedos.config import directories
+from cedos.directories import directories
 
 _SIGNALS = ("rssi_dbm", "rsrp_dbm", "cqi")
 _RATES = ("past1_bps", "past5_bps", "past10_bps", "link_bps")

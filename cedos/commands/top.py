@@ -12,7 +12,7 @@ import click
 from cedos.api.client import ControlClient
 from cedos.commands import status
 from cedos.commands.manual import SOCKET, Manual
-from cedos.config import directories
+from cedos.directories import directories
 from cedos.errors import DaemonUnreachableError
 
 # ECMA-48 and xterm: other screen and no cursor; back again; home; rest of line; rest of screen.

@@ -12,7 +12,8 @@ import click
 from cedos import logs, privileges
 from cedos.api.lock import only_daemon
 from cedos.commands.manual import CONFIG, SOCKET, STATE, Manual
-from cedos.config import directories, load
+from cedos.config import load
+from cedos.directories import directories
 from cedos.notify import Notifier
 
 

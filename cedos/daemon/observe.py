@@ -9,7 +9,8 @@ from ipaddress import ip_address
 
 import structlog
 
-from cedos.config import Config, endpoint
+from cedos.config import Config
+from cedos.config.probes import endpoint
 from cedos.model import Address, Context, Indicator, Network, NetworkKind
 from cedos.monitor import gateway, portal_check
 from cedos.monitor.adb import AdbProvider

@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from cedos.api.server import ControlServer
-from cedos.config import Config, directories
+from cedos.config import Config
 from cedos.daemon import kept, learning, opening
 from cedos.daemon.answers import Answers
 from cedos.daemon.budgets import Budgets
@@ -26,6 +26,7 @@ from cedos.daemon.opportunities import Opportunities
 from cedos.daemon.paths import measured_paths
 from cedos.daemon.probing import AdaptiveProbing
 from cedos.daemon.rescue import Rescuer
+from cedos.directories import directories
 from cedos.errors import CedosError
 from cedos.history import History
 from cedos.history_usage import Usage

@@ -3,7 +3,8 @@
 import os
 from collections.abc import Sequence
 
-from cedos.config import Config, Directories
+from cedos.config import Config
+from cedos.directories import Directories
 from cedos.doctor import mptcp, observation, radios, rescue, services, surroundings
 from cedos.doctor.finding import Files, Finding, State
 

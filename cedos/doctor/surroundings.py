@@ -8,7 +8,8 @@ from typing import Final
 
 from cedos import predictor_file
 from cedos.api.lock import running_pid
-from cedos.config import Config, Directories
+from cedos.config import Config
+from cedos.directories import Directories
 from cedos.doctor.finding import Finding, limited, missing, ok
 from cedos.errors import HostError, ModelError
 from cedos.model import Network

@@ -8,7 +8,7 @@ from pathlib import Path
 from cedos.api.budgets import BudgetMessage
 from cedos.api.client import ControlClient
 from cedos.api.messages import NetworkMessage
-from cedos.config import directories
+from cedos.directories import directories
 from cedos.errors import ConfigError
 from cedos.model import NetworkKind
 from cedos.prefetch.surroundings import NetworkFacts, View

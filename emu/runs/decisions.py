@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from cedos.config import Directories
+from cedos.directories import Directories
 from cedos.history import History
 from cedos.model import Decision, FlowKey, NetworkKind, Strategy, StrategyKind
 from emu.testbed.access import INTERFACES

@@ -10,16 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos import config as config_module
-from cedos.config import (
-    SHIPPED_FILE,
-    Config,
-    DecisionConfig,
-    Directories,
-    NetworkConfig,
-    Section,
-    directories,
-    load,
-)
+from cedos.config import SHIPPED_FILE, Config, DecisionConfig, NetworkConfig, Section, load
 from cedos.errors import ConfigError
 from cedos.model import NetworkKind
 
@@ -152,20 +143,6 @@ def test_misspelt_keys_are_refused_at_their_line(
 def test_the_configuration_never_changes() -> None:
     with pytest.raises(AttributeError):
         Config().decision.objective = "weighted"  # type: ignore[misc]
-
-
-def test_directories() -> None:
-    usual = directories({})
-    assert usual == Directories(Path("/var/lib/cedos"), Path("/run/cedos"))
-    assert usual.socket == Path("/run/cedos/control.sock")
-    assert usual.pid_file == Path("/run/cedos/daemon.pid")
-    assert usual.history == Path("/var/lib/cedos/history.sqlite")
-    systemd = {"STATE_DIRECTORY": "/s/a:/s/b", "RUNTIME_DIRECTORY": "/r"}
-    assert directories(systemd) == Directories(Path("/s/a"), Path("/r"))
-    own = {**systemd, "CEDOS_STATE_DIR": "/x", "CEDOS_RUNTIME_DIR": "/y"}
-    assert directories(own) == Directories(Path("/x"), Path("/y"))
-    with pytest.raises(ConfigError, match="CEDOS_STATE_DIR must be an absolute path, not x"):
-        directories({"CEDOS_STATE_DIR": "x"})
 
 
 def test_only_an_objective_with_exponents_can_follow(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from cedos.api.lock import only_daemon
-from cedos.config import Config, Directories, PredictorsConfig
+from cedos.config import Config, PredictorsConfig
+from cedos.directories import Directories
 from cedos.doctor import can_run, mptcp, observation, services, surroundings
 from cedos.doctor.finding import Files, Finding, State, limited, missing, ok
 

@@ -1,0 +1,61 @@
+"""`[plan]`, `[budgets.NAME]` and `[pacing]`: what there is to spend, and until when."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from cedos import amounts
+from cedos.config.section import NetworkName, Section, Size
+
+
+class PlanConfig(Section, frozen=True, kw_only=True):
+    """The data plan of the metered networks together; `metered_bytes` None: no limit."""
+
+    metered_bytes: Size | None = None
+    reset_day: Annotated[int, Meta(ge=1, le=31)] = 1
+
+
+class BudgetConfig(Section, frozen=True, kw_only=True):
+    """A budget: one of `data`, `energy`, `money` or `battery`, and until when it is to last.
+
+    `unit`, `unit_money` and `seconds_per_money` are for data that is bought as one goes.
+    """
+
+    until: str
+    data: str | None = None
+    energy: str | None = None
+    money: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    battery: bool = False
+    every: Literal["day", "week", "month", "year"] | None = None
+    networks: list[NetworkName] = msgspec.field(default_factory=list)
+    unit: str | None = None
+    unit_money: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    seconds_per_money: Annotated[float, Meta(ge=0, le=1e9)] = 60.0
+
+    def __post_init__(self) -> None:
+        """Checks what a type cannot say."""
+        said = [name for name in ("data", "energy", "money") if getattr(self, name) is not None]
+        said += ["battery"] * self.battery
+        if len(said) != 1:
+            raise ValueError(
+                "a budget is of one of data, energy, money or battery,"
+                f" not of {' and '.join(said) or 'none'}"
+            )
+        if self.money == 0.0:
+            raise ValueError("money = 0 would forbid everything; more would be right")
+        amounts.until(self.until, datetime(2026, 1, 1))
+        if ":" in self.until and "-" not in self.until and self.every != "day":
+            raise ValueError(f'until = "{self.until}" is another time every day: every = "day"')
+        for text, read in ((self.data, amounts.size_bytes), (self.energy, amounts.joules)):
+            if text is not None and not read(text):
+                raise ValueError(f'"{text}" would forbid everything; more would be right')
+        if self.unit is not None and (self.data is None or not amounts.size_bytes(self.unit)):
+            raise ValueError('unit, such as "1GB", is for budgets of data')
+
+
+class PacingConfig(Section, frozen=True, kw_only=True):
+    """Which controller moves the prices of budgets."""
+
+    controller: Literal["pacer", "odyssey"] = "pacer"

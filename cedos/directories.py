@@ -1,0 +1,54 @@
+"""Where the daemon keeps its files (DESIGN, "Commands and files")."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cedos.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Directories:
+    """Where a daemon keeps its state (survives a restart) and its run-time files (does not)."""
+
+    state: Path
+    runtime: Path
+
+    @property
+    def socket(self) -> Path:
+        """The control socket."""
+        return self.runtime / "control.sock"
+
+    @property
+    def pid_file(self) -> Path:
+        """The file that the living daemon holds a lock on."""
+        return self.runtime / "daemon.pid"
+
+    @property
+    def history(self) -> Path:
+        """The history, unless configured elsewhere."""
+        return self.state / "history.sqlite"
+
+
+def directories(environment: Mapping[str, str] = os.environ) -> Directories:
+    """The directories by `CEDOS_*_DIR`, else systemd's `*_DIRECTORY`, else the system's usual ones.
+
+    Raises:
+        ConfigError: a variable holds a path that is not absolute.
+    """
+    return Directories(
+        state=_directory(environment, "STATE", "/var/lib/cedos"),
+        runtime=_directory(environment, "RUNTIME", "/run/cedos"),
+    )
+
+
+def _directory(environment: Mapping[str, str], what: str, usual: str) -> Path:
+    for variable in (f"CEDOS_{what}_DIR", f"{what}_DIRECTORY"):
+        # systemd separates several directories by colons; the first one is the unit's own.
+        if value := environment.get(variable, "").partition(":")[0]:
+            path = Path(value)
+            if not path.is_absolute():
+                raise ConfigError(f"{variable} must be an absolute path, not {value}")
+            return path
+    return Path(usual)
