@@ -12,9 +12,9 @@ from typing import ClassVar
 
 from cedos.selector.uncertainty.base import Known, spent, unknown
 from cedos.selector.uncertainty.brute_force import HIGH, LOW, BruteForce
+from cedos.selector.uncertainty.times import cut_off
 from cedos.selector.uncertainty.trusting import time_of, trusted
 from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way, Weights
-from predictors.base import Distribution
 from predictors.error import FADING, ErrorHistory
 
 _STEP = log(1.25)
@@ -135,7 +135,7 @@ class Bayesian(BruteForce):
                     judged[name] = [elapsed_s] * len(masses)
         for name, way in ways.items():
             if way.lasting is not None:
-                judged[name] = [_cut(time, way.lasting, way.detour_s) for time in judged[name]]
+                judged[name] = [cut_off(time, way.lasting, way.detour_s) for time in judged[name]]
         found = {
             name: _summary(name, judged[name], masses, [(way, judged[name])], weights, running)
             for name, way in ways.items()
@@ -189,13 +189,6 @@ class Bayesian(BruteForce):
                 return None
             times = [time + (of[number] or 0.0) for time, number in zip(times, at, strict=True)]
         return times
-
-
-def _cut(time_s: float, lasting: Distribution, detour_s: float) -> float:
-    """The expected time of what takes `time_s` and can be cut off."""
-    return sum(
-        [time_s if time_s <= end_s else end_s + detour_s for end_s in lasting.samples]
-    ) / len(lasting.samples)
 
 
 def _summary(

@@ -4,6 +4,9 @@ The next error lies within the interval with 95 %, by Student's t over the error
 logarithms, as in the authors' implementation, since ratios are positive and an interval over them
 would not be. Hedging is worth it if the most that it can save exceeds the least that it can cost:
 generous to hedging, and said to be so by the paper.
+
+How long a contact goes on is told by a distribution and not by an error, so there is nothing to bound:
+its end counts by its probability, as in the authors' implementation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +17,7 @@ from typing import ClassVar
 
 from cedos.selector.uncertainty import student_t
 from cedos.selector.uncertainty.base import Evaluator, Known, spent, unknown
+from cedos.selector.uncertainty.times import cut_off
 from cedos.selector.uncertainty.trusting import time_of
 from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way, Weights
 
@@ -102,12 +106,12 @@ class ErrorBounds(Evaluator):
             if point_s <= elapsed_s:
                 point_s = 0.5 * (low_s + high_s)
             point_s, low_s, high_s = point_s - elapsed_s, low_s - elapsed_s, high_s - elapsed_s
-        if way.lasting is not None:
-            latest_s = way.lasting.quantile(0.5 * ALPHA)
-            if high_s > latest_s:
-                high_s = max(high_s, latest_s + way.detour_s)
-            if point_s > (end_s := way.lasting.quantile(0.5)):
-                point_s = end_s + way.detour_s
+        if way.lasting is not None and isfinite(way.detour_s):
+            # Bounded like an error, an end that is more likely than alpha / 2 would be certain; in
+            # contacts of a minute or two, whose end is noticed late, that is always so.
+            point_s, low_s, high_s = [
+                cut_off(each, way.lasting, way.detour_s) for each in (point_s, low_s, high_s)
+            ]
         energy_j, metered_bytes = spent(way, point_s, elapsed_s)
         cost = weights.cost(point_s, energy_j, metered_bytes)
         return Judged(way.name, point_s, low_s, high_s, energy_j, metered_bytes, cost)

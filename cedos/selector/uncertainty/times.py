@@ -96,6 +96,12 @@ def interrupted(times: list[float], lasting: Distribution, detour_s: float) -> l
     return gathered(found, len(few))
 
 
+def cut_off(time_s: float, lasting: Distribution, detour_s: float) -> float:
+    """The expected time of what takes `time_s` and can be cut off, as with `interrupted`."""
+    ends = lasting.samples
+    return sum([time_s if time_s <= end_s else end_s + detour_s for end_s in ends]) / len(ends)
+
+
 def _differences(ascending: Sequence[float], total: float) -> float:
     """The sum of the differences of all pairs of a list with this total: each value by its rank."""
     return (len(ascending) + 1.0) * total - 2.0 * sum(accumulate(ascending))

@@ -1,5 +1,6 @@
 """What each method does that the others do not, by hand."""
 
+from dataclasses import replace
 from math import exp, log, sqrt
 
 import pytest
@@ -12,6 +13,7 @@ from cedos.selector.uncertainty.base import Known
 from cedos.selector.uncertainty.error_bounds import bounds
 from cedos.selector.uncertainty.evaluator import evaluator
 from cedos.selector.uncertainty.ways import Redundant, Term, Way, Weights
+from predictors.base import Distribution
 from predictors.error import ErrorHistory
 
 BOTH = Redundant("both", ("A", "B"))
@@ -87,6 +89,22 @@ def test_bounds_that_overlap_are_hedged_up_to_the_most_that_it_can_save() -> Non
     for price, expected in ((0.9 * saved_s, "both"), (1.1 * saved_s, "A")):
         choice = knows.choose((way("A", 1.0), way("B", 1.0), BOTH), Weights(s_per_j=price))
         assert choice.name == expected
+
+
+def test_the_end_of_a_contact_counts_by_its_probability_at_every_bound() -> None:
+    """One time in ten the network is gone already, and that costs 3 s: 0.3 s at each bound."""
+    knows = evaluator("error-bounds", plain)
+    for k in range(21):
+        knows.measured("A", 0.1 * exp(0.5 * (k % 3 - 1)), 0.1, 0.0)
+    (lasts,) = knows.choose((way("A"),)).evaluations
+    ends = Distribution((0.0, *[100.0] * 9))
+    (may_end,) = knows.choose((replace(way("A"), lasting=ends, detour_s=3.0),)).evaluations
+    for sure_s, unsure_s in (
+        (lasts.time_s, may_end.time_s),
+        (lasts.low_s, may_end.low_s),
+        (lasts.high_s, may_end.high_s),
+    ):
+        assert unsure_s == pytest.approx(0.9 * sure_s + 0.1 * 3.0)
 
 
 def test_the_trusting_one_never_hedges() -> None:
