@@ -3,50 +3,63 @@
 from typing import Final
 
 DEFAULT_BYTES: Final = 512 * 1024 * 1024
-_SHARE: Final = 8
-_WAKES: Final = 4_096
+SPARE: Final = 8
+_QUANTUM_BYTES: Final = 4_096
+_NEVER: Final = 1 << 63
 
 
 class Memory:
     """Bytes that sessions hold until the peer has acknowledged them: counted together, limited together.
 
-    No session may hold more than an eighth of what is free for all: a few that are slow would otherwise
-    keep what thousands need. So something is always free for one that has nothing yet.
+    Programs write as fast as they are let, and a session gives back what it took only as fast as its
+    network carries. So each one may hold an equal part of what is *free*: with n sessions that hold
+    something, free / (n + 8). Whoever came before, in whatever order, something is left for one that
+    has nothing yet; after a fixed part each (an eighth, say) the first few dozen leave others nothing.
 
-    A session that found no room is remembered by its `waiter`; once room is given back, `woken()` names
-    it, so that whoever drives the sessions looks at it again.
+    A session that holds nothing and found no room is remembered by its `waiter`; once there is room,
+    `woken()` names it, so that whoever drives the sessions looks at it again.
     """
 
     def __init__(self, limit_bytes: int = DEFAULT_BYTES) -> None:
         self.limit_bytes = limit_bytes
+        # Less room than this is none: its frame and its wake-up would cost more than it carries.
+        self.quantum_bytes = min(_QUANTUM_BYTES, limit_bytes // SPARE)
         self.used_bytes = 0
+        self.holders = 0
         self._waiting: dict[int, object] = {}
+        self._wake_at_bytes = _NEVER
         self._woken: list[object] = []
+
+    @property
+    def free_bytes(self) -> int:
+        """What nobody holds."""
+        return self.limit_bytes - self.used_bytes
 
     @property
     def share_bytes(self) -> int:
         """The most that one session may hold now."""
-        return (self.limit_bytes - self.used_bytes) // _SHARE
+        return (self.limit_bytes - self.used_bytes) // (self.holders + SPARE)
 
-    def wait(self, waiter: object) -> None:
-        """The waiter wants more than it may have now."""
+    def wait(self, waiter: object, wanted_bytes: int) -> None:
+        """The waiter holds nothing and wants so many bytes; if there are not so many, all there are."""
         self._waiting[id(waiter)] = waiter
+        # Twice as much as it wants: else all that wait would be woken by each byte that is given back.
+        needed = min(2 * wanted_bytes * (self.holders + SPARE), self.limit_bytes)
+        self._wake_at_bytes = min(self._wake_at_bytes, needed)
 
-    def take(self, count: int, waiter: object) -> bool:
-        """Takes `count` bytes; False if that exceeds the limit: `waiter` is told when there is room."""
-        if self.used_bytes + count > self.limit_bytes:
-            self.wait(waiter)
-            return False
+    def take(self, count: int, *, first: bool) -> None:
+        """Takes `count` bytes, which must be free. `first`: for one that held nothing."""
         self.used_bytes += count
-        return True
+        self.holders += first
 
-    def give(self, count: int) -> None:
-        """Gives bytes back."""
+    def give(self, count: int, *, last: bool) -> None:
+        """Gives bytes back. `last`: of one that holds nothing then."""
         self.used_bytes -= count
-        free = self.limit_bytes - self.used_bytes
-        if self._waiting and free >= self.limit_bytes // _WAKES:
+        self.holders -= last
+        if self._waiting and self.free_bytes >= self._wake_at_bytes:
             self._woken += self._waiting.values()
             self._waiting.clear()
+            self._wake_at_bytes = _NEVER
 
     def forget(self, waiter: object) -> None:
         """The waiter has ended."""

@@ -8,7 +8,7 @@ from cedos.session.credit import INITIAL_STREAM_BYTES, IROB_COST, Credit
 from cedos.session.extents import Progress
 from cedos.session.frames import Ack, Order, Space, Window
 from cedos.session.lanes import Lane
-from cedos.session.memory import Memory
+from cedos.session.memory import SPARE, Memory
 from cedos.session.outgoing import ByteQueue, Fetch
 from cedos.session.pieces import Batch
 from cedos.session.wire import MAX_DEPENDENCIES, MAX_POSITION
@@ -63,17 +63,11 @@ class Sender:
         """Appends to the stream as much as there is room for; how many bytes that is."""
         stream = self.stream
         self._open(stream, "the stream")
-        size = len(data)
-        room = self._most_bytes() - self.held_bytes
-        if size > room:
-            self._refuse()
-            size = max(room, 0)
-            data = data[:size]
-        if not size or not self._take(size):
-            return 0
-        stream.write(data)
-        self.lanes[stream.rank].update(stream)
-        return size
+        data = self._fitting(data)
+        if data:
+            stream.write(data)
+            self.lanes[stream.rank].update(stream)
+        return len(data)
 
     def write_source(self, fetch: Fetch, length: int) -> None:
         """Appends bytes that are fetched whenever they are sent, and take no replay memory."""
@@ -160,14 +154,10 @@ class Sender:
             raise SessionError(
                 f"IROB {irob} grows beyond {most} bytes, the most that the peer takes"
             )
-        room = self._most_bytes() - self.held_bytes
-        if len(data) > room:
-            self._refuse()
-            data = data[: max(room, 0)]
-        if not data or not self._take(len(data)):
-            return 0
-        queue.write(data)
-        self._has_bytes(queue)
+        data = self._fitting(data)
+        if data:
+            queue.write(data)
+            self._has_bytes(queue)
         return len(data)
 
     def end(self, irob: int) -> None:
@@ -246,8 +236,9 @@ class Sender:
 
     def give(self, size: int) -> None:
         """Bytes that need not be kept any more."""
-        self.held_bytes -= size
-        self._memory.give(size)
+        if size:
+            self.held_bytes -= size
+            self._memory.give(size, last=not self.held_bytes)
 
     def everything_acknowledged(self) -> bool:
         """Whether the peer has all that was ever handed in."""
@@ -264,9 +255,8 @@ class Sender:
 
     def forget(self) -> None:
         """The session has ended: gives all its replay memory back."""
-        self._memory.give(self.held_bytes)
+        self.give(self.held_bytes)
         self._memory.forget(self._owner)
-        self.held_bytes = 0
         self._large.clear()
 
     # Inside
@@ -275,20 +265,36 @@ class Sender:
         """How much this session may hold at this moment."""
         return min(self._limit_bytes, self._memory.share_bytes)
 
-    def _refuse(self) -> None:
+    def _fitting(self, data: bytes) -> bytes:
+        """As much of it as there is room for, which is taken."""
+        room = self._most_bytes() - self.held_bytes
+        if len(data) > room:
+            least = min(self._limit_bytes, self._memory.quantum_bytes)
+            if room < least:
+                self._refuse(least)
+                return b""
+            self.refused = True
+            data = data[:room]
+        return data if self._take(len(data)) else b""
+
+    def _refuse(self, wanted: int) -> None:
         self.refused = True
         if not self.held_bytes:  # else an acknowledgement of our own tells us
-            self._memory.wait(self._owner)
+            self._memory.wait(self._owner, wanted)
 
     def _take(self, size: int) -> bool:
-        if self.held_bytes + size > self._most_bytes():
-            self._refuse()
+        held = self.held_bytes
+        if held + size > self._most_bytes() and (held or not self._fits_alone(size)):
+            self._refuse(size)
             return False
-        if not self._memory.take(size, self._owner):
-            self.refused = True
-            return False
-        self.held_bytes += size
+        if size:
+            self._memory.take(size, first=not held)
+            self.held_bytes = held + size
         return True
+
+    def _fits_alone(self, size: int) -> bool:
+        """Whether what cannot be divided may be taken by a session that holds nothing else."""
+        return size <= min(self._limit_bytes, self._memory.free_bytes // SPARE)
 
     def _take_whole(self, size: int, count: int) -> bool:
         """Room here and at the peer for `count` IROBs that are whole."""

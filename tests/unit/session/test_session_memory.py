@@ -1,0 +1,76 @@
+"""One limit for all sessions: whoever writes first leaves something to others; nobody waits in vain."""
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.session.memory import Memory
+from cedos.session.sender import Sender
+
+LIMIT = 8 << 20
+
+
+def senders(count: int, memory: Memory) -> list[Sender]:
+    return [Sender(memory, LIMIT, number) for number in range(count)]
+
+
+def fill(sender: Sender) -> None:
+    while sender.write(bytes(16_384)):
+        pass
+
+
+def test_the_first_leave_something_to_hundreds_more() -> None:
+    memory = Memory(LIMIT)
+    many = senders(100, memory)
+    for each in many:
+        fill(each)
+    assert memory.used_bytes <= LIMIT
+    assert all(each.held_bytes >= memory.quantum_bytes for each in many[:40])
+    assert len([each for each in many if each.held_bytes]) == memory.holders
+
+
+def test_what_the_first_took_too_much_goes_to_the_others() -> None:
+    memory = Memory(LIMIT)
+    many = senders(50, memory)
+    for each in many:
+        fill(each)
+    for _ in range(400):  # each gives back the same, and writes again
+        for each in many:
+            each.give(min(each.held_bytes, 8_192))
+            fill(each)
+    held = [each.held_bytes for each in many]
+    assert min(held) > max(held) / 2
+
+
+def test_what_cannot_be_divided_finds_room_in_a_session_that_holds_nothing() -> None:
+    memory = Memory(LIMIT)
+    many = senders(40, memory)
+    for each in many[:30]:
+        fill(each)
+    whole = memory.free_bytes // 8
+    assert whole > memory.share_bytes
+    assert many[30]._take(whole)
+    assert not many[30]._take(1 + memory.share_bytes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 19), st.integers(1, 400_000)), max_size=60), st.randoms())
+def test_whoever_was_refused_is_told_once_all_is_free(
+    steps: list[tuple[int, int]], draw: Random
+) -> None:
+    memory = Memory(1 << 20)
+    many = [Sender(memory, 1 << 20, number) for number in range(20)]
+    empty_handed: set[int] = set()
+    for number, size in steps:
+        sender = many[number]
+        if draw.random() < 0.5:
+            if not sender.write(bytes(size)) and not sender.held_bytes:
+                empty_handed.add(number)
+        else:
+            sender.give(min(size, sender.held_bytes))
+        empty_handed -= set(memory.woken())  # type: ignore[arg-type]
+    for sender in many:
+        sender.give(sender.held_bytes)
+    assert empty_handed <= set(memory.woken())
+    assert (memory.used_bytes, memory.holders) == (0, 0)
