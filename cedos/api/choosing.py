@@ -14,7 +14,8 @@ _SMALL_BYTES = 100_000
 class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A transfer that is about to begin.
 
-    `redundant` says that the program can send the same over several networks and take what comes first.
+    `redundant` says that the program can send the same over several networks and take what comes first,
+    `multipath` that it can spread one transfer over several, as MPTCP and sessions do.
     """
 
     size_bytes: Annotated[int, Meta(ge=1, le=10**15)]
@@ -23,6 +24,7 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     deadline_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     server_name: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
     redundant: bool = False
+    multipath: bool = False
 
     @property
     def transfer(self) -> Transfer:

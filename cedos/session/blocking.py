@@ -27,6 +27,7 @@ from cedos.session.crypto import KeyPair
 from cedos.session.labelled import STREAM_LABEL
 from cedos.session.listener import Listener
 from cedos.session.options import (
+    SO_CHOOSER,
     SO_DEADLINE,
     SO_ESIZE,
     SO_KEY,
@@ -184,6 +185,7 @@ class socket(Messages):  # noqa: N801 - as the standard library's
             deadline=options.get(Option.DEADLINE),
             timeout_s=self._timeout_s or _FIRST_PATH_S,
             networks=options.get(Option.NETWORKS),
+            chooser=options.get(Option.CHOOSER),
             **more,
         )
         await self._take(connection)
@@ -355,6 +357,7 @@ async def _close(connection: Connection) -> None:
 __all__ = [
     "SHUT_WR",
     "SOL_SESSION",
+    "SO_CHOOSER",
     "SO_DEADLINE",
     "SO_ESIZE",
     "SO_KEY",

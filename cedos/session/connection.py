@@ -8,6 +8,7 @@ from typing import Self
 
 from cedos.errors import SessionError
 from cedos.model import Label
+from cedos.session.advice import Progress
 from cedos.session.core import Session
 from cedos.session.driver import Driver
 from cedos.session.events import Event, Failed, Finished, PeerClosed, PeerWishes, ThunkReady
@@ -185,6 +186,16 @@ class Connection(Labelled):
             self._over, self._ended = True, SessionError(f"the session was ended here: {why}")
             self.flow.drain()
             self._changed()
+
+    def progress(self) -> Progress:
+        """How far the peer's stream has come, and what is known of the rest."""
+        hold = None if self.holding is None else self.holding.hold
+        return Progress(
+            self.received_bytes,
+            hold.expected_bytes if hold else 0,
+            hold.deadline_at_s if hold else None,
+            RANK[self._label],
+        )
 
     @property
     def ended(self) -> bool:

@@ -117,6 +117,7 @@ class Session(ApplicationSide):
             self._kept_then = known or self.positions()
         self.flights.up(path_id, facts, now)
         self.absent_since_s = None
+        self.sender.absent = False
         self._tell_thunks(now)
 
     def path_facts(self, path_id: int, facts: Facts, now: float) -> None:
@@ -137,6 +138,8 @@ class Session(ApplicationSide):
             other.owes_statement = True
         if not others:
             self.absent_since_s = now
+            self.sender.absent = True
+            self.check_writable()
         self._tell_thunks(now)
 
     def requeue(self, path_id: int, now: float) -> None:
@@ -145,13 +148,19 @@ class Session(ApplicationSide):
         self._now = now
         self.flights.requeue(path_id)
 
-    def allow(self, path_id: int, ranks: int, now: float) -> None:
-        """Which labels (a mask of ranks) may use a path, in both directions."""
+    def allow(self, path_id: int, ranks: int, now: float) -> bool:
+        """Which labels (a mask of ranks) may use a path, in both directions; whether that is new.
+
+        A label whose every path is silent may use the others, one that is let onto none waits.
+        """
         path = self._path(path_id)
+        if path.allowed_here == ranks:
+            return False
         path.allowed_here = ranks
         path.state.allowed = path.allowed_here & path.allowed_there
         path.control.append(path_says(path))
         self._tell_thunks(now)
+        return True
 
     def ping(self, path_id: int, token: int, pad_bytes: int, now: float) -> None:
         """Asks for a Pong over a path; `Ponged` tells the time."""

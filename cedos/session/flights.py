@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from cedos.session.pieces import Batch, Piece
+from cedos.session.schedulers.estimates import allowed
 from cedos.session.scheduling import Backlog, Facts, Grant, PathState
 from cedos.session.sender import SMALL_BYTES, Sender
 
@@ -91,7 +92,7 @@ class Flights:
         """The piece that a scheduler granted, now on the way over `path`; None if there is none."""
         path_id = path.state.path_id
         state = path.state
-        if not state.allowed >> grant.rank & 1:
+        if not state.allowed >> grant.rank & 1 and state not in allowed(self.states, grant.rank):
             return None
         if grant.copy:
             piece = self._copy(path_id, grant.rank, room_bytes)

@@ -15,6 +15,7 @@ from cedos.session.handshake.credentials import Credentials
 from cedos.session.path import SILENCE_S, Path
 
 if TYPE_CHECKING:
+    from cedos.session.advice import Advice
     from cedos.session.dialler import Dialler
     from cedos.session.driver import Driver
 
@@ -43,6 +44,7 @@ class Flow:
         credentials: what proves the flow; None until its first connection is open.
         paths: those that are open, by id.
         dialler: on the end that dials.
+        advice: on the end that dials, where somebody chooses networks for it.
         active: called whenever something happens, at `active_s`, by those who want to know who is idle.
 
     Args:
@@ -64,6 +66,7 @@ class Flow:
         self.credentials: Credentials | None = None
         self.paths: dict[int, Path] = {}
         self.dialler: Dialler | None = None
+        self.advice: Advice | None = None
         self.last_why = ""
         self.lost_paths = 0
         self._changed = changed
@@ -96,6 +99,8 @@ class Flow:
         path.scout.look(path.connection, now, at_once=True)
         self.paths[path.path_id] = path
         self.core.path_up(path.path_id, path.facts, now, path.known)
+        if self.advice is not None:
+            self.advice.apply()
         for other in self.paths.values():
             if other.facts.stalled_at_s is not None:  # it had nobody to leave its data to
                 self.core.requeue(other.path_id, now)
@@ -147,6 +152,8 @@ class Flow:
             if not self.paths:
                 self.end("the session is over")
             return
+        if self.advice is not None:
+            self.advice.apply()
         if self.dialler is not None:
             self.dialler.lost(path)
         self._changed()
@@ -327,6 +334,8 @@ class Flow:
         self._ended = True
         if self.dialler is not None:
             self.dialler.close()
+        if self.advice is not None:
+            self.advice.close()
         for timer in (self._timer, self._watching, self._linger):
             if timer is not None:
                 timer.cancel()

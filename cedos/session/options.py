@@ -20,11 +20,20 @@ class Option(IntEnum):
     KEY = 6  # a KeyPair of one's own, before `connect` and `listen`
     SCHEDULER = 7  # a name
     NETWORKS = 8  # a function: whether an interface may be used
+    CHOOSER = 9  # who chooses among them: a cedos.session.advice.Chooser, before `connect`
 
 
-SO_DEADLINE, SO_ESIZE, SO_RCVBUFTH, SO_LABEL, SO_SERVER_KEY, SO_KEY, SO_SCHEDULER, SO_NETWORKS = (
-    Option
-)
+(
+    SO_DEADLINE,
+    SO_ESIZE,
+    SO_RCVBUFTH,
+    SO_LABEL,
+    SO_SERVER_KEY,
+    SO_KEY,
+    SO_SCHEDULER,
+    SO_NETWORKS,
+    SO_CHOOSER,
+) = Option
 
 
 def known(level: int, option: int) -> Option:

@@ -13,6 +13,7 @@ from cedos.errors import ConfigError, SessionError, SessionRefusedError
 from cedos.model import Label
 from cedos.session import driver as drivers
 from cedos.session import keys, schedulers
+from cedos.session.advice import Advice, Chooser
 from cedos.session.channel import Channel, resume, set_up
 from cedos.session.connection import Connection
 from cedos.session.core import Limits, Session
@@ -24,6 +25,7 @@ from cedos.session.handshake.set_up import Ask
 from cedos.session.holding import Holding
 from cedos.session.labelled import STREAM_LABEL
 from cedos.session.listener import Listener
+from cedos.session.schedulers.chosen import Chosen
 from cedos.session.scheduling import Scheduler, rank_of
 
 FIRST_PATH_S: Final = 30.0
@@ -42,6 +44,7 @@ async def connect(
     scheduler: str | Scheduler = schedulers.DEFAULT,
     timeout_s: float | None = FIRST_PATH_S,
     networks: Callable[[str], bool] | None = None,
+    chooser: Chooser | None = None,
     limits: Limits | None = None,
 ) -> Connection:
     """A session with a server, over every network that leads there.
@@ -57,6 +60,8 @@ async def connect(
         scheduler: the name of a path scheduler, or one.
         timeout_s: for the first connection; None waits as long as it takes.
         networks: which interfaces may be used; all without.
+        chooser: who chooses among them for each label; the scheduler alone without. Programs of a host
+            hand in its daemon (`cedos.api.session_choices`).
         limits: what the session may take of this process.
 
     Raises:
@@ -73,8 +78,9 @@ async def connect(
     wanted = _endpoints(address)
     driver = drivers.current()
     made = schedulers.scheduler(scheduler) if isinstance(scheduler, str) else scheduler
+    chosen = Chosen(made)
     core = Session(
-        made,
+        made if chooser is None else chosen,
         driver.now(),
         limits=limits or Limits(),
         memory=driver.memory,
@@ -82,6 +88,10 @@ async def connect(
     )
     connection = Connection(driver, core)
     connection.label = label
+    if chooser is not None:
+        connection.flow.advice = Advice(
+            core, chosen, chooser, connection.progress, connection.flow.pump_soon
+        )
     try:
         async with asyncio.timeout(timeout_s):
             found = await _resolve(wanted, forever=timeout_s is None)

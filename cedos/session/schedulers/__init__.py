@@ -28,7 +28,7 @@ _MADE: Final[dict[str, Callable[[], Scheduler]]] = {
 }
 
 NAMES: Final = tuple(_MADE)
-"""The schedulers that `scheduler` makes; beside them, `chosen.Chosen` does what it is told."""
+"""The schedulers that `scheduler` makes; `chosen.Chosen` wraps one where somebody else decides."""
 
 
 def scheduler(name: str = DEFAULT) -> Scheduler:

@@ -1,36 +1,47 @@
-"""Does what somebody else decided: the selector's strategy for each label (DESIGN, "Words").
+"""Another scheduler's work, under somebody's decision for each label (DESIGN, "Words").
 
-`single(n)` keeps to one network, `mptcp(primary=n)` begins with one and uses all, `redundant(n, m)`
-sends the same over several, `defer` waits. Where the networks that were chosen are gone, the data goes
-where there is a way, unless the strategy is to wait: a choice must never end a flow.
+Which networks a label may use is said by masks on the paths (`Session.allow`), which hold in both
+directions: `single(n)` leaves one, `mptcp(primary=n)` leaves all that were named, `defer` none. What is
+left to do here is `redundant(n, m)`: what is in flight is sent again on the other path. And to notice
+what there is to decide about: how much waited under which label.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from cedos.model import Label, Strategy, StrategyKind
-from cedos.session.schedulers.estimates import CHUNK_BYTES, allowed
-from cedos.session.scheduling import LABELS, RANK, Backlog, Grant, PathState
+from cedos.model import Strategy, StrategyKind
+from cedos.session.scheduling import LABELS, Backlog, Grant, PathState, Scheduler
 
 
 class Chosen:
-    """Follows strategies.
+    """Sends by another scheduler; what is to be sent twice, twice.
+
+    Attributes:
+        copies: whether something is to be sent twice now.
+        used: called when there is data to send, once after each `taken`.
 
     Args:
-        strategies: what was chosen for each label; labels that are missing go by `usual`.
-        usual: for all others.
+        inner: decides among the paths that are left.
     """
 
-    name = "chosen"
-    copies = True
+    def __init__(self, inner: Scheduler) -> None:
+        self.name = f"chosen {inner.name}"
+        self.copies = inner.copies
+        self._twice = 0
+        self.used: Callable[[], None] = lambda: None
+        self._inner = inner
+        self._most_bytes = [0] * len(LABELS)
+        self._told = False
 
-    def __init__(self, usual: Strategy, strategies: Mapping[Label, Strategy] | None = None) -> None:
-        self._by_rank = [usual] * len(LABELS)
-        for label, strategy in (strategies or {}).items():
-            self.decide(label, strategy)
+    def repeat(self, ranks: int) -> None:
+        """From now on, data of these labels (a mask) is repeated on each other path that it may use."""
+        self._twice = ranks
+        self.copies = bool(ranks) or self._inner.copies
 
-    def decide(self, label: Label, strategy: Strategy) -> None:
-        """From now on, the label goes this way."""
-        self._by_rank[RANK[label]] = strategy
+    def taken(self) -> list[int]:
+        """The most bytes that waited under each label since this was asked."""
+        most, self._most_bytes = self._most_bytes, [0] * len(LABELS)
+        self._told = False
+        return most
 
     def choose(
         self,
@@ -40,36 +51,47 @@ class Chosen:
         room_bytes: int,
         now: float,
     ) -> Grant | None:
-        """The most urgent data whose strategy lets it onto this path."""
-        for rank in range(len(LABELS)):
-            strategy = self._by_rank[rank]
-            if path not in self._meant(strategy, allowed(paths, rank)):
-                continue
-            if backlog.waiting_bytes[rank]:
-                spread = len(paths) > 1 and strategy.kind is StrategyKind.MPTCP
-                return Grant(rank, min(room_bytes, CHUNK_BYTES) if spread else room_bytes)
-            if strategy.kind is StrategyKind.REDUNDANT and backlog.copyable_bytes[rank]:
-                return Grant(rank, room_bytes, copy=True)
-        return None
-
-    @staticmethod
-    def _meant(strategy: Strategy, paths: Sequence[PathState]) -> Sequence[PathState]:
-        if strategy.kind is StrategyKind.DEFER:
-            return ()
-        if strategy.kind is StrategyKind.MPTCP:
-            primary = [path for path in paths if path.facts.network in strategy.networks[:1]]
-            # The others join once the primary one has carried something, as MPTCP's subflows do.
-            return primary if primary and not primary[0].sent_bytes else paths
-        return [path for path in paths if path.facts.network in strategy.networks] or paths
+        """What the inner scheduler grants, else a copy of what is in flight elsewhere."""
+        most = self._most_bytes
+        for rank, count in enumerate(backlog.waiting_bytes):
+            most[rank] = max(most[rank], count)
+        if not self._told:
+            self._told = True
+            self.used()
+        grant = self._inner.choose(path, paths, backlog, room_bytes, now)
+        if grant is None and self._twice:
+            for rank in range(len(LABELS)):
+                may = self._twice & path.allowed
+                if may >> rank & 1 and backlog.copyable_bytes[rank]:
+                    return Grant(rank, room_bytes, copy=True)
+        return grant
 
     def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
-        """Whether one of the networks that were chosen for the label is there."""
-        strategy = self._by_rank[rank]
-        may = allowed(paths, rank)
-        if strategy.kind is StrategyKind.DEFER or not may:
-            return False
-        return any(path.facts.network in strategy.networks for path in may)
+        """As the inner scheduler says, of the paths that are left."""
+        return self._inner.appropriate(rank, paths, now)
 
     def next_look_s(self, paths: Sequence[PathState], now: float) -> float | None:
-        """Nothing changes by waiting; who decides anew tells the driver."""
-        return None
+        """As the inner scheduler says."""
+        return self._inner.next_look_s(paths, now)
+
+
+def permissions(
+    strategies: Sequence[Strategy | None], paths: Mapping[int, PathState]
+) -> dict[int, int]:
+    """Which labels each path may carry, a mask over ranks by path id.
+
+    A choice must never end a flow: where none of the networks that were chosen is there, all may be
+    used, unless the choice is to wait. None: nothing was decided about this label.
+    """
+    masks = dict.fromkeys(paths, 0)
+    for rank, strategy in enumerate(strategies):
+        if strategy is not None and strategy.kind is StrategyKind.DEFER:
+            continue
+        meant = [
+            number
+            for number, path in paths.items()
+            if strategy is None or path.facts.network in strategy.networks
+        ]
+        for number in meant or paths:
+            masks[number] |= 1 << rank
+    return masks

@@ -32,10 +32,15 @@ def latency_s(path: PathState) -> float:
 
 
 def allowed(paths: Sequence[PathState], rank: int) -> list[PathState]:
-    """The paths that both ends let this label onto; without stalled ones, if there are others."""
+    """The paths that both ends let this label onto; without stalled ones, if there are others.
+
+    Where all of them are stalled, whatever else is alive will do: no permission may stop a flow. A label
+    that is let onto none has none.
+    """
     may = [path for path in paths if path.allowed >> rank & 1]
-    if len(may) > 1 and any(path.facts.stalled_at_s is not None for path in may):
-        return [path for path in may if path.facts.stalled_at_s is None] or may
+    if len(paths) > 1 and any(path.facts.stalled_at_s is not None for path in may):
+        alive = [path for path in may if path.facts.stalled_at_s is None]
+        return alive or [path for path in paths if path.facts.stalled_at_s is None] or may
     return may
 
 

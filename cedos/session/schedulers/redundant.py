@@ -33,7 +33,7 @@ class Redundant:
     ) -> Grant | None:
         """By urgency: what nobody has sent, else what the others have in flight."""
         for rank in range(len(LABELS)):
-            if not path.allowed >> rank & 1:
+            if not path.allowed >> rank & 1 and path not in allowed(paths, rank):
                 continue
             if backlog.waiting_bytes[rank]:
                 return Grant(rank, room_bytes)

@@ -4,21 +4,24 @@ The model of the conformance test: paths that carry what they were given at thei
 each path with room until nobody answers, and looks again when a scheduler says so.
 """
 
+from typing import ClassVar
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.errors import ConfigError
-from cedos.model import Bulk, Label, Strategy, StrategyKind, Urgency
+from cedos.model import Strategy, StrategyKind
 from cedos.session import schedulers
 from cedos.session.schedulers.anticipatory import Anticipatory, bound_bytes
-from cedos.session.schedulers.chosen import Chosen
+from cedos.session.schedulers.chosen import Chosen, permissions
+from cedos.session.schedulers.estimates import allowed
 from cedos.session.schedulers.labels import LabelMapping
 from cedos.session.schedulers.lowest_rtt import LowestRtt
 from cedos.session.schedulers.redundant import Redundant
 from cedos.session.schedulers.round_robin import RoundRobin
 from cedos.session.schedulers.swtc import Schedule, Swtc, expected_s
-from cedos.session.scheduling import Backlog, Facts, Grant, PathState, Scheduler
+from cedos.session.scheduling import ALL_RANKS, Backlog, Facts, Grant, PathState, Scheduler
 
 KERNEL_BYTES = 300_000
 CHUNK = 16_384
@@ -89,14 +92,15 @@ class Model:
             each.in_flight_bytes = each.facts.unsent_bytes
 
 
-EVERY = [*schedulers.NAMES, "chosen single", "chosen mptcp", "chosen redundant"]
+EVERY = [*schedulers.NAMES, "chosen", "chosen twice"]
 
 
 def made(name: str) -> Scheduler:
     if not name.startswith("chosen"):
         return schedulers.scheduler(name)
-    kind = StrategyKind(name.partition(" ")[2])
-    return Chosen(Strategy(kind, ("net1", "net2")))
+    chosen = Chosen(schedulers.scheduler())
+    chosen.repeat(ALL_RANKS if name == "chosen twice" else 0)
+    return chosen
 
 
 facts = st.tuples(
@@ -381,37 +385,75 @@ class TestSwtc:
 class TestChosen:
     one, other = path(1), path(2)
     both = (one, other)
-    urgent = Label(Urgency.FOREGROUND, Bulk.SMALL)
 
-    def test_single_keeps_to_its_network(self) -> None:
-        scheduler = Chosen(single("net2"))
-        assert scheduler.choose(self.one, self.both, backlog(0, 0, 0, 9), 99, 0.0) is None
-        assert scheduler.choose(self.other, self.both, backlog(0, 0, 0, 9), 99, 0.0)
+    def test_what_is_left_goes_by_the_inner_scheduler(self) -> None:
+        scheduler = Chosen(LabelMapping())
+        forbidden = path(1, allowed=0b0111)
+        waiting = backlog(0, 0, 0, 10**6)
+        assert scheduler.choose(forbidden, (forbidden, self.other), waiting, 10**6, 0.0) is None
+        assert scheduler.choose(self.other, (forbidden, self.other), waiting, 10**6, 0.0) == Grant(
+            3, CHUNK
+        )
+        assert not scheduler.appropriate(3, (forbidden,), 0.0)
+
+    def test_copies_only_of_what_is_to_be_sent_twice_and_only_where_it_may_go(self) -> None:
+        copies = backlog(0, 0, 0, 0, copyable=(7, 0, 0, 8))
+        scheduler = Chosen(LabelMapping())
+        assert not scheduler.copies
+        assert scheduler.choose(self.one, self.both, copies, 99, 0.0) is None
+        scheduler.repeat(0b0001)
+        assert scheduler.copies
+        assert scheduler.choose(self.one, self.both, copies, 99, 0.0) == Grant(0, 99, copy=True)
+        assert scheduler.choose(path(1, allowed=0b1110), self.both, copies, 99, 0.0) is None
+        # New data goes first.
+        waiting = backlog(0, 0, 5, 0, copyable=(7, 0, 0, 0))
+        assert scheduler.choose(self.one, self.both, waiting, 99, 0.0) == Grant(2, 99)
+
+    def test_what_waited_is_told_once(self) -> None:
+        scheduler = Chosen(LabelMapping())
+        told: list[list[int]] = []
+        scheduler.used = lambda: told.append([])
+        for waiting in (backlog(5, 0, 0, 9), backlog(3, 0, 0, 12)):
+            scheduler.choose(self.one, self.both, waiting, 99, 0.0)
+        assert len(told) == 1
+        assert scheduler.taken() == [5, 0, 0, 12]
+        assert scheduler.taken() == [0, 0, 0, 0]
+        scheduler.choose(self.one, self.both, backlog(1, 0, 0, 0), 99, 0.0)
+        assert len(told) == 2
+
+
+class TestPermissions:
+    paths: ClassVar = {1: path(1), 2: path(2)}
+
+    def masks(self, *strategies: Strategy | None) -> tuple[int, int]:
+        found = permissions([*strategies, *[None] * (4 - len(strategies))], self.paths)
+        return found[1], found[2]
+
+    def test_a_label_keeps_to_what_was_chosen_for_it_the_others_are_free(self) -> None:
+        assert self.masks() == (0b1111, 0b1111)
+        assert self.masks(single("net2")) == (0b1110, 0b1111)
+        assert self.masks(None, single("net1")) == (0b1111, 0b1101)
+
+    def test_several_networks_for_mptcp_and_redundancy(self) -> None:
+        for kind in (StrategyKind.MPTCP, StrategyKind.REDUNDANT):
+            assert self.masks(Strategy(kind, ("net2", "net1"))) == (0b1111, 0b1111)
 
     def test_a_network_that_is_gone_does_not_end_the_flow(self) -> None:
-        scheduler = Chosen(single("net7"))
-        assert scheduler.choose(self.one, self.both, backlog(0, 0, 0, 9), 99, 0.0)
-        assert not scheduler.appropriate(3, self.both, 0.0)
+        assert self.masks(single("net7")) == (0b1111, 0b1111)
 
-    def test_mptcp_begins_with_the_primary_network(self) -> None:
-        scheduler = Chosen(Strategy(StrategyKind.MPTCP, ("net2", "net1")))
-        waiting = backlog(0, 0, 0, 10**6)
-        assert scheduler.choose(self.one, self.both, waiting, 10**6, 0.0) is None
-        begun = path(2, sent_bytes=1)
-        assert scheduler.choose(self.one, (self.one, begun), waiting, 10**6, 0.0)
+    def test_to_defer_is_to_be_let_onto_none(self) -> None:
+        assert self.masks(Strategy(StrategyKind.DEFER, ())) == (0b1110, 0b1110)
 
-    def test_a_label_of_its_own(self) -> None:
-        scheduler = Chosen(single("net1"), {self.urgent: single("net2")})
-        waiting = backlog(5, 0, 0, 9)
-        assert scheduler.choose(self.one, self.both, waiting, 99, 0.0) == Grant(3, 99)
-        assert scheduler.choose(self.other, self.both, waiting, 99, 0.0) == Grant(0, 99)
-        scheduler.decide(self.urgent, single("net1"))
-        assert scheduler.choose(self.one, self.both, waiting, 99, 0.0) == Grant(0, 99)
 
-    def test_redundant_copies_and_defer_waits(self) -> None:
-        copies = backlog(0, 0, 0, 0, copyable=(0, 0, 0, 8))
-        twice = Chosen(Strategy(StrategyKind.REDUNDANT, ("net1", "net2")))
-        assert twice.choose(self.one, self.both, copies, 99, 0.0) == Grant(3, 99, copy=True)
-        wait = Chosen(Strategy(StrategyKind.DEFER, ()))
-        assert wait.choose(self.one, self.both, backlog(9, 9, 9, 9), 99, 0.0) is None
-        assert not wait.appropriate(0, self.both, 0.0)
+class TestSilentPaths:
+    """A permission may not stop a flow: where all permitted paths are silent, the others will do."""
+
+    def test_others_will_do_while_all_permitted_ones_are_silent(self) -> None:
+        silent, spare = path(1, stalled_at_s=1.0), path(2, allowed=0)
+        assert allowed((silent, spare), 0) == [spare]
+        assert allowed((silent,), 0) == [silent]
+        assert allowed((path(1), spare), 0) == [path(1)]
+
+    def test_what_is_let_onto_none_waits_all_the_same(self) -> None:
+        silent, spare = path(1, allowed=0, stalled_at_s=1.0), path(2, allowed=0)
+        assert allowed((silent, spare), 0) == []

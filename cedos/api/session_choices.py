@@ -1,0 +1,76 @@
+"""The daemon's choice for sessions: what its control socket says to `choose`, asked beside the data.
+
+Without a daemon there is no choice, and nothing is said about it: it is asked again only now and then.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from cedos.api.choosing import ChoiceRequest
+from cedos.api.client import ControlClient
+from cedos.errors import CedosError
+from cedos.model import Bulk, Strategy, Urgency
+from cedos.session.advice import ASK_S, Question
+
+_TIMEOUT_S: Final = 1.0
+_ABSENT_S: Final = 10.0
+_NAMES_S: Final = 10.0
+_MOST_ANSWERS: Final = 256
+
+
+class DaemonChooser:
+    """Asks the daemon behind a control socket, for all sessions of this process (`advice.Chooser`).
+
+    Questions of several sessions that are alike are one question. A decision without a single evaluation
+    knows no network that is up: no choice.
+
+    Args:
+        socket: the control socket; it need not be there.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        self._client = ControlClient(socket, _TIMEOUT_S)
+        self._interfaces: dict[str, str] = {}
+        self._named_s = self._absent_s = float("-inf")
+        self._answers: dict[Question, tuple[float, Strategy | None]] = {}
+
+    async def choose(self, question: Question) -> Strategy | None:
+        """The strategy, its networks named by their interfaces; None: there is no daemon or no choice."""
+        now = asyncio.get_running_loop().time()
+        if now - self._absent_s < _ABSENT_S:
+            return None
+        asked_s, strategy = self._answers.get(question, (float("-inf"), None))
+        if now - asked_s < ASK_S / 2:
+            return strategy
+        try:
+            strategy = await asyncio.to_thread(self._ask, question, now)
+        except CedosError:  # none there, another version, not ours to ask: the session does without
+            self._absent_s = now
+            return None
+        if len(self._answers) >= _MOST_ANSWERS:
+            self._answers.clear()
+        self._answers[question] = (now, strategy)
+        return strategy
+
+    def _ask(self, question: Question, now: float) -> Strategy | None:
+        urgency, bulk = question.label.urgency, question.label.bulk
+        decision = self._client.choose(
+            ChoiceRequest(
+                size_bytes=question.size_bytes,
+                direction=question.direction,
+                urgency=urgency,
+                deadline_s=question.deadline_s,
+                multipath=True,
+                redundant=urgency is Urgency.FOREGROUND and bulk is Bulk.SMALL,
+            )
+        )
+        if not decision.evaluations:
+            return None
+        choice = decision.choice
+        if now - self._named_s > _NAMES_S or not self._interfaces.keys() >= set(choice.networks):
+            self._interfaces = {each.name: each.interface for each in self._client.networks()}
+            self._named_s = now
+        return Strategy(
+            choice.kind, tuple(self._interfaces.get(name, name) for name in choice.networks)
+        )

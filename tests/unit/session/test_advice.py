@@ -1,0 +1,214 @@
+"""Somebody else's choice of networks: asked beside the data, in both directions, forgotten when old."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from cedos.model import Bulk, Direction, Label, Strategy, StrategyKind, Urgency
+from cedos.session import advice as advice_module
+from cedos.session.advice import Advice, Progress, Question
+from cedos.session.core import Session
+from cedos.session.schedulers.chosen import Chosen
+from cedos.session.schedulers.labels import LabelMapping
+from cedos.session.scheduling import Facts
+
+BULK, URGENT = 3, 0
+WIFI = Strategy(StrategyKind.SINGLE, ("wlan0",))
+
+
+class Desk:
+    """A chooser that answers as it is told, and writes down what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Question] = []
+        self.answer: Strategy | None = None
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def choose(self, question: Question) -> Strategy | None:
+        self.asked.append(question)
+        await self.open.wait()
+        return self.answer
+
+
+class Case:
+    """A session's core over two networks, whose choice is asked for."""
+
+    def __init__(self) -> None:
+        self.desk = Desk()
+        scheduler = Chosen(LabelMapping())
+        self.core = Session(scheduler, 0.0)
+        self.core.path_up(1, Facts("wlan0"), 0.0)
+        self.core.path_up(2, Facts("lte0"), 0.0)
+        self.progress = Progress(0, 0, None, BULK)
+        self.changes = 0
+        self.scheduler = scheduler
+        self.advice = Advice(self.core, scheduler, self.desk, lambda: self.progress, self._changed)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def pump(self) -> dict[int, int]:
+        """Bytes that each path would carry now."""
+        return {
+            number: sum(map(len, self.core.next_record(number, 10_000, 0.0))) for number in (1, 2)
+        }
+
+    def masks(self) -> tuple[int, ...]:
+        return tuple(path.allowed for path in self.core.paths)
+
+    async def settle(self) -> None:
+        for _ in range(6):
+            await asyncio.sleep(0)
+
+
+def run(scenario: Callable[[Case], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        case = Case()
+        try:
+            await scenario(case)
+        finally:
+            case.advice.close()
+
+    asyncio.run(whole())
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice_module, "ASK_S", 0.01)
+    monkeypatch.setattr(advice_module, "VALID_S", 0.1)
+
+
+def test_the_first_data_asks_and_does_not_wait() -> None:
+    async def scenario(case: Case) -> None:
+        case.desk.open.clear()
+        case.pump()
+        case.core.send(bytes(50_000), BULK)
+        sent = case.pump()
+        assert sent[1] > 9_000
+        assert sent[2] > 9_000
+        await case.settle()
+        label = Label(Urgency.BACKGROUND, Bulk.LARGE)
+        assert case.desk.asked == [Question(label, 64_000, Direction.UP)]
+        assert case.masks() == (15, 15)
+
+    run(scenario)
+
+
+def test_an_answer_holds_for_its_label_in_both_directions() -> None:
+    async def scenario(case: Case) -> None:
+        case.desk.answer = WIFI
+        case.pump()
+        case.core.send(bytes(500_000), BULK)
+        case.pump()
+        await case.settle()
+        assert case.changes == 1
+        assert case.masks() == (0b1111, 0b0111)
+        said = case.pump()
+        assert said[1] > 9_000
+        assert 0 < said[2] < 100  # PathSays: the other end holds to it, too
+        assert case.pump()[2] == 0
+        case.core.send(b"urgent", URGENT)
+        assert sum(case.pump().values()) > 0
+
+    run(scenario)
+
+
+def test_twice_where_redundancy_was_chosen() -> None:
+    async def scenario(case: Case) -> None:
+        case.desk.answer = Strategy(StrategyKind.REDUNDANT, ("wlan0", "lte0"))
+        case.pump()
+        case.core.send(bytes(3_000), URGENT)
+        assert case.core.next_record(1, 10_000, 0.0)
+        assert not case.core.next_record(2, 10_000, 0.0)
+        await case.settle()
+        assert case.scheduler.copies
+        assert sum(map(len, case.core.next_record(2, 10_000, 0.0))) > 3_000
+
+    run(scenario)
+
+
+def test_what_is_put_off_stays_put_off_until_it_is_chosen_otherwise() -> None:
+    async def scenario(case: Case) -> None:
+        case.desk.answer = Strategy(StrategyKind.DEFER, ())
+        case.pump()
+        case.core.send(bytes(500_000), BULK)
+        case.pump()
+        await case.settle()
+        case.pump()
+        for _ in range(6):
+            await asyncio.sleep(0.05)  # nobody pumps: the look itself sees what waits
+            assert case.masks() == (0b0111, 0b0111)
+            assert sum(case.pump().values()) == 0
+        case.desk.answer = WIFI
+        async with asyncio.timeout(20):
+            while case.masks() != (0b1111, 0b0111):
+                await asyncio.sleep(0.005)
+
+    run(scenario)
+
+
+def test_old_answers_and_no_answers_leave_everything_to_the_scheduler() -> None:
+    async def scenario(case: Case) -> None:
+        case.desk.answer = WIFI
+        case.pump()
+        case.core.send(bytes(500_000), BULK)
+        case.pump()
+        await case.settle()
+        assert case.masks() == (0b1111, 0b0111)
+        case.desk.answer = None  # the daemon is gone
+        async with asyncio.timeout(20):
+            while case.masks() != (15, 15):
+                await asyncio.sleep(0.005)
+        assert case.pump()[2] > 9_000
+
+    run(scenario)
+
+
+def test_a_path_that_comes_later_is_chosen_about_too() -> None:
+    async def scenario(case: Case) -> None:
+        case.desk.answer = WIFI
+        case.pump()
+        case.core.send(bytes(500_000), BULK)
+        case.pump()
+        await case.settle()
+        case.core.path_lost(1, 0.0)
+        case.advice.apply()
+        assert case.masks() == (15,)  # what was chosen is gone: no choice ends a flow
+        case.core.path_up(3, Facts("wlan0"), 0.0)
+        case.advice.apply()
+        assert case.masks() == (0b0111, 0b1111)
+
+    run(scenario)
+
+
+def test_a_download_asks_for_what_is_still_to_come() -> None:
+    async def scenario(case: Case) -> None:
+        case.pump()
+        case.progress = Progress(100_000, 5_000_000, asyncio.get_running_loop().time() + 60, 1)
+        case.core.send(b"give me", URGENT)
+        case.pump()
+        await case.settle()
+        assert [(each.label.bulk, each.size_bytes) for each in case.desk.asked] == [
+            (Bulk.SMALL, 16_384_000),
+            (Bulk.LARGE, 16_384_000),
+        ]
+        assert {each.direction for each in case.desk.asked} == {Direction.DOWN}
+        assert all(50 < (each.deadline_s or 0) <= 60 for each in case.desk.asked)
+
+    run(scenario)
+
+
+def test_nobody_is_asked_while_there_is_nothing_to_choose_or_nothing_to_send() -> None:
+    async def scenario(case: Case) -> None:
+        case.pump()
+        await asyncio.sleep(0.05)
+        assert case.desk.asked == []
+        case.core.path_lost(2, 0.0)
+        case.core.send(bytes(50_000), BULK)
+        case.pump()
+        await asyncio.sleep(0.05)
+        assert case.desk.asked == []
+
+    run(scenario)
