@@ -224,10 +224,8 @@ class Connection(Labelled):
 
     @property
     def room_bytes(self) -> int:
-        """How much the session would keep now; 0 once it is over."""
-        if self._over:
-            return 0
-        return max(0, self._core.limits.send_bytes - self._core.sender.held_bytes)
+        """How much of the stream the session would keep now; 0 once it is over."""
+        return 0 if self._over else self._core.sender.room_bytes
 
     @property
     def failure(self) -> SessionError | None:

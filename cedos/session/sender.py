@@ -31,7 +31,9 @@ class Sender:
 
     `held_bytes` is what replay memory keeps for this session; `limit_bytes` bounds it, and `memory`
     the sum over all sessions, in which this one goes by `owner`. `refused` says that something was not
-    taken for want of room.
+    taken for want of room. While a path is up (it is not `absent`), of the stream may be held the first
+    window and as much again as was acknowledged, which grows ahead of any congestion window: thousands
+    of sessions that begin together do not fill memory with what could not be sent yet.
     """
 
     def __init__(self, memory: Memory, limit_bytes: int, owner: object) -> None:
@@ -43,8 +45,11 @@ class Sender:
         self.lanes = tuple(Lane(rank) for rank in range(4))
         self.held_bytes = 0
         self.refused = False
+        self.absent = True
+        self._earned_bytes = INITIAL_STREAM_BYTES
         self._memory = memory
         self._limit_bytes = limit_bytes
+        self._least_bytes = min(limit_bytes, memory.quantum_bytes)
         self._owner = owner
         self._large: dict[int, ByteQueue] = {}  # IROBs cut into extents, or without a reservation
         self._reserved: dict[int, int] = {}  # what those among them have reserved
@@ -63,11 +68,18 @@ class Sender:
         """Appends to the stream as much as there is room for; how many bytes that is."""
         stream = self.stream
         self._open(stream, "the stream")
-        data = self._fitting(data)
+        data = self._fitting(data, self.room_bytes)
         if data:
             stream.write(data)
             self.lanes[stream.rank].update(stream)
         return len(data)
+
+    @property
+    def room_bytes(self) -> int:
+        """How much of the stream would be kept now; 0 where it is too little to begin with."""
+        most = self._most_bytes()
+        room = (most if self.absent else min(most, self._earned_bytes)) - self.held_bytes
+        return room if room >= self._least_bytes else 0
 
     def write_source(self, fetch: Fetch, length: int) -> None:
         """Appends bytes that are fetched whenever they are sent, and take no replay memory."""
@@ -154,7 +166,7 @@ class Sender:
             raise SessionError(
                 f"IROB {irob} grows beyond {most} bytes, the most that the peer takes"
             )
-        data = self._fitting(data)
+        data = self._fitting(data, self._most_bytes() - self.held_bytes)
         if data:
             queue.write(data)
             self._has_bytes(queue)
@@ -238,6 +250,7 @@ class Sender:
         """Bytes that need not be kept any more."""
         if size:
             self.held_bytes -= size
+            self._earned_bytes += size
             self._memory.give(size, last=not self.held_bytes)
 
     def everything_acknowledged(self) -> bool:
@@ -265,13 +278,11 @@ class Sender:
         """How much this session may hold at this moment."""
         return min(self._limit_bytes, self._memory.share_bytes)
 
-    def _fitting(self, data: bytes) -> bytes:
+    def _fitting(self, data: bytes, room: int) -> bytes:
         """As much of it as there is room for, which is taken."""
-        room = self._most_bytes() - self.held_bytes
         if len(data) > room:
-            least = min(self._limit_bytes, self._memory.quantum_bytes)
-            if room < least:
-                self._refuse(least)
+            if room < self._least_bytes:
+                self._refuse(self._least_bytes)
                 return b""
             self.refused = True
             data = data[:room]

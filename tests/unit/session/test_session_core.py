@@ -483,14 +483,31 @@ def test_one_limit_for_all_sessions_and_who_waited_is_told() -> None:
 def test_a_stream_stops_at_the_window_and_goes_on_when_it_is_read() -> None:
     limits = Limits(stream_window=262_144)
     one, other = pair(limits=limits)
+    one.path_lost(1, 0.0)
     assert one.write(bytes(1_000_000)) == 1_000_000
-    pump(one, other)
+    other.path_lost(1, 0.0)
+    up(one, other, path=2)
+    pump(one, other, path=2)
     assert other.readable_bytes == 262_144
     total = 0
     while chunk := other.read(50_000):
         total += len(chunk)
-        pump(one, other)
+        pump(one, other, path=2)
     assert total == 1_000_000
+
+
+def test_what_a_stream_may_hold_grows_with_what_the_peer_has() -> None:
+    one, other = pair()
+    held = []
+    for now in range(6):
+        while one.write(bytes(65_536)):
+            pass
+        held.append(one.sender.held_bytes)
+        while pump(one, other, now=now):
+            other.read(1 << 20)
+        other.tick(now + 0.5)
+        pump(one, other, now=now)
+    assert held == [262_144 << number for number in range(6)]
 
 
 def test_a_source_keeps_nothing_and_is_asked_again() -> None:
