@@ -101,13 +101,13 @@ class Answers:
             pid=os.getpid(),
             uptime_s=time.monotonic() - self._started_at_s,
             dry_run=self._dry_run,
-            objective=self._director.objective.name,
+            objective=self._director.decider.objective.name,
             networks=await self.networks(),
             default=self._default(),
             flows=await self.flows(),
             problems=list(self._problems()),
             budget_problems=self.budgets.problems if self.budgets else [],
-            decisions=self._director.decisions,
+            decisions=self._director.decider.decisions,
             probes=[
                 ProbesMessage(
                     network=network,
@@ -165,7 +165,7 @@ class Answers:
     async def choose(self, request: ChoiceRequest) -> DecisionMessage:
         """See `Backend.choose`."""
         async with self._director.turn:
-            decision = self._director.choose(
+            decision = self._director.decider.choose(
                 request.transfer, self._context(), redundant=request.redundant
             )
         return DecisionMessage.of(decision)
@@ -202,7 +202,7 @@ class Answers:
         async with self._director.turn:
             if hint.destination is not None and size_bytes is not None:
                 self._hinted[number] = (hint.destination, hint.port)
-                network = await self._director.hinted(
+                network = await self._director.destinations.hinted(
                     hint.destination,
                     hint.port,
                     SizeEstimate(size_bytes, size_bytes, size_bytes, "hint"),
@@ -212,7 +212,7 @@ class Answers:
                 )
             if hint.program is not None and mark is not None:
                 self._programs[number] = mark
-                size_bytes = size_bytes or self._director.default_size_bytes
+                size_bytes = size_bytes or self._director.decider.choices.default_size_bytes
                 transfer = Transfer(
                     SizeEstimate(size_bytes, size_bytes, size_bytes, "hint"),
                     hint.direction,
@@ -220,7 +220,7 @@ class Answers:
                     hint.deadline_s,
                     server_name=hint.program,
                 )
-                network = await self._director.program(mark, transfer, self._context())
+                network = await self._director.programs.began(mark, transfer, self._context())
         return HintAccepted(number=number, network=network, mark=mark)
 
     async def unhint(self, number: int) -> None:
@@ -229,16 +229,16 @@ class Answers:
             raise NotFoundError(f"there is no hint {number}")
         async with self._director.turn:
             if (mark := self._programs.pop(number, None)) is not None:
-                await self._director.program_ended(mark)
+                await self._director.programs.ended(mark)
             if (place := self._hinted.pop(number, None)) is not None:
-                await self._director.hint_ended(*place, self._context())
+                await self._director.destinations.hint_ended(*place, self._context())
 
     def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
         """See `Backend.decisions`."""
         return self.decided.subscribe()
 
     def _default(self) -> DefaultMessage:
-        decision = self._director.default
+        decision = self._director.default.decision
         if decision is None:
             return DefaultMessage(network=None, reason="nothing has been decided yet")
         networks = decision.choice.networks

@@ -1,5 +1,7 @@
-"""From the configuration to how decisions are taken."""
+"""How decisions are taken, as the configuration says it."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -8,15 +10,34 @@ import structlog
 from cedos import predictor_file
 from cedos.config import Config
 from cedos.daemon import learning
-from cedos.daemon.director import Choices
 from cedos.daemon.metering import money_per_mb, radios_of
 from cedos.errors import ModelError
-from cedos.selector.energy import PowerModel
+from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.follow import Curves
 from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
 from cedos.selector.uncertainty import CompletionModel
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """How decisions are taken.
+
+    `margin` is the share that a change must save, `switch_cost_s` what moving a living flow costs,
+    `power` the radios, `redundant` whether the same data may go over several networks,
+    `price_per_mb` what networks cost by name, where somebody said so.
+    """
+
+    objective: Objective
+    model: CompletionModel | None
+    default_size_bytes: int
+    margin: float
+    switch_cost_s: float
+    destinations: bool = True
+    redundant: bool = False
+    power: PowerModel = DELPHI
+    price_per_mb: Mapping[str, float] = field(default_factory=dict)
 
 
 def objective(config: Config) -> Objective:

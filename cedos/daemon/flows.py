@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from cedos.model import (
     Address,
     Context,
+    Decision,
     Direction,
     FlowKey,
     FlowRecord,
@@ -174,6 +175,11 @@ class LivingFlow:
         self.rate_bps = self._waiting_since_s = None
         self._looks.clear()
         self.transfers += 1
+
+    def decided(self, decision: Decision) -> None:
+        """It is carried by this decision from now on."""
+        self.strategy, self.decision = decision.choice, decision.number
+        self.switches.append((decision.made_unix_s, decision.choice))
 
     def moved(self) -> None:
         """It goes another way now: what its rate was says nothing of that."""

@@ -19,7 +19,7 @@ from cedos.daemon.silence import Silence
 from cedos.model import Context, Direction
 from cedos.monitor.events import Flows as FlowSource
 from cedos.monitor.events import FlowSample
-from cedos.profiler.profiler import Profiler, SizeLearned
+from cedos.profiler.profiler import Profiler
 
 _log = structlog.get_logger(__name__)
 
@@ -38,7 +38,6 @@ class Looking:
         flows: the living flows.
         observer: takes the samples, and which networks are silent.
         profiler: is told how far transfers have come.
-        learned: is given sizes that turned out to be different.
         changed: called when there is a reason to decide again at once (True), or a look has passed.
         interval_s: between looks while nothing is under way, and between decisions while it is.
     """
@@ -49,7 +48,6 @@ class Looking:
         flows: Flows,
         observer: Observer,
         profiler: Profiler,
-        learned: Callable[[Sequence[SizeLearned]], None],
         changed: Callable[[bool], None],
         interval_s: float,
     ) -> None:
@@ -57,7 +55,6 @@ class Looking:
         self._flows = flows
         self._observer = observer
         self._profiler = profiler
-        self._learned = learned
         self._changed = changed
         self._interval_s = interval_s
         self._silence = Silence()
@@ -96,7 +93,8 @@ class Looking:
             self._observer.observe_flows(self._flows.at_home(samples))
         for flow in self._flows.sampled(samples, now_s):
             carried = flow.carried(Direction.DOWN), flow.carried(Direction.UP)
-            self._learned(self._profiler.progressed(flow.key, *carried, now_s))
+            for learned in self._profiler.progressed(flow.key, *carried, now_s):
+                self._flows.learned(learned)
         urgent = self._listen(asked_at_s, self._observer.context(), now_s)
         stalled = frozenset(id(flow) for flow in self._flows if flow.rate_bps == 0.0)
         urgent = urgent or not stalled <= self._stalled

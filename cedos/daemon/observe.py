@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from ipaddress import ip_address
@@ -136,7 +136,7 @@ class Observer:
     Args:
         config: which providers and probes.
         bus: the system bus, None where there is none.
-        changed: awaited after new indicators came in.
+        changed: called after new indicators came in.
         metered: is given each network's counters once a second.
     """
 
@@ -144,7 +144,7 @@ class Observer:
         self,
         config: Config,
         bus: SystemBus | None,
-        changed: Callable[[], Awaitable[None]],
+        changed: Callable[[], None],
         metered: Callable[[Network, Counters], None] = lambda *_: None,
     ) -> None:
         self.keeper = ContextKeeper()
@@ -252,7 +252,7 @@ class Observer:
         while True:
             up = [network for network in self._networks if network.up]
             await asyncio.gather(*map(self._read, up))
-            await self._changed()
+            self._changed()
             await asyncio.sleep(self._until_next(time.monotonic()))
 
     async def _read(self, network: Network) -> None:
@@ -293,7 +293,7 @@ class Observer:
         while True:
             await self._told.wait()
             self._told.clear()
-            await self._changed()
+            self._changed()
 
     def _until_next(self, now_s: float) -> float:
         config = self._config.providers
@@ -309,7 +309,7 @@ class Observer:
                 self.keeper.observe_ping(result.network, rtt_s, result.at_s)
                 if rtt_s is None:
                     # Silence may be the first sign of an outage; answers wait for the next look.
-                    await self._changed()
+                    self._changed()
             else:
                 found = {
                     name: Indicator(value, result.at_s, active=True)

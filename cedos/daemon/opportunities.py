@@ -7,15 +7,13 @@ networks as they are then. Small flows are left out: they hardly count in any bu
 from collections.abc import Callable, Sequence
 
 from cedos.daemon.budgets import Budgets
-from cedos.daemon.director import Director
-from cedos.daemon.flows import Flows, LivingFlow
-from cedos.model import Context, Direction, FlowRecord, SizeEstimate, StrategyKind, Transfer
+from cedos.daemon.decider import Decider
+from cedos.daemon.flows import LivingFlow
+from cedos.model import Context, Direction, FlowRecord, SizeEstimate, Transfer
 
 LEAST_BYTES = 30_000
 _APART_S = 0.1
 """At most so often: on a busy host a sample of the flows tells as much, and costs little."""
-
-_SINGLE = frozenset({StrategyKind.SINGLE})
 
 
 class Opportunities:
@@ -23,14 +21,12 @@ class Opportunities:
 
     Args:
         budgets: are told.
-        director: weighs.
-        flows: the living flows.
+        decider: weighs.
     """
 
-    def __init__(self, budgets: Budgets, director: Director, flows: Flows) -> None:
+    def __init__(self, budgets: Budgets, decider: Decider) -> None:
         self._budgets = budgets
-        self._director = director
-        self._flows = flows
+        self._decider = decider
         self._last_s = float("-inf")
         self._left_out_bytes = 0
 
@@ -53,11 +49,7 @@ class Opportunities:
         most = max(record.subflows, key=lambda path: path.bytes_down + path.bytes_up)
         way = Direction.DOWN if down >= up else Direction.UP
         transfer = Transfer(SizeEstimate(size, size, size, "progress"), way)
-        evaluations = [
-            each
-            for each in self._director.weighed(transfer, known)
-            if each.strategy.kind in _SINGLE
-        ]
+        evaluations = self._decider.weighed(transfer, known)
         used = [each.strategy.networks[0] for each in evaluations]
         if most.network not in used:
             return

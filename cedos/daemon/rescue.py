@@ -49,7 +49,7 @@ _MOST_WATCHED: Final = 10_000
 
 
 class Hands(Protocol):
-    """What is asked of steering (`cedos.steer.steering.Steering`). Errors: SteeringError."""
+    """What is asked of steering (`cedos.steer.rescue.Rescues`). Errors: SteeringError."""
 
     def set_first_timeouts(self, timeouts_s: dict[str, float]) -> bool:
         """Has first packets repeated after so long, by network; whether that can be done."""
@@ -60,7 +60,7 @@ class Hands(Protocol):
     def rescue(self, key: FlowKey, network_name: str) -> bool:
         """Leads a flow over a network; whether it was still time."""
 
-    def rescue_ended(self, key: FlowKey) -> None:
+    def ended(self, key: FlowKey) -> None:
         """A rescued flow has ended."""
 
 
@@ -170,7 +170,7 @@ class Rescuer:
         self._watched.pop(key, None)
         if self.living.pop(key, None) is not None:
             try:
-                self._hands.rescue_ended(key)
+                self._hands.ended(key)
             except CedosError as error:
                 _log.warning(
                     "a rescue could not be taken back", flow=flow_text(key), why=str(error)

@@ -1,9 +1,7 @@
 """The daemon's life: what it opens, the tasks that run, and the order in which all is undone."""
 
 import asyncio
-import math
 import time
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -15,38 +13,36 @@ from cedos.config import Config
 from cedos.daemon import kept, learning, opening
 from cedos.daemon.answers import Answers
 from cedos.daemon.budgets import Budgets
+from cedos.daemon.captured import Captured
 from cedos.daemon.choices import choices, curves
+from cedos.daemon.decider import Decider
 from cedos.daemon.director import Director
-from cedos.daemon.flows import Flows, LivingFlow
+from cedos.daemon.flow_events import FlowEvents
+from cedos.daemon.flows import Flows
 from cedos.daemon.learning import Learning
 from cedos.daemon.looking import Looking
 from cedos.daemon.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.observe import Observer
 from cedos.daemon.opportunities import Opportunities
-from cedos.daemon.paths import measured_paths
 from cedos.daemon.probing import AdaptiveProbing
+from cedos.daemon.reconsidering import Reconsidering
 from cedos.daemon.rescue import Rescuer
 from cedos.directories import directories
-from cedos.errors import CedosError
 from cedos.history import History
 from cedos.history_usage import Usage
-from cedos.model import Context, Decision, FlowKey, Network
+from cedos.model import Decision, FlowKey, Network
 from cedos.monitor.battery import BatteryReader
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.counters import Counters
-from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows import FlowMonitor
 from cedos.monitor.links import LinkMonitor
 from cedos.monitor.resolvers import HostResolvers
 from cedos.notify import Notifier
 from cedos.profiler.capture import Capture
 from cedos.profiler.priors import CHUNKED, Prior
-from cedos.profiler.profiler import Profiler, SizeLearned
+from cedos.profiler.profiler import Profiler
 from cedos.profiler.sizes import SizeHistory
-from cedos.selector.liveness import dead_networks
-from cedos.selector.objective import Objective
 from cedos.selector.probing import Moment
-from cedos.steer.connections import ConnectionClosed, ConnectionOpened, PathUp
 from cedos.steer.steering import Steering
 
 _log = structlog.get_logger(__name__)
@@ -57,12 +53,6 @@ _PLACES_FILE = "places.json"
 _USAGE_FILE = "usage.sqlite"
 _KEEP_S = 60.0
 """What is learned is kept so often, and at the end."""
-
-_CAPTURE_REST_S = 0.025
-"""After a look at the captured packets the next ones wait so long, and are looked at together."""
-
-_CHANGED_AT_MOST_S = 0.1
-"""Bursts of changes are answered together, at most so much later."""
 
 
 async def run(config: Config, dry_run: bool) -> None:
@@ -96,21 +86,19 @@ async def run(config: Config, dry_run: bool) -> None:
                 rescue=config.steering.rescue and config.steering.iptables,
             )
         )
-        capture = opening.first_packets(config, stack, problems)
         daemon = Daemon(
-            *(
-                config,
-                where.state,
-                links,
-                flow_monitor,
-                steering,
-                capture,
-                history,
-                sizes,
-                usage,
-                bus,
-            ),
-            *(problems, dry_run),
+            config,
+            where.state,
+            links=links,
+            flow_monitor=flow_monitor,
+            steering=steering,
+            capture=opening.first_packets(config, stack, problems),
+            history=history,
+            sizes=sizes,
+            usage=usage,
+            bus=bus,
+            problems=problems,
+            dry_run=dry_run,
         )
         stack.callback(daemon.finished)
         await daemon.networks_changed()
@@ -123,12 +111,13 @@ async def run(config: Config, dry_run: bool) -> None:
 
 
 class Daemon:
-    """What happens, in one event loop: every event ends in a look at what it changes."""
+    """All parts of the daemon, joined, in one event loop."""
 
     def __init__(
         self,
         config: Config,
         state: Path,
+        *,
         links: LinkMonitor,
         flow_monitor: FlowMonitor,
         steering: Steering,
@@ -140,34 +129,26 @@ class Daemon:
         problems: list[str],
         dry_run: bool,
     ) -> None:
-        self._config = config
         self._state = state
         self._links = links
         self._flow_monitor = flow_monitor
         self._steering = steering
-        self._capture = capture
         self._history = history
         self._sizes = sizes
         self._own_problems = problems
-        self._rest: asyncio.TimerHandle | None = None
-        self._told: asyncio.Queue[LivingFlow] = asyncio.Queue()
         self._flows = Flows()
         self._profiler = Profiler(
             sizes,
             unknown=Prior(config.profiler.default_size_bytes),
             chunked=replace(CHUNKED, median_bytes=config.profiler.default_large_bytes),
         )
-        self._observer = Observer(config, bus, self._context_changed, self._metered)
+        self._observer = Observer(config, bus, self._changed, self._metered)
         chosen = choices(config, state / _PLACES_FILE, problems)
         self._learning = chosen.model if isinstance(chosen.model, Learning) else None
-        self._director = Director(
-            steering,
-            self._flows,
-            sizes,
-            chosen,
-            self._recorded,
-            history.next_number if history else 1,
+        decider = Decider(
+            chosen, self._flows.idle_s, self._recorded, history.next_number if history else 1
         )
+        self._director = Director(steering, self._flows, sizes, decider)
         self.answers = Answers(
             self._director,
             self._flows,
@@ -178,10 +159,18 @@ class Daemon:
             dry_run=dry_run,
             ledger=self._observer.prober.ledger,
         )
-        self._wake = asyncio.Event()
-        self._urgent = False
-        self._dead: frozenset[str] = frozenset()
-        self._decided_at_s = -math.inf
+        self._rescuer = Rescuer(
+            steering.rescues, self._observer.context, self._rescued, dry_run=dry_run
+        )
+        self._reconsidering = Reconsidering(
+            config,
+            self._observer,
+            self._flows,
+            self._director,
+            self._rescuer,
+            steering,
+            self._learning,
+        )
         self._metering = Metering(
             usage, opening.boot(), links.networks(), radios_of(config), money_per_mb(config)
         )
@@ -191,24 +180,36 @@ class Daemon:
             usage,
             self._metering,
             links.networks,
-            self._prefer,
+            self._reconsidering.prefer,
             chosen.objective,
             curves=curves(config),
             battery=BatteryReader(bus) if bus is not None else None,
         )
-        self._opportunities = Opportunities(self._budgets, self._director, self._flows)
         self._looking = Looking(
             flow_monitor,
             self._flows,
             self._observer,
             self._profiler,
-            self._learned,
-            self._looked,
+            self._reconsidering.changed,
             config.decision.reevaluate_interval_s,
         )
         self._probing = AdaptiveProbing(config, self._observer.prober, self._moment)
-        self._rescuer = Rescuer(
-            steering, self._observer.context, self._was_rescued, dry_run=dry_run
+        self._captured = Captured(
+            capture, self._flows, self._profiler, self._director, self._observer
+        )
+        self._events = FlowEvents(
+            monitor=flow_monitor,
+            steering=steering,
+            flows=self._flows,
+            profiler=self._profiler,
+            captured=self._captured,
+            observer=self._observer,
+            director=self._director,
+            rescuer=self._rescuer,
+            probing=self._probing,
+            opportunities=Opportunities(self._budgets, decider),
+            learning=self._learning,
+            history=history,
         )
 
     def problems(self) -> list[str]:
@@ -237,26 +238,17 @@ class Daemon:
 
     async def run(self, notifier: Notifier) -> None:
         """Runs until it is cancelled."""
-        loop = asyncio.get_running_loop()
-        if self._capture is not None:
-            loop.add_reader(self._capture.fileno(), self._captured)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._observer.run(), name="observe")
-                tasks.create_task(self._follow_links(), name="links")
-                tasks.create_task(self._follow_flows(), name="flows")
-                tasks.create_task(self._follow_connections(), name="connections")
-                tasks.create_task(self._follow_sizes(), name="sizes")
-                tasks.create_task(self._looking.run(), name="look")
-                tasks.create_task(self._budgets.run(), name="budgets")
-                tasks.create_task(self._probing.run(), name="probing")
-                tasks.create_task(self._reconsider(), name="reconsider")
-                tasks.create_task(self._keep(notifier), name="keep")
-        finally:
-            if self._rest is not None:
-                self._rest.cancel()
-            if self._capture is not None:
-                loop.remove_reader(self._capture.fileno())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._observer.run(), name="observe")
+            tasks.create_task(self._follow_links(), name="links")
+            tasks.create_task(self._events.follow_flows(), name="flows")
+            tasks.create_task(self._events.follow_connections(), name="connections")
+            tasks.create_task(self._captured.run(), name="captured")
+            tasks.create_task(self._looking.run(), name="look")
+            tasks.create_task(self._budgets.run(), name="budgets")
+            tasks.create_task(self._probing.run(), name="probing")
+            tasks.create_task(self._reconsidering.run(), name="reconsider")
+            tasks.create_task(self._keep(notifier), name="keep")
 
     def finished(self) -> None:
         """The end: whoever listens is told, and what was learned is kept."""
@@ -275,9 +267,16 @@ class Daemon:
         self.answers.recorded(decision)
         _log.info("decided", choice=str(decision.choice), why=decision.reason)
 
+    def _rescued(self, key: FlowKey, network: str, reason: str) -> None:
+        """A flow goes over another network, as its first packet found no answer."""
+        flow = self._flows.rescued(key, network)
+        self._observer.portals.rescued(key)
+        if flow is not None:
+            self._director.rescued(flow, network, reason, self._observer.context())
+
     def _moment(self, now_s: float, pending: bool, per_s: float) -> Moment:
         """What a probing rule may look at."""
-        default = self._director.default
+        default = self._director.default.decision
         return Moment(
             now_s,
             self._observer.screen.active(),
@@ -287,150 +286,16 @@ class Daemon:
             per_s,
         )
 
-    async def _context_changed(self) -> None:
-        self._wake.set()
-
-    def _looked(self, urgent: bool) -> None:
-        self._urgent = self._urgent or urgent
-        self._wake.set()
-
-    def _prefer(self, objective: Objective, urgent: bool) -> None:
-        before, self._director.objective = self._director.objective, objective
-        # Prices move all the time; what follows them a little does with the next look.
-        if urgent or (objective.prices == before.prices and objective != before):
-            self._looked(urgent=True)
+    def _changed(self) -> None:
+        self._reconsidering.changed()
 
     def _metered(self, network: Network, counted: Counters) -> None:
         self._metering.counted(network, counted, time.monotonic())
-
-    async def _reconsider(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            context = self._observer.context()
-            self._rescuer.looked(context)
-            if self._due(context):
-                async with self._director.turn:
-                    await self._director.reconsider(context)
-                    if self._config.steering.short_queues:
-                        await self._bound_queues(context)
-            await asyncio.sleep(_CHANGED_AT_MOST_S)
-
-    def _due(self, context: Context) -> bool:
-        """Whether to decide again: while nothing runs only now and then, or when a network dies."""
-        dead = frozenset(dead_networks(context, self._director.networks))
-        urgent, self._urgent = self._urgent or dead != self._dead, False
-        self._dead = dead
-        idle = not len(self._flows)
-        interval_s = self._config.decision.idle_interval_s if idle else 0.0
-        if not urgent and context.at_s - self._decided_at_s < interval_s:
-            return False
-        self._decided_at_s = context.at_s
-        if self._learning is not None:
-            self._learning.moved(self._director.networks, context)
-        return True
-
-    async def _bound_queues(self, context: Context) -> None:
-        try:
-            await self._steering.paths_measured(measured_paths(context, self._flows))
-        except CedosError as error:
-            _log.warning("the queues cannot be bounded", why=str(error))
 
     async def _follow_links(self) -> None:
         async for event in self._links.events():
             _log.info("network", change=str(event.change), name=event.network.name)
             await self.networks_changed()
-
-    async def _follow_flows(self) -> None:
-        async for event in self._flow_monitor.events():
-            now_s = time.monotonic()
-            if isinstance(event, FlowOpened):
-                self._probing.begun()
-                flow = self._flows.opened(event)
-                if self._learning is not None and event.key.protocol == "tcp":
-                    flow.context = self._observer.context()
-                mark = await self._mark(event)
-                self._learned(
-                    self._profiler.opened(event.key, now_s, incoming=event.incoming, mark=mark)
-                )
-                self._director.visited(flow, now_s)
-                if not event.incoming:
-                    self._rescuer.opened(event.key, event.at_s)
-            else:
-                self._rescuer.closed(event.key)
-                self._closed(event)
-
-    async def _mark(self, event: FlowOpened) -> int | None:
-        """The socket's mark, where somebody's hint depends on it (`cedos exec`)."""
-        if event.incoming or event.key.protocol != "tcp" or not self._profiler.wants_marks:
-            return None
-        return await self._flow_monitor.mark(event.key)
-
-    def _was_rescued(self, key: FlowKey, network: str, reason: str) -> None:
-        flow = self._flows.rescued(key, network)
-        self._observer.portals.rescued(key)
-        if flow is not None:
-            self._director.rescued(flow, network, reason, self._observer.context())
-
-    def _closed(self, event: FlowClosed) -> None:
-        self._read_captured()  # the flow's last message may still wait, and begins before its end
-        flow = self._flows.find(event.key)
-        record = self._flows.closed(event)
-        if record is None or flow is None:
-            return
-        if self._learning is not None:
-            self._learning.finished(flow, record, event, self._director.networks)
-        down: int | None = sum(path.bytes_down for path in record.subflows)
-        up: int | None = sum(path.bytes_up for path in record.subflows)
-        if not record.exact:
-            down = up = None  # nothing is learnt from bytes that were not counted to the end
-        self._profiler.closed(record.subflows[0].key, down, up)
-        self._opportunities.finished(flow, record, self._observer.context)
-        if record.token is not None:
-            self._director.steerable(record.token, False)
-        if self._history is not None:
-            self._history.add_flow(record)
-
-    async def _follow_connections(self) -> None:
-        async for event in self._steering.events():
-            ended = isinstance(event, ConnectionClosed)
-            ours = event.connection.unsteerable is None
-            self._director.steerable(event.token, ours and not ended)
-            if not isinstance(event, ConnectionOpened | PathUp):
-                continue
-            flow = self._flows.joined(event.token, event.key, time.monotonic())
-            self._director.visited(flow, time.monotonic())
-            if ours:
-                async with self._director.turn:
-                    await self._director.reconsider_flow(flow, self._observer.context())
-
-    def _captured(self) -> None:
-        assert self._capture is not None
-        loop, fd = asyncio.get_running_loop(), self._capture.fileno()
-        loop.remove_reader(fd)
-        self._rest = loop.call_later(_CAPTURE_REST_S, loop.add_reader, fd, self._captured)
-        self._read_captured()
-
-    def _read_captured(self) -> None:
-        now_s = time.monotonic()
-        for captured in self._capture.read(256) if self._capture else ():
-            # A message may begin on any subflow; the profiler knows a connection by its first one.
-            flow = self._flows.find(captured.key)
-            about = captured if flow is None else captured._replace(key=flow.key)
-            for event in self._profiler.observe(about, now_s):
-                learned = self._flows.learned(event)
-                if learned is not None and learned.token is not None:
-                    self._told.put_nowait(learned)
-
-    async def _follow_sizes(self) -> None:
-        while True:
-            flow = await self._told.get()
-            async with self._director.turn:
-                await self._director.reconsider_flow(flow, self._observer.context())
-
-    def _learned(self, events: Sequence[SizeLearned]) -> None:
-        for event in events:
-            self._flows.learned(event)
 
     async def _keep(self, notifier: Notifier) -> None:
         """Writes the history and feeds the watchdog; both stop if the loop hangs."""

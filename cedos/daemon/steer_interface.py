@@ -1,8 +1,14 @@
 """What the daemon asks of steering, so that it can be tested without a kernel."""
 
+from collections.abc import Awaitable
 from typing import Protocol
 
+import structlog
+
+from cedos.errors import CedosError
 from cedos.model import Strategy
+
+_log = structlog.get_logger(__name__)
 
 
 class Steer(Protocol):
@@ -21,3 +27,17 @@ class Steer(Protocol):
 
     async def steer_connection(self, token: int, strategy: Strategy) -> None:
         """Moves a living MPTCP connection."""
+
+
+async def carried_out(action: Awaitable[None]) -> bool:
+    """Awaits what steering was asked; whether it did it.
+
+    The kernel changes under our hands (a connection ends, a link goes), and the next look is never
+    far away: a refusal is logged, no more.
+    """
+    try:
+        await action
+    except CedosError as error:
+        _log.warning("steering failed", why=str(error))
+        return False
+    return True

@@ -13,13 +13,14 @@ from typing import Final
 
 import structlog
 
-from cedos.errors import HostError
-from cedos.model import Address, FlowKey
+from cedos.errors import HostError, SteeringError
+from cedos.model import Address, FlowKey, Network
 from cedos.steer.kernel import Kernel
 from cedos.steer.living import LivingConnections
 from cedos.steer.parts import Append, change_sysctl
 from cedos.steer.rescue_kernel import Connecting
 from cedos.steer.rescue_timeout import FirstTimeouts, root_cgroup
+from cedos.steer.restore import refusals
 from cedos.steer.routing import Routing
 from cedos.steer.undo import RESCUE
 
@@ -36,21 +37,28 @@ _FALLBACK_AFTER: Final = 6
 
 
 class Rescues:
-    """All rescued flows. Its methods raise OSError, and the journal's errors.
+    """All rescued flows.
 
     Args:
         kernel: what to act on.
         routing: leads the flows.
         living: is told which network carries a rescued subflow.
+        networks: those of this host by name; the caller keeps them up to date.
         append: writes to the journal.
     """
 
     def __init__(
-        self, kernel: Kernel, routing: Routing, living: LivingConnections, append: Append
+        self,
+        kernel: Kernel,
+        routing: Routing,
+        living: LivingConnections,
+        networks: Mapping[str, Network],
+        append: Append,
     ) -> None:
         self._kernel = kernel
         self._routing = routing
         self._living = living
+        self._networks = networks
         self._append = append
         self._timeouts: FirstTimeouts | None = None
         self._ready = False
@@ -72,7 +80,7 @@ class Rescues:
         self._ready = True
 
     def repeat_early(self) -> None:
-        """Lets the time-out of first packets be set (`set_timeouts`).
+        """Lets the time-out of first packets be set (`set_first_timeouts`).
 
         Raises:
             HostError: this host cannot do it, or this process may not.
@@ -88,33 +96,84 @@ class Rescues:
                 " repeated, and rescued, after a second and not after a quarter of one"
             ) from error
 
-    @property
-    def early(self) -> bool:
-        """Whether `set_timeouts` has an effect."""
-        return self._timeouts is not None
+    def set_first_timeouts(self, timeouts_s: Mapping[str, float]) -> bool:
+        """Has unanswered first packets repeated after so many seconds, by network.
 
-    def set_timeouts(self, timeouts_s: Mapping[Address, float]) -> None:
-        """After how many seconds first packets are repeated, by local address; others: after one."""
+        Those of other networks are repeated after a second, as the kernel does it by itself.
+
+        Returns:
+            Whether that can be done here.
+
+        Raises:
+            SteeringError: the kernel refuses.
+        """
         if self._timeouts is None:
-            return
-        if timeouts_s:
-            before = self._kernel.read_sysctl(_FALLBACK)
-            if before is not None and before.isdecimal() and int(before) < _FALLBACK_AFTER:
-                change_sysctl(self._kernel, self._append, _FALLBACK, str(_FALLBACK_AFTER))
-        self._timeouts.set(timeouts_s)
+            return False
+        by_address: dict[Address, float] = {}
+        for name, timeout_s in timeouts_s.items():
+            if (network := self._networks.get(name)) is not None and network.up:
+                by_address |= dict.fromkeys((each.ip for each in network.addresses), timeout_s)
+        with refusals("repeat first packets early"):
+            if by_address:
+                self._be_patient()
+            self._timeouts.set(by_address)
+        return True
 
     def connecting(self, key: FlowKey) -> Connecting | None:
-        """See `RescueKernel.connecting`."""
-        return self._kernel.rescue.connecting(key) if self._ready else None
+        """The flow's socket if it still waits for its first answer and may be rescued.
 
-    def lead(self, key: FlowKey, name: str | None) -> bool:
+        Raises:
+            SteeringError: the kernel refuses to tell.
+        """
+        if not self._ready:
+            return None
+        with refusals("look at a socket"):
+            return self._kernel.rescue.connecting(key)
+
+    def rescue(self, key: FlowKey, network_name: str) -> bool:
+        """Leads a flow that still waits for its first answer over a network, for its life.
+
+        It takes less than a millisecond and does not wait: the kernel may repeat the packet any
+        moment. `ended` is to be called when the flow has ended.
+
+        Returns:
+            Whether it is led there: not where it has been answered meanwhile, or where another route
+            than a default one leads there (a VPN, a local network).
+
+        Raises:
+            SteeringError: no such network, one that is down, or the kernel refuses.
+        """
+        if not self._ready:
+            return False
+        network = self._networks.get(network_name)
+        if network is None or not network.up:
+            raise SteeringError(f"the network {network_name} is not {'up' if network else 'there'}")
+        own = any(each.ip == key.local for each in network.addresses)
+        with refusals(f"rescue {key.remote}"):
+            if not self._living.by_default(key.remote, key.local):
+                return False
+            return self._lead(key, None if own else network_name)
+
+    def ended(self, key: FlowKey) -> None:
+        """A rescued flow has ended, or needs no rescue: nothing of it stays.
+
+        Raises:
+            SteeringError: the kernel refuses.
+        """
+        if not self._ready:
+            return
+        with refusals(f"forget the rescue of {key.remote}"):
+            if self._routing.rescues.get(key) is not None:
+                self._routing.set_rescue(key, None)
+            self._kernel.rescue.release(key)
+            self._living.rescued(key, None)
+
+    def _lead(self, key: FlowKey, name: str | None) -> bool:
         """Leads a flow that waits for its first answer over a network; None: over its own again.
 
         Returns:
             Whether it is led there: not if it has been answered meanwhile.
         """
-        if not self._ready:
-            return False
         hands = self._kernel.rescue
         hands.adopt(key)
         # From here on nothing can come from where it was: what it is now it stays.
@@ -130,16 +189,15 @@ class Rescues:
         self.ended(key)
         return False
 
-    def ended(self, key: FlowKey) -> None:
-        """A flow is no more, or needs no rescue: nothing of it stays."""
-        hands = self._kernel.rescue
-        if self._routing.rescues.get(key) is not None:
-            self._routing.set_rescue(key, None)
-        hands.release(key)
-        self._living.rescued(key, None)
+    def _be_patient(self) -> None:
+        """Keeps MPTCP from giving up where first packets are repeated early."""
+        before = self._kernel.read_sysctl(_FALLBACK)
+        if before is not None and before.isdecimal() and int(before) < _FALLBACK_AFTER:
+            change_sysctl(self._kernel, self._append, _FALLBACK, str(_FALLBACK_AFTER))
 
     def close(self) -> None:
         """First packets have the kernel's own time-out again; the rest is the journal's."""
+        self._ready = False
         if self._timeouts is not None:
             self._timeouts.close()
             self._timeouts = None

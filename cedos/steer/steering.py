@@ -12,7 +12,7 @@ import structlog
 
 from cedos import privileges
 from cedos.errors import HostError, PrivilegeError, SteeringError
-from cedos.model import Address, FlowKey, Network, Strategy
+from cedos.model import Network, Strategy
 from cedos.steer.bound import ReceiveWindow
 from cedos.steer.connections import Connection, ConnectionEvent
 from cedos.steer.dry import DryKernel
@@ -22,7 +22,6 @@ from cedos.steer.linux import LinuxKernel
 from cedos.steer.living import LivingConnections
 from cedos.steer.parts import foreign_endpoints, take_path_manager, track_flows
 from cedos.steer.rescue import Rescues
-from cedos.steer.rescue_kernel import Connecting
 from cedos.steer.restore import refusals, restore
 from cedos.steer.routing import Routing
 from cedos.steer.rules import PROTOCOLS, Destination
@@ -55,6 +54,7 @@ class Steering:
 
     Attributes:
         planned: in a dry run, all changes so far in words.
+        rescues: leads flows elsewhere whose first packet found no answer.
     """
 
     def __init__(
@@ -97,7 +97,9 @@ class Steering:
             lambda: self._mptcp and "mptcp" not in self._problems,
             lambda text: self._problem(text, text),
         )
-        self._rescues = Rescues(self._kernel, self._routing, self._living, self._append)
+        self.rescues = Rescues(
+            self._kernel, self._routing, self._living, self._networks, self._append
+        )
         try:
             with refusals("begin to steer"):
                 self._begin(self._kernel)
@@ -145,11 +147,11 @@ class Steering:
                     "without a packet filter (`iptables`) no flow is tracked, so first packets into"
                     " a dead network are lost"
                 )
-            self._rescues.begin()
+            self.rescues.begin()
             if self._dry_run:
                 self._planned("repeat first packets early, by a BPF program on all sockets")
             else:
-                self._rescues.repeat_early()
+                self.rescues.repeat_early()
         except HostError as error:
             self._problem("rescue", str(error))
 
@@ -164,7 +166,7 @@ class Steering:
         if kernel is None:
             return
         self._living.close()
-        self._rescues.close()
+        self.rescues.close()
         if self._settling is not None:
             self._settling.cancel()
         try:
@@ -202,7 +204,8 @@ class Steering:
             SteeringError: the kernel refuses.
         """
         kernel = self._open()
-        self._networks = {network.name: network for network in networks}
+        self._networks.clear()
+        self._networks.update({network.name: network for network in networks})
         with refusals("follow the networks"):
             self._routing.networks_changed(networks)
             self._notes()
@@ -304,67 +307,6 @@ class Steering:
             with refusals("bound the receive buffers"):
                 self._window.measured(self._networks.values(), paths, time.monotonic())
                 self._window.used_by(self.connections.values())
-
-    def set_first_timeouts(self, timeouts_s: Mapping[str, float]) -> bool:
-        """Has unanswered first packets repeated after so many seconds, by network.
-
-        Those of other networks are repeated after a second, as the kernel does it by itself.
-
-        Returns:
-            Whether that can be done here.
-
-        Raises:
-            SteeringError: the kernel refuses.
-        """
-        self._open()
-        by_address: dict[Address, float] = {}
-        for name, timeout_s in timeouts_s.items():
-            if (network := self._networks.get(name)) is not None and network.up:
-                by_address |= dict.fromkeys((each.ip for each in network.addresses), timeout_s)
-        with refusals("repeat first packets early"):
-            self._rescues.set_timeouts(by_address)
-        return self._rescues.early
-
-    def connecting(self, key: FlowKey) -> Connecting | None:
-        """The flow's socket if it still waits for its first answer and may be rescued.
-
-        Raises:
-            SteeringError: the kernel refuses to tell.
-        """
-        self._open()
-        with refusals("look at a socket"):
-            return self._rescues.connecting(key)
-
-    def rescue(self, key: FlowKey, network_name: str) -> bool:
-        """Leads a flow that still waits for its first answer over a network, for its life.
-
-        It takes less than a millisecond and does not wait: the kernel may repeat the packet any
-        moment. `rescue_ended` is to be called when the flow has ended.
-
-        Returns:
-            Whether it is led there: not where it has been answered meanwhile, or where another route
-            than a default one leads there (a VPN, a local network).
-
-        Raises:
-            SteeringError: no such network, one that is down, or the kernel refuses.
-        """
-        self._open()
-        self._up(network_name)
-        own = any(each.ip == key.local for each in self._networks[network_name].addresses)
-        with refusals(f"rescue {key.remote}"):
-            if not self._living.by_default(key.remote, key.local):
-                return False
-            return self._rescues.lead(key, None if own else network_name)
-
-    def rescue_ended(self, key: FlowKey) -> None:
-        """A rescued flow has ended: what was made for it goes.
-
-        Raises:
-            SteeringError: the kernel refuses.
-        """
-        self._open()
-        with refusals(f"forget the rescue of {key.remote}"):
-            self._rescues.ended(key)
 
     async def leave_at_once(self, network_names: Collection[str]) -> None:
         """Drops whatever these networks still carry (break before make); none: carry on.

@@ -103,7 +103,7 @@ async def rescuing(host, **options):
 
 
 def early(steering):
-    assert steering.set_first_timeouts(TIMEOUTS)
+    assert steering.rescues.set_first_timeouts(TIMEOUTS)
 
 
 def members(host):
@@ -129,14 +129,14 @@ def test_a_first_packet_is_repeated_early_and_over_the_other_network(host, versi
                 key = program.key()
                 assert str(key.local) == host.address("wlan0", version)
                 await asyncio.sleep(0.15)
-                assert steering.connecting(key).resend_in_s < 0.15
-                assert steering.rescue(key, "lte0")
+                assert steering.rescues.connecting(key).resend_in_s < 0.15
+                assert steering.rescues.rescue(key, "lte0")
                 assert await program.took_s() < 0.95
                 assert await program.ask() == host.address("lte0", version)
-                assert steering.connecting(key) is None
+                assert steering.rescues.connecting(key) is None
                 assert members(host) == 1
                 program.close()
-                steering.rescue_ended(key)
+                steering.rescues.ended(key)
                 assert members(host) == 0
         finally:
             await steering.close()
@@ -157,13 +157,13 @@ def test_without_bpf_the_kernels_own_second_is_enough(host, version, monkeypatch
         steering = await rescuing(host)
         try:
             assert any("after a second" in problem for problem in steering.problems)
-            assert not steering.set_first_timeouts(TIMEOUTS)
+            assert not steering.rescues.set_first_timeouts(TIMEOUTS)
             with dead(host, "wlan0"):
                 program = Program(host, version)
                 key = program.key()
                 await asyncio.sleep(0.3)
-                assert steering.connecting(key).resend_in_s > 0.5
-                assert steering.rescue(key, "lte0")
+                assert steering.rescues.connecting(key).resend_in_s > 0.5
+                assert steering.rescues.rescue(key, "lte0")
                 assert 0.9 < await program.took_s() < 1.5
                 assert await program.ask() == host.address("lte0", version)
                 program.close()
@@ -184,8 +184,8 @@ def test_what_was_answered_is_left_alone(host, version):
             program = Program(host, version)
             key = program.key()
             await program.took_s()
-            assert steering.connecting(key) is None
-            assert not steering.rescue(key, "lte0")
+            assert steering.rescues.connecting(key) is None
+            assert not steering.rescues.rescue(key, "lte0")
             assert await program.ask() == host.address("wlan0", version)
             assert members(host) == 0
             refused = Program(host, version, port=9)
@@ -218,7 +218,7 @@ def test_a_late_answer_is_refused(host, version):
             key = program.key()
             await asyncio.sleep(0.1)
             assert any(line[0] == "SYN-RECV" for line in connections_at(host, version))
-            assert steering.rescue(key, "lte0")
+            assert steering.rescues.rescue(key, "lte0")
             # Its next attempt to answer gets through, while ours is kept waiting over the other one.
             filters(host, version, "-I", "OUTPUT", "-o", "lte0", "-p", "tcp", "-j", "DROP")
             filters(host, version, "-D", *late)
@@ -231,7 +231,7 @@ def test_a_late_answer_is_refused(host, version):
             assert len(living) == 1
             assert host.address("lte0", version) in living[0][4]
             program.close()
-            steering.rescue_ended(key)
+            steering.rescues.ended(key)
         finally:
             await steering.close()
 
@@ -248,7 +248,7 @@ def test_mptcp_knows_which_network_carries_it_and_moves_back(host, version):
                 program = Program(host, version, 262)
                 key = program.key()
                 await asyncio.sleep(0.1)
-                assert steering.rescue(key, "lte0")
+                assert steering.rescues.rescue(key, "lte0")
                 await program.took_s()
                 assert await program.ask() == host.address("lte0", version)
 
@@ -286,7 +286,7 @@ def test_joins_and_bound_sockets_are_not_moved(host):
                 local = opening(host)
                 key = FlowKey(ip_address(local[0]), local[1], ip_address(SERVER[4]), PORT)
                 # The kernel binds those of our path manager to their interface; others' would show it.
-                found = steering.connecting(key)
+                found = steering.rescues.connecting(key)
                 assert found is None or found.join
                 with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as bound:
                     bound.setsockopt(socket.SOL_SOCKET, 25, b"wlan0")
@@ -294,7 +294,7 @@ def test_joins_and_bound_sockets_are_not_moved(host):
                     bound.connect_ex(("203.0.113.1", PORT))
                     local = bound.getsockname()
                     key = FlowKey(ip_address(local[0]), local[1], ip_address("203.0.113.1"), PORT)
-                    assert steering.connecting(key) is None
+                    assert steering.rescues.connecting(key) is None
                 program.close()
         finally:
             await steering.close()
@@ -310,14 +310,14 @@ def test_many_at_once(host):
             with dead(host, "wlan0"):
                 programs = [Program(host, version) for version in (4, 6) for _ in range(60)]
                 keys = [program.key() for program in programs]
-                assert all(steering.rescue(key, "lte0") for key in keys)
+                assert all(steering.rescues.rescue(key, "lte0") for key in keys)
                 assert max([await program.took_s(8) for program in programs]) < 6.0
                 for program, key in zip(programs, keys, strict=True):
                     assert await program.ask() == host.address("lte0", key.local.version)
                 assert members(host) == 120
                 for program, key in zip(programs, keys, strict=True):
                     program.close()
-                    steering.rescue_ended(key)
+                    steering.rescues.ended(key)
                 assert members(host) == 0
         finally:
             await steering.close()
@@ -336,10 +336,10 @@ def test_it_goes_back_where_the_other_network_does_not_answer_either(host, versi
             with dead(host, "wlan0", "lte0"):
                 program = Program(host, version)
                 key = program.key()
-                assert steering.rescue(key, "lte0")
+                assert steering.rescues.rescue(key, "lte0")
                 await asyncio.sleep(0.4)
-                assert steering.connecting(key).resent >= 1
-                assert steering.rescue(key, "wlan0")
+                assert steering.rescues.connecting(key).resent >= 1
+                assert steering.rescues.rescue(key, "wlan0")
                 assert members(host) == 0
             await program.took_s()
             assert await program.ask() == host.address("wlan0", version)
@@ -357,11 +357,11 @@ def test_the_rest_of_a_dead_daemon_is_undone(host):
         with dead(host, "wlan0"):
             program = Program(host, 4)
             key = program.key()
-            assert steering.rescue(key, "lte0")
+            assert steering.rescues.rescue(key, "lte0")
             await program.took_s()
             assert members(host) == 1
         # As after kill -9: nobody undoes anything, the kernel closes the files.
-        steering._rescues.close()
+        steering.rescues.close()
         steering._journal.close()
         steering._kernel.close()
         program.close()
@@ -383,7 +383,7 @@ def test_a_dry_run_says_it_and_does_nothing(host):
             with dead(host, "wlan0"):
                 program = Program(host, 4)
                 key = program.key()
-                assert steering.rescue(key, "lte0")
+                assert steering.rescues.rescue(key, "lte0")
                 assert any("translate" in said for said in steering.planned)
                 assert members(host) == 0
                 program.task.cancel()

@@ -9,7 +9,9 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.daemon.director import Choices, Director
+from cedos.daemon.choices import Choices
+from cedos.daemon.decider import Decider
+from cedos.daemon.director import Director
 from cedos.daemon.flows import Flows, LivingFlow
 from cedos.errors import SteeringError
 from cedos.model import (
@@ -95,9 +97,8 @@ class Stage:
         )  # fmt: skip
         self.decisions: list[Decision] = []
         choices = Choices(MaxS(), self.rates, 3000, margin=0.1, switch_cost_s=0.1)
-        self.director = Director(
-            self.steer, self.flows, self.sizes, choices, self.decisions.append, first_number=5
-        )
+        decider = Decider(choices, self.flows.idle_s, self.decisions.append, first_number=5)
+        self.director = Director(self.steer, self.flows, self.sizes, decider)
         self.director.networks_changed([WLAN, LTE])
 
     async def reconsider(
@@ -137,7 +138,7 @@ async def test_new_connections_go_where_a_small_transfer_is_quickest(stage: Stag
     stage.rates.rtt_s["wifi"] = 0.5
     await stage.reconsider()
     assert stage.asked() == [("default", "lte0")]
-    assert stage.director.default is stage.decisions[-1]
+    assert stage.director.default.decision is stage.decisions[-1]
 
 
 async def test_a_program_goes_where_its_transfers_are_quickest(stage: Stage) -> None:
@@ -145,7 +146,7 @@ async def test_a_program_goes_where_its_transfers_are_quickest(stage: Stage) -> 
     stage.asked()
     large = Transfer(SizeEstimate(10**7, 10**7, 10**7, "hint"), server_name="curl")
     context = Context(11.0, {"wlan0": {}, "lte0": {}})
-    assert await stage.director.program(0xCE000001, large, context) == "lte0"
+    assert await stage.director.programs.began(0xCE000001, large, context) == "lte0"
     assert stage.asked() == [("mark", 0xCE000001, "lte0")]
     assert stage.decisions[-1].transfer == large
     await stage.reconsider()
@@ -153,9 +154,9 @@ async def test_a_program_goes_where_its_transfers_are_quickest(stage: Stage) -> 
     stage.rates.rate_bps["cellular"] = 1e5
     await stage.reconsider()
     assert stage.asked() == [("mark", 0xCE000001, "wlan0")]
-    await stage.director.program_ended(0xCE000001)
+    await stage.director.programs.ended(0xCE000001)
     assert stage.asked() == [("mark", 0xCE000001, None)]
-    await stage.director.program_ended(0xCE000001)
+    await stage.director.programs.ended(0xCE000001)
     await stage.reconsider()
     assert stage.asked() == []
 
@@ -201,7 +202,7 @@ async def test_a_rule_that_was_refused_is_tried_again(stage: Stage) -> None:
 
 async def test_a_living_connection_moves_when_its_size_is_known(stage: Stage) -> None:
     flow = stage.connection()
-    stage.director.steerable(7, True)
+    stage.director.moves.steerable(7, True)
     stage.flows.learned(SizeLearned(KEY, Direction.DOWN, SizeEstimate(3000, 3000, 3000, "default")))
     await stage.reconsider()
     assert flow.strategy == ONLY_WLAN
@@ -231,7 +232,7 @@ async def test_a_stalled_connection_leaves_a_network_that_promised_more(stage: S
     stage.rates.rate_bps = {"wifi": 50e6, "cellular": 5e6}
     stage.rates.rtt_s = {"wifi": 0.02, "cellular": 0.1}
     flow = stage.connection()
-    stage.director.steerable(7, True)
+    stage.director.moves.steerable(7, True)
     exact = SizeEstimate(1_000_000, 1_000_000, 1_000_000, "content-length")
     stage.flows.learned(SizeLearned(KEY, Direction.DOWN, exact))
     look = FlowSample(KEY, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.01, 0)
@@ -250,7 +251,7 @@ async def test_a_hint_gives_its_destination_a_rule_at_once(stage: Stage) -> None
     stage.asked()
     size = SizeEstimate(9_000_000, 9_000_000, 9_000_000, "hint")
     context = Context(11.0, {})
-    network = await stage.director.hinted(
+    network = await stage.director.destinations.hinted(
         "203.0.113.0/24", 443, size, Direction.DOWN, 60.0, context
     )
     assert network == "lte0"
@@ -263,9 +264,11 @@ async def test_a_hint_that_is_taken_back_leaves_no_rule(stage: Stage) -> None:
     await stage.reconsider()
     size = SizeEstimate(9_000_000, 9_000_000, 9_000_000, "hint")
     context = Context(11.0, {})
-    await stage.director.hinted("203.0.113.0/24", 443, size, Direction.DOWN, 1e9, context)
+    await stage.director.destinations.hinted(
+        "203.0.113.0/24", 443, size, Direction.DOWN, 1e9, context
+    )
     stage.asked()
-    await stage.director.hint_ended("203.0.113.0/24", 443, context)
+    await stage.director.destinations.hint_ended("203.0.113.0/24", 443, context)
     assert stage.asked() == [("destination", "203.0.113.0/24", 443, None)]
 
 
@@ -277,8 +280,8 @@ async def test_without_any_network_nothing_is_steered(stage: Stage) -> None:
     stage.director.networks_changed([WLAN, replace(LTE, up=False)])
     await stage.reconsider()
     assert stage.asked() == [("default", "wlan0")]
-    assert stage.director.default is not None
-    assert stage.director.default.choice == ONLY_WLAN
+    assert stage.director.default.decision is not None
+    assert stage.director.default.decision.choice == ONLY_WLAN
 
 
 class Noise:
@@ -302,14 +305,14 @@ async def test_a_flow_does_not_flap_in_noise(
 ) -> None:
     """Ten minutes of a large download; every third second one network seems a lot better."""
     flow = stage.connection()
-    stage.director.steerable(7, True)
+    stage.director.moves.steerable(7, True)
     exact = SizeEstimate(10**9, 10**9, 10**9, "content-length")
     stage.flows.learned(SizeLearned(KEY, Direction.DOWN, exact))
     stage.rates.alone = True
     noise = Noise(stage, seed)
     moves, would = 0, 0
     now_s = 0.0
-    monkeypatch.setattr("cedos.daemon.director.time.time", lambda: now_s)
+    monkeypatch.setattr("cedos.daemon.moves.time.time", lambda: now_s)
     for second in range(600):
         now_s = float(second)
         before = flow.strategy
@@ -326,12 +329,12 @@ async def test_each_move_makes_the_next_one_dearer_for_a_while(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flow = stage.connection()
-    stage.director.steerable(7, True)
+    stage.director.moves.steerable(7, True)
     exact = SizeEstimate(10**9, 10**9, 10**9, "content-length")
     stage.flows.learned(SizeLearned(KEY, Direction.DOWN, exact))
     stage.rates.alone = True
     now_s = 1000.0
-    monkeypatch.setattr("cedos.daemon.director.time.time", lambda: now_s)
+    monkeypatch.setattr("cedos.daemon.moves.time.time", lambda: now_s)
 
     async def moves_at(gain: float) -> bool:
         before = flow.strategy
@@ -352,7 +355,7 @@ async def test_a_flow_leaves_a_network_that_fell_silent_however_often_it_moved(
     stage: Stage,
 ) -> None:
     flow = stage.connection()
-    stage.director.steerable(7, True)
+    stage.director.moves.steerable(7, True)
     exact = SizeEstimate(10**5, 10**5, 10**5, "content-length")
     stage.flows.learned(SizeLearned(KEY, Direction.DOWN, exact))
     stage.rates.rate_bps["wifi"] = 30e6  # before it fell silent
@@ -361,8 +364,8 @@ async def test_a_flow_leaves_a_network_that_fell_silent_however_often_it_moved(
     silent = {"wlan0": {"silence_s": Indicator(0.4, 10.0)}, "lte0": {}}
     await stage.director.reconsider(Context(10.0, silent))
     assert flow.strategy == ONLY_LTE
-    assert stage.director.default is not None
-    assert stage.director.default.choice == ONLY_LTE
+    assert stage.director.default.decision is not None
+    assert stage.director.default.decision.choice == ONLY_LTE
     said = "wlan0 has been silent for 0.4 s while something was expected of it"
     assert any(said in each.reason for each in stage.decisions)
 
@@ -386,10 +389,10 @@ async def test_a_program_that_can_send_twice_does_where_it_may_and_where_it_pays
     choices = Choices(
         WeightedCost(s_per_j), Gamble(), 3000, margin=0.1, switch_cost_s=0.1, redundant=may
     )
-    director = Director(stage.steer, stage.flows, stage.sizes, choices, decisions.append)
-    director.networks_changed([WLAN, LTE])
+    decider = Decider(choices, stage.flows.idle_s, decisions.append)
+    decider.networks = [WLAN, LTE]
     transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"), label=label)
-    decision = director.choose(transfer, Context(10.0, {}), redundant=can)
+    decision = decider.choose(transfer, Context(10.0, {}), redundant=can)
     assert str(decision.choice) == expected
     assert decisions == [decision], "it is recorded, so that it can be explained"
     assert ("hedged" in decision.reason) is expected.startswith("redundant")

@@ -6,7 +6,9 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.daemon.director import Choices, Director
+from cedos.daemon.choices import Choices
+from cedos.daemon.decider import Decider
+from cedos.daemon.director import Director
 from cedos.daemon.flows import Flows, LivingFlow
 from cedos.model import (
     Context,
@@ -69,14 +71,13 @@ class Stage:
     def __init__(self) -> None:
         self.moves, self.flows = Moves(), Flows()
         choices = Choices(MaxS(), Usually(), 3000, margin=0.1, switch_cost_s=0.1)
-        self.director = Director(
-            self.moves, self.flows, SizeHistory(), choices, lambda decision: None
-        )
+        decider = Decider(choices, self.flows.idle_s, lambda decision: None)
+        self.director = Director(self.moves, self.flows, SizeHistory(), decider)
         self.director.networks_changed([WLAN, LTE])
         self.flow = self.flows.opened(FlowOpened(KEY, 9.0, 109.0))
         self.flows.joined(7, KEY, 9.0)
         self.director.visited(self.flow, 9.0)
-        self.director.steerable(7, True)
+        self.director.moves.steerable(7, True)
         size = SizeEstimate(2000, 2000, 2000, "content-length")
         self.flows.learned(SizeLearned(KEY, Direction.DOWN, size))
 
@@ -97,8 +98,8 @@ def stage() -> Stage:
 
 async def test_a_small_answer_that_is_late_moves(stage: Stage) -> None:
     assert await stage.look(10.0) == []
-    assert stage.director.default is not None
-    assert str(stage.director.default.choice) == "single(wlan0)"
+    assert stage.director.default.decision is not None
+    assert str(stage.director.default.decision.choice) == "single(wlan0)"
     assert await stage.look(10.1) == [], "it is not late yet"
     flow = stage.flow
     assert flow.waited_s(10.1) == pytest.approx(0.1)

@@ -52,7 +52,7 @@ class Kernel:
         self.joins: set[FlowKey] = set()
         self.timeouts: list[dict[str, float]] = []
         self.rescued: list[tuple[FlowKey, str, float]] = []
-        self.ended: list[FlowKey] = []
+        self.forgotten: list[FlowKey] = []
         self.refuses = False
         self.looks = 0
 
@@ -77,8 +77,8 @@ class Kernel:
         self.rescued.append((key, network_name, time.monotonic() - self.begun[key]))
         return True
 
-    def rescue_ended(self, key):
-        self.ended.append(key)
+    def ended(self, key):
+        self.forgotten.append(key)
 
 
 def context(**networks):
@@ -135,7 +135,7 @@ async def test_what_finds_no_answer_goes_over_the_best_network_that_lives(monkey
     assert "no answer over wlan0" in place.told[0][2]
     assert place.rescuer.living == {KEY: "eth0"}
     place.rescuer.closed(KEY)
-    assert place.kernel.ended == [KEY]
+    assert place.kernel.forgotten == [KEY]
     place.rescuer.close()
 
 

@@ -64,7 +64,7 @@ async def test_the_daemon_takes_notice_before_it_decides() -> None:
     assert context.at_s - context.networks["wlan0"]["rssi_dbm"].measured_at_s >= 7200.0
 
 
-async def _nobody() -> None:
+def _nobody() -> None:
     pass
 
 

@@ -1,0 +1,82 @@
+"""Moves living MPTCP connections to another network where that is worth while (Delphi, section 8)."""
+
+import math
+import time
+
+import structlog
+
+from cedos.daemon.decider import Decider
+from cedos.daemon.default_network import DefaultNetwork
+from cedos.daemon.flows import LivingFlow
+from cedos.daemon.steer_interface import Steer, carried_out
+from cedos.model import Context, Strategy
+from cedos.selector.liveness import dead_networks
+
+_log = structlog.get_logger(__name__)
+
+_MOVES_S = 30.0
+_MOST_MARGIN = 0.8
+"""Each move that a flow made in the last seconds triples what the next one must save, up to this:
+what made it move may have been noise, and moving to and fro costs every time."""
+
+
+class Moves:
+    """Decides on the rest of connections' transfers.
+
+    Args:
+        steer: carries decisions out.
+        decider: takes them.
+        default: knows how long small transfers take.
+    """
+
+    def __init__(self, steer: Steer, decider: Decider, default: DefaultNetwork) -> None:
+        self._steer = steer
+        self._decider = decider
+        self._default = default
+        self._steerable: set[int] = set()
+
+    def steerable(self, token: int, possible: bool) -> None:
+        """Whether this MPTCP connection can be moved to another network."""
+        if possible:
+            self._steerable.add(token)
+        else:
+            self._steerable.discard(token)
+
+    def may_move(self, flow: LivingFlow) -> bool:
+        """Whether it is a connection that can be moved."""
+        return flow.token in self._steerable
+
+    async def reconsider(self, flow: LivingFlow, context: Context) -> None:
+        """Decides on the rest of a connection's transfer, and moves it if that is worth while."""
+        strategy, transfer = flow.strategy, flow.transfer
+        if transfer is None or strategy is None or flow.token is None:
+            return
+        small = (flow.remaining_bytes or 0) <= self._decider.choices.default_size_bytes
+        stuck = flow.rate_bps == 0.0 or flow.late(context.at_s)
+        if small and not stuck and not self._lost(strategy, context):
+            # It is over before a move could help, unless it takes longer than it should.
+            flow.expects(self._default.small_s(strategy), context.at_s)
+            return
+        decision = self._decider.again(flow, strategy, transfer, context, self._margin(flow))
+        rest_s = next((e.time_s for e in decision.evaluations if e.strategy == strategy), math.inf)
+        flow.expects(rest_s, context.at_s)
+        if decision.choice == strategy:
+            return
+        _log.debug("flow moves", flow=str(flow.key), to=str(decision.choice), why=decision.reason)
+        if await carried_out(self._steer.steer_connection(flow.token, decision.choice)):
+            flow.decided(decision)
+            flow.moved()
+            self._decider.record(decision)
+
+    def _margin(self, flow: LivingFlow) -> float:
+        """The share that the flow's next move must save."""
+        since_unix_s = time.time() - _MOVES_S
+        moves = sum(at_s > since_unix_s for at_s, _ in flow.switches)
+        margin = self._decider.choices.margin
+        return min(margin * 3.0**moves, max(_MOST_MARGIN, margin))
+
+    def _lost(self, strategy: Strategy, context: Context) -> bool:
+        networks = self._decider.networks
+        up = {network.name for network in networks if network.up}
+        dead = dead_networks(context, networks)
+        return not up.issuperset(strategy.networks) or not dead.keys().isdisjoint(strategy.networks)
