@@ -87,9 +87,15 @@ def _apart(
 
 def _medians(tree: Tree, leaf: NDArray[np.intp], targets: Floats) -> Tree:
     """The tree with medians in its leaves; `leaf` is the node in which each row of `targets` ended."""
+    nodes, count = np.unique(leaf, return_counts=True)
+    end = np.cumsum(count)
+    low, high = end - count + (count - 1) // 2, end - count + count // 2
+    of_leaf = np.column_stack(
+        [0.5 * (each[low] + each[high]) for each in (y[np.lexsort((y, leaf))] for y in targets.T)]
+    )
     value = list(tree.value)
-    for node in np.unique(leaf):
-        value[node] = np.round(np.median(targets[leaf == node], axis=0), DIGITS).tolist()
+    for node, medians in zip(nodes.tolist(), np.round(of_leaf, DIGITS).tolist(), strict=True):
+        value[node] = medians
     return replace(tree, value=value)
 
 

@@ -27,14 +27,19 @@ def examples_of(data: DataSet, groups: NDArray[Any]) -> Examples:
 
 
 def models_by_group(
-    data: DataSet, examples: Examples, settings: Settings, progress: Progress
+    data: DataSet,
+    examples: Examples,
+    settings: Settings,
+    progress: Progress = lambda share, what: None,
+    *,
+    most_folds: int = _MOST_FOLDS,
 ) -> list[CompletionModel]:
-    """For each row a model trained on the other groups.
+    """For each row a model trained on the other groups, dealt into at most so many folds.
 
     Raises:
         DataSetError: too few groups, or too little to learn from.
     """
-    folds = min(len(np.unique(examples.groups)), _MOST_FOLDS)
+    folds = min(len(np.unique(examples.groups)), most_folds)
     if folds < 3:
         raise DataSetError(
             f"{data.source}: leaving groups out needs at least three of them, it has {folds}"
@@ -44,7 +49,11 @@ def models_by_group(
 
 
 def models_at_random(
-    data: DataSet, examples: Examples, train_share: float, settings: Settings, progress: Progress
+    data: DataSet,
+    examples: Examples,
+    train_share: float,
+    settings: Settings,
+    progress: Progress = lambda share, what: None,
 ) -> list[CompletionModel]:
     """For each row a model trained on a random share of the others, the same places among them.
 
