@@ -54,6 +54,11 @@ class ApplicationSide:
         return self.receiver.stream.ready_bytes
 
     @property
+    def held_bytes(self) -> int:
+        """What is kept in memory: sent and not acknowledged, received and not taken."""
+        return self.sender.held_bytes + self.receiver.held_bytes
+
+    @property
     def at_eof(self) -> bool:
         """Whether the peer has ended its half of the stream and all of it was read."""
         return self.receiver.at_end

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cedos.errors import SessionAsleepError
+from cedos.errors import SessionAsleepError, SessionError
 from cedos.session.connection import Connection
 from cedos.session.core import Limits
 from cedos.session.handshake.accepting import Grant, OpenRequest, Reason, Refusal
@@ -55,7 +55,9 @@ class Book:
         self._living: dict[bytes, Connection] = {}
         self._sleepers = None if idle is None else Sleepers(idle)
         self._active: set[bytes] = set()
+        self._absent: dict[bytes, bytes] = {}  # flows without a path, and their hosts
         self._timer: asyncio.TimerHandle | None = None
+        self._ended = False
         self.closed = False
         if self._sleepers is not None:
             self._plan()
@@ -77,22 +79,31 @@ class Book:
             return Refusal(Reason.DUPLICATE)
         if self.closed or (self._allow is not None and not self._allow(request.peer_key)):
             return Refusal(Reason.NOT_ALLOWED)
-        if not self._ledger.may_open(request.host_id):
+        kept = 0 if self._sleepers is None else self._sleepers.of_host(request.peer_key)
+        if not self._ledger.may_open(request.host_id, kept):
             return Refusal(Reason.LIMIT, _AGAIN_S)
         return Grant(min(request.deadline_s, LONGEST_S))
 
     def add(self, opened: Opened, connection: Connection) -> None:
         """A flow lives, until its `flow.over`."""
-        flow_id, host = opened.credentials.flow_id, opened.host_id
+        flow_id, host, flow = opened.credentials.flow_id, opened.host_id, connection.flow
         self._living[flow_id] = connection
         self._ledger.open_flow(host)
         if self._sleepers is not None:
             if not connection.resumed:
                 self._sleepers.note(opened.credentials, opened.deadline_s, time.time())
-            connection.flow.active = lambda: self._active.add(flow_id)
+            flow.active = lambda: self._active.add(flow_id)
+
+        def presence() -> None:
+            if flow.paths:
+                self._absent.pop(flow_id, None)
+            else:
+                self._absent[flow_id] = host
+                self._plan()
 
         def over() -> None:
             del self._living[flow_id]
+            self._absent.pop(flow_id, None)
             self._ledger.close_flow(host)
             self._active.discard(flow_id)
             if self._sleepers is not None and not isinstance(
@@ -100,7 +111,7 @@ class Book:
             ):
                 self._sleepers.forget(flow_id)
 
-        connection.flow.over = over
+        flow.presence, flow.over = presence, over
 
     def wake(
         self, opened: Opened, scheduler: Callable[[], Scheduler], limits: Limits
@@ -121,12 +132,41 @@ class Book:
         return connection
 
     def _plan(self) -> None:
-        self._timer = self._driver.loop.call_later(_NOTE_S, self._look)
+        if self._timer is None and not self._ended:
+            self._timer = self._driver.loop.call_later(_NOTE_S, self._look)
 
     def _look(self) -> None:
+        """Holds absent hosts to what they may cost; writes down who is idle."""
+        self._timer = None
+        self._bound()
+        if self._sleepers is not None:
+            self._write_down(self._sleepers)
+        if self._sleepers is not None or self._absent:
+            self._plan()
+
+    def _bound(self) -> None:
+        """Ends flows of hosts that are away and cost more memory than they may, the largest first.
+
+        Somebody may ask for very much on many flows and go (DTP, section 7, "State Explosion Attacks").
+        """
+        most_bytes = self._ledger.limits.idle_bytes_per_host
+        held: dict[bytes, int] = {}
+        for flow_id, host in self._absent.items():
+            held[host] = held.get(host, 0) + self._living[flow_id].held_bytes
+        for host in [host for host, held_bytes in held.items() if held_bytes > most_bytes]:
+            flows = [self._living[each] for each, of in self._absent.items() if of == host]
+            for connection in sorted(flows, key=lambda each: -each.held_bytes):
+                if held[host] <= most_bytes:
+                    break
+                held[host] -= connection.held_bytes
+                connection.fail(
+                    SessionError(
+                        f"its host is away and has more than {most_bytes} bytes kept here for it"
+                    )
+                )
+
+    def _write_down(self, sleepers: Sleepers) -> None:
         """Writes down who has become idle, and puts to sleep who has no path."""
-        sleepers = self._sleepers
-        assert sleepers is not None
         now, unix_s = self._driver.now(), time.time()
         for flow_id in list(self._active):
             connection = self._living[flow_id]
@@ -139,10 +179,10 @@ class Book:
             elif idle and now - flow.active_s > _ASLEEP_S:
                 connection.fail(SessionAsleepError("the session sleeps until a network comes back"))
         sleepers.expire(unix_s, self._living.__contains__)
-        self._plan()
 
     def close(self) -> None:
         """Writes down who is idle; what is in the file stays."""
+        self._ended = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -213,6 +213,11 @@ class Connection(Labelled):
         return self._core.readable_bytes
 
     @property
+    def held_bytes(self) -> int:
+        """What the session keeps in memory for its application and its peer."""
+        return self._core.held_bytes
+
+    @property
     def at_eof(self) -> bool:
         """Whether the peer has finished its stream and all of it was read."""
         return self._core.at_eof

@@ -45,6 +45,7 @@ class Flow:
         paths: those that are open, by id.
         dialler: on the end that dials.
         advice: on the end that dials, where somebody chooses networks for it.
+        presence: called when the first path has come or the last one has gone.
         active: called whenever something happens, at `active_s`, by those who want to know who is idle.
 
     Args:
@@ -78,6 +79,7 @@ class Flow:
         self._draining: asyncio.Future[None] | None = None
         self._ended = False
         self._foreground_s = float("-inf")
+        self.presence: Callable[[], None] | None = None
         self.active: Callable[[], None] | None = None
         self.active_s = driver.now()
         driver.hold(self)
@@ -98,6 +100,8 @@ class Flow:
         path.on_room = self.pump
         path.scout.look(path.connection, now, at_once=True)
         self.paths[path.path_id] = path
+        if len(self.paths) == 1 and self.presence is not None:
+            self.presence()
         self.core.path_up(path.path_id, path.facts, now, path.known)
         if self.advice is not None:
             self.advice.apply()
@@ -147,6 +151,8 @@ class Flow:
         silent_s = path.facts.stalled_at_s
         if silent_s is not None and self.core.absent_since_s is not None:
             self.core.absent_since_s = min(self.core.absent_since_s, silent_s)
+        if not self.paths and self.presence is not None:
+            self.presence()
         self._acted()
         if self._draining is not None:
             if not self.paths:

@@ -19,7 +19,7 @@ class Limits:
     """The numbers. Rates are sustained; `*_burst` may come at once."""
 
     flows_per_host: int = 10_000
-    idle_bytes_per_host: int = 256 << 20
+    idle_bytes_per_host: int = 256 << 20  # in memory, for its flows without a network
     resumptions_per_s: float = 50.0
     resumption_burst: int = 500
     deadline_s: int = 30 * 86_400  # no flow is granted a longer sleep
@@ -55,66 +55,45 @@ class Rate:
         return max(1 - self._left, 0.0) / self._per_s if self._per_s else math.inf
 
 
-@dataclass(slots=True)
-class _Account:
-    flows: int = 0
-    idle_bytes: int = 0
-
-
 class HostLedger:
-    """What each host (by its id) has of this server."""
+    """What each host (by its id) has of this server: its living flows, how often it resumes.
+
+    Attributes:
+        limits: the numbers.
+    """
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._accounts: dict[bytes, _Account] = {}
+        self.limits = limits
+        self._flows: dict[bytes, int] = {}
         self._rates: OrderedDict[bytes, Rate] = OrderedDict()
 
-    def may_open(self, host: bytes) -> bool:
-        """Whether one more flow is within the limit; counts nothing: it may never be confirmed."""
-        account = self._accounts.get(host)
-        return (account.flows if account else 0) < self._limits.flows_per_host
+    def may_open(self, host: bytes, kept: int = 0) -> bool:
+        """Whether one more flow is within the limit; counts nothing: it may never be confirmed.
+
+        `kept`: how many are written down, those that live among them.
+        """
+        return max(self._flows.get(host, 0), kept) < self.limits.flows_per_host
 
     def open_flow(self, host: bytes) -> None:
         """Counts one more flow, also above the limit: several may have been let in at once."""
-        self._accounts.setdefault(host, _Account()).flows += 1
+        self._flows[host] = self._flows.get(host, 0) + 1
 
     def close_flow(self, host: bytes) -> None:
         """One flow less."""
-        account = self._accounts[host]
-        assert account.flows > 0
-        account.flows -= 1
-        self._drop_if_empty(host, account)
-
-    def hold(self, host: bytes, n_bytes: int) -> bool:
-        """Counts bytes that are kept for the host's idle flows; False (nothing counted) if too many."""
-        account = self._accounts.setdefault(host, _Account())
-        if account.idle_bytes + n_bytes > self._limits.idle_bytes_per_host:
-            self._drop_if_empty(host, account)
-            return False
-        account.idle_bytes += n_bytes
-        return True
-
-    def release(self, host: bytes, n_bytes: int) -> None:
-        """So many bytes less."""
-        account = self._accounts[host]
-        assert account.idle_bytes >= n_bytes
-        account.idle_bytes -= n_bytes
-        self._drop_if_empty(host, account)
+        self._flows[host] -= 1
+        if not self._flows[host]:
+            del self._flows[host]
 
     def resume(self, host: bytes, now: float) -> float:
         """Counts a resumption or join; seconds to wait if there are too many, else 0."""
         rate = self._rates.get(host)
         if rate is None:
-            rate = Rate(self._limits.resumptions_per_s, self._limits.resumption_burst, now)
+            rate = Rate(self.limits.resumptions_per_s, self.limits.resumption_burst, now)
             self._rates[host] = rate
             if len(self._rates) > _HOSTS_REMEMBERED:
                 self._rates.popitem(last=False)
         self._rates.move_to_end(host)
         return 0.0 if rate.take(now) else rate.wait_s
-
-    def _drop_if_empty(self, host: bytes, account: _Account) -> None:
-        if not account.flows and not account.idle_bytes:
-            del self._accounts[host]
 
 
 Pending = TypeVar("Pending", bound=Hashable)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _BACKLOG: Final = 1024
 _BURST: Final = 64  # connections taken at once: the living ones have their turn in between
 _FULL_S: Final = 0.5
-_STRANGERS: Final = HostLimits()
 
 
 def _open(address: tuple[str, int]) -> socket.socket:
@@ -73,13 +72,14 @@ class Listener:
         idle: FilePath | None,
         scheduler: Callable[[], Scheduler],
         limits: Limits,
+        hosts: HostLimits,
     ) -> None:
         self._driver = driver
         self._scheduler = scheduler
         self._limits = limits
         self._socket = _open(address)
         self._socket.setblocking(False)
-        ledger = HostLedger(_STRANGERS)
+        ledger = HostLedger(hosts)
         self._flows = Book(driver, allow, ledger, idle)
         self._acceptor = Acceptor(
             me,
@@ -88,7 +88,7 @@ class Listener:
             hardware_aes=driver.hardware_aes,
             now=driver.now(),
             allow_clear=clear,
-            limits=_STRANGERS,
+            limits=hosts,
             ledger=ledger,
         )
         self._shaking: dict[Channel, Path] = {}

@@ -174,6 +174,11 @@ class Receiver:
         return run
 
     @property
+    def held_bytes(self) -> int:
+        """What has arrived and was not taken."""
+        return self._held_cost + self.stream.ready_bytes + self.stream.waiting_bytes
+
+    @property
     def at_end(self) -> bool:
         """Whether the stream has ended and all of it was read."""
         return self.stream.complete and not self.stream.ready

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from cedos.session.core import Limits, Session
-from cedos.session.handshake.credentials import CREDENTIALS_BYTES, Credentials
+from cedos.session.handshake.credentials import CREDENTIALS_BYTES, PEER_KEY, Credentials
+from cedos.session.host_counts import HostCounts
 from cedos.session.idle_file import IdleFile, Kept
 from cedos.session.memory import Memory
 from cedos.session.packed import IDLE_BYTES, Idle, pack, unpack_session
@@ -25,6 +26,9 @@ class Sleepers:
     def __init__(self, path: Path) -> None:
         self._file = IdleFile(path, RECORD_BYTES)
         self._looked_at = 0
+        self._hosts = HostCounts()
+        for record in self._file:
+            self._hosts.add(record[PEER_KEY])
 
     def __len__(self) -> int:
         return len(self._file)
@@ -42,18 +46,22 @@ class Sleepers:
         """All records."""
         return iter(self._file)
 
+    def of_host(self, peer_key: bytes) -> int:
+        """How many sessions of the holder of a key are here, asleep or awake; it may have a few less."""
+        return self._hosts.of(peer_key)
+
     def sleep(self, credentials: Credentials, session: Session, now: float, unix_s: float) -> bool:
         """Keeps a session if it is idle: then it can be forgotten. Whether it was."""
         idle = pack(session, now, unix_s)
         if idle is None:
             return False
-        self._file.put(credentials.to_bytes() + idle.to_bytes(), Kept.ASLEEP)
+        self._put(credentials.to_bytes() + idle.to_bytes(), Kept.ASLEEP)
         return True
 
     def note(self, credentials: Credentials, keep_alive_s: int, unix_s: float) -> None:
         """A session begins: who it is is known even if the program is killed."""
         idle = Idle.at_the_beginning(keep_alive_s, unix_s)
-        self._file.put(credentials.to_bytes() + idle.to_bytes(), Kept.AWAKE)
+        self._put(credentials.to_bytes() + idle.to_bytes(), Kept.AWAKE)
 
     def wake(
         self,
@@ -71,14 +79,18 @@ class Sleepers:
             return None
         idle = Idle.from_bytes(record[CREDENTIALS_BYTES:])
         if idle.expires_unix_s <= unix_s:
-            self._file.remove(flow_id)
+            self.forget(flow_id)
             return None
-        self._file.put(record, Kept.AWAKE)
+        self._put(record, Kept.AWAKE)
         session = unpack_session(idle, scheduler, now, unix_s, limits=limits, memory=memory)
         return Credentials.from_bytes(record[:CREDENTIALS_BYTES]), session
 
     def forget(self, flow_id: bytes) -> bool:
         """The session has ended; whether it was known."""
+        record = self._file.get(flow_id)
+        if record is None:
+            return False
+        self._hosts.add(record[PEER_KEY], -1)
         return self._file.remove(flow_id)
 
     def expire(self, unix_s: float, living: Callable[[bytes], bool]) -> int:
@@ -91,8 +103,13 @@ class Sleepers:
         for record in records:
             expired = Idle.from_bytes(record[CREDENTIALS_BYTES:]).expires_unix_s <= unix_s
             if expired and not living(record[:16]):
-                gone += self._file.remove(record[:16])
+                gone += self.forget(record[:16])
         return gone
+
+    def _put(self, record: bytes, kept: Kept) -> None:
+        before = len(self._file)
+        self._file.put(record, kept)
+        self._hosts.add(record[PEER_KEY], len(self._file) - before)
 
     def sync(self) -> None:
         """Writes everything to the disk."""

@@ -24,6 +24,7 @@ from cedos.session.handshake.outcome import Failure, FailureKind, Kind
 from cedos.session.handshake.set_up import Ask
 from cedos.session.holding import Holding
 from cedos.session.labelled import STREAM_LABEL
+from cedos.session.limits import Limits as HostLimits
 from cedos.session.listener import Listener
 from cedos.session.schedulers.chosen import Chosen
 from cedos.session.scheduling import Scheduler, rank_of
@@ -127,6 +128,7 @@ async def listen(
     idle: Path | None = None,
     scheduler: str = schedulers.DEFAULT,
     limits: Limits | None = None,
+    hosts: HostLimits | None = None,
 ) -> Listener:
     """Accepts sessions.
 
@@ -138,6 +140,7 @@ async def listen(
         idle: a file for sessions that are idle; they survive a restart of this program.
         scheduler: the name of a path scheduler; each session gets one of its own.
         limits: what one session may take of this process.
+        hosts: what one host, and all strangers together, may ask of it.
 
     Raises:
         HostError: the address cannot be listened at.
@@ -154,6 +157,7 @@ async def listen(
         idle=idle,
         scheduler=lambda: schedulers.scheduler(scheduler),
         limits=limits or Limits(),
+        hosts=hosts or HostLimits(),
     )
 
 

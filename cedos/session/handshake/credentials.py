@@ -10,6 +10,8 @@ from cedos.session.handshake.messages import FLOW_ID_BYTES, LOCATOR_BYTES
 
 _PACKED: Final = struct.Struct(f">{FLOW_ID_BYTES}s{KEY_BYTES}s{KEY_BYTES}s{LOCATOR_BYTES}s6s6sHB")
 CREDENTIALS_BYTES: Final = _PACKED.size
+PEER_KEY: Final = slice(FLOW_ID_BYTES + KEY_BYTES, FLOW_ID_BYTES + 2 * KEY_BYTES)
+"""Where the other end's key lies in a record."""
 LAST_ATTEMPT: Final = (1 << 48) - 1
 _WINDOW: Final = 16  # attempts may arrive out of order: joins over several networks at once
 

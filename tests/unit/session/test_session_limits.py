@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cedos.session.handshake.messages import Message, framed
 from cedos.session.handshake.outcome import FailureKind
+from cedos.session.host_counts import HostCounts
 from cedos.session.limits import HalfOpen, HostLedger, Limits, Rate
 
 Hosts = Any
@@ -118,30 +119,48 @@ def test_the_half_open_ones_against_a_model(steps: list[tuple[str, int, int]]) -
         assert half_open.next_expiry() == min((at for _, at in model.values()), default=None)
 
 
-def test_a_hosts_flows_and_bytes() -> None:
-    ledger = HostLedger(Limits(flows_per_host=2, idle_bytes_per_host=100))
+def test_a_hosts_flows() -> None:
+    ledger = HostLedger(Limits(flows_per_host=2))
     one, other = b"one", b"other"
     assert ledger.may_open(one)
+    assert not ledger.may_open(one, kept=2)
     ledger.open_flow(one)
     ledger.open_flow(one)
     assert not ledger.may_open(one)
     ledger.open_flow(one)
     assert ledger.may_open(other)
     ledger.open_flow(other)
-    assert ledger.hold(one, 60)
-    assert not ledger.hold(one, 41)
-    assert ledger.hold(one, 40)
-    ledger.release(one, 60)
-    assert ledger.hold(one, 50)
-    ledger.release(one, 90)
     ledger.close_flow(one)
     assert not ledger.may_open(one)
     ledger.close_flow(one)
     assert ledger.may_open(one)
     ledger.close_flow(one)
     ledger.close_flow(other)
-    assert not ledger.hold(one, 101)
-    assert not ledger._accounts
+    assert not ledger._flows
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)), max_size=40))
+def test_counts_by_host_are_never_too_small_and_leave_nothing(added: list[tuple[int, int]]) -> None:
+    counts, truth = HostCounts(), Counter[int]()
+    for host, by in added:
+        counts.add(b"host %d" % host, by)
+        truth[host] += by
+    for host in range(31):
+        assert counts.of(b"host %d" % host) >= truth[host]
+    for host, by in added:
+        counts.add(b"host %d" % host, -by)
+    assert not any(counts.of(b"host %d" % host) for host in range(31))
+
+
+def test_counts_by_host_stay_near_among_many_hosts() -> None:
+    counts = HostCounts()
+    for number in range(100_000):
+        counts.add(number.to_bytes(4, "big"))
+    counts.add(b"busy", 10_000)
+    assert 10_000 <= counts.of(b"busy") < 10_010
+    wrong = sum(counts.of(number.to_bytes(4, "big")) > 10 for number in range(0, 100_000, 10))
+    assert wrong == 0
 
 
 @given(st.lists(st.floats(0, 3), max_size=60), st.floats(0.5, 20), st.integers(1, 10))
