@@ -17,6 +17,7 @@ from cedos.session.holding import Holding
 from cedos.session.labelled import STREAM_LABEL, Labelled
 from cedos.session.scheduling import FOREGROUND_RANKS, RANK, rank_of
 from cedos.session.sleepers import Sleepers
+from cedos.session.waiter import Waiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Connection(Labelled):
         self._driver = driver
         super().__init__(core)
         self._label = STREAM_LABEL
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[Waiter] = []
         self._ended: SessionError | None = None
         self._over = False
         self.peer_wishes: PeerWishes | None = None
@@ -335,18 +336,19 @@ class Connection(Labelled):
 
     def _take_back(self) -> None:
         """Something was taken: the peer may have to be told that there is room again."""
-        self.flow.pump_soon()
+        if self._core.receiver.owes_window:
+            self.flow.pump_soon()
 
-    def _changed(self) -> None:
-        for event in self._core.events():
-            self._event(event)
+    def _changed(self, *, at_once: bool = False) -> None:
+        if self._core.happened:
+            for event in self._core.events():
+                self._event(event)
+        if self.on_change is not None:
+            self.on_change()
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-        if self.on_change is not None:
-            self.on_change()
+                waiter.wake(at_once=at_once)
 
     def _event(self, event: Event) -> None:
         if isinstance(event, PeerClosed):
@@ -397,8 +399,8 @@ class Connection(Labelled):
         if self._over:
             raise self._ended or SessionError("the session has been closed")
 
-    async def _something(self) -> None:
+    def _something(self) -> Waiter:
         """Until anything has happened."""
-        waiter = self._driver.loop.create_future()
+        waiter = Waiter(self._driver.loop)
         self._waiters.append(waiter)
-        await waiter
+        return waiter

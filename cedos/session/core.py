@@ -13,9 +13,11 @@ from typing import Any, Final
 from cedos.errors import SessionError
 from cedos.session import frames as f
 from cedos.session import wire
+from cedos.session.acknowledging import Acknowledging
 from cedos.session.application import ApplicationSide
 from cedos.session.control import NO_DEADLINE, path_says
 from cedos.session.events import Failed, ThunkReady
+from cedos.session.express import Express
 from cedos.session.flights import Flights, PathFlight
 from cedos.session.frames import Chunk
 from cedos.session.life import KeepAliveTerms, State, lost_state
@@ -84,8 +86,12 @@ class Session(ApplicationSide):
         self.absent_since_s: float | None = None  # when the last path was lost
         self._resumed_on: int | None = None  # its first Sync tells whether state was lost
         self._kept_then = self.positions()  # by the peer, when that path was dialled
-        self._acknowledge_at: float | None = None
-        self._acknowledge_now = False
+        self.acknowledging = Acknowledging(
+            self.receiver, limits.acknowledge_bytes, limits.acknowledge_delay_s
+        )
+        self.express = Express(
+            scheduler, self.sender, self.flights, self.control, self.acknowledging, self.backlog
+        )
         self._synced = False
         self._drained_at: float | None = None
         self._handlers: dict[type[Any], Callable[[PathFlight, Any, float], None]] = {
@@ -193,13 +199,9 @@ class Session(ApplicationSide):
         if self._synced:  # behind the acknowledgements that follow it
             self._synced = False
             self.flights.release()
-        if receiver.owes_acknowledgement:
-            if receiver.unacknowledged_bytes >= self.limits.acknowledge_bytes:
-                self._acknowledge_now = True
-            elif self._acknowledge_at is None:
-                self._acknowledge_at = now + self.limits.acknowledge_delay_s
+        self.acknowledging.received(now)
         if self.control.closing.theirs is not None:
-            self._acknowledge_now |= receiver.owes_acknowledgement
+            self.acknowledging.due |= receiver.owes_acknowledgement
             self.control.check_close()
 
     def next_record(self, path_id: int, room_bytes: int, now: float) -> list[Chunk]:
@@ -243,9 +245,7 @@ class Session(ApplicationSide):
     def wants(self, path_id: int) -> bool:
         """Whether `next_record` could give something for the path."""
         path = self.flights.paths.get(path_id)
-        return path is not None and (
-            self._has_to_say(path) or any(lane.waiting_bytes for lane in self.sender.lanes)
-        )
+        return path is not None and (self._has_to_say(path) or self.sender.waits)
 
     # Life
 
@@ -289,22 +289,20 @@ class Session(ApplicationSide):
         """When `tick` has something to do; None: not before something else happens."""
         if self.control.state is State.FAILED:
             return None
-        at = [self._acknowledge_at] if self._acknowledge_at is not None else []
+        at = [self.acknowledging.at] if self.acknowledging.at is not None else []
         if self._drained_at is not None:
             at.append(self._drained_at)
         elif self.absent_since_s is not None:
             at.append(self.absent_since_s + self.control.terms.seconds)
         look = self.scheduler.next_look_s(self.flights.states, self._now)
-        if look is not None and (len(self.thunks) or self._waits()):
+        if look is not None and (len(self.thunks) or self.sender.waits):
             at.append(self._now + look)
         return min(at) if at else None
 
     def tick(self, now: float) -> None:
         """Does what is due."""
         self._now = now
-        if self._acknowledge_at is not None and self._acknowledge_at <= now:
-            self._acknowledge_at = None
-            self._acknowledge_now = self.receiver.owes_acknowledgement
+        self.acknowledging.tick(now)
         keep_alive_s = self.control.terms.seconds
         if self.absent_since_s is not None and self.absent_since_s + keep_alive_s <= now:
             self.control.fail(f"no path for the agreed {keep_alive_s} s", by_peer=False)
@@ -324,16 +322,14 @@ class Session(ApplicationSide):
             raise SessionError(f"there is no path {path_id}; up are {sorted(self.flights.paths)}")
         return path
 
-    def _waits(self) -> bool:
-        return any(lane.waiting_bytes for lane in self.sender.lanes)
-
     def _has_to_say(self, path: PathFlight) -> bool:
         return bool(
             path.owes_statement
-            or self._acknowledge_now
+            or self.acknowledging.due
             or self.receiver.owes_window
             or path.control
             or self.control.due
+            or (self.acknowledging.along and self.sender.waits)
         )
 
     def _say(self, path: PathFlight, parts: list[Chunk], now: float) -> int:
@@ -343,10 +339,9 @@ class Session(ApplicationSide):
             everything = path.owes_statement
             if everything:
                 control.append(wire.sync(self.positions()))
-            if everything or self._acknowledge_now:
+            if everything or self.acknowledging.due or self.acknowledging.along:
                 control += receiver.acknowledgements(everything=everything)
-                self._acknowledge_now = False
-                self._acknowledge_at = None
+                self.acknowledging.said(now)
             if everything or receiver.owes_window:
                 control.append(receiver.window())
             if everything:

@@ -35,6 +35,7 @@ class Flights:
     def __init__(self, sender: Sender) -> None:
         self.paths: dict[int, PathFlight] = {}
         self.states: list[PathState] = []
+        self.only: PathFlight | None = None  # the path, where there is just one
         self._sender = sender
         self._held: list[Piece] = []
         self._count = 0
@@ -43,13 +44,13 @@ class Flights:
         """A new path."""
         path = PathFlight(path_id, facts, now)
         self.paths[path_id] = path
-        self.states = [each.state for each in self.paths.values()]
+        self._counted()
         return path
 
     def lost(self, path_id: int) -> None:
         """A path is gone: what was on the way there is held back, what is small and urgent goes on."""
         path = self.paths.pop(path_id)
-        self.states = [each.state for each in self.paths.values()]
+        self._counted()
         self._count -= len(path.flight)
         urgent: list[Piece] = []
         for piece in path.flight:
@@ -101,7 +102,7 @@ class Flights:
         else:
             lane = self._sender.lanes[grant.rank]
             while True:
-                if self._count >= MAX_IN_FLIGHT and not lane.has_pending:
+                if self.full and not lane.has_pending:
                     return None
                 piece = lane.take(min(room_bytes, max(grant.limit_bytes, 1)), grant.skip_bytes)
                 if piece is None:
@@ -115,11 +116,20 @@ class Flights:
                     self._finish(piece)
                 elif path_id not in piece.on:
                     break
-        piece.on += (path_id,)
-        path.flight.append(piece)
-        state.in_flight_bytes += piece.size
-        self._count += 1
+        self.sent(path, piece)
         return piece
+
+    def sent(self, path: PathFlight, piece: Piece) -> None:
+        """The piece is on the way over the path."""
+        piece.on += (path.state.path_id,)
+        path.flight.append(piece)
+        path.state.in_flight_bytes += piece.size
+        self._count += 1
+
+    @property
+    def full(self) -> bool:
+        """Whether as many pieces are on the way as the peer need put up with."""
+        return self._count >= MAX_IN_FLIGHT
 
     def count_copyable(self, path_id: int, backlog: Backlog) -> None:
         """Fills in what could be sent a second time over a path."""
@@ -131,6 +141,12 @@ class Flights:
     def idle(self) -> bool:
         """Whether nothing is on the way or held back."""
         return not (self._count or self._held)
+
+    def _counted(self) -> None:
+        """Paths have come or gone."""
+        paths = list(self.paths.values())
+        self.states = [each.state for each in paths]
+        self.only = paths[0] if len(paths) == 1 else None
 
     def _copy(self, path_id: int, rank: int, room_bytes: int) -> Piece | None:
         for piece in self._others(path_id):

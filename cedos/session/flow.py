@@ -6,7 +6,7 @@ the peer, or its deadline.
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cedos.errors import ProtocolError, SessionError
 from cedos.session import queues
@@ -36,6 +36,13 @@ _DRAIN_S: Final = 2.0
 _TELL_S: Final = 0.010  # other processes need not know of each message
 
 
+class Changed(Protocol):
+    """Something happened; `at_once`: nothing else is left to do, those who wait may go on."""
+
+    def __call__(self, *, at_once: bool = False) -> None:
+        """Tells it."""
+
+
 class Flow:
     """Moves records between a core and its paths.
 
@@ -59,7 +66,7 @@ class Flow:
         self,
         driver: "Driver",
         core: Session,
-        changed: Callable[[], None],
+        changed: "Changed",
         over: Callable[[], None] = lambda: None,
     ) -> None:
         self.driver = driver
@@ -72,7 +79,7 @@ class Flow:
         self.lost_paths = 0
         self._changed = changed
         self.over = over
-        self._soon = self._pumping = False
+        self._soon = self._pumping = self._sent = False
         self._timer: asyncio.TimerHandle | None = None
         self._watching: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
@@ -136,8 +143,10 @@ class Flow:
         if path.facts.stalled_at_s is not None:
             self._speaks(path)
         self._acted()
-        self._changed()
-        self.pump_soon()
+        scheduled, self._soon = self._soon, True
+        self._changed(at_once=True)
+        if not scheduled:
+            self._pump_now()
         self.driver.memory_freed()
 
     def path_lost(self, path: Path, why: str) -> None:
@@ -170,11 +179,34 @@ class Flow:
             self.active_s = self.driver.now()
             self.active()
 
+    def express(self, data: bytes, rank: int) -> int:
+        """Sends a small message at once, if nothing else is there to do; its id, else 0.
+
+        Only one in each turn of the loop: those that follow go together.
+        """
+        express = self.core.express
+        only = None if self._sent else express.path(len(data), rank)
+        if only is None:
+            return 0
+        path = self.paths[only.state.path_id]
+        made = None if path.blocked or path.closed else express.send(data, rank)
+        if made is None:
+            return 0
+        irob, plain = made
+        self._sent = True
+        path.send_one(plain)
+        now = self.driver.now()
+        express.sent(only, irob, data, rank, now)
+        self.pump_soon()
+        self._tell_others(now)
+        return irob
+
     def pump_or_soon(self) -> None:
         """Pumps at once, but not again for every further call of this turn of the loop."""
-        if not self._soon:
+        if not self._sent:
+            self._sent = True
             self.pump()
-            self.pump_soon()
+        self.pump_soon()
 
     def pump_soon(self) -> None:
         """Pumps once everything else that is due in the loop has been done."""
@@ -183,7 +215,7 @@ class Flow:
             self.driver.loop.call_soon(self._pump_now)
 
     def _pump_now(self) -> None:
-        self._soon = False
+        self._soon = self._sent = False
         self.pump()
 
     def pump(self) -> None:
@@ -304,7 +336,9 @@ class Flow:
 
     def foreground(self) -> None:
         """The application sends something that somebody waits for."""
-        now = self.driver.now()
+        self._tell_others(self.driver.now())
+
+    def _tell_others(self, now: float) -> None:
         if now - self._foreground_s < _TELL_S:
             return
         self._foreground_s = now

@@ -11,6 +11,7 @@ from cedos.session.flow import Flow
 from cedos.session.scheduling import LABELS, rank_of
 from cedos.session.sender import NO_ROOM
 from cedos.session.thunks import DEFERRED
+from cedos.session.waiter import Waiter
 
 STREAM_LABEL: Final = Label()
 
@@ -31,6 +32,7 @@ class Labelled:
     def __init__(self, core: Session) -> None:
         self._core = core
         self._peer_closed = False
+        self._sent_label, self._sent_rank = STREAM_LABEL, rank_of(STREAM_LABEL)  # the last ones
         self._thunks: dict[int, Callable[[], None]] = {}
         self._tokens = itertools.count(1)
 
@@ -57,6 +59,10 @@ class Labelled:
             SessionError: the session has ended, or the message is larger than the peer takes.
             ConfigError: the label is none.
         """
+        if thunk is None and after is ALL:
+            irob = self.send_now(data, label)
+            if irob:
+                return irob
         rank = rank_of(label)
         token = self._keep(thunk)
         while True:
@@ -70,6 +76,19 @@ class Labelled:
                 return irob
             self.flow.pump_soon()
             await self._something()
+
+    def send_now(self, data: bytes, label: Label = STREAM_LABEL) -> int:
+        """As `send`, but at once or not at all; its id, 0 where there is no room now."""
+        if label is not self._sent_label:
+            self._sent_rank, self._sent_label = rank_of(label), label
+        rank = self._sent_rank
+        self._check()
+        irob = self.flow.express(data, rank)
+        if not irob:
+            irob = self._core.send(data, rank)
+            if irob:
+                self._sent(rank)
+        return irob
 
     async def send_many(
         self, many: Sequence[bytes], label: Label = STREAM_LABEL, *, ordered: bool = True
@@ -128,8 +147,11 @@ class Labelled:
 
     def receive_now(self) -> Message | None:
         """As `receive`, but None too where none is there yet."""
-        found = self.receive_many_now(1)
-        return found[0] if found else None
+        run = self._core.receive_run(1)
+        if run is None:
+            return None
+        self._take_back()
+        return Message(run.first, LABELS[run.rank], run.payloads[0])
 
     async def receive_many(self, most: int = 1024) -> list[Message]:
         """At least one message and at most so many, all of one label; empty when the peer has closed."""
@@ -159,7 +181,7 @@ class Labelled:
     def _check(self) -> None:
         raise NotImplementedError
 
-    async def _something(self) -> None:
+    def _something(self) -> Waiter:
         raise NotImplementedError
 
     def _sent(self, rank: int) -> None:

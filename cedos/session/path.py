@@ -9,7 +9,7 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cedos.errors import ProtocolError
 from cedos.session import queues
@@ -175,13 +175,13 @@ class Path:
             if channel.failure is None and channel.opened is not None:
                 self._tell()
             self.flush(now)
-        core = self.core
         if records and not self.closed:
+            core = self.core
             if core is None:
                 self.close("records before the flow is known")
                 return
             try:
-                for record in cast("list[bytes | memoryview]", records):
+                for record in records:
                     core.receive(self.path_id, record, now)
             except ProtocolError as error:
                 self.owner.path_wrong(self, error)
@@ -213,8 +213,10 @@ class Path:
         if core is None or channel.opened is None or channel.failure is not None:
             return False
         facts, path_id = self.facts, self.path_id
-        facts.unsent_bytes = queues.unsent_bytes(self.connection)
         self.scout.look(self.connection, now)
+        if not core.wants(path_id):
+            return False
+        facts.unsent_bytes = queues.unsent_bytes(self.connection)
         rate = facts.rate_bps
         if rate is None or rate < _SLOW_BPS:
             room = max(_LEAST_RECORD, min(_LARGEST_RECORD, int((rate or 8e6) / 8 * _RECORD_S)))
@@ -239,6 +241,20 @@ class Path:
                 if not self._send(batch):
                     break
         return moved
+
+    def send_one(self, plain: bytes) -> None:
+        """Sends a record made of a small message, on a path that is not blocked."""
+        data = self.channel.send_one(plain)
+        try:
+            sent = self.connection.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self.close(f"the connection broke: {error.strerror or error}")
+            return
+        if sent < len(data):
+            self._pending = [memoryview(data)[sent:]]
+            self._wait()
 
     def flush(self, now: float) -> None:
         """Sends what the handshake has to say."""

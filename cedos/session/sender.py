@@ -54,6 +54,14 @@ class Sender:
         self._large: dict[int, ByteQueue] = {}  # IROBs cut into extents, or without a reservation
         self._reserved: dict[int, int] = {}  # what those among them have reserved
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything waits that may be sent now."""
+        first, second, third, last = self.lanes
+        return bool(
+            first.waiting_bytes or second.waiting_bytes or third.waiting_bytes or last.waiting_bytes
+        )
+
     # The stream
 
     def has_room(self) -> bool:
@@ -108,11 +116,9 @@ class Sender:
             self._check_size(size)
         if after:
             self._check_after(after)
-        irob = self.next_irob
-        if irob - self.irobs.floor >= ID_SPAN or not self._take_whole(size, 1):
-            self.refused = True
+        irob = self.take_id(size)
+        if not irob:
             return NO_ROOM
-        self.next_irob = irob + 1
         if size <= SMALL_BYTES:
             self.lanes[rank].message(irob, order, after, data)
         else:
@@ -121,6 +127,15 @@ class Sender:
             queue.ended = True
             self._reserved[irob] = size + IROB_COST
             self.lanes[rank].update(queue)
+        return irob
+
+    def take_id(self, size: int) -> int:
+        """Room here and at the peer for a whole IROB; its id, or `NO_ROOM`."""
+        irob = self.next_irob
+        if irob - self.irobs.floor >= ID_SPAN or not self._take_whole(size, 1):
+            self.refused = True
+            return NO_ROOM
+        self.next_irob = irob + 1
         return irob
 
     def send_many(self, many: Sequence[bytes], rank: int, order: Order) -> int:

@@ -139,7 +139,8 @@ def _extent(view: memoryview, at: int) -> tuple[Frame, int]:
 def _messages(view: memoryview, at: int) -> tuple[Frame, int]:
     _, rank, order, listed, count, first = wire.MESSAGES.unpack_from(view, at)
     at += wire.MESSAGES.size
-    if count == 1 and not listed and order < 2 and rank < 4 and 0 < first < wire.MAX_POSITION - 1:
+    usual = count == 1 and not listed and order < 2 and rank < 4 and at + 2 <= len(view)
+    if usual and 0 < first < wire.MAX_POSITION - 1:
         at += 2  # the most frequent one: what follows would find nothing wrong either
         stop = at + (view[at - 2] << 8 | view[at - 1])
         if stop <= len(view):

@@ -80,6 +80,11 @@ def messages_header(
     return head + distances + struct.pack(f">{count}H", *lengths)
 
 
+def one_message(irob: int, rank: int, order: Order, payload: bytes) -> bytes:
+    """A whole table with one IROB that lists no others: the most frequent frame, in one go."""
+    return _ONE_MESSAGE.pack(K_MESSAGES, rank, order, 0, 1, irob, len(payload)) + payload
+
+
 def _distances(irob: int, after: Sequence[int]) -> bytes:
     return struct.pack(f">{len(after)}I", *[irob - each for each in after])
 

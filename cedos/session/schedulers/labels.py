@@ -16,6 +16,7 @@ class LabelMapping:
 
     name = "labels"
     copies = False
+    prompt = True
 
     def choose(
         self,

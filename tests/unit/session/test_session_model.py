@@ -36,6 +36,7 @@ class Whimsical:
     """A scheduler that does anything the protocol of schedulers allows, drawn from a seed."""
 
     name = "whimsical"
+    prompt = True
 
     def __init__(self, seed: int, copies: bool) -> None:
         self._random = random.Random(seed)
@@ -261,9 +262,26 @@ class Sessions(RuleBasedStateMachine):
         end = self.ends[side]
         after = self._after(end, kind)
         data = BYTES[:size]
-        irob = end.core.send(data, rank, after=after)
+        irob = self._express(side, rank, data) if after is ALL else 0
+        irob = irob or end.core.send(data, rank, after=after)
         if irob:
             end.irobs[irob], end.after[irob], end.rank[irob] = data, after, rank
+
+    def _express(self, side: int, rank: int, data: bytes) -> int:
+        """Past all queues, where a session may; the path may be lost in sending it."""
+        core = self.ends[side].core
+        path = core.express.path(len(data), rank)
+        made = None if path is None else core.express.send(data, rank)
+        if path is None or made is None:
+            return 0
+        irob, record = made
+        wire = self.wires[path.state.path_id]
+        if self.random.random() < 0.1:
+            self._lose(path.state.path_id, side)
+        elif wire.up[1 - side]:
+            wire.way[side].append(record)
+        core.express.sent(path, irob, data, rank, self.now)
+        return irob
 
     def _after(self, end: End, kind: str) -> tuple[int, ...] | None:
         if kind == "all":

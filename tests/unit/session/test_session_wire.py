@@ -194,6 +194,7 @@ HOSTILE = {
     "messages: ids without end": wire.messages_header(BEYOND - 1, 0, Order.FREE, (), [0, 0]),
     "messages: a list for two": wire.messages_header(9, 0, Order.LISTED, (1,), [0, 0]),
     "messages: longer than the record": wire.messages_header(1, 0, Order.FREE, (), [9]) + b"x",
+    "messages: one, cut before its length": wire.messages_header(3, 0, Order.FREE, (), [9])[:-2],
     "abandon: none": wire.abandon(1, 0),
     "abandon: ids without end": wire.abandon(BEYOND - 1, 5),
     "acknowledgement: unknown space": wire.ACK.pack(wire.K_ACK, 3, 0, 0, 0),
