@@ -15,7 +15,7 @@ from typing import Any
 
 from predictors import regressor
 from predictors.base import Distribution
-from predictors.error import SeenErrors, spread
+from predictors.error import ErrorHistory, spread
 from predictors.inputs import COLUMNS, INPUTS, STRATEGIES, inputs_of
 from predictors.place import Prior
 from predictors.regressor import Regressor
@@ -63,7 +63,7 @@ class CompletionModel:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     _situations: Forest = field(init=False, repr=False, compare=False)
     _ratios: list[dict[str, tuple[float, ...]]] = field(init=False, repr=False, compare=False)
-    _seen: dict[str, SeenErrors] = field(init=False, repr=False, compare=False)
+    _seen: dict[str, ErrorHistory] = field(init=False, repr=False, compare=False)
     _widened: dict[tuple[int, float], dict[str, tuple[float, ...]]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -71,7 +71,7 @@ class CompletionModel:
     def __post_init__(self) -> None:
         self._situations = Forest((self.errors.situations,))
         self._ratios = [dict(of) for of in self.errors.ratios]
-        self._seen = {name: SeenErrors() for name in self.strategies}
+        self._seen = {name: ErrorHistory() for name in self.strategies}
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -131,9 +131,10 @@ class CompletionModel:
             KeyError: for a strategy that the model does not know.
         """
         seen = self._seen[name]
-        seen.add(actual / self.points(features)[name])
+        # By place in the order alone do they age: it has no clock.
+        seen.add(actual, self.points(features)[name], 0.0)
         for held_out, ratios in zip(self.errors.ratios, self._ratios, strict=True):
-            ratios[name] = seen.blended(held_out[name])
+            ratios[name] = seen.corrected(held_out[name])
         self._widened.clear()
 
     def _ratios_in(self, situation: int, widening: float) -> Mapping[str, tuple[float, ...]]:

@@ -3,9 +3,9 @@
 Meatballs (dissertation, 4.3.1) keeps for each predictor the distribution of measured over predicted
 values. Here it starts from errors at places that were held out of training, by kind of situation:
 a shallow tree over the same inputs tells situations of small error from those of large error, and
-each has its own distribution. Errors that the daemon sees later are added to it with a weight that
-fades, newest first. `ErrorHistory` is for predictors that were never trained: it starts from a prior
-that is soon outweighed, and widens while nothing is measured (the dissertation's open end, 6.4.3).
+each has its own distribution. `ErrorHistory` keeps what is seen later, with a weight that fades, newest
+first: it changes these distributions, or a prior where a predictor was never trained; that is soon
+outweighed, and widens while nothing is measured (the dissertation's open end, 6.4.3).
 """
 
 from bisect import bisect_left
@@ -29,8 +29,6 @@ FADING = 0.97
 
 KNOWN = 60
 """How many seen errors the held-out distribution is worth."""
-
-_SEEN_AT_MOST = 150
 
 SLICES = 50
 """Equally likely values of an `ErrorHistory`'s distribution."""
@@ -115,28 +113,6 @@ def spread(ratios: Sequence[float], factor: float) -> tuple[float, ...]:
     half = len(ratios) // 2
     middle = ratios[half] if len(ratios) % 2 else 0.5 * (ratios[half - 1] + ratios[half])
     return tuple([middle * (ratio / middle) ** factor for ratio in ratios])
-
-
-class SeenErrors:
-    """Errors of the predictions made here, for one strategy: the newest weigh most."""
-
-    def __init__(self) -> None:
-        self._ratios: deque[float] = deque(maxlen=_SEEN_AT_MOST)
-
-    def __len__(self) -> int:
-        return len(self._ratios)
-
-    def add(self, ratio: float) -> None:
-        """Adds measured over predicted (positive)."""
-        self._ratios.append(ratio)
-
-    def blended(self, held_out: Sequence[float]) -> tuple[float, ...]:
-        """The held-out distribution of ratios as the errors seen here change it; ascending."""
-        if not self._ratios:
-            return tuple(held_out)
-        weighted = [(log(ratio), KNOWN / len(held_out)) for ratio in held_out]
-        weighted += [(log(ratio), FADING**age) for age, ratio in enumerate(reversed(self._ratios))]
-        return tuple([exp(each) for each in middles(weighted, len(held_out))])
 
 
 def sliced(weighted: Iterable[tuple[float, float]], count: int) -> tuple[float, ...]:
@@ -278,6 +254,18 @@ class ErrorHistory:
             wide = widened(self._fresh, added) if added > _LEAST_ADDED else self._fresh
             self._wide = (step, wide)
         return self._wide[1]
+
+    def corrected(self, held_out: Sequence[float]) -> tuple[float, ...]:
+        """A held-out distribution of ratios as the errors seen here change it; ascending.
+
+        Args:
+            held_out: ascending, positive; worth `KNOWN` errors.
+        """
+        if not self._ratios:
+            return tuple(held_out)
+        weighted = [(log(ratio), KNOWN / len(held_out)) for ratio in held_out]
+        weighted += zip(map(log, self._ratios), self.weights, strict=True)
+        return tuple([exp(each) for each in middles(weighted, len(held_out))])
 
     def added(self, now_s: float) -> float:
         """The variance that the prediction's age now adds to what is in its errors already."""
