@@ -33,10 +33,9 @@ _TIP_WITHIN_S = 20.0
 _TIP_GRANULARITY_S = 0.05
 _LEAST_S = 1e-3
 
-CPU_W = 0.555
-"""A busy processor: 4.34 mW per percent at the high frequency and 121.46 mW for being on (PowerTutor,
-Zhang et al. 2010, Table 1, an HTC Dream, written down from memory; the dissertation's phone has a model
-of its own)."""
+CPU_W = 0.548
+"""A busy processor of the dissertation's phone: 5.4818 mW per percent of use at its highest frequency,
+998 MHz (the Nexus One in PowerTutor's source code, whose model the dissertation used, 4.5.2)."""
 
 
 @dataclass(frozen=True, slots=True)
