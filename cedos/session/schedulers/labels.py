@@ -28,6 +28,11 @@ class LabelMapping:
     ) -> Grant | None:
         """The most urgent label that waits and belongs here."""
         waiting = backlog.waiting_bytes
+        if len(paths) == 1:
+            for rank in range(4):
+                if waiting[rank] and path.allowed >> rank & 1:
+                    return Grant(rank, room_bytes)
+            return None
         for rank, best in ((0, quickest), (1, widest)):
             if waiting[rank]:
                 may = allowed(paths, rank)
@@ -35,8 +40,7 @@ class LabelMapping:
                     return Grant(rank, room_bytes)
         for rank in BACKGROUND_RANKS:
             if waiting[rank] and path in allowed(paths, rank):
-                one_path = len(paths) == 1
-                return Grant(rank, room_bytes if one_path else min(room_bytes, CHUNK_BYTES))
+                return Grant(rank, min(room_bytes, CHUNK_BYTES))
         return None
 
     def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
