@@ -6,6 +6,7 @@ to the links. The decisions are those of the simulation, by the same code.
 
 import selectors
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,10 +36,10 @@ class Trial:
 
 
 @contextmanager
-def serving(laptop: Laptop, python: str, passes: int = 1) -> Iterator[None]:
-    """The server of exchanges, in the laptop's server namespace; see its module for `passes`."""
+def serving(laptop: Laptop, *options: int) -> Iterator[None]:
+    """The server of exchanges, in the laptop's server namespace; see its module for what follows."""
     with laptop.server.popen(
-        *(python, "-m", "emu.workloads.exchange_server", str(PORT), str(passes)),
+        *(sys.executable, "-m", "emu.workloads.exchange_server", *map(str, (PORT, *options))),
         stdout=subprocess.PIPE,
         text=True,
     ) as process:

@@ -7,7 +7,7 @@ Goertzel's algorithm, then Viterbi's through the words' templates, in any order,
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 SAMPLES_PER_S = 10_000
@@ -41,28 +41,18 @@ def utterance(seconds: float, seed: int) -> tuple[list[float], list[str]]:
     return sound, spoken
 
 
-def words_in(
-    sound: Sequence[float], stopped: Callable[[], bool] = lambda: False
-) -> list[str] | None:
-    """Recognises the words; None where `stopped` said, between two frames, that nobody waits."""
-    frames: list[Frame] = []
-    for begin in range(0, len(sound) - _FRAME + 1, _FRAME):
-        if stopped():
-            return None
-        frames.append(_features(sound[begin : begin + _FRAME]))
-    return _decoded(frames, stopped)
+def words_in(sound: Sequence[float]) -> list[str]:
+    """Recognises the words."""
+    begins = range(0, len(sound) - _FRAME + 1, _FRAME)
+    return _decoded([_features(sound[begin : begin + _FRAME]) for begin in begins])
 
 
-def recognise(
-    seconds: float, seed: int, stopped: Callable[[], bool] = lambda: False, times: int = 1
-) -> list[str] | None:
+def recognise(seconds: float, seed: int, times: int = 1) -> list[str]:
     """Recognises one of `RECORDINGS` sounds; `times` over, as a device does that is so much slower."""
     sound = recorded(seed)[: int(seconds * SAMPLES_PER_S)]
-    found = None
+    found: list[str] = []
     for _ in range(times):
-        found = words_in(sound, stopped)
-        if found is None:
-            return None
+        found = words_in(sound)
     return found
 
 
@@ -108,7 +98,7 @@ def _features(samples: Sequence[float]) -> Frame:
     return tuple([energy / total for energy in energies])
 
 
-def _decoded(frames: Sequence[Frame], stopped: Callable[[], bool]) -> list[str] | None:
+def _decoded(frames: Sequence[Frame]) -> list[str]:
     """Viterbi: each word is left to right through its states; after its last, any word begins."""
     templates = _templates()
     costs = {word: [math.inf] * _STATES for word in WORDS}
@@ -116,8 +106,6 @@ def _decoded(frames: Sequence[Frame], stopped: Callable[[], bool]) -> list[str] 
     ended_cost = 0.0
     ended_said: tuple[str, ...] = ()
     for frame in frames:
-        if stopped():
-            return None
         best_cost, best_said = math.inf, ended_said
         for word, states in templates.items():
             cost, history = costs[word], said[word]

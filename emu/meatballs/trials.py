@@ -37,6 +37,36 @@ def figure(key: str, values: Sequence[float], digits: int = 5) -> dict[str, floa
     return {key: round(mean, digits), f"{key}_ci95": [round(each, digits) for each in bounds]}
 
 
+def agreement(
+    key: str, pairs: Sequence[Sequence[tuple[float, float]]], digits: int = 4
+) -> dict[str, Any]:
+    """What was lived beside what was simulated of it, trial by trial.
+
+    Args:
+        key: names the quantity.
+        pairs: of each trial, (lived, simulated) of each task.
+        digits: that are kept.
+
+    Returns:
+        `live` and `simulated`, their `difference` (each a mean over trials with its interval), the
+        medians over all tasks, and whether they `agree`: no difference within the interval.
+    """
+    lived = [float(np.mean([a for a, _ in trial])) for trial in pairs]
+    simulated = [float(np.mean([b for _, b in trial])) for trial in pairs]
+    differences = [a - b for a, b in zip(lived, simulated, strict=True)]
+    every = np.array([pair for trial in pairs for pair in trial])
+    low, high = interval(differences)[1]
+    return {
+        **figure(f"live_{key}", lived, digits),
+        **figure(f"simulated_{key}", simulated, digits),
+        **figure(f"difference_{key}", differences, digits),
+        f"live_median_{key}": round(float(np.median(every[:, 0])), digits),
+        f"simulated_median_{key}": round(float(np.median(every[:, 1])), digits),
+        f"difference_median_{key}": round(float(np.median(every[:, 0] - every[:, 1])), digits),
+        "agree": low <= 0.0 <= high,
+    }
+
+
 def beside(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float | list[float] | bool]:
     """One policy's cost over another's, trial by trial: the same requests at the same instants.
 

@@ -3,8 +3,6 @@
 What is asked is what happened and not how fast: the host may be busy.
 """
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -35,7 +33,7 @@ def test_policies_side_by_side_through_a_loss_of_wifi() -> None:
         for name in ("cellular-only", "wifi-preferred", "brute-force")
     }
     asked = requests(15.0, 3, (0.3, 0.8))
-    with Laptop(source_rules=True) as laptop, live.serving(laptop, sys.executable):
+    with Laptop(source_rules=True) as laptop, live.serving(laptop):
         laptop.attach(*accesses.values())
         live.run(
             laptop,

@@ -4,8 +4,8 @@ Live means Mahimahi, real sockets, a real server and a real clock, in network na
 policies run side by side. The simulation then plays the same seconds again.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from emu.meatballs.analyses.exchanges import METERED, policies_of
 from emu.meatballs.client import Policy, Record
 from emu.meatballs.plan import SETTINGS, Request, requests
 from emu.meatballs.simulate import simulate
+from emu.meatballs.trials import agreement
 from emu.meatballs.usage import Usage
 from emu.places.places import Places
 from emu.runs.sampler import Sample, Sampler
@@ -26,7 +27,7 @@ from emu.testbed.access import INTERFACES, Access
 from emu.testbed.phones import Laptop
 
 _SETTLE_S = 1.0
-_LATE_S = 0.5
+_LATE_MS = 500.0
 
 
 def run(
@@ -61,7 +62,8 @@ def run(
         progress: told of the share done.
 
     Returns:
-        `{"policies": {NAME: {"requests", "live_ms", "simulated_ms", ...}}, "bytes": {...}}`.
+        `{"policies": {NAME: {"requests", "live_wait_ms", "simulated_wait_ms", "agree", ...}},
+        "bytes": {...}}`.
 
     Raises:
         EmulationError: the testbed failed.
@@ -70,7 +72,7 @@ def run(
     networks = {
         name: ReplayedNetwork(access, detection_s=detection_s) for name, access in accesses.items()
     }
-    both: dict[str, tuple[list[Record], list[Record]]] = {}
+    both: dict[str, list[tuple[Sequence[Record], Sequence[Record]]]] = {}
     told = dict.fromkeys(accesses, 0)
     counted = dict(told)
     for trial, start_s in enumerate(starts_s):
@@ -84,9 +86,7 @@ def run(
             simulated = simulate(
                 asked, networks, policy, usage, start_s=start_s, duration_s=duration_s
             )
-            there = both.setdefault(name, ([], []))
-            there[0].extend(trials[name].records)
-            there[1].extend(simulated)
+            both.setdefault(name, []).append((trials[name].records, simulated))
             for network in told:
                 told[network] += usage.bytes_of(network)
         for network in counted:
@@ -96,7 +96,7 @@ def run(
         "trials": len(starts_s),
         "duration_s": duration_s,
         "think_s": list(think_s),
-        "policies": {name: _compared(*each) for name, each in both.items()},
+        "policies": {name: _compared(each) for name, each in both.items()},
         "bytes": {
             network: {"interface": counted[network], "simulated": told[network]} for network in told
         },
@@ -131,7 +131,7 @@ def _live(
     duration_s: float,
 ) -> dict[str, int]:
     """One live trial; returns the bytes that each interface of the laptop counted."""
-    with Laptop(source_rules=True, nice=-5) as laptop, live.serving(laptop, sys.executable):
+    with Laptop(source_rules=True, nice=-5) as laptop, live.serving(laptop):
         laptop.attach(*(access.rotated(start_s - _SETTLE_S) for access in accesses.values()))
         replay_at_s = max(link.started_at_s for link in laptop.links.values()) + _SETTLE_S
         with Sampler(laptop.client, list(INTERFACES.values())) as sampler:
@@ -155,25 +155,18 @@ def _moved(samples: Sequence[Sample]) -> int:
     return (last.received_bytes + last.sent_bytes) - (first.received_bytes + first.sent_bytes)
 
 
-def _compared(lived: Sequence[Record], simulated: Sequence[Record]) -> dict[str, Any]:
-    waits = np.array([[a.wait_s, b.wait_s] for a, b in zip(lived, simulated, strict=True)])
-    off = waits[:, 0] - waits[:, 1]
+def _compared(trials: Sequence[tuple[Sequence[Record], Sequence[Record]]]) -> dict[str, Any]:
+    pairs = [list(zip(*each, strict=True)) for each in trials]
+    both = [pair for each in pairs for pair in each]
+    waits = [[(1e3 * a.wait_s, 1e3 * b.wait_s) for a, b in each] for each in pairs]
+    every = np.array([pair for each in waits for pair in each])
     return {
-        "requests": len(waits),
-        "live_ms": round(1e3 * float(waits[:, 0].mean()), 2),
-        "simulated_ms": round(1e3 * float(waits[:, 1].mean()), 2),
-        "live_median_ms": round(1e3 * float(np.median(waits[:, 0])), 2),
-        "simulated_median_ms": round(1e3 * float(np.median(waits[:, 1])), 2),
-        "off_median_ms": round(1e3 * float(np.median(off)), 2),
-        "off_p10_ms": round(1e3 * float(np.quantile(off, 0.1)), 2),
-        "off_p90_ms": round(1e3 * float(np.quantile(off, 0.9)), 2),
-        "late_live": int((waits[:, 0] > _LATE_S).sum()),
-        "late_simulated": int((waits[:, 1] > _LATE_S).sum()),
-        "same_winner_share": round(
-            float(np.mean([a.winner == b.winner for a, b in zip(lived, simulated, strict=True)])),
-            4,
-        ),
-        "hedged_live": round(float(np.mean([each.redundant for each in lived])), 4),
-        "hedged_simulated": round(float(np.mean([each.redundant for each in simulated])), 4),
-        "pairs_ms": [[round(1e3 * float(x), 1) for x in pair] for pair in waits],
+        "requests": len(both),
+        **agreement("wait_ms", waits, 2),
+        "late_live": int((every[:, 0] > _LATE_MS).sum()),
+        "late_simulated": int((every[:, 1] > _LATE_MS).sum()),
+        "same_winner_share": round(fmean(a.winner == b.winner for a, b in both), 4),
+        "hedged_live": round(fmean(a.redundant for a, _ in both), 4),
+        "hedged_simulated": round(fmean(b.redundant for _, b in both), 4),
+        "pairs_ms": [[round(wait, 1) for wait in pair] for each in waits for pair in each],
     }

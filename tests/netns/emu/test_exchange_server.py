@@ -19,7 +19,7 @@ PORT = 7411
 def host(make_namespace: Callable[[str], Namespace]) -> Iterator[Namespace]:
     namespace = make_namespace("exchange")
     with namespace.popen(
-        *(sys.executable, "-m", "emu.workloads.exchange_server", str(PORT)),
+        *(sys.executable, "-m", "emu.workloads.exchange_server", str(PORT), "100"),
         stdout=subprocess.PIPE,
         text=True,
     ) as server:
@@ -59,7 +59,7 @@ def test_requests_are_answered_on_one_connection(host: Namespace) -> None:
 
 def test_work_is_done_first_and_a_cancelled_request_stays_silent(host: Namespace) -> None:
     connection = ExchangeConnection(host, "127.0.0.1", ("127.0.0.1", PORT))
-    connection.ask(1, 20_000, 100, work_s=200.0)  # seconds of work
+    connection.ask(1, 20_000, 100, work_s=8.0)  # seconds of work
     connection.ask(2, 1000, 100)
     assert answers(connection, 1) == [2]
     connection.cancel(1)
