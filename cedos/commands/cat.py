@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from cedos.api.session_choices import DaemonChooser
 from cedos.commands.alone import Program
 from cedos.commands.exec import Duration
 from cedos.commands.pipes import Input, Output
@@ -21,6 +22,7 @@ from cedos.commands.servers import (
     print_key_option,
     server_key,
 )
+from cedos.directories import directories
 from cedos.model import Bulk, Label, Urgency
 from cedos.session import keys, schedulers
 from cedos.session.connection import Connection
@@ -138,6 +140,8 @@ def main(
     laptop that sleeps for hours. Both ends are authenticated, everything is encrypted. One end
     listens, the other names it with its key.
 
+    Where a cedos daemon runs, it chooses the networks (as long as no scheduler is named).
+
     It ends when both directions have ended; where standard input is a terminal, when the other end
     has sent all it had.
     """
@@ -172,6 +176,8 @@ async def _call(
     timeout_s: float,
     verbose: bool,
 ) -> None:
+    # Who names a scheduler of their own wants to see what that does.
+    usual = scheduler == schedulers.DEFAULT
     connection = await connect(
         address,
         server_key=key,
@@ -181,6 +187,7 @@ async def _call(
         scheduler=scheduler,
         timeout_s=timeout_s,
         networks=networks.__contains__ if networks else None,
+        chooser=DaemonChooser(directories().socket) if usual else None,
     )
     pin(*address, key)
     await _join(connection, verbose)

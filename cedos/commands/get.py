@@ -16,6 +16,7 @@ from cedos.commands.exec import Duration
 from cedos.commands.manual import json_option
 from cedos.commands.progress import ProgressLine, duration, size
 from cedos.commands.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY, KeyText, Server, shown
+from cedos.directories import directories
 from cedos.errors import CedosError, SessionError
 from cedos.session import keys
 from cedos.session.crypto import KeyPair
@@ -231,8 +232,10 @@ def _say_kept(have_bytes: int, target: Path) -> None:
 
 
 def _connector(source: Source, options: _Options) -> Callable[[], Any]:
+    from cedos.api.session_choices import DaemonChooser  # noqa: PLC0415
     from cedos.session.sockets import connect  # noqa: PLC0415
 
+    chooser = DaemonChooser(directories().socket)
     timeout_s: list[float | None] = [options.timeout_s]
 
     async def dial() -> Any:
@@ -243,6 +246,7 @@ def _connector(source: Source, options: _Options) -> Callable[[], Any]:
             deadline=options.deadline_s,
             timeout_s=timeout_s[0],
             networks=options.networks.__contains__ if options.networks else None,
+            chooser=chooser,
         )
         # There is such a server, and this is its key: from now on it is worth waiting.
         timeout_s[0] = options.deadline_s

@@ -166,7 +166,10 @@ class Answers:
         """See `Backend.choose`."""
         async with self._director.turn:
             decision = self._director.decider.choose(
-                request.transfer, self._context(), redundant=request.redundant
+                request.transfer,
+                self._context(),
+                redundant=request.redundant,
+                multipath=request.multipath,
             )
         return DecisionMessage.of(decision)
 

@@ -24,7 +24,6 @@ from cedos.selector.selector import decide, decide_again
 
 _SINGLE = frozenset({StrategyKind.SINGLE})
 _MPTCP = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})
-_HEDGED = frozenset({StrategyKind.SINGLE, StrategyKind.REDUNDANT})
 _SHORT_AND_URGENT = Label(Urgency.FOREGROUND, Bulk.SMALL)
 
 
@@ -93,13 +92,20 @@ class Decider:
                 return None
         return self.record(decision)
 
-    def choose(self, transfer: Transfer, context: Context, *, redundant: bool) -> Decision:
+    def choose(
+        self, transfer: Transfer, context: Context, *, redundant: bool, multipath: bool = False
+    ) -> Decision:
         """Decides on one transfer that somebody else carries out, redundantly if they can and may.
 
-        Only what is short and waited for is worth sending twice, whatever bytes cost.
+        Only what is short and waited for is worth sending twice, whatever bytes cost. With `multipath`
+        they can spread it over several networks, as MPTCP does.
         """
-        twice = redundant and self.choices.redundant and transfer.label == _SHORT_AND_URGENT
-        return self.record(self._decide(transfer, context, _HEDGED if twice else _SINGLE))
+        kinds = set(_SINGLE)
+        if redundant and self.choices.redundant and transfer.label == _SHORT_AND_URGENT:
+            kinds.add(StrategyKind.REDUNDANT)
+        if multipath:
+            kinds.add(StrategyKind.MPTCP)
+        return self.record(self._decide(transfer, context, kinds))
 
     def weighed(self, transfer: Transfer, context: Context) -> tuple[Evaluation, ...]:
         """What each network would take for a transfer; nothing is decided."""

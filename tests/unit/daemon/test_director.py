@@ -397,3 +397,20 @@ async def test_a_program_that_can_send_twice_does_where_it_may_and_where_it_pays
     assert decisions == [decision], "it is recorded, so that it can be explained"
     assert ("hedged" in decision.reason) is expected.startswith("redundant")
     assert stage.asked() == [], "whoever asked carries it out"
+
+
+async def test_a_program_that_can_spread_a_transfer_may_be_told_to(stage: Stage) -> None:
+    class Together(Rates):
+        def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
+            quick, slow = Distribution((1.0,) * 10), Distribution((2.0,) * 10)
+            return {"wifi": slow, "cellular": slow, "mptcp_wifi": quick, "mptcp_cellular": slow}
+
+    choices = Choices(WeightedCost(), Together(), 3000, margin=0.1, switch_cost_s=0.1)
+    decider = Decider(choices, stage.flows.idle_s, [].append)
+    decider.networks = [WLAN, LTE]
+    transfer = Transfer(SizeEstimate(10**7, 10**7, 10**7, "hint"), label=LONG)
+    chosen = [
+        str(decider.choose(transfer, Context(10.0, {}), redundant=False, multipath=can).choice)
+        for can in (True, False)
+    ]
+    assert chosen == ["mptcp(wlan0, lte0)", "single(wlan0)"]
