@@ -1,15 +1,17 @@
-"""How fast networks are and have been: what prefetching itself measured, beside what the host knows."""
+"""How fast networks are and have been: what prefetching itself measured, beside what the host knows.
+
+The present is the shared predictor's (`predictors.network`), the average the outlook's.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from cedos.model import NetworkKind
 from cedos.prefetch.surroundings import NetworkFacts
 from cedos.selector.prefetch_outlook import Average, Outlook
 from cedos.selector.prefetch_path import Path, mean_wake_j
+from predictors.network import NetworkPredictor
 
 _FRESH_S = 30.0
-_NEW_WEIGHT = 0.5
 _LEAST_BYTES = 20_000
 """Less says more of the latency than of the rate."""
 
@@ -24,12 +26,6 @@ PRIORS: Mapping[NetworkKind, Average] = {
 """What networks are taken for before they are known: round figures, worth ten minutes of looking."""
 
 
-@dataclass(slots=True)
-class _Measured:
-    rate_bps: float
-    at_s: float
-
-
 class Rates:
     """Keeps the outlook, and the rates of one's own transfers.
 
@@ -39,7 +35,8 @@ class Rates:
 
     def __init__(self, outlook: Outlook) -> None:
         self.outlook = outlook
-        self._measured: dict[str, _Measured] = {}
+        self._predictors: dict[str, NetworkPredictor] = {}
+        self._measured_at_s: dict[str, float] = {}
         self._used_at_s: dict[str, float] = {}
         self._seen_at_s: float | None = None
 
@@ -48,11 +45,10 @@ class Rates:
         self._used_at_s[network] = now_s
         if received_bytes < _LEAST_BYTES or seconds <= 0.0:
             return
-        rate_bps = 8.0 * received_bytes / seconds
-        before = self._measured.get(network)
-        if before is not None and now_s - before.at_s < _FRESH_S:
-            rate_bps = _NEW_WEIGHT * rate_bps + (1.0 - _NEW_WEIGHT) * before.rate_bps
-        self._measured[network] = _Measured(rate_bps, now_s)
+        if self._fresh_bps(network, now_s) is None:
+            self._predictors[network] = NetworkPredictor(network)
+        self._predictors[network].observe_rate(8.0 * received_bytes / seconds, now_s)
+        self._measured_at_s[network] = now_s
 
     def look(self, networks: list[NetworkFacts], now_s: float) -> list[Path]:
         """Takes the facts into the averages; returns all networks as a prefetch would find them.
@@ -69,10 +65,8 @@ class Rates:
             rate_bps = self._rate(facts, now_s)
             latency_s = facts.rtt_s * _ROUND_TRIPS if facts.rtt_s is not None else None
             # Only what was measured is learned; an idle network's rate is not.
-            fresh = self._fresh(name, now_s)
-            self.outlook.observe(
-                name, elapsed_s, facts.up, fresh.rate_bps if fresh else None, latency_s
-            )
+            fresh_bps = self._fresh_bps(name, now_s)
+            self.outlook.observe(name, elapsed_s, facts.up, fresh_bps, latency_s)
             average = self.outlook.of(name) or PRIORS[facts.kind]
             used_s = self._used_at_s.get(name)
             own_idle_s = None if used_s is None else now_s - used_s
@@ -86,19 +80,20 @@ class Rates:
                     mean_wake_j(facts.radio, facts.shares or {}),
                     idle_s=_least(own_idle_s, facts.idle_s),
                     present=facts.up,
+                    stretch=self.outlook.stretch(name),
                 )
             )
         return paths
 
-    def _fresh(self, name: str, now_s: float) -> _Measured | None:
-        measured = self._measured.get(name)
-        return measured if measured is not None and now_s - measured.at_s < _FRESH_S else None
+    def _fresh_bps(self, name: str, now_s: float) -> float | None:
+        at_s = self._measured_at_s.get(name)
+        return self._predictors[name].bandwidth_bps if at_s and now_s - at_s < _FRESH_S else None
 
     def _rate(self, facts: NetworkFacts, now_s: float) -> float | None:
         """By our own transfers; else what anybody's carried, which may be less than it can."""
-        fresh = self._fresh(facts.name, now_s)
-        if fresh is not None:
-            return fresh.rate_bps
+        fresh_bps = self._fresh_bps(facts.name, now_s)
+        if fresh_bps is not None:
+            return fresh_bps
         average = self.outlook.of(facts.name)
         usual_bps = 1.0 / average.s_per_bit if average is not None and average.s_per_bit else 0.0
         return max(facts.rate_bps or 0.0, usual_bps) or None

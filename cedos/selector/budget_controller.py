@@ -50,6 +50,10 @@ class Controller(Protocol):
         """Takes all choices that are open for longer, such as what could be prefetched; once each."""
         ...
 
+    def foreseen(self, amount: float) -> None:
+        """Takes that so much of what is observed next was used for what was `waiting`: no habit."""
+        ...
+
     def changed(self, now_s: float, supply: float, ends_s: float) -> None:
         """Takes another supply for this period, or another end of it."""
         ...

@@ -102,6 +102,9 @@ class Odyssey:
     def waiting(self, choices: Sequence[Sequence[Option]]) -> None:
         """Nothing."""
 
+    def foreseen(self, amount: float) -> None:
+        """Nothing."""
+
     def changed(self, now_s: float, supply: float, ends_s: float) -> None:
         """See `Controller.changed`: what was spent stays spent, and the price starts from here."""
         self._left += supply - self._supply

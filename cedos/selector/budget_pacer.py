@@ -105,6 +105,7 @@ class Pacer:
         self._demand = Demand(memory_s)
         self._hours = Hours(memory_s)
         self._stock: dict[int, float] = {}
+        self._stock_least = self._foreseen = 0.0
         self._used = self._optional = 0.0
         self._block = self._block_s = 0.0
         self._blocks = self._block_sum = self._block_squares = 0.0
@@ -120,6 +121,8 @@ class Pacer:
             if self._demand.seen_s <= 0.0:
                 self._first_left = left
             return
+        # (What was foreseen and is not used yet will be.)
+        self._foreseen, spent = max(self._foreseen - spent, 0.0), max(spent - self._foreseen, 0.0)
         self._demand.age(elapsed_s)
         self._hours.passed(now_s, elapsed_s)
         kept = exp(-elapsed_s / self._demand.memory_s)
@@ -143,11 +146,16 @@ class Pacer:
 
     def waiting(self, choices: Sequence[Sequence[Option]]) -> None:
         """See `Controller.waiting`."""
-        self._stock = {}
+        self._stock, self._stock_least = {}, 0.0
         for options in choices:
+            self._stock_least += min((option.amount for option in options), default=0.0)
             for step in priced(increments(options)):
                 saved = bin_of(step.s_per_unit)
                 self._stock[saved] = self._stock.get(saved, 0.0) + step.amount
+
+    def foreseen(self, amount: float) -> None:
+        """See `Controller.foreseen`: it was set aside already, and would be counted twice."""
+        self._foreseen += amount
 
     def changed(self, now_s: float, supply: float, ends_s: float) -> None:
         """See `Controller.changed`: what was learned of habits stays."""
@@ -161,7 +169,8 @@ class Pacer:
         if left_s <= 0.0 or planned <= 0.0 or self._supply <= 0.0:
             return PacerQuote(PROHIBITIVE)
         usual_s = self._hours.usual_s(now_s, self._ends_s)
-        capacity = planned - self.set_aside(max(left_s, usual_s))
+        # What waits is used in part even if nothing of it is chosen.
+        capacity = planned - self._stock_least - self.set_aside(max(left_s, usual_s))
         # Units that are needed anyhow are worth what all are at the beginning, when nothing is known.
         dear = min(self._period_s / self._supply, PROHIBITIVE)
         if capacity <= 0.0:

@@ -3,13 +3,15 @@
 When a user will ask is hard to tell, so the future is the average: how often each network is there, how
 fast, how late. Two things are kept that the paper does not keep. The mean time per bit beside the
 availability: a fetch lasts as long as the mean of 1/rate says, and on networks that swing between 0.2
-and 20 Mbit/s the mean rate promises a tenth of that. And the mean length of a network's absence: who
-knows when free Wi-Fi comes back knows what waiting for it is worth.
+and 20 Mbit/s the mean rate promises a tenth of that. And how long a network stays, and stays away
+(`prefetch_stretches`).
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import exp, inf, isfinite
+
+from cedos.selector.prefetch_stretches import Stretch, Stretches
 
 _SLOWEST_BPS = 10_000.0
 """A rate below that is an outage to a person, and would rule any average of times."""
@@ -31,9 +33,19 @@ class Average:
     latency_s: float
     absence_s: float
 
+    @property
+    def stay_s(self) -> float:
+        """Mean length of a stretch with it."""
+        gone = 1.0 - self.availability
+        return self.absence_s * self.availability / gone if gone > 0.0 else inf
+
     def fetch_s(self, size_bytes: float) -> float:
         """T_fetch = S / BW + L."""
         return 8.0 * max(size_bytes, 0.0) * self.s_per_bit + self.latency_s
+
+
+_UNKNOWN = Average(0.5, 0.0, 0.0, 60.0)
+"""Of which only stays and absences are used."""
 
 
 @dataclass(slots=True)
@@ -63,6 +75,7 @@ class Outlook:
     prior_s: float = 600.0
     memory_s: float = 7 * 86_400.0
     _sums: dict[str, _Sums] = field(default_factory=dict)
+    _stretches: dict[str, Stretches] = field(default_factory=dict)
 
     def observe(
         self,
@@ -79,6 +92,10 @@ class Outlook:
         if not (isfinite(lasted_s) and lasted_s > 0.0):
             return
         sums = self._sums.setdefault(name, _Sums())
+        if name not in self._stretches:
+            known = self.of(name) or _UNKNOWN
+            self._stretches[name] = Stretches(known.stay_s, known.absence_s)
+        self._stretches[name].passed(lasted_s, present)
         keep = exp(-lasted_s / self.memory_s)
         sums.seconds = sums.seconds * keep + lasted_s
         sums.there_s = sums.there_s * keep + (lasted_s if present else 0.0)
@@ -109,6 +126,11 @@ class Outlook:
             latency_s=_mean(sums.latency_s, sums.latency_weight, known.latency_s, weight),
             absence_s=_mean(max(gone_s, 0.0), sums.absences + absences, 0.0, 0.0),
         )
+
+    def stretch(self, name: str) -> Stretch | None:
+        """What is known of the network's present stay or absence; None: it was never observed."""
+        found = self._stretches.get(name)
+        return None if found is None else found.stretch()
 
     def to_state(self) -> dict[str, dict[str, float]]:
         """What a program keeps for its next start."""

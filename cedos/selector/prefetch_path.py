@@ -7,8 +7,10 @@ from typing import NamedTuple, Protocol
 
 from cedos.model import Direction
 from cedos.selector.prefetch_outlook import Average
+from cedos.selector.prefetch_stretches import Stretch
 
 _SOME_BYTES = 50_000.0
+_LONG_S = 1e6
 
 
 class RadioModel(Protocol):
@@ -67,6 +69,8 @@ class Path:
         average: what it is like on average.
         mean_wake_j: joules that a fetch some time later adds to those of carrying it (`mean_wake_j`).
         present: whether it could be used now.
+        stretch: what is known of its present stay, or absence; None: it stays for ever, or away as
+            long as on average.
     """
 
     name: str
@@ -77,6 +81,7 @@ class Path:
     mean_wake_j: float
     idle_s: float | None = None
     present: bool = True
+    stretch: Stretch | None = None
 
     def fetch_s(self, size_bytes: float) -> float:
         """Seconds of a fetch now; infinite where nothing can be carried."""
@@ -87,8 +92,14 @@ class Path:
 
     def in_time(self, size_bytes: float, hazard_per_s: float) -> float:
         """The chance that it comes, and fetches so much, before somebody asks for it."""
-        wait_s = 0.0 if self.present else self.average.absence_s
-        return 1.0 / (1.0 + hazard_per_s * (wait_s + self.average.fetch_s(size_bytes)))
+        usual_s, stretch = self.average.fetch_s(size_bytes), self.stretch
+        if not self.present:
+            away_s = self.average.absence_s if stretch is None else stretch.away_s
+            return 1.0 / (1.0 + hazard_per_s * (away_s + usual_s))
+        now_s = min(self.fetch_s(size_bytes), _LONG_S)
+        stays = 1.0 if stretch is None else stretch.stay.survival_after(stretch.age_s, now_s)
+        again = 1.0 / (1.0 + hazard_per_s * (self.average.absence_s + usual_s))
+        return stays / (1.0 + hazard_per_s * now_s) + (1.0 - stays) * again
 
     def active_j(self, seconds: float, size_bytes: float) -> float:
         """Joules of carrying that on a radio that is awake."""

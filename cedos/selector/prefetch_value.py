@@ -145,12 +145,12 @@ def best_batch(
         byte_s = prices.data_rate(path.name, grown.size_bytes, grown.busy_s)
         beside_j = max(reserve.energy_j - grown.else_j, 0.0)
         beside_bytes = max(kept_bytes - grown.else_bytes, 0.0)
-        # (A batch that takes less than leaving it would helps to keep a budget, whatever is left.)
+        # (A batch that takes less than leaving it would helps to keep a budget as long as it fits into
+        # it: what is left may never be asked for, or come over a better network.)
+        needed_j = energy_j + (beside_j if energy_j > grown.else_j else 0.0)
         if (
-            energy_j > grown.else_j
-            and prices.energy_rate(_UNSURE * (energy_j + beside_j), _LONG_S) >= _PROHIBITIVE
-        ) or (
-            prices.data_rate(path.name, grown.size_bytes + beside_bytes, _LONG_S) >= _PROHIBITIVE
+            prices.energy_rate(_UNSURE * needed_j, _LONG_S) >= _PROHIBITIVE
+            or prices.data_rate(path.name, grown.size_bytes + beside_bytes, _LONG_S) >= _PROHIBITIVE
         ):
             continue
         gain_s = one.gain_s(0.0, joule_s, byte_s)
@@ -178,7 +178,7 @@ def worth_it(
     if one is None:
         return float("-inf")
     joule_s = prices.energy_rate(one.active_j, one.busy_s)
-    if one.active_j > one.else_j and joule_s >= _PROHIBITIVE:
+    if joule_s >= _PROHIBITIVE:
         return float("-inf")
     byte_s = prices.data_rate(paths[index].name, one.size_bytes, one.busy_s)
     return one.gain_s(0.0, joule_s, byte_s)

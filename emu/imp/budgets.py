@@ -32,7 +32,7 @@ class Budgets:
     data_bytes: float | None = None
     controller: ControllerName = "pacer"
     _kept: dict[Resource, tuple[float, Controller]] = field(default_factory=dict)
-    _data_used: float = 0.0
+    _used: dict[Resource, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         supplies = {Resource.ENERGY: self.energy_j, Resource.DATA: self.data_bytes}
@@ -45,29 +45,23 @@ class Budgets:
         return bool(self._kept)
 
     def observe(self, now_s: float, energy_j: float, data_bytes: float) -> None:
-        """So much has been used since the beginning."""
-        used = {Resource.ENERGY: energy_j, Resource.DATA: data_bytes}
-        self._data_used = data_bytes
+        """So much has been used since the beginning, all of it for what was hinted."""
+        before, self._used = self._used, {Resource.ENERGY: energy_j, Resource.DATA: data_bytes}
         for resource, (supply, controller) in self._kept.items():
-            controller.observe(now_s, supply - used[resource])
+            controller.foreseen(max(self._used[resource] - before.get(resource, 0.0), 0.0))
+            controller.observe(now_s, supply - self._used[resource])
 
     def breaks(self, data_bytes: float) -> bool:
         """Whether so many more metered bytes, and their headers, would break the budget."""
         if self.data_bytes is None:
             return False
-        return self._data_used + _WITH_HEADERS * data_bytes > self.data_bytes
+        used = self._used.get(Resource.DATA, 0.0)
+        return used + _WITH_HEADERS * data_bytes > self.data_bytes
 
     def waiting(self, resource: Resource, choices: Sequence[Sequence[Option]]) -> None:
         """What is open for longer."""
         if resource in self._kept:
             self._kept[resource][1].waiting(choices)
-
-    def offered(
-        self, now_s: float, resource: Resource, options: Sequence[Option], chosen: Option
-    ) -> None:
-        """A choice that came up."""
-        if resource in self._kept:
-            self._kept[resource][1].offered(now_s, options, chosen)
 
     def prices(self, now_s: float) -> Prices:
         """The prices now; without budgets everything is free."""

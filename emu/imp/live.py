@@ -22,12 +22,14 @@ from cedos.prefetch.http import Body, HttpFetcher
 from cedos.prefetch.prefetcher import Prefetcher
 from cedos.prefetch.surroundings import NetworkFacts, View
 from cedos.prefetch.turn import FetchError, Turn
+from cedos.selector.prefetch_outlook import Outlook
 from cedos.selector.prefetch_queue import Queue
 from cedos.selector.radio_watch import RadioWatch
 from emu.imp import workload
 from emu.imp.budgets import Budgets
+from emu.imp.knowledge import EVERY_S, Knowledge
 from emu.imp.setting import Setting, setting
-from emu.imp.simulate import METERED, RECENT_S, Outcome, Trial
+from emu.imp.simulate import METERED, Outcome, Trial
 from emu.imp.strategies import simple
 from emu.imp.workload import Workload
 from emu.places import places
@@ -49,6 +51,8 @@ class World:
         self._watches = {name: RadioWatch(radio, _LOOK_S) for name, radio in place.radios.items()}
         self._first = self._counters()
         self._last = self._first
+        self._knowledge = Knowledge(place.networks, Outlook(dict(place.averages)))
+        self._looked_s = -EVERY_S
 
     def now_s(self) -> float:
         """Seconds of the trial."""
@@ -61,7 +65,7 @@ class World:
     def best(self, size_bytes: float) -> str | None:
         """The network that somebody who waits is served over: the one that is expected to be faster."""
         times = {
-            name: 8.0 * size_bytes / self._rate_bps(name) + network.rtt_s
+            name: 8.0 * size_bytes / self._knowledge.rate_bps(name) + network.rtt_s
             for name, network in self._place.networks.items()
             if self.up(name)
         }
@@ -79,7 +83,7 @@ class World:
                     self.up(name),
                     name in METERED,
                     self._place.radios[name],
-                    self._rate_bps(name),
+                    self._knowledge.rate_bps(name),
                     network.rtt_s,
                     self._watches[name].shares(now_s),
                     self._watches[name].idle_s(now_s),
@@ -93,6 +97,9 @@ class World:
         """For ever: what the interfaces carried, for the radios and the budgets."""
         while True:
             now_s, counters = self.now_s(), self._counters()
+            if now_s - self._looked_s >= EVERY_S:
+                self._looked_s = now_s
+                self._knowledge.look(self._start_s + now_s)
             for name, (received, sent) in counters.items():
                 before = self._last[name]
                 self._watches[name].carried(now_s, sent - before[1], received - before[0])
@@ -107,11 +114,6 @@ class World:
     def metered_bytes(self) -> float:
         """Bytes over metered networks so far."""
         return sum(sum(self._last[name]) - sum(self._first[name]) for name in METERED)
-
-    def _rate_bps(self, name: str) -> float:
-        at_s = self._start_s + self.now_s()
-        down = self._place.networks[name].access.down
-        return max(down.rate_bps(at_s - RECENT_S, at_s), 10_000.0)
 
     def _counters(self) -> dict[str, tuple[int, int]]:
         lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]

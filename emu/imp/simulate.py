@@ -11,24 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from cedos.selector.budget import Resource
-from cedos.selector.budget_controller import Option
-from cedos.selector.prefetch_choices import Choices, choices
+from cedos.selector.prefetch_choices import choices
 from cedos.selector.prefetch_outlook import Average, Outlook
 from cedos.selector.prefetch_path import Path, Prices, mean_wake_j
 from cedos.selector.prefetch_queue import Queue, State
 from cedos.selector.radio import Radio
 from emu.imp.accounts import Account, total_j
 from emu.imp.budgets import Budgets
+from emu.imp.knowledge import EVERY_S, Knowledge
 from emu.imp.workload import Workload
 from emu.simulation.network import Exchange, ReplayedNetwork
-
-TICK_S = 1.0
-RECENT_S = 2.0
-"""A network's rate now is what it carried in so many seconds."""
-
-USUAL_S = 5.0
-"""What it usually carries is averaged over rates of so many seconds: fetches last for some."""
 
 REQUEST_BYTES = 300
 _PAST_S = 120.0
@@ -118,7 +110,7 @@ class Trial:
         self._networks = networks
         self._queue = queue
         self._budgets = budgets
-        self._outlook = Outlook(dict(averages), prior_s=_PAST_S)
+        self._knowledge = Knowledge(networks, Outlook(dict(averages), prior_s=_PAST_S))
         self._start_s = start_s
         self._duration_s = duration_s
         self._accounts = {name: Account(radios[name], start_s) for name in networks}
@@ -130,7 +122,6 @@ class Trial:
         self._steps = list(workload.steps)[::-1]
         self._reading_until_s = 0.0
         self._seen_s: float | None = None
-        self._open: Choices = {}
         self._items = {item.key: item for item in workload.items}
         self.outcome = Outcome()
 
@@ -148,7 +139,7 @@ class Trial:
         next_tick_s, ended = 0.0, False
         while not ended:
             if self._now_s >= next_tick_s:
-                next_tick_s = self._now_s + TICK_S
+                next_tick_s = self._now_s + EVERY_S
                 self._look()
             self._plan()
             self._now_s = self._next(next_tick_s)
@@ -184,11 +175,6 @@ class Trial:
 
     def _up(self, name: str) -> bool:
         return self._networks[name].up_at(self._start_s + self._now_s)
-
-    def _rate_bps(self, name: str, over_s: float = RECENT_S) -> float:
-        at_s = self._start_s + self._now_s
-        trace = self._networks[name].access.down
-        return max(trace.rate_bps(at_s - over_s, at_s), 10_000.0)
 
     def _happen(self) -> None:
         at_s = self._start_s + self._now_s
@@ -260,7 +246,7 @@ class Trial:
 
     def _cost_s(self, name: str, size_bytes: float, prices: Prices) -> float:
         """A demand's cost over a network: seconds, joules and bytes, as any decision's."""
-        time_s = 8.0 * size_bytes / self._rate_bps(name) + self._networks[name].rtt_s
+        time_s = 8.0 * size_bytes / self._knowledge.rate_bps(name) + self._networks[name].rtt_s
         account = self._accounts[name]
         energy_j = account.radio.transfer_j(
             bytes_down=size_bytes, seconds=time_s, idle_s=account.watch.idle_s(self._now_s)
@@ -310,12 +296,8 @@ class Trial:
 
     def _look(self) -> None:
         """Once a second: what networks are like, and what has been used."""
-        elapsed_s = 0.0 if self._seen_s is None else self._now_s - self._seen_s
         self._seen_s = self._now_s
-        for name, network in self._networks.items():
-            up = self._up(name)
-            rate_bps = self._rate_bps(name, USUAL_S) if up else None
-            self._outlook.observe(name, elapsed_s, up, rate_bps, network.rtt_s if up else None)
+        self._knowledge.look(self._start_s + self._now_s)
         energy_j = sum(account.committed_j(self._now_s) for account in self._accounts.values())
         data = sum(self._accounts[name].bytes for name in METERED)
         self._budgets.observe(self._now_s, energy_j, data)
@@ -340,18 +322,19 @@ class Trial:
         found = []
         for name, network in self._networks.items():
             account = self._accounts[name]
-            average = self._outlook.of(name)
+            average = self._knowledge.outlook.of(name)
             assert average is not None
             found.append(
                 Path(
                     name,
-                    self._rate_bps(name),
+                    self._knowledge.rate_bps(name),
                     network.rtt_s,
                     account.radio,
                     average,
                     mean_wake_j(account.radio, account.watch.shares(self._now_s)),
                     idle_s=account.watch.idle_s(self._now_s),
                     present=self._up(name),
+                    stretch=self._knowledge.outlook.stretch(name),
                 )
             )
         return found
@@ -366,8 +349,8 @@ class Trial:
         if self._budgets and self._seen_s == self._now_s:
             # Once a second: what is open changes slowly.
             prices = self._budgets.prices(self._now_s)
-            self._open = choices(self._queue, self._now_s, paths, prices)
-            for resource, each in self._open.items():
+            opened = choices(self._queue, self._now_s, paths, prices)
+            for resource, each in opened.items():
                 self._budgets.waiting(resource, [options for _, options in each])
         if self._wanted is not None:
             return  # all stand back
@@ -382,18 +365,6 @@ class Trial:
             self._queue.started(key, name)
             self._running[name] = self._fetch(key, name)
             self._note("started", key, name)
-            for resource, each in self._open.items():
-                options = dict(each).get(key)
-                if options:
-                    chosen = _chosen(options, resource, name)
-                    self._budgets.offered(self._now_s, resource, options, chosen)
 
     def _note(self, what: str, key: int, network: str = "") -> None:
         self.outcome.events.append(Event(round(self._now_s, 3), what, key, network))
-
-
-def _chosen(options: list[Option], resource: Resource, network: str) -> Option:
-    """The option of prefetching; where it takes no metered bytes, that of none."""
-    if resource is Resource.DATA and network not in METERED:
-        return min(options, key=lambda option: option.amount)
-    return options[-1]

@@ -242,3 +242,26 @@ def test_no_measurement_breaks_a_controller(seen: list[tuple[float, float]]) -> 
             assert 0.0 < quote.rate_for(1e3, 1.0) <= PROHIBITIVE
             if reduced(left, 1e9) <= 0.0:
                 assert quote.rate == PROHIBITIVE
+
+
+def test_what_was_foreseen_is_no_habit() -> None:
+    """An inbox that is read in the first minutes says nothing of what comes after it."""
+    habit, inbox = Pacer(1000.0, 0.0, 1000.0), Pacer(1000.0, 0.0, 1000.0)
+    for second in range(1, 61):
+        inbox.foreseen(10.0)
+        for controller in (habit, inbox):
+            controller.observe(float(second), 1000.0 - 10.0 * second)
+    assert habit.set_aside(940.0) > 1000.0
+    assert inbox.set_aside(940.0) == pytest.approx(0.0, abs=1.0)
+
+
+def test_what_waits_is_set_aside_once() -> None:
+    """Of 500 units that wait 300 are used in any case: the price is that of the other 200."""
+    waiting = [[Option(10.0, 3.0), Option(5.0 * k / 100.0, 5.0)] for k in range(100)]
+    plenty, few = Pacer(600.0, 0.0, 1000.0), Pacer(400.0, 0.0, 1000.0)
+    for controller in (plenty, few):
+        controller.observe(1.0, 600.0 if controller is plenty else 400.0)
+        controller.waiting(waiting)
+    assert plenty.quote(1.0).rate < 0.01
+    # 400 less the insurance and the 300: 76 units are bought where they save most.
+    assert 3.0 < few.quote(1.0).rate < 5.0

@@ -1,17 +1,19 @@
-"""IMP's decision: accuracy in the shadow, average conditions, costs against benefits, batches, order."""
+"""IMP's decision: costs against benefits, batches, order, what is left for demand."""
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.model import Direction
-from cedos.selector.prefetch_accuracy import ASSUMED, ShadowAccuracy
-from cedos.selector.prefetch_outlook import Average, Outlook
+from cedos.selector.prefetch_accuracy import ASSUMED
+from cedos.selector.prefetch_outlook import Average
 from cedos.selector.prefetch_path import Path, on_demand
 from cedos.selector.prefetch_queue import Queue, State
+from cedos.selector.prefetch_stretches import Stretches
 from cedos.selector.prefetch_value import Candidate, best_batch
 
 
@@ -39,13 +41,19 @@ class Radio:
 
 
 class Prices:
-    """Fixed ones; beyond `left` metered bytes a further byte is out of reach."""
+    """Fixed ones; beyond `left` metered bytes, or `left_j` joules, a further one is out of reach."""
 
-    def __init__(self, joule_s: float = 0.0, byte_s: float = 0.0, left: float = math.inf) -> None:
-        self.joule_s, self.byte_s, self.left = joule_s, byte_s, left
+    def __init__(
+        self,
+        joule_s: float = 0.0,
+        byte_s: float = 0.0,
+        left: float = math.inf,
+        left_j: float = math.inf,
+    ) -> None:
+        self.joule_s, self.byte_s, self.left, self.left_j = joule_s, byte_s, left, left_j
 
     def energy_rate(self, amount: float = 0.0, duration_s: float = 1.0) -> float:
-        return self.joule_s
+        return self.joule_s if amount <= self.left_j else 2.0**200
 
     def data_rate(self, network: str, amount: float = 0.0, duration_s: float = 1.0) -> float:
         if network != "lte":
@@ -67,104 +75,6 @@ def item(key: object = 1, size: float = 100_000.0, accuracy: float = 0.8) -> Can
     return Candidate(key, size, accuracy)
 
 
-class TestAccuracy:
-    def test_without_a_single_sample_it_is_assumed(self) -> None:
-        assert ShadowAccuracy().of("anything") == ASSUMED
-
-    def test_a_class_without_a_sample_is_like_the_application(self) -> None:
-        accuracy = ShadowAccuracy()
-        for _ in range(50):
-            accuracy.resolved("a", consumed=True)
-        assert accuracy.of("new") > 0.9
-
-    def test_classes_are_told_apart(self) -> None:
-        accuracy = ShadowAccuracy()
-        for _ in range(100):
-            accuracy.resolved("read", consumed=True)
-            accuracy.resolved("skipped", consumed=False)
-        assert accuracy.of("read") > 0.95
-        assert accuracy.of("skipped") < 0.05
-
-    def test_habits_shift(self) -> None:
-        accuracy = ShadowAccuracy(memory=20)
-        for consumed in [True] * 100 + [False] * 60:
-            accuracy.resolved("", consumed)
-        assert accuracy.of("") < 0.2
-
-    def test_it_survives_a_restart_and_what_makes_no_sense_is_left_out(self) -> None:
-        accuracy = ShadowAccuracy()
-        for consumed in (True, True, False):
-            accuracy.resolved("news", consumed)
-        state: dict[str, list[float]] = {
-            **accuracy.to_state(),
-            "over": [1.0, 2.0],
-            "negative": [3.0, -1.0],
-            "nan": [math.nan, 1.0],
-            "endless": [math.inf, 1.0],
-            "short": [1.0],
-        }
-        again = ShadowAccuracy.from_state(state)
-        assert list(again.classes) == ["news"]
-        assert again.of("news") == pytest.approx(accuracy.of("news"), abs=0.01)
-
-    @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60))
-    @settings(max_examples=60)
-    def test_it_is_always_a_probability(self, fates: list[tuple[str, bool]]) -> None:
-        accuracy = ShadowAccuracy(memory=5)
-        for cls, consumed in fates:
-            accuracy.resolved(cls, consumed)
-        for cls in "abcd":
-            assert 0.0 < accuracy.of(cls) < 1.0
-
-
-class TestOutlook:
-    def test_unknown_networks_have_no_average(self) -> None:
-        outlook = Outlook({})
-        assert outlook.of("wifi") is None
-        outlook.observe("wifi", 10.0, present=False)
-        assert outlook.of("wifi") is None
-
-    def test_averages_are_of_what_was_seen(self) -> None:
-        outlook = Outlook({}, memory_s=1e9)
-        for _ in range(5):
-            outlook.observe("wifi", 30.0, True, 8e6, 0.1)
-            outlook.observe("wifi", 90.0, False)
-        average = outlook.of("wifi")
-        assert average is not None
-        assert average.availability == pytest.approx(0.25, rel=1e-3)
-        assert average.absence_s == pytest.approx(90.0, rel=1e-3)
-        assert average.fetch_s(1e6) == pytest.approx(1.1, rel=1e-3)
-
-    def test_times_are_averaged_and_not_rates(self) -> None:
-        outlook = Outlook({}, memory_s=1e9)
-        outlook.observe("lte", 1.0, True, 1e6, 0.0)
-        outlook.observe("lte", 1.0, True, 9e6, 0.0)
-        average = outlook.of("lte")
-        assert average is not None
-        # The mean of 8 s and 8/9 s, and not what 5 Mbit/s would take.
-        assert average.fetch_s(1e6) == pytest.approx(4.444, rel=1e-3)
-
-    def test_a_prior_gives_way_to_what_is_seen(self) -> None:
-        outlook = Outlook({"wifi": Average(0.5, 1e-6, 0.2, 60.0)}, prior_s=100.0)
-        assert outlook.of("wifi") == Average(0.5, 1e-6, 0.2, 60.0)
-        for _ in range(100):
-            outlook.observe("wifi", 60.0, True, 1e7, 0.01)
-        average = outlook.of("wifi")
-        assert average is not None
-        assert average.availability > 0.98
-        assert average.s_per_bit < 1.2e-7
-
-    @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
-    def test_nonsense_is_not_taken_in(self, bad: float) -> None:
-        outlook = Outlook({"wifi": Average(0.5, 1e-6, 0.2, 60.0)})
-        outlook.observe("wifi", bad, True, 1e6, 0.1)
-        outlook.observe("wifi", 600.0, True, bad, bad)
-        average = outlook.of("wifi")
-        assert average is not None
-        assert (average.s_per_bit, average.latency_s) == (1e-6, 0.2)
-        assert average.availability == pytest.approx(0.75, rel=1e-3)
-
-
 class TestFetchOnDemand:
     def test_networks_are_weighted_by_their_availability(self) -> None:
         use = on_demand(1e6, [wifi(), lte()], Prices())
@@ -177,6 +87,23 @@ class TestFetchOnDemand:
         assert on_demand(1e6, [slow, lte()], Prices()).sent == pytest.approx((0.0, 1e6))
         dear = Prices(byte_s=1.0)
         assert on_demand(1e6, [slow, lte()], dear).sent == pytest.approx((0.5e6, 0.5e6))
+
+
+class TestInTime:
+    """The chance that a network fetches something before somebody asks for it."""
+
+    def chance(self, stay_s: float, age_s: float = 1.0, present: bool = True) -> float:
+        stretches = Stretches(stay_s, 60.0)
+        stretches.passed(age_s, present)
+        return replace(wifi(present), stretch=stretches.stretch()).in_time(2e6, 1 / 60)
+
+    def test_a_short_contact_may_end_before_it_is_there(self) -> None:
+        assert self.chance(stay_s=5.0) < self.chance(stay_s=60.0) < self.chance(stay_s=1e6)
+        assert self.chance(stay_s=1e8) == pytest.approx(wifi().in_time(2e6, 1 / 60), rel=0.01)
+
+    def test_what_has_been_away_for_long_is_not_waited_for(self) -> None:
+        recent, long_gone = (self.chance(30.0, age_s, present=False) for age_s in (1.0, 600.0))
+        assert long_gone < 0.8 * recent
 
 
 class TestBatches:
@@ -221,6 +148,22 @@ class TestBatches:
         one = [Candidate(1, 1e5, 0.9, hazard_per_s=0.002)]
         assert best_batch(1, one, soon, prices) is None
         assert best_batch(1, one, late, prices) is not None
+
+    def test_what_would_cost_more_later_must_fit_into_the_budget_too(self) -> None:
+        """Leaving it is dearer on average, and may cost nothing: nobody asks, or Wi-Fi comes."""
+        paths = [wifi(present=False, absence_s=1e6), lte(rate_bps=8e6)]
+        # 2 s of 2 W and a tail of 10 J now; 16 s of 2 W and a tail later.
+        large = [Candidate("large", 2e6, 0.8, hazard_per_s=0.01)]
+        assert best_batch(1, large, paths, Prices(left_j=30.0)) is not None
+        assert best_batch(1, large, paths, Prices(left_j=5.0)) is None
+
+    def test_what_runs_is_ended_when_the_budget_is(self) -> None:
+        queue = Queue()
+        queue.hint("a", 0.0, 2e6)
+        queue.started("a", "lte")
+        paths = [wifi(present=False, absence_s=1e6), lte(idle_s=0.0, rate_bps=8e6)]
+        assert queue.plan(1.0, paths, Prices(left_j=30.0)).stops == ()
+        assert queue.plan(1.0, paths, Prices(left_j=1.0)).stops == ("a",)
 
     def test_unlikely_items_are_left(self) -> None:
         prices = Prices(joule_s=0.5)

@@ -1,0 +1,68 @@
+"""How long a network stays once it is there, and away once it is not: the shared dwell predictor.
+
+Who knows when free Wi-Fi comes back knows what waiting for it is worth; who knows how long it stays,
+what can still be had of it (dissertation, 4.4.2: hazards fall with time).
+"""
+
+from math import gamma, inf
+from typing import NamedTuple
+
+from predictors.dwell import GENERIC, DwellPredictor
+from predictors.weibull import Weibull
+
+_LONGEST_S = 1e8
+
+
+class Stretch(NamedTuple):
+    """The stretch that is under way.
+
+    Attributes:
+        age_s: how long it has lasted.
+        stay: how long the network stays when it is there.
+        away_s: until it is there, on average; 0 where it is there.
+    """
+
+    age_s: float
+    stay: Weibull
+    away_s: float
+
+
+class Stretches:
+    """One network's.
+
+    Args:
+        stay_s: what it is taken to stay on average, before anything is known; infinite: for ever.
+        absence_s: the same of its absences.
+    """
+
+    def __init__(self, stay_s: float, absence_s: float) -> None:
+        self._known = {
+            True: DwellPredictor(_of_mean(stay_s)),
+            False: DwellPredictor(_of_mean(absence_s)),
+        }
+        self._present: bool | None = None
+        self._whole = False
+        self._age_s = 0.0
+
+    def passed(self, lasted_s: float, present: bool) -> None:
+        """It was there, or not, for so long until now."""
+        if present is not self._present:
+            if self._present is not None and self._age_s > 0.0:
+                # The first one had begun before anybody looked.
+                self._known[self._present].observe("", self._age_s, censored=not self._whole)
+                self._whole = True
+            self._present, self._age_s = present, 0.0
+        self._age_s += lasted_s
+
+    def stretch(self) -> Stretch:
+        """The one under way."""
+        away_s = 0.0
+        if self._present is False:
+            away_s = self._known[False].mean_residual_s("", self._age_s)
+        return Stretch(self._age_s, self._known[True].weibull(""), min(away_s, _LONGEST_S))
+
+
+def _of_mean(mean_s: float) -> Weibull:
+    """The generic distribution, as long as that."""
+    mean_s = min(max(mean_s, 0.1), _LONGEST_S) if mean_s < inf else _LONGEST_S
+    return Weibull(GENERIC.shape, mean_s / gamma(1.0 + 1.0 / GENERIC.shape))
