@@ -36,7 +36,8 @@ SLICES = 50
 _KEPT = 100
 """Older errors than so many weigh less than a twentieth of the newest."""
 
-_SPREAD_OF_PRIOR = 10.0
+SPREAD_OF_PRIOR = 10.0
+"""The spread of errors that were not seen here is believed like that of so many that were."""
 
 _LARGEST = 1e6
 """A measurement so many times off its prediction says that one of the two is not what it seems."""
@@ -212,7 +213,7 @@ class ErrorHistory:
         """How many equally heavy errors its spread rests on; a prior's is believed like that of ten."""
         squares = sum([weight * weight for weight in self.weights])
         seen = sum(self.weights) ** 2 / squares if squares else 0.0
-        return max(seen, _SPREAD_OF_PRIOR) if self._prior is not None else seen
+        return max(seen, SPREAD_OF_PRIOR) if self._prior is not None else seen
 
     def add(self, measured: float, predicted: float, at_s: float) -> bool:
         """Takes what a prediction turned out to be; False where there is nothing to be learned.

@@ -11,7 +11,8 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
     """The one decision: what is best, and what makes a change worth while.
 
     `alpha`, `beta`, `gamma` are Delphi's exponents of speed, energy and metered bytes; the two
-    rates are prices in seconds per joule and per metered megabyte for the objective `weighted`.
+    rates are prices in seconds per joule and per metered megabyte for the objective `weighted`;
+    `method` is how the uncertainty of predictions is taken (`cedos.selector.method`).
     """
 
     objective: Literal["max-s", "max-s-per-e", "weighted"] = "max-s"
@@ -26,6 +27,7 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
     reevaluate_interval_s: Interval = 1.0
     idle_interval_s: Interval = 5.0
     redundant: bool = False
+    method: Literal["brute-force", "error-bounds", "bayesian", "trusting"] = "brute-force"
 
     def __post_init__(self) -> None:
         """Checks what a type cannot say."""

@@ -14,8 +14,10 @@ from cedos.daemon.metering import money_per_mb, radios_of
 from cedos.errors import ModelError
 from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.follow import Curves
+from cedos.selector.method import BAYESIAN, BRUTE_FORCE, Method
 from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
 from cedos.selector.uncertainty import CompletionModel
+from predictors.posterior import Posterior
 
 _log = structlog.get_logger(__name__)
 
@@ -26,7 +28,7 @@ class Choices:
 
     `margin` is the share that a change must save, `switch_cost_s` what moving a living flow costs,
     `power` the radios, `redundant` whether the same data may go over several networks,
-    `price_per_mb` what networks cost by name, where somebody said so.
+    `price_per_mb` what networks cost by name, where somebody said so, `method` how uncertainty is taken.
     """
 
     objective: Objective
@@ -38,6 +40,7 @@ class Choices:
     redundant: bool = False
     power: PowerModel = DELPHI
     price_per_mb: Mapping[str, float] = field(default_factory=dict)
+    method: Method = BRUTE_FORCE
 
 
 def objective(config: Config) -> Objective:
@@ -70,7 +73,11 @@ def choices(config: Config, learned: Path, problems: list[str]) -> Choices:
     model: CompletionModel | None = None
     try:
         general = predictor_file.load(config.predictors.model_path)
-        model = learning.load(general, learned) if config.predictors.adapt else general
+        posterior = Posterior() if config.decision.method == BAYESIAN else None
+        adapt = config.predictors.adapt
+        model = general
+        if adapt or posterior is not None:
+            model = learning.load(general, learned, adapt=adapt, posterior=posterior)
     except ModelError as error:
         problems.append(f"{error}; deciding by a rule of thumb until then")
         _log.warning("no predictors", why=str(error))
@@ -84,4 +91,5 @@ def choices(config: Config, learned: Path, problems: list[str]) -> Choices:
         redundant=config.decision.redundant,
         price_per_mb=money_per_mb(config),
         power=PowerModel(radios_of(config)),
+        method=config.decision.method,
     )

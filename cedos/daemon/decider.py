@@ -148,6 +148,7 @@ class Decider:
             kinds=_MPTCP,
             idle_s=self._idle_s(context.at_s),
             price_per_mb=choices.price_per_mb,
+            method=choices.method,
         )
 
     def record(self, decision: Decision) -> Decision:
@@ -172,4 +173,5 @@ class Decider:
             kinds=kinds,
             idle_s=self._idle_s(context.at_s),
             price_per_mb=choices.price_per_mb,
+            method=choices.method,
         )

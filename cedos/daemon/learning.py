@@ -17,6 +17,7 @@ from cedos.selector.roles import Roles, assign
 from predictors.adapt import Adaptive
 from predictors.base import Distribution
 from predictors.completion import CompletionModel
+from predictors.posterior import Posterior
 
 WHAT = "what was learned at places"
 LEAST_S = 0.1
@@ -32,13 +33,23 @@ class Learning:
     Args:
         model: the general model.
         state: what was learned before (`state`); None: nothing.
+        adapt: whether predictions are to become this place's own.
+        posterior: corrects them by what came of such ones before (the method "bayesian").
 
     Raises:
         ValueError: the state is none, or another model's.
     """
 
-    def __init__(self, model: CompletionModel, state: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        model: CompletionModel,
+        state: Mapping[str, Any] | None = None,
+        *,
+        adapt: bool = True,
+        posterior: Posterior | None = None,
+    ) -> None:
         self.place = ""
+        self._adapt, self._posterior = adapt, posterior
         self._adaptive = Adaptive(model) if state is None else Adaptive.from_state(model, state)
 
     @property
@@ -49,14 +60,16 @@ class Learning:
     @property
     def note(self) -> str:
         """What people should know beside a prediction: whether it was corrected by what was seen here."""
-        seen = self._adaptive.seen(self.place)
-        if not seen:
-            return ""
-        return f"corrected by what {seen} transfer{'s' * (seen > 1)} at this place took"
+        if seen := self._adaptive.seen(self.place):
+            return f"corrected by what {seen} transfer{'s' * (seen > 1)} at this place took"
+        if self._posterior is not None and (seen := self._posterior.seen):
+            return f"corrected by what {seen} transfer{'s' * (seen > 1)} took"
+        return ""
 
     def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]:
         """Completion times at the present place."""
-        return self._adaptive.predict(features, self.place)
+        predicted = self._adaptive.predict(features, self.place)
+        return predicted if self._posterior is None else self._posterior.of(predicted)
 
     def state(self) -> dict[str, Any]:
         """What was learned, as plain data for JSON."""
@@ -96,10 +109,14 @@ class Learning:
         time_s = closed.at_s - flow.started_at_s - idle_s
         size = SizeEstimate(carried, carried, carried, "progress")
         columns = features(context, Transfer(size, transfer.direction), roles, self.features)
-        expected = self._adaptive.predict(columns, self.place).get(name)
+        predicted = self._adaptive.predict(columns, self.place)
+        expected = predicted.get(name)
         if time_s <= 0.0 or expected is None or expected.mean < LEAST_S:
             return
-        self._adaptive.update(columns, name, time_s, self.place, closed.at_s)
+        if self._posterior is not None:
+            self._posterior.learn(predicted, name, time_s)
+        if self._adapt:
+            self._adaptive.update(columns, name, time_s, self.place, closed.at_s)
 
 
 def place_of(networks: Sequence[Network], context: Context) -> str:
@@ -136,10 +153,13 @@ def _strategy(
     return used[0]
 
 
-def load(model: CompletionModel, path: Path) -> Learning:
+def load(
+    model: CompletionModel, path: Path, *, adapt: bool = True, posterior: Posterior | None = None
+) -> Learning:
     """The predictors with what was learned earlier; anew where that cannot be used."""
     try:
-        return Learning(model, kept.read(path, WHAT))
+        state = kept.read(path, WHAT) if adapt else None
+        return Learning(model, state, adapt=adapt, posterior=posterior)
     except ValueError as error:
         kept.unusable(path, WHAT, error)
-    return Learning(model)
+    return Learning(model, adapt=adapt, posterior=posterior)

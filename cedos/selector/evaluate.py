@@ -1,12 +1,14 @@
 """What every strategy would cost: predictions, energy and metered bytes, in the objective's unit."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from cedos.model import Context, Evaluation, Strategy, StrategyKind, Transfer
 from cedos.selector.aging import aged, widened
 from cedos.selector.energy import PowerModel
 from cedos.selector.features import features
+from cedos.selector.method import BRUTE_FORCE, ERROR_BOUNDS, Method, bounded_cost, taken
 from cedos.selector.objective import Objective, Outcome
 from cedos.selector.roles import ROLES, ROLES_OF, Roles, strategies
 from cedos.selector.silent import delayed, silences
@@ -56,6 +58,7 @@ def evaluate(
     joined: bool = False,
     retime: Retime | None = None,
     price_per_mb: Mapping[str, float] = NO_PRICES,
+    method: Method = BRUTE_FORCE,
 ) -> tuple[Evaluation, ...]:
     """Evaluates every strategy that the roles and the model allow.
 
@@ -72,6 +75,7 @@ def evaluate(
         joined: whether the second subflow is there already (a living connection).
         retime: what is known of the strategies' times beside the predictions.
         price_per_mb: network name -> money per megabyte; absent: 0.01 if metered, else nothing.
+        method: how uncertainty is taken.
 
     Returns:
         One record per strategy in the order of `roles.strategies`; none where the model knows none.
@@ -87,7 +91,7 @@ def evaluate(
             name: delayed(ROLES_OF[name], time, silent, joined=joined)
             for name, time in predicted.items()
         }
-    predicted = _completed(predicted, redundant=_REDUNDANT in kinds, joined=joined)
+    predicted = _completed(taken(method, predicted), redundant=_REDUNDANT in kinds, joined=joined)
     available = strategies(roles, kinds, dead)
     if retime is not None:
         known: Mapping[Strategy, Distribution] = {
@@ -110,7 +114,8 @@ def evaluate(
         parts[role] = _Part(
             radio.active_w(direction), tail_j, network.metered, per_mb / 1e6, budgeted
         )
-    found = []
+    found: list[Evaluation] = []
+    outcomes: dict[str, Outcome] = {}
     for name, strategy in available:
         time = times.get(name)
         if time is None:
@@ -149,6 +154,7 @@ def evaluate(
             seconds = time.usual_s
             joules = tails_j + (energy_j - tails_j) * seconds / time.mean_s
         outcome = Outcome(seconds, joules, metered_bytes, size_bytes, money, data_s)
+        outcomes[name] = outcome
         found.append(
             Evaluation(
                 strategy=strategy,
@@ -160,7 +166,35 @@ def evaluate(
                 cost=objective.cost(outcome),
             )
         )
+    if method == ERROR_BOUNDS and "redundant" in outcomes:
+        watts = {role: part.watts for role, part in parts.items()}
+        return _bounded(found, outcomes, predicted, watts, objective)
     return tuple(found)
+
+
+def _bounded(
+    found: Sequence[Evaluation],
+    outcomes: Mapping[str, Outcome],
+    predicted: Mapping[str, Distribution],
+    watts: Mapping[str, float],
+    objective: Objective,
+) -> tuple[Evaluation, ...]:
+    """The evaluations with the cost of sending twice as error bounds have it."""
+    first, *others = sorted(
+        [role for role in ROLES if role in outcomes],
+        key=lambda role: objective.cost(outcomes[role]),
+    )
+    cost = bounded_cost(
+        objective,
+        (outcomes[first], predicted[first]),
+        [(outcomes[role], predicted[role], watts[role]) for role in others],
+        objective.cost(outcomes[first]),
+    )
+    if cost is None:
+        return tuple(found)
+    return tuple(
+        [replace(each, cost=cost) if each.strategy.kind == _REDUNDANT else each for each in found]
+    )
 
 
 def _completed(

@@ -19,6 +19,7 @@ from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.evaluate import NO_PRICES, Retime, evaluate
 from cedos.selector.fallback import RuleOfThumb
 from cedos.selector.liveness import GIVEN_UP_S, dead_networks
+from cedos.selector.method import BRUTE_FORCE, WORDS, Method
 from cedos.selector.objective import MaxS, Objective
 from cedos.selector.roles import USUAL_KINDS, assign, pairs
 from cedos.selector.silent import longer_s, silences
@@ -49,6 +50,7 @@ def decide(
     kinds: Collection[StrategyKind] = USUAL_KINDS,
     idle_s: Mapping[str, float] = _NEVER_USED,
     price_per_mb: Mapping[str, float] = NO_PRICES,
+    method: Method = BRUTE_FORCE,
 ) -> Decision:
     """Chooses the strategy of least cost for a transfer that has not begun.
 
@@ -69,10 +71,21 @@ def decide(
             `mptcp` a program that opens MPTCP sockets.
         idle_s: network name -> seconds since its radio was last used; absent: long ago.
         price_per_mb: network name -> money per megabyte (see `evaluate`).
+        method: how uncertainty is taken (`selector.method`).
     """
     dead = dead_networks(context, networks)
     evaluations, by_rule = _evaluations(
-        transfer, context, networks, model, objective, power, dead, kinds, idle_s, price_per_mb
+        transfer,
+        context,
+        networks,
+        model,
+        objective,
+        power,
+        dead,
+        kinds,
+        idle_s,
+        price_per_mb,
+        method,
     )
     if not evaluations:
         choice, why = _DEFER, "no network is up"
@@ -86,7 +99,7 @@ def decide(
             transfer,
             dead,
             by_rule=by_rule,
-            notes=_notes(objective, model, context, networks),
+            notes=_notes(objective, model, context, networks, evaluations, method),
         )
     return Decision(
         number, made_unix_s, transfer, context, evaluations, choice, objective.name, why
@@ -113,6 +126,7 @@ def decide_again(
     kinds: Collection[StrategyKind] = USUAL_KINDS,
     idle_s: Mapping[str, float] = _NEVER_USED,
     price_per_mb: Mapping[str, float] = NO_PRICES,
+    method: Method = BRUTE_FORCE,
 ) -> Decision:
     """Chooses for a flow that is under way: stay, or move because that is clearly better.
 
@@ -145,6 +159,7 @@ def decide_again(
         kinds: strategies that can be carried out for this flow.
         idle_s: as in `decide`; a network that this flow is using has 0.
         price_per_mb: as in `decide`.
+        method: as in `decide`.
 
     Returns:
         A record whose `choice` is `current` if the flow stays. Its transfer has the remaining size,
@@ -198,6 +213,7 @@ def decide_again(
         kinds,
         idle_s,
         price_per_mb,
+        method,
         retime,
     )
     evaluations = tuple(each for each in evaluations if not _same_way(each.strategy, current))
@@ -215,7 +231,7 @@ def decide_again(
                 transfer,
                 dead,
                 by_rule=by_rule,
-                notes=_notes(objective, model, context, networks),
+                notes=_notes(objective, model, context, networks, evaluations, method),
             )
             why = f"{words.left(current, dead)}; {why}"
         elif best.cost < staying.cost * (1.0 - margin):
@@ -240,6 +256,7 @@ def _evaluations(
     kinds: Collection[StrategyKind],
     idle_s: Mapping[str, float],
     price_per_mb: Mapping[str, float],
+    method: Method,
     retime: Retime | None = None,
 ) -> tuple[tuple[Evaluation, ...], bool]:
     """The evaluations, and whether they come from the rule of thumb."""
@@ -262,6 +279,7 @@ def _evaluations(
                 joined=retime is not None,
                 retime=retime,
                 price_per_mb=price_per_mb,
+                method=method,
             ):
                 found.setdefault(each.strategy, each)
         if found:
@@ -276,6 +294,8 @@ def _notes(
     model: CompletionModel | None,
     context: Context,
     networks: Sequence[Network],
+    evaluations: Sequence[Evaluation],
+    method: Method,
 ) -> list[str]:
     """What people should know beside the figures."""
     said = []
@@ -288,6 +308,9 @@ def _notes(
             for role, silent_s in silences(context, roles).items()
             if silent_s <= GIVEN_UP_S
         ]
+    twice = any(each.strategy.kind == StrategyKind.REDUNDANT for each in evaluations)
+    if twice or method != BRUTE_FORCE:
+        said.append(WORDS[method])
     return said + [note for note in (objective.note, getattr(model, "note", "")) if note]
 
 

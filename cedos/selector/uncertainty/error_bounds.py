@@ -20,6 +20,7 @@ from cedos.selector.uncertainty.base import Evaluator, Known, spent, unknown
 from cedos.selector.uncertainty.times import cut_off
 from cedos.selector.uncertainty.trusting import time_of
 from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way, Weights
+from predictors.error import SPREAD_OF_PRIOR
 
 ALPHA = 0.05
 _FEWEST = 2.0
@@ -119,12 +120,26 @@ class ErrorBounds(Evaluator):
 
 def bounds(known: Known, now_s: float) -> tuple[float, float, float]:
     """Lower bound, geometric mean and upper bound of the next error of a quantity."""
-    logs = [log(ratio) for ratio in known.errors.distribution(now_s).samples]
+    return prediction_interval(known.errors.distribution(now_s).samples, known.errors.worth)
+
+
+def prediction_interval(
+    samples: Sequence[float], worth: float = SPREAD_OF_PRIOR
+) -> tuple[float, float, float]:
+    """Where the next one of some positive values lies, by Student's t over their logarithms.
+
+    Args:
+        samples: equally likely.
+        worth: how many values they stand for, however many slices they are.
+
+    Returns:
+        Lower bound, geometric mean, upper bound.
+    """
+    logs = [log(each) for each in samples]
     mean = sum(logs) / len(logs)
     if len(logs) < 2:
         return exp(mean), exp(mean), exp(mean)
-    count = max(known.errors.worth, _FEWEST)
-    # The samples are as many slices as they are; the errors behind them are `count`.
+    count = max(worth, _FEWEST)
     variance = sum([(each - mean) ** 2 for each in logs]) / len(logs) * count / (count - 1.0)
     freedom = round(4.0 * (count - 1.0)) / 4.0 or 0.25
     reach = student_t.quantile(1.0 - 0.5 * ALPHA, freedom) * sqrt(variance * (1.0 + 1.0 / count))

@@ -21,6 +21,7 @@ from cedos.model import (
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
 from predictors.completion import CompletionModel
+from predictors.posterior import Posterior
 
 WLAN = Network(
     "wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),),
@@ -99,6 +100,19 @@ def test_a_place_that_is_slower_than_the_model_says_becomes_so(model: Completion
     learning.place = "elsewhere"
     assert learning.note == ""
     assert predicted_s(learning) == pytest.approx(before_s)
+
+
+def test_the_bayesian_method_learns_what_came_of_predictions_and_no_place(
+    model: CompletionModel,
+) -> None:
+    learning = Learning(model, adapt=False, posterior=Posterior())
+    learning.moved(BOTH, KNOWN)
+    before_s = predicted_s(learning)
+    for _ in range(20):
+        finish(learning, 3.0 * before_s)
+    assert predicted_s(learning) > 1.03 * before_s
+    assert learning.note == "corrected by what 20 transfers took"
+    assert learning.state()["places"] == {}
 
 
 def test_it_is_kept(model: CompletionModel, tmp_path: Path) -> None:

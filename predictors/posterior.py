@@ -1,0 +1,88 @@
+"""What times are, given what predictors favour: Bayes' theorem on predictions (dissertation, 4.3.3).
+
+A prediction says more than its number: when it favours one strategy, how long did that one really take,
+on the occasions that were like this? The prior of a strategy's time is its predicted distribution and
+the errors seen since; the likelihood is how often predictions favoured what they favour now, where errors
+were like that. Only the strategy that carried a transfer is measured, so each has its own likelihood.
+"""
+
+from collections.abc import Mapping
+from math import exp, floor, isfinite, log
+
+from predictors.base import Distribution
+from predictors.error import FADING, KNOWN, sliced
+
+_STEP = log(1.25)
+"""Bins are a quarter wide: 10 for each tenfold."""
+
+_NEGLIGIBLE = 0.02
+_DOUBT = 2.0
+"""So many transfers of which the usual was favoured stand beside those that were seen."""
+
+
+class Posterior:
+    """Corrects predictions by what came of such ones before; starts without any knowledge."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        # By strategy and bin of measured over predicted: the weight of each strategy favoured.
+        self._favoured: dict[str, dict[int, dict[str, float]]] = {}
+
+    def learn(self, predicted: Mapping[str, Distribution], name: str, actual: float) -> None:
+        """Takes what a strategy took.
+
+        Args:
+            predicted: of all strategies, before any correction.
+            name: the strategy that was carried out.
+            actual: its time; what is not positive and finite teaches nothing.
+        """
+        point = predicted[name].quantile(0.5)
+        if not (isfinite(actual) and actual > 0.0 < point):
+            return
+        bins = self._favoured.setdefault(name, {})
+        for number, of in list(bins.items()):
+            for strategy in of:
+                of[strategy] *= FADING
+            if sum(of.values()) < _NEGLIGIBLE:
+                del bins[number]
+        of = bins.setdefault(_bin(actual / point), {})
+        favoured = _favourite(predicted)
+        of[favoured] = of.get(favoured, 0.0) + 1.0
+        self.seen += 1
+
+    def of(self, predicted: Mapping[str, Distribution]) -> dict[str, Distribution]:
+        """The times of all strategies, given which one these predictions favour."""
+        favoured = _favourite(predicted)
+        return {name: self._posterior(name, time, favoured) for name, time in predicted.items()}
+
+    def _posterior(self, name: str, time: Distribution, favoured: str) -> Distribution:
+        bins = self._favoured.get(name)
+        if not bins:
+            return time
+        total = sum([sum(of.values()) for of in bins.values()])
+        usual = sum([of.get(favoured, 0.0) for of in bins.values()]) / total
+        if not usual > 0.0:
+            return time  # never seen: nothing can be told from it
+
+        def likelihood(number: int) -> float:
+            of = bins.get(number, {})
+            return (of.get(favoured, 0.0) + _DOUBT * usual) / (sum(of.values()) + _DOUBT)
+
+        point, count = time.quantile(0.5), len(time.samples)
+        weighted = [
+            (sample, KNOWN / count * likelihood(_bin(sample / point))) for sample in time.samples
+        ]
+        weighted += [
+            (point * exp(_STEP * (number + 0.5)), sum(of.values()) * likelihood(number))
+            for number, of in bins.items()
+        ]
+        return Distribution(sliced(weighted, count))
+
+
+def _bin(ratio: float) -> int:
+    return floor(log(ratio) / _STEP)
+
+
+def _favourite(predicted: Mapping[str, Distribution]) -> str:
+    """What would be chosen if predictions were certain."""
+    return min(predicted, key=lambda name: predicted[name].quantile(0.5))

@@ -1,0 +1,69 @@
+"""The configured method of taking uncertainty reaches every decision, and is told with it."""
+
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_interface
+from pathlib import Path
+
+import pytest
+
+from cedos import config
+from cedos.daemon.choices import Choices, choices
+from cedos.daemon.decider import Decider
+from cedos.daemon.learning import Learning
+from cedos.errors import ConfigError
+from cedos.model import Context, Network, NetworkKind, SizeEstimate, Transfer
+from cedos.selector.method import WORDS
+from cedos.selector.objective import WeightedCost
+from predictors.base import Distribution
+
+BOTH = (
+    Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),)),
+    Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),)),
+)
+
+
+class Gamble:
+    """Each network is quick nine times of ten."""
+
+    features: Sequence[str] = ()
+
+    def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
+        return {name: Distribution((0.1,) * 9 + (10.0,)) for name in ("wifi", "cellular")}
+
+
+def configured(tmp_path: Path, text: str) -> Choices:
+    file = tmp_path / "cedos.toml"
+    file.write_text(f"[decision]\n{text}\n")
+    problems: list[str] = []
+    found = choices(config.load(file), tmp_path / "places.json", problems)
+    assert problems == []
+    return found
+
+
+@pytest.mark.parametrize("method", [*WORDS])
+def test_the_method_is_told_with_every_decision_that_could_be_hedged(
+    tmp_path: Path, method: str
+) -> None:
+    chosen = configured(tmp_path, f'method = "{method}"')
+    assert isinstance(chosen.model, Learning) is (method == "bayesian")
+    gambling = Choices(
+        WeightedCost(), Gamble(), 3000, 0.1, 0.1, redundant=True, method=chosen.method
+    )
+    decider = Decider(gambling, lambda at_s: {}, [].append)
+    decider.networks = BOTH
+    transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"))
+    twice = decider.choose(transfer, Context(10.0, {}), redundant=True)
+    assert str(twice.choice).startswith("single" if method == "trusting" else "redundant")
+    assert WORDS[chosen.method] in twice.reason
+    once = decider.choose(transfer, Context(10.0, {}), redundant=False)
+    # What everybody does by default need not be said where nothing was to be hedged.
+    assert (WORDS[chosen.method] in once.reason) is (method != "brute-force")
+
+
+def test_brute_force_is_the_default(tmp_path: Path) -> None:
+    assert configured(tmp_path, "").method == "brute-force"
+
+
+def test_a_method_that_nobody_knows_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)method.*"):
+        configured(tmp_path, 'method = "dice"')
