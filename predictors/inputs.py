@@ -1,14 +1,14 @@
 """From the columns of a transfer data set to what the trees look at.
 
 Trees split one input at a time, so what matters as a ratio is given as the logarithm of that ratio:
-how this second compares with the last five, Wi-Fi with cellular. Rates, times and sizes are given as
-logarithms too, which moves split points to geometric middles.
+how this second compares with the last five, Wi-Fi with cellular, both together with one alone. Rates,
+times and sizes are given as logarithms too, which moves split points to geometric middles.
 """
 
 from collections.abc import Mapping
 from math import isnan, log, nan
 
-from predictors.naive import SILENT_RTT_S, naive_time_s
+from predictors.naive import SILENT_RTT_S, joined_time_s, naive_time_s
 
 NETWORKS = ("wifi", "cellular")
 STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
@@ -47,6 +47,10 @@ INPUTS = (
     "log_wifi_over_cellular_naive",
     "log_wifi_over_cellular_rtt",
     "log_wifi_over_cellular_past1",
+    "log_mptcp_wifi_over_wifi",
+    "log_mptcp_cellular_over_cellular",
+    "log_mptcp_wifi_over_mptcp_cellular",
+    "log_mptcp_wifi_over_single",
     *_RADIO,
 )
 """Names of the values of `inputs_of`, in order."""
@@ -78,7 +82,7 @@ def inputs_of(
     size_bytes = max(columns["size_bytes"], 1.0)
     get = columns.get
     values = [log(size_bytes), get("direction_up", nan)]
-    naives, rtts, rates = [], [], []
+    naives, rtts, rates, paths = [], [], [], []
     for network in NETWORKS:
         rtt_s, rtt_min_s, past1, past5, past10, udp, loss, available, dns_s, udp_loss = [
             get(name, nan) for name in _NAMES[network]
@@ -96,14 +100,22 @@ def inputs_of(
         naives.append(naive_s)
         rtts.append(log_rtt)
         rates.append(log_past1)
+        paths.append((naive_s, path_s, rate_bps))
         values += [
             log_rtt, log_rtt - log_rtt_min, log_past1, log_past5, log_past10, _log(udp, _LEAST_BPS),
             log_past1 - log_past5, log_past5 - log_past10, log_naive, log(longer_s) - log_naive,
             loss, available, dns_s, udp_loss,
         ]  # fmt: skip
-    values += [log(naives[0] / naives[1]), rtts[0] - rtts[1], rates[0] - rates[1]]
-    values += [get(name, nan) for name in _RADIO]
     wifi_s, cellular_s = naives
+    wifi, cellular = paths
+    both_wifi_s = joined_time_s(*wifi, *cellular[1:])
+    both_cellular_s = joined_time_s(*cellular, *wifi[1:])
+    values += [
+        log(wifi_s / cellular_s), rtts[0] - rtts[1], rates[0] - rates[1],
+        log(both_wifi_s / wifi_s), log(both_cellular_s / cellular_s),
+        log(both_wifi_s / both_cellular_s), log(both_wifi_s / min(naives)),
+    ]  # fmt: skip
+    values += [get(name, nan) for name in _RADIO]
     return values, dict(zip(STRATEGIES, (wifi_s, cellular_s, wifi_s, cellular_s), strict=True))
 
 

@@ -36,3 +36,26 @@ def naive_time_s(size_bytes: float, rtt_s: float, rate_bps: float) -> float:
         left_bytes -= window_bytes
         window_bytes *= 2
     return time_s + 8.0 * left_bytes / rate_bps
+
+
+def joined_time_s(
+    alone_s: float, rtt_s: float, rate_bps: float, other_rtt_s: float, other_rate_bps: float
+) -> float:
+    """Completion time of an MPTCP transfer whose two networks stay as they are.
+
+    The second subflow joins after the first one's handshake and its own two round trips; from then
+    on the rates add up.
+
+    Args:
+        alone_s: what the transfer takes on the primary alone, seconds.
+        rtt_s: the primary's round trip.
+        rate_bps: what the primary carries, bit/s; less than `SLOWEST_BPS` counts as that.
+        other_rtt_s: the other network's round trip.
+        other_rate_bps: what that carries, likewise.
+    """
+    join_s = rtt_s + 2.0 * other_rtt_s
+    if alone_s <= join_s:
+        return alone_s
+    rate_bps = max(rate_bps, SLOWEST_BPS)
+    both_bps = rate_bps + max(other_rate_bps, SLOWEST_BPS)
+    return join_s + (alone_s - join_s) * rate_bps / both_bps

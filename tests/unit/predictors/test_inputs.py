@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.inputs import COLUMNS, INPUTS, STRATEGIES, inputs_of
-from predictors.naive import naive_time_s
+from predictors.naive import joined_time_s, naive_time_s
 
 TYPICAL = {
     "wifi_rtt_s": 0.02,
@@ -70,6 +70,34 @@ def test_unknown_indicators_stay_unknown_while_the_naive_time_takes_typical_ones
     times_s = naive(size_bytes=3e6, wifi_past1_bps=nan)
     assert times_s["wifi"] == pytest.approx(naive_time_s(3e6, 0.02, 2e7))
     assert exp(found["wifi_log_naive"]) == pytest.approx(times_s["wifi"])
+
+
+def test_what_ends_before_the_second_subflow_joins_takes_what_its_primary_takes() -> None:
+    assert joined_time_s(0.1, 0.03, 1e7, 0.05, 1e9) == 0.1  # joins at 0.13 s
+
+
+def test_rates_add_up_once_the_second_subflow_has_joined() -> None:
+    # 10 s alone; 9 s of them after the join are carried four times as fast.
+    assert joined_time_s(10.0, 0.2, 1e6, 0.4, 3e6) == pytest.approx(1.0 + 9.0 / 4.0)
+    assert joined_time_s(10.0, 0.2, 0.0, 0.4, 0.0) == pytest.approx(1.0 + 9.0 / 2.0)
+
+
+def test_both_networks_together_are_compared_with_each_alone() -> None:
+    found = named(
+        size_bytes=1e7,
+        wifi_rtt_s=0.02,
+        wifi_past1_bps=8e6,
+        cellular_rtt_s=0.04,
+        cellular_past1_bps=4e6,
+    )
+    wifi_s, cellular_s = naive_time_s(1e7, 0.02, 8e6), naive_time_s(1e7, 0.04, 4e6)
+    both_s = joined_time_s(wifi_s, 0.02, 8e6, 0.04, 4e6)
+    assert both_s < 0.7 * wifi_s < 0.7 * cellular_s
+    assert found["log_mptcp_wifi_over_wifi"] == pytest.approx(log(both_s / wifi_s))
+    assert found["log_mptcp_wifi_over_single"] == pytest.approx(log(both_s / wifi_s))
+    other_s = joined_time_s(cellular_s, 0.04, 4e6, 0.02, 8e6)
+    assert found["log_mptcp_cellular_over_cellular"] == pytest.approx(log(other_s / cellular_s))
+    assert found["log_mptcp_wifi_over_mptcp_cellular"] == pytest.approx(log(both_s / other_s))
 
 
 def test_a_longer_past_stands_in_for_the_last_second() -> None:
