@@ -5,10 +5,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cedos.selector.budget import Resource
-from cedos.selector.budget_controller import Controller, MakeController, Option
+from cedos.selector.budget_controller import Controller, MakeController
 from cedos.selector.budget_odyssey import Odyssey
 from cedos.selector.budget_pacer import Pacer
 from cedos.selector.budget_prices import FREE, Prices, prices
+from cedos.selector.prefetch_choices import choices
+from cedos.selector.prefetch_path import Path
+from cedos.selector.prefetch_queue import Queue
 
 _WITH_HEADERS = 1.08
 
@@ -58,10 +61,13 @@ class Budgets:
         used = self._used.get(Resource.DATA, 0.0)
         return used + _WITH_HEADERS * data_bytes > self.data_bytes
 
-    def waiting(self, resource: Resource, choices: Sequence[Sequence[Option]]) -> None:
-        """What is open for longer."""
-        if resource in self._kept:
-            self._kept[resource][1].waiting(choices)
+    def waiting(self, queue: Queue, now_s: float, paths: Sequence[Path]) -> None:
+        """What could be prefetched, for the controllers to see what is still to be bought."""
+        if not self._kept:
+            return
+        for resource, each in choices(queue, now_s, paths, self.prices(now_s)).items():
+            if resource in self._kept:
+                self._kept[resource][1].waiting([options for _, options in each])
 
     def prices(self, now_s: float) -> Prices:
         """The prices now; without budgets everything is free."""

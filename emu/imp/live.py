@@ -1,6 +1,6 @@
 """The same trial in real time: two emulated phones, nginx, the real prefetcher; beside its simulation.
 
-    python -m emu.imp.live --places DIR --place p12 --strategy imp-data --json F
+    python -m emu.imp.live --places DIR --trial 1 --trial 2 --strategy imp-data --json F
 
 What the simulation leaves out is in here: connections are set up, TCP is the kernel's, queues fill, and
 the fetchers are those of `cedos.prefetch`. Rates and coverage are told as in the simulation.
@@ -10,8 +10,8 @@ import argparse
 import asyncio
 import json
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,8 @@ from cedos.prefetch.prefetcher import Prefetcher
 from cedos.prefetch.surroundings import NetworkFacts, View
 from cedos.prefetch.turn import FetchError, Turn
 from cedos.selector.prefetch_outlook import Outlook
-from cedos.selector.prefetch_queue import Queue
+from cedos.selector.prefetch_path import Path, Prices
+from cedos.selector.prefetch_queue import Plan, Queue
 from cedos.selector.radio_watch import RadioWatch
 from emu.imp import workload
 from emu.imp.budgets import Budgets
@@ -116,7 +117,7 @@ class World:
         return sum(sum(self._last[name]) - sum(self._first[name]) for name in METERED)
 
     def _counters(self) -> dict[str, tuple[int, int]]:
-        lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
+        lines = FilePath("/proc/thread-self/net/dev").read_text().splitlines()[2:]
         found = {}
         for line in lines:
             interface, _, numbers = line.partition(":")
@@ -151,6 +152,17 @@ class Fetcher(HttpFetcher):
             return fetching.result()
         finally:
             fetching.cancel()
+
+
+class _Told(Queue):
+    """Ours; its budgets see what waits."""
+
+    budgets: Budgets
+
+    def plan(self, now_s: float, paths: Sequence[Path], prices: Prices) -> Plan:
+        """See `Queue.plan`."""
+        self.budgets.waiting(self, now_s, paths)
+        return super().plan(now_s, paths, prices)
 
 
 async def _read(
@@ -226,7 +238,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
 def main() -> None:
     """Plays some strategies live and simulated, and writes both."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--places", type=Path)
+    parser.add_argument("--places", type=FilePath)
     parser.add_argument("--place", default="p12")
     parser.add_argument("--contacts-seed", type=int, default=1)
     parser.add_argument("--strategy", action="append", default=[])
@@ -234,39 +246,54 @@ def main() -> None:
     parser.add_argument("--data-mb", type=float, default=12.0)
     parser.add_argument("--reading", type=float, default=150.0)
     parser.add_argument("--seconds", type=float, default=200.0)
-    parser.add_argument("--trial", type=int, default=0)
+    parser.add_argument("--trial", type=int, action="append", default=[])
     parser.add_argument("--simulate-only", action="store_true")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=FilePath)
     given = parser.parse_args()
     known = places.load(places.default_directory(given.places))
     place = setting(known, [given.place], "nexus-one", "3g", 3.0, given.contacts_seed)
-    start_s = float(np.random.default_rng([1, given.trial]).uniform(0.0, place.period_s))
-    work = workload.email(1000 + given.trial, scale=given.scale, reading_s=given.reading)
-    found: dict[str, Any] = {}
-    for name in given.strategy or ["wifi-only", "always", "imp-data"]:
-        make: Callable[[], Queue] = simple(work.threshold_bytes).get(name, Queue)
-        data = given.data_mb * 1e6 if name == "imp-data" else None
-        simulated = Trial(
-            work,
-            place.networks,
-            place.radios,
-            make(),
-            Budgets(given.seconds, None, data),
-            place.averages,
-            start_s=start_s,
-            duration_s=given.seconds,
-        ).run()
-        found[name] = {"simulated": figures(simulated)}
-        if not given.simulate_only:
-            budgets = Budgets(given.seconds, None, data)
-            found[name]["live"] = figures(
-                live(work, place, make(), budgets, start_s, given.seconds)
-            )
-        print(name, json.dumps(found[name]))
+    trials = []
+    for number in given.trial or [0]:
+        start_s = float(np.random.default_rng([1, number]).uniform(0.0, place.period_s))
+        work = workload.email(1000 + number, scale=given.scale, reading_s=given.reading)
+        found = {}
+        for name in given.strategy or ["wifi-only", "always", "imp-data"]:
+            found[name] = _both(name, work, place, start_s, given)
+            print(number, name, json.dumps(found[name]), flush=True)
+        trials.append({"trial": number, "start_s": round(start_s, 3), "strategies": found})
     if given.json is not None:
-        given.json.write_text(
-            json.dumps({"start_s": start_s, "trial": given.trial, **found}) + "\n"
-        )
+        settings = {key: getattr(given, key) for key in ("scale", "data_mb", "reading", "seconds")}
+        given.json.write_text(json.dumps({**settings, "trials": trials}) + "\n")
+
+
+def _both(
+    name: str,
+    work: Workload,
+    place: Setting,
+    start_s: float,
+    given: argparse.Namespace,
+) -> dict[str, Any]:
+    """One strategy on one trial, simulated and live."""
+    made = simple(work.threshold_bytes)
+    data_bytes = given.data_mb * 1e6 if name == "imp-data" else None
+    simulated = Trial(
+        work,
+        place.networks,
+        place.radios,
+        made[name]() if name in made else Queue(),
+        Budgets(given.seconds, None, data_bytes),
+        place.averages,
+        start_s=start_s,
+        duration_s=given.seconds,
+    ).run()
+    found = {"simulated": figures(simulated)}
+    if not given.simulate_only:
+        queue = made[name]() if name in made else _Told()
+        budgets = Budgets(given.seconds, None, data_bytes)
+        if isinstance(queue, _Told):
+            queue.budgets = budgets
+        found["live"] = figures(live(work, place, queue, budgets, start_s, given.seconds))
+    return found
 
 
 if __name__ == "__main__":

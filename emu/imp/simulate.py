@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from cedos.selector.prefetch_choices import choices
 from cedos.selector.prefetch_outlook import Average, Outlook
 from cedos.selector.prefetch_path import Path, Prices, mean_wake_j
 from cedos.selector.prefetch_queue import Queue, State
@@ -346,12 +345,9 @@ class Trial:
         paths = self.paths()
         for one in self._running.values():
             self._progress(one)
-        if self._budgets and self._seen_s == self._now_s:
+        if self._seen_s == self._now_s:
             # Once a second: what is open changes slowly.
-            prices = self._budgets.prices(self._now_s)
-            opened = choices(self._queue, self._now_s, paths, prices)
-            for resource, each in opened.items():
-                self._budgets.waiting(resource, [options for _, options in each])
+            self._budgets.waiting(self._queue, self._now_s, paths)
         if self._wanted is not None:
             return  # all stand back
         prices = self._budgets.prices(self._now_s)
