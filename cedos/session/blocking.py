@@ -65,7 +65,6 @@ class socket(Messages):  # noqa: N801 - as the standard library's
         self._connection: Connection | None = None
         self._listener: Listener | None = None
         self._ready = Readiness()
-        self._ready.writable(False)
         self._changed = threading.Condition()
         self._chunks: deque[memoryview] = deque()
         self._buffered = 0
@@ -118,6 +117,8 @@ class socket(Messages):  # noqa: N801 - as the standard library's
 
     def fileno(self) -> int:
         """For `select`: readable when `recv`, `ms_recv` or `accept` have something."""
+        if not self._ready.shown and self._connection is not None:
+            self._now(lambda _: self._look())
         return self._ready.fileno()
 
     # Beginning
@@ -141,6 +142,7 @@ class socket(Messages):  # noqa: N801 - as the standard library's
                 self._accepted.append(connection)
             self._ready.readable(bool(self._accepted))
             self._changed.notify_all()
+        background.helm().look()
 
     def accept(self) -> "builtins.tuple[socket, tuple[str, int]]":
         """The next session and where its first connection came from."""
@@ -204,7 +206,7 @@ class socket(Messages):  # noqa: N801 - as the standard library's
             connection = self._connection
             if connection is None:  # closed, when this call was on its way already
                 return
-            while self._buffered < _READ_AHEAD:
+            while self._buffered < _READ_AHEAD and connection.readable_bytes:
                 data = connection.read_now()
                 if not data:
                     break
@@ -217,6 +219,7 @@ class socket(Messages):  # noqa: N801 - as the standard library's
             self._ready.readable(bool(self._chunks) or self._others)
             self._ready.writable(connection.room_bytes > 0 or connection.ended)
             self._changed.notify_all()
+        background.helm().look()
 
     def recv(self, most_bytes: int) -> bytes:
         """The next bytes of the stream; empty at its end."""
@@ -234,10 +237,10 @@ class socket(Messages):  # noqa: N801 - as the standard library's
                 self._chunks.popleft()
             else:
                 self._chunks[0] = chunk[len(data) :]
-            full = self._buffered >= _READ_AHEAD
+            full = self._buffered >= _READ_AHEAD  # the loop has left something unread
             self._buffered -= len(data)
             self._ready.readable(bool(self._chunks) or self._others)
-        if full or not self._chunks:
+        if full:
             background.loop().call_soon_threadsafe(self._look)
         return data
 
@@ -249,9 +252,18 @@ class socket(Messages):  # noqa: N801 - as the standard library's
 
     def send(self, data: bytes) -> int:
         """Hands bytes to the stream; how many there was room for."""
-        taken = run(self._send(bytes(data)), self._timeout_s or None)
+        whole = bytes(data)
+        taken = self._now(lambda connection: self._write(connection, whole))
+        if not taken:
+            taken = run(self._send(whole), self._timeout_s or None)
         if not taken and data:
             raise BlockingIOError("no room for more unacknowledged bytes")
+        return taken
+
+    def _write(self, connection: Connection, data: bytes) -> int:
+        taken = connection.write_now(data)
+        if self._selected:
+            self._ready.writable(connection.room_bytes > 0)
         return taken
 
     async def _send(self, data: bytes) -> int:
@@ -291,6 +303,7 @@ class socket(Messages):  # noqa: N801 - as the standard library's
             background.loop().call_soon_threadsafe(background.spawn, _close(connection))
         if listener is not None:
             run(listener.close())
+        background.helm().nudge()
 
     def close_wait(self, timeout_s: float | None = None) -> None:
         """As `close`, but waits until everything has arrived; OSError if it has not."""
@@ -323,6 +336,10 @@ class socket(Messages):  # noqa: N801 - as the standard library's
             raise self._wrong(errno.ENOTCONN, "the socket is not connected")
         return self._connection
 
+    @property
+    def _selected(self) -> bool:
+        return self._ready.shown
+
     def _end(self) -> None:
         """Nothing more comes; wakes who waits. With the lock held."""
         self._closed = True
@@ -339,12 +356,30 @@ class socket(Messages):  # noqa: N801 - as the standard library's
         """Waits, with the lock held, as `settimeout` says."""
         if wanted():
             return
-        if self._timeout_s == 0:
-            raise BlockingIOError("nothing is here yet")
-        if not self._changed.wait_for(lambda: self._closed or wanted(), self._timeout_s):
+        if not self._drive(lambda: self._closed or wanted()):
+            if self._timeout_s == 0:
+                raise BlockingIOError("nothing is here yet")
             raise TimeoutError("timed out")
         if self._closed:
             raise self._wrong(errno.EBADF, "")
+
+    def _drive(self, wanted: Callable[[], bool]) -> bool:
+        """Lets the loop go on until something is so; False if it is not in time. With the lock held."""
+        here = background.helm()
+        self._changed.release()  # the loop wants it, in whichever thread
+        try:
+            if here.take():
+                try:
+                    if self._timeout_s != 0:
+                        return here.drive(wanted, self._timeout_s)
+                    here.turn()
+                    return wanted()
+                finally:
+                    here.give(prompt=self._selected)
+        finally:
+            self._changed.acquire()
+        with here.following():
+            return self._changed.wait_for(wanted, self._timeout_s)
 
 
 async def _close(connection: Connection) -> None:

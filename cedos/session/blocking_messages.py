@@ -2,19 +2,28 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
+from cedos.errors import CedosError
 from cedos.model import Label
 from cedos.session import background
 from cedos.session.connection import Connection
 from cedos.session.labelled import STREAM_LABEL, Message
-from cedos.session.os_errors import run
+from cedos.session.os_errors import as_os_error, run
+
+T = TypeVar("T")
 
 
 class Messages(ABC):
     """The part of a socket that has to do with messages; errors are OSError as the socket's."""
 
     _timeout_s: float | None
+    _closed: bool
+
+    @property
+    @abstractmethod
+    def _selected(self) -> bool:
+        """Whether a program may be in `select`, and not in a call of ours, when something comes."""
 
     @abstractmethod
     def _of(self) -> Connection:
@@ -32,7 +41,12 @@ class Messages(ABC):
         thunk: Callable[[], None] | None = None,
     ) -> int | None:
         """A whole message; its id, or None where the thunk was kept. `after` None: all before it."""
-        return run(self._of().send(bytes(data), label, after=after, thunk=thunk), self._timeout_s)
+        whole = bytes(data)
+        if after is None and thunk is None:
+            irob = self._now(lambda connection: connection.send_now(whole, label))
+            if irob:
+                return irob
+        return run(self._of().send(whole, label, after=after, thunk=thunk), self._timeout_s)
 
     def begin_irob(
         self,
@@ -57,9 +71,39 @@ class Messages(ABC):
 
     def ms_recv(self) -> Message | None:
         """The next message with its label; None when the other end has closed."""
-        message = run(self._message(), self._timeout_s or None)
-        background.loop().call_soon_threadsafe(self._look)
+        message = self._now(self._received)
+        if message is None:
+            message = run(self._message(), self._timeout_s or None)
+        if self._selected:
+            background.loop().call_soon_threadsafe(self._look)
         return message
+
+    def _received(self, connection: Connection) -> Message | None:
+        """Waits for one in this thread, which has hold of the loop; None at the end, whatever it is."""
+        message = connection.receive_now()
+        if message is None and self._timeout_s != 0:
+
+            def wanted() -> bool:
+                over = connection.peer_closed or connection.ended or self._closed
+                return over or connection.receivable > 0
+
+            if not background.helm().drive(wanted, self._timeout_s):
+                raise TimeoutError("timed out")
+            message = connection.receive_now()
+        return message
+
+    def _now(self, do: Callable[[Connection], T]) -> T | None:
+        """What this thread can do with the session by itself; None where another one has its loop."""
+        connection, here = self._of(), background.helm()
+        if not here.take():
+            return None
+        try:
+            return do(connection)
+        except CedosError as error:
+            raise as_os_error(error) from error
+        finally:
+            connection.flow.turn_over()
+            here.give(prompt=self._selected)
 
     async def _message(self) -> Message | None:
         connection = self._of()

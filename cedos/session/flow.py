@@ -201,6 +201,10 @@ class Flow:
         self._tell_others(now)
         return irob
 
+    def turn_over(self) -> None:
+        """What follows need not go together with what was sent: nobody's loop turns between them."""
+        self._sent = False
+
     def pump_or_soon(self) -> None:
         """Pumps at once, but not again for every further call of this turn of the loop."""
         if not self._sent:

@@ -36,6 +36,11 @@ class Labelled:
         self._thunks: dict[int, Callable[[], None]] = {}
         self._tokens = itertools.count(1)
 
+    @property
+    def peer_closed(self) -> bool:
+        """Whether the peer has closed, and all it ever sent is here."""
+        return self._peer_closed
+
     async def send(
         self,
         data: bytes,

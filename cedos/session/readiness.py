@@ -13,41 +13,65 @@ _JUNK: Final = bytes(8_192)
 
 
 class Readiness:
-    """Readable and writable as told; not readable and writable at first."""
+    """Readable and writable as told; neither at first. Costs nothing before somebody asks for it."""
 
     def __init__(self) -> None:
-        self._shown, self._hidden = socket.socketpair()
-        for each in (self._shown, self._hidden):
-            each.setblocking(False)
-        self._shown.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LEAST)
-        self._readable, self._writable = False, True
+        self._ends: tuple[socket.socket, socket.socket] | None = None  # shown and hidden
+        self._readable = self._writable = self._closed = False
+
+    @property
+    def shown(self) -> bool:
+        """Whether a program may be waiting for it."""
+        return self._ends is not None and not self._closed
 
     def fileno(self) -> int:
         """What to give to `select`; -1 once closed. Never to be read or written."""
-        return self._shown.fileno()
+        if self._ends is None and not self._closed:
+            shown, hidden = self._ends = socket.socketpair()
+            for each in (shown, hidden):
+                each.setblocking(False)
+            shown.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LEAST)
+            if self._readable:
+                hidden.send(b"r")
+            if not self._writable:
+                self._fill(shown)
+        return -1 if self._ends is None else self._ends[0].fileno()
 
     def readable(self, yes: bool) -> None:
         """Whether `select` finds it readable from now on."""
-        if yes is not self._readable and self.fileno() >= 0:
-            self._readable = yes
+        if yes is self._readable:
+            return
+        self._readable = yes
+        if self._ends is not None and not self._closed:
+            shown, hidden = self._ends
             with contextlib.suppress(BlockingIOError):
                 if yes:
-                    self._hidden.send(b"r")
+                    hidden.send(b"r")
                 else:
-                    self._shown.recv(1)
+                    shown.recv(1)
 
     def writable(self, yes: bool) -> None:
         """Whether `select` finds it writable from now on."""
-        if yes is not self._writable and self.fileno() >= 0:
-            self._writable = yes
+        if yes is self._writable:
+            return
+        self._writable = yes
+        if self._ends is not None and not self._closed:
+            shown, hidden = self._ends
+            if not yes:
+                self._fill(shown)
+                return
             with contextlib.suppress(BlockingIOError):
                 while True:
-                    if yes:
-                        self._hidden.recv(1 << 20)
-                    else:
-                        self._shown.send(_JUNK)
+                    hidden.recv(1 << 20)
+
+    @staticmethod
+    def _fill(shown: socket.socket) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                shown.send(_JUNK)
 
     def close(self) -> None:
         """Ends it; a thread that waits in `select` finds it readable."""
-        self._hidden.close()
-        self._shown.close()
+        self._closed = True
+        for each in self._ends or ():
+            each.close()
