@@ -12,10 +12,11 @@ from math import exp
 import structlog
 
 from cedos.config import Config, ProbesConfig
+from cedos.daemon.metering import radios_of
 from cedos.model import Direction, Network, NetworkKind
 from cedos.monitor.probes import Prober
 from cedos.monitor.probing.result import ProbeKind
-from cedos.selector.energy import DELPHI
+from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.probe_value import Price, ProbeValue
 from cedos.selector.probing import FixedRate, Moment, PassiveChange, ProbeRule
 
@@ -28,24 +29,27 @@ _REMEMBERED_S = 60.0
 _LIGHT_BYTES, _LIGHT_S = 320, 0.1
 
 
-def rule_of(probes: ProbesConfig, networks: Iterable[Network]) -> ProbeRule:
-    """The configured rule, with today's prices of the networks' probes."""
+def rule_of(
+    probes: ProbesConfig, networks: Iterable[Network], power: PowerModel = DELPHI
+) -> ProbeRule:
+    """The configured rule, with what a probe of each network takes."""
     if probes.rule == "fixed":
         return FixedRate(probes.full_interval_s)
     if probes.rule == "change":
         return PassiveChange(probes.threshold, probes.full_interval_s)
     train = bool(probes.server)
     sent = _LIGHT_BYTES + (probes.train_packets * probes.train_packet_bytes if train else 0)
-    price: dict[str | None, Price] = {None: _price(probes, NetworkKind.CELLULAR, sent)}
-    price |= {network.name: _price(probes, network.kind, sent) for network in networks}
+    price: dict[str | None, Price] = {None: _price(probes, NetworkKind.CELLULAR, sent, power)}
+    price |= {network.name: _price(probes, network.kind, sent, power) for network in networks}
     return ProbeValue(price)
 
 
-def _price(probes: ProbesConfig, kind: NetworkKind, sent_bytes: float) -> Price:
+def _price(probes: ProbesConfig, kind: NetworkKind, sent_bytes: float, power: PowerModel) -> Price:
     """Joules of the radio with its tail, and bytes, in seconds."""
-    radio = DELPHI.radios[kind]
+    radio = power.radios[kind]
     energy_j = radio.active_w(Direction.DOWN) * _LIGHT_S + radio.tail_j
-    return Price(probes.seconds_per_joule * energy_j + probes.seconds_per_mb * sent_bytes / 1e6)
+    cost_s = probes.seconds_per_joule * energy_j + probes.seconds_per_mb * sent_bytes / 1e6
+    return Price(cost_s, energy_j=energy_j, carried_bytes=sent_bytes)
 
 
 class AdaptiveProbing:
@@ -64,7 +68,8 @@ class AdaptiveProbing:
         self._prober = prober
         self._moment = moment
         self._networks: tuple[Network, ...] = ()
-        self._rule = rule_of(self._probes, ())
+        self._power = PowerModel(radios_of(config))
+        self._rule = rule_of(self._probes, (), self._power)
         self._per_s = 0.0
         self._at_s = time.monotonic()
         self._begun = 0
@@ -77,7 +82,7 @@ class AdaptiveProbing:
         known = {(network.name, network.index) for network in self._networks}
         self._networks = tuple(network for network in networks if network.up)
         if {(network.name, network.index) for network in self._networks} != known:
-            self._rule = rule_of(self._probes, self._networks)
+            self._rule = rule_of(self._probes, self._networks, self._power)
 
     def begun(self) -> None:
         """A transfer begins."""

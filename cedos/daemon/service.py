@@ -284,6 +284,7 @@ class Daemon:
             self._observer.context().networks,
             default.evaluations if default else (),
             per_s,
+            self._director.decider.objective.prices,
         )
 
     def _changed(self) -> None:

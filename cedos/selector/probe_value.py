@@ -11,11 +11,14 @@ news count apart, since they are not a drift: that a network in use died, and th
 from dataclasses import dataclass
 from math import erf, exp, expm1, hypot, pi, sqrt
 
+from cedos.selector.budget import PROHIBITIVE
+from cedos.selector.budget_prices import Prices
 from cedos.selector.probing import Moment, PassiveChange
 
 _NEVER_S = 1e9
 # A change of so many ranges is as new as news gets.
 _WHOLE = 3.0
+_LASTS_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,22 @@ class Price:
     Attributes:
         cost: in the currency of evaluations: seconds, if prices of joules and bytes are.
         lifetime_s: how long its answer is of use; transfers that begin within it share the cost.
+        energy_j: joules that budgets charge beside.
+        carried_bytes: and bytes.
     """
 
     cost: float
     lifetime_s: float = 5.0
+    energy_j: float = 0.0
+    carried_bytes: float = 0.0
+
+    def today(self, network: str, prices: Prices) -> float:
+        """The cost with what budgets ask for it at this moment, like any transfer's."""
+        return (
+            self.cost
+            + prices.energy_s(self.energy_j, _LASTS_S)
+            + prices.data_s(network, self.carried_bytes, _LASTS_S)
+        )
 
 
 class ProbeValue:
@@ -110,13 +125,13 @@ class ProbeValue:
 
     def why(self, network: str, moment: Moment) -> str | None:
         """See `ProbeRule.why`."""
+        cost = self._of(network).today(network, moment.prices)
         if network not in self._probed_at_s:
-            return "it was never probed"
-        price = self._of(network)
+            return "it was never probed" if cost < PROHIBITIVE else None
         worth = self.worth(network, moment)
-        if worth <= price.cost:
+        if worth <= cost:
             return None
-        return f"its answer is worth {worth:.3g} s and costs {price.cost:.3g} s"
+        return f"its answer is worth {worth:.3g} s and costs {cost:.3g} s"
 
     def probed(self, network: str, moment: Moment) -> None:
         """See `ProbeRule.probed`."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cedos.model import Evaluation, Indicator
+from cedos.selector.budget_prices import FREE, Prices
 
 TYPICAL_RANGES: Mapping[str, tuple[float, float]] = {
     "rssi_dbm": (-85.0, -45.0),
@@ -38,6 +39,7 @@ class Moment:
         indicators: network name -> what is known of it, passive and active, with ages.
         evaluations: what the strategies of the next transfer would cost by what is known now.
         transfers_per_s: how many transfers begin, of late.
+        prices: what budgets ask today.
     """
 
     now_s: float
@@ -46,6 +48,7 @@ class Moment:
     indicators: Mapping[str, Mapping[str, Indicator]]
     evaluations: tuple[Evaluation, ...] = ()
     transfers_per_s: float = 0.0
+    prices: Prices = FREE
 
 
 class ProbeRule(Protocol):

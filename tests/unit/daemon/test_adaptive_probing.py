@@ -1,8 +1,9 @@
 """Full probes: which rule is asked, what it may see, and what is sent when it says so."""
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
+from math import inf
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,11 +15,22 @@ from cedos.daemon.probing import AdaptiveProbing, rule_of
 from cedos.model import Evaluation, Network, NetworkKind, Strategy, StrategyKind
 from cedos.monitor.probes import Prober
 from cedos.monitor.probing.result import ProbeKind
+from cedos.selector.budget_prices import Prices
 from cedos.selector.probe_value import ProbeValue
 from cedos.selector.probing import FixedRate, Moment, PassiveChange
 
 WIFI = Network("wlan0", "wlan0", 3, NetworkKind.WIFI, metered=False)
 LTE = Network("lte0", "lte0", 4, NetworkKind.CELLULAR, metered=True)
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A quote that is the same for any amount."""
+
+    rate: float
+
+    def rate_for(self, amount: float, duration_s: float) -> float:
+        return self.rate
 
 
 class Recorder:
@@ -55,6 +67,25 @@ def test_a_train_over_cellular_is_the_dearest_probe() -> None:
         rule.probed(network.name, replace(moment, now_s=70.0))
     assert rule.why("wlan0", moment)
     assert rule.why("lte0", moment) is None
+
+
+def test_a_probe_pays_what_budgets_ask_today_like_any_transfer() -> None:
+    """Worth it while data is free; not when a train's 60 kB cost a minute of waiting."""
+    evaluations = (evaluation("wlan0", 2.0), evaluation("lte0", 2.1))
+    moment = Moment(100.0, True, True, {}, evaluations, 1.0)
+    rule = rule_of(ProbesConfig(server="192.0.2.1:7007", key_file=Path("k")), [WIFI, LTE])
+    for network in (WIFI, LTE):
+        rule.probed(network.name, replace(moment, now_s=70.0))
+    assert all(rule.why(network.name, moment) for network in (WIFI, LTE))
+    dear = replace(moment, prices=Prices(data={"lte0": (Flat(1e-3),)}))
+    assert rule.why("wlan0", dear), "its bytes are not what the budget counts"
+    assert rule.why("lte0", dear) is None
+    hungry = replace(moment, prices=Prices(energy=(Flat(10.0),)))
+    assert rule.why("lte0", hungry) is None, "cellular's tail is what a probe takes most of"
+    spent = replace(moment, prices=Prices(data={"lte0": (Flat(inf),)}))
+    unknown = rule_of(ProbesConfig(), [WIFI, LTE])
+    assert unknown.why("wlan0", spent) == "it was never probed"
+    assert unknown.why("lte0", spent) is None, "what is forbidden is not asked even once"
 
 
 @pytest.mark.parametrize(
