@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from cedos.errors import HostError
+from cedos.resting import Resting
 
 NLM_F_REQUEST = 0x1
 NLM_F_ACK = 0x4
@@ -131,8 +132,8 @@ class Listener:
         on_datagram: called with one or more messages, from the event loop.
         on_overflow: called when the kernel dropped messages because the buffer was full (ENOBUFS).
         receive_buffer_bytes: the kernel's buffer, large because bursts come faster than we read.
-        rest_s: after each look, what comes next waits so long: a hundred events a second then wake
-            the loop less often, while one that comes alone is told at once.
+        rest_s: what comes often is read together, so often (`Resting`); 0: everything at once.
+        before: called before datagrams are handed on, once for all that were read together.
 
     Raises:
         HostError: the kernel lacks the protocol or one of the groups.
@@ -146,10 +147,10 @@ class Listener:
         on_overflow: Callable[[], None],
         receive_buffer_bytes: int = 4 << 20,
         rest_s: float = 0.0,
+        before: Callable[[], object] | None = None,
     ) -> None:
         self.overflows = 0
-        self._rest_s = rest_s
-        self._resting: asyncio.TimerHandle | None = None
+        self._before = before
         self._on_datagram = on_datagram
         self._on_overflow = on_overflow
         self._socket = _open(protocol, receive_buffer_bytes)
@@ -163,26 +164,21 @@ class Listener:
                 f"netlink protocol {protocol} refuses its events ({error.strerror}); "
                 "CAP_NET_ADMIN and a kernel with them built in would be right"
             ) from error
-        self._loop = asyncio.get_running_loop()
-        self._listen()
+        self._resting: Resting | None = None
+        if rest_s:
+            self._resting = Resting(self._socket.fileno(), self.drain, rest_s)
+        else:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._socket.fileno(), self.drain)
 
-    def _listen(self) -> None:
-        self._resting = None
-        self._loop.add_reader(self._socket.fileno(), self._readable)
-
-    def _readable(self) -> None:
-        if self._rest_s:
-            self._loop.remove_reader(self._socket.fileno())
-            self._resting = self._loop.call_later(self._rest_s, self._listen)
-        self.drain()
-
-    def drain(self) -> None:
-        """Handles what the kernel has queued by now, up to a burst; the loop comes back for more."""
+    def drain(self) -> bool:
+        """Handles what the kernel has queued by now, up to a burst; says whether there was anything."""
+        datagrams = []
         for _ in range(_BURST):
             try:
                 data, sender = self._socket.recvfrom(_RECEIVE_BYTES)
             except (BlockingIOError, InterruptedError):
-                return
+                break
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
@@ -190,15 +186,22 @@ class Listener:
                 self._on_overflow()
                 continue
             if sender[0] == 0:  # from the kernel, not from another process
-                self._on_datagram(data)
+                datagrams.append(data)
+        if datagrams and self._before is not None:
+            self._before()
+        for datagram in datagrams:
+            self._on_datagram(datagram)
+        return bool(datagrams)
 
     def close(self) -> None:
         """Stops listening."""
+        if self._socket.fileno() < 0:
+            return
         if self._resting is not None:
-            self._resting.cancel()
-        if self._socket.fileno() >= 0:
+            self._resting.close()
+        else:
             self._loop.remove_reader(self._socket.fileno())
-            self._socket.close()
+        self._socket.close()
 
 
 class Requester:

@@ -1,6 +1,7 @@
 """Takes the captured first packets, and tells the sizes that they reveal."""
 
 import asyncio
+import math
 import time
 
 from cedos.daemon.director import Director
@@ -8,9 +9,10 @@ from cedos.daemon.flows import Flows, LivingFlow
 from cedos.daemon.observe import Observer
 from cedos.profiler.capture import Capture
 from cedos.profiler.profiler import Profiler
+from cedos.resting import Resting
 
-_REST_S = 0.025
-"""After a look at the captured packets the next ones wait so long, and are looked at together."""
+_REST_S = 0.02
+"""What was captured is looked at together, so often."""
 
 _AT_ONCE = 256
 
@@ -39,36 +41,31 @@ class Captured:
         self._profiler = profiler
         self._director = director
         self._observer = observer
+        self._read_at_s = -math.inf
         self._told: asyncio.Queue[LivingFlow] = asyncio.Queue()
 
     async def run(self) -> None:
         """Takes packets until it is cancelled."""
         if self._capture is None:
             return
-        loop, fd = asyncio.get_running_loop(), self._capture.fileno()
-        rest: asyncio.TimerHandle | None = None
-
-        def ready() -> None:
-            nonlocal rest
-            loop.remove_reader(fd)
-            rest = loop.call_later(_REST_S, loop.add_reader, fd, ready)
-            self.read()
-
-        loop.add_reader(fd, ready)
+        resting = Resting(self._capture.fileno(), self._read, _REST_S)
         try:
             while True:
                 flow = await self._told.get()
                 async with self._director.turn:
                     await self._director.moves.reconsider(flow, self._observer.context())
         finally:
-            if rest is not None:
-                rest.cancel()
-            loop.remove_reader(fd)
+            resting.close()
 
-    def read(self) -> None:
-        """Takes the packets that are there."""
-        now_s = time.monotonic()
-        for captured in self._capture.read(_AT_ONCE) if self._capture else ():
+    def read_before(self, at_s: float) -> None:
+        """Takes what was captured before a monotonic instant, if there may be any."""
+        if self._read_at_s < at_s:
+            self._read()
+
+    def _read(self) -> bool:
+        now_s = self._read_at_s = time.monotonic()
+        packets = self._capture.read(_AT_ONCE) if self._capture else []
+        for captured in packets:
             # A message may begin on any subflow; the profiler knows a connection by its first one.
             flow = self._flows.find(captured.key)
             about = captured if flow is None else captured._replace(key=flow.key)
@@ -76,3 +73,4 @@ class Captured:
                 learned = self._flows.learned(event)
                 if learned is not None and learned.token is not None:
                     self._told.put_nowait(learned)
+        return bool(packets)

@@ -80,7 +80,7 @@ class FlowEvents:
         return await self.monitor.mark(event.key)
 
     def _closed(self, event: FlowClosed) -> None:
-        self.captured.read()  # the flow's last message may still wait, and begins before its end
+        self.captured.read_before(event.at_s)  # the flow's last message may still wait
         flow = self.flows.find(event.key)
         record = self.flows.closed(event)
         if record is None or flow is None:

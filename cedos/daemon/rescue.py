@@ -199,9 +199,13 @@ class Rescuer:
     def _look(self) -> None:
         self._timer = None
         self._known = None
-        while self._due and self._due[0][0] <= time.monotonic():
+        # Most flows are answered and over before they are due: the timer does not wake for those.
+        while self._due and (
+            (watched := self._watched.get(self._due[0][2])) is None
+            or self._due[0][0] <= time.monotonic()
+        ):
             _, _, key = heapq.heappop(self._due)
-            if (watched := self._watched.get(key)) is None:
+            if watched is None:
                 continue
             try:
                 again_at_s = self._consider(key, watched)

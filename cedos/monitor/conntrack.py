@@ -11,8 +11,8 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
 
+from cedos.addresses import address
 from cedos.model import Address, FlowKey
 from cedos.netlink import Message, attributes
 
@@ -82,14 +82,12 @@ def _tuple(data: bytes | None) -> tuple[str, Tuple] | None:
     addresses, ports = attributes(parts.get(1, b"")), attributes(parts.get(2, b""))
     protocol = _PROTOCOLS.get(int.from_bytes(ports.get(1, b"\0")))
     source_port, destination_port = ports.get(2, b""), ports.get(3, b"")
-    source: Address
-    destination: Address
     if protocol is None or len(source_port) != 2 or len(destination_port) != 2:
         return None
     if len(addresses.get(1, b"")) == 4 == len(addresses.get(2, b"")):
-        source, destination = IPv4Address(addresses[1]), IPv4Address(addresses[2])
+        source, destination = address(addresses[1]), address(addresses[2])
     elif len(addresses.get(3, b"")) == 16 == len(addresses.get(4, b"")):
-        source, destination = IPv6Address(addresses[3]), IPv6Address(addresses[4])
+        source, destination = address(addresses[3]), address(addresses[4])
     else:
         return None
     return protocol, Tuple(

@@ -10,6 +10,8 @@ from cedos.model import Attachment, Context, Indicator
 from cedos.monitor.losses import Losses
 from cedos.monitor.rates import Rates
 
+_MOMENT_S = 0.01
+
 
 class _Network:
     """What is known of one network."""
@@ -58,8 +60,11 @@ class ContextKeeper:
         self._grace_s = grace_s
         self._floor_bps = busy_floor_bps
         self._networks: dict[str, _Network] = {}
+        self._last: Context | None = None
 
     def _network(self, name: str) -> _Network:
+        """A network, of which something new is about to be known."""
+        self._last = None
         if name not in self._networks:
             self._networks[name] = _Network(self._pings, self._floor_bps)
         return self._networks[name]
@@ -128,6 +133,7 @@ class ContextKeeper:
 
     def slept(self, seconds: float) -> None:
         """The host slept for so long, which the monotonic clock did not count: all is older by that."""
+        self._last = None
         for known in self._networks.values():
             known.given = {
                 name: replace(given, measured_at_s=given.measured_at_s - seconds)
@@ -143,11 +149,18 @@ class ContextKeeper:
 
     def forget(self, network: str) -> None:
         """Drops all that is known of a network that was lost."""
+        self._last = None
         self._networks.pop(network, None)
 
     def snapshot(self, now_s: float) -> Context:
-        """The context at `now_s`; of each network what is known, however old."""
-        return Context(
+        """The context at `now_s`; of each network what is known, however old.
+
+        While nothing new is known, one context is good for a moment.
+        """
+        last = self._last
+        if last is not None and 0.0 <= now_s - last.at_s < _MOMENT_S:
+            return last
+        self._last = Context(
             at_s=now_s,
             networks={name: self._merged(known, now_s) for name, known in self._networks.items()},
             attachments={
@@ -156,6 +169,7 @@ class ContextKeeper:
                 if known.attachment is not None
             },
         )
+        return self._last
 
     def _merged(self, known: _Network, now_s: float) -> dict[str, Indicator]:
         merged = self._derived(known, now_s)

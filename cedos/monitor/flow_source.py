@@ -72,12 +72,8 @@ class KernelFlows:
 
         def on_destroyed(datagram: bytes) -> None:
             for message in messages(datagram):
-                if (facts := sockdiag.parse(message)) is None:
-                    continue
-                # Both sockets may be readable: an opening must never come after its own end.
-                if self._openings is not None:
-                    self._openings.drain()
-                destroyed(facts)
+                if (facts := sockdiag.parse(message)) is not None:
+                    destroyed(facts)
 
         with contextlib.suppress(HostError):
             self._openings = Listener(
@@ -94,6 +90,8 @@ class KernelFlows:
             on_destroyed,
             overflow,
             rest_s=_REST_S,
+            # Both sockets may be readable: an opening must never come after its own end.
+            before=self._openings.drain if self._openings is not None else None,
         )
 
     async def sockets(self) -> list[sockdiag.SocketFacts]:

@@ -7,9 +7,9 @@ Formats: linux/inet_diag.h, linux/tcp.h (`tcp_info`), linux/mptcp.h. Own decodin
 import socket
 import struct
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
 
-from cedos.model import Address, FlowKey
+from cedos.addresses import address
+from cedos.model import FlowKey
 from cedos.netlink import Message, attributes, unsigned
 
 NETLINK_SOCK_DIAG = 4
@@ -29,14 +29,12 @@ _INFO, _MARK, _ULP = 2, 15, 19
 _ID = struct.Struct("!HH16s16s4x8s")  # ports, addresses, no interface, cookie
 _NO_COOKIE = b"\xff" * 8
 _ULP_MPTCP, _TOKEN_LOCAL = 3, 2
-_MAPPED = bytes(10) + b"\xff\xff"
 
-# Positions in tcp_info; a kernel older than a field sends a shorter structure.
-_U32 = struct.Struct("=I")
-_U64 = struct.Struct("=Q")
-_UNACKED, _LAST_DATA_RECEIVED, _LAST_ACK_RECEIVED, _RTT, _TOTAL_RETRANS = 24, 52, 56, 68, 100
-_BYTES_ACKED, _BYTES_RECEIVED, _MIN_RTT, _SEGMENTS, _DELIVERY_RATE = 120, 128, 148, 156, 160
-_RECEIVE_RTT = 92
+# Of tcp_info, in order: unacknowledged; idle down, idle ack in ms; RTT in us; receive RTT in us,
+# segments sent again in all; bytes acknowledged, bytes received; least RTT in us; segments with data,
+# delivery rate in byte/s. A kernel older than a field sends a shorter structure.
+_TCP_INFO = struct.Struct("=24xI24xII8xI20xI4xI16xQQ12xI4xIQ")
+_COUNTED_BYTES = 136
 _NO_MIN_RTT = 0xFFFFFFFF
 
 
@@ -97,35 +95,39 @@ def parse(message: Message) -> SocketFacts | None:
     family, state, _, local_port, remote_port, local, remote = _SOCKET.unpack_from(data)
     if not remote_port or not local_port or family not in (socket.AF_INET, socket.AF_INET6):
         return None
-    key = FlowKey(_address(family, local), local_port, _address(family, remote), remote_port)
+    octets = 4 if family == socket.AF_INET else 16
     found = attributes(data, _SOCKET_BYTES)
     info = found.get(_INFO, b"")
-    rate = _field(info, _U64, _DELIVERY_RATE)
-    rtt_min = _field(info, _U32, _MIN_RTT)
+    (
+        unacknowledged,
+        idle_down_ms,
+        idle_ack_ms,
+        rtt_us,
+        receive_rtt_us,
+        retransmits,
+        bytes_up,
+        bytes_down,
+        rtt_min_us,
+        segments,
+        rate,
+    ) = _TCP_INFO.unpack_from(info.ljust(_TCP_INFO.size, b"\0"))
     return SocketFacts(
-        key=key,
-        state=state,
-        token=_token(found.get(_ULP)),
-        rtt_s=_field(info, _U32, _RTT) / 1e6 or None,
-        rtt_min_s=None if rtt_min == _NO_MIN_RTT else rtt_min / 1e6 or None,
-        delivery_rate_bps=rate * 8.0 or None,
-        bytes_down=_field(info, _U64, _BYTES_RECEIVED),
-        bytes_up=_field(info, _U64, _BYTES_ACKED),
-        retransmits=_field(info, _U32, _TOTAL_RETRANS),
-        idle_down_s=_field(info, _U32, _LAST_DATA_RECEIVED) / 1e3,
-        idle_ack_s=_field(info, _U32, _LAST_ACK_RECEIVED) / 1e3,
-        unacknowledged=_field(info, _U32, _UNACKED),
-        counted=len(info) >= _BYTES_RECEIVED + _U64.size,
-        receive_rtt_s=_field(info, _U32, _RECEIVE_RTT) / 1e6 or None,
-        segments=_field(info, _U32, _SEGMENTS),
+        FlowKey(address(local[:octets]), local_port, address(remote[:octets]), remote_port),
+        state,
+        _token(found.get(_ULP)),
+        rtt_us / 1e6 or None,
+        None if rtt_min_us == _NO_MIN_RTT else rtt_min_us / 1e6 or None,
+        rate * 8.0 or None,
+        bytes_down,
+        bytes_up,
+        retransmits,
+        idle_down_ms / 1e3,
+        idle_ack_ms / 1e3,
+        unacknowledged,
+        len(info) >= _COUNTED_BYTES,
+        receive_rtt_us / 1e6 or None,
+        segments,
     )
-
-
-def _field(info: bytes, form: struct.Struct, offset: int) -> int:
-    if len(info) < offset + form.size:
-        return 0
-    value: int = form.unpack_from(info, offset)[0]
-    return value
 
 
 def _token(ulp: bytes | None) -> int | None:
@@ -133,12 +135,3 @@ def _token(ulp: bytes | None) -> int | None:
         return None
     mptcp = attributes(ulp).get(_ULP_MPTCP)
     return None if mptcp is None else unsigned(attributes(mptcp).get(_TOKEN_LOCAL))
-
-
-def _address(family: int, octets: bytes) -> Address:
-    if family == socket.AF_INET:
-        return IPv4Address(octets[:4])
-    # An IPv6 socket that speaks IPv4: connection tracking and path managers call it IPv4.
-    if octets[:12] == _MAPPED:
-        return IPv4Address(octets[12:])
-    return IPv6Address(octets)

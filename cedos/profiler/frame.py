@@ -1,12 +1,11 @@
 """From a captured packet to its flow and its payload: pure, and total over hostile input."""
 
 import struct
-from functools import lru_cache
 from hashlib import sha256
-from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
-from cedos.model import Address, FlowKey
+from cedos.addresses import address
+from cedos.model import FlowKey
 
 _TCP, _UDP = 6, 17
 _UDP_HEADER_BYTES = 8
@@ -80,9 +79,9 @@ def parse_frame(packet: bytes, *, outgoing: bool, interface: str = "") -> Captur
     if not start + 20 <= data < end:
         return None
     if outgoing:
-        key = FlowKey(_address(source), source_port, _address(destination), destination_port)
+        key = FlowKey(address(source), source_port, address(destination), destination_port)
     else:
-        key = FlowKey(_address(destination), destination_port, _address(source), source_port)
+        key = FlowKey(address(destination), destination_port, address(source), source_port)
     option = _mptcp_option(packet, start + 20, data) if data > start + 20 else None
     if option is None:
         numbers: tuple[int | None, int | None] = sequence, acknowledgement
@@ -105,17 +104,12 @@ def _datagram(
     data = start + _UDP_HEADER_BYTES
     if not 20 <= start <= end - _UDP_HEADER_BYTES or data == end:
         return None
-    near, far = _address(source), _address(destination)
+    near, far = address(source), address(destination)
     near_port, far_port = struct.unpack_from("!HH", packet, start)
     if not outgoing:
         near, near_port, far, far_port = far, far_port, near, near_port
     key = FlowKey(near, near_port, far, far_port, "udp")
     return Captured(key, outgoing, packet[data:end], None, None, interface=interface)
-
-
-@lru_cache(maxsize=1024)
-def _address(raw: bytes) -> Address:
-    return IPv4Address(raw) if len(raw) == 4 else IPv6Address(raw)
 
 
 def _transport_in_ipv6(packet: bytes) -> tuple[int, int]:

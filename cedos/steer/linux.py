@@ -44,6 +44,8 @@ from cedos.steer.sockets import SeenSocket
 _SYSCTLS: Final = Path("/proc/sys")
 # What deleting says of something that is not there.
 _GONE: Final = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL)
+# Each new connection tells of three things within some milliseconds.
+_REST_S: Final = 0.02
 
 
 class LinuxKernel:
@@ -255,7 +257,7 @@ class LinuxKernel:
             raise HostError(
                 "this kernel's MPTCP path manager tells no events (Linux 5.11 or newer)"
             )
-        self._listeners.append(Listener(NETLINK_GENERIC, [group], paths, on_loss))
+        self._listeners.append(Listener(NETLINK_GENERIC, [group], paths, on_loss, rest_s=_REST_S))
 
     def close(self) -> None:
         """See `Kernel`."""

@@ -6,10 +6,10 @@ Own decoding: every connection makes four events, and pyroute2 takes ten times a
 
 import struct
 from collections.abc import Iterator, Mapping
-from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
-from cedos.model import Address, FlowKey
+from cedos.addresses import address
+from cedos.model import FlowKey
 from cedos.netlink import attributes, messages, unsigned
 from cedos.steer.genl import EventKind, PathEvent
 
@@ -19,7 +19,6 @@ _LOCAL_4, _LOCAL_6, _REMOTE_4, _REMOTE_6, _LOCAL_PORT, _REMOTE_PORT = 5, 6, 7, 8
 _DENY_JOIN, _AT_THE_SERVER = 1, 2
 _KINDS: Final = {int(kind): kind for kind in EventKind}
 _PORT: Final = struct.Struct("!H")
-_MAPPED: Final = bytes(10) + b"\xff\xff"
 
 
 def path_events(data: bytes) -> Iterator[PathEvent]:
@@ -44,24 +43,18 @@ def path_events(data: bytes) -> Iterator[PathEvent]:
 
 
 def _key(found: Mapping[int, bytes]) -> FlowKey | None:
-    local = _address(found.get(_LOCAL_4) or found.get(_LOCAL_6))
-    remote = _address(found.get(_REMOTE_4) or found.get(_REMOTE_6))
-    if local is None or remote is None:
+    local = found.get(_LOCAL_4) or found.get(_LOCAL_6, b"")
+    remote = found.get(_REMOTE_4) or found.get(_REMOTE_6, b"")
+    if len(local) not in {4, 16} or len(remote) not in {4, 16}:
         return None
     # Ports are in network order here, in host order in commands.
-    return FlowKey(local, _port(found.get(_LOCAL_PORT)), remote, _port(found.get(_REMOTE_PORT)))
+    return FlowKey(
+        address(local),
+        _port(found.get(_LOCAL_PORT)),
+        address(remote),
+        _port(found.get(_REMOTE_PORT)),
+    )
 
 
 def _port(octets: bytes | None) -> int:
     return int(_PORT.unpack(octets)[0]) if octets and len(octets) == _PORT.size else 0
-
-
-def _address(octets: bytes | None) -> Address | None:
-    if octets is None or len(octets) not in {4, 16}:
-        return None
-    if len(octets) == 4:
-        return IPv4Address(octets)
-    # An IPv6 socket that speaks IPv4; commands want it as IPv4.
-    if octets.startswith(_MAPPED):
-        return IPv4Address(octets[len(_MAPPED) :])
-    return IPv6Address(octets)

@@ -1,0 +1,101 @@
+"""What comes alone is read at once, what comes often on common beats, and nothing is left behind."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from cedos.resting import Resting
+
+pytestmark = pytest.mark.anyio
+REST_S = 0.05
+
+
+class Reader:
+    """A pipe, and when it was found to hold something."""
+
+    def __init__(self) -> None:
+        self.fd, self.end = os.pipe()
+        os.set_blocking(self.fd, False)
+        self.got: list[bytes] = []
+        self.at_s: list[float] = []
+
+    def read(self) -> bool:
+        try:
+            self.got.append(os.read(self.fd, 100))
+        except BlockingIOError:
+            return False
+        self.at_s.append(asyncio.get_running_loop().time())
+        return True
+
+    def write(self, data: bytes) -> None:
+        os.write(self.end, data)
+
+
+@pytest.fixture
+def pipes() -> Iterator[list[Reader]]:
+    made = [Reader(), Reader()]
+    yield made
+    for each in made:
+        os.close(each.fd)
+        os.close(each.end)
+
+
+async def test_what_comes_alone_is_read_without_waiting_for_a_beat(pipes: list[Reader]) -> None:
+    resting = Resting(pipes[0].fd, pipes[0].read, rest_s=1000.0)
+    for text in (b"a",):
+        pipes[0].write(text)
+        async with asyncio.timeout(10):
+            while not pipes[0].got:
+                await asyncio.sleep(0)
+    resting.close()
+    assert pipes[0].got == [b"a"]
+
+
+async def test_what_comes_often_is_read_together(pipes: list[Reader]) -> None:
+    resting = Resting(pipes[0].fd, pipes[0].read, REST_S)
+    pipes[0].write(b"a")
+    async with asyncio.timeout(10):
+        while not pipes[0].got:
+            await asyncio.sleep(0)
+        for text in (b"b", b"c", b"d"):
+            pipes[0].write(text)
+        while b"".join(pipes[0].got) != b"abcd":
+            await asyncio.sleep(0.001)
+        # It hears again after a beat without anything.
+        await asyncio.sleep(3 * REST_S)
+        pipes[0].write(b"e")
+        while b"".join(pipes[0].got) != b"abcde":
+            await asyncio.sleep(0.001)
+    resting.close()
+    assert len(pipes[0].got) < 5, "what came while it rested came together"
+
+
+async def test_beats_are_common(pipes: list[Reader]) -> None:
+    both = [Resting(each.fd, each.read, REST_S) for each in pipes]
+    async with asyncio.timeout(20):
+        for each in pipes:
+            each.write(b"a")
+            while not each.got:
+                await asyncio.sleep(0)
+            each.write(b"b")
+            await asyncio.sleep(0.3 * REST_S)
+        while not all(b"".join(each.got) == b"ab" for each in pipes):
+            await asyncio.sleep(0.001)
+    beats = [resting._timer.when() for resting in both if resting._timer]
+    assert all(abs(at_s / REST_S - round(at_s / REST_S)) < 1e-3 for at_s in beats)
+    for resting in both:
+        resting.close()
+
+
+async def test_after_its_end_nothing_is_read(pipes: list[Reader]) -> None:
+    resting = Resting(pipes[0].fd, pipes[0].read, 0.001)
+    pipes[0].write(b"a")
+    async with asyncio.timeout(10):
+        while not pipes[0].got:
+            await asyncio.sleep(0)
+    resting.close()
+    pipes[0].write(b"b")
+    await asyncio.sleep(0.01)
+    assert pipes[0].got == [b"a"]
