@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from cedos import session
-from cedos.session import listener as listeners
 from cedos.session.channel import resume
 from cedos.session.crypto import KeyPair
 from cedos.session.handshake.messages import Message
@@ -25,11 +24,13 @@ async def until(wanted: object, seconds: float = 20) -> None:
 
 def test_it_takes_no_living_flow_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(listeners, "_STRANGERS", Limits(handshake_s=1.0))
 
     async def scenario() -> None:
         me, server = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
-        async with await session.listen(("127.0.0.1", 0), key=server) as listener:
+        strangers = Limits(handshake_s=1.0)
+        async with await session.listen(
+            ("127.0.0.1", 0), key=server, hosts=strangers
+        ) as listener:
             ours = await session.connect(
                 listener.address, server_key=server.public, key=me, deadline=60
             )
