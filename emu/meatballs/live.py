@@ -22,17 +22,46 @@ from emu.simulation.network import HEADER_BYTES, PAYLOAD_BYTES, ReplayedNetwork
 from emu.testbed.access import ADDRESSES
 from emu.testbed.phones import SERVER, Laptop
 from emu.workloads.exchange import ExchangeConnection
+from emu.workloads.pursuit import Chosen
 
 PORT = 7400
 
 
 @dataclass(slots=True)
 class Trial:
-    """One policy's part of a live run, and how its requests went."""
+    """One policy's part of a live run, and how its requests went.
+
+    Attributes:
+        policy: decides.
+        usage: filled with what was carried.
+        requests: with instants from the trial's beginning.
+        records: filled, one for each.
+        deciding_s: filled: how long each decision took, before anything could be sent.
+    """
 
     policy: Policy[Request]
     usage: Usage
+    requests: Sequence[Request]
     records: list[Record] = field(default_factory=list)
+    deciding_s: list[float] = field(default_factory=list)
+
+
+class _Timed:
+    """A policy whose decisions are timed: the simulation's take no time."""
+
+    def __init__(self, policy: Policy[Request], spent_s: list[float]) -> None:
+        self._policy, self._spent_s = policy, spent_s
+        self.measured, self.connected = policy.measured, policy.connected
+        self.attached, self.detached = policy.attached, policy.detached
+
+    def choose(
+        self, task: Request, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
+    ) -> Chosen:
+        """The policy's own choice."""
+        began_s = time.perf_counter()
+        chosen = self._policy.choose(task, now_s, usable, silent)
+        self._spent_s.append(time.perf_counter() - began_s)
+        return chosen
 
 
 @contextmanager
@@ -53,7 +82,6 @@ def serving(laptop: Laptop, *options: int) -> Iterator[None]:
 
 def run(
     laptop: Laptop,
-    requests: Sequence[Request],
     networks: Mapping[str, ReplayedNetwork],
     trials: Mapping[str, Trial],
     *,
@@ -61,11 +89,10 @@ def run(
     start_s: float,
     duration_s: float,
 ) -> None:
-    """Runs all policies on the same requests; fills in their records.
+    """Runs all policies side by side; fills in their records.
 
     Args:
         laptop: with both networks attached and a server running.
-        requests: with instants from the trial's beginning.
         networks: what the laptop replays: when each is there is read from here, as radios would say.
         trials: by policy.
         replay_at_s: the monotonic instant at which the replay stood at `start_s`.
@@ -77,7 +104,7 @@ def run(
             _Side(laptop, selector, trial, networks, start_s, replay_at_s)
             for trial in trials.values()
         ]
-        due = list(requests)
+        due = [list(trial.requests) for trial in trials.values()]
         for side in sides:
             side.follow(0.0)
         while True:
@@ -86,16 +113,16 @@ def run(
                 now_s > duration_s + AFTER_S or not any(side.client.waiting for side in sides)
             ):
                 break
-            while due and due[0].at_s <= now_s:
-                request = due.pop(0)
-                for side in sides:
-                    side.client.begin(request, time.monotonic() - replay_at_s)
+            for side, asked in zip(sides, due, strict=True):
+                while asked and asked[0].at_s <= now_s:
+                    side.client.begin(asked.pop(0), time.monotonic() - replay_at_s)
             for side in sides:
                 side.follow(now_s)
                 if side.client.next_wake_s <= now_s:
                     side.client.wake(time.monotonic() - replay_at_s)
             next_s = min(
-                [due[0].at_s if due else duration_s]
+                [asked[0].at_s for asked in due if asked]
+                + [duration_s]
                 + [min(side.next_change_s, side.client.next_wake_s) for side in sides]
             )
             wait_s = min(max(next_s - (time.monotonic() - replay_at_s), 0.0), 0.2)
@@ -121,7 +148,7 @@ class _Side:
         self._laptop, self._selector, self._networks = laptop, selector, networks
         self._usage, self._start_s, self._replay_at_s = trial.usage, start_s, replay_at_s
         self._links: dict[str, _Link] = {}
-        self.client = Client(trial.policy, self)
+        self.client = Client(_Timed(trial.policy, trial.deciding_s), self)
 
     @property
     def now_s(self) -> float:

@@ -28,16 +28,15 @@ def test_policies_side_by_side_through_a_loss_of_wifi() -> None:
     }
     networks = {name: ReplayedNetwork(each, detection_s=1.0) for name, each in accesses.items()}
     known = policies_of(SETTINGS["no"], "nexus-one", "3g", 1.0)
+    asked = requests(15.0, 3, (0.3, 0.8))
     trials = {
-        name: live.Trial(*known[name])
+        name: live.Trial(*known[name], asked)
         for name in ("cellular-only", "wifi-preferred", "brute-force")
     }
-    asked = requests(15.0, 3, (0.3, 0.8))
     with Laptop(source_rules=True) as laptop, live.serving(laptop):
         laptop.attach(*accesses.values())
         live.run(
             laptop,
-            asked,
             networks,
             trials,
             replay_at_s=max(link.started_at_s for link in laptop.links.values()),

@@ -1,10 +1,12 @@
 """The simulation held against live emulation: the same requests, places, seconds and decisions.
 
 Live means Mahimahi, real sockets, a real server and a real clock, in network namespaces (root). All
-policies run side by side. The simulation then plays the same seconds again.
+policies run side by side. The simulation then plays the same seconds again; its decisions take no time,
+so that how long the live ones took is told beside.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -28,6 +30,8 @@ from emu.testbed.phones import Laptop
 
 _SETTLE_S = 1.0
 _LATE_MS = 500.0
+_APART_S = 0.15
+"""Policies ask one after another: none waits while another one decides, in the same program."""
 
 
 def run(
@@ -73,18 +77,29 @@ def run(
         name: ReplayedNetwork(access, detection_s=detection_s) for name, access in accesses.items()
     }
     both: dict[str, list[tuple[Sequence[Record], Sequence[Record]]]] = {}
+    deciding_s: dict[str, list[float]] = {}
     told = dict.fromkeys(accesses, 0)
     counted = dict(told)
     for trial, start_s in enumerate(starts_s):
         progress(trial / len(starts_s), f"live from second {start_s:g}")
         asked = requests(duration_s, seed * 1000 + trial, think_s)
         wanted = _wanted(policies, settings, device, cellular, detection_s)
-        trials = {name: live.Trial(*each) for name, each in wanted.items()}
-        moved = _live(accesses, networks, asked, trials, start_s, duration_s)
+        trials = {
+            name: live.Trial(*each, _later(asked, number * _APART_S))
+            for number, (name, each) in enumerate(wanted.items())
+        }
+        lasts_s = duration_s + _APART_S * len(trials)
+        moved = _live(accesses, networks, trials, start_s, lasts_s)
         again = _wanted(policies, settings, device, cellular, detection_s)
         for name, (policy, usage) in again.items():
+            deciding_s.setdefault(name, []).extend(trials[name].deciding_s)
             simulated = simulate(
-                asked, networks, policy, usage, start_s=start_s, duration_s=duration_s
+                trials[name].requests,
+                networks,
+                policy,
+                usage,
+                start_s=start_s,
+                duration_s=lasts_s,
             )
             both.setdefault(name, []).append((trials[name].records, simulated))
             for network in told:
@@ -96,12 +111,22 @@ def run(
         "trials": len(starts_s),
         "duration_s": duration_s,
         "think_s": list(think_s),
-        "policies": {name: _compared(each) for name, each in both.items()},
+        "policies": {
+            name: {
+                **_compared(each),
+                "deciding_ms": round(1e3 * fmean(deciding_s[name]), 2),
+            }
+            for name, each in both.items()
+        },
         "bytes": {
             network: {"interface": counted[network], "simulated": told[network]} for network in told
         },
         "metered": list(METERED),
     }
+
+
+def _later(asked: Sequence[Request], by_s: float) -> Sequence[Request]:
+    return [replace(each, at_s=each.at_s + by_s) for each in asked]
 
 
 def _wanted(
@@ -125,7 +150,6 @@ def _wanted(
 def _live(
     accesses: Mapping[str, Access],
     networks: Mapping[str, ReplayedNetwork],
-    asked: Sequence[Request],
     trials: Mapping[str, live.Trial],
     start_s: float,
     duration_s: float,
@@ -137,7 +161,6 @@ def _live(
         with Sampler(laptop.client, list(INTERFACES.values())) as sampler:
             live.run(
                 laptop,
-                asked,
                 networks,
                 trials,
                 replay_at_s=replay_at_s,
