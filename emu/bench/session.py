@@ -12,6 +12,7 @@ from cedos.errors import EmulationError
 from emu.sessions_bench import asleep, wired
 from emu.sessions_bench.crowd import jain
 from emu.sessions_bench.pair import Pair, pair
+from emu.sessions_bench.trips import WAYS
 
 NAME = "session"
 
@@ -24,6 +25,7 @@ _MANY_LIMIT_S = 180.0
 _CROWD_RATE: Final = "95mbit"
 _URGENT_RATE, _URGENT_S = "10mbit", 20.0
 _TRIPS: Final = 5_000
+_TIMES: Final = 3
 _ADDRESS_CHANGES: Final = 40
 _BLACK_OUT_S: Final = 60.0
 _HOUR_S: Final = 3600.0
@@ -37,7 +39,10 @@ def run(progress: Progress) -> dict[str, float]:
     Returns:
         `loopback_clear_ratio`, `loopback_aead_ratio`, `shaped_ratio`: throughput over raw TCP's;
         `cpu_s_per_gb_clear`, `cpu_s_per_gb_aead`, `cpu_s_per_gb_raw`: of both ends together.
-        `message_added_us`: a round trip of 100 bytes less a plain one (`message_raw_us`).
+        `message_added_us`: a round trip of 100 bytes in tasks that await, less a plain one in callbacks
+        of the loop, the fastest that there is (`message_raw_us`). `message_callbacks_us`,
+        `message_await_us`, `message_blocking_us`: in each way of programming, and `message_..._added_us`:
+        less a plain one in the same way.
         `messages_per_s`, `messages_batched_per_s`: sent one by one, and by the thousand.
         `resume_median_ms`, `resume_p95_ms`, `resume_allowed_ms`: after an address change; 2 RTT + 5 ms.
         `blackout_resume_s`, `blackout_hour_resume_s`: after 60 s, and after an hour by a clock that
@@ -49,6 +54,7 @@ def run(progress: Progress) -> dict[str, float]:
     figures: dict[str, float] = {}
     with wired.host() as host, pair(host, host, _LOOPBACK) as ends:
         figures |= throughput(ends, progress)
+        figures |= trips(ends, progress)
         figures |= messages(ends, progress)
     with wired.cable(_SHAPED_RATE) as (near, far), pair(near, far, wired.SERVER) as ends:
         figures |= shaped(ends, progress)
@@ -115,18 +121,35 @@ def shaped(ends: Pair, progress: Progress) -> dict[str, float]:
     return {"shaped_ratio": statistics.median(ratios)}
 
 
+def trips(
+    ends: Pair, progress: Progress, rounds: int = _TRIPS, times: int = _TIMES
+) -> dict[str, float]:
+    """Round trips of a small message, in three ways of programming, against plain TCP in each."""
+    found: dict[tuple[str, str], list[float]] = {}
+    port = ends.far.do("offer", address=_LOOPBACK)["port"]
+    for _ in range(times):
+        for way in WAYS:
+            for mode in ("raw", "aead"):
+                how = {"way": way, "rounds": rounds}
+                there = {"port": port} if way == "blocking" and mode != "raw" else {}
+                near, _ = ends.both("ask", "answer", mode, {"mode": mode} | how, **how | there)
+                found.setdefault((way, mode), []).append(1e6 * statistics.median(near["times"]))
+    us = {key: statistics.median(each) for key, each in found.items()}
+    for way in WAYS:
+        progress(
+            f"message, {way}: {us[way, 'aead']:.0f} us there and back, raw {us[way, 'raw']:.0f} us"
+        )
+    return {
+        "message_added_us": us["await", "aead"] - us["callbacks", "raw"],
+        "message_raw_us": us["callbacks", "raw"],
+        **{f"message_{way}_us": us[way, "aead"] for way in WAYS},
+        **{f"message_{way}_added_us": us[way, "aead"] - us[way, "raw"] for way in WAYS},
+    }
+
+
 def messages(ends: Pair, progress: Progress) -> dict[str, float]:
-    """Small messages: their round trip, and how many a second."""
-    trips: dict[str, list[float]] = {"raw": [], "aead": []}
-    for _ in range(3):
-        for mode, found in trips.items():
-            near, _ = ends.both(
-                "ask", "answer", mode, {"mode": mode, "rounds": _TRIPS}, rounds=_TRIPS
-            )
-            found.append(statistics.median(near["times"]))
-    raw_s, aead_s = (statistics.median(found) for found in trips.values())
-    progress(f"message: {1e6 * aead_s:.0f} us there and back, raw {1e6 * raw_s:.0f} us")
-    figures = {"message_added_us": 1e6 * (aead_s - raw_s), "message_raw_us": 1e6 * raw_s}
+    """How many small messages a second."""
+    figures: dict[str, float] = {}
     for key, number, batch in (
         ("messages_per_s", 200_000, 1),
         ("messages_batched_per_s", 2_000_000, 1_000),

@@ -93,7 +93,7 @@ class Pair:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """A command for each end at the same time; both answers, the client's first."""
         self.far.start(far, **far_options)
-        self.near.start(near, **self.there(mode), **options)
+        self.near.start(near, **self.there(mode) | options)
         return self.near.answer(limit_s), self.far.answer(limit_s)
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from cedos import session
+from cedos.session import blocking
 from cedos.session.crypto import KeyPair
-from emu.sessions_bench import bulk, crowd, messages, resume, urgent
+from emu.sessions_bench import bulk, crowd, messages, resume, trips, urgent
 
 Command = Callable[..., Coroutine[Any, Any, dict[str, Any]]]
 
@@ -27,6 +28,7 @@ class Peer:
         self.key = KeyPair(os.urandom(32))
         self.listener: session.Listener | None = None
         self.raw: socket.socket | None = None
+        self.blocking: blocking.socket | None = None
         self.held: list[Any] = []
 
     async def listen(self, address: str) -> dict[str, Any]:
@@ -43,7 +45,7 @@ class Peer:
 
 COMMANDS: dict[str, Command] = {
     name: getattr(module, name)
-    for module in (bulk, crowd, messages, resume, urgent)
+    for module in (bulk, crowd, messages, resume, trips, urgent)
     for name in module.COMMANDS
 }
 

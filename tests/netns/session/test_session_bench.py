@@ -23,6 +23,19 @@ def test_throughput_of_all_three() -> None:
     assert not host.path.exists()
 
 
+def test_round_trips_in_three_ways() -> None:
+    with wired.host() as host, pair(host, host, "127.0.0.1") as ends:
+        figures = bench.trips(ends, quiet, rounds=50, times=1)
+    ways = ("callbacks", "await", "blocking")
+    assert set(figures) == {
+        *("message_added_us", "message_raw_us"),
+        *(f"message_{way}_us" for way in ways),
+        *(f"message_{way}_added_us" for way in ways),
+    }
+    assert figures["message_raw_us"] > 0
+    assert all(figures[f"message_{way}_us"] > 0 for way in ways)
+
+
 def test_address_changes_and_black_outs() -> None:
     with wired.cable(None) as (near, far), pair(near, far, wired.SERVER) as ends:
         figures = bench.resume(ends, quiet, rounds=3, black_out_s=0.4)
