@@ -207,6 +207,7 @@ class Session(ApplicationSide):
     def next_record(self, path_id: int, room_bytes: int, now: float) -> list[Chunk]:
         """Parts of the plaintext of one record for a path that has room; empty: nothing now.
 
+        What is in it counts as unsent in the path's facts from then on.
         The record has at most 65,536 bytes; it exceeds `room_bytes` by little, and only so that a small
         message need not be cut.
         """
@@ -239,6 +240,7 @@ class Session(ApplicationSide):
             parts += frame
             room -= size
             state.sent_bytes += size
+            state.facts.unsent_bytes += size
             state.last_sent_at_s = now
         return parts
 

@@ -9,6 +9,8 @@ can wait for has a reservation already. So it completes, is delivered, and gives
 from heapq import heappop, heappush
 from typing import Final
 
+from cedos.session.scheduling import BACKGROUND_RANKS
+
 IROB_COST: Final = 256
 """Bytes of credit that an IROB takes besides its own: what the peer needs to keep account of it."""
 
@@ -16,6 +18,9 @@ INITIAL_STREAM_BYTES: Final = 262_144
 INITIAL_IROB_CREDIT: Final = 655_360
 INITIAL_IROB_BYTES: Final = 262_144
 """What every peer accepts before its first Window frame."""
+
+URGENT_BYTES: Final = 65_536
+"""What background data leaves to foreground data: of the window, and of replay memory."""
 
 
 class Credit:
@@ -50,9 +55,9 @@ class Credit:
         room = self.credit - self.reserved
         return room - self.irob_bytes - IROB_COST if self._begun else room
 
-    def at_once(self, cost: int) -> bool:
+    def at_once(self, cost: int, rank: int) -> bool:
         """Reserves for a new IROB that is whole; False if there is no room."""
-        if cost > self.room:
+        if cost > self.room - _left_alone(rank):
             return False
         self.reserved += cost
         return True
@@ -85,7 +90,8 @@ class Credit:
                 heappop(self._lowest)
             while self._queue[0][1] not in self._waiting:
                 heappop(self._queue)
-            irob, spare = self._queue[0][1], self.irob_bytes + IROB_COST
+            rank, irob = self._queue[0]
+            spare = self.irob_bytes + IROB_COST + _left_alone(rank)
             if self._lowest[0] in self._waiting:
                 irob, spare = self._lowest[0], 0
             cost = self._waiting[irob]
@@ -95,3 +101,7 @@ class Credit:
             self.forget(irob)
             ready.append((irob, cost))
         return ready
+
+
+def _left_alone(rank: int) -> int:
+    return URGENT_BYTES if rank in BACKGROUND_RANKS else 0

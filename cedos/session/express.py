@@ -69,7 +69,7 @@ class Express:
 
         To be asked where there is a `path`, which has to carry the record; then `sent` is due.
         """
-        irob = self._sender.take_id(len(data))
+        irob = self._sender.take_id(len(data), rank)
         return (irob, wire.one_message(irob, rank, _ORDER, data)) if irob else None
 
     def sent(self, path: PathFlight, irob: int, data: bytes, rank: int, now: float) -> None:

@@ -15,7 +15,7 @@ from cedos.errors import ProtocolError
 from cedos.session import queues
 from cedos.session.channel import Channel
 from cedos.session.crypto import Buffer
-from cedos.session.scheduling import Facts
+from cedos.session.scheduling import RECENT_S, Facts
 from cedos.session.scout import Scout
 
 if TYPE_CHECKING:
@@ -217,6 +217,9 @@ class Path:
         if not core.wants(path_id):
             return False
         facts.unsent_bytes = queues.unsent_bytes(self.connection)
+        if now - max(core.backlog.foreground_at_s, facts.foreground_at_s) < RECENT_S:
+            unacknowledged = queues.unacknowledged_bytes(self.connection)
+            facts.under_way_bytes = max(0, unacknowledged - facts.unsent_bytes)
         rate = facts.rate_bps
         if rate is None or rate < _SLOW_BPS:
             room = max(_LEAST_RECORD, min(_LARGEST_RECORD, int((rate or 8e6) / 8 * _RECORD_S)))
@@ -237,7 +240,6 @@ class Path:
                 size += sum(map(len, parts))
             if batch:
                 moved = True
-                facts.unsent_bytes += size
                 if not self._send(batch):
                     break
         return moved

@@ -43,6 +43,9 @@ def rank_of(label: Label) -> int:
 
 FOREGROUND_RANKS: Final = (0, 1)
 BACKGROUND_RANKS: Final = (2, 3)
+RECENT_S: Final = 5.0
+"""After foreground data, more of it is expected for so long (IntNW says "recently", and no number): a
+person who clicks and reads is back within seconds."""
 ALL_RANKS: Final = 0b1111
 """Every label allowed, as a bit mask over ranks."""
 
@@ -52,7 +55,8 @@ class Facts:
     """What the driver measured of a path's TCP connection; None where nothing was measured yet.
 
     `unsent_bytes` wait in this host's kernel, `others_unsent_bytes` there for the same network from
-    other sessions and processes; `window_bytes` is the congestion window; `rate_bps` is what the path
+    other sessions and processes; `under_way_bytes` it has sent and the peer's kernel has not
+    acknowledged; `window_bytes` is the congestion window; `rate_bps` is what the path
     carries towards the peer. `foreground_at_s` is when anybody on this host last sent foreground data
     over the network. Since `stalled_at_s` nothing sent there is acknowledged (None: it is alive).
     """
@@ -66,6 +70,7 @@ class Facts:
     loss: float = 0.0
     window_bytes: int | None = None
     unsent_bytes: int = 0
+    under_way_bytes: int = 0
     others_unsent_bytes: int = 0
     foreground_at_s: float = float("-inf")
     measured_at_s: float = 0.0

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from cedos.errors import ProtocolError, SessionError
-from cedos.session.credit import INITIAL_STREAM_BYTES, IROB_COST, Credit
+from cedos.session.credit import INITIAL_STREAM_BYTES, IROB_COST, URGENT_BYTES, Credit
 from cedos.session.extents import Progress
 from cedos.session.frames import Ack, Order, Space, Window
 from cedos.session.lanes import Lane
 from cedos.session.memory import SPARE, Memory
 from cedos.session.outgoing import ByteQueue, Fetch
 from cedos.session.pieces import Batch
+from cedos.session.scheduling import BACKGROUND_RANKS
 from cedos.session.wire import MAX_DEPENDENCIES, MAX_POSITION
 
 SMALL_BYTES: Final = 4_096
@@ -76,7 +77,7 @@ class Sender:
         """Appends to the stream as much as there is room for; how many bytes that is."""
         stream = self.stream
         self._open(stream, "the stream")
-        data = self._fitting(data, self.room_bytes)
+        data = self._fitting(data, stream.rank, self.room_bytes)
         if data:
             stream.write(data)
             self.lanes[stream.rank].update(stream)
@@ -85,7 +86,7 @@ class Sender:
     @property
     def room_bytes(self) -> int:
         """How much of the stream would be kept now; 0 where it is too little to begin with."""
-        most = self._most_bytes()
+        most = self._most_bytes(self.stream.rank)
         room = (most if self.absent else min(most, self._earned_bytes)) - self.held_bytes
         return room if room >= self._least_bytes else 0
 
@@ -116,7 +117,7 @@ class Sender:
             self._check_size(size)
         if after:
             self._check_after(after)
-        irob = self.take_id(size)
+        irob = self.take_id(size, rank)
         if not irob:
             return NO_ROOM
         if size <= SMALL_BYTES:
@@ -129,10 +130,10 @@ class Sender:
             self.lanes[rank].update(queue)
         return irob
 
-    def take_id(self, size: int) -> int:
+    def take_id(self, size: int, rank: int) -> int:
         """Room here and at the peer for a whole IROB; its id, or `NO_ROOM`."""
         irob = self.next_irob
-        if irob - self.irobs.floor >= ID_SPAN or not self._take_whole(size, 1):
+        if irob - self.irobs.floor >= ID_SPAN or not self._take_whole(size, 1, rank):
             self.refused = True
             return NO_ROOM
         self.next_irob = irob + 1
@@ -148,7 +149,7 @@ class Sender:
         room = ID_SPAN - (self.next_irob - self.irobs.floor)
         while done < len(many) and room > 0:
             batch = list(many[done : done + min(room, MANY)])
-            while batch and not self._take_whole(sum(map(len, batch)), len(batch)):
+            while batch and not self._take_whole(sum(map(len, batch)), len(batch), rank):
                 del batch[len(batch) // 2 :]  # how many fit, near enough
             if not batch:
                 break
@@ -181,7 +182,7 @@ class Sender:
             raise SessionError(
                 f"IROB {irob} grows beyond {most} bytes, the most that the peer takes"
             )
-        data = self._fitting(data, self._most_bytes() - self.held_bytes)
+        data = self._fitting(data, queue.rank, self._most_bytes(queue.rank) - self.held_bytes)
         if data:
             queue.write(data)
             self._has_bytes(queue)
@@ -289,11 +290,12 @@ class Sender:
 
     # Inside
 
-    def _most_bytes(self) -> int:
-        """How much this session may hold at this moment."""
-        return min(self._limit_bytes, self._memory.share_bytes)
+    def _most_bytes(self, rank: int = 0) -> int:
+        """How much this session may hold at this moment for data of a label to be taken."""
+        most = min(self._limit_bytes, self._memory.share_bytes)
+        return most - min(URGENT_BYTES, most // 4) if rank in BACKGROUND_RANKS else most
 
-    def _fitting(self, data: bytes, room: int) -> bytes:
+    def _fitting(self, data: bytes, rank: int, room: int) -> bytes:
         """As much of it as there is room for, which is taken."""
         if len(data) > room:
             if room < self._least_bytes:
@@ -301,16 +303,16 @@ class Sender:
                 return b""
             self.refused = True
             data = data[:room]
-        return data if self._take(len(data)) else b""
+        return data if self._take(len(data), rank) else b""
 
     def _refuse(self, wanted: int) -> None:
         self.refused = True
         if not self.held_bytes:  # else an acknowledgement of our own tells us
             self._memory.wait(self._owner, wanted)
 
-    def _take(self, size: int) -> bool:
+    def _take(self, size: int, rank: int) -> bool:
         held = self.held_bytes
-        if held + size > self._most_bytes() and (held or not self._fits_alone(size)):
+        if held + size > self._most_bytes(rank) and (held or not self._fits_alone(size)):
             self._refuse(size)
             return False
         if size:
@@ -322,11 +324,11 @@ class Sender:
         """Whether what cannot be divided may be taken by a session that holds nothing else."""
         return size <= min(self._limit_bytes, self._memory.free_bytes // SPARE)
 
-    def _take_whole(self, size: int, count: int) -> bool:
+    def _take_whole(self, size: int, count: int, rank: int) -> bool:
         """Room here and at the peer for `count` IROBs that are whole."""
-        if not self.credit.at_once(size + count * IROB_COST):
+        if not self.credit.at_once(size + count * IROB_COST, rank):
             return False
-        if self._take(size):
+        if self._take(size, rank):
             return True
         self.credit.back(size + count * IROB_COST)
         return False

@@ -1,42 +1,51 @@
-"""Anticipatory scheduling (dissertation, 2.3.2): background data never fills the kernel's queue.
+"""Anticipatory scheduling (dissertation, 2.3.2): background data never fills the queues on the way.
 
-Foreground data comes in bursts. While some was sent lately, background data may hold at most what the
-network carries in 50 ms, so that the next foreground message waits no longer; otherwise one second's
-worth, so that the network never runs dry. The queue is the kernel's own count of bytes that it has not
-sent (`SIOCOUTQNSD`), with that of the other processes of the host on the same network; while there is
-foreground data, also what already waits in the network, by how much the round trip is longer than the
-shortest one.
+Foreground data comes in bursts. While some was sent lately, no more background data may wait than the
+path carries in 40 ms, so that the next foreground message waits no longer; otherwise one second's worth,
+so that the network never runs dry. The paper counts what this host's kernel has not sent
+(`SIOCOUTQNSD`), 50 ms of it. On slow networks the congestion window then fills the network's own queue,
+and the message waits there, or is lost where that overflows: so what is under way beyond what fills the
+shortest round trip counts as well, with the queue of this host's others on the same network. (These
+count only then: a bound by a flow's own rate would leave nothing to each of many that share it.)
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 from cedos.session.schedulers.estimates import CHUNK_BYTES, quickest, rate_bps, widest
-from cedos.session.scheduling import BACKGROUND_RANKS, Backlog, Grant, PathState, Scheduler
+from cedos.session.scheduling import (
+    BACKGROUND_RANKS,
+    RECENT_S,
+    Backlog,
+    Grant,
+    PathState,
+    Scheduler,
+)
 
-CAREFUL_S: Final = 0.050
+CAREFUL_S: Final = 0.040  # 25 ms: no sooner there over two networks (measured), and less background
 AMPLE_S: Final = 1.0
-# The paper says "recently" and no number. A person who clicks and reads is back within seconds.
-RECENT_S: Final = 5.0
 _LEAST_BYTES: Final = 4_096  # below it, headers and wake-ups cost more than the delay they save
+# So much of a round trip as well: where the path carries more than was measured, each round trip shows
+# so much more of it.
+_GROWTH: Final = 0.25
 _LOOK_S: Final = 0.010
 
 
 def bound_bytes(path: PathState, recent: bool) -> int:
-    """How many unsent bytes background data may leave in this host's kernel for the path."""
-    if path.facts.rate_bps is None:
+    """How many bytes background data may have waiting for the path."""
+    facts = path.facts
+    if facts.rate_bps is None:
         # Never measured: two chunks show what it carries, and cost 50 ms on 5 Mbit/s.
         return 2 * CHUNK_BYTES
-    seconds = CAREFUL_S if recent else AMPLE_S
+    seconds = CAREFUL_S + _GROWTH * (facts.rtt_min_s or 0.0) if recent else AMPLE_S
     return max(_LEAST_BYTES, int(rate_bps(path) / 8 * seconds))
 
 
-def in_network_bytes(path: PathState) -> int:
-    """How much waits between this host and the peer, beyond what is simply under way."""
+def waiting_bytes(path: PathState) -> int:
+    """How much waits in this host's kernel and in the network, beyond what fills the round trip."""
     facts = path.facts
-    if facts.rtt_s is None or facts.rtt_min_s is None or facts.rate_bps is None:
-        return 0
-    return int(facts.rate_bps / 8 * max(0.0, facts.rtt_s - facts.rtt_min_s))
+    fills = rate_bps(path) / 8 * (facts.rtt_min_s or 0.0)
+    return facts.unsent_bytes + max(0, int(facts.under_way_bytes - fills))
 
 
 class Anticipatory:
@@ -67,13 +76,12 @@ class Anticipatory:
         grant = self._inner.choose(path, paths, backlog, room_bytes, now)
         if grant is None or grant.rank not in BACKGROUND_RANKS:
             return grant
-        queued = path.facts.unsent_bytes + path.facts.others_unsent_bytes
         recent = self._recent(path, paths, backlog, now)
+        facts = path.facts
+        queued = waiting_bytes(path) + facts.others_unsent_bytes if recent else facts.unsent_bytes
         left = bound_bytes(path, recent) - queued
-        if recent:
-            left -= in_network_bytes(path)
-            if not queued and now - path.last_sent_at_s > CAREFUL_S:
-                left = max(left, _LEAST_BYTES)  # whatever queues elsewhere: never come to a stop
+        if recent and not facts.unsent_bytes and now - path.last_sent_at_s > CAREFUL_S:
+            left = max(left, _LEAST_BYTES)  # whatever queues elsewhere: never come to a stop
         if left <= 0:
             self._held = True
             return None

@@ -28,9 +28,7 @@ def test_it_takes_no_living_flow_over(monkeypatch: pytest.MonkeyPatch, tmp_path:
     async def scenario() -> None:
         me, server = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
         strangers = Limits(handshake_s=1.0)
-        async with await session.listen(
-            ("127.0.0.1", 0), key=server, hosts=strangers
-        ) as listener:
+        async with await session.listen(("127.0.0.1", 0), key=server, hosts=strangers) as listener:
             ours = await session.connect(
                 listener.address, server_key=server.public, key=me, deadline=60
             )

@@ -209,27 +209,31 @@ class TestAnticipatory:
         assert self.choose(path(1, 0.05, 8e6, unsent_bytes=900_000)) == Grant(3, 100_000)
         assert self.choose(path(1, 0.05, 8e6, unsent_bytes=1_000_000)) is None
 
-    def test_50_ms_of_rate_after_recent_foreground_data(self) -> None:
-        assert self.choose(path(1, 0.05, 8e6), at_s=99.0) == Grant(3, 50_000)
+    def test_40_ms_of_rate_after_recent_foreground_data(self) -> None:
+        assert self.choose(path(1, 0.05, 8e6), at_s=99.0) == Grant(3, 40_000)
         assert self.choose(path(1, 0.05, 8e6), at_s=94.0) == Grant(3, 1_000_000)
 
     def test_a_queue_in_the_network_counts_while_there_is_foreground_data(self) -> None:
-        """8 Mbit/s: 30 ms longer than its shortest round trip are 30,000 bytes."""
-        bloated = path(1, 0.08, 8e6, rtt_min_s=0.05)
-        assert self.choose(bloated, at_s=99.0) == Grant(3, 20_000)
+        """8 Mbit/s: 40 ms are 40,000 bytes and a quarter of its round trip 15,000; 60,000 fill it."""
+        bloated = path(1, 0.08, 8e6, rtt_min_s=0.06, under_way_bytes=80_000)
+        assert self.choose(bloated, at_s=99.0) == Grant(3, 35_000)
         assert self.choose(bloated) == Grant(3, 1_000_000)
 
     def test_a_network_that_is_always_full_is_still_used(self) -> None:
-        full = path(1, 0.5, 8e6, rtt_min_s=0.05, last_sent_at_s=99.96)
+        full = path(1, 0.5, 8e6, rtt_min_s=0.05, under_way_bytes=200_000, last_sent_at_s=99.97)
         assert self.choose(full, at_s=99.0) is None
         full.last_sent_at_s = 99.9
         grant = self.choose(full, at_s=99.0)
         assert grant is not None
         assert 0 < grant.limit_bytes <= 4096
+        full.facts.unsent_bytes = 1  # but nothing piles up where not even the kernel gets on
+        assert self.choose(full, at_s=99.0) is None
 
     def test_what_other_processes_queued_and_sent_counts(self) -> None:
-        assert self.choose(path(1, 0.05, 8e6, others_unsent_bytes=400_000)) == Grant(3, 600_000)
-        assert self.choose(path(1, 0.05, 8e6, foreground_at_s=99.0)) == Grant(3, 50_000)
+        busy = path(1, 0.05, 8e6, others_unsent_bytes=30_000)
+        assert self.choose(busy, at_s=99.0) == Grant(3, 10_000)
+        assert self.choose(busy) == Grant(3, 1_000_000)
+        assert self.choose(path(1, 0.05, 8e6, foreground_at_s=99.0)) == Grant(3, 40_000)
 
     def test_a_path_no_foreground_data_would_take_stays_ample(self) -> None:
         grant = self.choose(path(1, 0.5, 8e6), at_s=99.0, paths=2)

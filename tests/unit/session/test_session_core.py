@@ -480,6 +480,16 @@ def test_one_limit_for_all_sessions_and_who_waited_is_told() -> None:
     assert set(memory.woken()) <= set(many)
 
 
+@pytest.mark.parametrize("limits", [Limits(send_bytes=1_000_000), Limits(irob_window=600_000)])
+def test_background_data_leaves_room_for_what_is_urgent(limits: Limits) -> None:
+    one, _ = pair(limits=limits)
+    while one.send(bytes(100_000), 3, after=()):
+        pass
+    while one.send(bytes(3_000), 3, after=()):
+        pass
+    assert all(one.send(bytes(3_000), 0, after=()) for _ in range(10))
+
+
 def test_a_stream_stops_at_the_window_and_goes_on_when_it_is_read() -> None:
     limits = Limits(stream_window=262_144)
     one, other = pair(limits=limits)
