@@ -74,8 +74,8 @@ class _Connection:
                     task.add_done_callback(self._tasks.discard)
                 else:
                     self._answer(number, response_bytes, 0.0)
-        except (asyncio.IncompleteReadError, OSError):
-            pass  # the client's network has gone
+        except (asyncio.IncompleteReadError, OSError, asyncio.CancelledError):
+            pass  # the client's network has gone, or the server ends
         finally:
             for process in self._working.values():
                 process.kill()
