@@ -1,6 +1,6 @@
 """One secured TCP connection, one path of a flow: bytes in, records out, and back. Sans-I/O.
 
-A record is a header of 4 bytes and up to 64 KB of frames, protected by the flow's suite with a key of
+A record is a header of 4 bytes and up to 256 KB of frames, protected by the flow's suite with a key of
 this connection and direction alone. Whatever does not fit (forged, cut short, out of order) ends the
 connection, never the flow.
 """
@@ -33,8 +33,8 @@ from cedos.session.handshake.outcome import (
 )
 from cedos.session.handshake.resume import Resuming
 from cedos.session.handshake.set_up import Ask, Opening
+from cedos.session.wire import RECORD_BYTES
 
-RECORD_BYTES: Final = 65_536  # of plaintext at most
 HANDSHAKE_S: Final = 10.0
 _RECORD: Final = int(Message.RECORD)
 

@@ -208,7 +208,7 @@ class Session(ApplicationSide):
         """Parts of the plaintext of one record for a path that has room; empty: nothing now.
 
         What is in it counts as unsent in the path's facts from then on.
-        The record has at most 65,536 bytes; it exceeds `room_bytes` by little, and only so that a small
+        The record has at most 262,144 bytes; it exceeds `room_bytes` by little, and only so that a small
         message need not be cut.
         """
         path = self.flights.paths.get(path_id)

@@ -21,9 +21,9 @@ Random: TypeAlias = Callable[[int], bytes]  # as `os.urandom`: so many unpredict
 KEY_BYTES: Final = 32
 TAG_BYTES: Final = 16
 HOST_ID_BYTES: Final = 20
-# A key protects at most this many records (64 GB at 64 KB): far inside the limits of AES-GCM for
-# one key (NIST SP 800-38D; 2^36 blocks of 64 KB records leave an advantage below 2^-56).
-RECORDS_PER_KEY: Final = 1 << 20
+# A key protects at most this many records (64 GB at 256 KB): far inside the limits of AES-GCM for
+# one key (NIST SP 800-38D; 2^32 blocks leave an advantage below 2^-64).
+RECORDS_PER_KEY: Final = 1 << 18
 
 
 class Suite(IntEnum):

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from cedos.session.dialler import Dialler
     from cedos.session.flow import Flow
 
-RECEIVE_BYTES: Final = 1 << 18
+RECEIVE_BYTES: Final = 1 << 19
 # The C library gives memory at the end of its heap back to the kernel as soon as there are 128 KB of it,
-# and takes it again page by page: with records of 64 KB, up to 80,000 page faults a gigabyte. Once it has
+# and takes it again page by page: with large records, up to 80,000 page faults a gigabyte. Once it has
 # freed one block of this size, it keeps twice as much (mallopt(3), M_TRIM_THRESHOLD).
 _KEPT_BYTES: Final = 4 << 20
 # After a longer sleep, no connection is expected to have survived: the other end asked and gave up.

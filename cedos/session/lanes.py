@@ -3,12 +3,13 @@
 from collections import deque
 from typing import Final, TypeAlias
 
+from cedos.session import wire
 from cedos.session.frames import Order
 from cedos.session.outgoing import ByteQueue
 from cedos.session.pieces import Batch, BytePiece, Piece
 
 _Item: TypeAlias = ByteQueue | Batch
-PIECE_BYTES: Final = 65_536 - 64
+PIECE_BYTES: Final = wire.RECORD_BYTES - 64
 """An extent with its header fits a record."""
 
 

@@ -17,6 +17,7 @@ from cedos.session.channel import Channel
 from cedos.session.crypto import Buffer
 from cedos.session.scheduling import RECENT_S, Facts
 from cedos.session.scout import Scout
+from cedos.session.wire import RECORD_BYTES
 
 if TYPE_CHECKING:
     from cedos.session.core import Session
@@ -30,13 +31,11 @@ _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 # and nothing more urgent can go before it.
 UNSENT_BYTES: Final = 1 << 19
 _MOST_BUFFERS: Final = 256  # of one sendmsg; the kernel takes 1024
-# What is handed to the kernel at once: all of it where the path is fast, one record where a record
-# takes its time.
-_BATCH_BYTES: Final = 1 << 18
+# Records smaller than this go to the kernel together, where the path is fast.
+_BATCH_BYTES: Final = 1 << 17
 _SLOW_BPS: Final = 200e6
 _RECORD_S: Final = 0.020
 _LEAST_RECORD: Final = 4_096
-_LARGEST_RECORD: Final = 65_536
 # Silence ends a connection: the kernel gives up what nobody acknowledges, and asks after a quiet peer.
 SILENCE_S: Final = 30
 _KEEP_ALIVE: Final = (
@@ -222,10 +221,10 @@ class Path:
             facts.under_way_bytes = max(0, unacknowledged - facts.unsent_bytes)
         rate = facts.rate_bps
         if rate is None or rate < _SLOW_BPS:
-            room = max(_LEAST_RECORD, min(_LARGEST_RECORD, int((rate or 8e6) / 8 * _RECORD_S)))
+            room = max(_LEAST_RECORD, min(RECORD_BYTES, int((rate or 8e6) / 8 * _RECORD_S)))
             most = room
         else:
-            room, most = _LARGEST_RECORD, _BATCH_BYTES
+            room, most = RECORD_BYTES, _BATCH_BYTES
         moved = False
         more = True
         while more:

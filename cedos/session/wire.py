@@ -15,8 +15,8 @@ from typing import Final
 from cedos.model import NetworkKind
 from cedos.session.frames import Order, PathSays, Space, Sync
 
-RECORD_BYTES: Final = 65_536
-"""The most plaintext one record has."""
+RECORD_BYTES: Final = 262_144
+"""The most plaintext one record has: what is done once for each costs little then."""
 
 MAX_POSITION: Final = 1 << 62
 """Offsets and IROB ids stay below this."""

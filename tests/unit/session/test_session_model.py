@@ -140,7 +140,9 @@ class Sessions(RuleBasedStateMachine):
                 self._lose(path, side)
 
     @precondition(lambda self: self.wires)
-    @rule(data=st.data(), side=SIDES, room=st.sampled_from([1, 500, 5_000, 40_000, 70_000]))
+    @rule(
+        data=st.data(), side=SIDES, room=st.sampled_from([1, 500, 5_000, 40_000, 70_000, 300_000])
+    )
     def send_records(self, data: st.DataObject, side: int, room: int) -> None:
         path = data.draw(st.sampled_from(sorted(self.wires)))
         self._send(path, side, room, data.draw(st.integers(1, 8)))
@@ -152,7 +154,7 @@ class Sessions(RuleBasedStateMachine):
             if not parts:
                 break
             record = b"".join(parts)
-            assert 0 < len(record) <= 65_536
+            assert 0 < len(record) <= 262_144
             sent = True
             if wire.up[1 - side]:
                 wire.way[side].append(record)
