@@ -38,6 +38,9 @@ _LAST_PAUSE_S: Final = 10.0
 _AT_ONCE: Final = 3  # unanswered tries of one way: a round trip may be longer than a pause
 _EXCLUSIVE_S: Final = 2.0
 _HASTE_S: Final = 0.010
+# The other end of a link that has just come up need not hear at once. Its hardware address is asked for
+# first, and that question the kernel repeats after a second only, whatever is tried meanwhile.
+_SETTLE_S: Final = 0.020
 
 
 @dataclass(slots=True)
@@ -195,8 +198,9 @@ class Dialler:
         if trial.timer is not None or self._closed or not trial.endpoints:
             return
         now = self._driver.now()
-        if now < self._not_before_s:
-            self._plan(trial, self._not_before_s - now)
+        not_before_s = max(self._not_before_s, trial.way.came_s + _SETTLE_S)
+        if now < not_before_s:
+            self._plan(trial, not_before_s - now)
             return
         if len(trial.tries) >= _AT_ONCE:
             self._drop(trial.tries[0], trial)

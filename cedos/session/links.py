@@ -12,7 +12,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Final
 
@@ -60,11 +60,15 @@ _TUNNELS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """An interface that leads somewhere, with the own addresses that packets may come from there."""
+    """An interface that leads somewhere, with the own addresses that packets may come from there.
+
+    `came_s` is when its link came up, by the loop's clock; of one that was up before, long ago.
+    """
 
     interface: str
     index: int
     addresses: frozenset[str]
+    came_s: float = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,17 +215,30 @@ class Links:
         self._loop = asyncio.get_running_loop()
         self._told = False
         self._known: dict[Address, tuple[Way, ...]] = {}
+        self._carry: dict[int, bool] = {}
+        self._came_s: dict[int, float] = {}
         self._kernel = Kernel()
-        self._listener = Listener(
-            _NETLINK_ROUTE, _GROUPS, lambda _datagram: self._heard(), self._heard, 1 << 20
-        )
+        self._listener = Listener(_NETLINK_ROUTE, _GROUPS, self._hear, self._heard, 1 << 20)
 
     def ways(self, destination: str) -> tuple[Way, ...]:
         """The ways to `destination` (IPv4 or IPv6, without a scope) at this moment."""
         address = ip_address(destination.partition("%")[0])
         if address not in self._known:
-            self._known[address] = self._kernel.ways(address)
+            self._known[address] = tuple(
+                replace(way, came_s=self._came_s.get(way.index, way.came_s))
+                for way in self._kernel.ways(address)
+            )
         return self._known[address]
+
+    def _hear(self, datagram: bytes) -> None:
+        for said in messages(datagram):
+            if said.type == _RTM_NEWLINK:
+                _, _, index, flags, _ = _LINK.unpack_from(said.payload)
+                carries = flags & _STATE == _CARRIES
+                if carries and not self._carry.get(index):
+                    self._came_s[index] = self._loop.time()
+                self._carry[index] = carries
+        self._heard()
 
     def _heard(self) -> None:
         self._known.clear()
