@@ -5,9 +5,15 @@ strategy that starts on the network and `r` that of the best one that does not. 
 of `b` gets vague: relative drift of standard deviation sigma(age). A fresh look removes that part, and
 if it turns the order of `b` and `r` around, the difference is saved. For a normal drift the expected
 saving has a closed form (the expected value of information for two alternatives). Two rarer pieces of
-news count apart, since they are not a drift: that a network in use died, and that a dead one lives.
+news count apart, since they are not a drift: that a network in use died, and that one which is worse
+than the others, or dead, is again what it was at one of its last probes. Without the second one, a
+network that was met in a bad second is believed to be bad for as long as nothing else happens.
+
+What scheduled pings tell is known to whoever evaluates, and triggers nothing here: a probe after each
+change of loss or round trip cost more bytes and chose no better (`emu/experiments/delphi_adaptive.toml`).
 """
 
+from collections import deque
 from dataclasses import dataclass
 from math import erf, exp, expm1, hypot, pi, sqrt
 
@@ -18,6 +24,8 @@ from cedos.selector.probing import Moment, PassiveChange
 _NEVER_S = 1e9
 # A change of so many ranges is as new as news gets.
 _WHOLE = 3.0
+# Of each network the best costs, as they were believed when it was probed, that are remembered.
+_REMEMBERED = 20
 _LASTS_S = 0.1
 
 
@@ -30,11 +38,11 @@ class Drift:
         growth: sigma grows with age to this power.
         sigma_most: and never beyond this.
         death_per_s: how often a network that works stops carrying anything, per second.
-        revival_per_s: how often a dead one comes back.
+        revival_per_s: how often one that is dead, or worse than the others, is what it was before.
         death_cost_s: seconds lost by a transfer that starts on a network that has just died.
         sigma_change: standard deviation that a change of the passive indicators by their whole range
             adds (Delphi's equation 1): a sign of news counts in the same currency as age.
-        death_per_change: how often such a change is a network's end.
+        death_per_change: how often such a change is a network's end, or its return.
     """
 
     sigma_1s: float = 0.25
@@ -54,6 +62,10 @@ class Drift:
     def died(self, age_s: float, change: float = 0.0) -> float:
         """The probability that a network which worked carries nothing any more."""
         return -expm1(-self.death_per_s * age_s - self.death_per_change * change)
+
+    def returned(self, age_s: float, change: float = 0.0) -> float:
+        """The probability that a network which was bad is what it was before."""
+        return -expm1(-self.revival_per_s * age_s - self.death_per_change * change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +112,27 @@ class ProbeValue:
         self._drift = drift
         self._idle_per_s = idle_per_s
         self._probed_at_s: dict[str, float] = {}
+        self._before: dict[str, deque[float]] = {}
         self._passive = PassiveChange(0.0)
 
     def worth(self, network: str, moment: Moment) -> float:
         """The expected saving of all transfers that an answer would serve, in units of cost."""
-        mine = [e.cost for e in moment.evaluations if e.strategy.networks[:1] == (network,)]
-        others = [e.cost for e in moment.evaluations if e.strategy.networks[:1] != (network,)]
-        if not others:
+        best, rival = _best(network, moment)
+        if rival is None:
             return 0.0  # nothing to choose from
-        rival = min(others)
-        age_s = moment.now_s - self._probed_at_s.get(network, -_NEVER_S)
         drift = self._drift
-        if not mine:
-            # It is taken for dead; at its best it would be as quick as the rival's half.
-            alive = -expm1(-drift.revival_per_s * age_s)
-            each = alive * 0.5 * rival
-        else:
-            best = min(mine)
-            change = min(self._passive.change(network, moment), _WHOLE)
+        age_s = moment.now_s - self._probed_at_s.get(network, -_NEVER_S)
+        change = min(self._passive.change(network, moment), _WHOLE)
+        each = 0.0
+        if best is not None:
             each = expected_saving(abs(rival - best), best * drift.sigma(age_s, change))
-            if best <= rival:
-                each += drift.died(age_s, change) * max(drift.death_cost_s - (rival - best), 0.0)
+        if best is not None and best <= rival:
+            each += drift.died(age_s, change) * max(drift.death_cost_s - (rival - best), 0.0)
+        else:
+            # Of a network that was never seen alive: at its best it would be as quick as half the rival.
+            before = self._before.get(network) or (0.5 * rival,)
+            saved = sum([max(rival - cost, 0.0) for cost in before]) / len(before)
+            each += drift.returned(age_s, change) * saved
         return each * self._transfers(network, moment)
 
     def why(self, network: str, moment: Moment) -> str | None:
@@ -137,6 +149,9 @@ class ProbeValue:
         """See `ProbeRule.probed`."""
         self._probed_at_s[network] = moment.now_s
         self._passive.probed(network, moment)
+        best, _ = _best(network, moment)
+        if best is not None:
+            self._before.setdefault(network, deque(maxlen=_REMEMBERED)).append(best)
 
     def _of(self, network: str) -> Price:
         return self._price.get(network) or self._price[None]
@@ -147,6 +162,15 @@ class ProbeValue:
         if moment.attended:
             per_s = max(per_s, self._idle_per_s)
         return per_s * self._of(network).lifetime_s + (1.0 if moment.pending else 0.0)
+
+
+def _best(network: str, moment: Moment) -> tuple[float | None, float | None]:
+    """The least cost of a strategy that starts on the network, and of one that does not."""
+    mine: list[float] = []
+    others: list[float] = []
+    for each in moment.evaluations:
+        (mine if each.strategy.networks[:1] == (network,) else others).append(each.cost)
+    return min(mine, default=None), min(others, default=None)
 
 
 def expected_saving(gap: float, sigma: float) -> float:

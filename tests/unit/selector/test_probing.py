@@ -137,3 +137,17 @@ def test_the_expected_saving_is_the_integral(gap: float, sigma: float) -> None:
 
 def test_no_doubt_no_saving() -> None:
     assert expected_saving(0.5, 0.0) == 0.0
+
+
+def test_a_network_met_in_a_bad_second_is_expected_back_as_it_was() -> None:
+    known, new = ProbeValue({None: Price(0.05)}), ProbeValue({None: Price(0.05)})
+    known.probed(
+        "wlan0", choice(0.0, 0.1, 0.5)
+    )  # so it was believed until this probe found otherwise
+    for rule in (known, new):
+        rule.probed("wlan0", choice(10.0, 5.0, 0.5))
+    # A drift from 5 s to below 0.5 s is not to be expected; a return to 0.1 s is.
+    assert new.why("wlan0", choice(13.0, 5.0, 0.5)) is None
+    assert known.why("wlan0", choice(13.0, 5.0, 0.5))
+    gone = known.worth("wlan0", choice(13.0, None, 0.5))
+    assert gone > new.worth("wlan0", choice(13.0, None, 0.5))
