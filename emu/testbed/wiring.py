@@ -9,6 +9,7 @@ from pathlib import Path
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
+from cedos.config.probes import ProbesConfig
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.testbed import kernel
@@ -18,6 +19,9 @@ from emu.testbed.netns import Namespace, entered
 SERVER = "198.51.100.1"
 # "Different hosts" for those who want them are the same one at other addresses.
 SERVER_ADDRESSES = tuple(f"198.51.100.{n}" for n in range(1, 10))
+# Whom a daemon pings that was told of nobody else: it is this server here.
+PING_TARGET = ProbesConfig().target
+_ALL_SERVER_ADDRESSES = (*SERVER_ADDRESSES, PING_TARGET)
 # Of the host between the providers and the server, where there is one, towards its clients.
 RELAY = "198.51.103.1"
 _CORE_END, _SERVER_END = "198.51.103.6", "198.51.103.5"
@@ -70,7 +74,7 @@ def set_up_hosts(client: Namespace, server: Namespace) -> None:
     kernel.use_cubic([client, server])
     with netlink_in(server.path) as netlink:
         (loopback,) = netlink.link_lookup(ifname="lo")
-        for address in SERVER_ADDRESSES:
+        for address in _ALL_SERVER_ADDRESSES:
             netlink.addr("add", index=loopback, address=address, prefixlen=32)
     # Every subflow that a client may want to open is welcome.
     server.run("ip", "mptcp", "limits", "set", "subflows", "8", check=False)
@@ -95,7 +99,7 @@ def set_up_core(core: Namespace, server: Namespace) -> None:
         netlink.link("set", index=index, state="up")
         netlink.route("add", dst=_ANYWHERE, gateway=_CORE_END)
     with netlink_in(core.path) as netlink:
-        for address in SERVER_ADDRESSES:
+        for address in _ALL_SERVER_ADDRESSES:
             netlink.route("add", dst=f"{address}/32", gateway=_SERVER_END)
     for host, interface in ((core, "server"), (server, "core")):
         with host.entered():

@@ -1,5 +1,6 @@
 """`cedos-emu shell`: any command inside the emulated laptop, as it would run on one."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -54,6 +55,25 @@ def test_both_networks_and_any_name_are_there(places: Path) -> None:
     assert float(other_s) > 0.3
     assert "RTT 10 ms" in done.stderr
     assert "RTT 150 ms" in done.stderr
+
+
+def test_a_daemon_with_no_configuration_sees_both_networks(places: Path, tmp_path: Path) -> None:
+    cedos = f"{sys.executable} -m cedos"
+    pinged = 'all("rtt_s" in each["indicators"] for each in json.load(sys.stdin)["networks"])'
+    both = f"import json, sys; sys.exit(not {pinged})"
+    script = f"""
+        export CEDOS_STATE_DIR={tmp_path} CEDOS_RUNTIME_DIR={tmp_path}
+        {cedos} up > {tmp_path}/log 2>&1 & daemon=$!
+        for _ in $(seq 20); do
+            {cedos} status --json 2>/dev/null | tee {tmp_path}/status |
+                {sys.executable} -c '{both}' 2>/dev/null && break
+            sleep 0.2
+        done
+        kill $daemon; wait $daemon; cat {tmp_path}/status
+    """
+    done = shell(places, "--wifi-rtt", "10", "--cellular-rtt", "150", "--", "sh", "-c", script)
+    found = {each["name"]: each["indicators"] for each in json.loads(done.stdout)["networks"]}
+    assert found["wlan0"]["rtt_s"]["value"] < 0.15 < found["lte0"]["rtt_s"]["value"]
 
 
 def test_mistakes_are_one_line(places: Path) -> None:
