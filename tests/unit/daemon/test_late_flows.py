@@ -128,6 +128,21 @@ async def test_what_comes_is_not_late(stage: Stage) -> None:
     assert stage.moves.asked == []
 
 
+async def test_a_lost_network_is_a_reason_at_once(stage: Stage) -> None:
+    assert await stage.look(10.0) == []
+    stage.director.networks_changed([replace(WLAN, up=False), LTE])
+    assert await stage.look(10.1) == ["single(lte0)"]
+
+
+async def test_a_new_network_is_a_reason_at_once(stage: Stage) -> None:
+    size = SizeEstimate(10**6, 10**6, 10**6, "content-length")
+    stage.flows.learned(SizeLearned(KEY, Direction.DOWN, size))
+    stage.director.networks_changed([WLAN, replace(LTE, up=False)])
+    assert await stage.look(10.0) == []
+    stage.director.networks_changed([WLAN, LTE])
+    assert await stage.look(10.1) == ["single(lte0)"], "a tenth of what Wi-Fi is expected to take"
+
+
 async def test_the_next_transfer_is_awaited_anew(stage: Stage) -> None:
     await stage.look(10.0)
     size = SizeEstimate(2500, 2500, 2500, "content-length")
