@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from cedos.model import Direction, FlowKey, SizeEstimate
@@ -66,12 +67,9 @@ class Flow:
         self.address = str(self.key.remote)
 
     @property
-    def hosts(self) -> list[str]:
+    def hosts(self) -> tuple[str, ...]:
         """Under which names its sizes are learned, the most telling first: host, domain, address."""
-        if not (self.server_name and self.client):
-            return [self.address]
-        wider = domain(self.server_name)
-        return [self.server_name, *([wider] if wider else []), self.address]
+        return _hosts(self.server_name if self.client else None, self.address)
 
     @property
     def answers(self) -> Direction:
@@ -82,6 +80,14 @@ class Flow:
     def port(self) -> int:
         """The server's port, whichever side that is."""
         return self.key.remote_port if self.client else self.key.local_port
+
+
+@lru_cache(maxsize=1024)
+def _hosts(server_name: str | None, address: str) -> tuple[str, ...]:
+    if server_name is None or server_name == address:
+        return (address,)
+    wider = domain(server_name)
+    return (server_name, address) if wider is None else (server_name, wider, address)
 
 
 def ways(outgoing: bool) -> tuple[Direction, Direction]:
