@@ -104,7 +104,7 @@ def evaluate(
             of["cedos-late"] = with_late_copies(data, mine, predicted, judge.energy_j)
         of |= {rule: judge.taken(choice.tolist()) for rule, choice in rules(data).items()}
         policies[name] = of
-    steady = _steady(data, rows, models)
+    steady = steady_rows(data, rows, models)
     found: dict[str, Any] = {
         "rows": len(data),
         "places": len(np.unique(data.texts["place"])),
@@ -289,8 +289,8 @@ def _outages(
     return found
 
 
-def _steady(
-    data: DataSet, rows: list[dict[str, float]], models: list[CompletionModel]
+def steady_rows(
+    data: DataSet, rows: Sequence[Mapping[str, float]], models: Sequence[CompletionModel]
 ) -> NDArray[np.bool_]:
     """Where each network alone took what its recent rate and round trip promised, give or take two."""
     steady = np.ones(len(data), dtype=np.bool_)

@@ -76,8 +76,8 @@ def judged(outcomes: Outcomes, bootstrap: Bootstrap) -> dict[str, Any]:
         **bootstrap.figure("regret_mean", mean(regret)),
         **bootstrap.figure("regret_p95", quantile(regret, 0.95)),
         **bootstrap.figure("mean_s", mean(outcomes.time_s)),
-        **bootstrap.figure("mean_s_over_oracle", _ratio(outcomes.time_s, outcomes.best_time_s)),
-        **bootstrap.figure("extra_bytes_share", _ratio(outcomes.extra_bytes, outcomes.size_bytes)),
+        **bootstrap.figure("mean_s_over_oracle", ratio(outcomes.time_s, outcomes.best_time_s)),
+        **bootstrap.figure("extra_bytes_share", ratio(outcomes.extra_bytes, outcomes.size_bytes)),
     }
 
 
@@ -101,15 +101,17 @@ def quantile(values: NDArray[Any], q: float) -> Callable[[Floats], Floats]:
 
 def share(values: NDArray[np.bool_], known: NDArray[np.bool_]) -> Callable[[Floats], Floats]:
     """The weighted share of `values` among the rows that are `known`."""
-    return _ratio((values & known).astype(np.float64), known.astype(np.float64))
+    return ratio((values & known).astype(np.float64), known.astype(np.float64))
 
 
 def mean(values: NDArray[Any]) -> Callable[[Floats], Floats]:
     """The weighted mean."""
-    return _ratio(values.astype(np.float64), np.ones(len(values)))
+    return ratio(values.astype(np.float64), np.ones(len(values)))
 
 
-def _ratio(above: Floats, below: Floats) -> Callable[[Floats], Floats]:
+def ratio(above: Floats, below: Floats) -> Callable[[Floats], Floats]:
+    """The weighted sum of one over that of the other."""
+
     def of(weights: Floats) -> Floats:
         with np.errstate(invalid="ignore", divide="ignore"):
             found: Floats = (weights @ above) / (weights @ below)
