@@ -23,18 +23,22 @@ _SHAPED_RATE, _SHAPED_BYTES = "50mbit", 30_000_000
 _MANY_LIMIT_S = 180.0
 """So many flows at once may take longer than anybody waits: then there is no figure."""
 _CROWD_RATE: Final = "95mbit"
+# What each flow gets in ten seconds varies with the losses it happens to have, of plain TCP as well. The
+# paper's flows run for two hours; plain TCP gets 0.96 over 20 s and 0.985 over 60.
+_CROWD_S: Final = 60.0
 _URGENT_RATE, _URGENT_S = "10mbit", 20.0
 _TRIPS: Final = 5_000
 _TIMES: Final = 3
 _ADDRESS_CHANGES: Final = 40
 _BLACK_OUT_S: Final = 60.0
 _HOUR_S: Final = 3600.0
+_HOURS: Final = 8  # what the kernel drops first thing after a link came up is a matter of luck
 
 Progress = Callable[[str], None]
 
 
 def run(progress: Progress) -> dict[str, float]:
-    """Measures; about eight minutes, one of them a black-out.
+    """Measures; about twelve minutes, one of them a black-out.
 
     Returns:
         `loopback_clear_ratio`, `loopback_aead_ratio`, `shaped_ratio`: throughput over raw TCP's;
@@ -45,8 +49,9 @@ def run(progress: Progress) -> dict[str, float]:
         less a plain one in the same way.
         `messages_per_s`, `messages_batched_per_s`: sent one by one, and by the thousand.
         `resume_median_ms`, `resume_p95_ms`, `resume_allowed_ms`: after an address change; 2 RTT + 5 ms.
-        `blackout_resume_s`, `blackout_hour_resume_s`: after 60 s, and after an hour by a clock that
-        jumps. `jain_100`, `jain_50_50`, `jain_8000`: fairness, and `jain_tcp_100` of plain TCP.
+        `blackout_resume_s`, `blackout_hour_resume_s`: after 60 s, and the longest after an hour by a
+        clock that jumps. `jain_100`, `jain_50_50`, `jain_8000`: fairness, and `jain_tcp_100`,
+        `jain_tcp_8000` of plain TCP.
         `foreground_added_ms` (median) and `foreground_added_p95_ms` over an idle link's,
         `background_share` of the rate without foreground messages.
         `idle_million_mb`, `idle_lookup_us`, `idle_reload_s`: a million idle flows.
@@ -70,16 +75,17 @@ def run(progress: Progress) -> dict[str, float]:
     with wired.cable(None) as (near, far), pair(near, far, wired.SERVER) as ends:
         figures |= resume(ends, progress)
     figures |= asleep.measure(progress)
-    try:
-        with wired.host() as host, pair(host, host, _LOOPBACK) as ends:
-            figures |= fairness(
-                *(ends, "jain_8000", 8000, 0, progress),
-                warm_s=15.0,
-                seconds=25.0,
-                limit_s=_MANY_LIMIT_S,
-            )
-    except EmulationError as error:
-        progress(f"jain_8000: not measured: {error}")
+    for key, sessions, raws in (("jain_8000", 8000, 0), ("jain_tcp_8000", 0, 8000)):
+        try:
+            with wired.host() as host, pair(host, host, _LOOPBACK) as ends:
+                figures |= fairness(
+                    *(ends, key, sessions, raws, progress),
+                    warm_s=15.0,
+                    seconds=25.0,
+                    limit_s=_MANY_LIMIT_S,
+                )
+        except EmulationError as error:
+            progress(f"{key}: not measured: {error}")
     return figures
 
 
@@ -172,7 +178,7 @@ def fairness(
     raws: int,
     progress: Progress,
     warm_s: float = 5.0,
-    seconds: float = 20.0,
+    seconds: float = _CROWD_S,
     limit_s: float | None = None,
 ) -> dict[str, float]:
     """Jain's index of so many flows at once; EmulationError after `limit_s`."""
@@ -237,13 +243,19 @@ def resume(
         f"{figures['resume_p95_ms']:.1f}) after an address change; allowed "
         f"{figures['resume_allowed_ms']:.1f}"
     )
-    for key, real_s, simulated_s in (
-        ("blackout_resume_s", black_out_s, 0.0),
-        ("blackout_hour_resume_s", 2.0, _HOUR_S),
+    for key, real_s, simulated_s, trials in (
+        ("blackout_resume_s", black_out_s, 0.0, 1),
+        ("blackout_hour_resume_s", 2.0, _HOUR_S, _HOURS),
     ):
-        near, _ = ends.both(
-            "black_out", "drip", "aead", {}, seconds=real_s, simulated_s=simulated_s, **walk
+        times = [
+            ends.both(
+                "black_out", "drip", "aead", {}, seconds=real_s, simulated_s=simulated_s, **walk
+            )[0]["resume_s"]
+            for _ in range(trials)
+        ]
+        figures[key] = max(times)
+        progress(
+            f"{key}: {figures[key]:.3f}, the longest of {trials}, after "
+            f"{real_s + simulated_s:.0f} s without a link"
         )
-        figures[key] = near["resume_s"]
-        progress(f"{key}: {figures[key]:.3f} after {real_s + simulated_s:.0f} s without a link")
     return figures
