@@ -44,6 +44,7 @@ class Response(NamedTuple):
 
     Attributes:
         status: 100 to 599.
+        content_length: also of a part of a resource, in chunks or not, by its range.
         first_chunk: of a chunked body, the bytes of its first chunk, where that can be seen.
     """
 
@@ -80,8 +81,21 @@ def parse_response(payload: bytes) -> Response | None:
         return None
     head, head_bytes = _head(payload)
     length, chunked = _body(head)
+    if length is None and status == b"206":
+        length = _part(head)
     first = _chunk(payload[head_bytes : head_bytes + 20]) if chunked and head_bytes else None
     return Response(int(status), length, chunked, head_bytes, first)
+
+
+def _part(head: bytes) -> int | None:
+    """The length of a part of a resource by its `Content-Range` (RFC 9110, 14.4)."""
+    unit, _, rest = (_field(head, b"\r\ncontent-range:") or b"").partition(b" ")
+    first, _, last = rest.partition(b"/")[0].partition(b"-")
+    if unit != b"bytes" or not (first.isdigit() and last.isdigit()):
+        return None
+    if max(len(first), len(last)) > _LONGEST_NUMBER or int(last) < int(first):
+        return None
+    return int(last) - int(first) + 1
 
 
 def _chunk(body: bytes) -> int | None:

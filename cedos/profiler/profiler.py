@@ -210,7 +210,7 @@ class Profiler:
             return []
         flow.server_name = request.host or flow.server_name
         resource = None
-        if request.method == "GET" and request.target is not None:
+        if request.method in {"GET", "HEAD"} and request.target is not None:
             resource = resource_name(flow.hosts[0], flow.port, request.target)
         flow.pending.append(Asked(request.method, resource))
         flow.opaque = request.method == "CONNECT"
@@ -250,6 +250,9 @@ class Profiler:
         flow.opaque = False
         way, _ = ways(captured.outgoing)
         if method == "HEAD":
+            # It tells what a GET would bring.
+            if status == 200 and resource is not None and response.content_length:
+                self.history.learn_resource(resource, response.content_length)
             return []
         length = 0 if status in (204, 304) else response.content_length
         if length is not None:

@@ -28,12 +28,13 @@ _NEAR = 0.1
 class Transaction:
     """An HTTP transaction: what was carried, and what was said when the answer began.
 
-    `again`: the page had been visited before.
+    `again`: the page had been visited before; `fetched`: this resource had been.
     """
 
     body_bytes: int
     answer: Answer
     again: bool
+    fetched: bool
 
     @property
     def near(self) -> bool:
@@ -55,9 +56,10 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
         carried), `http_chunked_share`. Of all visits: `http_predictable_bytes_share` (of bytes, whose
         transfer's estimate was within 10 % when its answer began), the same of first visits
         `http_first_predictable_bytes_share` and by stated lengths alone
-        `http_stated_predictable_bytes_share`. Of TLS connections, by how often their server was seen
-        before: `tls_seen{0,1,3}_median_rel_error`, `tls_seen5plus_median_rel_error`,
-        `tls_all_median_rel_error`, `tls_within_interval_share`, `tls_connections`.
+        `http_stated_predictable_bytes_share`; and `http_untold_bytes_share`, of bodies that state no
+        length and had never been fetched: nobody can know these as they begin. Of TLS connections, by
+        how often their server was seen before: `tls_seen{0,1,3}_median_rel_error`,
+        `tls_seen5plus_median_rel_error`, `tls_all_median_rel_error`, `tls_within_interval_share`, `tls_connections`.
 
     Raises:
         EmulationError: nginx or curl fail, or the profiler missed transactions.
@@ -79,6 +81,8 @@ def figures(http: Sequence[Transaction], tls: Sequence[Connection]) -> dict[str,
         "http_predictable_bytes_share": _near_bytes(http) / _bytes(http),
         "http_first_predictable_bytes_share": _near_bytes(first) / _bytes(first),
         "http_stated_predictable_bytes_share": _near_bytes(stated) / _bytes(http),
+        "http_untold_bytes_share": _bytes(e for e in http if not (e.stated or e.fetched))
+        / _bytes(http),
         "tls_connections": float(len(tls)),
     }
     for name, fits in (
@@ -120,6 +124,7 @@ def _near_bytes(some: Iterable[Transaction]) -> int:
 
 def _transactions(seed: int, progress: Callable[[str], None]) -> list[Transaction]:
     found: list[Transaction] = []
+    known: set[str] = set()
 
     def visited(visit: Visit, fetched: list[Fetched], watch: Watch) -> None:
         answers = {port: iter(those) for port, those in watch.answers.items()}
@@ -127,7 +132,9 @@ def _transactions(seed: int, progress: Callable[[str], None]) -> list[Transactio
             answer = next(answers.get(each.local_port, iter(())), None)
             if answer is None or answer.status != each.status:
                 raise EmulationError(f"the profiler missed the answer to {each.url}")
-            found.append(Transaction(each.body_bytes, answer, visit.again))
+            fetched_before = each.url in known
+            found.append(Transaction(each.body_bytes, answer, visit.again, fetched_before))
+            known.add(each.url)
         watch.answers.clear()
 
     _visit(seed, visited, progress, tls=False)

@@ -206,3 +206,28 @@ def test_a_target_is_told_whole_or_not_at_all() -> None:
         cut = parse_request(payload)
         assert cut is not None
         assert cut.target is None
+
+
+@pytest.mark.parametrize(
+    ("range_", "length"),
+    [
+        (b"bytes 0-99/5000", 100),
+        (b"bytes 100-100/*", 1),
+        (b"bytes */5000", None),
+        (b"bytes 9-2/5000", None),
+        (b"bytes -5/5000", None),
+        (b"pages 0-99/5000", None),
+        (b"bytes 0-" + b"9" * 30, None),
+        (b"", None),
+    ],
+)
+def test_a_part_in_chunks_tells_its_length_by_its_range(range_: bytes, length: int | None) -> None:
+    lines = b"\r\nTransfer-Encoding: chunked\r\nContent-Range: " + range_ + b"\r\n\r\n"
+    told, whole = (
+        parse_response(b"HTTP/1.1 206 P" + lines),
+        parse_response(b"HTTP/1.1 200 O" + lines),
+    )
+    assert told is not None
+    assert whole is not None
+    assert told.content_length == length
+    assert whole.content_length is None  # a range that nobody asked for says nothing

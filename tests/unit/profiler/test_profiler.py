@@ -1,9 +1,10 @@
+"""Flows that are played to the profiler: HTTP, hints, MPTCP, and any order of events."""
+
+from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
-from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.connection import QuicConnection
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from cedos.profiler.hints import Hint, Match
 from cedos.profiler.profiler import Profiler, SizeLearned
 from cedos.profiler.sizes import SizeHistory
 
+Hello = Callable[[str], bytes]
 DOWN, UP = Direction.DOWN, Direction.UP
 SERVER = "198.51.100.1"
 KEY = FlowKey(ip_address("192.168.43.2"), 40000, ip_address(SERVER), 80)
@@ -21,16 +23,6 @@ TLS_KEY = replace(KEY, remote_port=443)
 
 def exactly(size: int, source: str = "content-length") -> SizeEstimate:
     return SizeEstimate(size, size, size, source)
-
-
-def hello(name: str) -> bytes:
-    raw = name.encode()
-    body = (len(raw) + 3).to_bytes(2, "big") + b"\x00" + len(raw).to_bytes(2, "big") + raw
-    extension = b"\x00\x00" + len(body).to_bytes(2, "big") + body
-    rest = b"\x03\x03" + bytes(32) + b"\x00\x00\x02\x13\x01\x01\x00"
-    rest += len(extension).to_bytes(2, "big") + extension
-    handshake = b"\x01" + len(rest).to_bytes(3, "big") + rest
-    return b"\x16\x03\x01" + len(handshake).to_bytes(2, "big") + handshake
 
 
 class Talk:
@@ -135,6 +127,14 @@ def test_pipelined_answers_find_their_requests() -> None:
     assert talk.profiler.history.samples("a.example", 80, DOWN) == 1
 
 
+def test_a_head_tells_what_a_get_would_bring() -> None:
+    talk = Talk(Profiler())
+    talk.send(GET.replace("GET", "HEAD"))
+    talk.receive(answer(70_000))
+    (asked,) = talk.send(GET)
+    assert (asked.size.median_bytes, asked.size.source) == (70_000, "history")
+
+
 def test_a_part_is_as_long_as_it_says_and_says_nothing_of_the_whole() -> None:
     talk = Talk(Profiler())
     head = "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-99/5000\r\n"
@@ -196,80 +196,6 @@ def test_a_first_chunk_that_no_buffer_cut_is_taken_for_all() -> None:
     assert progress[0].size.source == "progress"
 
 
-def initial(name: str, key: FlowKey = TLS_KEY) -> list[Captured]:
-    """What a real client sends over QUIC."""
-    connection = QuicConnection(
-        configuration=QuicConfiguration(
-            server_name=name, alpn_protocols=[f"protocol-{n:0200}" for n in range(7)]
-        )
-    )
-    connection.connect((SERVER, 443), now=0.0)
-    key = replace(key, protocol="udp")
-    return [
-        Captured(key, True, data, None, None) for data, _ in connection.datagrams_to_send(now=0.0)
-    ]
-
-
-def test_quic_is_learned_by_name_with_tls_of_the_same_host() -> None:
-    profiler = Profiler()
-    for number in range(3):
-        key = replace(TLS_KEY, local_port=50_000 + number, protocol="udp")
-        profiler.opened(key, 1.0)
-        first, second = initial("big.example", key)
-        (named,) = profiler.observe(first, 1.1)
-        assert (named.server_name, named.direction) == ("big.example", DOWN)
-        assert profiler.observe(second, 1.1) == []
-        profiler.closed(key, 8_000_000, 20_000)
-    assert named.size.median_bytes == 8_000_000
-    (tcp,) = profiler.observe(Captured(TLS_KEY, True, hello("big.example"), 1, 1), 2.0)
-    assert (tcp.size.median_bytes, tcp.size.source) == (8_000_000, "history")
-
-
-def test_a_quic_hello_before_its_flows_opening() -> None:
-    profiler = Profiler()
-    datagrams = initial("big.example")
-    told = [event for one in datagrams for event in profiler.observe(one, 1.0)]
-    assert [one.server_name for one in told] == ["big.example"]
-    assert profiler.opened(datagrams[0].key, 1.02) == []
-    assert profiler.server_name(datagrams[0].key) == "big.example"
-    assert profiler.observe(datagrams[0]._replace(payload=b"\xc3\0\0\0\1" + bytes(60)), 2.0) == []
-
-
-def test_other_datagrams_are_no_transfers_to_learn_from() -> None:
-    profiler = Profiler()
-    dns = FlowKey(ip_address("192.168.43.2"), 5353, ip_address(SERVER), 53, "udp")
-    profiler.opened(dns, 1.0)
-    profiler.closed(dns, 200, 80)
-    assert len(profiler.history) == 0
-
-
-def test_a_hello_over_two_segments() -> None:
-    profiler = Profiler()
-    profiler.opened(TLS_KEY, 1.0)
-    raw = hello("big.example")
-    begin = Captured(TLS_KEY, True, raw[:60], 900, 1, segment=900)
-    end = Captured(TLS_KEY, True, raw[60:], 960, 1, segment=960)
-    assert profiler.observe(begin, 1.1) == []
-    (named,) = profiler.observe(end, 1.1)
-    assert named.server_name == "big.example"
-    assert profiler.observe(end, 1.2) == []  # sent again
-    # The kernel's own word for it: of MPTCP, the data sequence is not where the segment is.
-    other = replace(TLS_KEY, local_port=9)
-    assert len(profiler.observe(begin._replace(key=other, sequence=5), 2.0)) == 1
-    (named,) = profiler.observe(end._replace(key=other, sequence=5, mptcp=True), 2.0)
-    assert named.server_name == "big.example"
-
-
-def test_a_host_is_first_taken_for_its_domain() -> None:
-    profiler = Profiler()
-    for number in range(4):
-        key = replace(TLS_KEY, local_port=number, remote=ip_address("203.0.113.9"))
-        profiler.observe(Captured(key, True, hello("a.big.example"), 1, 1), 1.0)
-        profiler.closed(key, 8_000_000 + number, 9_000)
-    (named,) = profiler.observe(Captured(TLS_KEY, True, hello("b.big.example"), 1, 1), 2.0)
-    assert 8_000_000 <= named.size.median_bytes < 8_000_004
-
-
 def test_an_answer_without_body_is_no_transfer() -> None:
     talk = Talk(Profiler())
     for status in ("304 Not Modified\r\nContent-Length: 500", "200 OK\r\nContent-Length: 0"):
@@ -303,42 +229,7 @@ def test_a_retransmission_tells_nothing_new() -> None:
     assert profiler.history.samples(SERVER, 80, DOWN) == 1
 
 
-def test_tls_is_learned_by_name_over_whole_connections() -> None:
-    profiler = Profiler()
-    for number in range(12):
-        key = replace(TLS_KEY, local_port=50_000 + number)
-        profiler.opened(key, 1.0)
-        (named,) = profiler.observe(Captured(key, True, hello("big.example"), 1, 1), 1.1)
-        assert (named.server_name, named.direction) == ("big.example", DOWN)
-        profiler.closed(key, 8_000_000, 20_000)
-    assert named.size.source == "history"
-    assert named.size.median_bytes == 8_000_000
-    assert profiler.server_name(key) is None  # the flow has ended
-    other = replace(TLS_KEY, remote=ip_address("203.0.113.9"))
-    (elsewhere,) = profiler.observe(Captured(other, True, hello("big.example"), 1, 1), 2.0)
-    assert elsewhere.size.median_bytes == 8_000_000
-    (nameless,) = profiler.opened(replace(TLS_KEY, local_port=1), 3.0)
-    assert nameless.size.median_bytes == 8_000_000
-
-
-def test_a_server_that_takes_more_than_it_gives() -> None:
-    profiler = Profiler()
-    for number in range(5):
-        profiler.closed(replace(TLS_KEY, local_port=number), 9_000, 700_000_000)
-    (told,) = profiler.opened(TLS_KEY, 1.0)
-    assert (told.direction, told.size.median_bytes) == (UP, 700_000_000)
-
-
-def test_a_hello_without_name_tells_nothing_new_of_an_opened_flow() -> None:
-    profiler = Profiler()
-    cut = Captured(TLS_KEY, True, hello("big.example")[:50], 1, 1)
-    profiler.opened(TLS_KEY, 1.0)
-    assert profiler.observe(cut, 1.1) == []
-    (told,) = profiler.observe(cut._replace(key=replace(TLS_KEY, local_port=1)), 1.2)
-    assert told.server_name is None
-
-
-def test_a_tunnel_counts_as_a_whole() -> None:
+def test_a_tunnel_counts_as_a_whole(hello: Hello) -> None:
     profiler = Profiler()
     talk = Talk(profiler, replace(KEY, remote_port=3128))
     (told,) = talk.send("CONNECT far.example:443 HTTP/1.1\r\nHost: far.example:443\r\n\r\n")
@@ -356,49 +247,6 @@ def test_an_upgraded_connection_counts_as_a_whole() -> None:
     assert talk.receive("HTTP/1.1 101 Switching Protocols\r\n\r\n", 60_000) == []
     talk.close()
     assert talk.profiler.history.estimate("a.example", 80, DOWN).median_bytes > 60_000
-
-
-def test_a_refused_connection_teaches_nothing() -> None:
-    profiler = Profiler()
-    profiler.opened(KEY, 1.0)
-    profiler.closed(KEY, 0, 1)
-    profiler.opened(KEY, 2.0)
-    profiler.closed(KEY, None, None)
-    assert len(profiler.history) == 0
-    assert len(profiler) == 0
-
-
-def test_the_estimate_moves_on_when_it_is_exceeded() -> None:
-    profiler = Profiler()
-    profiler.opened(TLS_KEY, 1.0)
-    assert profiler.progressed(TLS_KEY, 2_000, 500, 1.1) == []
-    (told,) = profiler.progressed(TLS_KEY, 400_000, 2_000, 1.2)
-    assert (told.direction, told.size.source) == (DOWN, "progress")
-    assert told.size.low_bytes > 400_000
-    assert profiler.progressed(TLS_KEY, told.size.median_bytes, 2_000, 1.3) == []
-    events, carried = 0, 400_000
-    while carried < 10**9:
-        carried = carried * 11 // 10
-        events += len(profiler.progressed(TLS_KEY, carried, 2_000, 1.4))
-    assert 2 <= events <= 20  # it runs ahead instead of being chased byte by byte
-
-
-def test_the_point_is_what_counts_as_exceeded_not_the_interval() -> None:
-    profiler = Profiler()
-    for size in [1_000] * 20 + [5_000_000] * 10:
-        profiler.closed(TLS_KEY, size, 100)
-    (opened,) = profiler.opened(TLS_KEY, 1.0)
-    assert (opened.size.median_bytes, opened.size.high_bytes) == (1_000, 5_000_000)
-    (told,) = profiler.progressed(TLS_KEY, 2_000, 100, 1.1)
-    assert (told.size.median_bytes, told.size.source) == (5_000_000, "progress")
-
-
-def test_an_opaque_flow_that_turns_out_to_be_an_upload() -> None:
-    profiler = Profiler()
-    profiler.opened(TLS_KEY, 1.0)
-    (told,) = profiler.progressed(TLS_KEY, 4_000, 5_000_000, 2.0)
-    assert (told.direction, told.size.source) == (UP, "progress")
-    assert told.size.low_bytes > 5_000_000
 
 
 def test_progress_counts_from_the_transfer_not_from_the_connection() -> None:
@@ -511,7 +359,7 @@ def test_a_hint_gives_the_direction_of_what_cannot_be_read() -> None:
     assert profiler.opened(replace(TLS_KEY, local_port=2), 1.0)[0].size.source == "default"
 
 
-def test_a_hint_reaches_flows_under_way() -> None:
+def test_a_hint_reaches_flows_under_way(hello: Hello) -> None:
     profiler = Profiler()
     profiler.opened(TLS_KEY, 1.0)
     profiler.observe(Captured(TLS_KEY, True, hello("big.example"), 1, 1), 1.1)
@@ -555,7 +403,7 @@ PAYLOADS = st.one_of(
             GET.encode(),
             CHUNKED_ANSWER.encode(),
             answer(5).encode(),
-            hello("a.b"),
+            b"\x16\x03\x01\x00\x10\x01\x00\x00\x0c" + bytes(12),
             b"HTTP/1.1 101 x\r\n\r\n",
             b"HTTP/1.1 100 x\r\n\r\n",
             b"HEAD / HTTP/1.1\r\n\r\n",
@@ -596,3 +444,11 @@ def test_no_order_of_events_breaks_it(
     for one in told:
         assert one.key == KEY
         assert 0 <= one.size.low_bytes <= one.size.median_bytes <= one.size.high_bytes
+
+
+def test_a_server_called_by_its_address_learns_each_transfer_once() -> None:
+    profiler = Profiler()
+    talk = Talk(profiler)
+    talk.send(GET.replace("a.example", SERVER))
+    talk.receive(answer(4000), body=4000)
+    assert profiler.history.samples(SERVER, 80, DOWN) == 1
