@@ -59,7 +59,8 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
         `http_stated_predictable_bytes_share`; and `http_untold_bytes_share`, of bodies that state no
         length and had never been fetched: nobody can know these as they begin. Of TLS connections, by
         how often their server was seen before: `tls_seen{0,1,3}_median_rel_error`,
-        `tls_seen5plus_median_rel_error`, `tls_all_median_rel_error`, `tls_within_interval_share`, `tls_connections`.
+        `tls_seen5plus_median_rel_error`, `tls_all_median_rel_error`, `tls_within_interval_share`,
+        `tls_connections`.
 
     Raises:
         EmulationError: nginx or curl fail, or the profiler missed transactions.
