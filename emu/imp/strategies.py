@@ -4,12 +4,13 @@ All of them are queues with another plan, so that the same simulation and the sa
 out: only what is prefetched differs. All may use both networks, and step back for demand.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from cedos.selector.prefetch_path import Path, Prices
 from cedos.selector.prefetch_queue import Plan, Queue, State
+from emu.imp.workload import Workload
 
 
 @dataclass(slots=True)
@@ -19,10 +20,12 @@ class Simple(Queue):
     Args:
         largest_bytes: larger items are not prefetched.
         networks: those that it uses; None: all.
+        ranks: the items that it fetches, in this order; None: all, in the order of the hints.
     """
 
     largest_bytes: float = inf
     networks: tuple[str, ...] | None = None
+    ranks: Mapping[Hashable, int] | None = None
 
     def plan(self, now_s: float, paths: Sequence[Path], prices: Prices) -> Plan:
         """See `Queue.plan`."""
@@ -39,9 +42,11 @@ class Simple(Queue):
             one.key
             for one in self.candidates(now_s)
             if (self.items[one.key].size_bytes or 0.0) <= self.largest_bytes
+            and (self.ranks is None or one.key in self.ranks)
         ]
         # In the order of the hints: it knows nothing of accuracy.
-        waiting.sort(key=lambda key: self.items[key].order)
+        ranks = self.ranks
+        waiting.sort(key=lambda key: self.items[key].order if ranks is None else ranks[key])
         free = sorted(
             (path for path in allowed if path.name not in busy), key=lambda path: -path.rate_bps
         )
@@ -58,3 +63,10 @@ def simple(threshold_bytes: float) -> dict[str, Callable[[], Queue]]:
         "wifi-only": lambda: Simple(networks=("wifi",)),
         "always": Simple,
     }
+
+
+def clairvoyant(work: Workload) -> Queue:
+    """One who knows what will be read, and in which order, and has no budget: what is to be gained."""
+    read = {item.key for item in work.items if item.read}
+    order = [step.key for step in work.steps if step.key in read]
+    return Simple(ranks={key: rank for rank, key in enumerate(order)})
