@@ -1,8 +1,9 @@
 """Records by a 16-byte key in one file that survives its process: open addressing over a mapped file.
 
 Measured with a million records of 208 bytes: a dict of bytes takes 350 MB, an index in a dict and the
-records in the file 140 MB, an array of slot numbers 8 MB; reading a record through the mapping takes
-half the time of `pread`. The index is made anew at each start, from one pass over the file.
+records in the file 140 MB, arrays of slot numbers 8 MB; reading a record through the mapping takes half
+the time of `pread`. The index is made anew at each start, from one pass over the file. It is a thousand
+small tables, each of which grows by itself: one large one would hold everybody up for seconds.
 
 A record is written before its state, and carries a check sum: one that was half written when the
 process was killed is no record. `sync` makes sure against a power failure too.
@@ -26,6 +27,10 @@ _MAGIC: Final = b"cedosidle1"
 _HEADER: Final = struct.Struct(">10sI50x")
 _SLOT: Final = struct.Struct(">BI")  # state, check sum; the record follows, its key first
 _FIRST_SLOTS: Final = 4_096
+_STEP_SLOTS: Final = 16_384  # the file grows by so many: a few milliseconds of zeros
+_PART_BITS: Final = 10
+_PART: Final = (1 << _PART_BITS) - 1
+_LEAST_BITS: Final = 3
 _SCAN_SLOTS: Final = 8_192
 _GONE: Final = 0xFFFF_FFFF
 
@@ -64,8 +69,9 @@ class IdleFile:
         self._slots = (size - _HEADER.size) // self._stride
         self._map = mmap.mmap(self._descriptor, size)
         self._free = array("I")
-        self._table = array("I", bytes(4 * 1024))
-        self._used = self._tombs = 0
+        self._tables: list[array[int]] = []
+        self._filled = array("I")  # of each table: in use, or gone
+        self._used = 0
         self._load()
 
     def __len__(self) -> int:
@@ -76,15 +82,16 @@ class IdleFile:
         if len(record) != self._record_bytes:
             raise ValueError(f"a record of {len(record)} bytes; right are {self._record_bytes}")
         key = record[:KEY_BYTES]
-        at = self._find(key)
-        if at is None:
+        found = self._find(key)
+        if found is None:
             if not self._free:
                 self._extend()
             slot = self._free.pop()
             self._insert(key, slot)
             self._used += 1
         else:
-            slot = self._table[at]
+            table, at = found
+            slot = table[at]
         start = _HEADER.size + (slot - 1) * self._stride
         body = start + _SLOT.size
         self._map[start] = Kept.FREE
@@ -93,9 +100,10 @@ class IdleFile:
 
     def get(self, key: bytes) -> bytes | None:
         """The record with a key; None where there is none."""
-        table, mapped, stride = self._table, self._map, self._stride
+        hashed = hash(key)
+        table, mapped, stride = self._tables[hashed & _PART], self._map, self._stride
         mask = len(table) - 1
-        at = hash(key) & mask
+        at = hashed >> _PART_BITS & mask
         first = _HEADER.size + _SLOT.size - stride
         size = self._record_bytes
         while slot := table[at]:
@@ -109,14 +117,14 @@ class IdleFile:
 
     def remove(self, key: bytes) -> bool:
         """Forgets a record, and its bytes; whether there was one."""
-        at = self._find(key)
-        if at is None:
+        found = self._find(key)
+        if found is None:
             return False
-        slot = self._table[at]
+        table, at = found
+        slot = table[at]
         start = _HEADER.size + (slot - 1) * self._stride
         self._map[start : start + self._stride] = bytes(self._stride)
-        self._table[at] = _GONE
-        self._tombs += 1
+        table[at] = _GONE
         self._used -= 1
         self._free.append(slot)
         return True
@@ -175,7 +183,7 @@ class IdleFile:
         return size
 
     def _extend(self) -> None:
-        slots = self._slots + max(_FIRST_SLOTS, self._slots // 4)
+        slots = self._slots + _STEP_SLOTS
         self._map.resize(self._grow_to(slots))
         self._free.extend(range(slots, self._slots, -1))
         self._slots = slots
@@ -183,7 +191,9 @@ class IdleFile:
     def _load(self) -> None:
         """One pass over the file: the index, and what is free; half-written records are dropped."""
         stride, record_bytes = self._stride, self._record_bytes
-        self._size_table(self._slots)
+        each = _table((self._slots >> _PART_BITS) + 1)
+        self._tables = [each[:] for _ in range(1 << _PART_BITS)]
+        self._filled = array("I", bytes(4 << _PART_BITS))
         for first in range(0, self._slots, _SCAN_SLOTS):
             count = min(_SCAN_SLOTS, self._slots - first)
             block = os.pread(self._descriptor, count * stride, _HEADER.size + first * stride)
@@ -192,47 +202,50 @@ class IdleFile:
                 kept, check = _SLOT.unpack_from(block, start)
                 body = start + _SLOT.size
                 if kept and crc32(block[body : body + record_bytes]) == check:
-                    self._enter(block[body : body + KEY_BYTES], first + at + 1)
+                    self._insert(block[body : body + KEY_BYTES], first + at + 1)
                     self._used += 1
                 else:
                     self._free.append(first + at + 1)
         self._free.reverse()
 
-    def _size_table(self, used: int) -> None:
-        bits = max(10, (3 * used // 2).bit_length())  # at most two thirds full
-        self._table = array("I", bytes(4 << bits))
-        self._tombs = 0
-
-    def _find(self, key: bytes) -> int | None:
-        """Where in the table the key's slot is."""
-        table, mapped, stride = self._table, self._map, self._stride
+    def _find(self, key: bytes) -> "tuple[array[int], int] | None":
+        """The key's table, and where in it the key's slot is."""
+        hashed = hash(key)  # keyed anew in each process: nobody can choose keys that collide
+        table, mapped, stride = self._tables[hashed & _PART], self._map, self._stride
         mask = len(table) - 1
-        at = hash(key) & mask  # keyed anew in each process: nobody can choose keys that collide
+        at = hashed >> _PART_BITS & mask
         first = _HEADER.size + _SLOT.size - stride
         while slot := table[at]:
             if slot != _GONE:
                 start = first + slot * stride
                 if mapped[start : start + KEY_BYTES] == key:
-                    return at
+                    return table, at
             at = (at + 1) & mask
         return None
 
     def _insert(self, key: bytes, slot: int) -> None:
-        if (self._used + self._tombs) * 3 > len(self._table) * 2:
-            slots = [each for each in self._table if each not in (0, _GONE)]
-            self._size_table(len(slots))
-            for each in slots:
-                body = _HEADER.size + (each - 1) * self._stride + _SLOT.size
-                self._enter(self._map[body : body + KEY_BYTES], each)
+        part = hash(key) & _PART
+        if (self._filled[part] + 1) * 3 > len(self._tables[part]) * 2:
+            self._renew(part)
         self._enter(key, slot)
 
+    def _renew(self, part: int) -> None:
+        """Makes a table anew, for as many as it has now and without those that are gone."""
+        slots = [each for each in self._tables[part] if each not in (0, _GONE)]
+        self._tables[part] = _table(len(slots) + 1)
+        self._filled[part] = 0
+        for each in slots:
+            body = _HEADER.size + (each - 1) * self._stride + _SLOT.size
+            self._enter(self._map[body : body + KEY_BYTES], each)
+
     def _enter(self, key: bytes, slot: int) -> None:
-        table = self._table
+        hashed = hash(key)
+        table = self._tables[hashed & _PART]
         mask = len(table) - 1
-        at = hash(key) & mask
+        at = hashed >> _PART_BITS & mask
         while table[at] not in (0, _GONE):
             at = (at + 1) & mask
-        self._tombs -= table[at] == _GONE
+        self._filled[hashed & _PART] += table[at] == 0
         table[at] = slot
 
     def __iter__(self) -> Iterator[bytes]:
@@ -240,3 +253,8 @@ class IdleFile:
         while at:
             found, at = self.scan(max(at, 0), _SCAN_SLOTS)
             yield from found
+
+
+def _table(used: int) -> "array[int]":
+    """An empty table that is at most two thirds full with so many, and half full on average."""
+    return array("I", bytes(4 << max(_LEAST_BITS, (3 * used // 2).bit_length())))
