@@ -1,4 +1,4 @@
-"""What the profiler's tests share: a machine that runs classic BPF."""
+"""What the profiler's tests share: a machine that runs classic BPF, and TLS hellos."""
 
 import operator
 import struct
@@ -75,3 +75,19 @@ def run_bpf(
 @pytest.fixture(name="run_bpf", scope="session")
 def _run_bpf() -> Callable[..., int]:
     return run_bpf
+
+
+def hello(name: str) -> bytes:
+    raw = name.encode()
+    body = (len(raw) + 3).to_bytes(2, "big") + b"\x00" + len(raw).to_bytes(2, "big") + raw
+    extension = b"\x00\x00" + len(body).to_bytes(2, "big") + body
+    rest = b"\x03\x03" + bytes(32) + b"\x00\x00\x02\x13\x01\x01\x00"
+    rest += len(extension).to_bytes(2, "big") + extension
+    handshake = b"\x01" + len(rest).to_bytes(3, "big") + rest
+    return b"\x16\x03\x01" + len(handshake).to_bytes(2, "big") + handshake
+
+
+@pytest.fixture(name="hello", scope="session")
+def _hello() -> Callable[[str], bytes]:
+    """A ClientHello for a server's name."""
+    return hello
