@@ -10,7 +10,7 @@ Own decoding, since pyroute2 takes 13 times as long for an event (figures: `netl
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cedos.addresses import address
 from cedos.model import Address, FlowKey
@@ -27,11 +27,22 @@ _GENERIC = struct.Struct("=BBH")  # family, version, resource
 _PORT = struct.Struct("!H")
 _COUNT = struct.Struct("!Q")
 _ORIGINAL, _REPLY, _COUNTERS_ORIGINAL, _COUNTERS_REPLY = 1, 2, 9, 10
+_head = struct.Struct("=HH").pack
+_NESTED = 0x8000
+# A tuple of IPv4 as kernels write it (an event is then read 1.7 times as fast): heads of attributes,
+# and what they hold.
+_HEADS = (
+    _head(20, 1 | _NESTED) + _head(8, 1),
+    _head(8, 2),
+    _head(28, 2 | _NESTED) + _head(5, 1),
+    _head(6, 2),
+    _head(6, 3),
+)
+_IPV4 = struct.Struct("!8s4s4s4s8sB3x4sH2x4sH2x")
 _PROTOCOLS = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp"}
 
 
-@dataclass(frozen=True, slots=True)
-class Tuple:
+class Tuple(NamedTuple):
     """One direction of a tracked flow, as its packets look."""
 
     source: Address
@@ -40,8 +51,7 @@ class Tuple:
     destination_port: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tracked:
+class Tracked(NamedTuple):
     """A tracked flow. Bytes are whole packets' in each direction, None where not counted."""
 
     ended: bool
@@ -78,6 +88,10 @@ def parse(message: Message) -> Tracked | None:
 def _tuple(data: bytes | None) -> tuple[str, Tuple] | None:
     if data is None:
         return None
+    if len(data) == _IPV4.size:
+        a, near, b, far, c, number, d, near_port, e, far_port = _IPV4.unpack(data)
+        if (a, b, c, d, e) == _HEADS and number in _PROTOCOLS:
+            return _PROTOCOLS[number], Tuple(address(near), near_port, address(far), far_port)
     parts = attributes(data)
     addresses, ports = attributes(parts.get(1, b"")), attributes(parts.get(2, b""))
     protocol = _PROTOCOLS.get(int.from_bytes(ports.get(1, b"\0")))
