@@ -12,11 +12,8 @@ A socket works from any thread, blocks or does not as `settimeout` says, and its
 
 import builtins
 import errno
-import os
 import socket as bsd
-import threading
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Final, Self, TypeVar
 
 from cedos.errors import SessionError
@@ -41,7 +38,6 @@ from cedos.session.options import (
     known,
 )
 from cedos.session.os_errors import as_os_error, run
-from cedos.session.readiness import Readiness
 from cedos.session.sockets import connect, listen
 
 SHUT_WR: Final = bsd.SHUT_WR
@@ -59,18 +55,14 @@ class socket(Messages):  # noqa: N801 - as the standard library's
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._options: dict[Option, Any] = {}
-        self._timeout_s: float | None = None
         self._address: tuple[str, int] = ("", 0)
-        self._connection: Connection | None = None
         self._listener: Listener | None = None
-        self._ready = Readiness()
-        self._changed = threading.Condition()
         self._chunks: deque[memoryview] = deque()
         self._buffered = 0
         self._ended: SessionError | None = None
         self._eof = False
-        self._closed = False
         self._others = False  # whether something else than the stream makes it readable
         self._accepted: deque[Connection] = deque()
 
@@ -102,18 +94,6 @@ class socket(Messages):  # noqa: N801 - as the standard library's
                 high_bytes=high,
                 buffered=lambda: self._buffered,
             )
-
-    def settimeout(self, seconds: float | None) -> None:
-        """None: operations block; 0: they do not; else they raise TimeoutError after so long."""
-        self._timeout_s = seconds
-
-    def gettimeout(self) -> float | None:
-        """What `settimeout` was told."""
-        return self._timeout_s
-
-    def setblocking(self, yes: bool) -> None:
-        """As `settimeout` with None or 0."""
-        self._timeout_s = None if yes else 0.0
 
     def fileno(self) -> int:
         """For `select`: readable when `recv`, `ms_recv` or `accept` have something."""
@@ -262,7 +242,7 @@ class socket(Messages):  # noqa: N801 - as the standard library's
 
     def _write(self, connection: Connection, data: bytes) -> int:
         taken = connection.write_now(data)
-        if self._selected:
+        if self._ready.shown:
             self._ready.writable(connection.room_bytes > 0)
         return taken
 
@@ -328,58 +308,6 @@ class socket(Messages):  # noqa: N801 - as the standard library's
 
     def __exit__(self, *_error: object) -> None:
         self.close()
-
-    # Inside
-
-    def _of(self) -> Connection:
-        if self._connection is None:
-            raise self._wrong(errno.ENOTCONN, "the socket is not connected")
-        return self._connection
-
-    @property
-    def _selected(self) -> bool:
-        return self._ready.shown
-
-    def _end(self) -> None:
-        """Nothing more comes; wakes who waits. With the lock held."""
-        self._closed = True
-        self._ready.close()
-        self._changed.notify_all()
-
-    def _wrong(self, number: int, why: str) -> OSError:
-        """What is wrong with a call on a socket that cannot serve it."""
-        if self._closed:
-            return OSError(errno.EBADF, "the socket is closed")
-        return OSError(number, f"{why} ({os.strerror(number)})")
-
-    def _wait(self, wanted: Callable[[], bool]) -> None:
-        """Waits, with the lock held, as `settimeout` says."""
-        if wanted():
-            return
-        if not self._drive(lambda: self._closed or wanted()):
-            if self._timeout_s == 0:
-                raise BlockingIOError("nothing is here yet")
-            raise TimeoutError("timed out")
-        if self._closed:
-            raise self._wrong(errno.EBADF, "")
-
-    def _drive(self, wanted: Callable[[], bool]) -> bool:
-        """Lets the loop go on until something is so; False if it is not in time. With the lock held."""
-        here = background.helm()
-        self._changed.release()  # the loop wants it, in whichever thread
-        try:
-            if here.take():
-                try:
-                    if self._timeout_s != 0:
-                        return here.drive(wanted, self._timeout_s)
-                    here.turn()
-                    return wanted()
-                finally:
-                    here.give(prompt=self._selected)
-        finally:
-            self._changed.acquire()
-        with here.following():
-            return self._changed.wait_for(wanted, self._timeout_s)
 
 
 async def _close(connection: Connection) -> None:

@@ -2,32 +2,18 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from cedos.errors import CedosError
 from cedos.model import Label
 from cedos.session import background
+from cedos.session.blocking_waiting import Waiting
 from cedos.session.connection import Connection
 from cedos.session.labelled import STREAM_LABEL, Message
-from cedos.session.os_errors import as_os_error, run
-
-T = TypeVar("T")
+from cedos.session.os_errors import run
 
 
-class Messages(ABC):
+class Messages(Waiting, ABC):
     """The part of a socket that has to do with messages; errors are OSError as the socket's."""
-
-    _timeout_s: float | None
-    _closed: bool
-
-    @property
-    @abstractmethod
-    def _selected(self) -> bool:
-        """Whether a program may be in `select`, and not in a call of ours, when something comes."""
-
-    @abstractmethod
-    def _of(self) -> Connection:
-        """The session; OSError where there is none."""
 
     @abstractmethod
     def _look(self) -> None:
@@ -74,7 +60,7 @@ class Messages(ABC):
         message = self._now(self._received)
         if message is None:
             message = run(self._message(), self._timeout_s or None)
-        if self._selected:
+        if self._ready.shown:
             background.loop().call_soon_threadsafe(self._look)
         return message
 
@@ -91,19 +77,6 @@ class Messages(ABC):
                 raise TimeoutError("timed out")
             message = connection.receive_now()
         return message
-
-    def _now(self, do: Callable[[Connection], T]) -> T | None:
-        """What this thread can do with the session by itself; None where another one has its loop."""
-        connection, here = self._of(), background.helm()
-        if not here.take():
-            return None
-        try:
-            return do(connection)
-        except CedosError as error:
-            raise as_os_error(error) from error
-        finally:
-            connection.flow.turn_over()
-            here.give(prompt=self._selected)
 
     async def _message(self) -> Message | None:
         connection = self._of()

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from cedos.errors import SessionAsleepError, SessionError
 from cedos.session.connection import Connection
-from cedos.session.core import Limits
 from cedos.session.handshake.accepting import Grant, OpenRequest, Reason, Refusal
 from cedos.session.handshake.credentials import Credentials
 from cedos.session.handshake.outcome import Opened
 from cedos.session.limits import HostLedger
 from cedos.session.scheduling import Scheduler
+from cedos.session.shares import Limits
 from cedos.session.sleepers import Sleepers
 
 if TYPE_CHECKING:

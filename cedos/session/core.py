@@ -7,7 +7,6 @@ little travels twice; small foreground messages do not wait for that.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from cedos.errors import SessionError
@@ -25,6 +24,7 @@ from cedos.session.memory import Memory
 from cedos.session.receiver import Receiver
 from cedos.session.scheduling import Backlog, Facts, PathState, Scheduler
 from cedos.session.sender import SMALL_BYTES, Sender
+from cedos.session.shares import Limits
 from cedos.session.unpack import unpack
 
 BROKEN_PROTOCOL, LOST_STATE = 1, 2
@@ -33,20 +33,6 @@ BROKEN_PROTOCOL, LOST_STATE = 1, 2
 _HEADER_BYTES: Final = 40  # of an extent or a table, without its lengths and dependencies
 _WORTH_BYTES: Final = 256  # less room than this is left empty: another frame costs more
 _LEAST_ROOM: Final = SMALL_BYTES + 2 * _HEADER_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one session may use. Windows are what the peer may send before the application has read it."""
-
-    send_bytes: int = 16 * 1024 * 1024
-    stream_window: int = 8 * 1024 * 1024
-    irob_window: int = 16 * 1024 * 1024
-    irob_bytes: int = 4 * 1024 * 1024
-    acknowledge_bytes: int = 256 * 1024
-    acknowledge_delay_s: float = 0.025
-    keep_alive_s: int = 30 * 86_400
-    drain_s: float = 10.0
 
 
 _DEFAULTS: Final = Limits()

@@ -19,13 +19,14 @@ from cedos.session.acceptor import Acceptor
 from cedos.session.book import Book
 from cedos.session.channel import Channel
 from cedos.session.connection import Connection
-from cedos.session.core import Limits, Session
+from cedos.session.core import Session
 from cedos.session.crypto import KeyPair
 from cedos.session.handshake.outcome import Kind
 from cedos.session.limits import HostLedger
 from cedos.session.limits import Limits as HostLimits
 from cedos.session.path import Path, prepare
 from cedos.session.scheduling import Facts, Scheduler
+from cedos.session.shares import Limits
 
 if TYPE_CHECKING:
     from cedos.session.driver import Driver

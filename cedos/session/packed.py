@@ -9,11 +9,12 @@ import struct
 from dataclasses import astuple, dataclass
 from typing import Final
 
-from cedos.session.core import Limits, Session
+from cedos.session.core import Session
 from cedos.session.credit import INITIAL_IROB_BYTES, INITIAL_IROB_CREDIT, INITIAL_STREAM_BYTES
 from cedos.session.life import State
 from cedos.session.memory import Memory
 from cedos.session.scheduling import Scheduler
+from cedos.session.shares import Limits
 
 _PACKED: Final = struct.Struct(">QQQQQQIIIIIIIBB")
 IDLE_BYTES: Final = _PACKED.size

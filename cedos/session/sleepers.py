@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from cedos.session.core import Limits, Session
+from cedos.session.core import Session
 from cedos.session.handshake.credentials import CREDENTIALS_BYTES, PEER_KEY, Credentials
 from cedos.session.host_counts import HostCounts
 from cedos.session.idle_file import IdleFile, Kept
 from cedos.session.memory import Memory
 from cedos.session.packed import IDLE_BYTES, Idle, pack, unpack_session
 from cedos.session.scheduling import Scheduler
+from cedos.session.shares import Limits
 
 RECORD_BYTES: Final = CREDENTIALS_BYTES + IDLE_BYTES
 _LOOK_AT: Final = 2_000

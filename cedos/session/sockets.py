@@ -16,7 +16,7 @@ from cedos.session import keys, schedulers
 from cedos.session.advice import Advice, Chooser
 from cedos.session.channel import Channel, resume, set_up
 from cedos.session.connection import Connection
-from cedos.session.core import Limits, Session
+from cedos.session.core import Session
 from cedos.session.crypto import KeyPair
 from cedos.session.dialler import Dialler, Endpoint
 from cedos.session.driver import Driver
@@ -28,6 +28,7 @@ from cedos.session.limits import Limits as HostLimits
 from cedos.session.listener import Listener
 from cedos.session.schedulers.chosen import Chosen
 from cedos.session.scheduling import Scheduler, rank_of
+from cedos.session.shares import Limits
 
 FIRST_PATH_S: Final = 30.0
 KEEP_ALIVE_S: Final = 86_400

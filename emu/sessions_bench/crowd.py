@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cedos import session
 from cedos.errors import SessionError
-from cedos.session.core import Limits
+from cedos.session.shares import Limits
 
 if TYPE_CHECKING:
     from emu.sessions_bench.peer import Peer

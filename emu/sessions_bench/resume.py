@@ -14,7 +14,7 @@ from pyroute2.iproute.linux import AsyncIPRoute
 
 from cedos import session
 from cedos.errors import SessionError
-from cedos.session.core import Limits
+from cedos.session.shares import Limits
 
 if TYPE_CHECKING:
     from emu.sessions_bench.peer import Peer

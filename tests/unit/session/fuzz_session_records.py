@@ -12,9 +12,10 @@ import atheris
 
 with atheris.instrument_imports(include=["cedos.session"]):
     from cedos.errors import ProtocolError
-    from cedos.session.core import Limits, Session
+    from cedos.session.core import Session
     from cedos.session.schedulers.lowest_rtt import LowestRtt
     from cedos.session.scheduling import Facts
+    from cedos.session.shares import Limits
     from cedos.session.unpack import unpack
 
 LIMITS = Limits(send_bytes=100_000, stream_window=262_144, irob_window=700_000, irob_bytes=262_144)

@@ -8,7 +8,7 @@ import pytest
 from cedos.errors import ProtocolError, SessionError
 from cedos.session import wire
 from cedos.session.application import ALL
-from cedos.session.core import LOST_STATE, Limits, Session
+from cedos.session.core import LOST_STATE, Session
 from cedos.session.credit import IROB_COST
 from cedos.session.events import (
     Failed,
@@ -26,6 +26,7 @@ from cedos.session.memory import Memory
 from cedos.session.receiver import MAX_ID_GAPS
 from cedos.session.scheduling import Backlog, Facts, Grant, PathState
 from cedos.session.sender import ID_SPAN, NO_ROOM
+from cedos.session.shares import Limits
 from cedos.session.thunks import DEFERRED
 from cedos.session.unpack import unpack
 

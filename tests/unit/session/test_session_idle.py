@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.errors import SessionError
-from cedos.session.core import Limits, Session
+from cedos.session.core import Session
 from cedos.session.crypto import Suite
 from cedos.session.handshake.credentials import Credentials
 from cedos.session.idle_file import IdleFile, Kept
 from cedos.session.packed import IDLE_BYTES, Idle, pack, unpack_session
 from cedos.session.schedulers.round_robin import RoundRobin
 from cedos.session.scheduling import Facts
+from cedos.session.shares import Limits
 from cedos.session.sleepers import RECORD_BYTES, Sleepers
 
 SIZE = 40

@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from cedos.errors import ProtocolError
-from cedos.session import arrivals, core, credit, flights, frames, receiver, sender, sleepers, wire
+from cedos.session import (
+    arrivals,
+    credit,
+    flights,
+    frames,
+    receiver,
+    sender,
+    shares,
+    sleepers,
+    wire,
+)
 from cedos.session.unpack import unpack
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "session-protocol.md").read_text()
@@ -68,9 +78,9 @@ def test_every_frame_has_a_vector_and_a_row() -> None:
         ("plus {:,} for each", credit.IROB_COST),
         ("At most {:,} pieces", flights.MAX_IN_FLIGHT),
         ("gives up at {:,} gaps", min(arrivals.MAX_GAPS, receiver.MAX_ID_GAPS)),
-        ("acknowledges after {:,} KB", core.Limits().acknowledge_bytes // 1024),
-        ("{:,} ms after the first", round(core.Limits().acknowledge_delay_s * 1000)),
-        ("answering for {:,} s", round(core.Limits().drain_s)),
+        ("acknowledges after {:,} KB", shares.Limits().acknowledge_bytes // 1024),
+        ("{:,} ms after the first", round(shares.Limits().acknowledge_delay_s * 1000)),
+        ("answering for {:,} s", round(shares.Limits().drain_s)),
         ("a record of {:,} bytes", sleepers.RECORD_BYTES),
     ],
 )
