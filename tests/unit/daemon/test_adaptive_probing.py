@@ -88,6 +88,37 @@ def test_a_probe_pays_what_budgets_ask_today_like_any_transfer() -> None:
     assert unknown.why("lte0", spent) is None, "what is forbidden is not asked even once"
 
 
+@pytest.mark.parametrize(("rival_s", "again"), [(0.21, True), (5.0, False)])
+def test_only_an_answer_that_may_change_the_choice_is_asked_for(
+    rival_s: float, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon's own rule, as it runs: half a minute of looks; a winner by far is not asked again."""
+    monkeypatch.setattr(probing, "_LOOK_S", 0.001)
+    recorder = Recorder()
+    evaluations = (evaluation("wlan0", 0.2), evaluation("lte0", rival_s))
+    looks = iter(range(30))
+    over = asyncio.Event()
+
+    def moment(now_s: float, pending: bool, per_s: float) -> Moment:
+        at_s = next(looks, None)
+        if at_s is None:
+            over.set()
+            at_s = 0
+        return Moment(float(at_s), True, False, {}, evaluations, 0.2)
+
+    async def live() -> None:
+        subject = AdaptiveProbing(configured(), cast(Prober, recorder), moment)
+        subject.networks_changed([WIFI, LTE])
+        running = asyncio.create_task(subject.run())
+        await over.wait()
+        running.cancel()
+
+    asyncio.run(live())
+    asked = [network for network, _ in recorder.asked]
+    assert "lte0" in asked, "what was never probed is probed once"
+    assert (asked.count("wlan0") > 1) is again
+
+
 @pytest.mark.parametrize(
     ("keys", "kinds"),
     [
