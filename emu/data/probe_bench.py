@@ -8,21 +8,14 @@ one start share what was found, in the direction of each row.
 import asyncio
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from cedos.errors import EmulationError
 from cedos.model import Direction, Network, NetworkKind
 from emu.data import probing, side_by_side
-from emu.data.measure import Row, greet
-from emu.places.places import load
-from emu.testbed.access import ADDRESSES
-from emu.testbed.phones import Laptop
-from emu.testbed.replay import replay
-from emu.testbed.servers import Servers
+from emu.data.measure import Row
+from emu.data.probe_laptop import ProbeLaptop
 
 LEAD_S = 5.0
 """How long a replay runs before the start."""
@@ -57,71 +50,27 @@ def key_of(place: str, start_s: float) -> str:
     return f"{place}/{start_s:.3f}"
 
 
-class ProbeBench:
-    """An emulated laptop for the probes of many starts.
-
-    `cancelled` is asked between starts: where it says yes, `measure` returns None.
-    """
-
-    def __init__(self, directory: Path, cancelled: Callable[[], bool] = lambda: False) -> None:
-        self._places = load(directory)
-        self._cancelled = cancelled
-        self._laptop = Laptop(source_rules=True, nice=-10)
-        self._stack = ExitStack()
-        self._post: probing.ProbePost | None = None
-
-    def __enter__(self) -> "ProbeBench":
-        with ExitStack() as stack:
-            stack.enter_context(self._laptop)
-            stack.enter_context(Servers(self._laptop))
-            self._post = stack.enter_context(probing.ProbePost(self._laptop))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+class ProbeBench(ProbeLaptop):
+    """Probes before the starts of transfers."""
 
     def measure(self, start: Start) -> dict[str, Any] | None:
         """What the probes before a start found: `down` and `up`, each with columns by name.
 
-        `late_s` is by how much the host was late meanwhile, at most.
+        `late` is by how many seconds the host was late meanwhile, at most. None where it was cancelled.
 
         Raises:
             EmulationError: the testbed failed.
         """
-        if self._post is None:
-            raise EmulationError("the bench is not there: use it in a `with` block")
-        if self._cancelled():
-            return None
-        best: dict[str, Any] | None = None
-        for _ in range(TRIES):
-            found = self._once(start)
-            if best is None or found["late_s"] < best["late_s"]:
-                best = found
-            if found["late_s"] <= LATE_S or self._cancelled():
-                break
-        return best
+        return self.best_of(TRIES, LATE_S, lambda: self._once(start))
 
     def _once(self, start: Start) -> dict[str, Any]:
-        began_s = replay(
-            self._laptop,
+        return self.play(
             self._places[start.place],
             start.start_s - LEAD_S,
-            length_s=LEAD_S + 3.0,
-            rtts_s={"wifi": start.wifi_rtt_s, "cellular": start.cellular_rtt_s},
+            LEAD_S + 3.0,
+            lambda began_s: self._probe(began_s + LEAD_S, start.start_s),
+            {"wifi": start.wifi_rtt_s, "cellular": start.cellular_rtt_s},
         )
-        for address in ADDRESSES.values():
-            greet(self._laptop, address)
-        with self._laptop.client.entered():
-            found = asyncio.run(self._probe(began_s + LEAD_S, start.start_s))
-        if not self._laptop.alive():
-            raise EmulationError("an emulated link ended during the probes")
-        return found
 
     async def _probe(self, at_s: float, start_s: float) -> dict[str, Any]:
         found: dict[str, dict[str, float]] = {"down": {}, "up": {}}
@@ -132,7 +81,7 @@ class ProbeBench:
                 tasks.create_task(self._probe_one(kind, network, at_s, start_s, found))
         watch.cancel()
         late_s = max((late for second, late in lateness.items() if second >= 0), default=0.0)
-        return {**found, "late_s": round(late_s, 4)}
+        return {**found, "late": round(late_s, 4)}
 
     async def _probe_one(
         self,
@@ -142,7 +91,6 @@ class ProbeBench:
         start_s: float,
         found: Mapping[str, dict[str, float]],
     ) -> None:
-        assert self._post is not None
         # Before the place begins there is its end, for replays wrap: that is nobody's past.
         if start_s + DNS_AT_S >= 0:
             await probing.sleep_until(at_s + DNS_AT_S)
@@ -158,7 +106,7 @@ class ProbeBench:
                 continue
             await probing.sleep_until(at_s + from_s)
             outcome = await probing.train_over(
-                self._post.server, network, direction, to_s - from_s - 0.05
+                self.post.server, network, direction, to_s - from_s - 0.05
             )
             found[str(direction)] |= probing.prefixed(kind, probing.columns(outcome))
 

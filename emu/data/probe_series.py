@@ -10,25 +10,19 @@ import functools
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cedos.errors import DataSetError, EmulationError
+from cedos.errors import DataSetError
 from cedos.model import Direction, Network, NetworkKind
 from cedos.monitor.probes import Prober
 from emu.data import probing, side_by_side
-from emu.data.measure import greet
-from emu.places.places import AccessTrace, Place, load
-from emu.testbed.access import ADDRESSES
-from emu.testbed.phones import Laptop
-from emu.testbed.replay import replay
-from emu.testbed.servers import Servers
+from emu.data.probe_laptop import ProbeLaptop
+from emu.places.places import AccessTrace, Place
 
 LEAD_S = 2.0
 PING_S, PING_TIMEOUT_S = 0.25, 1.0
@@ -75,66 +69,28 @@ def plan(places: Mapping[str, Place], most_s: int) -> list[Walk]:
     return [Walk(place.name, min(place.common_s, most_s)) for place in places.values()]
 
 
-class SeriesBench:
-    """An emulated laptop that walks through places and probes both networks on the way."""
-
-    def __init__(self, directory: Path, cancelled: Callable[[], bool] = lambda: False) -> None:
-        self._places = load(directory)
-        self._cancelled = cancelled
-        self._laptop = Laptop(source_rules=True, nice=-10)
-        self._stack = ExitStack()
-        self._post: probing.ProbePost | None = None
-
-    def __enter__(self) -> "SeriesBench":
-        with ExitStack() as stack:
-            stack.enter_context(self._laptop)
-            stack.enter_context(Servers(self._laptop))
-            self._post = stack.enter_context(probing.ProbePost(self._laptop))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+class SeriesBench(ProbeLaptop):
+    """Walks through places and probes both networks on the way."""
 
     def measure(self, walk: Walk) -> dict[str, Any] | None:
-        """The rows of a place under `rows`.
+        """The rows of a place under `rows`; None where it was cancelled.
 
         Raises:
             EmulationError: the testbed failed.
         """
-        if self._post is None:
-            raise EmulationError("the bench is not there: use it in a `with` block")
-        if self._cancelled():
-            return None
-        best: dict[str, Any] | None = None
-        for _ in range(TRIES):
-            rows = self._rows(walk)
-            if rows is None:
-                return best
-            late = sum(row["host_late_s"] > LATE_S for row in rows) / len(rows)
-            if best is None or late < best["late"]:
-                best = {"rows": rows, "late": late}
-            if late <= LATE_SHARE:
-                break
-        return best
+        return self.best_of(TRIES, LATE_SHARE, lambda: self._once(walk))
 
-    def _rows(self, walk: Walk) -> list[dict[str, Any]] | None:
+    def _once(self, walk: Walk) -> dict[str, Any] | None:
         place = self._places[walk.place]
-        began_s = replay(self._laptop, place, -LEAD_S, length_s=LEAD_S + walk.seconds + 3.0)
-        for address in ADDRESSES.values():
-            greet(self._laptop, address)
-        with self._laptop.client.entered():
-            found = asyncio.run(self._walk(began_s + LEAD_S, walk.seconds))
+        found = self.play(
+            place,
+            -LEAD_S,
+            LEAD_S + walk.seconds + 3.0,
+            lambda began_s: self._walk(began_s + LEAD_S, walk.seconds),
+        )
         if found is None:
             return None
-        if not self._laptop.alive():
-            raise EmulationError("an emulated link ended on the way")
-        return [
+        rows: list[dict[str, Any]] = [
             {
                 "place": place.name,
                 "group": place.group,
@@ -147,6 +103,8 @@ class SeriesBench:
             for kind in found
             for second in range(walk.seconds)
         ]
+        late = sum(row["host_late_s"] > LATE_S for row in rows) / len(rows)
+        return {"rows": rows, "late": late}
 
     async def _walk(
         self, zero_s: float, seconds: int
@@ -223,11 +181,10 @@ class SeriesBench:
         seconds: int,
         found: dict[int, dict[str, float]],
     ) -> None:
-        assert self._post is not None
         for second in range(0, seconds, EVERY_S):
             await probing.sleep_until(zero_s + second + TRAIN_AT_S)
             outcome = await probing.train_over(
-                self._post.server, network, Direction.DOWN, TRAIN_TIMEOUT_S
+                self.post.server, network, Direction.DOWN, TRAIN_TIMEOUT_S
             )
             spent = outcome.spent
             found[second] |= probing.columns(outcome)

@@ -6,15 +6,12 @@ What is measured here is what the daemon would measure: the same code, from the 
 import asyncio
 import secrets
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from ipaddress import ip_address
-from pathlib import Path
 from types import TracebackType
 
-from cedos.errors import EmulationError
 from cedos.model import Direction, Network, NetworkKind
 from cedos.monitor.probes import Prober
 from cedos.monitor.probing import lookup, train
@@ -22,6 +19,7 @@ from cedos.monitor.probing.keyfile import read_key, write_new_key
 from cedos.monitor.probing.result import Outcome, ProbeServer
 from emu.testbed.access import INTERFACES
 from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.service import Service
 
 PORT = 7007
 _START_TIMEOUT_S = 60.0
@@ -40,8 +38,7 @@ class ProbePost:
 
     def __init__(self, laptop: Laptop) -> None:
         self._laptop = laptop
-        self._process: subprocess.Popen[bytes] | None = None
-        self._said: Path = laptop.directory / "probe-server.out"
+        self._service: Service | None = None
         self.server = ProbeServer(_TARGET, PORT, b"")
 
     def __enter__(self) -> "ProbePost":
@@ -52,17 +49,13 @@ class ProbePost:
         self.server = ProbeServer(_TARGET, PORT, read_key(key_file))
         command = [sys.executable, "-m", "cedos", "probe-server", "--key-file", str(key_file)]
         command += ["--listen", f"{SERVER}:{PORT}", "--rate-limit", "1000", "--total-limit", "1000"]
-        with self._said.open("wb") as said:
-            self._process = self._laptop.server.popen(
-                *command, stdin=subprocess.DEVNULL, stdout=said, stderr=said
-            )
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while b"listening" not in self._said.read_bytes():
-            if self._process.poll() is not None or time.monotonic() > deadline_s:
-                self.close()
-                text = self._said.read_text(errors="replace").strip()
-                raise EmulationError(f"cedos probe-server does not start: {text[-500:]}")
-            time.sleep(0.02)
+        said = self._laptop.directory / "probe-server.out"
+        self._service = service = Service(self._laptop.server, *command, said=said)
+        try:
+            service.wait_for(lambda: "listening" in service.said, _START_TIMEOUT_S)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(
@@ -75,14 +68,8 @@ class ProbePost:
 
     def close(self) -> None:
         """Ends it; again does nothing."""
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
+        if self._service is not None:
+            self._service.close()
 
 
 def networks() -> dict[NetworkKind, Network]:

@@ -3,16 +3,13 @@
 No Mahimahi, no phones: as fast as the machine. Packets are as on a wire (1500 bytes, no offloads).
 """
 
-import socket
-import subprocess
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
-from cedos.errors import EmulationError
 from emu.testbed import kernel, stale
 from emu.testbed.netns import Namespace
+from emu.testbed.service import Service, greeted
 
 CLIENT, SERVER = "198.18.0.1", "198.18.0.2"
 INTERFACE = "wlan0"
@@ -98,34 +95,11 @@ class Bare:
         """
         config = self.directory / "nginx.conf"
         config.write_text(_CONFIG.format(directory=self.directory, servers=servers))
-        log = self._stack.enter_context((self.directory / "nginx.log").open("wb"))
-        nginx = self.server.popen(
+        nginx = Service(
+            self.server,
             *("nginx", "-p", str(self.directory), "-c", str(config), "-e", "stderr"),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+            said=self.directory / "nginx.log",
         )
-        self._stack.callback(_end, nginx)
+        self._stack.callback(nginx.close)
         self._instance.add_session(nginx.pid)
-        deadline_at_s = time.monotonic() + _START_TIMEOUT_S
-        while not self._answers(port):
-            if nginx.poll() is not None or time.monotonic() > deadline_at_s:
-                said = (self.directory / "nginx.log").read_text(errors="replace").strip()
-                raise EmulationError(f"nginx does not answer: {said or 'it says nothing'}")
-            time.sleep(0.02)
-
-    def _answers(self, port: int) -> bool:
-        with self.server.entered():
-            probe = socket.socket()
-        with probe:
-            return probe.connect_ex((SERVER, port)) == 0
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    try:
-        process.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        nginx.wait_for(lambda: greeted(self.server, SERVER, port), _START_TIMEOUT_S)

@@ -4,12 +4,7 @@ import os
 import pwd
 import random
 import shutil
-import signal
-import socket
-import subprocess
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from email.utils import format_datetime
@@ -18,11 +13,11 @@ from types import TracebackType
 
 from cedos.errors import EmulationError
 from emu.testbed.netns import Namespace
+from emu.testbed.service import Service, greeted
 
 PORT = 143
 USER, PASSWORD = "reader", "not-a-secret"
 _START_TIMEOUT_S = 10.0
-_STOP_TIMEOUT_S = 5.0
 _OWNER = "nobody"
 
 # Everything that Dovecot would keep in the host's own folders is kept in this one.
@@ -88,7 +83,7 @@ class MailServer:
         self.port = port
         self._sizes = sizes_bytes
         self._seed = seed
-        self._process: subprocess.Popen[bytes] | None = None
+        self._service: Service | None = None
 
     def __enter__(self) -> "MailServer":
         """Starts it; it answers when this returns. Errors: EmulationError."""
@@ -109,16 +104,8 @@ class MailServer:
 
     def close(self) -> None:
         """Ends it, and all its processes; again does nothing."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_TIMEOUT_S)
-        # Those who serve a client go on without their master: all of its session end.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        if self._service is not None:
+            self._service.close()
 
     def text(self, uid: int) -> bytes:
         """A message as it was delivered, with the line ends that IMAP has."""
@@ -144,35 +131,15 @@ class MailServer:
                 gid=owner.pw_gid,
             )
         )
-        with (self.directory / "dovecot.out").open("wb") as said:
-            self._process = self._namespace.popen(
-                *("dovecot", "-F", "-c", str(config)),
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
-            )
-        deadline_at_s = time.monotonic() + _START_TIMEOUT_S
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline_at_s:
-                raise EmulationError(f"dovecot does not answer: {self._said()}")
-            time.sleep(0.02)
-
-    def _answers(self) -> bool:
-        with self._namespace.entered():
-            probe = socket.socket()
-        with probe, suppress(OSError):
-            probe.settimeout(1.0)
-            probe.connect((self.address, self.port))
-            return probe.recv(4) == b"* OK"
-        return False
-
-    def _said(self) -> str:
-        said = ""
-        for name in ("dovecot.out", "dovecot.log"):
-            with suppress(OSError):
-                said += (self.directory / name).read_text(errors="replace")
-        return said.strip()[-500:] or "it says nothing"
+        self._service = Service(
+            self._namespace,
+            *("dovecot", "-F", "-c", str(config)),
+            said=self.directory / "dovecot.out",
+            logs=(self.directory / "dovecot.log",),
+        )
+        self._service.wait_for(
+            lambda: greeted(self._namespace, self.address, self.port, b"* OK"), _START_TIMEOUT_S
+        )
 
     def _deliver(self, uid: int, gid: int) -> None:
         mail = self.directory / "mail"

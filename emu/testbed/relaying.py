@@ -1,12 +1,7 @@
 """The relay at the providers' side of both phones: MPTCP as far as there, whatever the server speaks."""
 
 import shutil
-import signal
-import socket
-import subprocess
 import sys
-import time
-from contextlib import suppress
 from types import TracebackType
 from typing import Final, Literal
 
@@ -14,13 +9,13 @@ from cedos.commands.example import PLAIN
 from cedos.errors import EmulationError
 from emu.testbed.phones import Laptop
 from emu.testbed.servers import HTTP_PORT, HTTPS_PORT
+from emu.testbed.service import Service, greeted
 from emu.testbed.wiring import RELAY
 
 Mode = Literal["proxy", "transparent"]
 
 PORT: Final = 3128
 _START_TIMEOUT_S: Final = 15.0
-_STOP_TIMEOUT_S: Final = 3.0
 # The addresses that the providers' NATs give to clients.
 _CLIENTS: Final = "198.51.100.0/22"
 
@@ -41,7 +36,7 @@ class Relaying:
         self._laptop = laptop
         self._mode = mode
         self._log = laptop.directory / "relay.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._service: Service | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -67,16 +62,12 @@ class Relaying:
             for interface in ("isp-wifi", "isp-cellular"):
                 self._core.run("sh", str(rules), "up", interface, *ports)
         command = (sys.executable, "-m", "cedos", "relay", "--allow", _CLIENTS, *options)
-        with self._log.open("wb") as said:
-            self._process = self._core.popen(
-                *(*command, "--log-format", "json", "--drain", "500ms"),
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
-            )
+        self._service = Service(
+            self._core, *command, "--log-format", "json", "--drain", "500ms", said=self._log
+        )
+        port = PORT if self._mode == "proxy" else HTTP_PORT
         try:
-            self._await()
+            self._service.wait_for(lambda: greeted(self._core, RELAY, port), _START_TIMEOUT_S)
         except BaseException:
             self.close()
             raise
@@ -92,26 +83,5 @@ class Relaying:
 
     def close(self) -> None:
         """Ends it; again does nothing."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-    def _await(self) -> None:
-        assert self._process is not None
-        port = PORT if self._mode == "proxy" else HTTP_PORT
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline_s and self._process.poll() is None:
-            with self._core.entered():
-                trying = socket.socket()
-            with trying, suppress(OSError):
-                trying.settimeout(1)
-                trying.connect((RELAY, port))
-                return
-            time.sleep(0.05)
-        raise EmulationError(f"the relay does not answer: {self.said.strip()[-500:]}")
+        if self._service is not None:
+            self._service.close()

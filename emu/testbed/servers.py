@@ -6,19 +6,15 @@ of its own, is deleted at once, and is answered only after its last byte.
 """
 
 import re
-import socket
 import socketserver
-import subprocess
 import threading
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from cedos.errors import EmulationError
 from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.service import Service, greeted
 
 HTTP_PORT = 80
 HTTPS_PORT = 443
@@ -27,7 +23,6 @@ SERVER_NAME = "server.example"
 LARGEST_BYTES = 10**12
 
 _START_TIMEOUT_S = 10.0
-_STOP_TIMEOUT_S = 3.0
 # Large enough for any upload of an experiment; nothing is taken before it is used.
 _UPLOAD_SPACE = "4g"
 
@@ -127,7 +122,7 @@ class Servers:
         self._log = access_log
         self._sites = sites
         self._addresses = dict(addresses or {})
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._services: list[Service] = []
         self._maker: _Maker | None = None
 
     @property
@@ -164,15 +159,9 @@ class Servers:
 
     def close(self) -> None:
         """Ends the servers; again does nothing."""
-        for process in self._processes:
-            process.terminate()
-        for process in self._processes:
-            try:
-                process.wait(_STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._processes.clear()
+        for service in self._services:
+            service.close()
+        self._services.clear()
         if self._maker is not None:
             self._maker.close()
             self._maker = None
@@ -210,43 +199,19 @@ class Servers:
             names = [f"--host-record={name},{at}" for name, at in self._addresses.items()]
             dnsmasq = self._launch("dnsmasq", *command.split(), "--log-facility=-", *names)
         # nginx writes its pid when it has its ports; another one's port would answer as well.
-        self._await(nginx, "nginx", HTTP_PORT, self.directory / "nginx.pid")
+        pid = self.directory / "nginx.pid"
+        nginx.wait_for(lambda: pid.exists() and self._accepts(HTTP_PORT), _START_TIMEOUT_S)
         if dnsmasq is not None:
-            self._await(dnsmasq, "dnsmasq", DNS_PORT)
+            dnsmasq.wait_for(lambda: self._accepts(DNS_PORT), _START_TIMEOUT_S)
 
-    def _launch(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        with self._said(name).open("wb") as said:
-            process = subprocess.Popen(
-                self._namespace.command(*command),
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
-            )
-        self._processes.append(process)
-        return process
+    def _accepts(self, port: int) -> bool:
+        return greeted(self._namespace, SERVER, port)
 
-    def _said(self, name: str) -> Path:
-        return self.directory / f"{name}.out"
-
-    def _await(
-        self, process: subprocess.Popen[bytes], name: str, port: int, sign: Path | None = None
-    ) -> None:
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline_s and process.poll() is None:
-            if sign is None or sign.exists():
-                with self._namespace.entered():
-                    probe = socket.socket()
-                with probe, suppress(ConnectionRefusedError):
-                    probe.settimeout(1)
-                    probe.connect((SERVER, port))
-                    return
-            time.sleep(0.005)
-        said = ""
-        for file in (self._said(name), self.directory / "error.log"):
-            with suppress(FileNotFoundError):
-                said += file.read_text(errors="replace")
-        raise EmulationError(f"{name} does not answer on port {port}: {said.strip()[-500:]}")
+    def _launch(self, name: str, *command: str) -> Service:
+        said, errors = self.directory / f"{name}.out", self.directory / "error.log"
+        service = Service(self._namespace, *command, said=said, logs=(errors,))
+        self._services.append(service)
+        return service
 
     def _make_certificate(self) -> None:
         command = (

@@ -175,11 +175,12 @@ def test_the_log_tells_every_request(laptop: Laptop, servers: Servers) -> None:
 
 
 def test_uploads_leave_nothing_behind(laptop: Laptop, servers: Servers) -> None:
-    (nginx,) = [p for p in servers._processes if "nginx" in str(p.args)]
-    inside = Path(f"/proc/{nginx.pid}/root{servers.directory}/uploads")
+    servers.make_size(5)
+    nginx = int((servers.directory / "nginx.pid").read_text())
+    inside = Path(f"/proc/{nginx}/root{servers.directory}/uploads")
     assert inside.is_dir()
     assert [path for path in inside.rglob("*") if path.is_file()] == []
-    mounts = Path(f"/proc/{nginx.pid}/mounts").read_text()
+    mounts = Path(f"/proc/{nginx}/mounts").read_text()
     assert f"tmpfs {servers.directory}/uploads" in mounts.replace("cedos-uploads", "tmpfs")
     assert str(servers.directory) not in Path("/proc/self/mounts").read_text()
     holes = list((servers.directory / "www" / "bytes").iterdir())

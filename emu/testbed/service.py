@@ -1,0 +1,91 @@
+"""Programs that serve inside a namespace: begun, waited for, and ended with all that they began."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from cedos.errors import EmulationError
+from emu.testbed.netns import Namespace
+
+_STOP_TIMEOUT_S = 3.0
+_TOLD_CHARACTERS = 500
+
+
+class Service:
+    """A running program; it leads a session of its own.
+
+    Args:
+        namespace: where it runs.
+        command: the program and its arguments.
+        said: the file for what it prints.
+        logs: other files in which it may have said why it failed.
+    """
+
+    def __init__(
+        self, namespace: Namespace, *command: str, said: Path, logs: tuple[Path, ...] = ()
+    ) -> None:
+        self._logs = (said, *logs)
+        self._name = said.stem
+        with said.open("wb") as output:
+            self._process = namespace.popen(
+                *command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of the program, and of its session."""
+        return self._process.pid
+
+    @property
+    def said(self) -> str:
+        """All that it has printed and logged."""
+        found = ""
+        for log in self._logs:
+            with suppress(OSError):
+                found += log.read_text(errors="replace")
+        return found.strip()
+
+    def wait_for(self, answers: Callable[[], bool], within_s: float = 10.0) -> None:
+        """Returns when it answers.
+
+        Raises:
+            EmulationError: it has ended, or does not answer in time; says what it said.
+        """
+        deadline_at_s = time.monotonic() + within_s
+        while not answers():
+            if self._process.poll() is not None or time.monotonic() > deadline_at_s:
+                said = self.said[-_TOLD_CHARACTERS:] or "it says nothing"
+                raise EmulationError(f"{self._name} does not answer: {said}")
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """Asks it to end, and ends what is left of its session; again does nothing."""
+        if self._process.returncode is not None:
+            return
+        self._process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_TIMEOUT_S)
+        # Those who serve a client may go on without their master.
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def greeted(namespace: Namespace, address: str, port: int, greeting: bytes = b"") -> bool:
+    """Whether somebody in the namespace accepts connections there, and says so much at first."""
+    with namespace.entered():
+        trying = socket.socket()
+    with trying, suppress(OSError):
+        trying.settimeout(1.0)
+        trying.connect((address, port))
+        return not greeting or trying.recv(len(greeting)) == greeting
+    return False
