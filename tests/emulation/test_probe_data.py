@@ -34,7 +34,7 @@ def test_probes_before_a_start(directory: Path) -> None:
             known = found[way]
             rates = trace.bins(0.5)[int(at_s * 2) - 1 : int(at_s * 2) + 3]
             assert known[f"{name}_udp_answered"] == 1
-            assert min(rates) * 0.4 < known[f"{name}_udp_bps"] < max(rates) * 2
+            assert min(rates) * 0.6 < known[f"{name}_udp_bps"] < max(rates) * 1.6
             assert known[f"{name}_udp_loss"] < 0.2
             assert base_s <= known[f"{name}_dns_s"] < base_s + 0.1
         # What would have begun before the place did was not measured.
@@ -63,4 +63,4 @@ def test_a_place_second_by_second(directory: Path, tmp_path: Path) -> None:
         assert row["rtt_min_s"] > 0.005
         assert row["host_late_s"] is not None
     ratios = [row["udp_bps"] / row["true_down_bps"] for row in rows if row["udp_bps"]]
-    assert statistics.median(ratios) == pytest.approx(1, abs=0.35)
+    assert statistics.median(ratios) == pytest.approx(1, abs=0.2)
