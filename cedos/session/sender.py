@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from cedos.errors import ProtocolError, SessionError
-from cedos.session.credit import INITIAL_STREAM_BYTES, IROB_COST, URGENT_BYTES, Credit
+from cedos.session.credit import INITIAL_STREAM_BYTES, IROB_COST, Credit
 from cedos.session.extents import Progress
 from cedos.session.frames import Ack, Order, Space, Window
+from cedos.session.keeping import Keeping
 from cedos.session.lanes import Lane
-from cedos.session.memory import SPARE, Memory
+from cedos.session.memory import Memory
 from cedos.session.outgoing import ByteQueue, Fetch
 from cedos.session.pieces import Batch
-from cedos.session.scheduling import BACKGROUND_RANKS
 from cedos.session.wire import MAX_DEPENDENCIES, MAX_POSITION
 
 SMALL_BYTES: Final = 4_096
@@ -27,31 +27,20 @@ NO_ROOM: Final = 0
 """Instead of an IROB's id: no room in replay memory or in the peer's window, nothing was taken."""
 
 
-class Sender:
+class Sender(Keeping):
     """Lanes of what waits to be sent, and the accounts of what was acknowledged.
 
-    `held_bytes` is what replay memory keeps for this session; `limit_bytes` bounds it, and `memory`
-    the sum over all sessions, in which this one goes by `owner`. `refused` says that something was not
-    taken for want of room. While a path is up (it is not `absent`), of the stream may be held the first
-    window and as much again as was acknowledged, which grows ahead of any congestion window: thousands
-    of sessions that begin together do not fill memory with what could not be sent yet.
+    What of it may be kept, and is, `Keeping` tells.
     """
 
     def __init__(self, memory: Memory, limit_bytes: int, owner: object) -> None:
+        super().__init__(memory, limit_bytes, owner)
         self.stream = ByteQueue(0, 0)
         self.stream.limit = INITIAL_STREAM_BYTES
         self.irobs = Progress(1)  # ids that the peer has, whole
         self.next_irob = 1
         self.credit = Credit()
         self.lanes = tuple(Lane(rank) for rank in range(4))
-        self.held_bytes = 0
-        self.refused = False
-        self.absent = True
-        self._earned_bytes = INITIAL_STREAM_BYTES
-        self._memory = memory
-        self._limit_bytes = limit_bytes
-        self._least_bytes = min(limit_bytes, memory.quantum_bytes)
-        self._owner = owner
         self._large: dict[int, ByteQueue] = {}  # IROBs cut into extents, or without a reservation
         self._reserved: dict[int, int] = {}  # what those among them have reserved
 
@@ -68,7 +57,7 @@ class Sender:
     def has_room(self) -> bool:
         """Whether there is room for notably more."""
         return (
-            self.held_bytes <= self._most_bytes() * 3 // 4
+            self.held_bytes <= self.most_bytes() * 3 // 4
             and self.next_irob - self.irobs.floor < ID_SPAN * 3 // 4
             and self.credit.room > SMALL_BYTES + IROB_COST
         )
@@ -77,7 +66,7 @@ class Sender:
         """Appends to the stream as much as there is room for; how many bytes that is."""
         stream = self.stream
         self._open(stream, "the stream")
-        data = self._fitting(data, stream.rank, self.room_bytes)
+        data = self.fitting(data, stream.rank, self.room_bytes)
         if data:
             stream.write(data)
             self.lanes[stream.rank].update(stream)
@@ -86,9 +75,7 @@ class Sender:
     @property
     def room_bytes(self) -> int:
         """How much of the stream would be kept now; 0 where it is too little to begin with."""
-        most = self._most_bytes(self.stream.rank)
-        room = (most if self.absent else min(most, self._earned_bytes)) - self.held_bytes
-        return room if room >= self._least_bytes else 0
+        return self.stream_room_bytes(self.stream.rank)
 
     def write_source(self, fetch: Fetch, length: int) -> None:
         """Appends bytes that are fetched whenever they are sent, and take no replay memory."""
@@ -182,7 +169,7 @@ class Sender:
             raise SessionError(
                 f"IROB {irob} grows beyond {most} bytes, the most that the peer takes"
             )
-        data = self._fitting(data, queue.rank, self._most_bytes(queue.rank) - self.held_bytes)
+        data = self.fitting(data, queue.rank, self.most_bytes(queue.rank) - self.held_bytes)
         if data:
             queue.write(data)
             self._has_bytes(queue)
@@ -262,13 +249,6 @@ class Sender:
                 self._reserved[irob] = cost
                 self.lanes[queue.rank].update(queue)
 
-    def give(self, size: int) -> None:
-        """Bytes that need not be kept any more."""
-        if size:
-            self.held_bytes -= size
-            self._earned_bytes += size
-            self._memory.give(size, last=not self.held_bytes)
-
     def everything_acknowledged(self) -> bool:
         """Whether the peer has all that was ever handed in."""
         return self.irobs.floor == self.next_irob and self.stream.acked.floor == self.stream.stop
@@ -284,51 +264,16 @@ class Sender:
 
     def forget(self) -> None:
         """The session has ended: gives all its replay memory back."""
-        self.give(self.held_bytes)
-        self._memory.forget(self._owner)
+        self.give_all()
         self._large.clear()
 
     # Inside
-
-    def _most_bytes(self, rank: int = 0) -> int:
-        """How much this session may hold at this moment for data of a label to be taken."""
-        most = min(self._limit_bytes, self._memory.share_bytes)
-        return most - min(URGENT_BYTES, most // 4) if rank in BACKGROUND_RANKS else most
-
-    def _fitting(self, data: bytes, rank: int, room: int) -> bytes:
-        """As much of it as there is room for, which is taken."""
-        if len(data) > room:
-            if room < self._least_bytes:
-                self._refuse(self._least_bytes)
-                return b""
-            self.refused = True
-            data = data[:room]
-        return data if self._take(len(data), rank) else b""
-
-    def _refuse(self, wanted: int) -> None:
-        self.refused = True
-        if not self.held_bytes:  # else an acknowledgement of our own tells us
-            self._memory.wait(self._owner, wanted)
-
-    def _take(self, size: int, rank: int) -> bool:
-        held = self.held_bytes
-        if held + size > self._most_bytes(rank) and (held or not self._fits_alone(size)):
-            self._refuse(size)
-            return False
-        if size:
-            self._memory.take(size, first=not held)
-            self.held_bytes = held + size
-        return True
-
-    def _fits_alone(self, size: int) -> bool:
-        """Whether what cannot be divided may be taken by a session that holds nothing else."""
-        return size <= min(self._limit_bytes, self._memory.free_bytes // SPARE)
 
     def _take_whole(self, size: int, count: int, rank: int) -> bool:
         """Room here and at the peer for `count` IROBs that are whole."""
         if not self.credit.at_once(size + count * IROB_COST, rank):
             return False
-        if self._take(size, rank):
+        if self.take(size, rank):
             return True
         self.credit.back(size + count * IROB_COST)
         return False
@@ -350,7 +295,7 @@ class Sender:
         return queue
 
     def _check_size(self, size: int) -> None:
-        most = min(self._limit_bytes, self.credit.irob_bytes if self.credit.told else MAX_POSITION)
+        most = min(self.limit_bytes, self.credit.irob_bytes if self.credit.told else MAX_POSITION)
         if size > most:
             raise SessionError(f"an IROB of {size} bytes; at most {most} can be sent in one")
 

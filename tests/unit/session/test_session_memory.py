@@ -50,8 +50,8 @@ def test_what_cannot_be_divided_finds_room_in_a_session_that_holds_nothing() -> 
         fill(each)
     whole = memory.free_bytes // 8
     assert whole > memory.share_bytes
-    assert many[30]._take(whole, 0)
-    assert not many[30]._take(1 + memory.share_bytes, 0)
+    assert many[30].take(whole, 0)
+    assert not many[30].take(1 + memory.share_bytes, 0)
 
 
 @settings(max_examples=60, deadline=None)
