@@ -26,7 +26,8 @@ from cedos.api.messages import (
 from cedos.daemon import budget_messages
 from cedos.daemon.budgets import Budgets
 from cedos.daemon.director import Director
-from cedos.daemon.flows import Flows, LivingFlow
+from cedos.daemon.flows import Flows
+from cedos.daemon.living_flow import LivingFlow
 from cedos.errors import ConfigError, NotFoundError
 from cedos.history import History
 from cedos.model import Context, Decision, SizeEstimate, Transfer

@@ -5,7 +5,8 @@ import math
 import time
 
 from cedos.daemon.director import Director
-from cedos.daemon.flows import Flows, LivingFlow
+from cedos.daemon.flows import Flows
+from cedos.daemon.living_flow import LivingFlow
 from cedos.daemon.observe import Observer
 from cedos.profiler.capture import Capture
 from cedos.profiler.profiler import Profiler

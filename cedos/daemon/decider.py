@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from cedos.daemon.choices import Choices
-from cedos.daemon.flows import LivingFlow
+from cedos.daemon.living_flow import LivingFlow
 from cedos.model import (
     Bulk,
     Context,

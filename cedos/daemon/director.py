@@ -8,7 +8,8 @@ from dataclasses import replace
 from cedos.daemon.decider import Decider
 from cedos.daemon.default_network import DefaultNetwork
 from cedos.daemon.destinations import Destinations
-from cedos.daemon.flows import Flows, LivingFlow
+from cedos.daemon.flows import Flows
+from cedos.daemon.living_flow import LivingFlow
 from cedos.daemon.moves import Moves
 from cedos.daemon.programs import Programs
 from cedos.daemon.steer_interface import Steer

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cedos.daemon import kept
-from cedos.daemon.flows import LivingFlow
+from cedos.daemon.living_flow import LivingFlow
 from cedos.model import Context, Direction, FlowRecord, Network, SizeEstimate, Transfer
 from cedos.monitor.events import FlowClosed
 from cedos.selector.features import features

@@ -7,7 +7,7 @@ import structlog
 
 from cedos.daemon.decider import Decider
 from cedos.daemon.default_network import DefaultNetwork
-from cedos.daemon.flows import LivingFlow
+from cedos.daemon.living_flow import LivingFlow
 from cedos.daemon.steer_interface import Steer, carried_out
 from cedos.model import Context, Strategy
 from cedos.selector.liveness import dead_networks

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from cedos.daemon.budgets import Budgets
 from cedos.daemon.decider import Decider
-from cedos.daemon.flows import LivingFlow
+from cedos.daemon.living_flow import LivingFlow
 from cedos.model import Context, Direction, FlowRecord, SizeEstimate, Transfer
 
 LEAST_BYTES = 30_000

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from cedos.daemon.flows import LivingFlow
+from cedos.daemon.living_flow import LivingFlow
 from cedos.model import Context
 from cedos.selector.features import RATES
 

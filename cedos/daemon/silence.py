@@ -7,7 +7,7 @@ flow that waits for data or for an acknowledgement tells it within a few round t
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cedos.daemon.flows import LivingFlow
+from cedos.daemon.living_flow import LivingFlow
 
 PATIENCE_S = 0.35
 """Even a healthy network pauses: a lost last packet is sent again after 0.2 s and a round trip."""

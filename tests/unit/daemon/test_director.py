@@ -12,7 +12,8 @@ import pytest
 from cedos.daemon.choices import Choices
 from cedos.daemon.decider import Decider
 from cedos.daemon.director import Director
-from cedos.daemon.flows import Flows, LivingFlow
+from cedos.daemon.flows import Flows
+from cedos.daemon.living_flow import LivingFlow
 from cedos.errors import SteeringError
 from cedos.model import (
     Bulk,

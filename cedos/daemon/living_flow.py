@@ -1,0 +1,214 @@
+"""One living flow: its paths, what it carries, how fast, and whether it waits. Pure."""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from cedos.model import Context, Decision, Direction, FlowKey, Strategy, Transfer
+from cedos.monitor.events import FlowClosed, FlowSample
+from cedos.selector.uncertainty.reevaluate import Reevaluation
+
+STALLED_S = 0.4
+"""A transfer that waits and has heard nothing for so long, and for `_STALLED_RTTS`, is stalled."""
+
+_STALLED_RTTS = 4.0
+_BUSY_IDLE_S = 0.15
+_RATE_S = 1.0
+"""Rates are taken over so long a time, as far as there are looks."""
+
+_LEAST_RATE_S = 0.5
+_HURRY_S = 5.0
+"""Silence is answered in a hurry for so long; then it may be a program that does not read."""
+
+
+@dataclass(slots=True)
+class Path:
+    """One subflow: the last look at it, and its final figures once it has ended."""
+
+    key: FlowKey
+    network: str | None
+    sample: FlowSample | None = None
+    closed: FlowClosed | None = None
+    rescued: bool = False
+
+    @property
+    def bytes_down(self) -> int:
+        """Payload bytes received so far."""
+        last = self.closed or self.sample
+        return last.bytes_down if last else 0
+
+    @property
+    def bytes_up(self) -> int:
+        """Payload bytes acknowledged by the other side so far."""
+        last = self.closed or self.sample
+        return last.bytes_up if last else 0
+
+    @property
+    def heard_s(self) -> float:
+        """Seconds, at the last look, since the other side was heard of on this path."""
+        sample = self.sample
+        return min(sample.idle_down_s, sample.idle_ack_s) if sample else math.inf
+
+
+@dataclass(slots=True)
+class LivingFlow:
+    """A flow: its paths, the transfer it carries now, and what was decided about it.
+
+    `base_bytes` is what the flow had carried, in the transfer's direction, when the transfer began;
+    `transfers` counts those that have begun. `context` is what was known when the flow began.
+    """
+
+    key: FlowKey
+    started_at_s: float
+    started_unix_s: float | None
+    incoming: bool = False
+    token: int | None = None
+    paths: dict[FlowKey, Path] = field(default_factory=dict)
+    transfer: Transfer | None = None
+    base_bytes: int = 0
+    strategy: Strategy | None = None
+    decision: int | None = None
+    switches: list[tuple[float, Strategy]] = field(default_factory=list)
+    server_name: str | None = None
+    rate_bps: float | None = None
+    stalled_s: float = 0.0
+    transfers: int = 0
+    context: Context | None = None
+    _watch: Reevaluation | None = None
+    _watched: tuple[float, int] = (0.0, 0)
+    _looks: deque[tuple[float, int]] = field(default_factory=deque)
+    _waiting_since_s: float | None = None
+
+    def carried(self, direction: Direction) -> int:
+        """Bytes of all paths in one direction."""
+        return sum(
+            path.bytes_down if direction is Direction.DOWN else path.bytes_up
+            for path in self.paths.values()
+        )
+
+    @property
+    def remaining_bytes(self) -> int | None:
+        """How much of the transfer is still to come, by its median size; None without a transfer."""
+        if self.transfer is None:
+            return None
+        carried = self.carried(self.transfer.direction) - self.base_bytes
+        return max(self.transfer.size.median_bytes - carried, 0)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the size of the transfer under way is known for certain."""
+        return self.transfer is not None and self.transfer.size.source == "content-length"
+
+    def waits_on(self, path: Path) -> bool:
+        """Whether something must come back on this path: an acknowledgement, or the rest of an answer.
+
+        Nothing can be said of a download of unknown length: its server may have no more to say.
+        """
+        sample = path.sample
+        if sample is None or path.closed is not None:
+            return False
+        if sample.unacknowledged:
+            return True
+        if self.transfer is None or self.transfer.direction is Direction.UP or not self.exact:
+            return False
+        active = self.strategy is None or path.network in self.strategy.networks
+        return active and bool(self.remaining_bytes)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it is worth a close look: more than a moment's worth is still to come."""
+        return bool(self.exact and self.remaining_bytes) or any(
+            path.sample.unacknowledged for path in self.paths.values() if path.sample
+        )
+
+    def expects(self, rest_s: float, now_s: float) -> None:
+        """The rest is expected to take so long; what was expected before holds while nothing comes."""
+        if self._watch is None or self._has_come():
+            self._watch = Reevaluation(now_s, rest_s)
+            self._watched = (now_s, self._carried_now())
+
+    def waited_s(self, now_s: float) -> float:
+        """For how long nothing has come since something was expected of it; 0 where it was not."""
+        if self._watch is None or not self.under_way or self._has_come():
+            return 0.0
+        return max(now_s - self._watched[0], 0.0)
+
+    def late(self, now_s: float) -> bool:
+        """Whether nothing has come for so much longer than expected that it is a reason to doubt."""
+        return self.waited_s(now_s) > 0.0 and self._watch is not None and self._watch.late(now_s)
+
+    def overdue(self, now_s: float) -> bool:
+        """Whether silence is a reason to decide again now; that is taken, and comes again in a while."""
+        watch = self._watch
+        if watch is None or now_s > watch.late_at_s + _HURRY_S:
+            return False
+        return self.waited_s(now_s) > 0.0 and watch.due(now_s)
+
+    def _has_come(self) -> bool:
+        return self._carried_now() > self._watched[1]
+
+    def _carried_now(self) -> int:
+        return self.carried(self.transfer.direction) if self.transfer else 0
+
+    def begin_anew(self) -> None:
+        """Another transfer begins on this flow: what the last one's rate was says nothing of it."""
+        self._watch = None
+        self.rate_bps = self._waiting_since_s = None
+        self._looks.clear()
+        self.transfers += 1
+
+    def decided(self, decision: Decision) -> None:
+        """It is carried by this decision from now on."""
+        self.strategy, self.decision = decision.choice, decision.number
+        self.switches.append((decision.made_unix_s, decision.choice))
+
+    def moved(self) -> None:
+        """It goes another way now: what its rate was says nothing of that."""
+        self._watch = None
+        self.rate_bps = self._waiting_since_s = None
+        self._looks.clear()
+
+    def looked(self, now_s: float) -> None:
+        """Notes the rate of the last second, where the network and not the program set it.
+
+        A download that receives at a look goes as fast as it can; a transfer that must hear of the
+        other side on all the paths that it uses, and does not, is stalled. Nothing can be said of
+        others: a program may be pausing.
+        """
+        direction = self.transfer.direction if self.transfer else Direction.DOWN
+        self._looks.append((now_s, self.carried(direction)))
+        while len(self._looks) > 2 and self._looks[1][0] <= now_s - _RATE_S:
+            self._looks.popleft()
+        self.rate_bps = None
+        self.stalled_s = 0.0
+        if self.transfer is None:
+            return
+        if (stalled_s := self._stall_s(now_s)) is not None:
+            self.rate_bps, self.stalled_s = 0.0, stalled_s
+            return
+        (before_at_s, before), (_, carried) = self._looks[0], self._looks[-1]
+        if now_s - before_at_s < _LEAST_RATE_S or carried <= before:
+            return
+        samples = [path.sample for path in self.paths.values() if path.sample]
+        if direction is Direction.UP:
+            busy = any(sample.unacknowledged for sample in samples)
+        else:
+            busy = self.exact and bool(self.remaining_bytes)
+            busy = busy and min(each.idle_down_s for each in samples) < _BUSY_IDLE_S
+        if busy:
+            self.rate_bps = 8.0 * (carried - before) / (now_s - before_at_s)
+
+    def _stall_s(self, now_s: float) -> float | None:
+        waiting = [path for path in self.paths.values() if self.waits_on(path)]
+        if not waiting:
+            self._waiting_since_s = None
+            return None
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        # What comes on any path shows that the transfer goes on.
+        open_paths = [path for path in self.paths.values() if path.closed is None]
+        heard_s = min(path.heard_s for path in open_paths)
+        rtt_s = max((path.sample.rtt_s or 0.0 for path in waiting if path.sample), default=0.0)
+        patience_s = max(STALLED_S, _STALLED_RTTS * rtt_s)
+        stalled_s = min(heard_s, now_s - self._waiting_since_s)
+        return stalled_s if stalled_s > patience_s else None
