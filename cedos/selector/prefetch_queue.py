@@ -22,6 +22,9 @@ _SIZE_WEIGHT = 2.0
 _ACTS_PER_S = 1 / 40
 _ACTS_WEIGHT_S = 120.0
 _LEAST_LEFT_BYTES = 1.0
+_COUNTED_S = 2.0
+"""What was carried is counted by the host, and asked for by us, so late at the most."""
+
 _BETTER = 1.25
 """A running item moves to another network only if it is this much better off there."""
 
@@ -64,6 +67,15 @@ class Plan:
 
 
 @dataclass(slots=True)
+class _Committed:
+    """A prefetch of so many bytes, until what it carried is counted; when it was last seen running."""
+
+    size_bytes: float
+    since_s: float
+    seen_s: float
+
+
+@dataclass(slots=True)
 class Queue:
     """The hints of one application.
 
@@ -88,6 +100,7 @@ class Queue:
     _in_order: float = 0.0
     _sizes: tuple[float, float] = (0.0, 0.0)
     _began_s: float | None = None
+    _committed: dict[tuple[Hashable, str], _Committed] = field(default_factory=dict)
 
     def hint(
         self, key: Hashable, now_s: float, size_bytes: float | None = None, cls: Hashable = ""
@@ -223,7 +236,7 @@ class Queue:
         free = [path for path in paths if prices.data_rate(path.name) <= 0.0]
         hazards = self.hazards_per_s(now_s)
         for item in self._ahead():
-            if item.state is State.READY:
+            if item.state in (State.READY, State.RUNNING):
                 continue
             size, accuracy = self.left_bytes(item.key), self.accuracy.of(item.cls)
             use = on_demand(size, paths, prices)
@@ -247,10 +260,26 @@ class Queue:
         return Reserve(
             joules + self.reserve_sds * sqrt(squared_j),
             {
-                path.name: mean + self.reserve_sds * sqrt(max(square, 0.0))
+                path.name: self._uncounted(path.name, now_s)
+                + mean
+                + self.reserve_sds * sqrt(max(square, 0.0))
                 for path, mean, square in zip(paths, sent, squared, strict=True)
             },
         )
+
+    def _uncounted(self, network: str, now_s: float) -> float:
+        """Bytes over a network that are under way, or were a moment ago: budgets do not show them yet."""
+        total = 0.0
+        for (key, name), one in list(self._committed.items()):
+            item = self.items.get(key)
+            if item is not None and item.state is State.RUNNING and item.network == name:
+                one.seen_s = now_s
+            if now_s - one.seen_s > _COUNTED_S:
+                del self._committed[key, name]
+            elif name == network:
+                fresh = now_s - one.since_s <= _COUNTED_S or one.seen_s < now_s
+                total += one.size_bytes if fresh else min(one.size_bytes, self.left_bytes(key))
+        return total
 
     def _ahead(self) -> list[Item]:
         """Open hints in the order in which somebody who goes through them comes to them."""
@@ -310,6 +339,8 @@ class Queue:
             room = max(self.at_once - busy[batch.network], 0)
             now = batch.keys[:room]
             starts += [(key, batch.network) for key in now]
+            for key in now:
+                self._committed[key, batch.network] = _Committed(self.left_bytes(key), now_s, now_s)
             waiting = [one for one in waiting if one.key not in now]
             for key, gain_s in zip(batch.keys, batch.gains_s, strict=True):
                 instead[key] = max(instead.get(key, 0.0), gain_s)

@@ -25,6 +25,9 @@ _LONG_S = 1e6
 
 _PROHIBITIVE = PROHIBITIVE / 2
 
+_HEADERS = 1.06
+"""What a byte of an item is on the wire, with headers and acknowledgements."""
+
 _UNSURE = 1.3
 """Joules depend on rates to come: so much more than expected must fit into a budget."""
 
@@ -150,7 +153,8 @@ def best_batch(
         needed_j = energy_j + (beside_j if energy_j > grown.else_j else 0.0)
         if (
             prices.energy_rate(_UNSURE * needed_j, _LONG_S) >= _PROHIBITIVE
-            or prices.data_rate(path.name, grown.size_bytes + beside_bytes, _LONG_S) >= _PROHIBITIVE
+            or prices.data_rate(path.name, _HEADERS * grown.size_bytes + beside_bytes, _LONG_S)
+            >= _PROHIBITIVE
         ):
             continue
         gain_s = one.gain_s(0.0, joule_s, byte_s)

@@ -165,6 +165,32 @@ class TestBatches:
         assert queue.plan(1.0, paths, Prices(left_j=30.0)).stops == ()
         assert queue.plan(1.0, paths, Prices(left_j=1.0)).stops == ("a",)
 
+    def test_a_spent_budget_stops_what_runs_over_that_network_and_starts_nothing(self) -> None:
+        queue, spent = Queue(), Prices(byte_s=2.0**200)
+        for key in "ab":
+            queue.hint(key, 0.0, 1e6)
+        queue.started("a", "lte")
+        alone = [lte(idle_s=0.0)]
+        assert queue.plan(1.0, alone, Prices()).stops == ()
+        plan = queue.plan(1.0, alone, spent)
+        assert (plan.stops, plan.starts) == (("a",), ())
+        queue.stopped("a")
+        assert queue.plan(2.0, alone, spent).starts == ()
+        assert queue.plan(3.0, [wifi(), lte(idle_s=0.0)], spent).starts == (("a", "wifi"),)
+
+    def test_what_is_not_counted_yet_is_not_spent_twice(self) -> None:
+        """A fast network carries an item before anybody has read a counter."""
+        queue, prices = Queue(reserve_sds=0.0), Prices(left=1.5e6)
+        for key in "ab":
+            queue.hint(key, 0.0, 1e6)
+        fast = [lte(idle_s=0.0, rate_bps=100e6)]
+        assert queue.plan(0.0, fast, prices).starts == (("a", "lte"),)
+        queue.started("a", "lte")
+        queue.finished("a", 1e6)
+        assert queue.plan(0.1, fast, prices).starts == ()
+        # Counted by now; there were 2.5 MB in the beginning.
+        assert queue.plan(5.0, fast, prices).starts == (("b", "lte"),)
+
     def test_unlikely_items_are_left(self) -> None:
         prices = Prices(joule_s=0.5)
         assert best_batch(0, [item(accuracy=0.01)], [lte(idle_s=0.0)], prices) is None
