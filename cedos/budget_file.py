@@ -18,6 +18,9 @@ from cedos.selector.budget_calendar import period_at, wall
 FILE: Final = "budgets.json"
 """In the state directory."""
 
+S_PER_MONEY: Final = 60.0
+"""What one of money is worth in seconds of waiting, where nobody says so."""
+
 PLAN: Final = "plan"
 """What the budget of the configuration's `[plan]` is called."""
 
@@ -48,11 +51,10 @@ def _of_config(name: str, said: BudgetConfig, now: datetime) -> Budget:
         resource = Resource.ENERGY
         supply = 0.0 if said.energy is None else amounts.joules(said.energy)
     increment = None
-    if said.unit is not None:
+    if said.unit is not None and said.unit_money is not None:
         unit = amounts.size_bytes(said.unit)
-        increment = Increment(
-            unit, said.unit_money, said.seconds_per_money, max(int(supply // unit), 1)
-        )
+        s_per_money = S_PER_MONEY if said.seconds_per_money is None else said.seconds_per_money
+        increment = Increment(unit, said.unit_money, s_per_money, int(supply // unit))
     return Budget(
         name,
         resource,

@@ -11,6 +11,7 @@ from cedos.errors import ConfigError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
 _MOST: Final = 1e15
+EveryName = Literal["day", "week", "month", "year"]
 _MOST_MONEY: Final = 1e9
 _MOST_UNITS: Final = 1_000_000
 
@@ -58,7 +59,7 @@ class BudgetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     until: str
     since: str = ""
     networks: list[str] = []
-    every: Literal["day", "week", "month", "year"] | None = None
+    every: EveryName | None = None
     increment: IncrementRequest | None = None
     battery: bool = False
 

@@ -5,12 +5,19 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 import click
 import msgspec
 
 from cedos import amounts, budget_file
-from cedos.api.budgets import BudgetMessage, BudgetRequest, IncrementRequest, is_name
+from cedos.api.budgets import (
+    BudgetMessage,
+    BudgetRequest,
+    EveryName,
+    IncrementRequest,
+    is_name,
+)
 from cedos.api.client import ControlClient
 from cedos.commands import render
 from cedos.commands.manual import CONFIG, SOCKET, STATE, Manual, json_option
@@ -110,10 +117,10 @@ def command(context: click.Context, as_json: bool) -> None:
     help="How many seconds of waiting one of money is worth to you; without: 60.",
 )
 def set_command(
-    what: str,
+    what: Literal["data", "energy", "money", "battery"],
     amount: str | None,
     until: str,
-    every: str | None,
+    every: EveryName | None,
     networks: tuple[str, ...],
     name: str | None,
     unit: str | None,
@@ -131,11 +138,11 @@ def set_command(
         supply = _supply(what, amount)
         request = BudgetRequest(
             name=what if name is None else name,
-            resource="energy" if what == "battery" else what,  # type: ignore[arg-type]
+            resource="energy" if what == "battery" else what,
             supply=supply,
             until=amounts.until(until, datetime.now()).isoformat(),
             networks=list(networks),
-            every=every,  # type: ignore[arg-type]
+            every=every,
             increment=_increment(supply, unit, unit_money, seconds_per_money),
             battery=what == "battery",
         )
@@ -251,7 +258,7 @@ def _increment(
     return IncrementRequest(
         amount=each,
         money=money,
-        s_per_money=60.0 if s_per_money is None else s_per_money,
+        s_per_money=budget_file.S_PER_MONEY if s_per_money is None else s_per_money,
         most=int(supply // each),
     )
 

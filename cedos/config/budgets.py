@@ -31,8 +31,8 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
     every: Literal["day", "week", "month", "year"] | None = None
     networks: list[NetworkName] = msgspec.field(default_factory=list)
     unit: str | None = None
-    unit_money: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
-    seconds_per_money: Annotated[float, Meta(ge=0, le=1e9)] = 60.0
+    unit_money: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    seconds_per_money: Annotated[float, Meta(ge=0, le=1e9)] | None = None
 
     def __post_init__(self) -> None:
         """Checks what a type cannot say."""
@@ -51,8 +51,24 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
         for text, read in ((self.data, amounts.size_bytes), (self.energy, amounts.joules)):
             if text is not None and not read(text):
                 raise ValueError(f'"{text}" would forbid everything; more would be right')
-        if self.unit is not None and (self.data is None or not amounts.size_bytes(self.unit)):
+        self._check_unit()
+
+    def _check_unit(self) -> None:
+        if self.unit is None:
+            for name in ("unit_money", "seconds_per_money"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f'{name} is for data in units: say their size, unit = "1GB"')
+            return
+        if self.data is None:
             raise ValueError('unit, such as "1GB", is for budgets of data')
+        unit, supply = amounts.size_bytes(self.unit), amounts.size_bytes(self.data)
+        if not 0 < unit <= supply:
+            raise ValueError(
+                f'unit = "{self.unit}": more than nothing, and no more than all of it'
+                f' ("{self.data}"), would be right'
+            )
+        if self.unit_money is None:
+            raise ValueError(f'unit = "{self.unit}" needs what such a unit costs: unit_money = 5')
 
 
 class PacingConfig(Section, frozen=True, kw_only=True):

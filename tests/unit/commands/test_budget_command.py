@@ -298,6 +298,22 @@ def test_the_configuration_has_them_too(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ('[budgets.a]\nuntil = "2026-12-01"\n', "one of data, energy, money or battery"),
+        (
+            '[budgets.a]\ndata = "3GB"\nuntil = "2026-12-01"\nunit = "1GB"\n',
+            "needs what such a unit costs: unit_money = 5",
+        ),
+        (
+            '[budgets.a]\ndata = "3GB"\nuntil = "2026-12-01"\nunit_money = 5.0\n',
+            'unit_money is for data in units: say their size, unit = "1GB"',
+        ),
+        (
+            '[budgets.a]\ndata = "3GB"\nuntil = "2026-12-01"\nseconds_per_money = 5.0\n',
+            "seconds_per_money is for data in units",
+        ),
+        (
+            '[budgets.a]\ndata = "3GB"\nuntil = "2026-12-01"\nunit = "4GB"\nunit_money = 5.0\n',
+            "no more than all of it",
+        ),
         ('[budgets.a]\ndata = "4GB"\nmoney = 3.0\nuntil = "2026-12-01"\n', "data and money"),
         ('[budgets.a]\ndata = "x"\nuntil = "2026-12-01"\n', "4GB"),
         ('[budgets.a]\ndata = "4GB"\nuntil = "18:00"\n', 'every = "day"'),
