@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,6 +11,7 @@ from cedos.errors import DataSetError
 from cedos.selector.probing import FixedRate, PassiveChange
 from emu.data.probe_replay import load, replay
 from emu.data.probe_series import COLUMNS
+from emu.delphi.adaptive import _Played, _within
 
 SECONDS = 30
 
@@ -78,3 +80,16 @@ def test_a_file_without_a_column_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"place": ["p"]}), file)
     with pytest.raises(DataSetError, match="column group is missing"):
         load(file)
+
+
+def test_half_the_bytes_are_nearly_spent_and_never_more() -> None:
+    def play(price_s: float) -> _Played:
+        return _Played(price_s, np.zeros(1), {"kb_per_300s": 10.0 / price_s})
+
+    points = [play(price_s) for price_s in (0.01, 0.1, 1.0)]
+    found = _within(350.0, points, play)
+    assert found is not None
+    assert 0.95 * 350.0 <= found.kb <= 350.0
+    assert _within(5.0, points, play) is None  # the dearest of them spends more
+    cheapest = _within(1e6, points, play)
+    assert cheapest is points[0]  # there is nothing between it and so much
