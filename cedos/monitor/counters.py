@@ -1,7 +1,6 @@
 """An interface's byte counters by rtnetlink, which works in any namespace (/sys may be another's)."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from pyroute2.iproute.linux import AsyncIPRoute
 from pyroute2.netlink import nlmsg
@@ -18,16 +17,6 @@ class Counters:
 
     received_bytes: int
     sent_bytes: int
-
-
-class CounterSource(Protocol):
-    """Reads byte counters."""
-
-    async def read(self, index: int) -> Counters | None:
-        """The counters of interface `index`, None where it is gone or the kernel does not tell."""
-
-    def close(self) -> None:
-        """Ends it."""
 
 
 def parse(message: nlmsg) -> Counters | None:

@@ -60,11 +60,6 @@ class Clients:
         self._allowed = allowed
         self._tokens = tokens
 
-    @property
-    def asked_for_token(self) -> bool:
-        """Whether a client has to name a token."""
-        return bool(self._tokens)
-
     def admits(self, client: Address) -> bool:
         """Whether the address may use the relay."""
         return _within(client, self._allowed)
