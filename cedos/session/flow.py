@@ -13,6 +13,7 @@ from cedos.session import queues
 from cedos.session.core import BROKEN_PROTOCOL, Session
 from cedos.session.handshake.credentials import Credentials
 from cedos.session.path import SILENCE_S, Path
+from cedos.session.schedulers.estimates import quickest, widest
 
 if TYPE_CHECKING:
     from cedos.session.advice import Advice
@@ -346,9 +347,10 @@ class Flow:
         if now - self._foreground_s < _TELL_S:
             return
         self._foreground_s = now
-        shared = self.driver.foreground
-        for path in self.paths.values():
-            if path.index:
+        states, shared = self.core.paths, self.driver.foreground
+        for state in (quickest(states), widest(states)) if states else ():  # where it may go
+            path = self.paths.get(state.path_id)
+            if path is not None and path.index:
                 shared.sent(path.index)
 
     def drain(self) -> None:

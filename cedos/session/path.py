@@ -212,7 +212,8 @@ class Path:
         if core is None or channel.opened is None or channel.failure is not None:
             return False
         facts, path_id = self.facts, self.path_id
-        self.scout.look(self.connection, now)
+        if self.scout.look(self.connection, now) and self.index:
+            facts.foreground_at_s = now - self._driver.foreground.idle_s(self.index)
         if not core.wants(path_id):
             return False
         facts.unsent_bytes = queues.unsent_bytes(self.connection)

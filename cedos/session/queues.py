@@ -26,6 +26,7 @@ class TcpInfo:
 
     `delivery_rate_bps` is the rate of the last flight that was acknowledged; `rate_limited_by_us`
     says that this flight ended because we had no more to send: then it is only a lower bound.
+    `acknowledged_bytes` and `busy_s` (with something on the way) count since the connection began.
     """
 
     rtt_s: float | None
@@ -40,6 +41,8 @@ class TcpInfo:
     receive_idle_s: float
     acknowledged_idle_s: float
     retransmits: int
+    acknowledged_bytes: int
+    busy_s: float
 
 
 def tcp_info(connection: socket.socket) -> TcpInfo | None:
@@ -59,7 +62,8 @@ def read_info(raw: bytes) -> TcpInfo | None:
     segment, unacknowledged, lost, retransmitted = _at(raw, 16, 24, 32, 36)
     last_received_ms, last_acknowledged_ms = _at(raw, 52, 56)
     rtt_us, window, unsent, rtt_min_us = _at(raw, 68, 80, 144, 148)
-    (rate,) = struct.unpack_from("=Q", raw, 160)
+    (acknowledged,) = struct.unpack_from("=Q", raw, 120)
+    rate, busy_us = struct.unpack_from("=QQ", raw, 160)
     sent, sent_again = struct.unpack_from("=QQ", raw, 200)
     return TcpInfo(
         rtt_s=rtt_us / 1e6 if rtt_us else None,
@@ -74,6 +78,8 @@ def read_info(raw: bytes) -> TcpInfo | None:
         receive_idle_s=last_received_ms / 1e3,
         acknowledged_idle_s=last_acknowledged_ms / 1e3,
         retransmits=retransmits,
+        acknowledged_bytes=acknowledged,
+        busy_s=busy_us / 1e6,
     )
 
 

@@ -54,8 +54,7 @@ ALL_RANKS: Final = 0b1111
 class Facts:
     """What the driver measured of a path's TCP connection; None where nothing was measured yet.
 
-    `unsent_bytes` wait in this host's kernel, `others_unsent_bytes` there for the same network from
-    other sessions and processes; `under_way_bytes` it has sent and the peer's kernel has not
+    `unsent_bytes` wait in this host's kernel, `under_way_bytes` it has sent and the peer's kernel has not
     acknowledged; `window_bytes` is the congestion window; `rate_bps` is what the path
     carries towards the peer. `foreground_at_s` is when anybody on this host last sent foreground data
     over the network. Since `stalled_at_s` nothing sent there is acknowledged (None: it is alive).
@@ -71,7 +70,6 @@ class Facts:
     window_bytes: int | None = None
     unsent_bytes: int = 0
     under_way_bytes: int = 0
-    others_unsent_bytes: int = 0
     foreground_at_s: float = float("-inf")
     measured_at_s: float = 0.0
     stalled_at_s: float | None = None

@@ -1,12 +1,13 @@
 """Foreground knowledge that the processes of a host share: a small mapped file.
 
-IntNW's libraries bound background data together: each keeps a shared count of what it has in the
-kernel for each network, and any of them that sends foreground data makes all of them careful
-(dissertation, 2.3.2, "When multiple Intentional Networking applications execute concurrently").
+Any process that sends foreground data over a network makes all careful with background data there
+(dissertation, 2.3.2, "When multiple Intentional Networking applications execute concurrently"). The
+paper's processes also share a count of what waits, and together keep to one limit. Ours is in seconds of
+a connection's own rate, which is its share of the network: all of them add up to the same limit.
 
 The file is an array of slots. A slot belongs to who holds the lock on its first byte, so it is free
-again when its process dies, however it dies. Only the owner writes; readers take a slot for true as
-long as it was written lately. There is nothing to repair: a torn read lasts until the next look.
+again when its process dies, however it dies. Only the owner writes; what a slot says grows old by itself.
+There is nothing to repair: a torn read lasts until the next look.
 """
 
 import contextlib
@@ -19,14 +20,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-_MAGIC: Final = b"cedos-foregrnd-1"
-_SLOT: Final = struct.Struct(
-    "=QIxxxxQQQ"
-)  # namespace, interface, foreground ns, unsent, written ns
+_MAGIC: Final = b"cedos-foregrnd-2"
+_SLOT: Final = struct.Struct("=QIxxxxQQ")  # namespace, interface, foreground ns, 1 once it was used
 _STRIDE: Final = 64
 _SLOTS: Final = 512
 _BYTES: Final = _STRIDE * (1 + _SLOTS)
-_FRESH_NS: Final = 2_000_000_000
 _LOOK_NS: Final = 2_000_000  # other processes' slots are read so often at most
 
 
@@ -55,8 +53,8 @@ class Foreground:
         self._file = -1
         self._map: mmap.mmap | None = None
         self._slots: dict[int, int] = {}  # interface -> offset
-        self._mine: dict[int, tuple[int, int]] = {}  # interface -> foreground ns, unsent
-        self._others: dict[int, tuple[int, int]] = {}
+        self._mine: dict[int, int] = {}  # interface -> foreground ns
+        self._others: dict[int, int] = {}
         self._looked_ns = 0
         self._namespace = os.stat("/proc/thread-self/ns/net").st_ino  # noqa: PTH116
         if where is not None:
@@ -84,30 +82,7 @@ class Foreground:
 
     def sent(self, interface: int) -> None:
         """Foreground data goes over this interface now."""
-        _, unsent = self._mine.get(interface, (0, 0))
-        self._write(interface, time.monotonic_ns(), unsent)
-
-    def queued(self, interface: int, unsent: int) -> None:
-        """This process has so many bytes in the kernel for the interface that are not sent yet."""
-        at_ns, _ = self._mine.get(interface, (0, 0))
-        self._write(interface, at_ns, unsent)
-
-    def idle_s(self, interface: int) -> float:
-        """Seconds since any process sent foreground data there; infinite if none did."""
-        self._look()
-        at_ns = max(
-            self._mine.get(interface, (0, 0))[0],
-            self._others.get(interface, (0, 0))[0],
-        )
-        return (time.monotonic_ns() - at_ns) / 1e9 if at_ns else float("inf")
-
-    def others_bytes(self, interface: int) -> int:
-        """What the other processes have in the kernel for the interface."""
-        self._look()
-        return self._others.get(interface, (0, 0))[1]
-
-    def _write(self, interface: int, at_ns: int, unsent: int) -> None:
-        self._mine[interface] = (at_ns, unsent)
+        self._mine[interface] = now_ns = time.monotonic_ns()
         if self._map is None:
             return
         offset = self._slots.get(interface)
@@ -116,8 +91,13 @@ class Foreground:
             if offset is None:
                 return
             self._slots[interface] = offset
-        now_ns = time.monotonic_ns()
-        _SLOT.pack_into(self._map, offset, self._namespace, interface, at_ns, unsent, now_ns)
+        _SLOT.pack_into(self._map, offset, self._namespace, interface, now_ns, 1)
+
+    def idle_s(self, interface: int) -> float:
+        """Seconds since any process sent foreground data there; infinite if none did."""
+        self._look()
+        at_ns = max(self._mine.get(interface, 0), self._others.get(interface, 0))
+        return (time.monotonic_ns() - at_ns) / 1e9 if at_ns else float("inf")
 
     def _claim(self) -> int | None:
         for slot in range(1, 1 + _SLOTS):
@@ -138,25 +118,19 @@ class Foreground:
         self._others = {}
         own = set(self._slots.values())
         for offset in range(_STRIDE, _BYTES, _STRIDE):
-            namespace, interface, at_ns, unsent, written_ns = _SLOT.unpack_from(self._map, offset)
-            if written_ns == 0:
+            namespace, interface, at_ns, used = _SLOT.unpack_from(self._map, offset)
+            if not used:
                 break  # slots are taken from the front: nobody was ever here or behind
-            if namespace != self._namespace or offset in own:
-                continue
-            seen_at_ns, seen = self._others.get(interface, (0, 0))
-            if abs(now_ns - written_ns) < _FRESH_NS:
-                seen += unsent
             # A time ahead of ours is from before a restart of the host, or forged: not believed.
-            if at_ns <= now_ns:
-                seen_at_ns = max(seen_at_ns, at_ns)
-            self._others[interface] = (seen_at_ns, seen)
+            if namespace == self._namespace and offset not in own and at_ns <= now_ns:
+                self._others[interface] = max(self._others.get(interface, 0), at_ns)
 
     def close(self) -> None:
         """Gives the slots back."""
         if self._map is not None:
             for offset in self._slots.values():
-                # Still a slot that was used: readers look behind it. Its count no longer matters.
-                _SLOT.pack_into(self._map, offset, self._namespace, 0, 0, 0, 1)
+                # Still a slot that was used: readers look behind it.
+                _SLOT.pack_into(self._map, offset, self._namespace, 0, 0, 1)
             self._map.close()
             self._map = None
             os.close(self._file)

@@ -78,7 +78,7 @@ class Anticipatory:
             return grant
         recent = self._recent(path, paths, backlog, now)
         facts = path.facts
-        queued = waiting_bytes(path) + facts.others_unsent_bytes if recent else facts.unsent_bytes
+        queued = waiting_bytes(path) if recent else facts.unsent_bytes
         left = bound_bytes(path, recent) - queued
         if recent and not facts.unsent_bytes and now - path.last_sent_at_s > CAREFUL_S:
             left = max(left, _LEAST_BYTES)  # whatever queues elsewhere: never come to a stop

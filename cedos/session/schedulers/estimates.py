@@ -23,7 +23,7 @@ def rate_bps(path: PathState) -> float:
 
 def queue_s(path: PathState) -> float:
     """How long this host's kernel needs for what it has not sent yet over the network."""
-    return 8 * (path.facts.unsent_bytes + path.facts.others_unsent_bytes) / rate_bps(path)
+    return 8 * path.facts.unsent_bytes / rate_bps(path)
 
 
 def latency_s(path: PathState) -> float:

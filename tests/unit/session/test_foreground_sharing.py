@@ -10,7 +10,7 @@ OTHER = """
 import sys, pathlib
 from cedos.session.sharing import Foreground
 mine = Foreground(pathlib.Path(sys.argv[1]))
-mine.queued(7, 5000)
+mine.sent(7)
 mine.sent(8)
 print("ready", flush=True)
 sys.stdin.readline()
@@ -24,19 +24,15 @@ def test_alone_and_unshared() -> None:
     alone.sent(3)
     assert alone.idle_s(3) < 5
     assert alone.idle_s(4) == float("inf")
-    alone.queued(3, 100)
-    assert alone.others_bytes(3) == 0
-    assert alone.idle_s(3) < 5
     alone.close()
 
 
 def test_two_in_one_process_see_each_other(tmp_path: Path) -> None:
     one, other = Foreground(tmp_path), Foreground(tmp_path)
-    one.queued(3, 70)
-    other.queued(3, 4)
-    other.queued(5, 9)
-    assert (one.others_bytes(3), other.others_bytes(3)) == (4, 70)
-    assert one.others_bytes(5) == 9
+    one.sent(3)
+    other.sent(5)
+    assert [other.idle_s(each) < 60 for each in (3, 4, 5)] == [True, False, True]
+    assert [one.idle_s(each) < 60 for each in (3, 4, 5)] == [True, False, True]
     one.close()
     other.close()
 
@@ -50,16 +46,15 @@ def test_another_process_and_its_death(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        assert mine.others_bytes(7) == 5000
-        assert mine.idle_s(8) < 30
-        assert mine.idle_s(7) == float("inf")
+        assert mine.idle_s(8) < 60
+        assert mine.idle_s(9) == float("inf")
         process.kill()
     # Its slots are free again: the next two claims get them.
-    mine.queued(1, 1)
-    mine.queued(2, 2)
+    mine.sent(1)
+    mine.sent(2)
     third = Foreground(tmp_path)
-    assert third.others_bytes(1) == 1
-    assert third.others_bytes(7) == 0
+    assert third.idle_s(2) < 60
+    assert third.idle_s(8) == float("inf")
     mine.close()
     third.close()
 

@@ -64,6 +64,8 @@ def test_info_after_traffic(pair: tuple[socket.socket, socket.socket]) -> None:
     assert info.window_bytes >= 2 * info.segment_bytes
     assert info.loss == 0
     assert info.unsent_bytes == 0
+    assert 0 <= info.acknowledged_bytes - 20_000 <= 1  # the SYN counts as one
+    assert 0 <= info.busy_s < 60  # counted in ticks
 
 
 def test_writable_only_below_the_limit(pair: tuple[socket.socket, socket.socket]) -> None:

@@ -1,0 +1,101 @@
+"""What the scout makes of the kernel's counts."""
+
+import socket
+from dataclasses import replace
+
+import pytest
+
+from cedos.session import scout
+from cedos.session.queues import TcpInfo
+from cedos.session.scheduling import Facts
+from cedos.session.scout import Scout
+
+INFO = TcpInfo(
+    rtt_s=0.020, rtt_min_s=0.020, delivery_rate_bps=None, rate_limited_by_us=False, window_bytes=14_480,
+    segment_bytes=1448, unsent_bytes=0, in_flight_bytes=0, loss=0.0, receive_idle_s=0.0,
+    acknowledged_idle_s=0.0, retransmits=0, acknowledged_bytes=0, busy_s=0.0,
+)  # fmt: skip
+
+
+class Link:
+    """A connection whose kernel says what the test has it say; looked at every 10 ms."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.facts = Facts()
+        self.scout = Scout(self.facts)
+        self.info = INFO
+        self.now = 100.0
+        monkeypatch.setattr(scout.queues, "tcp_info", lambda _connection: self.info)
+
+    def carry(
+        self, rate_bps: float, seconds: float, busy: float = 1.0, burst_bps: float | None = None
+    ) -> None:
+        """So much is acknowledged, as fast as the link carries it.
+
+        `busy` is the share of the time with something on its way. `burst_bps`: we have no more to send,
+        and this is what the kernel thinks of the last few packets.
+        """
+        for _ in range(round(seconds / 0.01)):
+            self.now += 0.0101
+            self.info = replace(
+                self.info,
+                acknowledged_bytes=self.info.acknowledged_bytes + round(rate_bps / 8 * 0.01 * busy),
+                busy_s=self.info.busy_s + 0.01 * busy,
+                delivery_rate_bps=rate_bps if burst_bps is None else burst_bps,
+                rate_limited_by_us=burst_bps is not None,
+            )
+            with socket.socket() as unused:
+                assert self.scout.look(unused, self.now)
+
+    @property
+    def rate_bps(self) -> float:
+        return self.facts.rate_bps or 0.0
+
+
+@pytest.fixture
+def link(monkeypatch: pytest.MonkeyPatch) -> Link:
+    return Link(monkeypatch)
+
+
+def test_the_rate_of_a_burst_is_not_the_links(link: Link) -> None:
+    """Seen on a token bucket of 4 Mbit/s: single flights at 146 Mbit/s."""
+    link.carry(4e6, 0.03, burst_bps=146e6)
+    assert link.rate_bps == 146e6  # there is nothing better yet
+    link.carry(4e6, 0.5, burst_bps=146e6)
+    assert link.rate_bps == pytest.approx(4e6, rel=0.01)
+
+
+def test_pauses_do_not_count(link: Link) -> None:
+    link.carry(4e6, 2.0, busy=0.25, burst_bps=146e6)
+    assert link.rate_bps == pytest.approx(4e6, rel=0.01)
+
+
+def test_what_we_had_no_more_for_is_a_lower_bound(link: Link) -> None:
+    link.carry(4e6, 0.5)
+    link.carry(0.1e6, 0.5, burst_bps=0.1e6)
+    assert link.rate_bps == pytest.approx(4e6, rel=0.01)
+    link.carry(6e6, 0.5, burst_bps=146e6)
+    assert link.rate_bps == pytest.approx(6e6, rel=0.01)
+
+
+@pytest.mark.parametrize("then_bps", [0.4e6, 40e6])
+def test_a_change_is_followed_and_noise_is_smoothed(link: Link, then_bps: float) -> None:
+    link.carry(4e6, 1.0)
+    link.carry(7.9e6, 0.01)
+    assert link.rate_bps < 4.6e6
+    link.carry(4e6, 1.0)
+    link.carry(then_bps, 0.12)
+    assert then_bps / 1.6 < link.rate_bps < then_bps * 1.6
+
+
+def test_a_network_that_swallows_everything_says_nothing_of_its_rate(link: Link) -> None:
+    link.carry(4e6, 1.0)
+    link.carry(0.0, 1.0, burst_bps=0.0)
+    assert link.rate_bps == pytest.approx(4e6, rel=0.01)
+
+
+def test_looking_again_at_once_asks_nobody(link: Link) -> None:
+    link.carry(4e6, 0.01)
+    with socket.socket() as unused:
+        assert not link.scout.look(unused, link.now + 0.001)
+        assert link.scout.look(unused, link.now + 0.001, at_once=True)
