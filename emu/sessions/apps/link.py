@@ -17,6 +17,7 @@ from cedos.errors import SessionError
 from cedos.model import Bulk, Label, Urgency
 from cedos.session import Connection, connect, listen
 from cedos.session.crypto import KeyPair
+from cedos.session.shares import Limits
 
 FOREGROUND_SMALL: Final = Label(Urgency.FOREGROUND, Bulk.SMALL)
 FOREGROUND_LARGE: Final = Label(Urgency.FOREGROUND, Bulk.LARGE)
@@ -26,6 +27,8 @@ LABELS: Final = (FOREGROUND_SMALL, FOREGROUND_LARGE, BACKGROUND_SMALL, BACKGROUN
 _HEAD: Final = struct.Struct("!IB")
 _READ_BYTES: Final = 1 << 16
 _DEADLINE_S: Final = 3600.0
+# A message of the largest scale is one IROB, and the session keeps several.
+_LIMITS: Final = Limits(send_bytes=64 << 20, irob_window=32 << 20, irob_bytes=8 << 20)
 
 
 class Link(Protocol):
@@ -163,6 +166,7 @@ async def connected(transport: str, host: str, port: int, server_key: str) -> As
         key=KeyPair(os.urandom(32)),
         deadline=_DEADLINE_S,
         timeout_s=None,
+        limits=_LIMITS,
     )
     yield SessionLink(connection, transport == "session")
     connection.abort("the trial is over")
@@ -189,6 +193,6 @@ async def serving(
         while True:
             plain, _ = await asyncio.get_running_loop().sock_accept(listening)
             begin(TcpLink(plain))
-    listener = await listen((host, port), key=KeyPair(bytes.fromhex(key)))
+    listener = await listen((host, port), key=KeyPair(bytes.fromhex(key)), limits=_LIMITS)
     while True:
         begin(SessionLink(await listener.accept(), transport == "session"))

@@ -33,4 +33,4 @@ def test_nothing_but_protocol_errors_for_a_minute(tmp_path: Path) -> None:
     assert said.returncode == 0, said.stderr[-4000:]
     runs = re.search(r"Done (\d+) runs", said.stderr)
     assert runs is not None
-    assert int(runs[1]) > 1_000
+    assert int(runs[1]) > len(list(seeds.iterdir()))  # all of the document's, and what came of them
