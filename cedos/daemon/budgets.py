@@ -19,8 +19,7 @@ from cedos.model import Network
 from cedos.monitor.battery import Battery
 from cedos.selector.budget import Budget, Resource
 from cedos.selector.budget_calendar import wall
-from cedos.selector.budget_controller import MakeController, Option, Quote
-from cedos.selector.budget_increments import IncrementQuote, bought
+from cedos.selector.budget_controller import MakeController, Option
 from cedos.selector.budget_keeper import Keeper, Standing
 from cedos.selector.budget_odyssey import Odyssey
 from cedos.selector.budget_pacer import Pacer
@@ -251,11 +250,6 @@ class Budgets:
                     keeper.observe(now_s, keeper.budget.supply - self._full.energy_j)
                 continue
             spent = self._metering.spent(keeper.budget, keeper.period.begins_s)
-            if (increment := keeper.budget.increment) is not None:
-                units = min(bought(spent, increment), increment.most)
-                supply = units * increment.amount
-                if supply != keeper.budget.supply:
-                    keeper.changed(replace(keeper.budget, supply=supply), now_s)
             keeper.observe(now_s, spent)
         self._price(now_s)
 
@@ -309,7 +303,7 @@ class Budgets:
         for keeper in self.keepers.values():
             budget = keeper.budget
             if not keeper.over(now_s) and not self.suspended(budget):
-                quoted.append((keeper, budget, self._quote(keeper, now_s)))
+                quoted.append((keeper, budget, keeper.quote(now_s)))
         self.prices = prices(
             [(budget.resource, budget.networks, quote) for _, budget, quote in quoted],
             self._metered(),
@@ -322,14 +316,6 @@ class Budgets:
         if urgent:
             self._rates = rates
         self._preferred(self._objective(now_s), urgent)
-
-    def _quote(self, keeper: Keeper, now_s: float) -> Quote:
-        quote, increment = keeper.quote(now_s), keeper.budget.increment
-        if increment is None:
-            return quote
-        units = round(keeper.budget.supply / increment.amount)
-        left = keeper.budget.supply - keeper.spent
-        return IncrementQuote(quote, left, increment.most - units, increment)
 
     def _objective(self, now_s: float) -> Objective:
         if self._curves is not None:

@@ -42,7 +42,7 @@ class IncrementQuote:
 
     def rate_for(self, amount: float, duration_s: float) -> float:
         """See `Quote.rate_for`: the money of all units that are begun, over the bytes contemplated."""
-        if amount <= self.left:
+        if amount <= max(self.left, 0.0):
             return self.within.rate_for(amount, duration_s)
         units = ceil((amount - max(self.left, 0.0)) / self.increment.amount)
         if units > self.units_left:

@@ -5,7 +5,7 @@ follows from the instant alone, so a clock that jumps, and jumps back, finds the
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from math import exp, isfinite
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from cedos.selector.budget import Budget, Resource
 from cedos.selector.budget_calendar import Period, period_at
 from cedos.selector.budget_controller import Controller, MakeController, Option, Quote
+from cedos.selector.budget_increments import IncrementQuote, bought
 
 _FORECAST_MEMORY = 1 / 6
 """The forecast goes by the spending of this share of the period."""
@@ -106,9 +107,13 @@ class Keeper:
         return now_s >= self.period.ends_s
 
     def observe(self, now_s: float, spent: float) -> None:
-        """Takes what has been spent in this period, by whomever."""
+        """Takes what has been spent in this period, by whomever; of units, one more is bought for it."""
         if not isfinite(spent):
             return
+        if (increment := self.budget.increment) is not None:
+            supply = min(bought(spent, increment), increment.most) * increment.amount
+            if supply != self.budget.supply:
+                self.changed(replace(self.budget, supply=supply), now_s)
         if self._seen_s is not None and now_s > self._seen_s:
             elapsed_s = now_s - self._seen_s
             kept = exp(
@@ -134,7 +139,12 @@ class Keeper:
 
     def quote(self, now_s: float) -> Quote:
         """The price now."""
-        return self.controller.quote(now_s)
+        quote, increment = self.controller.quote(now_s), self.budget.increment
+        if increment is None:
+            return quote
+        units = round(self.budget.supply / increment.amount)
+        left = self.budget.supply - self.spent
+        return IncrementQuote(quote, left, increment.most - units, increment)
 
     def changed(self, budget: Budget, now_s: float) -> None:
         """The person has another mind; what was spent in the period, and learned, stays."""

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 
 from emu.budgets.figures import figures
-from emu.budgets.months import CONTROLLERS, simulate
+from emu.budgets.months import CONTROLLERS, months_of, simulate
+from emu.budgets.plans import PLANS
 
 NAME = "budget"
 
@@ -17,14 +18,14 @@ _SEED = 1
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Simulates 200 months under each controller.
+    """Simulates 200 months of data, joules and data in units under each controller.
 
     Returns:
-        `emu.budgets.figures.figures`, and `month_s`: CPU seconds of one month under one controller.
+        `emu.budgets.figures.figures`, and `month_s`: CPU seconds of one month of one plan under
+        one controller.
     """
     begun_s = time.process_time()
     found = simulate(_SEED, _MONTHS, progress)
     taken_s = time.process_time() - begun_s
-    months = sum(len(outcomes) for outcomes in found.values())
-    assert months == len(CONTROLLERS) * len(found["pacer"])
+    months = len(PLANS) * len(CONTROLLERS) * months_of(found)
     return figures(found) | {"month_s": taken_s / months}

@@ -21,7 +21,7 @@ def main(months: int, seed: int, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     said = {"seed": seed, "figures": figures(found), "host": environment.describe(seed)}
     (out / "summary.json").write_text(json.dumps(said, indent=2) + "\n")
-    draw(found, out / "months.png")
+    draw(found["data"], out / "months.png")
     for key, value in figures(found).items():
         click.echo(f"{key:<28}{value:.4g}")
 

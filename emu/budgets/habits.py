@@ -30,6 +30,7 @@ class Choice(NamedTuple):
         expected_bytes: what is foretold of its size.
         size_bytes: its size.
         steered: whether the product decides on it, or even sees it.
+        waits_s: so much of `free_s` is waiting, in which nothing is carried.
     """
 
     at_s: float
@@ -38,6 +39,7 @@ class Choice(NamedTuple):
     expected_bytes: float
     size_bytes: float
     steered: bool = True
+    waits_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +158,17 @@ def _choice(
 ) -> Choice:
     size = kind.median_bytes * exp(dice.gauss(0.0, kind.spread))
     metered_s = _RTT_CELLULAR_S * 3 + 8 * size / (habits.metered_bps * exp(dice.gauss(0.0, 0.5)))
-    free_s = None
+    free_s, waits_s = None, 0.0
     if place_bps:
         # One time in thirty a Wi-Fi hangs for a while.
-        stall_s = dice.expovariate(1 / 15.0) if dice.random() < 1 / 30 else 0.0
-        free_s = _RTT_WIFI_S * 3 + 8 * size / (place_bps * exp(dice.gauss(0.0, 0.7))) + stall_s
+        waits_s = dice.expovariate(1 / 15.0) if dice.random() < 1 / 30 else 0.0
+        free_s = _RTT_WIFI_S * 3 + 8 * size / (place_bps * exp(dice.gauss(0.0, 0.7))) + waits_s
     elif kind.wait_s:
         least_s, most_s = kind.wait_s
-        free_s = metered_s + exp(dice.uniform(log(least_s), log(most_s)))
-    return Choice(at_s, free_s, metered_s, size * exp(dice.gauss(0.0, _SIZE_ERROR)), size)
+        waits_s = exp(dice.uniform(log(least_s), log(most_s)))
+        free_s = metered_s + waits_s
+    foretold = size * exp(dice.gauss(0.0, _SIZE_ERROR))
+    return Choice(at_s, free_s, metered_s, foretold, size, waits_s=waits_s)
 
 
 def _poisson(mean: float, dice: random.Random) -> int:

@@ -1,18 +1,19 @@
-"""Months with a data plan, simulated with the product's own keeper; the clock is an argument."""
+"""Months with budgets, simulated with the product's own keeper; the clock is an argument."""
 
 import random
 from calendar import monthrange
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from cedos.selector.budget import PROHIBITIVE, Budget, Every, Resource
-from cedos.selector.budget_controller import MakeController, Option
-from cedos.selector.budget_demand import increments
+from cedos.selector.budget import PROHIBITIVE
+from cedos.selector.budget_controller import MakeController
+from cedos.selector.budget_increments import bought
 from cedos.selector.budget_keeper import Keeper
 from cedos.selector.budget_odyssey import Odyssey
 from cedos.selector.budget_pacer import Pacer
-from emu.budgets.habits import DAY_S, Choice, draw, month
+from emu.budgets.habits import DAY_S, draw, month
+from emu.budgets.plans import PLANS, Month, World, paid_s
 
 CONTROLLERS: dict[str, MakeController] = {"odyssey": Odyssey, "pacer": Pacer}
 _STEP_S = 600.0
@@ -27,132 +28,82 @@ _LIVES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """One month: its choices, its plan, and what a plan could buy at most.
-
-    Attributes:
-        begins_s: seconds since the epoch.
-        days: its length.
-        choices: in their order.
-        supply: bytes.
-        forced: bytes that are used without a choice.
-        asked: bytes that would save time.
-        best_s: the seconds that could be bought by one who knows the future (fractional knapsack).
-    """
-
-    begins_s: float
-    days: int
-    choices: Sequence[Choice]
-    supply: float
-    forced: float
-    asked: float
-    best_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
-    """A month as a controller got through it: bytes spent and declined, seconds bought.
+    """A period as a controller got through it: units spent and declined, seconds bought.
 
-    `declined_late` is what was declined in the last quarter of the month, of `declined`.
+    Of units that are bought, the supply is what was bought, and `declined` counts from the last purchase.
+    `declined_late` is what was declined in the last quarter of the period, of `declined`.
     """
 
     world: World
+    supply: float
     spent: float
     declined: float
     declined_late: float
     bought_s: float
     path: Sequence[tuple[float, float, float]]
-    """Day by day: seconds since the month began, bytes spent, price in seconds per byte."""
+    """Day by day: seconds since the period began, units spent, price in seconds per unit."""
 
     @property
     def met(self) -> bool:
-        """Whether the plan was not exceeded."""
-        return self.spent <= self.world.supply
+        """Whether no more was spent than there was."""
+        return self.spent <= self.world.budget.supply
 
     @property
     def wanted(self) -> bool:
         """Whether what was declined would have used up what is left over."""
-        return self.declined >= self.world.supply - self.spent
+        return self.declined >= self.supply - self.spent
 
     @property
     def wasted(self) -> bool:
         """Whether much was left over though what was declined in the last quarter would have used it."""
-        left = self.world.supply - self.spent
-        return left > WASTED * self.world.supply and self.declined_late >= left
+        left = self.supply - self.spent
+        return left > WASTED * self.supply and self.declined_late >= left
 
     @property
     def spent_share(self) -> float:
         """The share of the supply that was spent."""
-        return self.spent / self.world.supply
+        return self.spent / self.supply
+
+    @property
+    def gained_s(self) -> float:
+        """Seconds bought, less those that the units bought for them are worth."""
+        unit = self.world.budget.increment
+        return self.bought_s - paid_s(unit, self.spent, self.world.forced)
 
 
-def lives(seed: int, count: int) -> Iterator[list[World]]:
-    """The months of `count` people, each a life of `_LIVES` months."""
+def lives(seed: int, count: int) -> Iterator[tuple[list[Month], random.Random]]:
+    """The months of `count` people, each a life of `_LIVES` months; and dice for what depends on them."""
     for person in range(count):
         dice = random.Random(f"{seed}/{person}")
         habits = draw(dice)
-        worlds = []
+        months = []
         for number in range(_LIVES):
             year, of_year = _FIRST_MONTH[0], _FIRST_MONTH[1] + number
             days = monthrange(year, of_year)[1]
             choices, habits = month(habits, days, dice)
             begins_s = datetime(year, of_year, 1, tzinfo=UTC).timestamp()
-            worlds.append(_world(begins_s, days, choices, dice))
-        yield worlds
-
-
-def _world(begins_s: float, days: int, choices: list[Choice], dice: random.Random) -> World:
-    """A month with a plan that fits the person somehow.
-
-    What happens without a choice takes a tenth to a half of the plan; and at no instant does it take
-    more, from then on, than nine tenths of what an even spending would have left, as otherwise nobody
-    who does not know the future could meet the budget and use it.
-    """
-    forced = sum(each.size_bytes for each in choices if each.free_s is None)
-    supply = forced / dice.uniform(0.1, 0.5)
-    to_come = 0.0
-    for each in reversed(choices):
-        if each.free_s is None:
-            to_come += each.size_bytes
-            left_share = 1.0 - each.at_s / (days * DAY_S)
-            # The last hours are covered by the insurance that every controller keeps back.
-            supply = max(supply, to_come / (0.9 * left_share + 0.005))
-    steps = [step for each in choices for step in increments(_options(each, each.size_bytes))]
-    steps.sort(reverse=True)
-    room, best_s = supply - forced, 0.0
-    for step in steps:
-        taken = min(step.amount, room)
-        best_s += taken * step.s_per_unit
-        room -= taken
-    asked = sum(step.amount for step in steps)
-    return World(begins_s, days, choices, supply, forced, asked, best_s)
-
-
-def _options(choice: Choice, size_bytes: float) -> list[Option]:
-    metered = Option(choice.metered_s, size_bytes)
-    return [metered] if choice.free_s is None else [Option(choice.free_s, 0.0), metered]
+            months.append(Month(begins_s, days, choices, dice.uniform(0.1, 0.5)))
+        yield months, dice
 
 
 def live(worlds: Sequence[World], make: MakeController) -> list[Outcome]:
-    """One person's months under one controller, one after the other."""
+    """One person's periods under one controller, one after the other."""
     keeper: Keeper | None = None
     found = []
     for world in worlds:
-        ends = datetime.fromtimestamp(world.begins_s + world.days * DAY_S, UTC)
-        until = ends.replace(tzinfo=None).isoformat()
-        plan = Budget("data", Resource.DATA, world.supply, until, every=Every.MONTH)
         if keeper is None:
-            keeper = Keeper(plan, make, world.begins_s, UTC)
+            keeper = Keeper(world.budget, make, world.begins_s, UTC)
         else:
             keeper.roll(world.begins_s)
-            keeper.changed(plan, world.begins_s)
-        found.append(_month(world, keeper))
+            keeper.changed(world.budget, world.begins_s)
+        found.append(_period(world, keeper))
     return found
 
 
-def _month(world: World, keeper: Keeper) -> Outcome:
+def _period(world: World, keeper: Keeper) -> Outcome:
     spent = declined = declined_late = bought_s = 0.0
-    late_s = 0.75 * world.days * DAY_S
+    late_s = 0.75 * world.length_s
     looked_s, day, path = 0.0, 0.0, []
     keeper.observe(world.begins_s, 0.0)
     for choice in world.choices:
@@ -163,44 +114,64 @@ def _month(world: World, keeper: Keeper) -> Outcome:
                 day += DAY_S
                 path.append((looked_s, spent, keeper.quote(world.begins_s + looked_s).rate))
         now_s = world.begins_s + choice.at_s
-        looked_s = choice.at_s
+        looked_s, supply = choice.at_s, keeper.budget.supply
         keeper.observe(now_s, spent)
+        if keeper.budget.supply != supply:  # another unit
+            declined = declined_late = 0.0
         if not choice.steered:
-            spent += choice.size_bytes
+            spent += choice.actual[0].amount
             continue
-        options = _options(choice, choice.expected_bytes)
-        chosen = options[0]
+        options, taken = choice.options, 0
         if len(options) > 1:
             quote = keeper.quote(now_s)
-            chosen = min(
-                options,
-                key=lambda each: (
-                    each.cost_s + each.amount * quote.rate_for(each.amount, each.cost_s)
-                ),
-            )
-        keeper.offered(now_s, options, chosen)
-        metered = chosen.amount > 0.0
-        if metered:
-            spent += choice.size_bytes
-        if choice.free_s is not None and choice.metered_s < choice.free_s:
-            declined += 0.0 if metered else choice.size_bytes
-            declined_late += 0.0 if metered or choice.at_s < late_s else choice.size_bytes
-        if choice.free_s is not None and metered:
-            bought_s += choice.free_s - choice.metered_s
-    keeper.observe(world.begins_s + world.days * DAY_S - 1.0, spent)
-    path.append((world.days * DAY_S, spent, min(keeper.quote(now_s).rate, PROHIBITIVE)))
-    return Outcome(world, spent, declined, declined_late, bought_s, path)
+            costs = [
+                each.cost_s + each.amount * quote.rate_for(each.amount, each.cost_s)
+                for each in options
+            ]
+            taken = costs.index(min(costs))
+        keeper.offered(now_s, options, options[taken])
+        least = min(choice.actual, key=lambda each: (each.amount, each.cost_s))
+        quickest = min(choice.actual, key=lambda each: (each.cost_s, each.amount))
+        spent += choice.actual[taken].amount
+        bought_s += least.cost_s - choice.actual[taken].cost_s
+        more = max(quickest.amount - choice.actual[taken].amount, 0.0)
+        declined += more
+        declined_late += more if choice.at_s >= late_s else 0.0
+    end_s = world.begins_s + world.length_s - 1.0
+    keeper.observe(end_s, spent)
+    path.append((world.length_s, spent, min(keeper.quote(end_s).rate, PROHIBITIVE)))
+    return Outcome(world, _supply(world, spent), spent, declined, declined_late, bought_s, path)
+
+
+def _supply(world: World, spent: float) -> float:
+    unit = world.budget.increment
+    if unit is None:
+        return world.budget.supply
+    return min(bought(spent, unit), unit.most) * unit.amount
 
 
 def simulate(
     seed: int, months: int, progress: Callable[[str], None] = lambda _: None
-) -> dict[str, list[Outcome]]:
-    """At least so many months under each controller, on the same months."""
-    found: dict[str, list[Outcome]] = {name: [] for name in CONTROLLERS}
+) -> dict[str, dict[str, list[Outcome]]]:
+    """At least so many months of each plan under each controller, on the same months.
+
+    Returns:
+        plan -> controller -> outcomes, period by period.
+    """
+    found: dict[str, dict[str, list[Outcome]]] = {
+        plan: {name: [] for name in CONTROLLERS} for plan in PLANS
+    }
     count = -(-months // _LIVES)
-    for number, worlds in enumerate(lives(seed, count)):
+    for number, (lived, dice) in enumerate(lives(seed, count)):
         if number % 10 == 0:
             progress(f"person {number + 1} of {count}")
-        for name, make in CONTROLLERS.items():
-            found[name].extend(live(worlds, make))
+        for plan, worlds_of in PLANS.items():
+            worlds = worlds_of(lived, dice)
+            for name, make in CONTROLLERS.items():
+                found[plan][name].extend(live(worlds, make))
     return found
+
+
+def months_of(found: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> int:
+    """So many months were simulated, of each plan under each controller."""
+    return len(found["data"]["pacer"])

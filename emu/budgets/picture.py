@@ -28,7 +28,7 @@ def draw(found: Mapping[str, Sequence[Outcome]], path: Path) -> None:
     for name, outcomes in found.items():
         outcome = outcomes[typical]
         days = [at_s / DAY_S for at_s, *_ in outcome.path]
-        supply = outcome.world.supply
+        supply = outcome.supply
         spending.plot(
             days, [spent / supply for _, spent, _ in outcome.path], color=_COLOURS[name], label=name
         )
@@ -51,7 +51,9 @@ def draw(found: Mapping[str, Sequence[Outcome]], path: Path) -> None:
             color=_COLOURS[name],
             label=name,
         )
-    spending.plot([0, outcome.world.days], [0, 1], color="grey", linewidth=0.8, linestyle=":")
+    spending.plot(
+        [0, outcome.world.length_s / DAY_S], [0, 1], color="grey", linewidth=0.8, linestyle=":"
+    )
     spending.set(title="A month: spent", xlabel="day", ylabel="share of the supply")
     prices.set(
         title="The same month: price (cut at the edges)",

@@ -213,6 +213,8 @@ def test_units_are_bought_whole_and_not_without_need() -> None:
     assert quote.rate_for(2.4e9, 1e3) * 2.4e9 == pytest.approx(1000.0)
     assert quote.rate_for(2.6e9, 1e3) == PROHIBITIVE
     assert IncrementQuote(within, 0.0, 0, unit).rate == PROHIBITIVE
+    # Nothing needs no unit, even where more than all of them is spent.
+    assert IncrementQuote(within, -1e6, 0, unit).rate_for(0.0, 1.0) == within.rate_for(0.0, 1.0)
 
 
 def test_prices_of_several_budgets_add_up() -> None:
