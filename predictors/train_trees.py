@@ -28,7 +28,7 @@ def joint(inputs: Floats, targets: Floats, names: Sequence[str], settings: Setti
     def grow(x: Floats, y: Floats) -> Forest:
         grown = ExtraTreesRegressor(
             settings.trees or 30,
-            min_samples_leaf=settings.min_leaf or 16,
+            min_samples_leaf=settings.min_leaf or 8,
             max_features=settings.inputs_share,
             random_state=settings.seed,
         ).fit(x, y if y.shape[1] > 1 else y[:, 0])
