@@ -56,7 +56,7 @@ def measured(laptop: Laptop, local_passes: int) -> tuple[Speeds, dict[str, float
         Lines through the usual times, and by way how far all lie from them: the standard deviation, as
         a share.
     """
-    lengths = np.repeat(_LENGTHS_S, _ROUNDS)
+    lengths = [length_s for length_s in _LENGTHS_S for _ in range(_ROUNDS)]
     times = {
         LOCAL: [_here(length_s, local_passes) for length_s in lengths],
         REMOTE: _at_server(laptop, lengths),
@@ -66,7 +66,7 @@ def measured(laptop: Laptop, local_passes: int) -> tuple[Speeds, dict[str, float
         # What else runs on the host makes one now and then much slower.
         usual = np.median(np.reshape(took, (-1, _ROUNDS)), axis=1)
         per_s[way], base_s[way] = (float(each) for each in np.polyfit(_LENGTHS_S, usual, 1))
-        line = base_s[way] + per_s[way] * lengths
+        line = base_s[way] + per_s[way] * np.array(lengths)
         off[way] = float(np.std(np.array(took) / line - 1.0))
     return Speeds(base_s, per_s), off
 
