@@ -8,13 +8,18 @@ by `scale`, rates and round trips are not: whatever costs round trips weighs `sc
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from cedos.errors import EmulationError
+from cedos.model import NetworkKind
+from cedos.radio_file import radios
+from cedos.selector.energy import PowerModel
 from cedos.session.crypto import KeyPair
 from emu.places.traces import Trace
+from emu.runs.energy import run_energy_j
+from emu.runs.sampler import Sample, Sampler
 from emu.sessions.air.networks import Scripted
 from emu.sessions.air.world import World
 from emu.sessions.apps.program import Program
@@ -24,6 +29,10 @@ from emu.testbed.bare import SERVER
 CONNECTED_S: Final = 6.6 * 60
 GAP_S: Final = 7.8 * 60
 NETWORK: Final = "wlan0"
+CELLULAR_BPS: Final = 0.78e6
+"""What the paper's 3G network carried (5.3)."""
+PHONE: Final = "nexus-one"
+"""The phone of our radio models that is nearest to the paper's Nexus S."""
 _PORT: Final = 7200
 _CONTACTS: Final = 6
 _NGINX: Final = "server {{ listen 80; root {root}; }}"
@@ -38,12 +47,16 @@ class Plan:
         contacts: in seconds from the beginning.
         rate_bps: of the access points, both ways.
         rtt_s: to the server.
+        scale: how much shorter everything is than in life.
+        kind: of the network.
     """
 
     size_bytes: int
     contacts: tuple[tuple[float, float], ...]
     rate_bps: float
     rtt_s: float
+    scale: float
+    kind: NetworkKind = NetworkKind.WIFI
 
     def network(self) -> Scripted:
         """What the client has."""
@@ -71,22 +84,48 @@ def plan(size_mb: float, scale: float, rate_bps: float, rtt_s: float) -> Plan:
     for number in range(1, _CONTACTS + 1):
         contacts.append((at_s / scale, (at_s + number * CONNECTED_S) / scale))
         at_s += number * CONNECTED_S + GAP_S
-    return Plan(round(1e6 * size_mb / scale), tuple(contacts), rate_bps, rtt_s)
+    return Plan(round(1e6 * size_mb / scale), tuple(contacts), rate_bps, rtt_s, scale)
+
+
+def undisturbed(wanted: Plan, rtt_s: float) -> Plan:
+    """The same download over the paper's 3G network, which is always there (5.3)."""
+    lasts_s = 2 * 8 * wanted.size_bytes / CELLULAR_BPS
+    return replace(
+        wanted, contacts=((0.0, lasts_s),), rate_bps=CELLULAR_BPS, rtt_s=rtt_s,
+        kind=NetworkKind.CELLULAR,
+    )  # fmt: skip
 
 
 def measure(protocol: str, wanted: Plan, ready: Ready = lambda: None) -> dict[str, Any]:
     """One download: `seconds`, and what else the protocol tells; `seconds` None: not within the plan.
 
+    `energy_j` is what the phone's radio would take for it in life (`energy_j` below).
+
     Raises:
         EmulationError: the testbed failed, or what arrived is not what was sent.
     """
-    with World([wanted.network()]) as world:
+    with World([wanted.network()]) as world, Sampler(world.client, [NETWORK], 0.05) as sampler:
         found = PROTOCOLS[protocol](world, wanted, ready)
+        ended_s = time.monotonic()
+    within = [each for each in sampler.samples if world.began_s <= each.at_s <= ended_s]
+    found["energy_j"] = round(energy_j(within, wanted), 2)
     if found["seconds"] is not None and found["bytes"] != wanted.size_bytes:
         raise EmulationError(
             f"{protocol}: {found['bytes']} bytes arrived instead of {wanted.size_bytes}"
         )
     return found
+
+
+def energy_j(samples: Sequence[Sample], wanted: Plan) -> float:
+    """Joules above idle, as if the seconds between the samples were `scale` times as long.
+
+    Rates are those of life, so that only the times have to be stretched; tails are not, as they are
+    part of the radio.
+    """
+    model = radios()[PHONE]
+    power = PowerModel({NetworkKind.WIFI: model["wifi"], NetworkKind.CELLULAR: model["3g"]})
+    stretched = [replace(each, at_s=each.at_s * wanted.scale) for each in samples]
+    return run_energy_j(stretched, wanted.kind, power)
 
 
 def _session(world: World, wanted: Plan, ready: Ready) -> dict[str, Any]:
