@@ -22,10 +22,12 @@ class Resting:
         self._read = read
         self._rest_s = rest_s
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
         self._loop.add_reader(fd, self._readable)
 
     def close(self) -> None:
         """Reads no more; to be called before the descriptor is closed."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -41,8 +43,14 @@ class Resting:
         self._timer = self._loop.call_at((beats + 1.0) * self._rest_s, self._beat)
 
     def _beat(self) -> None:
-        if self._read():
-            self._rest()
-        else:
-            self._timer = None
-            self._loop.add_reader(self._fd, self._readable)
+        self._timer = None
+        more = True  # one error does not make it deaf: it is read again on the next beat
+        try:
+            more = self._read()
+        finally:
+            if self._closed:  # by what it read
+                pass
+            elif more:
+                self._rest()
+            else:
+                self._loop.add_reader(self._fd, self._readable)

@@ -44,11 +44,10 @@ def pipes() -> Iterator[list[Reader]]:
 
 async def test_what_comes_alone_is_read_without_waiting_for_a_beat(pipes: list[Reader]) -> None:
     resting = Resting(pipes[0].fd, pipes[0].read, rest_s=1000.0)
-    for text in (b"a",):
-        pipes[0].write(text)
-        async with asyncio.timeout(10):
-            while not pipes[0].got:
-                await asyncio.sleep(0)
+    pipes[0].write(b"a")
+    async with asyncio.timeout(10):
+        while not pipes[0].got:
+            await asyncio.sleep(0)
     resting.close()
     assert pipes[0].got == [b"a"]
 
@@ -99,3 +98,41 @@ async def test_after_its_end_nothing_is_read(pipes: list[Reader]) -> None:
     pipes[0].write(b"b")
     await asyncio.sleep(0.01)
     assert pipes[0].got == [b"a"]
+
+
+async def test_an_error_on_a_beat_does_not_make_it_deaf(pipes: list[Reader]) -> None:
+    errors: list[BaseException] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: errors.append(context["exception"])
+    )
+
+    def read() -> bool:
+        if pipes[0].read() and pipes[0].got[-1] == b"bad":
+            raise ValueError("bad")
+        return bool(pipes[0].got)
+
+    resting = Resting(pipes[0].fd, read, 0.01)
+    async with asyncio.timeout(10):
+        for text in (b"a", b"bad", b"c"):
+            pipes[0].write(text)
+            while text not in pipes[0].got:
+                await asyncio.sleep(0.001)
+    resting.close()
+    assert [str(each) for each in errors] == ["bad"]
+
+
+async def test_what_is_read_on_a_beat_may_end_it(pipes: list[Reader]) -> None:
+    def read() -> bool:
+        if pipes[0].read() and pipes[0].got[-1] == b"end":
+            resting.close()
+        return True
+
+    resting = Resting(pipes[0].fd, read, 0.01)
+    async with asyncio.timeout(10):
+        for text in (b"a", b"end"):
+            pipes[0].write(text)
+            while text not in pipes[0].got:
+                await asyncio.sleep(0.001)
+    pipes[0].write(b"late")
+    await asyncio.sleep(0.05)
+    assert pipes[0].got == [b"a", b"end"]
