@@ -17,6 +17,7 @@ _RATE_S = 1.0
 """Rates are taken over so long a time, as far as there are looks."""
 
 _LEAST_RATE_S = 0.5
+_REMEMBERED = 20
 _HURRY_S = 5.0
 """Silence is answered in a hurry for so long; then it may be a program that does not read."""
 
@@ -78,6 +79,7 @@ class LivingFlow:
     _watched: tuple[float, int] = (0.0, 0)
     _looks: deque[tuple[float, int]] = field(default_factory=deque)
     _waiting_since_s: float | None = None
+    _switched_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     def carried(self, direction: Direction) -> int:
         """Bytes of all paths in one direction."""
@@ -161,6 +163,14 @@ class LivingFlow:
         """It is carried by this decision from now on."""
         self.strategy, self.decision = decision.choice, decision.number
         self.switches.append((decision.made_unix_s, decision.choice))
+        self._switched_at_s.append(decision.context.at_s)
+
+    def switched_since(self, at_s: float) -> int:
+        """How often it was decided on since an instant, as far as that is remembered.
+
+        Records are stamped by the wall clock, which people and NTP set: no time is measured by it.
+        """
+        return sum(switched_at_s > at_s for switched_at_s in self._switched_at_s)
 
     def moved(self) -> None:
         """It goes another way now: what its rate was says nothing of that."""

@@ -1,7 +1,6 @@
 """Moves living MPTCP connections to another network where that is worth while (Delphi, section 8)."""
 
 import math
-import time
 
 import structlog
 
@@ -57,7 +56,9 @@ class Moves:
             # It is over before a move could help, unless it takes longer than it should.
             flow.expects(self._default.small_s(strategy), context.at_s)
             return
-        decision = self._decider.again(flow, strategy, transfer, context, self._margin(flow))
+        decision = self._decider.again(
+            flow, strategy, transfer, context, self._margin(flow, context.at_s)
+        )
         rest_s = next((e.time_s for e in decision.evaluations if e.strategy == strategy), math.inf)
         flow.expects(rest_s, context.at_s)
         if decision.choice == strategy:
@@ -68,10 +69,9 @@ class Moves:
             flow.moved()
             self._decider.record(decision)
 
-    def _margin(self, flow: LivingFlow) -> float:
+    def _margin(self, flow: LivingFlow, now_s: float) -> float:
         """The share that the flow's next move must save."""
-        since_unix_s = time.time() - _MOVES_S
-        moves = sum(at_s > since_unix_s for at_s, _ in flow.switches)
+        moves = flow.switched_since(now_s - _MOVES_S)
         margin = self._decider.choices.margin
         return min(margin * 3.0**moves, max(_MOST_MARGIN, margin))
 

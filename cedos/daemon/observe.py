@@ -11,6 +11,7 @@ import structlog
 
 from cedos.config import Config
 from cedos.config.probes import endpoint
+from cedos.daemon.metering import radios_of
 from cedos.model import Address, Context, Indicator, Network, NetworkKind
 from cedos.monitor import gateway, portal_check
 from cedos.monitor.adb import AdbProvider
@@ -26,13 +27,14 @@ from cedos.monitor.portal import TestPage
 from cedos.monitor.portal_watch import Check, PortalWatch, usual_rtt_s
 from cedos.monitor.probes import Prober
 from cedos.monitor.probing.keyfile import read_key
-from cedos.monitor.probing.result import ProbeKind, ProbeServer, Spent
+from cedos.monitor.probing.result import Price, ProbeKind, ProbeServer, Spent
 from cedos.monitor.providers import Guarded, IndicatorProvider, read_each
 from cedos.monitor.rates import Rates
 from cedos.monitor.schedule import ProbeSchedule
 from cedos.monitor.screen import Screen
 from cedos.monitor.series import SeriesProvider
 from cedos.monitor.wifi import WifiProvider
+from cedos.selector.energy import PowerModel
 from cedos.selector.probe_cost import probe_cost
 
 _log = structlog.get_logger(__name__)
@@ -106,16 +108,22 @@ def probe_server(config: Config) -> ProbeServer | None:
     )
 
 
-def price(kind: NetworkKind, spent: Spent, idle_s: float | None) -> float:
-    """The joules of a probe, its tail included."""
-    cost = probe_cost(
-        kind,
-        bytes_up=spent.bytes_up,
-        bytes_down=spent.bytes_down,
-        seconds=spent.seconds,
-        idle_s=idle_s,
-    )
-    return cost.energy_j
+def price_of(config: Config) -> Price:
+    """The joules of a probe over the configured radios, its tail included."""
+    power = PowerModel(radios_of(config))
+
+    def price(kind: NetworkKind, spent: Spent, idle_s: float | None) -> float:
+        cost = probe_cost(
+            kind,
+            bytes_up=spent.bytes_up,
+            bytes_down=spent.bytes_down,
+            seconds=spent.seconds,
+            idle_s=idle_s,
+            power=power,
+        )
+        return cost.energy_j
+
+    return price
 
 
 def portal_page(config: Config) -> Check | None:
@@ -179,7 +187,7 @@ class Observer:
             timeout_s=probes.timeout_s,
             dns_name=probes.dns_name,
             server=probe_server(config),
-            price=price,
+            price=price_of(config),
         )
 
     @property

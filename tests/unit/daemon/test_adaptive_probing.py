@@ -10,11 +10,14 @@ from typing import Any, cast
 import pytest
 
 from cedos.config import Config, ProbesConfig
+from cedos.config.sections import EnergyConfig
 from cedos.daemon import probing
+from cedos.daemon.metering import radios_of
+from cedos.daemon.observe import price_of
 from cedos.daemon.probing import AdaptiveProbing, rule_of
-from cedos.model import Evaluation, Network, NetworkKind, Strategy, StrategyKind
+from cedos.model import Direction, Evaluation, Network, NetworkKind, Strategy, StrategyKind
 from cedos.monitor.probes import Prober
-from cedos.monitor.probing.result import ProbeKind
+from cedos.monitor.probing.result import ProbeKind, Spent
 from cedos.selector.budget_prices import Prices
 from cedos.selector.probe_value import ProbeValue
 from cedos.selector.probing import FixedRate, Moment, PassiveChange
@@ -67,6 +70,19 @@ def test_a_train_over_cellular_is_the_dearest_probe() -> None:
         rule.probed(network.name, replace(moment, now_s=70.0))
     assert rule.why("wlan0", moment)
     assert rule.why("lte0", moment) is None
+
+
+def test_the_ledgers_joules_are_those_of_the_configured_radios() -> None:
+    lookup = Spent(70, 90, 0.6)
+    papers = price_of(Config())(NetworkKind.CELLULAR, lookup, None)
+    assert papers == pytest.approx((2.778 + 1.674) / 2 * 0.6 + 6.5, rel=0.1)
+    energy = EnergyConfig(device="nexus-one", cellular="3g")
+    told = Config(energy=energy)
+    radio = radios_of(told)[NetworkKind.CELLULAR]
+    watts = (radio.active_w(Direction.UP) + radio.active_w(Direction.DOWN)) / 2
+    joules = price_of(told)(NetworkKind.CELLULAR, lookup, None)
+    assert joules == pytest.approx(watts * 0.6 + radio.added_tail_j(None))
+    assert abs(joules - papers) > 0.5, "the two phones differ"
 
 
 def test_a_probe_pays_what_budgets_ask_today_like_any_transfer() -> None:
