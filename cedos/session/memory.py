@@ -44,8 +44,11 @@ class Memory:
         """The waiter holds nothing and wants so many bytes; if there are not so many, all there are."""
         self._waiting[id(waiter)] = waiter
         # Twice as much as it wants: else all that wait would be woken by each byte that is given back.
-        needed = min(2 * wanted_bytes * (self.holders + SPARE), self.limit_bytes)
-        self._wake_at_bytes = min(self._wake_at_bytes, needed)
+        needed = 2 * wanted_bytes * (self.holders + SPARE)
+        # But not more than is free while others go on sending: where each holds what it may, half is. Else
+        # it would wait until nobody sends any more.
+        most = min(max(self.limit_bytes // 2, SPARE * wanted_bytes), self.limit_bytes)
+        self._wake_at_bytes = min(self._wake_at_bytes, needed, most)
 
     def take(self, count: int, *, first: bool) -> None:
         """Takes `count` bytes, which must be free. `first`: for one that held nothing."""

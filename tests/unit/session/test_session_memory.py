@@ -54,6 +54,20 @@ def test_what_cannot_be_divided_finds_room_in_a_session_that_holds_nothing() -> 
     assert not many[30].take(1 + memory.share_bytes, 0)
 
 
+def test_a_whole_message_need_not_wait_until_nobody_sends_any_more() -> None:
+    memory = Memory(LIMIT)
+    many = senders(60, memory)
+    for each in many[:50]:
+        fill(each)
+    late, whole = many[50], LIMIT // 16
+    assert not late.take(whole, 0)
+    for each in many[:50]:  # the others go on with less, and never hold nothing
+        each.give(each.held_bytes - memory.quantum_bytes)
+    assert memory.used_bytes > 0
+    assert late._owner in memory.woken()
+    assert late.take(whole, 0)
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 19), st.integers(1, 400_000)), max_size=60), st.randoms())
 def test_whoever_was_refused_is_told_once_all_is_free(
