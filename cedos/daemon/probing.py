@@ -1,7 +1,7 @@
 """Full probes of the networks, when a rule says that they are worth it (Delphi, section 5.2).
 
 Light pings go by a schedule, since a dead network must be known within seconds. What is asked here
-costs more: a lookup and, with a probe server, a train of packets that measures the rate.
+costs more: a lookup and, with a probe server, a train of packets that measures the rate, or a transfer.
 """
 
 import asyncio
@@ -37,8 +37,10 @@ def rule_of(
         return FixedRate(probes.full_interval_s)
     if probes.rule == "change":
         return PassiveChange(probes.threshold, probes.full_interval_s)
-    train = bool(probes.server)
-    sent = _LIGHT_BYTES + (probes.train_packets * probes.train_packet_bytes if train else 0)
+    sent = _LIGHT_BYTES
+    if probes.server:
+        sent += probes.train_packets * probes.train_packet_bytes
+        sent += probes.tcp_bytes if probes.tcp else 0
     price: dict[str | None, Price] = {None: _price(probes, NetworkKind.CELLULAR, sent, power)}
     price |= {network.name: _price(probes, network.kind, sent, power) for network in networks}
     return ProbeValue(price)
@@ -76,6 +78,8 @@ class AdaptiveProbing:
         self._kinds = [ProbeKind.DNS] if self._probes.dns else []
         if self._probes.server:
             self._kinds.append(ProbeKind.UDP_TRAIN)
+            if self._probes.tcp:
+                self._kinds.append(ProbeKind.TCP)
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
         """Takes all networks; a new set of them is learned anew."""
@@ -95,13 +99,19 @@ class AdaptiveProbing:
         while True:
             await asyncio.sleep(_LOOK_S)
             moment = self._now()
+            worth = []
             for network in self._networks:
                 why = self._rule.why(network.name, moment)
                 if why is not None:
                     self._rule.probed(network.name, moment)
                     _log.debug("probing", network=network.name, why=why)
-                    for kind in self._kinds:
-                        await self._prober.probe(network, kind)
+                    worth.append(network)
+            # One that answers nothing keeps no other one waiting.
+            await asyncio.gather(*map(self._probe, worth))
+
+    async def _probe(self, network: Network) -> None:
+        for kind in self._kinds:
+            await self._prober.probe(network, kind)
 
     def _now(self) -> Moment:
         now_s = time.monotonic()

@@ -144,6 +144,11 @@ def test_only_an_answer_that_may_change_the_choice_is_asked_for(
             {"server": "192.0.2.1:7007", "key_file": Path("k")},
             [ProbeKind.DNS, ProbeKind.UDP_TRAIN],
         ),
+        (
+            {"server": "192.0.2.1:7007", "key_file": Path("k"), "tcp": True},
+            [ProbeKind.DNS, ProbeKind.UDP_TRAIN, ProbeKind.TCP],
+        ),
+        ({"tcp": True}, [ProbeKind.DNS]),
     ],
 )
 def test_each_network_is_probed_once_and_again_when_it_is_due(
@@ -177,6 +182,45 @@ def test_each_network_is_probed_once_and_again_when_it_is_due(
     if kinds:
         assert seen[0] == (True, pytest.approx(1 / 60))
         assert seen[1][0] is False
+
+
+def test_a_network_that_answers_nothing_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "_LOOK_S", 0.01)
+    asked: list[str] = []
+    cellular = asyncio.Event()
+
+    class Deaf:
+        async def probe(self, network: Network, kind: ProbeKind) -> None:
+            asked.append(network.name)
+            if network is WIFI:
+                await asyncio.Event().wait()
+            cellular.set()
+
+    async def live() -> None:
+        config = configured(rule="fixed", full_interval_s=3600.0, idle_interval_s=3600.0)
+        subject = AdaptiveProbing(
+            config, cast(Prober, Deaf()), lambda now_s, *_: Moment(now_s, True, False, {})
+        )
+        subject.networks_changed([WIFI, LTE])
+        running = asyncio.create_task(subject.run())
+        await asyncio.wait_for(cellular.wait(), 30)
+        running.cancel()
+
+    asyncio.run(live())
+    assert asked == ["wlan0", "lte0"]
+
+
+def test_a_tcp_probe_is_paid_for() -> None:
+    """A megabyte more is worth less than it costs, where a train alone is worth it."""
+    moment = Moment(
+        100.0, True, False, {}, (evaluation("wlan0", 0.2), evaluation("lte0", 0.3)), 0.05
+    )
+    keys = {"server": "192.0.2.1:7007", "key_file": Path("k"), "tcp_bytes": 1_000_000}
+    for tcp in (False, True):
+        probes = ProbesConfig(seconds_per_joule=0.0, seconds_per_mb=0.1, tcp=tcp, **keys)
+        rule = rule_of(probes, [WIFI, LTE])
+        rule.probed("wlan0", replace(moment, now_s=70.0))
+        assert bool(rule.why("wlan0", moment)) is not tcp
 
 
 def test_addresses_are_no_part_of_it() -> None:
