@@ -44,7 +44,14 @@ class Helm:
             running = self._running
         if running:
             self.loop.call_soon_threadsafe(self.loop.stop)
-            self._left.acquire()
+            try:
+                self._left.acquire()
+            except BaseException:  # a signal's: it must not keep the loop from everybody for ever
+                with self._lock:
+                    if not self._running:
+                        self._left.acquire(blocking=False)
+                self.give(prompt=True)
+                raise
         return True
 
     def give(self, *, prompt: bool = False) -> None:
@@ -127,9 +134,8 @@ class Helm:
             if self._taken or not self._prompt:
                 self._rests.wait(_PAUSE_S)
             if self._taken:
-                if (
-                    self._turns == seen
-                ):  # a long call, or one that does not wait: it says when it ends
+                if self._turns == seen:
+                    # A long call, or one that does not wait: it says when it ends.
                     self._tell = True
                     self._rests.wait()
             elif self._prompt or self._turns == seen:

@@ -87,6 +87,30 @@ def test_threads_that_take_turns_lose_nothing(helm: Helm) -> None:
     assert counted[0] == sum(own) >= 500
 
 
+def test_who_is_interrupted_while_it_takes_the_loop_leaves_it_to_others(
+    helm: Helm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(threading.Semaphore):
+        def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+            if blocking:
+                monkeypatch.undo()
+                raise KeyboardInterrupt
+            return super().acquire(blocking, timeout)
+
+    ran = threading.Event()
+    helm.loop.call_soon_threadsafe(ran.set)
+    assert ran.wait(LONG_S)  # its own thread runs it
+    monkeypatch.setattr(helm, "_left", Interrupted(0))
+    with pytest.raises(KeyboardInterrupt):
+        helm.take()
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(helm.take).result(LONG_S)
+        ran.clear()
+        helm.loop.call_soon(ran.set)
+        other.submit(helm.give).result(LONG_S)
+    assert ran.wait(LONG_S)
+
+
 def test_a_thread_with_a_loop_of_its_own_does_not_run_this_one(helm: Helm) -> None:
     async def ask() -> bool:
         return helm.take()
