@@ -83,7 +83,7 @@ class Advice:
         self._timer: asyncio.Handle | None = None
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._closed = False
-        scheduler.used = self._used
+        scheduler.used = self.used
 
     def apply(self) -> None:
         """Lets labels onto paths as was chosen; to be called when paths have come or gone."""
@@ -106,7 +106,8 @@ class Advice:
         if any(moved):
             self._changed()
 
-    def _used(self) -> None:
+    def used(self) -> None:
+        """There is data to send, or something has come: it looks, soon and then now and again."""
         if self._timer is None and not self._closed:
             self._timer = self._loop.call_soon(self._look)
 

@@ -144,10 +144,14 @@ class Flow:
         if path.facts.stalled_at_s is not None:
             self._speaks(path)
         self._acted()
+        if self.advice is not None:
+            self.advice.used()
         scheduled, self._soon = self._soon, True
-        self._changed(at_once=True)
-        if not scheduled:
-            self._pump_now()
+        try:
+            self._changed(at_once=True)
+        finally:  # an interrupt there must not end all sending
+            if not scheduled:
+                self._pump_now()
         self.driver.memory_freed()
 
     def path_lost(self, path: Path, why: str) -> None:

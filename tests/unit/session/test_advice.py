@@ -212,3 +212,21 @@ def test_nobody_is_asked_while_there_is_nothing_to_choose_or_nothing_to_send() -
         assert case.desk.asked == []
 
     run(scenario)
+
+
+def test_what_comes_again_after_a_long_pause_asks_again() -> None:
+    async def scenario(case: Case) -> None:
+        case.pump()
+        case.core.send(b"give me", URGENT)
+        case.pump()
+        async with asyncio.timeout(20):
+            while case.advice._timer is not None or not case.desk.asked:  # until it rests
+                await asyncio.sleep(0.005)
+        case.desk.asked.clear()
+        case.progress = Progress(50_000, 0, None, BULK)
+        case.advice.used()  # by what came: nothing is sent meanwhile
+        await case.settle()
+        label = Label(Urgency.BACKGROUND, Bulk.LARGE)
+        assert case.desk.asked == [Question(label, 64_000, Direction.DOWN)]
+
+    run(scenario)
