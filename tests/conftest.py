@@ -10,7 +10,9 @@ import pytest
 from emu.testbed.netns import Namespace
 
 # A property does not become false because the machine was busy.
-hypothesis.settings.register_profile("cedos", deadline=None)
+hypothesis.settings.register_profile(
+    "cedos", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("cedos")
 
 

@@ -59,8 +59,12 @@ PLAUSIBLE: Mapping[str, tuple[float, float]] = {
 _CLOCK_SLACK_S = 1.0
 
 
-def implausible(name: str, indicator: Indicator, now_s: float) -> str:
+def implausible(name: str, indicator: object, now_s: float) -> str:
     """Why an indicator cannot be true; empty where it can."""
+    if not isinstance(indicator, Indicator) or not isinstance(indicator.value, int | float):
+        return f"{name} is {indicator!r}, which is no number with its time"
+    if not math.isfinite(indicator.measured_at_s):
+        return f"{name} was measured at no time ({indicator.measured_at_s:g})"
     low, high = PLAUSIBLE.get(name, (-math.inf, math.inf))
     if not math.isfinite(indicator.value) or not low <= indicator.value <= high:
         return f"{name} = {indicator.value:g}; {low:g} to {high:g} would be right"
@@ -137,7 +141,11 @@ class Guarded:
         """The provider's, where it knows such things."""
         if not isinstance(self._provider, AccessPointSource):
             return None
-        return self._provider.access_point(network)
+        try:
+            return self._provider.access_point(network)
+        except Exception as error:  # as in `read`: nothing of it breaks through
+            self._once("access point", f"access point: {type(error).__name__}: {error}")
+            return None
 
     def _failed(self, kind: str, sentence: str, now_s: float) -> None:
         first_s, longest_s = self._retry_s
@@ -147,7 +155,12 @@ class Guarded:
         self._trouble = f"{sentence}; asked again in {pause_s:g} s"
         self._once(kind, sentence)
 
-    def _plausible(self, indicators: Mapping[str, Indicator], now_s: float) -> dict[str, Indicator]:
+    def _plausible(self, indicators: object, now_s: float) -> dict[str, Indicator]:
+        if not isinstance(indicators, Mapping):
+            self._nonsense["answer"] = f"it says {indicators!r}, which are no indicators"
+            self._once("nonsense", self._nonsense["answer"])
+            return {}
+        self._nonsense.pop("answer", None)
         good = {}
         for name, indicator in indicators.items():
             if why := implausible(name, indicator, now_s):

@@ -1,6 +1,7 @@
 import asyncio
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -93,6 +94,49 @@ async def test_the_access_point_goes_through_the_guard() -> None:
     guarded = Guarded(Knowing({}), lambda sentence: None)
     assert guarded.access_point(WIFI) == ("00:11:22:33:44:55", "home")
     assert Guarded(PlayedProvider({}), lambda sentence: None).access_point(WIFI) is None
+
+
+async def test_an_access_point_that_cannot_be_told_is_none() -> None:
+    class Lost(PlayedProvider):
+        def access_point(self, network: Network) -> AccessPoint | None:
+            raise KeyError(network.name)
+
+    reports: list[str] = []
+    guarded = Guarded(Lost({}), reports.append)
+    assert guarded.access_point(WIFI) is guarded.access_point(WIFI) is None
+    assert reports == ["Lost: access point: KeyError: 'home' (reported once)"]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        None,
+        [],
+        7,
+        {"rssi_dbm": None},
+        {"rssi_dbm": -60.0},
+        {"rssi_dbm": Indicator(None, 5.0)},  # type: ignore[arg-type]
+        {"rssi_dbm": Indicator("-60", 5.0)},  # type: ignore[arg-type]
+        {"rssi_dbm": Indicator(-60.0, math.nan)},
+        {"rssi_dbm": Indicator(-60.0, -math.inf)},
+    ],
+)
+async def test_nonsense_of_any_form_breaks_nothing_and_is_forgotten(nonsense: Any) -> None:
+    class Mad(PlayedProvider):
+        said: Any = nonsense
+
+        async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
+            return self.said  # type: ignore[no-any-return]
+
+    mad = Mad({})
+    guarded = Guarded(mad, lambda sentence: None)
+    keeper = ContextKeeper()
+    keeper.update("home", await guarded.read(WIFI, 5.0))
+    assert len(guarded.problems) == 1, guarded.problems
+    mad.said = {"rssi_dbm": Indicator(-60.0, 6.0)}
+    keeper.update("home", await guarded.read(WIFI, 6.0))
+    assert keeper.snapshot(6.0).networks["home"]["rssi_dbm"].value == -60.0
+    assert guarded.problems == []
 
 
 async def test_nonsense_is_left_out_and_reported_once_a_kind() -> None:

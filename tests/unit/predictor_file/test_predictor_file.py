@@ -109,4 +109,4 @@ def test_loading_and_predicting_need_neither_scikit_learn_nor_numpy(file: Path) 
         f"predictor_file.load(Path({str(file)!r})).predict({USUAL!r}); "
         "sys.exit(any(name in sys.modules for name in ('sklearn', 'numpy', 'pyarrow')))"
     )
-    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
