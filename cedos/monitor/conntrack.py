@@ -4,7 +4,7 @@ Precondition, which is steering's to meet: connection tracking runs in a network
 something there refers to it (any rule with a connection state, or NAT). `net.netfilter.
 nf_conntrack_acct=1` makes it count bytes; without it the bytes of UDP flows are unknown.
 
-Own decoding, since pyroute2 takes 13 times as long for an event (figures: `netlink`).
+Own decoding, since pyroute2 takes 25 times as long for an event (figures: `netlink`).
 """
 
 import socket
