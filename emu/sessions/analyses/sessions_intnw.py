@@ -13,8 +13,6 @@ from emu.sessions.intervals import interval
 from emu.sessions.together import together
 from emu.testbed.access import Access
 
-_SETTINGS = ("hotspot", "intermittent")
-
 
 def run(
     places: Places,
