@@ -87,7 +87,9 @@ class Rates:
 
     def _fresh_bps(self, name: str, now_s: float) -> float | None:
         at_s = self._measured_at_s.get(name)
-        return self._predictors[name].bandwidth_bps if at_s and now_s - at_s < _FRESH_S else None
+        if at_s is None or now_s - at_s >= _FRESH_S:
+            return None
+        return self._predictors[name].bandwidth_bps
 
     def _rate(self, facts: NetworkFacts, now_s: float) -> float | None:
         """By our own transfers; else what anybody's carried, which may be less than it can."""
