@@ -1,5 +1,6 @@
 """The configuration: defaults that are explained, values that are checked, directories that move."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -41,6 +42,14 @@ def test_the_shipped_file_explains_every_key(section: str) -> None:
             assert re.search(rf"^# {field.encode_name} = ", body, re.MULTILINE), field.encode_name
         else:
             assert field.encode_name in there
+
+
+def test_a_switch_is_charged_what_switches_were_measured_to_cost() -> None:
+    """More than nearly all moves took to the first data, less than the longest pause of any."""
+    results = Path(__file__).parents[3] / "notebooks" / "results" / "delphi_switching.json"
+    measured = json.loads(results.read_text())["figures"]
+    usual_s = max(measured["down_p95_ms"], measured["up_p95_ms"]) / 1e3
+    assert usual_s <= Config().decision.switch_cost_s <= measured["max_gap_ms"] / 1e3
 
 
 def test_the_shipped_file_explains_networks() -> None:

@@ -1,6 +1,8 @@
 """The configured method of taking uncertainty reaches every decision, and is told with it."""
 
+import json
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from ipaddress import ip_interface
 from pathlib import Path
 
@@ -38,6 +40,28 @@ def configured(tmp_path: Path, text: str) -> Choices:
     found = choices(config.load(file), tmp_path / "places.json", problems)
     assert problems == []
     return found
+
+
+@pytest.mark.parametrize("key", ["features", "inputs"])
+def test_a_model_trained_with_other_features_is_refused_and_the_rule_of_thumb_decides(
+    tmp_path: Path, key: str
+) -> None:
+    data = json.loads(resources.files("predictors").joinpath("shipped.json").read_bytes())
+    data[key].append("wifi_moon_phase")
+    model = tmp_path / "model.json"
+    model.write_text(json.dumps(data))
+    file = tmp_path / "cedos.toml"
+    file.write_text(f'[predictors]\nmodel = "{model}"\n')
+    problems: list[str] = []
+    found = choices(config.load(file), tmp_path / "places.json", problems)
+    assert found.model is None
+    (said,) = problems
+    for words in (str(model), key, "not known here: wifi_moon_phase", "cedos-emu train", "thumb"):
+        assert words in said
+    decider = Decider(found, lambda at_s: {}, [].append)
+    decider.networks = BOTH
+    transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"))
+    assert "rule of thumb" in decider.choose(transfer, Context(10.0, {}), redundant=False).reason
 
 
 @pytest.mark.parametrize("method", [*WORDS])
