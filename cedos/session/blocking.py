@@ -99,7 +99,8 @@ class socket(Messages):  # noqa: N801 - as the standard library's
         """For `select`: readable when `recv`, `ms_recv` or `accept` have something."""
         if not self._ready.shown and self._connection is not None:
             self._now(lambda _: self._look())
-        return self._ready.fileno()
+        with self._changed:  # the loop may be telling it something meanwhile
+            return self._ready.fileno()
 
     # Beginning
 

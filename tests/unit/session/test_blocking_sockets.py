@@ -96,6 +96,29 @@ def test_select_finds_room_and_its_want(pair: tuple[blocking.socket, blocking.so
     assert select.select([], [client], [], 20)[1]
 
 
+def test_what_happens_while_a_descriptor_is_made_is_told_once(
+    pair: tuple[blocking.socket, blocking.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, server = pair
+    makes = bsd.socketpair
+
+    class Slow(bsd.socket):
+        def setsockopt(self, *arguments: object) -> None:
+            server.sendall(b"a")
+            time.sleep(0.1)
+            super().setsockopt(*arguments)  # type: ignore[arg-type]
+
+    def slow() -> tuple[bsd.socket, bsd.socket]:
+        shown, hidden = makes()
+        return Slow(shown.family, shown.type, shown.proto, shown.detach()), hidden
+
+    monkeypatch.setattr(bsd, "socketpair", slow)
+    client.fileno()
+    assert select.select([client], [], [], 20)[0]
+    assert client.recv(10) == b"a"
+    assert not select.select([client], [], [], 0)[0]
+
+
 def test_messages_with_labels(pair: tuple[blocking.socket, blocking.socket]) -> None:
     client, server = pair
     irob = client.begin_irob(BACKGROUND, after=())
