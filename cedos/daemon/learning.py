@@ -116,7 +116,8 @@ class Learning:
         if self._posterior is not None:
             self._posterior.learn(predicted, name, time_s)
         if self._adapt:
-            self._adaptive.update(columns, name, time_s, self.place, closed.at_s)
+            # What is known of places outlives restarts of the host, which the monotonic clock does not.
+            self._adaptive.update(columns, name, time_s, self.place, record.ended_unix_s)
 
 
 def place_of(networks: Sequence[Network], context: Context) -> str:

@@ -58,6 +58,7 @@ def finish(
     requests: int = 1,
     exact: bool = True,
     lingered_s: float = 3.0,
+    began_unix_s: float = 100.0,
 ) -> None:
     """A download of a megabyte that began at 0; its connection stayed open for a while after it."""
     flows = Flows()
@@ -76,7 +77,7 @@ def finish(
         flows.sampled([sample], 1.0)
         flows.closed(FlowClosed(SECOND, 100.0 + end_s, second, 0, at_s=end_s, exact=exact))
     closed = FlowClosed(
-        FIRST, 100.0 + end_s, carried - second, 100, at_s=end_s, exact=exact,
+        FIRST, began_unix_s + end_s, carried - second, 100, at_s=end_s, exact=exact,
         idle_down_s=lingered_s, idle_ack_s=lingered_s,
     )  # fmt: skip
     record = flows.closed(closed)
@@ -103,6 +104,27 @@ def test_a_place_that_is_slower_than_the_model_says_becomes_so(model: Completion
     learning.place = "elsewhere"
     assert learning.note == ""
     assert predicted_s(learning) == pytest.approx(before_s)
+
+
+def test_a_place_is_nearly_new_after_months_though_the_host_was_restarted(
+    model: CompletionModel,
+) -> None:
+    """The monotonic clock begins at nothing again: both sessions end in its fifth second."""
+    later_s: dict[float, float] = {}
+    for days in (0, 60, -60):
+        learning = Learning(model)
+        learning.moved(BOTH, KNOWN)
+        before_s = predicted_s(learning)
+        for _ in range(20):
+            finish(learning, 2.0 * before_s)
+        learned_s = predicted_s(learning)
+        again = Learning(model, learning.state())
+        again.place = learning.place
+        finish(again, 2.0 * before_s, began_unix_s=100.0 + 86_400.0 * days)
+        later_s[days] = predicted_s(again)
+    assert later_s[0] >= learned_s > 1.03 * before_s
+    assert later_s[-60] >= learned_s, "a clock that was set back forgets nothing"
+    assert later_s[60] - before_s < 0.7 * (learned_s - before_s)
 
 
 def test_the_bayesian_method_learns_what_came_of_predictions_and_no_place(
