@@ -8,6 +8,7 @@ are not known are kept apart and reported, and what is wrong is named by file, r
 import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,29 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cedos.errors import DataSetError
-from predictors.inputs import CONTEXT_COLUMNS, STRATEGIES
+from predictors.inputs import CONTEXT_COLUMNS, NETWORKS, STRATEGIES
 
 TEXTS = ("place", "group", "scenario", "direction")
 TIMES = tuple(f"t_{name}_s" for name in STRATEGIES)
 CENSORED = tuple(f"censored_{name}" for name in STRATEGIES)
+OTHER_INDICATORS = (
+    *(
+        f"{network}_{name}"
+        for network in NETWORKS
+        for name in (
+            *("udp_max_bps", "udp_min_bps", "udp_mdev_bps"),
+            *("udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s"),
+        )
+    ),
+    *("wifi_ap_count", "cellular_dbm"),
+)
+"""The rest of Delphi's Table 2: for whoever studies data, as no predictor looks at them."""
+
 ORDER = (
     *("place", "group", "scenario", "start_s", "size_bytes", "direction"),
     *(column for pair in zip(TIMES, CENSORED, strict=True) for column in pair),
     *CONTEXT_COLUMNS,
+    *OTHER_INDICATORS,
 )
 """All columns in the order in which they are written."""
 
@@ -81,6 +96,12 @@ class DataSet:
     def columns(self) -> dict[str, NDArray[np.float64]]:
         """What predictors may look at: size, direction and context."""
         wanted = ("size_bytes", "direction_up", *CONTEXT_COLUMNS)
+        return {name: self.numbers[name] for name in wanted if name in self.numbers}
+
+    @property
+    def indicators(self) -> dict[str, NDArray[np.float64]]:
+        """All that was known at the instant, whether or not predictors look at it."""
+        wanted = (*CONTEXT_COLUMNS, *OTHER_INDICATORS)
         return {name: self.numbers[name] for name in wanted if name in self.numbers}
 
     def take(self, rows: NDArray[Any]) -> "DataSet":
@@ -141,8 +162,13 @@ def from_columns(raw: Mapping[str, Sequence[Any]], source: str) -> DataSet:
     numbers = {
         name: _numbers(raw[name], name, source)
         for name in ORDER
-        if name in raw and name in _NUMBERS
+        if name in raw and name in _NUMBERS and name not in OTHER_INDICATORS
     }
+    for name in OTHER_INDICATORS:
+        # Nothing is decided by them: one that makes no sense is no reason to refuse all the rest.
+        with suppress(DataSetError):
+            if name in raw:
+                numbers[name] = _numbers(raw[name], name, source)
     for row, size in enumerate(numbers["size_bytes"], 1):
         if math.isnan(size):
             raise DataSetError(f"{source}: row {row}, column size_bytes: it is empty")
@@ -158,7 +184,8 @@ def from_columns(raw: Mapping[str, Sequence[Any]], source: str) -> DataSet:
         texts["group"] = place
     if "scenario" in raw:
         texts["scenario"] = _texts(raw["scenario"])
-    ignored = tuple(name for name in raw if name not in ORDER)
+    known = {"direction", *texts, *numbers}
+    ignored = tuple(name for name in raw if name not in known)
     return DataSet(source, texts, numbers, ignored)
 
 

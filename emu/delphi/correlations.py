@@ -45,7 +45,7 @@ def run(
         rate_bps = 8.0 * chosen.numbers["size_bytes"] / chosen.numbers[f"t_{network}_s"]
         indicators = {
             name.removeprefix(f"{network}_"): column
-            for name, column in chosen.columns.items()
+            for name, column in chosen.indicators.items()
             if name.startswith(f"{network}_") or name == "speed_mps"
         }
         found[network] = {"all": _of(indicators, rate_bps, chosen.texts["place"])}

@@ -143,3 +143,13 @@ def test_what_is_not_there_cannot_be_read_or_written(tmp_path: Path) -> None:
         datasets.write(tmp_path / "a.csv", [])
     with pytest.raises(DataSetError, match="cannot be written"):
         datasets.write(tmp_path / "no" / "a.csv", [{"place": "p"}])
+
+
+def test_other_indicators_are_there_and_never_a_reason_to_refuse() -> None:
+    raw = {"place": ["a"], "size_bytes": [3e3], "direction": ["down"], "t_wifi_s": [0.1]}
+    gaps = {"wifi_udp_gap_p50_s": [0.002], "wifi_rtt_s": [0.02]}
+    data = datasets.from_columns(raw | gaps | {"wifi_ap_count": ["several"]}, "drawn")
+    assert set(data.indicators) == {"wifi_udp_gap_p50_s", "wifi_rtt_s"}
+    assert data.ignored == ("wifi_ap_count",)
+    assert "wifi_udp_gap_p50_s" not in data.columns, "predictors do not look at it"
+    assert "wifi_udp_gap_p50_s" in data.to_rows()[0]

@@ -23,6 +23,7 @@ def data(rows: int = 120) -> DataSet:
             "wifi_rssi_dbm": [-80 + rate / 2e6 + draw.gauss(0, 8) for rate in rates],
             "wifi_rtt_s": [0.02] * rows,
             "cellular_rtt_s": [draw.random() for _ in range(rows)],
+            "wifi_udp_gap_p90_s": [1.0 / rate for rate in rates],
         },
         "drawn",
     )
@@ -31,10 +32,10 @@ def data(rows: int = 120) -> DataSet:
 def test_what_is_the_rate_correlates_wholly_and_noise_does_not() -> None:
     found = correlations.run(data(), places=1)
     wifi = found["wifi"]["all"]
-    assert list(wifi) == [
-        "past1_bps",
-        "rssi_dbm",
-    ]  # strongest first; what never changes is left out
+    # Strongest first; what never changes is left out, and what no predictor looks at is not.
+    assert sorted(wifi) == ["past1_bps", "rssi_dbm", "udp_gap_p90_s"]
+    assert next(iter(wifi)) == "past1_bps"
+    assert wifi["udp_gap_p90_s"]["r"] < -0.5
     assert wifi["past1_bps"]["r"] == pytest.approx(1.0)
     assert 0.4 < wifi["rssi_dbm"]["r"] < 0.95
     low, high = wifi["rssi_dbm"]["r_ci95"]
