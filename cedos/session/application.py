@@ -3,7 +3,7 @@
 from typing import Final
 
 from cedos.errors import SessionError
-from cedos.session.control import Control
+from cedos.session.control import NO_DEADLINE, Control
 from cedos.session.delivery import Run
 from cedos.session.events import Event, Writable
 from cedos.session.frames import Order
@@ -130,6 +130,14 @@ class ApplicationSide:
     def receivable(self) -> int:
         """How many IROBs can be received now."""
         return self.receiver.delivery.count
+
+    def keep_alive(self, seconds: int) -> None:
+        """Proposes how long the session outlives its last path; the peer may agree to less."""
+        self.control.propose_keep_alive(seconds)
+
+    def wish(self, expected_bytes: int, deadline_at_s: float = NO_DEADLINE, *, now: float) -> None:
+        """Tells the peer how much is expected of it and until when (0: unknown)."""
+        self.control.set_wish(expected_bytes, deadline_at_s, now)
 
     @property
     def state(self) -> State:

@@ -10,7 +10,15 @@ from cedos.errors import SessionError
 from cedos.session.advice import Progress
 from cedos.session.core import Session
 from cedos.session.driver import Driver
-from cedos.session.events import Event, Failed, Finished, PeerClosed, PeerWishes, ThunkReady
+from cedos.session.events import (
+    Event,
+    Failed,
+    Finished,
+    PeerClosed,
+    PeerWishes,
+    Probed,
+    ThunkReady,
+)
 from cedos.session.flow import Flow
 from cedos.session.holding import Holding
 from cedos.session.scheduling import FOREGROUND_RANKS, RANK
@@ -263,6 +271,10 @@ class Connection(Streamed):
             thunk = self._thunks.pop(event.token, None)
             if thunk is not None:
                 self._driver.loop.call_soon(thunk)
+        elif isinstance(event, Probed):
+            path = self.flow.paths.get(event.path_id)
+            if path is not None:
+                path.answered(event)
         elif isinstance(event, PeerWishes):
             self.peer_wishes = event
         elif isinstance(event, Finished):

@@ -14,13 +14,14 @@ from cedos.session import frames as f
 from cedos.session import wire
 from cedos.session.acknowledging import Acknowledging
 from cedos.session.application import ApplicationSide
-from cedos.session.control import NO_DEADLINE, path_says
+from cedos.session.control import path_says
 from cedos.session.events import Failed, ThunkReady
 from cedos.session.express import Express
 from cedos.session.flights import Flights, PathFlight
 from cedos.session.frames import Chunk
 from cedos.session.life import KeepAliveTerms, State, lost_state
 from cedos.session.memory import Memory
+from cedos.session.probing import Probing
 from cedos.session.receiver import Receiver
 from cedos.session.scheduling import Backlog, Facts, PathState, Scheduler
 from cedos.session.sender import SMALL_BYTES, Sender
@@ -32,9 +33,8 @@ BROKEN_PROTOCOL, LOST_STATE = 1, 2
 
 _HEADER_BYTES: Final = 40  # of an extent or a table, without its lengths and dependencies
 _WORTH_BYTES: Final = 256  # less room than this is left empty: another frame costs more
+_PADDED_BYTES: Final = wire.PING.size  # a Ping that is longer has padding
 _LEAST_ROOM: Final = SMALL_BYTES + 2 * _HEADER_BYTES
-
-
 _DEFAULTS: Final = Limits()
 _SENDS: Final = (State.OPEN, State.CLOSING)
 
@@ -78,6 +78,11 @@ class Session(ApplicationSide):
         self.express = Express(
             scheduler, self.sender, self.flights, self.control, self.acknowledging, self.backlog
         )
+        self.probing = Probing(
+            *(self.flights, self.sender, lambda: self.control.state, self.happened),
+            self.control.handlers[f.Pong],
+            wanted=limits.probes,
+        )
         self._synced = False
         self._drained_at: float | None = None
         self._handlers: dict[type[Any], Callable[[PathFlight, Any, float], None]] = {
@@ -85,6 +90,7 @@ class Session(ApplicationSide):
             f.Abandon: self._on_abandon,
             f.Ack: self._on_ack,
             f.Ask: self._on_ask,
+            f.Pong: self.probing.on_pong,
             f.Sync: self._on_sync,
             f.Window: self._on_window,
         }
@@ -107,7 +113,7 @@ class Session(ApplicationSide):
         if not self.flights.paths:
             self._resumed_on = path_id
             self._kept_then = known or self.positions()
-        self.flights.up(path_id, facts, now)
+        self.flights.up(path_id, facts, now).dialled = known is not None
         self.absent_since_s = None
         self.sender.absent = False
         self._tell_thunks(now)
@@ -167,6 +173,8 @@ class Session(ApplicationSide):
             ProtocolError: the peer broke the protocol; `abort` the session.
         """
         path = self._path(path_id)
+        path.heard_at_s = now
+        path.heard_bytes += len(record)
         if self.control.state is State.FAILED:
             return
         receiver = self.receiver
@@ -242,14 +250,6 @@ class Session(ApplicationSide):
         """Why it failed, once it has."""
         return self.control.failure
 
-    def keep_alive(self, seconds: int) -> None:
-        """Proposes how long the session outlives its last path; the peer may agree to less."""
-        self.control.propose_keep_alive(seconds)
-
-    def wish(self, expected_bytes: int, deadline_at_s: float = NO_DEADLINE, *, now: float) -> None:
-        """Tells the peer how much is expected of it and until when (0: unknown)."""
-        self.control.set_wish(expected_bytes, deadline_at_s, now)
-
     def close(self) -> None:
         """No more will be sent. What was handed in is delivered, then the session is `FINISHED`."""
         if self.control.state is State.OPEN:
@@ -282,6 +282,9 @@ class Session(ApplicationSide):
             at.append(self._drained_at)
         elif self.absent_since_s is not None:
             at.append(self.absent_since_s + self.control.terms.seconds)
+        probe = self.probing.next_at()
+        if probe is not None:
+            at.append(probe)
         look = self.scheduler.next_look_s(self.flights.states, self._now)
         if look is not None and (len(self.thunks) or self.sender.waits):
             at.append(self._now + look)
@@ -291,6 +294,7 @@ class Session(ApplicationSide):
         """Does what is due."""
         self._now = now
         self.acknowledging.tick(now)
+        self.probing.tick(now)
         keep_alive_s = self.control.terms.seconds
         if self.absent_since_s is not None and self.absent_since_s + keep_alive_s <= now:
             self.control.fail(f"no path for the agreed {keep_alive_s} s", by_peer=False)
@@ -341,6 +345,8 @@ class Session(ApplicationSide):
                 self._drained_at = now + self.limits.drain_s
         used = 0
         while control and used + len(control[0]) <= wire.RECORD_BYTES:
+            if used and len(control[0]) > _PADDED_BYTES and control[0][0] == wire.K_PING:
+                break  # in a record of its own, so that what goes before it is answered before
             used += len(control[0])
             parts.append(control.popleft())
         return used

@@ -37,6 +37,18 @@ class Ponged(Struct, frozen=True):
     round_trip_s: float
 
 
+class Probed(Struct, frozen=True):
+    """What a path without traffic carries; `at_least`: that much, and maybe far more.
+
+    The round trip is that of a short Ping, from when it was put into a record.
+    """
+
+    path_id: int
+    rate_bps: float
+    round_trip_s: float
+    at_least: bool
+
+
 class PeerClosed(Struct, frozen=True):
     """The peer has closed and all it ever sent is here, though not all may have been read yet."""
 
@@ -59,5 +71,13 @@ class Failed(Struct, frozen=True):
 
 
 Event: TypeAlias = (
-    Writable | ThunkReady | KeepAliveAgreed | PeerWishes | Ponged | PeerClosed | Finished | Failed
+    Writable
+    | ThunkReady
+    | KeepAliveAgreed
+    | PeerWishes
+    | Ponged
+    | Probed
+    | PeerClosed
+    | Finished
+    | Failed
 )

@@ -5,12 +5,15 @@ A path delivers in order (TCP), so a path's pieces are acknowledged from the fro
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cedos.session.pieces import Batch, Piece
 from cedos.session.schedulers.estimates import allowed
 from cedos.session.scheduling import Backlog, Facts, Grant, PathState
 from cedos.session.sender import SMALL_BYTES, Sender
+
+if TYPE_CHECKING:
+    from cedos.session.probing import Probe
 
 MAX_IN_FLIGHT: Final = 8_192
 """Pieces on the way at once; the peer need not put up with more gaps than that."""
@@ -19,7 +22,10 @@ MAX_IN_FLIGHT: Final = 8_192
 class PathFlight:
     """One path: what a scheduler sees of it, what is on the way, what is to be said on it."""
 
-    __slots__ = ("allowed_here", "allowed_there", "control", "flight", "owes_statement", "state")
+    __slots__ = (
+        "allowed_here", "allowed_there", "control", "dialled", "flight", "heard_at_s", "heard_bytes",
+        "owes_statement", "probe", "state",
+    )  # fmt: skip
 
     def __init__(self, path_id: int, facts: Facts, now: float) -> None:
         self.state = PathState(path_id, facts, now)
@@ -27,6 +33,10 @@ class PathFlight:
         self.control: deque[bytes] = deque()
         self.owes_statement = True  # acknowledgements, windows and all the rest: the path is new
         self.allowed_here = self.allowed_there = self.state.allowed
+        self.probe: Probe | None = None
+        self.dialled = False  # by this end
+        self.heard_at_s = now
+        self.heard_bytes = 0
 
 
 class Flights:

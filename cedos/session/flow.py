@@ -272,7 +272,11 @@ class Flow:
         self._timer = None
         if self._ended:
             return
-        self.core.tick(self.driver.now())
+        now = self.driver.now()
+        if len(self.paths) > 1:
+            for path in self.paths.values():
+                path.look(now)  # what is probed depends on it
+        self.core.tick(now)
         self._changed()
         self.pump()
 

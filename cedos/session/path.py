@@ -15,6 +15,7 @@ from cedos.errors import ProtocolError
 from cedos.session import queues
 from cedos.session.channel import Channel
 from cedos.session.crypto import Buffer
+from cedos.session.events import Probed
 from cedos.session.scheduling import RECENT_S, Facts
 from cedos.session.scout import Scout
 from cedos.session.wire import RECORD_BYTES
@@ -212,8 +213,7 @@ class Path:
         if core is None or channel.opened is None or channel.failure is not None:
             return False
         facts, path_id = self.facts, self.path_id
-        if self.scout.look(self.connection, now) and self.index:
-            facts.foreground_at_s = now - self._driver.foreground.idle_s(self.index)
+        self.look(now)
         if not core.wants(path_id):
             return False
         facts.unsent_bytes = queues.unsent_bytes(self.connection)
@@ -243,6 +243,18 @@ class Path:
                 if not self._send(batch):
                     break
         return moved
+
+    def look(self, now: float) -> None:
+        """Brings the facts up to date."""
+        if self.scout.look(self.connection, now) and self.index:
+            self.facts.foreground_at_s = now - self._driver.foreground.idle_s(self.index)
+
+    def answered(self, said: Probed) -> None:
+        """The core has measured what this path carries: the other end may want to know as well."""
+        now = self._driver.now()
+        self.scout.probed(said, now)
+        if self.core is not None and not self.closed:
+            self.core.path_facts(self.path_id, self.facts, now)
 
     def send_one(self, plain: bytes) -> None:
         """Sends a record made of a small message, on a path that is not blocked."""

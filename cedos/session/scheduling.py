@@ -56,7 +56,8 @@ class Facts:
 
     `unsent_bytes` wait in this host's kernel, `under_way_bytes` it has sent and the peer's kernel has not
     acknowledged; `window_bytes` is the congestion window; `rate_bps` is what the path
-    carries towards the peer. `foreground_at_s` is when anybody on this host last sent foreground data
+    carries towards the peer, and `rate_at_s` when that was last measured with
+    enough bytes to say so. `foreground_at_s` is when anybody on this host last sent foreground data
     over the network. Since `stalled_at_s` nothing sent there is acknowledged (None: it is alive).
     """
 
@@ -66,6 +67,7 @@ class Facts:
     rtt_s: float | None = None
     rtt_min_s: float | None = None
     rate_bps: float | None = None
+    rate_at_s: float | None = None
     loss: float = 0.0
     window_bytes: int | None = None
     unsent_bytes: int = 0

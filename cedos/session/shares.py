@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one session may use. Windows are what the peer may send before the application has read it."""
+    """What one session may use. Windows are what the peer may send before the application has read it.
+
+    Without `probes`, paths that carry nothing are not measured (`probing`).
+    """
 
     send_bytes: int = 16 * 1024 * 1024
     stream_window: int = 8 * 1024 * 1024
@@ -15,3 +18,4 @@ class Limits:
     acknowledge_delay_s: float = 0.025
     keep_alive_s: int = 30 * 86_400
     drain_s: float = 10.0
+    probes: bool = True

@@ -13,6 +13,7 @@ from cedos.session import (
     credit,
     flights,
     frames,
+    probing,
     receiver,
     sender,
     shares,
@@ -82,6 +83,12 @@ def test_every_frame_has_a_vector_and_a_row() -> None:
         ("{:,} ms after the first", round(shares.Limits().acknowledge_delay_s * 1000)),
         ("answering for {:,} s", round(shares.Limits().drain_s)),
         ("a record of {:,} bytes", sleepers.RECORD_BYTES),
+        ("second with {:,} bytes of padding", probing.PAD_BYTES),
+        ("more than {:,} bytes came over the path", probing.FIRST_SEGMENT_BYTES),
+        ("either way for {:,} s", round(probing.REST_S)),
+        ("known is {:,} s old", round(probing.OLD_S)),
+        ("{:,} times as old as a probe takes", probing.LEAST_TIME_SHARE),
+        ("has sent {:,} times the padding", probing.LEAST_BYTES_SHARE),
     ],
 )
 def test_a_number_in_the_document(sentence: str, value: int) -> None:
