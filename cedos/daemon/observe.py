@@ -189,6 +189,7 @@ class Observer:
             server=probe_server(config),
             price=price_of(config),
         )
+        self.screen.on_change(self.prober.attended)
 
     @property
     def problems(self) -> list[str]:

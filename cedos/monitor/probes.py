@@ -211,6 +211,11 @@ class Prober:
         self._schedule.silent(names)
         self._wake.set()
 
+    def attended(self, somebody: bool) -> None:
+        """Takes whether somebody is at the screen: else idle networks are pinged more seldom."""
+        self._schedule.attended(somebody)
+        self._wake.set()
+
     def asked_at_s(self) -> dict[str, float]:
         """Network -> when (monotonic) the oldest ping was sent that may still be answered."""
         waiting = ((name, path.asked_at_s) for name, path in self._paths.items())
@@ -277,6 +282,8 @@ class Prober:
             began_s = now_s - outcome.spent.seconds
             idle_s = began_s - self._used_at_s.get(network.name, began_s - _LONG_AGO_S)
             energy_j = self._price(network.kind, outcome.spent, max(idle_s, 0.0))
+        if kind is ProbeKind.PING:
+            self._schedule.answered(network.name, not outcome.problem)
         if outcome.spent.bytes:
             self._used_at_s[network.name] = now_s
         result = ProbeResult(

@@ -12,12 +12,19 @@ class ProbeSchedule:
         in_use_s: seconds between the pings of a network in use.
         idle_s: the same for an idle one. Each ping wakes a cellular radio up for its tail.
         hurry_s: the same for one that has fallen silent: whether it lives is worth a packet.
+        away: so many times the pause of an idle one while nobody is at the screen (Delphi, 5.2). One
+            that did not answer last keeps its pace: that it is dead is believed for a minute only.
     """
 
-    def __init__(self, in_use_s: float = 1.0, idle_s: float = 5.0, hurry_s: float = 0.2) -> None:
+    def __init__(
+        self, in_use_s: float = 1.0, idle_s: float = 5.0, hurry_s: float = 0.2, away: float = 10.0
+    ) -> None:
         self._in_use_s = in_use_s
         self._idle_s = idle_s
         self._hurry_s = hurry_s
+        self._away = away
+        self._attended = True
+        self._deaf: set[str] = set()
         self._silent: frozenset[str] = frozenset()
         self._up: dict[str, bool] = {}
         self._in_use: frozenset[str] = frozenset()
@@ -31,6 +38,7 @@ class ProbeSchedule:
                 self._last_s.pop(name, None)
         self._up = up
         self._last_s = {name: at_s for name, at_s in self._last_s.items() if name in up}
+        self._deaf.intersection_update(up)
 
     def in_use(self, names: Iterable[str]) -> None:
         """Takes the names of all networks that carry something now."""
@@ -40,10 +48,23 @@ class ProbeSchedule:
         """Takes the names of all networks of which nothing is heard although something should be."""
         self._silent = frozenset(names)
 
+    def attended(self, somebody: bool) -> None:
+        """Whether somebody is at the screen. Who comes back finds what is overdue due at once."""
+        self._attended = somebody
+
+    def answered(self, name: str, answered: bool) -> None:
+        """Takes whether a network's ping was answered."""
+        if answered:
+            self._deaf.discard(name)
+        else:
+            self._deaf.add(name)
+
     def _due_s(self, name: str) -> float:
         if name not in self._last_s:
             return float("-inf")
-        interval_s = self._in_use_s if name in self._in_use else self._idle_s
+        rests = not self._attended and name not in self._deaf
+        idle_s = self._idle_s * (self._away if rests else 1.0)
+        interval_s = self._in_use_s if name in self._in_use else idle_s
         if name in self._silent:
             interval_s = min(interval_s, self._hurry_s)
         return self._last_s[name] + interval_s

@@ -64,6 +64,15 @@ async def test_the_daemon_takes_notice_before_it_decides() -> None:
     assert context.at_s - context.networks["wlan0"]["rssi_dbm"].measured_at_s >= 7200.0
 
 
+def test_nobody_at_the_screen_slows_the_pings_of_the_daemon_down() -> None:
+    observer = Observer(Config(providers=ProvidersConfig(host=False)), None, _nobody)
+    told: list[bool] = []
+    observer.prober._schedule.attended = told.append  # type: ignore[method-assign]
+    for state in (True, False, False, None):  # unknown counts as somebody
+        observer.screen._learned(state)
+    assert told == [False, True]
+
+
 def _nobody() -> None:
     pass
 

@@ -41,6 +41,42 @@ def test_a_network_in_use_is_pinged_more_often() -> None:
     assert schedule.take_due(111.0) == ["phone"]
 
 
+def test_nobody_at_the_screen_lets_idle_networks_rest() -> None:
+    schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0, away=10.0)
+    schedule.networks_changed([WIFI, LTE])
+    schedule.attended(False)
+    assert schedule.take_due(100.0) == ["home", "phone"]
+    assert schedule.take_due(149.0) == []
+    assert schedule.take_due(150.0) == ["home", "phone"]
+    # What carries something is watched as ever, and so is what did not answer.
+    schedule.in_use(["home"])
+    schedule.answered("phone", False)
+    assert schedule.take_due(152.0) == ["home"]
+    assert schedule.take_due(155.0) == ["home", "phone"]
+    schedule.answered("phone", True)
+    schedule.in_use([])
+    assert schedule.take_due(170.0) == []
+    schedule.attended(True)
+    assert schedule.take_due(170.0) == ["home", "phone"], "who comes back wants to know"
+
+
+async def test_who_comes_back_has_all_networks_pinged_at_once() -> None:
+    played = played_pinger({"wlan0": 0.005, "lte0": 0.005})
+    schedule = ProbeSchedule(0.05, 0.05, away=1e6)
+    async with Prober(lambda n: TARGET, schedule=schedule, open_pinger=played) as prober:
+
+        def pinged() -> dict[str, int]:
+            return {network: total.probes for network, _, total in prober.ledger}
+
+        prober.attended(False)
+        prober.networks_changed([WIFI, LTE])
+        await asyncio.sleep(0.3)
+        assert pinged() == {"home": 1, "phone": 1}
+        prober.attended(True)
+        await asyncio.sleep(0.3)
+        assert min(pinged().values()) > 1
+
+
 def test_a_silent_network_is_pinged_in_a_hurry() -> None:
     schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0, hurry_s=0.2)
     schedule.networks_changed([WIFI, LTE])
