@@ -4,6 +4,7 @@ Without a daemon there is no choice, and nothing is said about it: it is asked a
 """
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -33,27 +34,38 @@ class DaemonChooser:
         self._client = ControlClient(socket, _TIMEOUT_S)
         self._interfaces: dict[str, str] = {}
         self._named_s = self._absent_s = float("-inf")
+        self._asking = threading.Lock()
         self._answers: dict[Question, tuple[float, Strategy | None]] = {}
 
     async def choose(self, question: Question) -> Strategy | None:
         """The strategy, its networks named by their interfaces; None: there is no daemon or no choice."""
         now = asyncio.get_running_loop().time()
-        if now - self._absent_s < _ABSENT_S:
-            return None
+        known, strategy = self._known(question, now)
+        return strategy if known else await asyncio.to_thread(self._ask, question, now)
+
+    def _known(self, question: Question, now: float) -> tuple[bool, Strategy | None]:
+        """Whether it need not be asked now, and the answer then."""
         asked_s, strategy = self._answers.get(question, (float("-inf"), None))
-        if now - asked_s < ASK_S / 2:
-            return strategy
-        try:
-            strategy = await asyncio.to_thread(self._ask, question, now)
-        except CedosError:  # none there, another version, not ours to ask: the session does without
-            self._absent_s = now
-            return None
-        if len(self._answers) >= _MOST_ANSWERS:
-            self._answers.clear()
-        self._answers[question] = (now, strategy)
-        return strategy
+        if now - self._absent_s < _ABSENT_S:
+            return True, None
+        return now - asked_s < ASK_S / 2, strategy
 
     def _ask(self, question: Question, now: float) -> Strategy | None:
+        with self._asking:
+            known, strategy = self._known(question, now)  # by now: many may ask at once
+            if known:
+                return strategy
+            try:
+                strategy = self._chosen(question, now)
+            except CedosError:  # none there, another version, not ours to ask: it goes without
+                self._absent_s = now
+                return None
+            if len(self._answers) >= _MOST_ANSWERS:
+                self._answers.clear()
+            self._answers[question] = (now, strategy)
+            return strategy
+
+    def _chosen(self, question: Question, now: float) -> Strategy | None:
         urgency, bulk = question.label.urgency, question.label.bulk
         decision = self._client.choose(
             ChoiceRequest(

@@ -1,0 +1,70 @@
+"""The daemon's choice for sessions: asked once for many, not again and again where there is none."""
+
+import asyncio
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cedos.api.choosing import ChoiceRequest
+from cedos.api.session_choices import DaemonChooser
+from cedos.errors import DaemonUnreachableError
+from cedos.model import Bulk, Label, Strategy, StrategyKind, Urgency
+from cedos.session.advice import Question
+
+pytestmark = pytest.mark.anyio
+URGENT = Question(Label(Urgency.FOREGROUND, Bulk.SMALL), 4_000)
+BULK = Question(Label(Urgency.BACKGROUND, Bulk.LARGE), 64_000)
+
+
+class Client:
+    """A control socket that answers slowly, and counts."""
+
+    def __init__(self, *, there: bool = True) -> None:
+        self.asked: list[ChoiceRequest] = []
+        self.named = 0
+        self._there = there
+
+    def choose(self, request: ChoiceRequest) -> Any:
+        self.asked.append(request)
+        time.sleep(0.02)
+        if not self._there:
+            raise DaemonUnreachableError("no daemon")
+        return SimpleNamespace(
+            evaluations=[object()], choice=Strategy(StrategyKind.SINGLE, ("home",))
+        )
+
+    def networks(self) -> list[Any]:
+        self.named += 1
+        return [SimpleNamespace(name="home", interface="wlan0")]
+
+
+def chooser(monkeypatch: pytest.MonkeyPatch, client: Client) -> DaemonChooser:
+    made = DaemonChooser(Path("/nowhere"))
+    monkeypatch.setattr(made, "_client", client)
+    return made
+
+
+async def test_alike_questions_of_many_sessions_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+    made = chooser(monkeypatch, client)
+    found = await asyncio.gather(*[made.choose(each) for each in (URGENT, BULK) * 10])
+    assert set(found) == {Strategy(StrategyKind.SINGLE, ("wlan0",))}
+    assert sorted(each.size_bytes for each in client.asked) == [4_000, 64_000]
+    assert {each.size_bytes: each.redundant for each in client.asked} == {
+        4_000: True,
+        64_000: False,
+    }
+    assert client.named == 1
+
+
+async def test_without_a_daemon_the_first_question_speaks_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client(there=False)
+    made = chooser(monkeypatch, client)
+    assert await asyncio.gather(*[made.choose(each) for each in (URGENT, BULK) * 10]) == [None] * 20
+    assert await made.choose(URGENT) is None
+    assert len(client.asked) == 1
