@@ -53,10 +53,12 @@ class Hours:
             return max(left_s, 0.0)
         # Hours that were not seen yet are taken to be like the others.
         busy = [
-            amount / seen_s * total_s / total if seen_s > 0.0 else 1.0
+            max(amount, 0.0) / seen_s * total_s / total if seen_s > 0.0 else 1.0
             for amount, seen_s in zip(self.amounts, self.seen_s, strict=True)
         ]
         mean = sum(busy) / _HOURS
+        if mean <= 0.0:
+            return left_s
         days, rest_s = divmod(left_s, DAY_S)
         rest_s = sum(
             part_s * ((1.0 - _EVEN) * busy[hour] / mean + _EVEN)

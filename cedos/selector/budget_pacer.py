@@ -10,7 +10,6 @@ corrected by the next solution.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, sqrt
 from typing import Any
 
 from cedos.selector.budget import PROHIBITIVE, reduced
@@ -18,6 +17,7 @@ from cedos.selector.budget_controller import Option
 from cedos.selector.budget_demand import Curve, Demand, bin_of, curve, increments, priced
 from cedos.selector.budget_hours import DAY_S, Hours
 from cedos.selector.budget_odyssey import LEAST_S
+from cedos.selector.budget_unchosen import Unchosen, daily
 
 _MEMORY = 1 / 6
 """Habits are remembered for this share of the period: five days of a month, so that weekends count."""
@@ -33,11 +33,8 @@ _SHADED, _SHADED_AT_END, _END = 0.9, 0.4, 0.15
 """What is expected to be asked for is taken for so much less, and in the last part of the period for less
 and less: a price that was too low can still rise, what is left over because it was too high is lost."""
 
-_BLOCKS = 60
-"""In so many parts of the period the use without a choice is told apart, for its ups and downs."""
-
 _MARGIN = 1.25
-"""So many standard deviations of it are set aside."""
+"""So many standard deviations of the use without a choice are set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +103,7 @@ class Pacer:
         self._hours = Hours(memory_s)
         self._stock: dict[int, float] = {}
         self._stock_least = self._foreseen = 0.0
-        self._used = self._optional = 0.0
-        self._block = self._block_s = 0.0
-        self._blocks = self._block_sum = self._block_squares = 0.0
+        self._unchosen = Unchosen(memory_s, self._period_s)
         if learned:
             self._resume(learned)
 
@@ -125,13 +120,7 @@ class Pacer:
         self._foreseen, spent = max(self._foreseen - spent, 0.0), max(spent - self._foreseen, 0.0)
         self._demand.age(elapsed_s)
         self._hours.passed(now_s, elapsed_s)
-        kept = exp(-elapsed_s / self._demand.memory_s)
-        self._used = kept * self._used + spent
-        self._optional *= kept
-        self._block += spent
-        self._block_s += elapsed_s
-        if self._block_s >= self._period_s / _BLOCKS:
-            self._end_block()
+        self._unchosen.passed(now_s, elapsed_s, spent)
 
     def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
         """See `Controller.offered`."""
@@ -140,9 +129,7 @@ class Pacer:
         steps = increments(options)
         self._demand.add(steps)
         self._hours.add(now_s, sum([step.amount for step in steps]))
-        optional = chosen.amount - min(option.amount for option in options)
-        self._optional += optional
-        self._block -= optional
+        self._unchosen.chosen(now_s, chosen.amount - min(option.amount for option in options))
 
     def waiting(self, choices: Sequence[Sequence[Option]]) -> None:
         """See `Controller.waiting`."""
@@ -170,7 +157,7 @@ class Pacer:
             return PacerQuote(PROHIBITIVE)
         usual_s = self._hours.usual_s(now_s, self._ends_s)
         # What waits is used in part even if nothing of it is chosen.
-        capacity = planned - self._stock_least - self.set_aside(max(left_s, usual_s))
+        capacity = planned - self._stock_least - self.set_aside(now_s, usual_s)
         # Units that are needed anyhow are worth what all are at the beginning, when nothing is known.
         dear = min(self._period_s / self._supply, PROHIBITIVE)
         if capacity <= 0.0:
@@ -179,18 +166,17 @@ class Pacer:
         if self._demand.seen_s < _FIRST * self._period_s and not self._stock:
             free = min(_FIRST * self._supply - (self._first_left - self._left), capacity)
             return PacerQuote(least if free > 0.0 else dear, planned, free, dear)
-        end_in = min(left_s / (_END * self._period_s), 1.0)
+        # A day's choices have come to their end before its night.
+        end_s = usual_s if daily(self._period_s) else left_s
+        end_in = min(end_s / (_END * self._period_s), 1.0)
         shaded = _SHADED_AT_END + (_SHADED - _SHADED_AT_END) * end_in
         known = curve(self._demand, shaded * usual_s, self._stock, least)
         return PacerQuote(known.price(capacity), planned, capacity, dear, known)
 
-    def set_aside(self, left_s: float) -> float:
-        """Units for what will be used without a choice in the seconds that are left."""
-        # A use in the first moments is not taken for a habit.
-        seen_s = max(self._demand.seen_s, _FIRST * self._period_s)
-        per_s = max(self._used - self._optional, 0.0) / seen_s
-        blocks = left_s / (self._period_s / _BLOCKS)
-        return per_s * left_s + _MARGIN * sqrt(self._block_variance() * blocks)
+    def set_aside(self, now_s: float, least_s: float = 0.0) -> float:
+        """Units for what will be used without a choice until the end; see `Unchosen.to_come`."""
+        expected, deviation = self._unchosen.to_come(now_s, self._ends_s, least_s)
+        return expected + _MARGIN * deviation
 
     def state(self) -> dict[str, Any]:
         """What was learned of habits, as plain data for JSON; rates, and so good for any supply."""
@@ -198,9 +184,7 @@ class Pacer:
             "demand": {str(saved): amount for saved, amount in self._demand.amounts.items()},
             "seen_s": self._demand.seen_s,
             "hours": [self._hours.amounts, self._hours.seen_s],
-            "used": self._used,
-            "optional": self._optional,
-            "blocks": [self._blocks, self._block_sum, self._block_squares],
+            "unchosen": self._unchosen.state(),
         }
 
     def _resume(self, learned: Mapping[str, Any]) -> None:
@@ -209,21 +193,6 @@ class Pacer:
             self._demand = Demand(self._demand.memory_s, amounts, float(learned["seen_s"]))
             hours = [[float(each) for each in known] for known in learned["hours"]]
             self._hours = Hours(self._demand.memory_s, *hours)
-            self._used, self._optional = float(learned["used"]), float(learned["optional"])
-            self._blocks, self._block_sum, self._block_squares = map(float, learned["blocks"])
+            self._unchosen = Unchosen(self._demand.memory_s, self._period_s, learned["unchosen"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"nothing that a pacer has learned: {error!r}") from error
-
-    def _end_block(self) -> None:
-        kept = exp(-self._block_s / self._demand.memory_s)
-        size = max(self._block, 0.0) * (self._period_s / _BLOCKS) / self._block_s
-        self._blocks = kept * self._blocks + 1.0
-        self._block_sum = kept * self._block_sum + size
-        self._block_squares = kept * self._block_squares + size * size
-        self._block = self._block_s = 0.0
-
-    def _block_variance(self) -> float:
-        if self._blocks < 1.0:
-            return 0.0
-        mean = self._block_sum / self._blocks
-        return max(self._block_squares / self._blocks - mean * mean, 0.0)

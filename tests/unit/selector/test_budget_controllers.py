@@ -251,8 +251,8 @@ def test_what_was_foreseen_is_no_habit() -> None:
         inbox.foreseen(10.0)
         for controller in (habit, inbox):
             controller.observe(float(second), 1000.0 - 10.0 * second)
-    assert habit.set_aside(940.0) > 1000.0
-    assert inbox.set_aside(940.0) == pytest.approx(0.0, abs=1.0)
+    assert habit.set_aside(60.0) > 1000.0
+    assert inbox.set_aside(60.0) == pytest.approx(0.0, abs=1.0)
 
 
 def test_what_waits_is_set_aside_once() -> None:
