@@ -69,13 +69,13 @@ def test_units_cost_what_they_are_worth_to_the_person() -> None:
         assert world.best_s <= plain.best_s
 
 
-@pytest.mark.parametrize("prefix", ["", "energy_", "money_"])
-def test_budgets_are_met_and_used(found: Found, prefix: str) -> None:
+@pytest.mark.parametrize(("prefix", "spent"), [("", 0.95), ("energy_", 0.9), ("money_", 0.8)])
+def test_budgets_are_met_and_used(found: Found, prefix: str, spent: float) -> None:
     said = figures(found)
     assert said["months"] == 4
     assert said[f"{prefix}met_share"] == 1.0
     assert said[f"{prefix}met_share"] >= said[f"{prefix}odyssey_met_share"]
-    assert said[f"{prefix}spent_share"] > 0.8
+    assert said[f"{prefix}spent_share"] > spent
     if prefix != "money_":  # of four months in units, few are bought beyond what is needed anyhow
         assert said[f"{prefix}bought_over_odyssey_ratio"] > 1.0
     assert 0.0 < said[f"{prefix}bought_of_best_share"] <= 1.02
