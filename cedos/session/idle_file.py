@@ -230,9 +230,12 @@ class IdleFile:
         self._enter(key, slot)
 
     def _renew(self, part: int) -> None:
-        """Makes a table anew, for as many as it has now and without those that are gone."""
+        """Makes a table anew, without those that are gone and with room for an eighth more.
+
+        Without that room a table that is nearly full would be made anew by every put after a remove.
+        """
         slots = [each for each in self._tables[part] if each not in (0, _GONE)]
-        self._tables[part] = _table(len(slots) + 1)
+        self._tables[part] = _table(len(slots) * 9 // 8 + 1)
         self._filled[part] = 0
         for each in slots:
             body = _HEADER.size + (each - 1) * self._stride + _SLOT.size

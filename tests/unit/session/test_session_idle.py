@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.errors import SessionError
+from cedos.session import idle_file
 from cedos.session.core import Session
 from cedos.session.crypto import Suite
 from cedos.session.handshake.credentials import Credentials
-from cedos.session.idle_file import IdleFile, Kept
+from cedos.session.idle_file import KEY_BYTES, IdleFile, Kept
 from cedos.session.packed import IDLE_BYTES, Idle, pack, unpack_session
 from cedos.session.schedulers.round_robin import RoundRobin
 from cedos.session.scheduling import Facts
@@ -68,6 +70,29 @@ def test_many_records_grow_the_file_and_the_index(tmp_path: Path) -> None:
         assert file.get(each[:16]) == (None, changed, each)[at % 3]
     file.close()
     assert (tmp_path / "idle").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_nearly_full_table_is_not_made_anew_by_each_put_after_a_remove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One part of the index, with any number of records, in steady exchange of one for another."""
+    file = IdleFile(tmp_path / "idle", SIZE)
+    keys = (each.to_bytes(KEY_BYTES, "big") for each in range(1 << 30))
+    part = (key for key in keys if hash(key) & idle_file._PART == 7)
+    renewed: list[int] = []
+    renew = IdleFile._renew
+    monkeypatch.setattr(IdleFile, "_renew", lambda self, at: (renewed.append(at), renew(self, at)))
+    there: deque[bytes] = deque()
+    for _ in range(44):  # one more than two thirds of 64, and all below
+        there.append(next(part))
+        file.put(there[-1] + bytes(SIZE - KEY_BYTES), Kept.ASLEEP)
+        renewed.clear()
+        for _ in range(20):
+            assert file.remove(there.popleft())
+            there.append(next(part))
+            file.put(there[-1] + bytes(SIZE - KEY_BYTES), Kept.ASLEEP)
+        assert len(renewed) <= 20 // (len(there) // 8 + 1) + 1
+    file.close()
 
 
 def test_what_was_half_written_is_no_record(tmp_path: Path) -> None:
