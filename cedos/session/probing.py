@@ -17,7 +17,7 @@ from cedos.session.events import Event, Probed
 from cedos.session.flights import Flights, PathFlight
 from cedos.session.frames import Pong
 from cedos.session.life import State
-from cedos.session.scheduling import ALL_RANKS, FOREGROUND_RANKS, RECENT_S
+from cedos.session.scheduling import ALL_RANKS, RECENT_S
 from cedos.session.sender import Sender
 
 PAD_BYTES: Final = 12_000
@@ -86,9 +86,14 @@ class Probing:
         """When the next probe is due, unless something else happens; None: none will be."""
         if not self._wanted or self._flights.only is not None or not self._free():
             return None
-        sent_bytes = self._sent_bytes()
-        at = [self._due(path, sent_bytes) for path in self._flights.paths.values()]
-        return min((each for each in at if each is not None), default=None)
+        sent_bytes, first = self._sent_bytes(), None
+        for path in self._flights.paths.values():  # asked often: no more is made than needed
+            if path.state.in_flight_bytes:
+                continue
+            at = self._due(path, sent_bytes)
+            if at is not None and (first is None or at < first):
+                first = at
+        return first
 
     def tick(self, now: float) -> None:
         """Asks where it is due."""
@@ -129,24 +134,25 @@ class Probing:
 
     def _free(self) -> bool:
         """Whether nobody waits for anything that a probe could delay."""
-        lanes = self._sender.lanes
-        return self._state() is State.OPEN and not any(
-            lanes[rank].waiting_bytes for rank in FOREGROUND_RANKS
-        )
+        small, large, *_ = self._sender.lanes
+        return not (small.waiting_bytes or large.waiting_bytes) and self._state() is State.OPEN
 
     def _sent_bytes(self) -> int:
-        return sum(state.sent_bytes for state in self._flights.states)
+        count = 0
+        for state in self._flights.states:
+            count += state.sent_bytes
+        return count
 
     def _due(self, path: PathFlight, sent_bytes: int) -> float | None:
         state, facts, last = path.state, path.state.facts, path.probe
+        few = sent_bytes - (last.sent_bytes if last else 0) < LEAST_BYTES_SHARE * PAD_BYTES
+        if last and few:
+            return None
         if state.peer is None or path.owes_statement or path.control or state.in_flight_bytes:
             return None
         metered = facts.metered or state.peer.metered
         forbidden = state.allowed != ALL_RANKS if metered else not state.allowed
-        if forbidden or facts.stalled_at_s is not None:
-            return None
-        since_bytes = sent_bytes - (last.sent_bytes if last else 0)
-        if (last or metered) and since_bytes < LEAST_BYTES_SHARE * PAD_BYTES:
+        if forbidden or (metered and few) or facts.stalled_at_s is not None:
             return None
         at = max(state.up_at_s, state.last_sent_at_s, path.heard_at_s)
         at += REST_S if path.dialled else 2 * REST_S
