@@ -5,6 +5,7 @@ what it remembers is bounded: sessions, sources, connections.
 """
 
 import asyncio
+import errno
 import secrets
 import time
 from collections import Counter, OrderedDict
@@ -34,6 +35,7 @@ _MOST_UPWARD = 256
 _REPORTS_AT_S = (0.25, 0.5, 1.0, 2.0)
 _MOST_REPORTS = 12
 _TELL_EVERY_S = 10.0
+_TRIES = 10
 
 
 @dataclass(slots=True)
@@ -85,16 +87,22 @@ class ProbeServing:
         self._tcp = TcpSide(key, limits, self._note)
 
     async def __aenter__(self) -> "ProbeServing":
-        self._datagrams = Datagrams(self._address.version, self._received)
-        try:
-            self._datagrams.socket.bind((str(self._address), self.port))
-            self.port = self._datagrams.socket.getsockname()[1]
-            await self._tcp.start(self._address, self.port)
-        except OSError as error:
-            self._datagrams.close()
-            raise HostError(
-                f"cannot listen on {self._address} port {self.port}: {error.strerror or error}"
-            ) from error
+        # A port that UDP has free may be taken for TCP.
+        for tries_left in range(_TRIES if self.port == 0 else 1, 0, -1):
+            self._datagrams = Datagrams(self._address.version, self._received)
+            try:
+                self._datagrams.socket.bind((str(self._address), self.port))
+                port = self._datagrams.socket.getsockname()[1]
+                await self._tcp.start(self._address, port)
+            except OSError as error:
+                self._datagrams.close()
+                if error.errno == errno.EADDRINUSE and tries_left > 1:
+                    continue
+                raise HostError(
+                    f"cannot listen on {self._address} port {self.port}: {error.strerror or error}"
+                ) from error
+            self.port = port
+            break
         _log.info("listening", address=str(self._address), port=self.port)
         return self
 

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from cedos.model import Direction
+from cedos.errors import HostError
+from cedos.model import Address, Direction
 from cedos.monitor.probing import tcp_probe, train, wire
 from cedos.monitor.probing.dispersion import INDICATORS
 from cedos.monitor.probing.limits import Limits
 from cedos.monitor.probing.result import Outcome, ProbeServer
 from cedos.monitor.probing.server import ProbeServing
+from cedos.monitor.probing.server_tcp import TcpSide
 
 pytestmark = pytest.mark.anyio
 
@@ -43,6 +45,27 @@ async def measured(
     assert time.monotonic() - started_s < timeout_s + 0.5
     assert bool(outcome.problem) != bool(outcome.indicators)
     return outcome
+
+
+async def test_a_free_port_is_free_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first port that UDP is given is somebody else's for TCP."""
+    taken: list[socket.socket] = []
+    start = TcpSide.start
+
+    async def meet_somebody(self: TcpSide, address: Address, port: int) -> None:
+        if not taken:
+            taken.append(socket.create_server((str(address), port)))
+        await start(self, address, port)
+
+    monkeypatch.setattr(TcpSide, "start", meet_somebody)
+    async with serving() as (running, server):
+        assert running.port != taken[0].getsockname()[1]
+        outcome = await measured(server)
+        assert outcome.problem == ""
+        with pytest.raises(HostError, match="port"):  # a certain port is not exchanged for another
+            async with ProbeServing(HERE, running.port, KEY, Limits(*LIMITS)):
+                pass
+    taken[0].close()
 
 
 @pytest.mark.parametrize("direction", BOTH)
