@@ -72,6 +72,6 @@ class Captured:
             about = captured if flow is None else captured._replace(key=flow.key)
             for event in self._profiler.observe(about, now_s):
                 learned = self._flows.learned(event)
-                if learned is not None and learned.token is not None:
+                if learned is not None and self._director.moves.may_move(learned):
                     self._told.put_nowait(learned)
         return bool(packets)

@@ -25,7 +25,10 @@ _LEAST_BYTES: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is about to be carried; its size in bytes, rounded up to a power of four times 1000."""
+    """What is about to be carried; coarse, so that many sessions have one question.
+
+    `size_bytes` is rounded up to a power of four times 1000, `deadline_s` down to whole seconds.
+    """
 
     label: Label
     size_bytes: int
@@ -123,7 +126,7 @@ class Advice:
             if rank not in self._asking and len(self._core.paths) > 1:
                 left_s = None
                 if progress.deadline_at_s is not None:
-                    left_s = max(1.0, progress.deadline_at_s - now)
+                    left_s = max(1.0, (progress.deadline_at_s - now) // 1.0)
                 question = Question(LABELS[rank], _rounded(size), direction, left_s)
                 self._asking[rank] = self._loop.create_task(self._ask(rank, question))
         self.apply()

@@ -39,7 +39,7 @@ class Book:
         idle: the file of those that sleep; without one, all stay in memory.
 
     Raises:
-        ConfigError: the file cannot be used.
+        SessionError: the file cannot be used.
     """
 
     def __init__(

@@ -319,6 +319,8 @@ class Connection(Streamed):
 
     def _something(self) -> Waiter:
         """Until anything has happened."""
+        if self._waiters:  # those who gave up, with a time limit say, wait no more
+            self._waiters = [each for each in self._waiters if not each.done]
         waiter = Waiter(self._driver.loop)
         self._waiters.append(waiter)
         return waiter

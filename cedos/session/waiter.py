@@ -37,6 +37,11 @@ class Waiter:
         else:
             self._loop.call_soon(self._go_on, self, context=self._context)
 
+    @property
+    def done(self) -> bool:
+        """Whether it was woken or cancelled."""
+        return self._done
+
     # What a task asks of a future
 
     def __await__(self) -> Generator["Waiter", None, None]:

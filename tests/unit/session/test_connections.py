@@ -266,3 +266,15 @@ def test_networks_that_may_not_be_used_are_named() -> None:
 
     with pytest.raises(SessionError, match="none of the networks that lead there may be used: lo"):
         asyncio.run(connect())
+
+
+def test_who_gave_up_waiting_is_forgotten() -> None:
+    async def scenario(near: session.Connection, far: session.Connection) -> None:
+        for _ in range(50):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(near.read(), 0.001)
+        assert len(near._waiters) <= 2
+        await far.write(b"at last")
+        assert await near.read_exactly(7) == b"at last"
+
+    joined(scenario)

@@ -1,0 +1,94 @@
+"""What captured packets reveal of a size makes the daemon decide again, where a flow can still move."""
+
+import asyncio
+import os
+from ipaddress import ip_address
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from cedos.daemon.captured import Captured
+from cedos.daemon.flows import Flows
+from cedos.model import Direction, FlowKey, SizeEstimate
+from cedos.monitor.events import FlowOpened
+from cedos.profiler.profiler import SizeLearned
+
+pytestmark = pytest.mark.anyio
+
+HOME, FAR = ip_address("10.0.0.2"), ip_address("198.51.100.1")
+PLAIN, FIXED, MOVABLE = (FlowKey(HOME, port, FAR, 443) for port in (4000, 4001, 4002))
+
+
+class Packet(NamedTuple):
+    key: FlowKey
+
+
+class Wire:
+    """A capture on a pipe: a byte written is a packet of the next key."""
+
+    def __init__(self) -> None:
+        self._read_fd, self._write_fd = os.pipe()
+        os.set_blocking(self._read_fd, False)
+        self._keys: list[FlowKey] = []
+
+    def bring(self, *keys: FlowKey) -> None:
+        self._keys.extend(keys)
+        os.write(self._write_fd, bytes(len(keys)))
+
+    def fileno(self) -> int:
+        return self._read_fd
+
+    def read(self, limit: int) -> list[Any]:
+        try:
+            count = len(os.read(self._read_fd, limit))
+        except BlockingIOError:
+            return []
+        packets = [Packet(key) for key in self._keys[:count]]
+        del self._keys[:count]
+        return packets
+
+    def close(self) -> None:
+        os.close(self._read_fd)
+        os.close(self._write_fd)
+
+
+async def test_only_connections_that_can_move_are_decided_on_again() -> None:
+    flows, again = Flows(), asyncio.Queue[FlowKey]()
+    for key in (PLAIN, FIXED, MOVABLE):
+        flows.opened(FlowOpened(key, 1.0, 101.0))
+    flows.joined(7, FIXED, 1.0)
+    flows.joined(8, MOVABLE, 1.0)
+
+    async def reconsider(flow: Any, _context: object) -> None:
+        again.put_nowait(flow.key)
+
+    moves = SimpleNamespace(may_move=lambda flow: flow.token == 8, reconsider=reconsider)
+    size = SizeEstimate(500_000, 500_000, 500_000, "content-length")
+    profiler = SimpleNamespace(
+        observe=lambda packet, _now_s: [SizeLearned(packet.key, Direction.DOWN, size)]
+    )
+    wire = Wire()
+    captured = Captured(
+        cast(Any, wire),
+        flows,
+        cast(Any, profiler),
+        cast(Any, SimpleNamespace(moves=moves, turn=asyncio.Lock())),
+        cast(Any, SimpleNamespace(context=dict)),
+    )
+    running = asyncio.create_task(captured.run())
+    try:
+        async with asyncio.timeout(30):
+            wire.bring(PLAIN, FIXED, MOVABLE)
+            assert await again.get() == MOVABLE
+            wire.bring(FIXED, MOVABLE)
+            assert await again.get() == MOVABLE
+        assert again.empty()
+        for key in (PLAIN, FIXED, MOVABLE):  # what was learned is known of all of them
+            transfer = cast(Any, flows.find(key)).transfer
+            assert transfer is not None
+            assert transfer.size == size
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        wire.close()
