@@ -1,0 +1,94 @@
+"""Two cores whose records a test carries itself, and a scheduler that does as it is told."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from cedos.session.core import Session
+from cedos.session.scheduling import Backlog, Facts, Grant, PathState
+from cedos.session.unpack import unpack
+
+
+class Plain:
+    """The most urgent first, all of it; `grants` come before."""
+
+    name = "plain"
+
+    def __init__(self, *grants: Grant | None, copies: bool = False) -> None:
+        self.grants = list(grants)
+        self.copies = copies
+        self.needs: set[int] = set()  # ranks without an appropriate network
+
+    def choose(
+        self,
+        path: PathState,
+        paths: Sequence[PathState],
+        backlog: Backlog,
+        room_bytes: int,
+        now: float,
+    ) -> Grant | None:
+        if self.grants:
+            return self.grants.pop(0)
+        for rank, waiting in enumerate(backlog.waiting_bytes):
+            if waiting and path.allowed >> rank & 1:
+                return Grant(rank, room_bytes)
+        if self.copies:
+            for rank, waiting in enumerate(backlog.copyable_bytes):
+                if waiting:
+                    return Grant(rank, room_bytes, copy=True)
+        return None
+
+    def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
+        return bool(paths) and rank not in self.needs
+
+    def next_look_s(self, paths: Sequence[PathState], now: float) -> float | None:
+        return None
+
+
+class Cores:
+    """What tests make their sessions from, and play them with."""
+
+    def scheduler(self, *grants: Grant | None, copies: bool = False) -> Plain:
+        return Plain(*grants, copies=copies)
+
+    def session(self, scheduler: Plain | None = None, **options: object) -> Session:
+        return Session(scheduler or Plain(), 0.0, **({"keep_alive_s": 100} | options))  # type: ignore[arg-type]
+
+    def pair(self, **options: object) -> tuple[Session, Session]:
+        """Two with one path, who have said what there is to say."""
+        one, other = self.session(**options), self.session(**options)
+        self.up(one, other)
+        self.pump(one, other)
+        return one, other
+
+    def up(self, *sessions: Session, path: int = 1) -> None:
+        for each in sessions:
+            each.path_up(path, Facts(), 0.0)
+
+    def pump(self, one: Session, other: Session, path: int = 1, now: float = 0.0) -> int:
+        """Everything both have to say on a path; how many records."""
+        count, moved = 0, True
+        while moved:
+            moved = False
+            for here, there in ((one, other), (other, one)):
+                while parts := here.next_record(path, 70_000, now):
+                    there.receive(path, b"".join(parts), now)
+                    count += 1
+                    moved = True
+        return count
+
+    def frames(self, parts: Sequence[bytes | memoryview]) -> list[object]:
+        """What a record says."""
+        return list(unpack(b"".join(parts))) if parts else []
+
+    def messages(self, core: Session) -> list[tuple[int, bytes]]:
+        """Everything that can be received by now: label's rank and payload."""
+        got = []
+        while (run := core.receive_run()) is not None:
+            got += [(run.rank, each) for each in run.payloads]
+        return got
+
+
+@pytest.fixture(scope="session")
+def cores() -> Cores:
+    return Cores()

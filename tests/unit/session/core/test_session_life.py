@@ -1,0 +1,202 @@
+"""How sessions live and end: closing, lost state, keep-alive, and what peers tell each other."""
+
+from typing import Any
+
+import pytest
+
+from cedos.errors import SessionError
+from cedos.session import wire
+from cedos.session.application import ALL
+from cedos.session.core import LOST_STATE
+from cedos.session.events import (
+    Failed,
+    Finished,
+    KeepAliveAgreed,
+    PeerClosed,
+    PeerWishes,
+    Ponged,
+)
+from cedos.session.frames import Messages, Space, StreamData, Sync
+from cedos.session.life import State
+from cedos.session.scheduling import Facts
+from cedos.session.shares import Limits
+
+Cores = Any
+
+
+def test_both_close_and_know_it(cores: Cores) -> None:
+    one, other = cores.pair()
+    one.write(b"last words")
+    one.send(b"and an IROB", 0)
+    one.close()
+    with pytest.raises(SessionError, match="closed"):
+        one.write(b"more")
+    cores.pump(one, other)
+    assert other.events() == [PeerClosed()]
+    assert bytes(other.read()) == b"last words"
+    assert other.at_eof
+    assert other.write(b"mine") == 4  # half open
+    other.close()
+    cores.pump(one, other)
+    assert one.state is other.state is State.FINISHED
+    assert Finished() in one.events()
+    assert Finished() in other.events()
+    assert bytes(one.read()) == b"mine"
+    assert cores.messages(other) == [(0, b"and an IROB")]
+    assert not one.over(9.9)
+    assert one.over(10.0)
+
+
+def test_a_close_whose_answer_was_lost_is_answered_again(cores: Cores) -> None:
+    one, other = cores.pair()
+    for each in (one, other):
+        each.close()
+    other.receive(1, b"".join(one.next_record(1, 70_000, 0.0)), 0.0)
+    one.receive(1, b"".join(other.next_record(1, 70_000, 0.0)), 0.0)
+    one.next_record(1, 70_000, 0.0)  # its Closed is lost with the path
+    assert one.state is State.FINISHED
+    assert other.state is State.CLOSING
+    for each in (one, other):
+        each.path_lost(1, 1.0)
+    cores.up(one, other, path=2)
+    cores.pump(one, other, path=2)
+    assert other.state is State.FINISHED
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_a_peer_that_is_gone_after_all_was_said_is_no_failure(
+    cores: Cores, acknowledged: bool
+) -> None:
+    one, other = cores.pair()
+    for each in (one, other):
+        each.close()
+    other.receive(1, b"".join(one.next_record(1, 70_000, 0.0)), 0.0)
+    one.receive(1, b"".join(other.next_record(1, 70_000, 0.0)), 0.0)
+    if acknowledged:
+        other.receive(1, wire.ack(Space.STREAM, 0, 1, []), 0.0)
+    other.peer_forgot()
+    assert other.state is (State.FINISHED if acknowledged else State.FAILED)
+
+
+def test_a_peer_that_forgot_us_is_a_failure_with_the_acknowledged_byte(cores: Cores) -> None:
+    one, other = cores.pair()
+    one.write(b"12345")
+    cores.pump(one, other)
+    other.tick(1.0)
+    cores.pump(one, other)
+    one.write(b"678")
+    one.path_lost(1, 0.0)
+    one.peer_forgot()
+    failed = one.events()[-1]
+    assert isinstance(failed, Failed)
+    assert failed.by_peer
+    assert failed.acknowledged_bytes == 5
+    assert one.sender.held_bytes == 0
+    with pytest.raises(SessionError, match="does not know"):
+        one.write(b"more")
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [
+        Sync(0, 1, 4, 1),
+        Sync(0, 1, 5, 0),
+        Sync(9, 1, 5, 1),
+        Sync(0, 4, 5, 1),
+        Sync(0, 1, 99, 1),
+        Sync(0, 1, 5, 9),
+    ],
+)
+def test_lost_state_is_seen_at_the_first_word_on_a_new_path(cores: Cores, sync: Sync) -> None:
+    one, other = cores.pair()
+    one.write(b"12345")
+    cores.pump(one, other)
+    other.tick(1.0)
+    cores.pump(one, other)
+    one.path_lost(1, 0.0)
+    cores.up(one, path=2)
+    one.receive(2, wire.sync(sync), 0.0)
+    assert one.failure is not None
+    assert one.failure.acknowledged_bytes == 5
+    said = cores.frames(one.next_record(2, 70_000, 0.0))
+    assert said[0].code == LOST_STATE  # type: ignore[attr-defined]
+
+
+def test_without_a_path_a_session_waits_for_its_keep_alive_and_no_longer(cores: Cores) -> None:
+    core = cores.session()
+    core.tick(1e9)  # before its first path it waits for ever
+    cores.up(core)
+    core.tick(2e9)
+    core.path_lost(1, 2e9)
+    assert core.next_timer() == 2e9 + 100
+    core.tick(2e9 + 99.9)
+    assert core.failure is None
+    core.tick(2e9 + 100)
+    assert core.failure is not None
+    assert not core.failure.by_peer
+
+
+def test_a_session_without_keep_alive_ends_with_its_last_path(cores: Cores) -> None:
+    core = cores.session(keep_alive_s=0)
+    cores.up(core)
+    core.path_lost(1, 5.0)
+    assert core.next_timer() == 5.0
+    core.tick(5.0)
+    assert core.state is State.FAILED
+
+
+def test_keep_alive_is_agreed_by_the_smaller_number(cores: Cores) -> None:
+    one, other = cores.session(limits=Limits(keep_alive_s=1_000)), cores.session()
+    cores.up(one, other)
+    other.keep_alive(5_000)
+    cores.pump(one, other)
+    assert other.events() == [KeepAliveAgreed(1_000)]
+    assert one.events() == [KeepAliveAgreed(1_000)]
+    one.keep_alive(50)
+    cores.pump(one, other)
+    assert [each.control.terms.seconds for each in (one, other)] == [50, 50]
+
+
+def test_a_proposal_that_was_lost_is_made_again(cores: Cores) -> None:
+    one, other = cores.pair()
+    one.keep_alive(77)
+    one.next_record(1, 70_000, 0.0)
+    for each in (one, other):
+        each.path_lost(1, 0.0)
+    cores.up(one, other, path=2)
+    cores.pump(one, other, path=2)
+    assert [each.control.terms.seconds for each in (one, other)] == [77, 77]
+
+
+def test_wishes_and_facts_reach_the_peer(cores: Cores) -> None:
+    one, other = cores.pair()
+    one.wish(250_000_000, 300.0, now=100.0)
+    cores.pump(one, other, now=1_000.0)
+    (wish,) = other.events()
+    assert isinstance(wish, PeerWishes)
+    assert wish.expected_bytes == 250_000_000
+    assert wish.deadline_at_s == pytest.approx(1_200.0)
+    one.path_facts(1, Facts(metered=True, rtt_s=0.045, rate_bps=12e6, loss=0.0015), 0.0)
+    cores.pump(one, other)
+    peer = other.paths[0].peer
+    assert peer is not None
+    assert (peer.metered, peer.rtt_s, peer.rate_bps, peer.loss) == (True, 0.045, 12e6, 0.0015)
+
+
+def test_a_ping_measures_its_round_trip(cores: Cores) -> None:
+    one, other = cores.pair()
+    one.ping(1, 99, 500, 10.0)
+    other.receive(1, b"".join(one.next_record(1, 70_000, 10.0)), 10.2)
+    one.receive(1, b"".join(other.next_record(1, 70_000, 10.2)), 10.5)
+    assert one.events() == [Ponged(1, 99, 0.5)]
+
+
+def test_the_streams_label_can_change(cores: Cores) -> None:
+    one, other = cores.pair()
+    one.write(b"x" * 1_000)
+    one.sender.label_stream(3)
+    assert one.backlog.waiting_bytes == [0, 0, 0, 0]
+    one.send(b"first", 1, after=ALL)
+    sent = [type(each) for each in cores.frames(one.next_record(1, 70_000, 0.0))]
+    assert sent == [Messages, StreamData]
+    assert other.failure is None

@@ -1,0 +1,169 @@
+"""Paths that come, stall and go: nothing is lost, and little is sent twice."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from cedos.errors import SessionError
+from cedos.session import wire
+from cedos.session.frames import Messages, Space, StreamData, Sync
+from cedos.session.scheduling import Grant
+
+Cores = Any
+
+
+def test_a_lost_path_sends_again_only_what_the_peer_has_not(cores: Cores) -> None:
+    one, other = cores.pair()
+    one.write(bytes(200_000))
+    first = b"".join(one.next_record(1, 70_000, 0.0))
+    for _ in range(3):
+        one.next_record(1, 70_000, 0.0)
+    other.receive(1, first, 0.0)
+    for each in (one, other):
+        each.path_lost(1, 1.0)
+    cores.up(one, other, path=2)
+    # The statement goes at once, the data waits for the other one's.
+    assert not [
+        each for each in cores.frames(one.next_record(2, 70_000, 1.0)) if type(each) is StreamData
+    ]
+    cores.pump(one, other, path=2)
+    assert other.readable_bytes == 200_000
+    assert one.paths[0].sent_bytes < 200_000 - 60_000 + 500
+
+
+def test_small_foreground_messages_do_not_wait_when_another_path_is_up(cores: Cores) -> None:
+    one, other = cores.pair()
+    cores.up(one, other, path=2)
+    cores.pump(one, other, path=2)
+    one.send(b"urgent", 0)
+    one.send(b"later", 2)
+    while one.next_record(1, 70_000, 0.0):
+        pass  # lost
+    one.path_lost(1, 0.0)
+    record = b"".join(one.next_record(2, 70_000, 0.0))
+    other.receive(2, record, 0.0)
+    sent = cores.frames([record])
+    assert [each.payloads for each in sent if type(each) is Messages] == [[b"urgent"]]
+    other.path_lost(1, 0.0)
+    cores.pump(one, other, path=2)
+    assert cores.messages(other) == [(0, b"urgent"), (2, b"later")]
+
+
+def test_a_scheduler_may_leave_the_next_bytes_to_another_path(cores: Cores) -> None:
+    """SWTC's order: what this slow path gets is what will be needed when it arrives."""
+    one, other = cores.session(cores.scheduler(Grant(0, 5_000, 10_000), None)), cores.session()
+    for path in (1, 2):
+        cores.up(one, other, path=path)
+    one.write(bytes(20_000))
+    late = [
+        each for each in cores.frames(one.next_record(1, 70_000, 0.0)) if type(each) is StreamData
+    ]
+    assert [(each.offset, len(each.payload)) for each in late] == [(10_000, 5_000)]
+    rest = []
+    while parts := one.next_record(2, 70_000, 0.0):
+        rest += [each for each in cores.frames(parts) if type(each) is StreamData]
+    assert rest[0].offset == 0
+    covered = sorted((each.offset, each.offset + len(each.payload)) for each in rest + late)
+    assert covered[0][0] == 0
+    assert covered[-1][1] == 20_000
+    assert all(left[1] == right[0] for left, right in pairwise(covered))
+
+
+def test_redundancy_sends_each_byte_on_both_paths_and_the_first_copy_counts(cores: Cores) -> None:
+    one, other = cores.session(cores.scheduler(copies=True)), cores.session()
+    for path in (1, 2):
+        cores.up(one, other, path=path)
+    one.write(bytes(100_000))
+    one.send(b"m", 1)
+    for path in (1, 2):
+        got = []
+        while parts := one.next_record(path, 70_000, 0.0):
+            got += cores.frames(parts)
+            other.receive(path, b"".join(parts), 0.0)
+        assert sum(len(each.payload) for each in got if type(each) is StreamData) == 100_000
+        assert [each.payloads for each in got if type(each) is Messages] == [[b"m"]]
+    assert other.readable_bytes == 100_000
+    assert cores.messages(other) == [(1, b"m")]
+
+
+def test_what_is_on_the_way_elsewhere_is_not_sent_again_when_a_path_is_lost(cores: Cores) -> None:
+    one, other = cores.session(cores.scheduler(copies=True)), cores.session()
+    for path in (1, 2):
+        cores.up(one, other, path=path)
+    one.write(bytes(100_000))
+    slow = []
+    for path in (1, 2):
+        while parts := one.next_record(path, 70_000, 0.0):
+            if path == 2:
+                slow.append(b"".join(parts))
+    sent = one.paths[1].sent_bytes
+    for each in (one, other):
+        each.path_lost(1, 0.0)
+    other.receive(2, slow.pop(0), 0.0)  # with the statement
+    one.receive(2, b"".join(other.next_record(2, 70_000, 0.0)), 0.0)
+    while parts := one.next_record(2, 70_000, 0.0):
+        slow.append(b"".join(parts))
+    assert one.paths[0].sent_bytes == sent
+    for record in slow:
+        other.receive(2, record, 0.0)
+    assert other.readable_bytes == 100_000
+
+
+def test_what_is_acknowledged_while_it_waits_to_be_sent_again_is_left_out(cores: Cores) -> None:
+    one, _ = cores.pair()
+    for _ in range(3):
+        one.write(b"c" * 1_000)
+    one.next_record(1, 70_000, 0.0)
+    one.path_lost(1, 0.0)
+    cores.up(one, path=2)
+    one.receive(2, wire.sync(Sync(0, 1, 0, 1)), 0.0)
+    one.receive(2, wire.ack(Space.STREAM, 0, 1_500, []), 0.0)  # the old path's last bytes
+    sent = [
+        each for each in cores.frames(one.next_record(2, 70_000, 0.0)) if type(each) is StreamData
+    ]
+    assert [(each.offset, len(each.payload)) for each in sent] == [(1_500, 1_500)]
+
+
+def test_single_bytes_do_not_cost_an_object_each(cores: Cores) -> None:
+    one, other = cores.pair()
+    for _ in range(5_000):
+        one.write(b"x")
+        other.receive(1, b"".join(one.next_record(1, 70_000, 0.0)), 0.0)
+    assert len(other.receiver.stream.ready) <= 5
+    assert b"".join(iter(other.read, b"")) == b"x" * 5_000
+
+
+def test_a_path_that_stalls_gives_its_bytes_to_others_too(cores: Cores) -> None:
+    one, other = cores.pair()
+    cores.up(one, other, path=2)
+    cores.pump(one, other, path=2)
+    one.write(b"x" * 30_000)
+    stuck = b"".join(one.next_record(1, 70_000, 0.0))
+    one.requeue(1, 0.0)
+    cores.pump(one, other, path=2)
+    assert other.readable_bytes == 30_000
+    other.receive(1, stuck, 0.0)  # it was alive after all
+    assert other.readable_bytes == 30_000
+
+
+def test_labels_that_a_path_is_forbidden_stay_away_from_it_at_both_ends(cores: Cores) -> None:
+    one, other = cores.pair()
+    other.allow(1, 0b0011, 0.0)
+    cores.pump(one, other)
+    one.send(b"background", 2, after=())
+    one.send(b"foreground", 0, after=())
+    cores.pump(one, other)
+    assert cores.messages(other) == [(0, b"foreground")]
+    other.allow(1, 0b1111, 0.0)
+    cores.pump(one, other)
+    assert cores.messages(other) == [(2, b"background")]
+
+
+def test_an_unknown_path_is_named(cores: Cores) -> None:
+    core = cores.session()
+    with pytest.raises(SessionError, match="no path 5"):
+        core.path_lost(5, 0.0)
+    cores.up(core)
+    with pytest.raises(SessionError, match="up already"):
+        cores.up(core)
