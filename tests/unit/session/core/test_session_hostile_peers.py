@@ -14,8 +14,6 @@ from cedos.session.sender import ID_SPAN
 from cedos.session.shares import Limits
 
 Cores = Any
-
-
 BIG = b"x" * 60_000
 
 

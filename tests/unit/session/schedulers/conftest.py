@@ -1,0 +1,30 @@
+"""Paths and what waits for them, as schedulers see them."""
+
+import pytest
+
+from cedos.session.scheduling import Backlog, Facts, PathState
+
+
+class Make:
+    """What tests make their cases from."""
+
+    def path(
+        self, number: int, rtt_s: float | None = 0.05, rate_bps: float | None = 8e6, **more: object
+    ) -> PathState:
+        """A path over `net<number>`; `more` are fields of its facts or of its state."""
+        facts = Facts(network=f"net{number}", rtt_s=rtt_s, rate_bps=rate_bps)
+        state = PathState(number, facts, up_at_s=0.0)
+        for key, value in more.items():
+            setattr(facts if hasattr(facts, key) else state, key, value)
+        return state
+
+    def backlog(
+        self, *waiting: int, copyable: tuple[int, ...] = (0, 0, 0, 0), at_s: float = -1e9
+    ) -> Backlog:
+        """Bytes that wait by rank; the last foreground data came at `at_s`."""
+        return Backlog(list(waiting), list(copyable), at_s)
+
+
+@pytest.fixture(scope="session")
+def make() -> Make:
+    return Make()

@@ -1,0 +1,101 @@
+"""Where labels may go: what was chosen for them, what is sent twice, and silent paths."""
+
+from typing import Any
+
+import pytest
+
+from cedos.model import Strategy, StrategyKind
+from cedos.session.schedulers.chosen import Chosen, permissions
+from cedos.session.schedulers.estimates import allowed
+from cedos.session.schedulers.labels import LabelMapping
+from cedos.session.scheduling import Grant
+
+Make = Any
+CHUNK = 16_384
+
+
+def single(*networks: str) -> Strategy:
+    return Strategy(StrategyKind.SINGLE, networks)
+
+
+class TestChosen:
+    @pytest.fixture(autouse=True)
+    def _two(self, make: Make) -> None:
+        self.one, self.other = make.path(1), make.path(2)
+        self.both = (self.one, self.other)
+
+    def test_what_is_left_goes_by_the_inner_scheduler(self, make: Make) -> None:
+        scheduler = Chosen(LabelMapping())
+        forbidden = make.path(1, allowed=0b0111)
+        waiting = make.backlog(0, 0, 0, 10**6)
+        assert scheduler.choose(forbidden, (forbidden, self.other), waiting, 10**6, 0.0) is None
+        assert scheduler.choose(self.other, (forbidden, self.other), waiting, 10**6, 0.0) == Grant(
+            3, CHUNK
+        )
+        assert not scheduler.appropriate(3, (forbidden,), 0.0)
+
+    def test_copies_only_of_what_is_to_be_sent_twice_and_only_where_it_may_go(
+        self, make: Make
+    ) -> None:
+        copies = make.backlog(0, 0, 0, 0, copyable=(7, 0, 0, 8))
+        scheduler = Chosen(LabelMapping())
+        assert not scheduler.copies
+        assert scheduler.choose(self.one, self.both, copies, 99, 0.0) is None
+        scheduler.repeat(0b0001)
+        assert scheduler.copies
+        assert scheduler.choose(self.one, self.both, copies, 99, 0.0) == Grant(0, 99, copy=True)
+        assert scheduler.choose(make.path(1, allowed=0b1110), self.both, copies, 99, 0.0) is None
+        # New data goes first.
+        waiting = make.backlog(0, 0, 5, 0, copyable=(7, 0, 0, 0))
+        assert scheduler.choose(self.one, self.both, waiting, 99, 0.0) == Grant(2, 99)
+
+    def test_what_waited_is_told_once(self, make: Make) -> None:
+        scheduler = Chosen(LabelMapping())
+        told: list[list[int]] = []
+        scheduler.used = lambda: told.append([])
+        for waiting in (make.backlog(5, 0, 0, 9), make.backlog(3, 0, 0, 12)):
+            scheduler.choose(self.one, self.both, waiting, 99, 0.0)
+        assert len(told) == 1
+        assert scheduler.taken() == [5, 0, 0, 12]
+        assert scheduler.taken() == [0, 0, 0, 0]
+        scheduler.choose(self.one, self.both, make.backlog(1, 0, 0, 0), 99, 0.0)
+        assert len(told) == 2
+
+
+class TestPermissions:
+    @pytest.fixture(autouse=True)
+    def _two(self, make: Make) -> None:
+        self.paths = {1: make.path(1), 2: make.path(2)}
+
+    def masks(self, *strategies: Strategy | None) -> tuple[int, int]:
+        found = permissions([*strategies, *[None] * (4 - len(strategies))], self.paths)
+        return found[1], found[2]
+
+    def test_a_label_keeps_to_what_was_chosen_for_it_the_others_are_free(self) -> None:
+        assert self.masks() == (0b1111, 0b1111)
+        assert self.masks(single("net2")) == (0b1110, 0b1111)
+        assert self.masks(None, single("net1")) == (0b1111, 0b1101)
+
+    def test_several_networks_for_mptcp_and_redundancy(self) -> None:
+        for kind in (StrategyKind.MPTCP, StrategyKind.REDUNDANT):
+            assert self.masks(Strategy(kind, ("net2", "net1"))) == (0b1111, 0b1111)
+
+    def test_a_network_that_is_gone_does_not_end_the_flow(self) -> None:
+        assert self.masks(single("net7")) == (0b1111, 0b1111)
+
+    def test_to_defer_is_to_be_let_onto_none(self) -> None:
+        assert self.masks(Strategy(StrategyKind.DEFER, ())) == (0b1110, 0b1110)
+
+
+class TestSilentPaths:
+    """A permission may not stop a flow: where all permitted paths are silent, the others will do."""
+
+    def test_others_will_do_while_all_permitted_ones_are_silent(self, make: Make) -> None:
+        silent, spare = make.path(1, stalled_at_s=1.0), make.path(2, allowed=0)
+        assert allowed((silent, spare), 0) == [spare]
+        assert allowed((silent,), 0) == [silent]
+        assert allowed((make.path(1), spare), 0) == [make.path(1)]
+
+    def test_what_is_let_onto_none_waits_all_the_same(self, make: Make) -> None:
+        silent, spare = make.path(1, allowed=0, stalled_at_s=1.0), make.path(2, allowed=0)
+        assert allowed((silent, spare), 0) == []
