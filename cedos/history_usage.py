@@ -72,8 +72,15 @@ class Usage:
                 "SELECT source, boot, instance, value FROM counter"
             )
         }
+        self._stored = {source: counter.instance for source, counter in self.counters.items()}
         self._last: dict[str, tuple[int, float, float]] = {}
         self._known: dict[tuple[str, float], float] = {}
+
+    @property
+    def fresh(self) -> bool:
+        """Whether a source is counted that is not in the file, so that a crash now would lose its use."""
+        stored = self._stored
+        return any(stored.get(source) != each.instance for source, each in self.counters.items())
 
     def add(self, key: str, amount: float) -> None:
         """So much more was used; in memory until `write`."""
@@ -110,6 +117,7 @@ class Usage:
                 self.problem = f"what is used cannot be kept in {self.path} ({error})"
             else:
                 self.problem = None
+                self._stored = {source: counter.instance for source, counter in counters.items()}
 
     def jumped(self, by_s: float) -> None:
         """The clock was set: what this start of the host has counted is stamped anew.

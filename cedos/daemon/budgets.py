@@ -216,7 +216,9 @@ class Budgets:
                 if self._begun:  # what a period begins with is to be known exactly
                     self._begun = False
                     await asyncio.to_thread(self._usage.write, self._clock(), mark=True)
-                if now_s - written_at_s >= _WRITE_S:
+                # (What a new interface has carried until it is first written, a crash would lose.)
+                fresh = self._usage.fresh and not self._usage.problem
+                if fresh or now_s - written_at_s >= _WRITE_S:
                     written_at_s = now_s
                     await self.keep()
                 await asyncio.sleep(_TICK_S)

@@ -1,4 +1,5 @@
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from ipaddress import ip_interface
@@ -141,6 +142,28 @@ async def test_a_killed_daemon_counts_what_it_had_not_written(host: Host) -> Non
     host.look()
     host.start()  # nothing was written since the budget was set
     assert host.spent() == 1000
+
+
+async def test_what_a_new_interface_carries_is_written_at_once_lest_a_crash_loses_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cedos.daemon.budgets._TICK_S", 0.01)
+    running = asyncio.create_task(host.budgets.run())
+    try:
+        async with asyncio.timeout(5):
+            while host.usage.fresh:
+                await asyncio.sleep(0.01)
+            phone = replace(LTE, name="phone", interface="usb0", index=9)
+            host.metering.counted(phone, Counters(3_000_000, 0), host.steady_s)
+            while host.usage.fresh:  # though half a minute is not over
+                await asyncio.sleep(0.01)
+        after_a_crash = Usage(host.state / "usage.sqlite", "boot-1")
+        assert after_a_crash.totals["metered/phone"] == 3_000_000
+        assert after_a_crash.counters["usb0/down"].value == 3_000_000
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
 
 
 async def test_an_interface_that_is_plugged_in_again_counts_from_nothing(host: Host) -> None:
