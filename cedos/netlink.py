@@ -23,6 +23,7 @@ import itertools
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -46,8 +47,10 @@ _NETLINK_ADD_MEMBERSHIP = 1
 _SO_RCVBUFFORCE = 33
 
 _RECEIVE_BYTES = 1 << 16
-# So many datagrams at most per wake-up: a flood of events must not starve the loop's other work.
+# So many datagrams are read before they are handed on, and so long at most at a time: a flood of events
+# must not starve the loop's other work.
 _BURST = 64
+_MOST_S = 0.01
 
 
 class Message(NamedTuple):
@@ -131,10 +134,12 @@ class Listener:
         protocol: the netlink protocol's number.
         groups: the groups' numbers.
         on_datagram: called with one or more messages, from the event loop.
-        on_overflow: called when the kernel dropped messages because the buffer was full (ENOBUFS).
+        on_overflow: called when the kernel dropped messages because the buffer was full (ENOBUFS), and
+            after what it had kept before them.
         receive_buffer_bytes: the kernel's buffer, large because bursts come faster than we read.
         rest_s: what comes often is read together, so often (`Resting`); 0: everything at once.
-        before: called before datagrams are handed on, once for all that were read together.
+        before: called before datagrams are handed on, once for all that were read together; they wait
+            for the next time where it says that it has not come to its end (with `rest_s`).
 
     Raises:
         HostError: the kernel lacks the protocol or one of the groups.
@@ -148,12 +153,14 @@ class Listener:
         on_overflow: Callable[[], None],
         receive_buffer_bytes: int = 4 << 20,
         rest_s: float = 0.0,
-        before: Callable[[], object] | None = None,
+        before: Callable[[], bool] | None = None,
     ) -> None:
         self.overflows = 0
         self._before = before
         self._on_datagram = on_datagram
         self._on_overflow = on_overflow
+        self._held: list[bytes] = []
+        self._lost = False
         self._socket = _open(protocol, receive_buffer_bytes)
         try:
             self._socket.bind((0, 0))
@@ -173,26 +180,51 @@ class Listener:
             self._loop.add_reader(self._socket.fileno(), self.drain)
 
     def drain(self) -> bool:
-        """Handles what the kernel has queued by now, up to a burst; says whether there was anything."""
-        datagrams = []
-        for _ in range(_BURST):
+        """Handles what the kernel has queued by now; says whether there was anything."""
+        return self._drain()[0]
+
+    def emptied(self) -> bool:
+        """Handles what the kernel has queued by now; says whether that was all."""
+        return self._drain()[1]
+
+    def _drain(self) -> tuple[bool, bool]:
+        """Whether there was anything, and whether nothing is left."""
+        until_s = time.monotonic() + _MOST_S
+        anything = bool(self._held)
+        while True:
+            empty = self._read()
+            anything = anything or bool(self._held)
+            if self._held and self._before is not None and not self._before():
+                return True, False
+            held, self._held = self._held, []
+            for datagram in held:
+                self._on_datagram(datagram)
+            # After a loss the kernel queues nothing more until all before it has been read.
+            if empty and self._lost:
+                self._lost = False
+                self._on_overflow()
+            if empty or time.monotonic() >= until_s:
+                return anything, empty
+
+    def _read(self) -> bool:
+        """Reads some more; whether that was all."""
+        for _ in range(_BURST - len(self._held)):
+            if self._socket.fileno() < 0:  # by what was handed on
+                return True
             try:
                 data, sender = self._socket.recvfrom(_RECEIVE_BYTES)
             except (BlockingIOError, InterruptedError):
-                break
+                return True
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
+                # The kernel tells a loss at once, before what it had queued until then.
                 self.overflows += 1
-                self._on_overflow()
+                self._lost = True
                 continue
             if sender[0] == 0:  # from the kernel, not from another process
-                datagrams.append(data)
-        if datagrams and self._before is not None:
-            self._before()
-        for datagram in datagrams:
-            self._on_datagram(datagram)
-        return bool(datagrams)
+                self._held.append(data)
+        return False
 
     def close(self) -> None:
         """Stops listening."""

@@ -91,7 +91,7 @@ class KernelFlows:
             overflow,
             rest_s=_REST_S,
             # Both sockets may be readable: an opening must never come after its own end.
-            before=self._openings.drain if self._openings is not None else None,
+            before=self._openings.emptied if self._openings is not None else None,
         )
 
     async def sockets(self) -> list[sockdiag.SocketFacts]:
