@@ -1,6 +1,6 @@
 """A kernel that is only looked at: what steering would do is said and remembered, nothing is done."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from cedos.model import Address
 from cedos.steer.genl import Endpoint, PathCommand, PathEvent
@@ -119,10 +119,9 @@ class DryKernel:
         """See `Kernel`."""
         return self._real.sockets()
 
-    def filter_flows(self, track: bool, dropped: Collection[int]) -> None:
+    def track_flows(self) -> None:
         """See `Kernel`."""
-        drops = f", drop what interfaces {sorted(dropped)} carry" if dropped else ""
-        self._say(f"packet filter: {'track connections' if track else 'track nothing'}{drops}")
+        self._say("packet filter: track connections")
         self._filtered = True
 
     def has_filter(self) -> bool:

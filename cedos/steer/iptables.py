@@ -1,28 +1,23 @@
-"""Our packet filter, through the real `iptables` and `ip6tables`: it tracks flows and drops.
+"""Our packet filter, through the real `iptables` and `ip6tables`: chains put in and taken out.
 
-Two chains of our own, `CEDOS_OUT` and `CEDOS_IN`, first in OUTPUT and INPUT of the table `filter`.
-In a namespace the kernel tracks connections only where some rule asks for their state, and what a
-dead network still carries is dropped, so that the kernel leaves it (break before make; Delphi, section
-8). All of an IP version is put in by one `iptables-restore`, or nothing of it. A call takes
-milliseconds, and none is on the way of a decision.
+One that always stands is `CEDOS_OUT`, first in OUTPUT of the table `filter`: in a namespace the kernel
+tracks connections only where some rule asks for their state. All of an IP version is put in by one
+`iptables-restore`, or nothing of it. A call takes milliseconds, and none is on the way of a decision.
 
-An iptables that runs on nf_tables makes the table with its first rule. An empty third chain,
+An iptables that runs on nf_tables makes the table with its first rule. Another, empty chain,
 `CEDOS_TABLE`, remembers that there was none, so that the table can be taken out with the chains.
 """
 
 import errno
 import os
 import shutil
-import socket
 import subprocess
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 _NEW_TABLE: Final = "CEDOS_TABLE"
-# Which side of a packet's way our chains in the table `filter` look at.
-_SIDES: Final = {"CEDOS_OUT": "-o", "CEDOS_IN": "-i"}
 _TRACK: Final = "-m conntrack --ctstate NEW"
 _HOOKS: Final = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 # A table in which nobody has put anything.
@@ -42,24 +37,13 @@ class Chain:
     rules: tuple[str, ...]
 
 
-def replace(track: bool, dropped: Collection[int]) -> None:
-    """Puts our chains in, or other rules into them.
-
-    Args:
-        track: make the kernel track connections.
-        dropped: indices of interfaces to leave at once: what goes out or comes in there is dropped.
+def track() -> None:
+    """Makes the kernel track connections.
 
     Raises:
         OSError: iptables is not installed, or refuses; the text is its own.
     """
-    names = [name for index, name in socket.if_nameindex() if index in dropped]
-
-    def chain(name: str, hook: str, *first: str) -> Chain:
-        drops = (f"{_SIDES[name]} {interface} -j DROP" for interface in names)
-        return Chain("filter", name, hook, (*first, *drops))
-
-    out = chain("CEDOS_OUT", "OUTPUT", *([_TRACK] if track else []))
-    put_in([out, chain("CEDOS_IN", "INPUT")])
+    put_in([Chain("filter", "CEDOS_OUT", "OUTPUT", (_TRACK,))])
 
 
 def put_in(chains: Sequence[Chain], names: Mapping[int, str] | None = None) -> None:

@@ -1,6 +1,6 @@
 """What steering needs of an operating system: the real one, one in memory, one that only listens."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cedos.model import Address
@@ -63,8 +63,8 @@ class Kernel(Protocol):
     def sockets(self) -> Sequence[SeenSocket]:
         """All TCP sockets that listen or are connected."""
 
-    def filter_flows(self, track: bool, dropped: Collection[int]) -> None:
-        """Replaces our packet filter by one that tracks flows, and drops what interfaces carry."""
+    def track_flows(self) -> None:
+        """Puts our packet filter in: it makes the kernel track flows."""
 
     def has_filter(self) -> bool:
         """Whether our packet filter is there."""

@@ -3,7 +3,7 @@
 import errno
 import os
 import socket
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -216,10 +216,10 @@ class LinuxKernel:
 
     # -- the rest -----------------------------------------------------------------------------
 
-    def filter_flows(self, track: bool, dropped: Collection[int]) -> None:
+    def track_flows(self) -> None:
         """See `Kernel`."""
         self._must_be_here()
-        iptables.replace(track, dropped)
+        iptables.track()
 
     def has_filter(self) -> bool:
         """See `Kernel`."""

@@ -5,7 +5,7 @@ Its routing looks a packet's way up as Linux does: rule by rule, the longest pre
 
 import errno
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_network
 
 from cedos.model import Address
@@ -47,7 +47,7 @@ class MemoryKernel:
         }
         self.kernels_own: set[int] = set()
         self.steered: list[PathCommand] = []
-        self.filter: tuple[bool, frozenset[int]] | None = None
+        self.filter = False
         self.log: list[str] = []
         self.refuses = 0
         self.rescue = MemoryRescue(self._changed)
@@ -210,18 +210,18 @@ class MemoryKernel:
         """See `Kernel`."""
         return self.all_sockets
 
-    def filter_flows(self, track: bool, dropped: Collection[int]) -> None:
+    def track_flows(self) -> None:
         """See `Kernel`."""
-        self._changed(f"packet filter: track {track}, drop {sorted(dropped)}")
-        self.filter = (track, frozenset(dropped))
+        self._changed("packet filter: track connections")
+        self.filter = True
 
     def has_filter(self) -> bool:
         """See `Kernel`."""
-        return self.filter is not None
+        return self.filter
 
     def remove_filter(self) -> bool:
         """See `Kernel`."""
-        there, self.filter = self.filter is not None, None
+        there, self.filter = self.filter, False
         return there
 
     def watch(

@@ -71,10 +71,9 @@ def track_flows(kernel: Kernel, append: Append) -> None:
     """
     append(FILTER)
     try:
-        kernel.filter_flows(True, ())
+        kernel.track_flows()
     except OSError as error:
         raise HostError(
-            f"iptables cannot be used ({error.strerror}), so flows are not counted, and a network"
-            " cannot be left at once"
+            f"iptables cannot be used ({error.strerror}), so flows are not counted"
         ) from error
     change_sysctl(kernel, append, _ACCOUNTING, "1")

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from ipaddress import ip_network
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ from cedos.steer.rescue import Rescues
 from cedos.steer.restore import refusals, restore
 from cedos.steer.routing import Routing
 from cedos.steer.rules import PROTOCOLS, Destination
-from cedos.steer.undo import FILTER, ROUTING, undo_all
+from cedos.steer.undo import ROUTING, undo_all
 
 __all__ = ["Steering", "restore"]
 
@@ -307,23 +307,6 @@ class Steering:
             with refusals("bound the receive buffers"):
                 self._window.measured(self._networks.values(), paths, time.monotonic())
                 self._window.used_by(self.connections.values())
-
-    async def leave_at_once(self, network_names: Collection[str]) -> None:
-        """Drops whatever these networks still carry (break before make); none: carry on.
-
-        For connections that cannot be steered: the kernel itself then moves an MPTCP connection, in
-        a third of a second or more; a plain TCP connection waits.
-
-        Raises:
-            SteeringError: the kernel has no packet filter, or refuses.
-        """
-        kernel = self._open()
-        indices = {self._networks[n].index for n in network_names if n in self._networks}
-        with refusals("drop what a network carries"):
-            if not self._filtered:
-                self._append(FILTER)
-                self._filtered = True
-            kernel.filter_flows(self._filter_flows and "filter" not in self._problems, indices)
 
     # -- within -------------------------------------------------------------------------------
 

@@ -24,8 +24,6 @@ async def main():
         await steering.set_default("lte0")
         await steering.set_destination("198.51.100.7", 443, "wlan0", protocol="tcp")
         await steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
-        await steering.leave_at_once(["wlan0"])
-        await steering.leave_at_once([])
         print("steering", flush=True)
         await asyncio.sleep(60)
 
@@ -188,23 +186,6 @@ def test_flows_are_counted_while_steering(host):
             host.seen_tcp(4)
             assert "198.51.100.1" in host.client.run("conntrack", "-L").stdout
             assert host.client.sysctl("net.netfilter.nf_conntrack_acct") == "1"
-
-    host.run(body)
-
-
-def test_a_network_can_be_left_at_once(host):
-    async def body() -> None:
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            living = host.connect(4)
-            await steering.leave_at_once(["wlan0"])
-            living.settimeout(0.3)
-            living.sendall(b"x")
-            with pytest.raises(TimeoutError):
-                living.recv(100)
-            await steering.leave_at_once([])
-            living.settimeout(5)
-            assert living.recv(100) == b"x"
 
     host.run(body)
 
