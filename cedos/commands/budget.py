@@ -210,11 +210,11 @@ def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:
         one.name,
         of,
         f"{render.amount(one.spent, one.resource)}{share}",
-        render.amount(one.supply, one.resource),
+        render.amount(one.supply, one.resource) if one.supply else render.UNKNOWN,
         f"{ends} (over)" if one.over else f"{ends} (in {render.duration(left_s)})",
         forecast,
         _price(one),
-        render.UNKNOWN if one.bought_s is None else render.duration(one.bought_s),
+        render.UNKNOWN if one.bought_s is None else f"{render.duration(one.bought_s)} of waiting",
     )
 
 
@@ -226,7 +226,7 @@ def _price(one: BudgetMessage) -> str:
     if one.s_per_unit is None:
         return render.UNKNOWN
     times, unit = _UNITS[one.resource]
-    return f"{render.duration(one.s_per_unit * times)}{f' per {unit}' if unit else ''}"
+    return f"{render.worth(one.s_per_unit * times)}{f' per {unit}' if unit else ''}"
 
 
 def _supply(what: str, amount: str | None) -> float:

@@ -101,7 +101,7 @@ def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]
         elif one.spent_up or one.s_per_unit is None:
             said = f"{what} is not to be had any more: {left} of {of} are left until {until}"
         else:
-            worth = render.duration(one.s_per_unit * (1e6 if one.resource == "data" else 1.0))
+            worth = render.worth(one.s_per_unit * (1e6 if one.resource == "data" else 1.0))
             said = f"{what} must save {worth}: {left} of {of} are left until {until}"
         yield f"  {one.name}: {said}"
 

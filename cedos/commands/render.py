@@ -29,6 +29,11 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 86_400:.0f} d"
 
 
+def worth(seconds: float) -> str:
+    """A price in seconds; what rounds to nothing is still one."""
+    return "next to nothing" if seconds < 0.001 else duration(seconds)
+
+
 def _scaled(value: float, units: Sequence[str]) -> str:
     for unit in units[:-1]:
         if abs(value) < 999.5:

@@ -328,7 +328,11 @@ class Budgets:
         base = self._base
         if self.prices == FREE or base.name == "max-s-per-e":
             return base
-        standings = [keeper.standing(now_s) for keeper in self.keepers.values()]
+        standings = [
+            keeper.standing(now_s)
+            for keeper in self.keepers.values()
+            if not self.suspended(keeper.budget)  # those have no part in any price
+        ]
         note = prices_said.note(self.prices, standings, now_s)
         if isinstance(base, WeightedCost):
             return replace(base, name="budgets", note=note, prices=self.prices)

@@ -84,6 +84,43 @@ def test_setting_one(cedos: Any, control: Path, fake_daemon: Any) -> None:
         assert word in done.stdout, word
 
 
+def test_a_price_and_a_supply_that_are_nothing_are_said_so() -> None:
+    assert render.worth(2e-6) == "next to nothing"
+    assert render.worth(0.3) == "300 ms"
+    shown = "\n".join(
+        budget.lines(
+            [
+                BudgetMessage(
+                    name="data",
+                    resource="data",
+                    supply=4e9,
+                    spent=0.0,
+                    begins_unix_s=0.0,
+                    ends_unix_s=9e8,
+                    forecast=1e6,
+                    s_per_unit=2.5e-12,
+                    bought_s=120.0,
+                ),
+                BudgetMessage(
+                    name="battery",
+                    resource="energy",
+                    supply=0.0,
+                    spent=0.0,
+                    begins_unix_s=0.0,
+                    ends_unix_s=9e8,
+                    battery=True,
+                    suspended="the battery does not tell what it holds",
+                ),
+            ],
+            0.0,
+        )
+    )
+    assert "next to nothing per MB" in shown
+    assert "2 min of waiting" in shown
+    assert "0 ms" not in shown
+    assert " - " in shown.splitlines()[2]
+
+
 def test_the_battery(cedos: Any, control: Path, fake_daemon: Any) -> None:
     assert cedos(*SET, "battery", "--until", "18:00", "--name", "today").exit_code == 0
     assert fake_daemon.budgets["today"].battery
