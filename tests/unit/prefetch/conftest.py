@@ -1,0 +1,107 @@
+"""An application that prefetches, and surroundings that a test changes."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from cedos.model import Direction, NetworkKind
+from cedos.prefetch.prefetcher import Prefetcher
+from cedos.prefetch.surroundings import NetworkFacts, View
+from cedos.prefetch.turn import Turn
+
+
+class Radio:
+    def active_w(self, direction: Direction, rate_bps: float = 0.0) -> float:
+        return 1.0
+
+    def added_tail_j(self, idle_s: float | None) -> float:
+        return 0.0
+
+    def expected_j(
+        self,
+        *,
+        bytes_up: float = 0.0,
+        bytes_down: float = 0.0,
+        seconds: float,
+        shares: Mapping[str, float],
+    ) -> float:
+        return seconds
+
+
+class Dear:
+    """Metered bytes are out of reach."""
+
+    def energy_rate(self, amount: float = 0.0, duration_s: float = 1.0) -> float:
+        return 0.0
+
+    def data_rate(self, network: str, amount: float = 0.0, duration_s: float = 1.0) -> float:
+        return 2.0**200 if network == "lte0" else 0.0
+
+
+def network(name: str, up: bool = True) -> NetworkFacts:
+    kind = NetworkKind.WIFI if name == "wlan0" else NetworkKind.CELLULAR
+    return NetworkFacts(name, name, kind, up, name == "lte0", Radio(), 8e6, 0.02)
+
+
+class World:
+    """Surroundings: networks, prices, and a fault in the way of looking at them."""
+
+    def __init__(self, *names: str) -> None:
+        self.networks = [network(name) for name in names]
+        self.prices: Any = Dear()
+        self.fault: Exception | None = None
+
+    def become(self, **up: bool) -> None:
+        """These are its networks from now on: `become(wlan0=False)`."""
+        self.networks = [network(name, is_up) for name, is_up in up.items()]
+
+    async def look(self) -> View:
+        if self.fault:
+            raise self.fault
+        return View(self.networks, self.prices)
+
+
+class Item:
+    """A fetcher that does what a test says, and counts."""
+
+    def __init__(self, do: Callable[[Turn], Any] | None = None, value: str = "value") -> None:
+        self.do, self.value = do, value
+        self.turns: list[Turn] = []
+
+    async def fetch(self, turn: Turn) -> str:
+        self.turns.append(turn)
+        if self.do is not None:
+            await self.do(turn)
+        return self.value
+
+
+class Application:
+    """What tests make their cases from."""
+
+    def world(self, *names: str) -> World:
+        """Networks that are up; `wlan0` is Wi-Fi, `lte0` metered."""
+        return World(*names)
+
+    def item(self, do: Callable[[Turn], Any] | None = None, value: str = "value") -> Item:
+        return Item(do, value)
+
+    def prefetcher(self, world: World, **options: Any) -> Prefetcher:
+        return Prefetcher(world, **{"every_s": 0.02, **options})
+
+    async def for_ever(self, turn: Turn) -> None:
+        """What a fetcher does that never ends."""
+        await asyncio.Event().wait()
+
+    async def until(self, true: Callable[[], Any], what: str = "it") -> None:
+        for _ in range(2000):
+            if true():
+                return
+            await asyncio.sleep(0.005)
+        pytest.fail(f"{what} did not happen")
+
+
+@pytest.fixture(scope="session")
+def app() -> Application:
+    return Application()
