@@ -13,6 +13,7 @@ from cedos.errors import EmulationError
 from emu.testbed.netns import Namespace
 
 _STOP_TIMEOUT_S = 3.0
+_LOOK_S = 0.01
 _TOLD_CHARACTERS = 500
 
 
@@ -62,18 +63,31 @@ class Service:
         """
         deadline_at_s = time.monotonic() + within_s
         while not answers():
-            if self._process.poll() is not None or time.monotonic() > deadline_at_s:
+            if self._ended or time.monotonic() > deadline_at_s:
                 said = self.said[-_TOLD_CHARACTERS:] or "it says nothing"
                 raise EmulationError(f"{self._name} does not answer: {said}")
-            time.sleep(0.01)
+            time.sleep(_LOOK_S)
+
+    @property
+    def _ended(self) -> bool:
+        """Whether the program has ended. Its number stays taken, and so its group's, until `close`."""
+        if self._process.returncode is not None:
+            return True
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, options) is not None
 
     def close(self) -> None:
-        """Asks it to end, and ends what is left of its session; again does nothing."""
+        """Asks it to end, and ends what is left of its session; again does nothing.
+
+        One that has ended by itself may have left others behind.
+        """
         if self._process.returncode is not None:
             return
-        self._process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_STOP_TIMEOUT_S)
+        if not self._ended:
+            self._process.terminate()
+            until_s = time.monotonic() + _STOP_TIMEOUT_S
+            while not self._ended and time.monotonic() < until_s:
+                time.sleep(_LOOK_S)
         # Those who serve a client may go on without their master.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
