@@ -110,6 +110,13 @@ class Kernel:
         except OSError as error:
             raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
 
+    def carrying(self) -> dict[int, bool]:
+        """Of each interface, by its index, whether its link carries something; errors as for `ways`."""
+        try:
+            return {each.index: each.flags & _STATE == _CARRIES for each in self._interfaces()}
+        except OSError as error:
+            raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
+
     def _ways(self, destination: Address) -> tuple[Way, ...]:
         family = socket.AF_INET if destination.version == 4 else socket.AF_INET6
         interfaces = {each.index: each for each in self._interfaces()}
@@ -207,7 +214,7 @@ class Links:
         changed: called once after each burst of the kernel's messages.
 
     Raises:
-        HostError: the kernel has no rtnetlink.
+        HostError: the kernel has no rtnetlink, or does not answer.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
@@ -215,10 +222,15 @@ class Links:
         self._loop = asyncio.get_running_loop()
         self._told = False
         self._known: dict[Address, tuple[Way, ...]] = {}
-        self._carry: dict[int, bool] = {}
         self._came_s: dict[int, float] = {}
         self._kernel = Kernel()
         self._listener = Listener(_NETLINK_ROUTE, _GROUPS, self._hear, self._heard, 1 << 20)
+        try:
+            # Messages tell of any change of a link: what carried before has not come with the first one.
+            self._carry = self._kernel.carrying()
+        except HostError:
+            self.close()
+            raise
 
     def ways(self, destination: str) -> tuple[Way, ...]:
         """The ways to `destination` (IPv4 or IPv6, without a scope) at this moment."""

@@ -126,3 +126,25 @@ def test_a_link_that_comes_up_says_when(make_namespace: MakeNamespace) -> None:
     with near.entered():
         before_s, came_s = asyncio.run(watch())
     assert before_s <= came_s
+
+
+def test_a_link_that_was_up_has_not_come_when_something_else_of_it_changes(
+    make_namespace: MakeNamespace,
+) -> None:
+    """It was waited for as one that had just come: 20 ms for nothing."""
+    near, _ = two_networks(make_namespace)
+    near.ip("route", "add", "default", "via", "10.9.1.1", "dev", "wlan0")
+
+    async def watch() -> float:
+        changed = asyncio.Event()
+        links = Links(changed.set)
+        try:
+            near.ip("link", "set", "wlan0", "mtu", "1400")
+            await asyncio.wait_for(changed.wait(), 5)
+            (way,) = links.ways(FAR)
+            return way.came_s
+        finally:
+            links.close()
+
+    with near.entered():
+        assert asyncio.run(watch()) == float("-inf")
