@@ -1,0 +1,75 @@
+"""What is chosen for a program that carries its transfer out itself."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from cedos.daemon.choices import Choices
+from cedos.daemon.decider import Decider
+from cedos.model import (
+    Bulk,
+    Context,
+    Decision,
+    Label,
+    SizeEstimate,
+    Transfer,
+    Urgency,
+)
+from cedos.selector.objective import WeightedCost
+from predictors.base import Distribution
+
+pytestmark = pytest.mark.anyio
+
+Stage = Any
+SHORT, LONG, LATER = Label(), Label(bulk=Bulk.LARGE), Label(Urgency.BACKGROUND)
+
+
+class Fixed:
+    """Predictions that no size changes."""
+
+    features: Sequence[str] = ()
+
+    def __init__(self, **times: Distribution) -> None:
+        self.times = times
+
+    def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
+        return self.times
+
+
+@pytest.mark.parametrize(("can", "may", "s_per_j", "label", "expected"), [
+    (True, True, 0.0, SHORT, "redundant(wlan0, lte0)"), (True, True, 1.0, SHORT, "single(wlan0)"),
+    (True, False, 0.0, SHORT, "single(wlan0)"), (False, True, 0.0, SHORT, "single(wlan0)"),
+    (True, True, 0.0, LONG, "single(wlan0)"), (True, True, 0.0, LATER, "single(wlan0)"),
+])  # fmt: skip
+async def test_a_program_that_can_send_twice_does_where_it_may_and_where_it_pays(
+    stage: Stage, can: bool, may: bool, s_per_j: float, label: Label, expected: str
+) -> None:
+    gamble = Distribution((0.1,) * 9 + (10.0,))
+    model = Fixed(wifi=gamble, cellular=gamble)
+    decisions: list[Decision] = []
+    choices = Choices(
+        WeightedCost(s_per_j), model, 3000, margin=0.1, switch_cost_s=0.1, redundant=may
+    )
+    decider = Decider(choices, stage.flows.idle_s, decisions.append)
+    decider.networks = [stage.wlan, stage.lte]
+    transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"), label=label)
+    decision = decider.choose(transfer, Context(10.0, {}), redundant=can)
+    assert str(decision.choice) == expected
+    assert decisions == [decision], "it is recorded, so that it can be explained"
+    assert ("hedged" in decision.reason) is expected.startswith("redundant")
+    assert stage.asked() == [], "whoever asked carries it out"
+
+
+async def test_a_program_that_can_spread_a_transfer_may_be_told_to(stage: Stage) -> None:
+    quick, slow = Distribution((1.0,) * 10), Distribution((2.0,) * 10)
+    model = Fixed(wifi=slow, cellular=slow, mptcp_wifi=quick, mptcp_cellular=slow)
+    choices = Choices(WeightedCost(), model, 3000, margin=0.1, switch_cost_s=0.1)
+    decider = Decider(choices, stage.flows.idle_s, [].append)
+    decider.networks = [stage.wlan, stage.lte]
+    transfer = Transfer(SizeEstimate(10**7, 10**7, 10**7, "hint"), label=LONG)
+    chosen = [
+        str(decider.choose(transfer, Context(10.0, {}), redundant=False, multipath=can).choice)
+        for can in (True, False)
+    ]
+    assert chosen == ["mptcp(wlan0, lte0)", "single(wlan0)"]

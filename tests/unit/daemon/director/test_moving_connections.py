@@ -1,0 +1,158 @@
+"""When a living connection moves, and that it does not flap."""
+
+import math
+import random
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cedos.model import (
+    Context,
+    Decision,
+    Indicator,
+    SizeEstimate,
+    Strategy,
+    StrategyKind,
+    Transfer,
+)
+from cedos.monitor.events import FlowSample
+
+pytestmark = pytest.mark.anyio
+
+Stage = Any
+ONLY_WLAN = Strategy(StrategyKind.SINGLE, ("wlan0",))
+ONLY_LTE = Strategy(StrategyKind.SINGLE, ("lte0",))
+MOVE = Decision(
+    number=1,
+    made_unix_s=109.0,
+    transfer=Transfer(SizeEstimate(3000, 3000, 3000, "default")),
+    context=Context(9.5, {}),
+    evaluations=(),
+    choice=ONLY_WLAN,
+    objective="max-s",
+    reason="",
+)
+
+
+async def test_a_living_connection_moves_when_its_size_is_known(stage: Stage) -> None:
+    flow = stage.connection(movable=True)
+    stage.told(3000, "default")
+    await stage.reconsider()
+    assert flow.strategy == ONLY_WLAN
+    assert stage.asked() == [("default", "wlan0")]
+    stage.told(5_000_000)
+    await stage.reconsider()
+    ((what, token, strategy),) = stage.asked()
+    assert (what, token) == ("connection", 7)
+    assert isinstance(strategy, Strategy)
+    assert "lte0" in strategy.networks
+    assert flow.strategy == strategy
+    assert flow.decision == stage.decisions[-1].number
+    assert stage.decisions[-1].transfer.flow == stage.key
+
+
+async def test_a_connection_without_a_spare_path_stays(stage: Stage) -> None:
+    flow = stage.connection()
+    stage.told(5_000_000)
+    await stage.reconsider()
+    assert flow.strategy == ONLY_WLAN
+    assert all(asked[0] != "connection" for asked in stage.asked())
+
+
+async def test_a_stalled_connection_leaves_a_network_that_promised_more(stage: Stage) -> None:
+    stage.model.rate_bps = {"wifi": 50e6, "cellular": 5e6}
+    stage.model.rtt_s = {"wifi": 0.02, "cellular": 0.1}
+    flow = stage.connection(movable=True)
+    stage.told(1_000_000)
+    look = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.01, 0)
+    stage.flows.sampled([look], 9.5)
+    await stage.reconsider()
+    assert flow.strategy == ONLY_WLAN
+    stage.flows.sampled([replace(look, idle_down_s=1.0)], 10.5)
+    assert flow.rate_bps == 0.0
+    await stage.reconsider()
+    assert flow.strategy is not None
+    assert "lte0" in flow.strategy.networks
+
+
+class Noise:
+    """A context and predictors that wander: the same seed gives the same series."""
+
+    def __init__(self, stage: Stage, seed: int) -> None:
+        self.stage = stage
+        self.draw = random.Random(seed)
+
+    async def second(self, at_s: float) -> None:
+        """Both networks are alike but for noise of a third, new every second."""
+        for role in ("wifi", "cellular"):
+            self.stage.model.rate_bps[role] = 10e6 * math.exp(self.draw.gauss(0.0, 0.33))
+            self.stage.model.rtt_s[role] = 0.04 * math.exp(self.draw.gauss(0.0, 0.33))
+        await self.stage.reconsider(at_s)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_flow_does_not_flap_in_noise(stage: Stage, seed: int) -> None:
+    """Ten minutes of a large download; every third second one network seems a lot better."""
+    flow = stage.connection(movable=True)
+    stage.told(10**9)
+    stage.model.alone = True
+    noise = Noise(stage, seed)
+    moves, would = 0, 0
+    for second in range(600):
+        now_s = float(second)
+        before = flow.strategy
+        await noise.second(now_s)
+        moves += flow.strategy != before
+        rates = stage.model.rate_bps
+        better = max(rates, key=rates.__getitem__)
+        would += {"wifi": "wlan0", "cellular": "lte0"}[better] not in str(before)
+    assert would > 150, "the series is not noisy enough to prove anything"
+    assert moves <= 600 / 15, f"{moves} moves in ten minutes"
+
+
+async def test_each_move_makes_the_next_one_dearer_for_a_while(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = stage.connection(movable=True)
+    stage.told(10**9)
+    stage.model.alone = True
+    now_s = 10.0
+
+    async def moves_at(gain: float) -> bool:
+        before = flow.strategy
+        here, there = ("wifi", "cellular") if before == ONLY_WLAN else ("cellular", "wifi")
+        stage.model.rate_bps = {here: 10e6, there: 10e6 * gain}
+        await stage.reconsider(now_s)
+        return flow.strategy != before
+
+    assert await moves_at(1.15)
+    assert not await moves_at(1.15)
+    # Somebody sets the clock by an hour, to and fro: seconds are seconds.
+    for set_to_unix_s in (time.time() + 3600.0, time.time() - 3600.0):
+        monkeypatch.setattr(time, "time", lambda now=set_to_unix_s: now)
+        assert not await moves_at(1.15)
+    assert await moves_at(1.6)
+    assert not await moves_at(1.6)
+    now_s += 31.0
+    # Of what was expected to take 800 s, 31 have passed: 20 % are saved, where 30 % were too few.
+    assert await moves_at(1.3)
+
+
+async def test_a_flow_leaves_a_network_that_fell_silent_however_often_it_moved(
+    stage: Stage,
+) -> None:
+    flow = stage.connection(movable=True)
+    stage.told(10**5)
+    stage.model.rate_bps["wifi"] = 30e6  # before it fell silent
+    for choice in (ONLY_LTE, ONLY_WLAN) * 5:
+        flow.decided(replace(MOVE, choice=choice))
+    stage.model.alone = True
+    silent = {"wlan0": {"silence_s": Indicator(0.4, 10.0)}, "lte0": {}}
+    await stage.director.reconsider(Context(10.0, silent))
+    assert flow.strategy == ONLY_LTE
+    assert stage.director.default.decision is not None
+    assert stage.director.default.decision.choice == ONLY_LTE
+    said = "wlan0 has been silent for 0.4 s while something was expected of it"
+    assert any(said in each.reason for each in stage.decisions)
