@@ -1,6 +1,5 @@
 """What a trial used up: bytes by network and joules by the radios' states, packet by packet."""
 
-from collections.abc import Mapping
 from itertools import groupby
 
 from cedos.selector.radio import Radio
@@ -64,8 +63,3 @@ class Account:
         if idle_s is not None and idle_s < self.radio.tail_s:
             ahead_j = self.radio.tail_j - self.radio.added_tail_j(idle_s)
         return self.energy_j(now_s) + ahead_j
-
-
-def total_j(accounts: Mapping[str, Account], now_s: float) -> float:
-    """Joules of all networks."""
-    return sum(account.energy_j(now_s) for account in accounts.values())

@@ -16,8 +16,9 @@ from cedos.errors import ConfigError
 from cedos.selector.prefetch_queue import Queue
 from emu.data.folds import Progress
 from emu.imp.budgets import Budgets, ControllerName
+from emu.imp.demand import METERED
 from emu.imp.setting import Setting, setting
-from emu.imp.simulate import METERED, Outcome, Trial
+from emu.imp.simulate import Outcome, Trial
 from emu.imp.strategies import clairvoyant, simple
 from emu.imp.workload import Workload
 from emu.meatballs.trials import beside, figure

@@ -9,7 +9,6 @@ the fetchers are those of `cedos.prefetch`. Rates and coverage are told as in th
 import argparse
 import asyncio
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import Any
@@ -20,112 +19,20 @@ from cedos.model import NetworkKind
 from cedos.prefetch.future import Future
 from cedos.prefetch.http import Body, HttpFetcher
 from cedos.prefetch.prefetcher import Prefetcher
-from cedos.prefetch.surroundings import NetworkFacts, View
 from cedos.prefetch.turn import FetchError, Turn
-from cedos.selector.prefetch_outlook import Outlook
 from cedos.selector.prefetch_path import Path, Prices
 from cedos.selector.prefetch_queue import Plan, Queue
-from cedos.selector.radio_watch import RadioWatch
 from emu.imp import workload
 from emu.imp.budgets import Budgets
-from emu.imp.knowledge import EVERY_S, Knowledge
 from emu.imp.setting import Setting, setting
-from emu.imp.simulate import METERED, Outcome, Trial
+from emu.imp.simulate import Outcome, Trial
 from emu.imp.strategies import simple
 from emu.imp.workload import Workload
+from emu.imp.world import LOOK_S, World, counters
 from emu.places import places
 from emu.testbed.access import INTERFACES
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.servers import Servers
-
-_LOOK_S = 0.2
-
-
-class World:
-    """What the trial's host sees, and what it has used."""
-
-    def __init__(self, place: Setting, budgets: Budgets, start_s: float) -> None:
-        self._place = place
-        self._budgets = budgets
-        self._start_s = start_s
-        self._began_s = time.monotonic()
-        self._watches = {name: RadioWatch(radio, _LOOK_S) for name, radio in place.radios.items()}
-        self._first = self._counters()
-        self._last = self._first
-        self._knowledge = Knowledge(place.networks, Outlook(dict(place.averages)))
-        self._looked_s = -EVERY_S
-
-    def now_s(self) -> float:
-        """Seconds of the trial."""
-        return time.monotonic() - self._began_s
-
-    def up(self, name: str) -> bool:
-        """Whether the host believes to be attached."""
-        return self._place.networks[name].up_at(self._start_s + self.now_s())
-
-    def best(self, size_bytes: float) -> str | None:
-        """The network that somebody who waits is served over: the one that is expected to be faster."""
-        times = {
-            name: 8.0 * size_bytes / self._knowledge.rate_bps(name) + network.rtt_s
-            for name, network in self._place.networks.items()
-            if self.up(name)
-        }
-        return min(times, key=times.__getitem__) if times else None
-
-    async def look(self) -> View:
-        """See `Surroundings.look`."""
-        now_s = self.now_s()
-        return View(
-            [
-                NetworkFacts(
-                    name,
-                    INTERFACES[NetworkKind(name)],
-                    NetworkKind(name),
-                    self.up(name),
-                    name in METERED,
-                    self._place.radios[name],
-                    self._knowledge.rate_bps(name),
-                    network.rtt_s,
-                    self._watches[name].shares(now_s),
-                    self._watches[name].idle_s(now_s),
-                )
-                for name, network in self._place.networks.items()
-            ],
-            self._budgets.prices(now_s),
-        )
-
-    async def count(self) -> None:
-        """For ever: what the interfaces carried, for the radios and the budgets."""
-        while True:
-            now_s, counters = self.now_s(), self._counters()
-            if now_s - self._looked_s >= EVERY_S:
-                self._looked_s = now_s
-                self._knowledge.look(self._start_s + now_s)
-            for name, (received, sent) in counters.items():
-                before = self._last[name]
-                self._watches[name].carried(now_s, sent - before[1], received - before[0])
-            self._last = counters
-            self._budgets.observe(now_s, self.energy_j(), self.metered_bytes())
-            await asyncio.sleep(_LOOK_S)
-
-    def energy_j(self) -> float:
-        """Joules so far."""
-        return sum(watch.energy_j(self.now_s()) for watch in self._watches.values())
-
-    def metered_bytes(self) -> float:
-        """Bytes over metered networks so far."""
-        return sum(sum(self._last[name]) - sum(self._first[name]) for name in METERED)
-
-    def _counters(self) -> dict[str, tuple[int, int]]:
-        lines = FilePath("/proc/thread-self/net/dev").read_text().splitlines()[2:]
-        found = {}
-        for line in lines:
-            interface, _, numbers = line.partition(":")
-            for kind, name in INTERFACES.items():
-                if interface.strip() == name:
-                    counted = numbers.split()
-                    found[kind.value] = (int(counted[0]), int(counted[8]))
-        return found
 
 
 class Fetcher(HttpFetcher):
@@ -136,19 +43,27 @@ class Fetcher(HttpFetcher):
         self._size_bytes = size_bytes
         self._world = world
 
+    @property
+    def _left_bytes(self) -> float:
+        return max(self._size_bytes - self._part.size, 1.0)
+
     async def fetch(self, turn: Turn) -> Body:
         """See `HttpFetcher.fetch`."""
         if turn.interface is not None:
             return await super().fetch(turn)
-        while (name := self._world.best(self._size_bytes)) is None:  # noqa: ASYNC110
+        while (name := self._world.best(self._left_bytes)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         turn.interface = INTERFACES[NetworkKind(name)]
         fetching = asyncio.ensure_future(super().fetch(turn))
         try:
             while not fetching.done():
                 await asyncio.wait({fetching}, timeout=0.2)
-                if not fetching.done() and not self._world.up(name):
+                if fetching.done():
+                    break
+                if not self._world.up(name):
                     raise FetchError(f"{name} is lost")
+                if self._world.moves(name, self._left_bytes):
+                    raise FetchError(f"another network is better than {name} by now")
             return fetching.result()
         finally:
             fetching.cancel()
@@ -186,8 +101,11 @@ async def _read(
             for item in work.items
         }
         read = {item.key: item.read for item in work.items}
-        for step in work.steps:
-            await asyncio.sleep(step.think_s)
+        # Setting everything up took a while already.
+        think_s = max(work.steps[0].think_s - world.now_s(), 0.0)
+        for step, following in zip(work.steps, [*work.steps[1:], None], strict=True):
+            await asyncio.sleep(think_s)
+            think_s = following.think_s if following is not None else 0.0
             future = futures[step.key]
             if not read[step.key]:
                 future.cancel()
@@ -202,8 +120,10 @@ async def _read(
                     await asyncio.sleep(0.05)
             outcome.fetch_s.append(world.now_s() - asked_s)
         await asyncio.sleep(max(duration_s - world.now_s(), 0.0))
-        await asyncio.sleep(2 * _LOOK_S)
-        outcome.energy_j, outcome.data_bytes = world.energy_j(), world.metered_bytes()
+        await asyncio.sleep(2 * LOOK_S)
+        used = world.used()
+        outcome.joules, outcome.energy_j = used.joules, sum(used.joules.values())
+        outcome.data_bytes = used.metered_bytes
         counting.cancel()
     return outcome
 
@@ -218,9 +138,8 @@ def live(
             servers.make_size(item.size_bytes)
         with laptop.client.entered():
             # The replay began when the links stood: the world's clock is theirs within 0.1 s.
-            world = World(place, budgets, start_s)
             began_s = min(link.started_at_s for link in laptop.links.values())
-            world._began_s = began_s
+            world = World(place, budgets, start_s, seconds, began_s, counters())
             return asyncio.run(_read(work, world, queue, place, seconds))
 
 
@@ -231,6 +150,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
         "each_s": [round(one, 3) for one in outcome.fetch_s],
         "hits": sum(one < 0.05 for one in outcome.fetch_s),
         "energy_j": round(outcome.energy_j, 2),
+        "joules": {name: round(joules, 2) for name, joules in outcome.joules.items()},
         "data_mb": round(outcome.data_bytes / 1e6, 3),
     }
 

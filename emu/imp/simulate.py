@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from math import inf
 
 from cedos.selector.prefetch_outlook import Average, Outlook
-from cedos.selector.prefetch_path import Path, Prices, mean_wake_j
+from cedos.selector.prefetch_path import Path, mean_wake_j
 from cedos.selector.prefetch_queue import Queue, State
 from cedos.selector.radio import Radio
-from emu.imp.accounts import Account, total_j
+from emu.imp import demand
+from emu.imp.accounts import Account
 from emu.imp.budgets import Budgets
+from emu.imp.demand import METERED
 from emu.imp.knowledge import EVERY_S, Knowledge
 from emu.imp.workload import Workload
 from emu.simulation.network import Exchange, ReplayedNetwork
@@ -24,10 +26,6 @@ from emu.simulation.network import Exchange, ReplayedNetwork
 REQUEST_BYTES = 300
 _PAST_S = 120.0
 """What the host knows of other places counts as so many seconds of this one."""
-
-METERED = ("cellular",)
-_SLOWER = 2.0
-"""Whoever waits is moved to a network that is expected to be done in less than 1 / so much."""
 
 
 @dataclass(slots=True)
@@ -61,6 +59,7 @@ class Outcome:
     Attributes:
         fetch_s: what the person waited for each item that was read.
         energy_j: of both radios, until the end of the period.
+        joules: the same by network.
         data_bytes: over metered networks, headers included.
         wifi_bytes: over the others.
         prefetched: items that were there before somebody asked.
@@ -71,6 +70,7 @@ class Outcome:
 
     fetch_s: list[float] = field(default_factory=list)
     energy_j: float = 0.0
+    joules: dict[str, float] = field(default_factory=dict)
     data_bytes: float = 0.0
     wifi_bytes: float = 0.0
     prefetched: int = 0
@@ -152,7 +152,10 @@ class Trial:
     def _close(self) -> None:
         """The period is over."""
         at_s = self._duration_s
-        self.outcome.energy_j = total_j(self._accounts, at_s)
+        self.outcome.joules = {
+            name: account.energy_j(at_s) for name, account in self._accounts.items()
+        }
+        self.outcome.energy_j = sum(self.outcome.joules.values())
         self.outcome.data_bytes = sum(self._accounts[name].bytes for name in METERED)
         self.outcome.wifi_bytes = sum(
             account.bytes for name, account in self._accounts.items() if name not in METERED
@@ -235,23 +238,21 @@ class Trial:
             self._demand = self._fetch(self._wanted, name)
 
     def _best(self, size_bytes: float) -> str | None:
-        prices = self._budgets.prices(self._now_s)
-        costs = {
-            name: self._cost_s(name, size_bytes, prices)
-            for name in self._networks
-            if self._up(name) and not (name in METERED and self._budgets.breaks(size_bytes))
-        }
-        return min(costs, key=costs.__getitem__) if costs else None
+        prices, breaks = self._budgets.prices(self._now_s), self._budgets.breaks(size_bytes)
+        return demand.best(self._offers(), size_bytes, prices, breaks=breaks)
 
-    def _cost_s(self, name: str, size_bytes: float, prices: Prices) -> float:
-        """A demand's cost over a network: seconds, joules and bytes, as any decision's."""
-        time_s = 8.0 * size_bytes / self._knowledge.rate_bps(name) + self._networks[name].rtt_s
-        account = self._accounts[name]
-        energy_j = account.radio.transfer_j(
-            bytes_down=size_bytes, seconds=time_s, idle_s=account.watch.idle_s(self._now_s)
-        )
-        cost_s = time_s + energy_j * prices.energy_rate(energy_j, time_s)
-        return cost_s + size_bytes * prices.data_rate(name, size_bytes, time_s)
+    def _offers(self) -> list[demand.Offer]:
+        return [
+            demand.Offer(
+                name,
+                self._knowledge.rate_bps(name),
+                network.rtt_s,
+                self._accounts[name].radio,
+                self._accounts[name].watch.idle_s(self._now_s),
+            )
+            for name, network in self._networks.items()
+            if self._up(name)
+        ]
 
     def _fetch(self, key: int, name: str) -> _Running:
         item = self._queue.items[key]
@@ -300,18 +301,14 @@ class Trial:
         energy_j = sum(account.committed_j(self._now_s) for account in self._accounts.values())
         data = sum(self._accounts[name].bytes for name in METERED)
         self._budgets.observe(self._now_s, energy_j, data)
-        demand = self._demand
-        if demand is not None:
-            self._reconsider(demand)
+        if self._demand is not None:
+            self._reconsider(self._demand)
 
     def _reconsider(self, one: _Running) -> None:
         """A transfer that somebody waits for moves where it will be done much sooner."""
         left = max(one.size_bytes - one.received(self._start_s + self._now_s), 1.0)
-        name = self._best(left)
-        if name is None or name == one.network:
-            return
-        prices = self._budgets.prices(self._now_s)
-        if _SLOWER * self._cost_s(name, left, prices) < self._cost_s(one.network, left, prices):
+        prices, breaks = self._budgets.prices(self._now_s), self._budgets.breaks(left)
+        if demand.moves(self._offers(), one.network, left, prices, breaks=breaks):
             self._accounts[one.network].cut(self._now_s)
             self._progress(one)
             self._demand = None
