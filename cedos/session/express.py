@@ -35,7 +35,7 @@ class Express:
         acknowledging: Acknowledging,
         backlog: Backlog,
     ) -> None:
-        self._prompt = getattr(scheduler, "prompt", False)
+        self._prompt = scheduler.prompt
         self._sender = sender
         self._flights = flights
         self._control = control

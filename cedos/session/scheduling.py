@@ -127,12 +127,13 @@ class Scheduler(Protocol):
     """Which bytes go on which path. Pure: no I/O, no clock; state of its own is allowed.
 
     `copies` says whether `Backlog.copyable_bytes` is wanted (redundancy); it costs a little per record.
-    One may say `prompt`: where there is one path and its label is let onto it, foreground data that
-    nothing else waits beside goes at once. It is not asked then.
+    `prompt` says that where there is one path and its label is let onto it, foreground data that nothing
+    else waits beside may go at once, without asking; one that has to be asked always says no.
     """
 
     name: str
     copies: bool
+    prompt: bool = False
 
     def choose(
         self,

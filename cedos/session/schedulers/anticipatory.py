@@ -59,7 +59,7 @@ class Anticipatory:
     def __init__(self, inner: Scheduler, recent_s: float = RECENT_S) -> None:
         self.name = f"anticipatory {inner.name}"
         self.copies = inner.copies
-        self.prompt = getattr(inner, "prompt", False)
+        self.prompt = inner.prompt
         self._inner = inner
         self._recent_s = recent_s
         self._held = False

@@ -23,6 +23,8 @@ class Chosen:
         inner: decides among the paths that are left.
     """
 
+    prompt = False  # what it is not asked about it would not notice
+
     def __init__(self, inner: Scheduler) -> None:
         self.name = f"chosen {inner.name}"
         self.copies = inner.copies

@@ -19,6 +19,7 @@ class LowestRtt:
 
     name = "lowest-rtt"
     copies = False
+    prompt = False
 
     def choose(
         self,

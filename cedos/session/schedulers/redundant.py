@@ -19,6 +19,7 @@ class Redundant:
 
     name = "redundant"
     copies = True
+    prompt = False
 
     def __init__(self, ranks: int = ALL_RANKS) -> None:
         self._ranks = ranks

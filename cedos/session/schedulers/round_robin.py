@@ -12,6 +12,7 @@ class RoundRobin:
 
     name = "round-robin"
     copies = False
+    prompt = False
 
     def __init__(self) -> None:
         self._last = -1

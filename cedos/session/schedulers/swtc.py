@@ -67,6 +67,7 @@ class Swtc:
 
     name = "swtc"
     copies = False
+    prompt = False
 
     def __init__(self) -> None:
         self._schedules: dict[int, Schedule] = {}

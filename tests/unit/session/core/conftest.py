@@ -13,6 +13,7 @@ class Plain:
     """The most urgent first, all of it; `grants` come before."""
 
     name = "plain"
+    prompt = False
 
     def __init__(self, *grants: Grant | None, copies: bool = False) -> None:
         self.grants = list(grants)

@@ -77,6 +77,16 @@ def made(name: str) -> Scheduler:
     return chosen
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_each_says_what_it_wants(name: str) -> None:
+    """Of redundancy, and whether a small message may pass it by: nothing is guessed."""
+    scheduler = made(name)
+    assert scheduler.name
+    assert {type(scheduler.copies), type(scheduler.prompt)} == {bool}
+    # Somebody's choices are made known by being asked.
+    assert scheduler.prompt == (name in ("labels", schedulers.DEFAULT))
+
+
 facts = st.tuples(
     st.none() | st.floats(1e-4, 2.0), st.none() | st.floats(1e4, 1e9), st.floats(0, 0.5)
 )
