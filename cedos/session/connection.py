@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 from types import TracebackType
 from typing import Self
 
@@ -25,6 +26,7 @@ from cedos.session.scheduling import FOREGROUND_RANKS, RANK
 from cedos.session.sleepers import Sleepers
 from cedos.session.streamed import Streamed
 from cedos.session.waiter import Waiter
+from cedos.session.wire import MAX_KEEP_ALIVE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Connection(Streamed):
         self._waiters: list[Waiter] = []
         self._ended: SessionError | None = None
         self._over = False
+        self._asked_s = 0  # the keep-alive that was asked for last
         self.peer_wishes: PeerWishes | None = None
         self.resumed = resumed
         self.peer_address = ("", 0)  # where it first came from; at the end that accepted
@@ -163,6 +166,9 @@ class Connection(Streamed):
     ) -> None:
         """Uses cellular networks only when it would otherwise be too late (Cedos, III-C).
 
+        The session lives as long as it waits: a deadline beyond its keep-alive makes it ask the peer for
+        a longer one (DTP, 3.2), unless it was to end with its last path.
+
         Args:
             deadline_s: from now on; with `expected_bytes`, what the stream should bring by then in all.
             expected_bytes: the stream's size.
@@ -178,6 +184,8 @@ class Connection(Streamed):
         hold.expected_bytes = expected_bytes
         hold.low_bytes, hold.high_bytes = low_bytes, high_bytes
         self.holding.buffered = buffered
+        if deadline_s is not None:
+            self._outlive(deadline_s)
         if deadline_s is not None or expected_bytes:
             self.wish(expected_bytes, deadline_s if deadline_s is not None else float("inf"))
         self.holding.look()
@@ -193,10 +201,14 @@ class Connection(Streamed):
         self._core.wish(expected_bytes, now + deadline_s, now=now)
         self.flow.pump_soon()
 
-    def ask_keep_alive(self, seconds: int) -> None:
-        """Asks the peer to agree on another duration (DTP 3.2)."""
-        self._core.keep_alive(seconds)
-        self.flow.pump_soon()
+    def _outlive(self, deadline_s: float) -> None:
+        """Asks the peer for a keep-alive of this, once, where less is agreed."""
+        agreed_s = self._core.control.terms.seconds
+        seconds = ceil(min(deadline_s, MAX_KEEP_ALIVE_S))
+        if 0 < agreed_s < seconds and seconds != self._asked_s:
+            self._asked_s = seconds
+            self._core.keep_alive(seconds)
+            self.flow.pump_soon()
 
     @property
     def flow_id(self) -> bytes:

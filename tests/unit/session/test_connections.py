@@ -179,9 +179,30 @@ def test_a_source_is_asked_again_and_a_short_one_ends_the_session() -> None:
     joined(scenario)
 
 
-def test_keep_alive_and_wishes() -> None:
+@pytest.mark.parametrize(
+    ("agreed_s", "waits_s", "then_s"), [(60, 3600.0, 3600), (60, 30.0, 60), (0, 3600.0, 0)]
+)
+def test_a_session_lives_as_long_as_it_waits(agreed_s: int, waits_s: float, then_s: int) -> None:
+    """One that dies after a minute without a network cannot wait an hour for a better one."""
+
     async def scenario(near: session.Connection, far: session.Connection) -> None:
-        near.ask_keep_alive(77)
+        terms = [each._core.control.terms for each in (near, far)]
+        assert [each.seconds for each in terms] == [agreed_s, agreed_s]
+        for _ in range(2):
+            near.wait_for(deadline_s=waits_s, expected_bytes=7)
+            # Whatever was asked before this is answered by then.
+            await near.write(b"message")
+            assert await far.read_exactly(7) == b"message"
+            await far.write(b"message")
+            assert await near.read_exactly(7) == b"message"
+        assert [each.seconds for each in terms] == [then_s, then_s]
+        assert terms[0]._serial == (then_s != agreed_s), "it is asked for once"
+
+    joined(scenario, deadline=agreed_s)
+
+
+def test_wishes() -> None:
+    async def scenario(near: session.Connection, far: session.Connection) -> None:
         near.wish(1000, 5.0)
         while far.peer_wishes is None:
             await asyncio.sleep(0.01)
