@@ -8,12 +8,16 @@ were like that. Only the strategy that carried a transfer is measured, so each h
 
 from collections.abc import Mapping
 from math import exp, floor, isfinite, log
+from typing import Any
 
 from predictors.base import Distribution
 from predictors.error import FADING, KNOWN, sliced
 
 _STEP = log(1.25)
 """Bins are a quarter wide: 10 for each tenfold."""
+
+_LARGEST = 1e6
+"""A time so many times off its prediction says that one of the two is not what it seems."""
 
 _NEGLIGIBLE = 0.02
 _DOUBT = 2.0
@@ -34,10 +38,12 @@ class Posterior:
         Args:
             predicted: of all strategies, before any correction.
             name: the strategy that was carried out.
-            actual: its time; what is not positive and finite teaches nothing.
+            actual: its time; what is not positive, or beyond all measure, teaches nothing.
         """
         point = predicted[name].quantile(0.5)
         if not (isfinite(actual) and actual > 0.0 < point):
+            return
+        if not 1.0 / _LARGEST <= actual / point <= _LARGEST:
             return
         bins = self._favoured.setdefault(name, {})
         for number, of in list(bins.items()):
@@ -49,6 +55,35 @@ class Posterior:
         favoured = _favourite(predicted)
         of[favoured] = of.get(favoured, 0.0) + 1.0
         self.seen += 1
+
+    def state(self) -> dict[str, Any]:
+        """What was learned, as plain data for JSON."""
+        return {
+            "seen": self.seen,
+            "favoured": {
+                name: {str(number): dict(of) for number, of in bins.items()}
+                for name, bins in self._favoured.items()
+            },
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Posterior":
+        """Goes on from a state.
+
+        Raises:
+            ValueError: it is none.
+        """
+        found = cls()
+        try:
+            found.seen = int(state["seen"])
+            for name, bins in state["favoured"].items():
+                read = {int(number): _read(of) for number, of in bins.items()}
+                if any(abs(number) > _bin(_LARGEST) + 1 for number in read):
+                    raise ValueError(f"errors of {name} beyond all measure")
+                found._favoured[str(name)] = read
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise ValueError(f"nothing that came of predictions: {error!r}") from error
+        return found
 
     def of(self, predicted: Mapping[str, Distribution]) -> dict[str, Distribution]:
         """The times of all strategies, given which one these predictions favour."""
@@ -81,6 +116,16 @@ class Posterior:
 
 def _bin(ratio: float) -> int:
     return floor(log(ratio) / _STEP)
+
+
+def _read(of: Mapping[str, Any]) -> dict[str, float]:
+    """The weights of one bin; ValueError where they cannot have been learned."""
+    weights = {str(strategy): float(weight) for strategy, weight in of.items()}
+    # What is seen each time and fades weighs this, and rounding.
+    most = 1.0 / (1.0 - FADING) + 1.0
+    if not all(0.0 <= each <= most for each in weights.values()) or not sum(weights.values()) > 0.0:
+        raise ValueError(f"weights of {weights}")
+    return weights
 
 
 def _favourite(predicted: Mapping[str, Distribution]) -> str:

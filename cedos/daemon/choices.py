@@ -17,7 +17,6 @@ from cedos.selector.follow import Curves
 from cedos.selector.method import BAYESIAN, BRUTE_FORCE, Method
 from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
 from cedos.selector.uncertainty import CompletionModel
-from predictors.posterior import Posterior
 
 _log = structlog.get_logger(__name__)
 
@@ -62,22 +61,21 @@ def curves(config: Config) -> Curves | None:
     return Curves(alpha=config.decision.alpha, **msgspec.structs.asdict(config.follow))
 
 
-def choices(config: Config, learned: Path, problems: list[str]) -> Choices:
+def choices(config: Config, state: Path, problems: list[str]) -> Choices:
     """How to decide: without usable predictors by the rule of thumb, and `problems` says so.
 
     Args:
         config: the configuration.
-        learned: the file with what was learned at places, if there is one.
+        state: the folder with what was learned earlier, if anything was.
         problems: is added to.
     """
     model: CompletionModel | None = None
     try:
         general = predictor_file.load(config.predictors.model_path)
-        posterior = Posterior() if config.decision.method == BAYESIAN else None
-        adapt = config.predictors.adapt
+        adapt, bayesian = config.predictors.adapt, config.decision.method == BAYESIAN
         model = general
-        if adapt or posterior is not None:
-            model = learning.load(general, learned, adapt=adapt, posterior=posterior)
+        if adapt or bayesian:
+            model = learning.load(general, state, adapt=adapt, bayesian=bayesian)
     except ModelError as error:
         problems.append(f"{error}; deciding by a rule of thumb until then")
         _log.warning("no predictors", why=str(error))

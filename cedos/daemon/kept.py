@@ -21,8 +21,16 @@ def read(path: Path, what: str) -> Any:
 
 
 def unusable(path: Path, what: str, error: Exception) -> None:
-    """Says that a file cannot be used; things begin anew."""
-    _log.warning(f"{what} cannot be used", file=str(path), why=str(error))
+    """Says that a file cannot be used; it is put aside, as things begin anew and would replace it."""
+    number = 1
+    while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
+        number += 1
+    try:
+        path.rename(aside)
+    except OSError as failed:
+        _log.warning(f"{what} cannot be used, nor put aside", file=str(path), why=str(failed))
+        return
+    _log.warning(f"{what} cannot be used", file=str(path), why=str(error), kept_as=str(aside))
 
 
 def write(path: Path, state: Any, what: str) -> None:

@@ -14,12 +14,15 @@ from cedos.model import Context, Direction, FlowRecord, Network, SizeEstimate, T
 from cedos.monitor.events import FlowClosed
 from cedos.selector.features import features
 from cedos.selector.roles import Roles, assign
-from predictors.adapt import Adaptive
+from predictors.adapt import Adaptive, fingerprint
 from predictors.base import Distribution
 from predictors.completion import CompletionModel
 from predictors.posterior import Posterior
 
-WHAT = "what was learned at places"
+PLACES_FILE = "places.json"
+POSTERIOR_FILE = "posterior.json"
+_PLACES = "what was learned at places"
+_POSTERIOR = "what came of predictions"
 LEAST_S = 0.1
 """Transfers expected to be shorter teach nothing: their ends are known to some hundredths of a second."""
 
@@ -74,6 +77,15 @@ class Learning:
     def state(self) -> dict[str, Any]:
         """What was learned, as plain data for JSON."""
         return self._adaptive.state()
+
+    def keep(self, folder: Path) -> None:
+        """Writes what is learned, each to its file; what is not learned now stays as it was kept."""
+        if self._adapt:
+            kept.write(folder / PLACES_FILE, self._adaptive.state(), _PLACES)
+        if self._posterior is not None:
+            # Which strategy is favoured, and when rightly so, is another thing with another model.
+            state = {"model": fingerprint(self._adaptive.model), **self._posterior.state()}
+            kept.write(folder / POSTERIOR_FILE, state, _POSTERIOR)
 
     def moved(self, networks: Sequence[Network], context: Context) -> None:
         """Takes where the host is: the access point, else the Wi-Fi's router, else its name."""
@@ -154,13 +166,34 @@ def _strategy(
     return used[0]
 
 
-def load(
-    model: CompletionModel, path: Path, *, adapt: bool = True, posterior: Posterior | None = None
-) -> Learning:
-    """The predictors with what was learned earlier; anew where that cannot be used."""
+def load(model: CompletionModel, folder: Path, *, adapt: bool, bayesian: bool) -> Learning:
+    """The predictors with what was learned earlier; anew where that cannot be used.
+
+    Args:
+        model: the general model.
+        folder: the state directory, where `Learning.keep` wrote.
+        adapt: whether predictions are to become this place's own.
+        bayesian: whether they are corrected by what came of such ones before.
+    """
+    posterior = _posterior(model, folder / POSTERIOR_FILE) if bayesian else None
+    path = folder / PLACES_FILE
     try:
-        state = kept.read(path, WHAT) if adapt else None
+        state = kept.read(path, _PLACES) if adapt else None
         return Learning(model, state, adapt=adapt, posterior=posterior)
     except ValueError as error:
-        kept.unusable(path, WHAT, error)
+        kept.unusable(path, _PLACES, error)
     return Learning(model, adapt=adapt, posterior=posterior)
+
+
+def _posterior(model: CompletionModel, path: Path) -> Posterior:
+    state = kept.read(path, _POSTERIOR)
+    if state is None:
+        return Posterior()
+    try:
+        found = Posterior.from_state(state)
+        if state.get("model") != fingerprint(model):
+            raise ValueError("it was learned of another model")
+    except ValueError as error:
+        kept.unusable(path, _POSTERIOR, error)
+        return Posterior()
+    return found

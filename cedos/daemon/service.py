@@ -10,7 +10,7 @@ import structlog
 
 from cedos.api.server import ControlServer
 from cedos.config import Config
-from cedos.daemon import kept, learning, opening
+from cedos.daemon import kept, opening
 from cedos.daemon.answers import Answers
 from cedos.daemon.budgets import Budgets
 from cedos.daemon.captured import Captured
@@ -24,6 +24,7 @@ from cedos.daemon.looking import Looking
 from cedos.daemon.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.observe import Observer
 from cedos.daemon.opportunities import Opportunities
+from cedos.daemon.prefetching import Prefetching
 from cedos.daemon.probing import AdaptiveProbing
 from cedos.daemon.reconsidering import Reconsidering
 from cedos.daemon.rescue import Rescuer
@@ -49,7 +50,6 @@ _log = structlog.get_logger(__name__)
 
 _FLUSH_S = 1.0
 _SIZES_FILE = "sizes.json"
-_PLACES_FILE = "places.json"
 _USAGE_FILE = "usage.sqlite"
 _KEEP_S = 60.0
 """What is learned is kept so often, and at the end."""
@@ -143,7 +143,7 @@ class Daemon:
             chunked=replace(CHUNKED, median_bytes=config.profiler.default_large_bytes),
         )
         self._observer = Observer(config, bus, self._changed, self._metered)
-        chosen = choices(config, state / _PLACES_FILE, problems)
+        chosen = choices(config, state, problems)
         self._learning = chosen.model if isinstance(chosen.model, Learning) else None
         decider = Decider(
             chosen, self._flows.idle_s, self._recorded, history.next_number if history else 1
@@ -185,6 +185,13 @@ class Daemon:
             curves=curves(config),
             battery=BatteryReader(bus) if bus is not None else None,
         )
+        self._prefetching = self.answers.prefetched_by = Prefetching(
+            self._budgets,
+            self._metering,
+            radios_of(config),
+            links.networks,
+            money_per_mb(config),
+        )
         self._looking = Looking(
             flow_monitor,
             self._flows,
@@ -207,7 +214,7 @@ class Daemon:
             director=self._director,
             rescuer=self._rescuer,
             probing=self._probing,
-            opportunities=Opportunities(self._budgets, decider),
+            opportunities=Opportunities(self._budgets, decider, self._prefetching.carried),
             learning=self._learning,
             history=history,
         )
@@ -246,6 +253,7 @@ class Daemon:
             tasks.create_task(self._captured.run(), name="captured")
             tasks.create_task(self._looking.run(), name="look")
             tasks.create_task(self._budgets.run(), name="budgets")
+            tasks.create_task(self._prefetching.run(), name="prefetching")
             tasks.create_task(self._probing.run(), name="probing")
             tasks.create_task(self._reconsidering.run(), name="reconsider")
             tasks.create_task(self._keep(notifier), name="keep")
@@ -259,7 +267,7 @@ class Daemon:
     def _keep_learned(self) -> None:
         kept.write(self._state / _SIZES_FILE, self._sizes.state(), opening.SIZES)
         if self._learning is not None:
-            kept.write(self._state / _PLACES_FILE, self._learning.state(), learning.WHAT)
+            self._learning.keep(self._state)
 
     def _recorded(self, decision: Decision) -> None:
         if self._history is not None:

@@ -37,7 +37,7 @@ def configured(tmp_path: Path, text: str) -> Choices:
     file = tmp_path / "cedos.toml"
     file.write_text(f"[decision]\n{text}\n")
     problems: list[str] = []
-    found = choices(config.load(file), tmp_path / "places.json", problems)
+    found = choices(config.load(file), tmp_path, problems)
     assert problems == []
     return found
 
@@ -53,7 +53,7 @@ def test_a_model_trained_with_other_features_is_refused_and_the_rule_of_thumb_de
     file = tmp_path / "cedos.toml"
     file.write_text(f'[predictors]\nmodel = "{model}"\n')
     problems: list[str] = []
-    found = choices(config.load(file), tmp_path / "places.json", problems)
+    found = choices(config.load(file), tmp_path, problems)
     assert found.model is None
     (said,) = problems
     for words in (str(model), key, "not known here: wifi_moon_phase", "cedos-emu train", "thumb"):

@@ -2,12 +2,12 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
-import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from cedos import predictor_file
 from cedos.daemon.flows import Flows
-from cedos.daemon.learning import Learning, load, place_of
+from cedos.daemon.learning import PLACES_FILE, POSTERIOR_FILE, Learning, load, place_of
 from cedos.model import (
     Attachment,
     Context,
@@ -148,16 +148,62 @@ def test_it_is_kept(model: CompletionModel, tmp_path: Path) -> None:
     learning.moved(BOTH, KNOWN)
     for _ in range(20):
         finish(learning, 5.0)
-    file = tmp_path / "places.json"
-    file.write_bytes(msgspec.json.encode(learning.state()))
-    again = load(model, file)
+    learning.keep(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [PLACES_FILE]
+    again = load(model, tmp_path, adapt=True, bayesian=False)
     again.moved(BOTH, KNOWN)
     assert predicted_s(again) == pytest.approx(predicted_s(learning), rel=1e-6)
     assert again.note == learning.note
-    for nonsense in (b"{", b'{"model": "other", "places": {}}', b"[]"):
-        file.write_bytes(nonsense)
-        assert load(model, file).note == ""
-    assert load(model, tmp_path / "missing.json").note == ""
+
+
+def test_what_came_of_predictions_is_kept_over_a_restart(
+    model: CompletionModel, tmp_path: Path
+) -> None:
+    transfer = Transfer(SizeEstimate(SIZE, SIZE, SIZE, "hint"))
+    columns = features(KNOWN, transfer, assign(BOTH), model.features)
+    learning = load(model, tmp_path, adapt=False, bayesian=True)
+    before_s = learning.predict(columns)["wifi"].mean
+    for _ in range(20):
+        finish(learning, 3.0 * before_s)
+    learning.keep(tmp_path)
+    again = load(model, tmp_path, adapt=False, bayesian=True)
+    assert again.predict(columns) == learning.predict(columns)
+    assert again.note == "corrected by what 20 transfers took"
+    finish(again, 3.0 * before_s)
+    assert again.note == "corrected by what 21 transfers took"
+    # Who decides by another method for a while loses nothing, nor does who learns no places.
+    load(model, tmp_path, adapt=True, bayesian=False).keep(tmp_path)
+    load(model, tmp_path, adapt=False, bayesian=True).keep(tmp_path)
+    assert load(model, tmp_path, adapt=True, bayesian=True).note == learning.note
+
+
+@pytest.mark.parametrize("name", [PLACES_FILE, POSTERIOR_FILE])
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"{",
+        b"[]",
+        b"\xff",
+        b'{"model": "other", "places": {}, "seen": 0, "favoured": {}}',
+        b'{"model": 3, "places": 4, "seen": 5, "favoured": 6}',
+        b'{"seen": 1, "favoured": {"wifi": {"99999": {"wifi": 1.0}}}}',
+        b'{"seen": 1, "favoured": {"wifi": {"1": {"wifi": -1.0}}}}',
+        b'{"seen": 1, "favoured": {"wifi": {"1": {}}}}',
+    ],
+)
+def test_a_file_that_cannot_be_used_is_put_aside_and_not_written_over(
+    model: CompletionModel, tmp_path: Path, name: str, nonsense: bytes
+) -> None:
+    (tmp_path / name).write_bytes(nonsense)
+    for number in (1, 2):
+        with capture_logs() as said:
+            learning = load(model, tmp_path, adapt=True, bayesian=True)
+        assert learning.note == ""
+        aside = tmp_path / f"{name}.aside-{number}"
+        assert [each["kept_as"] for each in said] == [str(aside)]
+        learning.keep(tmp_path)
+        assert aside.read_bytes() == nonsense
+        (tmp_path / name).write_bytes(nonsense)
 
 
 @pytest.mark.parametrize(

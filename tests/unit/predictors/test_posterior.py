@@ -1,7 +1,9 @@
 """Bayes' theorem on predictions of completion times."""
 
+import json
 from itertools import pairwise
 from math import inf, nan
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -58,4 +60,37 @@ def test_whatever_is_measured_times_are_positive_and_ascend(measured: list[float
     for actual in measured:
         knows.learn(WIFI_FIRST, "wifi", actual)
     for time in knows.of(WIFI_FIRST).values():
+        assert all(0.0 < low <= high < inf for low, high in pairwise(time.samples))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(1e-9, 1e9)), max_size=60))
+def test_what_was_learned_is_kept_as_json(measured: list[tuple[bool, float]]) -> None:
+    knows = Posterior()
+    for favoured, actual in measured:
+        knows.learn(WIFI_FIRST if favoured else CELLULAR_FIRST, "wifi", actual)
+    again = Posterior.from_state(json.loads(json.dumps(knows.state())))
+    assert again.state() == knows.state()
+    assert again.of(WIFI_FIRST) == knows.of(WIFI_FIRST)
+    again.learn(WIFI_FIRST, "wifi", 2.0)
+    knows.learn(WIFI_FIRST, "wifi", 2.0)
+    assert again.of(CELLULAR_FIRST) == knows.of(CELLULAR_FIRST)
+
+
+_JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["wifi", "1", "-9999", "x"]), inner, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.one_of(_JSON, st.fixed_dictionaries({"seen": _JSON, "favoured": _JSON})))
+def test_of_nonsense_nothing_is_learned(nonsense: Any) -> None:
+    try:
+        found = Posterior.from_state(nonsense)
+    except ValueError:
+        return
+    for time in found.of(WIFI_FIRST).values():
         assert all(0.0 < low <= high < inf for low, high in pairwise(time.samples))
