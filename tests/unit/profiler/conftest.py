@@ -1,10 +1,16 @@
-"""What the profiler's tests share: a machine that runs classic BPF, and TLS hellos."""
+"""A machine that runs classic BPF, TLS hellos, and HTTP that is played to the profiler."""
 
 import operator
 import struct
 from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_address
 
 import pytest
+
+from cedos.model import Direction, FlowKey, SizeEstimate
+from cedos.profiler.frame import Captured
+from cedos.profiler.profiler import Profiler, SizeLearned
 
 ANCILLARY = 0xFFFFF000
 ALU = {
@@ -91,3 +97,66 @@ def hello(name: str) -> bytes:
 def _hello() -> Callable[[str], bytes]:
     """A ClientHello for a server's name."""
     return hello
+
+
+class Talk:
+    """A TCP connection that is played to the profiler; sequence numbers wrap on the way."""
+
+    def __init__(self, profiler: Profiler, key: FlowKey, *, mptcp: bool = False) -> None:
+        self.profiler, self.key, self.mptcp = profiler, key, mptcp
+        self.bytes = {Direction.UP: 0, Direction.DOWN: 0}
+        self.now_s = 1.0
+
+    def packet(self, way: Direction, payload: bytes) -> Captured:
+        start = {Direction.UP: 4_294_900_000, Direction.DOWN: 77}
+        sequence = {one: (start[one] + self.bytes[one]) % (1 << 32) for one in Direction}
+        outgoing = way is Direction.UP
+        other = Direction.DOWN if outgoing else Direction.UP
+        return Captured(
+            self.key, outgoing, payload, sequence[way], sequence[other], self.mptcp, "wlan0"
+        )
+
+    def send(
+        self, payload: str | bytes, body: int = 0, way: Direction = Direction.UP
+    ) -> list[SizeLearned]:
+        raw = payload if isinstance(payload, bytes) else payload.encode()
+        told = self.profiler.observe(self.packet(way, raw), self.now_s)
+        self.bytes[way] += len(raw) + body
+        return told
+
+    def receive(self, payload: str | bytes, body: int = 0) -> list[SizeLearned]:
+        return self.send(payload, body, Direction.DOWN)
+
+    def progress(self) -> list[SizeLearned]:
+        down, up = self.bytes[Direction.DOWN], self.bytes[Direction.UP]
+        return self.profiler.progressed(self.key, down, up, self.now_s)
+
+    def close(self) -> None:
+        self.profiler.closed(self.key, self.bytes[Direction.DOWN], self.bytes[Direction.UP])
+
+
+class Web:
+    """A server, and what a client and it say to each other."""
+
+    server = "198.51.100.1"
+    key = FlowKey(ip_address("192.168.43.2"), 40000, ip_address(server), 80)
+    tls_key = replace(key, remote_port=443)
+    get = "GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n"
+    chunked_answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    def answer(self, length: int) -> str:
+        return f"HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"
+
+    def talk(
+        self, profiler: Profiler | None = None, key: FlowKey = key, *, mptcp: bool = False
+    ) -> Talk:
+        """A connection, of a profiler of its own where none is given."""
+        return Talk(Profiler() if profiler is None else profiler, key, mptcp=mptcp)
+
+    def exactly(self, size: int, source: str = "content-length") -> SizeEstimate:
+        return SizeEstimate(size, size, size, source)
+
+
+@pytest.fixture(scope="session")
+def web() -> Web:
+    return Web()
