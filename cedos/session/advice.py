@@ -83,6 +83,7 @@ class Advice:
         self._strategies: list[Strategy | None] = [None] * len(LABELS)
         self._until_s = [float("-inf")] * len(LABELS)
         self._received = 0
+        self._irobs_bytes = list(core.receiver.irobs_bytes)
         self._timer: asyncio.Handle | None = None
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._closed = False
@@ -122,7 +123,10 @@ class Advice:
         waited = list(map(max, self._scheduler.taken(), (lane.waiting_bytes for lane in lanes)))
         progress = self._progress()
         received, self._received = progress.received_bytes - self._received, progress.received_bytes
-        for rank, size, direction in _in_use(waited, received, progress):
+        irobs_bytes = list(self._core.receiver.irobs_bytes)
+        came = [now - before for now, before in zip(irobs_bytes, self._irobs_bytes, strict=True)]
+        self._irobs_bytes = irobs_bytes
+        for rank, size, direction in _in_use(waited, came, received, progress):
             if rank not in self._asking and len(self._core.paths) > 1:
                 left_s = None
                 if progress.deadline_at_s is not None:
@@ -130,7 +134,7 @@ class Advice:
                 question = Question(LABELS[rank], _rounded(size), direction, left_s)
                 self._asking[rank] = self._loop.create_task(self._ask(rank, question))
         self.apply()
-        resting = not received and not any(waited) and not any(self._strategies)
+        resting = not (received or any(came) or any(waited) or any(self._strategies))
         self._timer = None if resting else self._loop.call_later(ASK_S, self._look)
 
     async def _ask(self, rank: int, question: Question) -> None:
@@ -153,26 +157,32 @@ class Advice:
 
 
 def _in_use(
-    waited: list[int], received: int, progress: Progress
+    waited: list[int], came: list[int], received: int, progress: Progress
 ) -> list[tuple[int, int, Direction]]:
     """Labels with the bytes that they are about to carry, and which way most of them go.
 
-    A stream of unknown length goes on for as long as it has, as far as anybody can tell (the profiler
-    thinks so too); an answer has the label of its question.
+    What is of unknown length goes on for as long as it has, as far as anybody can tell (the profiler
+    thinks so too). An answer on the stream has the label of its question, IROBs have their own.
+
+    Args:
+        waited: by rank, what was to be sent.
+        came: by rank, what came in IROBs since the last look.
+        received: and on the stream.
+        progress: how far that has come.
     """
     coming = max(received, progress.expected_bytes - progress.received_bytes)
-    down = received > sum(waited)
-    ranks = {rank for rank, size in enumerate(waited) if size}
+    answered = received > sum(waited)
+    ranks = {rank for rank in range(len(LABELS)) if waited[rank] or came[rank]}
     if received:
         ranks.add(progress.stream_rank)
-    return [
-        (
-            rank,
-            coming if down else waited[rank] or received,
-            Direction.DOWN if down else Direction.UP,
-        )
-        for rank in sorted(ranks)
-    ]
+    found = []
+    for rank in sorted(ranks):
+        down = came[rank] + (coming if answered else 0)
+        if down > waited[rank]:
+            found.append((rank, down, Direction.DOWN))
+        else:
+            found.append((rank, waited[rank] or received, Direction.UP))
+    return found
 
 
 def _rounded(size_bytes: int) -> int:

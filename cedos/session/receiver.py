@@ -38,7 +38,8 @@ class _Partial:
 class Receiver:
     """Streams put together, IROBs delivered whole, and what is to be acknowledged and granted.
 
-    `unacknowledged_bytes` came since the last acknowledgement was written.
+    `unacknowledged_bytes` came since the last acknowledgement was written, `irobs_bytes` of IROBs so far,
+    by rank of label.
     """
 
     def __init__(self, stream_window: int, irob_window: int, irob_bytes: int) -> None:
@@ -46,6 +47,7 @@ class Receiver:
         self.irobs = Progress(1)  # ids received whole, or abandoned
         self.delivery = Delivery()
         self.unacknowledged_bytes = 0
+        self.irobs_bytes = [0, 0, 0, 0]
         self.irob_bytes = max(irob_bytes, INITIAL_IROB_BYTES)
         self._stream_window = max(stream_window, INITIAL_STREAM_BYTES)
         self._irob_window = max(irob_window, INITIAL_IROB_CREDIT, 2 * (irob_bytes + IROB_COST))
@@ -98,6 +100,7 @@ class Receiver:
         new = arrivals.add(extent.offset, keep(extent.payload, record), extent.end)
         self._pieces += arrivals.pieces
         self.unacknowledged_bytes += new
+        self.irobs_bytes[extent.rank] += new
         self._hold(new)
         if self._pieces > MAX_GAPS:
             raise ProtocolError(f"IROBs arrive in more than {MAX_GAPS} separate pieces")
@@ -124,6 +127,7 @@ class Receiver:
             part = payloads if high - low == len(payloads) else payloads[low - first : high - first]
             size = sum(map(len, part))
             self.unacknowledged_bytes += size + len(part)
+            self.irobs_bytes[table.rank] += size
             self._hold(size + len(part) * IROB_COST)
             if self._partial:
                 self._refuse_partial(low, high)

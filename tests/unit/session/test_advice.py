@@ -200,6 +200,32 @@ def test_a_download_asks_for_what_is_still_to_come() -> None:
     run(scenario)
 
 
+def test_a_session_that_only_receives_irobs_asks_for_their_labels_and_sizes() -> None:
+    """Nothing of the stream comes: the labels are those that the peer gave."""
+
+    async def scenario(case: Case) -> None:
+        case.pump()
+        peer = Session(LabelMapping(), 0.0)
+        peer.path_up(1, Facts("eth0"), 0.0)
+        irobs = {BULK: bytes(50_000), URGENT: b"urgent"}  # in extents, and whole
+        for rank, data in irobs.items():
+            peer.send(data, rank)
+        while any(record := peer.next_record(1, 70_000, 0.0)):
+            case.core.receive(1, b"".join(record), 0.0)
+        case.advice.used()  # by what came
+        await case.settle()
+        assert case.desk.asked == [
+            Question(Label(Urgency.FOREGROUND, Bulk.SMALL), 1_000, Direction.DOWN),
+            Question(Label(Urgency.BACKGROUND, Bulk.LARGE), 64_000, Direction.DOWN),
+        ]
+        async with asyncio.timeout(20):
+            while case.advice._timer is not None:  # nothing more comes: nobody is asked
+                await asyncio.sleep(0.005)
+        assert len(case.desk.asked) == 2
+
+    run(scenario)
+
+
 def test_nobody_is_asked_while_there_is_nothing_to_choose_or_nothing_to_send() -> None:
     async def scenario(case: Case) -> None:
         case.pump()
