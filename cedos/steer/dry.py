@@ -124,6 +124,12 @@ class DryKernel:
         self._say("packet filter: track connections")
         self._filtered = True
 
+    def bar(self, interfaces: Sequence[str]) -> None:
+        """See `Kernel`."""
+        said = f"nothing of a program's over {', '.join(interfaces)}"
+        self._say(f"packet filter: {said if interfaces else 'everything over all interfaces'}")
+        self._filtered = True
+
     def has_filter(self) -> bool:
         """See `Kernel`."""
         return self._real.has_filter() if self._filtered is None else self._filtered

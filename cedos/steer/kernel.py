@@ -66,6 +66,9 @@ class Kernel(Protocol):
     def track_flows(self) -> None:
         """Puts our packet filter in: it makes the kernel track flows."""
 
+    def bar(self, interfaces: Sequence[str]) -> None:
+        """Lets nothing of a program's go over these interfaces, and over all others; none: over all."""
+
     def has_filter(self) -> bool:
         """Whether our packet filter is there."""
 

@@ -32,7 +32,7 @@ from pyroute2.netlink.rtnl import (
 from cedos.errors import HostError
 from cedos.model import Address
 from cedos.netlink import Listener
-from cedos.steer import genl, iptables, rtnl, sockets
+from cedos.steer import barring_filter, genl, iptables, rtnl, sockets
 from cedos.steer.genl import Endpoint, PathCommand, PathEvent
 from cedos.steer.netlink import Commands, Message, Parser
 from cedos.steer.path_events import path_events
@@ -220,6 +220,11 @@ class LinuxKernel:
         """See `Kernel`."""
         self._must_be_here()
         iptables.track()
+
+    def bar(self, interfaces: Sequence[str]) -> None:
+        """See `Kernel`."""
+        self._must_be_here()
+        barring_filter.put_in(interfaces)
 
     def has_filter(self) -> bool:
         """See `Kernel`."""

@@ -42,12 +42,14 @@ class MemoryKernel:
         self.sysctls = {
             "net.mptcp.enabled": "1",
             "net.mptcp.path_manager": "kernel",
+            "net.mptcp.close_timeout": "60",
             "net.ipv4.tcp_rmem": "4096\t131072\t6291456",
             "net.netfilter.nf_conntrack_acct": "0",
         }
         self.kernels_own: set[int] = set()
         self.steered: list[PathCommand] = []
         self.filter = False
+        self.barred: tuple[str, ...] = ()
         self.log: list[str] = []
         self.refuses = 0
         self.rescue = MemoryRescue(self._changed)
@@ -215,13 +217,19 @@ class MemoryKernel:
         self._changed("packet filter: track connections")
         self.filter = True
 
+    def bar(self, interfaces: Sequence[str]) -> None:
+        """See `Kernel`."""
+        self._changed(f"packet filter: bar {', '.join(interfaces) or 'nothing'}")
+        self.barred = tuple(interfaces)
+        self.filter = True
+
     def has_filter(self) -> bool:
         """See `Kernel`."""
         return self.filter
 
     def remove_filter(self) -> bool:
         """See `Kernel`."""
-        there, self.filter = self.filter, False
+        there, self.filter, self.barred = self.filter, False, ()
         return there
 
     def watch(

@@ -13,6 +13,7 @@ import structlog
 from cedos import privileges
 from cedos.errors import HostError, PrivilegeError, SteeringError
 from cedos.model import Network, Strategy
+from cedos.steer.barring import Barring
 from cedos.steer.bound import ReceiveWindow
 from cedos.steer.connections import Connection, ConnectionEvent
 from cedos.steer.dry import DryKernel
@@ -55,6 +56,7 @@ class Steering:
     Attributes:
         planned: in a dry run, all changes so far in words.
         rescues: leads flows elsewhere whose first packet found no answer.
+        barring: keeps programs off networks whose budget is spent.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Steering:
         self.rescues = Rescues(
             self._kernel, self._routing, self._living, self._networks, self._append
         )
+        self.barring = Barring(self._kernel, self._living, self._networks, self._append)
         try:
             with refusals("begin to steer"):
                 self._begin(self._kernel)
@@ -167,6 +170,7 @@ class Steering:
             return
         self._living.close()
         self.rescues.close()
+        self.barring.close()
         if self._settling is not None:
             self._settling.cancel()
         try:
@@ -211,7 +215,8 @@ class Steering:
             self._notes()
             if self._mptcp:
                 self._note_endpoints(kernel)
-            self._living.networks_changed(networks)
+            self._living.networks_changed(self.barring.usable())
+            self.barring.networks_changed()
 
     async def set_default(self, network_name: str | None) -> None:
         """Leads new connections to a network; None: where the host would lead them itself.

@@ -82,7 +82,7 @@ def _sysctl(kernel: Kernel, record: Record) -> list[str]:
 
 
 def _filter(kernel: Kernel, _: Record) -> list[str]:
-    return ["deleted: the chain CEDOS_OUT of iptables"] if kernel.remove_filter() else []
+    return ["deleted: the chains CEDOS_* of iptables"] if kernel.remove_filter() else []
 
 
 def _connections(kernel: Kernel, _: Record) -> list[str]:

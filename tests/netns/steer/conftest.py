@@ -79,6 +79,21 @@ class Host:
             )
         ]
 
+    def plug(self, name: str, subnet: int, metric: int) -> None:
+        """A network comes, with a default route."""
+        client, server = self.client, self.server
+        client.ip("link", "add", name, "type", "veth", "peer", name, "netns", server.name)
+        for namespace, last in ((client, 2), (server, 1)):
+            namespace.ip("addr", "add", f"192.168.{subnet}.{last}/24", "dev", name)
+            namespace.ip("addr", "add", f"2001:db8:{subnet}::{last}/64", "dev", name, "nodad")
+        # Strict: what comes back must be routed by the rules too.
+        client.sysctl(f"net.ipv4.conf.{name}.rp_filter", 1)
+        for namespace in (client, server):
+            namespace.ip("link", "set", name, "up")
+        for version, gateway in ((4, f"192.168.{subnet}.1"), (6, f"2001:db8:{subnet}::1")):
+            route = ("default", "via", gateway, "dev", name, "metric", str(metric))
+            client.ip(f"-{version}", "route", "add", *route)
+
     def run(self, body: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs a coroutine inside the client."""
         with self.client.entered():
@@ -181,24 +196,14 @@ def host(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator
         namespace.sysctl("net.ipv6.conf.default.accept_dad", 0)
         namespace.sysctl("net.ipv6.conf.default.router_solicitations", 0)
         namespace.sysctl("net.mptcp.blackhole_timeout", 0)
-    for name, subnet, metric in (("wlan0", 43, 100), ("lte0", 44, 200)):
-        client.ip("link", "add", name, "type", "veth", "peer", name, "netns", server.name)
-        for namespace, last in ((client, 2), (server, 1)):
-            namespace.ip("addr", "add", f"192.168.{subnet}.{last}/24", "dev", name)
-            namespace.ip("addr", "add", f"2001:db8:{subnet}::{last}/64", "dev", name, "nodad")
-        # Strict: what comes back must be routed by the rules too.
-        client.sysctl(f"net.ipv4.conf.{name}.rp_filter", 1)
-        for namespace in (client, server):
-            namespace.ip("link", "set", name, "up")
-        for version, gateway in ((4, f"192.168.{subnet}.1"), (6, f"2001:db8:{subnet}::1")):
-            route = ("default", "via", gateway, "dev", name, "metric", str(metric))
-            client.ip(f"-{version}", "route", "add", *route)
+    made = Host(client, server, tmp_path)
+    made.plug("wlan0", 43, 100)
+    made.plug("lte0", 44, 200)
     for last in range(1, 10):
         server.ip("addr", "add", f"198.51.100.{last}/32", "dev", "lo")
         server.ip("addr", "add", f"2001:db8:100::{last}/128", "dev", "lo", "nodad")
     server.ip("mptcp", "limits", "set", "subflows", "8")
     _acquainted(client)
-    made = Host(client, server, tmp_path)
     stop: list[socket.socket] = []
     _serve(server, stop)
     yield made

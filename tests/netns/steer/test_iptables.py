@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cedos.errors import SteeringError
 from cedos.steer import iptables
 from cedos.steer.steering import Steering
 
@@ -100,6 +101,8 @@ def test_without_iptables_everything_else_works(host, monkeypatch):
             assert any("iptables is not installed" in problem for problem in steering.problems)
             await steering.set_default("lte0")
             assert host.seen_tcp(4) == host.address("lte0", 4)
+            with pytest.raises(SteeringError, match="bar lte0: iptables is not installed"):
+                steering.barring.bar(["lte0"])
 
     before = host.state()
     host.run(body)
