@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite, nan
 
 from predictors.base import Distribution, Measurement
-from predictors.error import ErrorHistory
+from predictors.error import ErrorHistory, steady
 
 VALUE = "value"
 
@@ -45,9 +45,18 @@ class ComputePredictor:
         self.features: Sequence[str] = (*parameters, "at_s")
         self._parameters = tuple(parameters)
         self._typical = typical
-        self.errors = ErrorHistory()
+        self.errors = self.history()
         self._runs: deque[tuple[tuple[float, ...], float]] = deque(maxlen=_RUNS)
         self._line: tuple[float, ...] | None = None
+
+    @staticmethod
+    def history() -> ErrorHistory:
+        """An empty history of its errors, which age does not widen.
+
+        A processor does not wander as a radio does; how much the load of a shared one changes from run
+        to run is in the errors already.
+        """
+        return ErrorHistory(growth=steady)
 
     def observe(
         self, parameters: Mapping[str, float], value: float, at_s: float

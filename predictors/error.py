@@ -162,6 +162,11 @@ def growth(age_s: float) -> float:
     return 0.93 * (1.0 - exp(-0.2 * max(age_s, 0.0)))
 
 
+def steady(age_s: float) -> float:
+    """No variance is added by age: what is predicted takes the same tomorrow as today."""
+    return 0.0
+
+
 class ErrorHistory:
     """How wrong the predictions of one quantity were: measured over predicted, newest first.
 

@@ -59,7 +59,8 @@ def bounded_cost(
     highs_s = [prediction_interval(each.samples)[2] for _, each, _ in others]
     if max([low_s, *lows_s]) >= min([high_s, *highs_s]):
         return None
-    both = outcome._replace(time_s=min([low_s, *lows_s]))
+    # Most is saved where the best one is at its worst and another at its best.
+    both = outcome._replace(time_s=min(lows_s))
     for (more, of, watts), least_s in zip(others, lows_s, strict=True):
         # The least that it takes: its radio is on until its own earliest end.
         both = both._replace(

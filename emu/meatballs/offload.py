@@ -21,6 +21,7 @@ from emu.workloads.pursuit import Chosen
 from predictors.base import Distribution
 from predictors.compute import ComputePredictor
 from predictors.dwell import DwellPredictor
+from predictors.error import ErrorHistory
 from predictors.network import NetworkPredictor
 
 LOCAL, REMOTE = "local", "remote"
@@ -100,12 +101,16 @@ class Offloading:
         self._style, self._radio, self._usage = style, radio, usage
         self._weights = Weights(s_per_j=setting.s_per_j)
         self._detection_s = detection_s
-        self._evaluator = evaluator(style.method)
         self._network = NetworkPredictor(WIFI)
         self._compute = {
             way: ComputePredictor(("length_s",), f"{way}.compute", typical=mean_s)
             for way, mean_s in typical_s.items()
         }
+        computed = {predictor.name for predictor in self._compute.values()}
+        self._evaluator = evaluator(
+            style.method,
+            lambda name: ComputePredictor.history() if name in computed else ErrorHistory(),
+        )
         for predictor in self._compute.values():
             # A line says how long; the quantity is by how much it is wrong.
             self._evaluator.predict(predictor.name, 1.0, 0.0)

@@ -66,13 +66,14 @@ class ErrorBounds(Evaluator):
                 weights.cost(min(each.time_s for each in parts), energy_j, metered_bytes),
             )
             if best.name in both.parts and _overlap(parts):
-                saved_s = best.high_s - judged.low_s
+                others = [each for each in parts if each is not best]
+                # Most is saved where the best one is at its worst and another at its best; of the
+                # others it is the same bounds that tell the least that they cost.
+                saved_s = best.high_s - min(each.low_s for each in others)
                 least = 0.0
-                for each in parts:
-                    if each is not best:
-                        ends_s = min(judged.low_s, each.low_s) if both.called_off else each.low_s
-                        used = spent(ways[each.name], ends_s, running.get(each.name))
-                        least += weights.cost(0.0, *used)
+                for each in others:
+                    used = spent(ways[each.name], each.low_s, running.get(each.name))
+                    least += weights.cost(0.0, *used)
                 judged = replace(judged, cost=best.cost - saved_s + least)
             found[both.name] = judged
         return found

@@ -62,3 +62,11 @@ def test_equations_are_solved_as_numpy_does(size: int, seed: int) -> None:
     matrix, right = draw.normal(size=(size, size)), draw.normal(size=size)
     expected = np.linalg.solve(matrix, right)
     assert solved(matrix.tolist(), right.tolist()) == pytest.approx(expected.tolist(), rel=1e-6)
+
+
+def test_a_computation_is_not_less_certain_for_having_been_long_ago() -> None:
+    predictor = ComputePredictor(("length_s",))
+    for k in range(20):
+        predictor.observe({"length_s": 2.0}, 3.0 * (1.0 + 0.1 * (k % 2)), 30.0 * k)
+    fresh = predictor.predict({"length_s": 2.0, "at_s": 570.0})["value"]
+    assert predictor.predict({"length_s": 2.0, "at_s": 9_000.0})["value"] == fresh

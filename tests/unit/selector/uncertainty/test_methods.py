@@ -84,11 +84,29 @@ def test_bounds_that_overlap_are_hedged_up_to_the_most_that_it_can_save() -> Non
     free = knows.choose((way("A", 1.0), way("B", 1.0), BOTH))
     assert free.name == "both"
     alone, other, both = free.evaluations
-    saved_s = alone.high_s - min(alone.low_s, other.low_s)
+    # What is saved where A is at its worst and B at its best: A's own best is not both at once.
+    saved_s = alone.high_s - other.low_s
+    assert alone.low_s < other.low_s
     assert both.cost == pytest.approx(alone.cost - saved_s)
     for price, expected in ((0.9 * saved_s, "both"), (1.1 * saved_s, "A")):
         choice = knows.choose((way("A", 1.0), way("B", 1.0), BOTH), Weights(s_per_j=price))
         assert choice.name == expected
+
+
+def test_the_least_that_another_way_costs_is_told_by_its_own_bounds() -> None:
+    """Also where it stops with the first one: it is at its earliest end that it saves the most."""
+    knows = evaluator("error-bounds", plain)
+    for k in range(21):
+        knows.measured("A", 1.0 * exp(0.8 * (k % 3 - 1)), 1.0, 0.0)
+        knows.measured("B", 3.0 * exp(0.2 * (k % 3 - 1)), 3.0, 0.0)
+    working = replace(way("B"), watts=0.5)
+    for called_off in (False, True):
+        redundant = Redundant("both", ("A", "B"), called_off=called_off)
+        choice = knows.choose((way("A"), working, redundant), Weights(s_per_j=1.0))
+        alone, other, both = choice.evaluations
+        assert alone.low_s < other.low_s < alone.high_s
+        expected = alone.cost - (alone.high_s - other.low_s) + 0.5 * other.low_s
+        assert both.cost == pytest.approx(expected)
 
 
 def test_the_end_of_a_contact_counts_by_its_probability_at_every_bound() -> None:
