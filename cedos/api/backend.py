@@ -7,6 +7,7 @@ from cedos.api.budgets import BudgetMessage, BudgetRequest
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import Hint, HintAccepted
 from cedos.api.messages import DecisionMessage, FlowMessage, NetworkMessage, StatusMessage
+from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 
 
 class Backend(Protocol):
@@ -34,6 +35,12 @@ class Backend(Protocol):
 
     async def choose(self, request: ChoiceRequest) -> DecisionMessage:
         """Decides on one transfer of a program that chooses its networks itself."""
+
+    async def prefetching(self, request: PrefetchingRequest) -> PrefetchingAnswer:
+        """Takes what a program prefetches; says what that depends on."""
+
+    async def prefetched(self) -> list[ProgramMessage]:
+        """The programs that prefetch now."""
 
     async def hint(self, hint: Hint) -> HintAccepted:
         """Takes a hint into account for coming transfers."""

@@ -20,6 +20,7 @@ from cedos.api.messages import (
     NetworkMessage,
     StatusMessage,
 )
+from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.errors import CedosError, DaemonUnreachableError, PrivilegeError
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
@@ -88,6 +89,14 @@ class ControlClient:
     def remove_budget(self, name: str) -> None:
         """Takes a budget back."""
         self._exchange("DELETE", f"/v1/budgets/{quote(name, safe='')}", None)
+
+    def prefetching(self, request: PrefetchingRequest) -> PrefetchingAnswer:
+        """Tells what is prefetched, and asks for what that depends on."""
+        return self._ask("POST", "/v1/prefetching", PrefetchingAnswer, msgspec.json.encode(request))
+
+    def prefetched(self) -> list[ProgramMessage]:
+        """The programs that prefetch now, and what each does and why."""
+        return self._ask("GET", "/v1/prefetching", list[ProgramMessage])
 
     def decisions(self) -> Iterator[DecisionMessage]:
         """All decisions from now on, until the daemon ends; waits for each without a time limit."""

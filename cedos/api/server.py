@@ -20,6 +20,7 @@ from cedos.api.budgets import parse_budget
 from cedos.api.choosing import parse_choice
 from cedos.api.hints import parse_hint
 from cedos.api.messages import ErrorMessage
+from cedos.api.prefetching import parse_prefetching
 from cedos.errors import (
     AlreadyRunningError,
     CedosError,
@@ -102,6 +103,8 @@ class ControlServer:
             r"/v1/budgets/{name:[A-Za-z0-9._-]{1,31}}", self._unset_budget
         )
         application.router.add_post("/v1/choices", self._choose)
+        application.router.add_get("/v1/prefetching", self._prefetched)
+        application.router.add_post("/v1/prefetching", self._prefetching)
         application.router.add_post("/v1/hints", self._hint)
         application.router.add_delete(r"/v1/hints/{number:\d{1,18}}", self._unhint)
         return application
@@ -120,6 +123,12 @@ class ControlServer:
 
     async def _choose(self, request: web.Request) -> web.Response:
         return _json(await self._backend.choose(parse_choice(await request.read())))
+
+    async def _prefetching(self, request: web.Request) -> web.Response:
+        return _json(await self._backend.prefetching(parse_prefetching(await request.read())))
+
+    async def _prefetched(self, request: web.Request) -> web.Response:
+        return _json(await self._backend.prefetched())
 
     async def _hint(self, request: web.Request) -> web.Response:
         return _json(await self._backend.hint(parse_hint(await request.read())), status=201)

@@ -8,7 +8,7 @@ import click
 from cedos.api.budgets import BudgetMessage
 from cedos.api.client import ControlClient
 from cedos.api.messages import DecisionMessage, EvaluationMessage, TransferMessage
-from cedos.commands import render
+from cedos.commands import explain_prefetch, render
 from cedos.commands.manual import SOCKET, Manual, json_option
 from cedos.directories import directories
 from cedos.model import Direction, Strategy
@@ -21,13 +21,15 @@ from cedos.model import Direction, Strategy
         ("cedos explain example.org", "The latest about a server, by its name."),
         ("cedos explain 198.51.100.1:443", "The latest about a remote address and port."),
         ("cedos explain 17", "The decision of this number."),
+        ("cedos explain --prefetch", "What programs fetch ahead of time, or do not, and why."),
     ],
     exits={0: "", 1: "No decision about such a flow is known.", **dict.fromkeys((2, 3, 6), "")},
     files=[SOCKET],
 )
 @click.argument("flow", required=False)
+@click.option("--prefetch", is_flag=True, help="What programs prefetch, in place of a flow.")
 @json_option
-def command(flow: str | None, as_json: bool) -> None:
+def command(flow: str | None, prefetch: bool, as_json: bool) -> None:
     """Says why a flow goes where it goes.
 
     FLOW is a server's name (or the end of it), an address, an address with its port, a local port,
@@ -38,8 +40,21 @@ def command(flow: str | None, as_json: bool) -> None:
     its 90 % interval, energy, metered bytes, and all in the one currency of the objective), which
     one was chosen and why, and the measurements it rests on, with their ages at that moment. Where
     there are budgets (`cedos budget`), their prices of today follow.
+
+    With --prefetch: what programs could fetch ahead of time, how likely each item is asked for, the
+    waiting that it saves, what it takes in joules and metered bytes beyond what it spares later, what
+    is gained at today's prices, and what is done with it.
     """
     client = ControlClient(directories().socket)
+    if prefetch:
+        if flow is not None:
+            raise click.UsageError("--prefetch is about programs: leave FLOW out")
+        programs = client.prefetched()
+        if as_json:
+            render.print_json(programs)
+        else:
+            click.echo("\n".join(explain_prefetch.lines(programs)))
+        return
     decision = client.explain(flow)
     if as_json:
         render.print_json(decision)

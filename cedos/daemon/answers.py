@@ -23,11 +23,13 @@ from cedos.api.messages import (
     flow_matches,
     flow_text,
 )
+from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.daemon import budget_messages
 from cedos.daemon.budgets import Budgets
 from cedos.daemon.director import Director
 from cedos.daemon.flows import Flows
 from cedos.daemon.living_flow import LivingFlow
+from cedos.daemon.prefetching import Prefetching
 from cedos.errors import ConfigError, NotFoundError
 from cedos.history import History
 from cedos.model import Context, Decision, SizeEstimate, Transfer
@@ -44,6 +46,7 @@ class Answers:
 
     Attributes:
         budgets: those of this host, once they are there.
+        prefetched_by: what programs prefetch, likewise.
 
     Args:
         director: where new connections go, and why.
@@ -72,6 +75,7 @@ class Answers:
     ) -> None:
         self.decided: Broadcast[DecisionMessage] = Broadcast()
         self.budgets: Budgets | None = None
+        self.prefetched_by: Prefetching | None = None
         self._director = director
         self._flows = flows
         self._profiler = profiler
@@ -173,6 +177,16 @@ class Answers:
                 multipath=request.multipath,
             )
         return DecisionMessage.of(decision)
+
+    async def prefetching(self, request: PrefetchingRequest) -> PrefetchingAnswer:
+        """See `Backend.prefetching`."""
+        if self.prefetched_by is None:
+            raise ConfigError("the daemon has only just started; try again")
+        return self.prefetched_by.asked(request, await self.networks())
+
+    async def prefetched(self) -> list[ProgramMessage]:
+        """See `Backend.prefetched`."""
+        return self.prefetched_by.programs() if self.prefetched_by is not None else []
 
     async def hint(self, hint: Hint) -> HintAccepted:
         """See `Backend.hint`."""

@@ -118,6 +118,11 @@ class Metering:
         known = self._watches.get(network)
         return known[1].shares(now_s) if known else {}
 
+    def idle_s(self, network: str, now_s: float) -> float | None:
+        """Seconds since a network's radio was last used; None: never, as far as is known."""
+        known = self._watches.get(network)
+        return known[1].idle_s(now_s) if known else None
+
     def spent(self, budget: Budget, begin_s: float) -> float:
         """What a budget's resource was used by since an instant; not for a battery's."""
         return spent(self._usage, budget, begin_s, self._money_per_mb)

@@ -1,7 +1,8 @@
 """What finished flows say of the choices that come up on this host: what each way would have cost.
 
 A flow's choice is weighed again when it has ended, as only then its size is known for certain; by the
-networks as they are then. Small flows are left out: they hardly count in any budget.
+networks as they are then. Small flows are left out: they hardly count in any budget. So are those that
+carried what programs had prefetched: these choices were told of while they were open (`prefetching`).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,11 +23,18 @@ class Opportunities:
     Args:
         budgets: are told.
         decider: weighs.
+        prefetched: whether so many bytes over a network were a prefetch's; that takes them.
     """
 
-    def __init__(self, budgets: Budgets, decider: Decider) -> None:
+    def __init__(
+        self,
+        budgets: Budgets,
+        decider: Decider,
+        prefetched: Callable[[str, int], bool] = lambda network, size: False,
+    ) -> None:
         self._budgets = budgets
         self._decider = decider
+        self._prefetched = prefetched
         self._last_s = float("-inf")
         self._left_out_bytes = 0
 
@@ -41,12 +49,14 @@ class Opportunities:
         size = max(down, up)
         if size < LEAST_BYTES:
             return
+        most = max(record.subflows, key=lambda path: path.bytes_down + path.bytes_up)
+        if most.network is not None and self._prefetched(most.network, size):
+            return
         known = context()
         if known.at_s - self._last_s < _APART_S:
             self._left_out_bytes += size
             return
         self._last_s = known.at_s
-        most = max(record.subflows, key=lambda path: path.bytes_down + path.bytes_up)
         way = Direction.DOWN if down >= up else Direction.UP
         transfer = Transfer(SizeEstimate(size, size, size, "progress"), way)
         evaluations = self._decider.weighed(transfer, known)

@@ -1,106 +1,164 @@
-"""The facts from the running daemon: it sees all networks, and counts what all programs spend."""
+"""The facts from the running daemon: it sees all networks, and counts what all programs spend.
+
+One question a second: it tells what this program has open and has used, so that budgets are paced for
+it and people can see it, and brings networks, radios and prices.
+"""
 
 import asyncio
+import os
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
-from cedos.api.budgets import BudgetMessage
+import msgspec
+
 from cedos.api.client import ControlClient
 from cedos.api.messages import NetworkMessage
+from cedos.api.prefetching import (
+    MOST_ITEMS,
+    ItemMessage,
+    PrefetchingRequest,
+    PriceMessage,
+    RadioMessage,
+    StartedMessage,
+    TakingMessage,
+)
 from cedos.directories import directories
-from cedos.errors import ConfigError
-from cedos.model import NetworkKind
+from cedos.prefetch.news import Item, News
 from cedos.prefetch.surroundings import NetworkFacts, View
-from cedos.radio_file import radios
-from cedos.selector.budget import PROHIBITIVE, Resource, reduced
+from cedos.selector.budget import PROHIBITIVE, Resource
 from cedos.selector.budget_prices import Prices, prices
+from cedos.selector.budget_steps import Step, SteppedQuote
+from cedos.selector.prefetch_choices import Taking
 from cedos.selector.radio import Radio
 
-_TECHNOLOGIES = {
-    NetworkKind.WIFI: ("wifi",),
-    NetworkKind.ETHERNET: ("wifi",),
-    NetworkKind.CELLULAR: ("lte", "3g", "cellular"),
-}
+_MOST_BYTES: Final = 60_000
+"""A request is smaller than the daemon's limit."""
+
+_NO_FIGURE_S: Final = 1e12
+"""What is out of reach has a price beyond all measure, which says nothing to people."""
+
 _RATES = ("past10_bps", "past5_bps", "past1_bps")
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """A price as the daemon said it; what does not fit into what is left has none."""
-
-    rate: float
-    left: float
-
-    def rate_for(self, amount: float, duration_s: float) -> float:
-        """See `selector.budget_controller.Quote`."""
-        return self.rate if amount <= self.left else PROHIBITIVE
-
-
 class DaemonSurroundings:
-    """Asks the daemon; see `Surroundings`.
+    """Asks the daemon, and tells it; see `Surroundings` and `Listener`.
 
     Args:
         socket: its control socket; None: where it is by default.
-        device: whose radios joules are reckoned with (`cedos/radios.toml`).
-
-    Raises:
-        ConfigError: there is no such device.
+        program: what people are told that this program is called; None: what it was started as.
     """
 
-    def __init__(self, socket: Path | None = None, device: str = "delphi") -> None:
+    def __init__(self, socket: Path | None = None, program: str | None = None) -> None:
         self._client = ControlClient(socket or directories().socket, timeout_s=2.0)
-        known = radios()
-        if device not in known:
-            raise ConfigError(
-                f"there is no device {device!r}; there are {', '.join(sorted(known))}"
-            )
-        self._radios: dict[NetworkKind, Radio] = {}
-        for kind, names in _TECHNOLOGIES.items():
-            found = [known[device][name] for name in names if name in known[device]]
-            self._radios[kind] = (found or list(known[device].values()))[0]
+        self._program = (program or Path(sys.argv[0]).name or "a program")[:64]
+        self._news = News()
 
     async def look(self) -> View:
         """See `Surroundings.look`; DaemonUnreachableError where no daemon answers."""
-        networks, budgets = await asyncio.to_thread(self._ask)
+        request = self._request()
+        answer = await asyncio.to_thread(self._client.prefetching, request)
+        # What has happened is not to be said twice; what is open stays open.
+        self._news = replace(self._news, started=(), used_bytes=(), used_j=0.0)
         return View(
-            [self._facts(network) for network in networks],
-            prices_of(budgets, [network.name for network in networks if network.metered]),
+            [_facts(network, answer.radios[network.name]) for network in answer.networks],
+            prices_of(
+                answer.prices, [network.name for network in answer.networks if network.metered]
+            ),
         )
 
-    def _ask(self) -> tuple[list[NetworkMessage], list[BudgetMessage]]:
-        return self._client.networks(), self._client.budgets()
+    def told(self, news: News) -> None:
+        """See `Listener.told`: it is said with the next question."""
+        self._news = news
 
-    def _facts(self, said: NetworkMessage) -> NetworkFacts:
-        def known(name: str) -> float | None:
-            indicator = said.indicators.get(name)
-            return indicator.value if indicator is not None else None
+    def _request(self) -> PrefetchingRequest:
+        news, most = self._news, MOST_ITEMS
+        while True:
+            request = PrefetchingRequest(
+                program=self._program,
+                pid=os.getpid(),
+                networks=list(news.networks),
+                waiting=[_takings(each) for each in news.waiting[:most]],
+                started=[
+                    StartedMessage(ways=_takings(options), chosen=place)
+                    for options, place in news.started[:most]
+                ],
+                used_bytes=list(news.used_bytes),
+                used_j=news.used_j,
+                counts=news.counts,
+                items=[_item(each) for each in news.items],
+            )
+            if most <= 1 or len(msgspec.json.encode(request)) <= _MOST_BYTES:
+                return request
+            most //= 2
 
-        rates = [rate for rate in map(known, _RATES) if rate]
-        captive = bool(known("captive"))
-        return NetworkFacts(
-            said.name,
-            said.interface,
-            said.kind,
-            # Behind a portal nothing comes that was asked for.
-            said.up and not captive and known("available") != 0.0,
-            said.metered,
-            self._radios[said.kind],
-            max(rates, default=None),
-            known("rtt_s"),
+
+def prices_of(said: Sequence[PriceMessage], metered: Sequence[str]) -> Prices:
+    """Prices from what the daemon says of its budgets; one that has none now is not among them."""
+    return prices(
+        [
+            (
+                Resource(each.resource),
+                each.networks,
+                SteppedQuote(
+                    PROHIBITIVE if each.s_per_unit is None else each.s_per_unit,
+                    [Step(*step) for step in each.steps],
+                ),
+            )
+            for each in said
+        ],
+        metered,
+    )
+
+
+def _facts(said: NetworkMessage, radio: RadioMessage) -> NetworkFacts:
+    def known(name: str) -> float | None:
+        indicator = said.indicators.get(name)
+        return indicator.value if indicator is not None else None
+
+    rates = [rate for rate in map(known, _RATES) if rate]
+    captive = bool(known("captive"))
+    return NetworkFacts(
+        said.name,
+        said.interface,
+        said.kind,
+        # Behind a portal nothing comes that was asked for, nor where a budget bars the way.
+        said.up and not captive and not said.barred and known("available") != 0.0,
+        said.metered,
+        msgspec.convert(radio.radio, Radio),
+        max(rates, default=None),
+        known("rtt_s"),
+        radio.shares,
+        radio.idle_s,
+    )
+
+
+def _takings(options: Sequence[Taking]) -> list[TakingMessage]:
+    # Three digits are enough, and a third of the bytes.
+    return [
+        TakingMessage(
+            float(f"{each.time_s:.3g}"),
+            float(f"{each.energy_j:.3g}"),
+            [float(f"{sent:.3g}") for sent in each.sent],
         )
+        for each in options
+    ]
 
 
-def prices_of(budgets: Sequence[BudgetMessage], metered: Sequence[str]) -> Prices:
-    """Prices from what the daemon says of its budgets; one that has none now is free."""
-    quoted = []
-    for said in budgets:
-        left = reduced(said.supply - said.spent, said.supply)
-        if said.spent_up:
-            quote = _Said(PROHIBITIVE, 0.0)
-        elif said.s_per_unit is not None:
-            quote = _Said(said.s_per_unit, max(left, 0.0))
-        else:
-            continue  # over, suspended, or nobody prices it
-        quoted.append((Resource(said.resource), said.networks, quote))
-    return prices(quoted, metered)
+def _item(item: Item) -> ItemMessage:
+    verdict = item.verdict
+    weighed = verdict.weighed
+    return ItemMessage(
+        title=item.title[:300],
+        cls=str(verdict.item.cls)[:300],
+        size_bytes=verdict.left_bytes,
+        likely=verdict.likely,
+        why=verdict.why[:300],
+        network=verdict.network,
+        saves_s=weighed.saves_s if weighed else None,
+        energy_j=weighed.energy_j if weighed else None,
+        metered_bytes=(weighed.sent_bytes if verdict.metered else 0.0) if weighed else None,
+        gain_s=weighed.gain_s if weighed and abs(weighed.gain_s) < _NO_FIGURE_S else None,
+    )

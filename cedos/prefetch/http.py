@@ -57,6 +57,11 @@ class HttpFetcher:
         self._tls = tls
         self._part: _Part = _MemoryPart() if into is None else _FilePart(into)
 
+    @property
+    def title(self) -> str:
+        """What people call it; what stands behind "?" is often secret."""
+        return self.url.partition("?")[0]
+
     async def fetch(self, turn: Turn) -> Body:
         """The body.
 

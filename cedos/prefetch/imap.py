@@ -235,6 +235,11 @@ class MessageFetcher:
         self._message = message
         self._content = bytearray()
 
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return f"message {self._message.uid}"
+
     def fetch(self, turn: Turn) -> bytes:
         """The whole message. Errors: those of `Inbox.part`."""
         content = self._content

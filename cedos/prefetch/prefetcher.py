@@ -9,7 +9,7 @@ import itertools
 import time
 from collections.abc import Hashable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -21,10 +21,12 @@ from cedos.model import Bulk, Label, Urgency
 from cedos.prefetch import memory
 from cedos.prefetch.calling import call
 from cedos.prefetch.future import Future
+from cedos.prefetch.news import Ledger
 from cedos.prefetch.rates import Rates
-from cedos.prefetch.surroundings import Surroundings
+from cedos.prefetch.surroundings import Listener, Surroundings
 from cedos.prefetch.turn import Fetcher, FetchError, NotThereError, Turn
 from cedos.selector.prefetch_accuracy import ShadowAccuracy
+from cedos.selector.prefetch_choices import ways
 from cedos.selector.prefetch_outlook import Outlook
 from cedos.selector.prefetch_queue import Queue, State
 
@@ -94,6 +96,7 @@ class Prefetcher:
         outlook.restore(kept.outlook)
         self.queue = Queue(ShadowAccuracy.from_state(kept.accuracy), at_once=at_once)
         self.rates = Rates(outlook)
+        self._ledger = Ledger()
         self._entries: dict[Hashable, _Entry] = {}
         self._numbers = itertools.count(1)
         self._kicked = asyncio.Event()
@@ -231,6 +234,8 @@ class Prefetcher:
         paths = self.rates.look(list(view.networks), now_s)
         interfaces = {facts.name: facts.interface for facts in view.networks}
         self._end_silence({path.name for path in paths if path.present}, now_s)
+        listener = self._surroundings if isinstance(self._surroundings, Listener) else None
+        before = ways(self.queue, now_s, paths, view.prices) if listener is not None else ()
         plan = self.queue.plan(now_s, paths, view.prices)
         for key in plan.stops:
             self._stop(self._entries[key])
@@ -238,10 +243,20 @@ class Prefetcher:
         if plan.stops:
             self._kicked.set()
             return
+        begun = []
         for key, network in plan.starts:
             entry = self._entries[key]
             if entry.over is None or entry.over.done():
                 self._start(key, entry, network, interfaces[network])
+                begun.append((key, network))
+        if listener is not None:
+            done = replace(plan, starts=tuple(begun))
+            listener.told(
+                self._ledger.news(self.queue, now_s, paths, view.prices, done, before, self._title)
+            )
+
+    def _title(self, key: Hashable) -> str:
+        return str(getattr(self._entries[key].fetcher, "title", f"item {key}"))
 
     def _end_silence(self, present: set[str], now_s: float) -> None:
         """Attempts of which nothing is heard, or whose network is gone, have had their turn."""
@@ -298,6 +313,7 @@ class Prefetcher:
         attempt.heard_s = time.monotonic()
         if attempt.first_s is None:
             attempt.first_s, attempt.had_bytes = attempt.heard_s, total
+        self._ledger.received(attempt.network, total - max(attempt.total_bytes, attempt.had_bytes))
         attempt.total_bytes = total
         if size is not None:
             self.queue.items[key].size_bytes = size

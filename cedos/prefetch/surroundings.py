@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from cedos.model import NetworkKind
+from cedos.prefetch.news import News
 from cedos.selector.prefetch_path import Prices, RadioModel
 
 
@@ -65,4 +66,13 @@ class Surroundings(Protocol):
 
     async def look(self) -> View:
         """The facts now; a CedosError where they cannot be had: nothing is prefetched then."""
+        ...
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """Surroundings that want to know what is prefetched, and what is still open."""
+
+    def told(self, news: News) -> None:
+        """What has changed since the last look; called after each, in the loop."""
         ...

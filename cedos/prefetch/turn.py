@@ -102,7 +102,7 @@ class Fetcher(Protocol[T_co]):
 
     An attempt that ends early is followed by another one on the same object: what was received before
     is for the fetcher to keep. A plain function runs in a thread of its own, a coroutine function in
-    the loop.
+    the loop. Where it has a `title`, people are shown that (`cedos explain --prefetch`).
     """
 
     def fetch(self, turn: Turn, /) -> Awaitable[T_co] | T_co:

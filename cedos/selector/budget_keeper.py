@@ -130,12 +130,15 @@ class Keeper:
 
     def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
         """Takes a choice that came up, and what was chosen."""
-        if not options:
-            return
+        if options:
+            self.credited(options, chosen)
+            self.controller.offered(now_s, options, chosen)
+
+    def credited(self, options: Sequence[Option], chosen: Option) -> None:
+        """Takes what a choice has bought, where the controller knows of it by `waiting`."""
         least = min(options, key=lambda option: (option.amount, option.cost_s))
         if chosen.amount > least.amount and isfinite(least.cost_s):
             self._bought_s += max(least.cost_s - chosen.cost_s, 0.0)
-        self.controller.offered(now_s, options, chosen)
 
     def quote(self, now_s: float) -> Quote:
         """The price now."""

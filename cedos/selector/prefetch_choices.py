@@ -5,6 +5,7 @@ time are as many chances to turn bytes into seconds.
 """
 
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from cedos.selector.budget import Resource
 from cedos.selector.budget_controller import Option
@@ -14,26 +15,34 @@ from cedos.selector.prefetch_queue import Queue
 Choices = dict[Resource, list[tuple[Hashable, list[Option]]]]
 
 
-def choices(queue: Queue, now_s: float, paths: Sequence[Path], prices: Prices) -> Choices:
+class Taking(NamedTuple):
+    """What one way for an item takes: seconds that a person waits, joules, bytes by the networks' order.
+
+    `network` is the place of the one that it is fetched over ahead of time; None: it is left to demand.
+    """
+
+    network: int | None
+    time_s: float
+    energy_j: float
+    sent: tuple[float, ...]
+
+
+def ways(
+    queue: Queue, now_s: float, paths: Sequence[Path], prices: Prices
+) -> list[tuple[Hashable, list[Taking]]]:
     """For each item that waits: leave it to demand, or fetch it over each network.
 
-    The first option is to leave it, the others follow in the order of the networks. Costs are seconds,
-    with the other resource at its price; what is left to demand counts as often as it is asked for, and
-    for as much as a free network does not come before that.
+    To leave it comes first, the others follow in the order of the networks. What is left to demand
+    counts as often as it is asked for, and for as much as a free network does not come before that.
     """
-    found: Choices = {Resource.DATA: [], Resource.ENERGY: []}
+    found: list[tuple[Hashable, list[Taking]]] = []
     if not paths:
         return found
-    joule_s = prices.energy_rate()
-    rates = [prices.data_rate(path.name) for path in paths]
-    metered = [rate > 0.0 for rate in rates]
+    metered = [prices.data_rate(path.name) > 0.0 for path in paths]
     for candidate in queue.candidates(now_s):
         size, accuracy = candidate.size_bytes, candidate.accuracy
         spared = on_demand(size, paths, prices)
-        sent = [amount for amount, counts in zip(spared.sent, metered, strict=True) if counts]
-        elsewhere_s = sum(rate * each for rate, each in zip(rates, spared.sent, strict=True))
         now = [path.fetch_s(size) if path.present else path.average.fetch_s(size) for path in paths]
-        joules = [path.active_j(took_s, size) for path, took_s in zip(paths, now, strict=True)]
         chance = max(
             (
                 path.in_time(size, candidate.hazard_per_s)
@@ -43,12 +52,28 @@ def choices(queue: Queue, now_s: float, paths: Sequence[Path], prices: Prices) -
             default=0.0,
         )
         asked = accuracy * (1.0 - chance)
-        data = [Option(asked * (spared.time_s + joule_s * spared.energy_j), asked * sum(sent))]
-        energy = [Option(asked * (spared.time_s + elsewhere_s), asked * spared.energy_j)]
-        for path, rate, counts, energy_j in zip(paths, rates, metered, joules, strict=True):
+        left = tuple([asked * each for each in spared.sent])
+        options = [Taking(None, asked * spared.time_s, asked * spared.energy_j, left)]
+        for at, (path, counts, took_s) in enumerate(zip(paths, metered, now, strict=True)):
             if path.present or counts:
-                data.append(Option(joule_s * energy_j, size if counts else 0.0))
-                energy.append(Option(rate * size, energy_j))
-        found[Resource.DATA].append((candidate.key, data))
-        found[Resource.ENERGY].append((candidate.key, energy))
+                sent = tuple([size if at == other else 0.0 for other in range(len(paths))])
+                options.append(Taking(at, 0.0, path.active_j(took_s, size), sent))
+        found.append((candidate.key, options))
+    return found
+
+
+def choices(queue: Queue, now_s: float, paths: Sequence[Path], prices: Prices) -> Choices:
+    """The same for a budget of metered data and one of joules, each with the other at its price."""
+    joule_s = prices.energy_rate()
+    rates = [prices.data_rate(path.name) for path in paths]
+    found: Choices = {Resource.DATA: [], Resource.ENERGY: []}
+    for key, options in ways(queue, now_s, paths, prices):
+        data, energy = [], []
+        for one in options:
+            counted = [sent for sent, rate in zip(one.sent, rates, strict=True) if rate > 0.0]
+            data.append(Option(one.time_s + joule_s * one.energy_j, sum(counted)))
+            sent_s = sum(rate * sent for rate, sent in zip(rates, one.sent, strict=True))
+            energy.append(Option(one.time_s + sent_s, one.energy_j))
+        found[Resource.DATA].append((key, data))
+        found[Resource.ENERGY].append((key, energy))
     return found

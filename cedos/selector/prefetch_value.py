@@ -171,6 +171,46 @@ def best_batch(
     return best
 
 
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What fetching one item over a network is expected to gain and cost, for people.
+
+    Attributes:
+        saves_s: waiting that is spared, as often as the item is asked for in time.
+        energy_j: joules on an awake radio, without those spared later; negative: it spares some.
+        sent_bytes: bytes over this network, without those spared there later.
+        waiting_s: what leaving it to a network that is away is worth.
+        gain_s: what remains at today's prices.
+    """
+
+    saves_s: float
+    energy_j: float
+    sent_bytes: float
+    waiting_s: float
+    gain_s: float
+
+
+def weighed(
+    index: int, candidate: Candidate, paths: Sequence[Path], prices: Prices
+) -> Weighed | None:
+    """One item on one network; None where that cannot carry anything."""
+    one = _one(index, candidate, paths, prices, 0.0)
+    if one is None:
+        return None
+    joule_s = prices.energy_rate(one.active_j, one.busy_s)
+    byte_s = prices.data_rate(paths[index].name, one.size_bytes, one.busy_s)
+    waiting_s = _waiting(
+        index, candidate, on_demand(candidate.size_bytes, paths, prices), paths, prices
+    )[0]
+    return Weighed(
+        one.time_s,
+        one.active_j - one.spared_j,
+        one.size_bytes - one.spared_bytes,
+        waiting_s,
+        one.gain_s(0.0, joule_s, byte_s),
+    )
+
+
 def worth_it(
     index: int,
     candidate: Candidate,

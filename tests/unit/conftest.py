@@ -26,6 +26,13 @@ from cedos.api.messages import (
     flow_matches,
     flow_text,
 )
+from cedos.api.prefetching import (
+    PrefetchingAnswer,
+    PrefetchingRequest,
+    PriceMessage,
+    ProgramMessage,
+    RadioMessage,
+)
 from cedos.api.server import ControlServer
 from cedos.cli import main
 from cedos.errors import NotFoundError
@@ -81,6 +88,8 @@ class FakeDaemon:
         self.budgets: dict[str, BudgetMessage] = {}
         self.budget_problems: list[str] = []
         self.choices: list[ChoiceRequest] = []
+        self.prefetching_said: list[PrefetchingRequest] = []
+        self.programs: list[ProgramMessage] = []
         self.fault: Exception | None = None
         self.delay_s = 0.0
         self.marks = True
@@ -123,6 +132,22 @@ class FakeDaemon:
         await self._before()
         self.choices.append(request)
         return DecisionMessage.of(replace(decision(8), transfer=request.transfer))
+
+    async def prefetching(self, request: PrefetchingRequest) -> PrefetchingAnswer:
+        self.prefetching_said.append(request)
+        state = {"name": "on", "active_w": 2.0, "linger_w": 1.0, "linger_s": 4.0}
+        radio = {
+            "source": "a test", "idle_w": 0.0, "promotion_w": 1.0, "promotion_s": 1.0,
+            "states": [state],
+        }  # fmt: skip
+        return PrefetchingAnswer(
+            networks=await self.networks(),
+            radios={"wlan0": RadioMessage(radio=radio, shares={"on": 0.5}, idle_s=3.0)},
+            prices=[PriceMessage(resource="energy", s_per_unit=0.2, steps=((10.0, 0.3),))],
+        )
+
+    async def prefetched(self) -> list[ProgramMessage]:
+        return self.programs
 
     async def hint(self, hint: Hint) -> HintAccepted:
         await self._before()

@@ -25,6 +25,7 @@ from cedos.api.messages import (
     StatusMessage,
     SubflowMessage,
 )
+from cedos.api.prefetching import ItemMessage, ProgramMessage
 from cedos.commands import explain, render, status
 from cedos.model import NetworkKind, SizeEstimate, Strategy, StrategyKind
 
@@ -133,6 +134,29 @@ def test_explain(cedos: Any, control: Path) -> None:
     assert "* wlan0     500 ms  250 ms and 1.0 s  2 J     0 B      0.5" in result.stdout
     assert "wlan0    rtt_s      20 ms  1.5 s old  probed" in result.stdout
     assert json.loads(cedos("explain", "--json").stdout)["number"] == 7
+
+
+def test_explain_what_is_prefetched(cedos: Any, control: Path, fake_daemon: Any) -> None:
+    assert "no program prefetches now" in cedos("explain", "--prefetch").stdout
+    item = ItemMessage(
+        title="http://x/y", cls="news", size_bytes=2e5, likely=0.8, network="lte0", saves_s=1.3,
+        energy_j=-0.5, metered_bytes=1.5e5, gain_s=0.9, why="is being fetched over lte0",
+    )  # fmt: skip
+    counts = {"running": 1, "waiting": 11}
+    fake_daemon.programs = [
+        ProgramMessage(program="reader", pid=12, age_s=0.5, counts=counts, items=[item])
+    ]
+    said = cedos("explain", "--prefetch").stdout
+    for words in (
+        "reader (process 12): 11 wait, 1 under way", "http://x/y [news]", "80%", "1.3 s", "-0.5 J",
+        "150 kB", "900 ms", "    is being fetched over lte0",
+    ):  # fmt: skip
+        assert words in said, words
+    (program,) = json.loads(cedos("explain", "--prefetch", "--json").stdout)
+    assert program["items"][0]["gain_s"] == 0.9
+    refused = cedos("explain", "example.org", "--prefetch")
+    assert refused.exit_code == 2
+    assert "leave FLOW out" in refused.stderr
 
 
 def test_explain_what_is_not_known(cedos: Any, control: Path) -> None:

@@ -1,35 +1,34 @@
-"""What the prefetcher learns from a daemon: its networks, and the prices of its budgets."""
+"""What the prefetcher learns from a daemon, and what it tells it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cedos.api.budgets import BudgetMessage
-from cedos.errors import ConfigError, DaemonUnreachableError
+from cedos.api.prefetching import MOST_ITEMS, PriceMessage
+from cedos.errors import DaemonUnreachableError
 from cedos.model import NetworkKind
 from cedos.prefetch.daemon import DaemonSurroundings, prices_of
+from cedos.prefetch.news import News
+from cedos.prefetch.prefetcher import Prefetcher
+from cedos.prefetch.surroundings import Listener
 from cedos.selector.budget import PROHIBITIVE
+from cedos.selector.prefetch_choices import Taking
 
 pytestmark = pytest.mark.anyio
 
 
-def budget(resource: str = "data", **said: object) -> BudgetMessage:
-    known = {
-        "supply": 1e9,
-        "spent": 4e8,
-        "begins_unix_s": 0.0,
-        "ends_unix_s": 1e9,
-        "s_per_unit": 1e-7,
-    }
-    return BudgetMessage(name="x", resource=resource, **{**known, **said})  # type: ignore[arg-type]
-
-
-async def test_networks_come_from_the_daemon(control: Path) -> None:
+async def test_networks_with_their_radios_come_from_the_daemon(control: Path) -> None:
     view = await DaemonSurroundings(control).look()
-    assert [(one.name, one.kind, one.up) for one in view.networks] == [
-        ("wlan0", NetworkKind.WIFI, True)
-    ]
-    assert view.networks[0].rtt_s == 0.02
+    (one,) = view.networks
+    assert (one.name, one.kind, one.up, one.rtt_s) == ("wlan0", NetworkKind.WIFI, True, 0.02)
+    # The radio that this host has, in the state that all its traffic left it in.
+    assert (one.idle_s, one.shares) == (3.0, {"on": 0.5})
+    assert one.radio.added_tail_j(None) == 1.0 + 4.0
+    assert one.radio.added_tail_j(one.idle_s) == 3.0
+    assert view.prices.energy_rate() == 0.2
+    assert view.prices.energy_rate(8.0) == 0.3
+    assert view.prices.energy_rate(11.0) == PROHIBITIVE
 
 
 async def test_without_a_daemon_it_says_so(tmp_path: Path) -> None:
@@ -37,28 +36,65 @@ async def test_without_a_daemon_it_says_so(tmp_path: Path) -> None:
         await DaemonSurroundings(tmp_path / "none.sock").look()
 
 
-def test_an_unknown_device_is_named() -> None:
-    with pytest.raises(ConfigError, match="nokia"):
-        DaemonSurroundings(Path("x"), device="nokia")
+def test_prices_are_those_of_the_amount_and_end_with_the_budget() -> None:
+    steps = ((1e6, 1e-7), (5e6, 3e-7))
+    said = prices_of([PriceMessage(resource="data", s_per_unit=1e-7, steps=steps)], ["lte0"])
+    assert said.data_rate("lte0") == 1e-7
+    assert said.data_rate("lte0", 1e6) == 1e-7
+    assert said.data_rate("lte0", 2e6) == 3e-7
+    assert said.data_rate("lte0", 6e6) == PROHIBITIVE
+    assert said.data_rate("wlan0", 6e6) == 0.0
 
 
-def test_prices_hold_for_metered_networks_as_far_as_the_budget_goes() -> None:
-    said = prices_of([budget()], ["lte0"])
-    assert said.data_rate("lte0", 1e6) == pytest.approx(1e-7)
-    assert said.data_rate("wlan0", 1e6) == 0.0
-    # 5 % of what is left and 1 % of all are kept for the unforeseen.
-    assert said.data_rate("lte0", 5.5e8) == pytest.approx(1e-7)
-    assert said.data_rate("lte0", 5.7e8) >= PROHIBITIVE
+def test_a_budget_that_is_spent_forbids() -> None:
+    assert prices_of([PriceMessage(resource="data")], ["lte0"]).data_rate("lte0") == PROHIBITIVE
+    named = prices_of([PriceMessage(resource="data", networks=("wlan0",))], ["lte0"])
+    assert named.data_rate("wlan0") == PROHIBITIVE
+    assert named.data_rate("lte0") == 0.0
 
 
-def test_a_budget_that_is_spent_forbids_and_one_without_a_price_does_not() -> None:
-    assert (
-        prices_of([budget(spent_up=True, s_per_unit=None)], ["lte0"]).data_rate("lte0")
-        >= PROHIBITIVE
-    )
-    assert (
-        prices_of([budget(s_per_unit=None, suspended="charging")], ["lte0"]).data_rate("lte0")
-        == 0.0
-    )
-    assert prices_of([budget("energy", s_per_unit=0.2)], []).energy_rate() == pytest.approx(0.2)
-    assert prices_of([budget(networks=("wlan0",))], ["lte0"]).data_rate("wlan0") > 0.0
+async def test_it_tells_what_waits_and_what_was_used(
+    control: Path, fake_daemon: Any, app: Any
+) -> None:
+    world = DaemonSurroundings(control, "reader")
+    assert isinstance(world, Listener)
+    async with Prefetcher(world, every_s=0.02) as prefetcher:
+        received = app.item(lambda turn: begins_and_waits(app, turn))
+        one = prefetcher.prefetch(received, size=50_000, cls="news")
+        two = prefetcher.prefetch(app.item(), size=9_000, cls="news")
+        await app.until(
+            lambda: any(said.used_bytes == [30_000.0] for said in fake_daemon.prefetching_said)
+        )
+        began = next(said for said in fake_daemon.prefetching_said if said.started)
+        last = next(said for said in fake_daemon.prefetching_said if said.used_bytes == [30_000.0])
+        assert not one.ready
+        assert not two.ready
+    assert (began.program, began.networks) == ("reader", ["wlan0"])
+    (started,) = began.started
+    assert started.ways[started.chosen].sent == [50_000.0]
+    assert [way.sent[0] for way in began.waiting[0]][1:] == [9_000.0]
+    assert began.counts == {"running": 1, "waiting": 1}
+    assert [item.cls for item in began.items] == ["news", "news"]
+    assert "over wlan0" in began.items[0].why
+    # 30 kB of the first one came in the second look: nothing is told twice.
+    assert last.used_j > 0.0
+    told = [said for said in fake_daemon.prefetching_said if sum(said.used_bytes)]
+    assert len(told) == 1
+    assert sum(len(said.started) for said in fake_daemon.prefetching_said) == 1
+
+
+async def begins_and_waits(app: Any, turn: Any) -> None:
+    turn.received(0)
+    turn.received(30_000)
+    await app.for_ever(turn)
+
+
+async def test_a_thousand_items_still_fit_into_a_question(control: Path, fake_daemon: Any) -> None:
+    world = DaemonSurroundings(control)
+    names = tuple(f"network{number}" for number in range(8))
+    options = [Taking(None, 1.234567, 2.345678, (123456.7,) * 8)] * 9
+    world.told(News(networks=names, waiting=[options] * 1000))
+    await world.look()
+    (said,) = fake_daemon.prefetching_said
+    assert 20 <= len(said.waiting) <= MOST_ITEMS
+    assert said.waiting[0][0].sent == [123000.0] * 8

@@ -1,0 +1,65 @@
+"""A quote written down as steps says of every amount what the quote itself says, or a little more."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cedos.selector.budget import PROHIBITIVE
+from cedos.selector.budget_controller import Option
+from cedos.selector.budget_odyssey import Odyssey
+from cedos.selector.budget_pacer import Pacer
+from cedos.selector.budget_steps import DURATION_S, SteppedQuote, steps
+
+
+@dataclass(frozen=True)
+class Jumps:
+    """Cheap up to an amount, dear beyond it, and not to be had beyond another."""
+
+    cheap: float
+    most: float
+    rate: float = 1e-7
+
+    def rate_for(self, amount: float, duration_s: float) -> float:
+        if amount > self.most:
+            return PROHIBITIVE
+        return self.rate if amount <= self.cheap else 1000.0 * self.rate
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    cheap=st.floats(1e-5, 1.0), most=st.floats(0.1, 1.2), amount=st.floats(1e-7, 1.1)
+)  # fmt: skip
+def test_jumps_are_known_to_a_hundredth(cheap: float, most: float, amount: float) -> None:
+    quote = Jumps(1e9 * cheap, 1e9 * most)
+    said = SteppedQuote(quote.rate, steps(quote, 1e9)).rate_for(1e9 * amount, 1.0)
+    assert said >= quote.rate_for(1e9 * amount, DURATION_S) or amount > 1.0
+    assert said <= quote.rate_for(1e9 * amount * 1.011, DURATION_S) or amount > 0.98
+
+
+@pytest.mark.parametrize("make", [Pacer, Odyssey])
+def test_controllers_prices_are_told_closely(make: type[Pacer] | type[Odyssey]) -> None:
+    controller = make(4e9, 0.0, 30 * 86_400.0)
+    for number in range(2000):
+        now_s, size = number * 600.0, 10.0 ** (4 + (number * 7 % 35) / 10)
+        controller.observe(now_s, 4e9 - number * 0.8e6)
+        options = [Option(0.01 * (number * 13 % 97), 0.0), Option(0.1, size)]
+        controller.offered(now_s, options, options[1])
+    quote, left = controller.quote(1.2e6), 2e9
+    found = steps(quote, left)
+    assert 2 < len(found) < 200
+    said = SteppedQuote(quote.rate, found)
+    for number in range(1, 900):
+        amount = left * number / 1000
+        exact = quote.rate_for(amount, DURATION_S)
+        assert exact * 0.999 <= said.rate_for(amount, 1.0) <= 1.21 * quote.rate_for(
+            amount * 1.011, DURATION_S
+        )  # fmt: skip
+
+
+def test_what_is_spent_has_no_steps() -> None:
+    assert steps(Jumps(1.0, 0.0), 1e9) == []
+    assert steps(Jumps(1.0, 1.0), 0.0) == []
+    assert steps(Jumps(1.0, 1.0), float("nan")) == []
+    assert SteppedQuote(PROHIBITIVE, []).rate_for(1.0, 1.0) == PROHIBITIVE
