@@ -123,7 +123,8 @@ class Context:
     Indicator names are the columns of a transfer data set without their network prefix: `rtt_s`,
     `rtt_min_s`, `ping_loss`, `past1_bps`, `past5_bps`, `past10_bps`, `available`, `dns_s`,
     `rssi_dbm`, `link_bps`, `chan_util`, `rsrp_dbm`, `rsrq_db`, `sinr_db`, `cqi`, `speed_mps`. Beyond
-    those: `dbm`, `ap_count`, `loss`, `delivery_down_bps`, `delivery_up_bps` and `captive` (1: a portal
+    those: `dbm`, `ap_count`, `loss`, `delivery_down_bps`, `delivery_up_bps`, `past1_up_bps` and other
+    rates of the uplink, `udp_up_bps` and all else of a train upwards, and `captive` (1: a portal
     is in the way, or nothing goes through). `attachments` has the access points, where known.
     """
 

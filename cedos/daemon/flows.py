@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from cedos.daemon.living_flow import LivingFlow, Path
 from cedos.model import (
     Address,
+    Direction,
     FlowKey,
     FlowRecord,
     Label,
@@ -19,12 +20,21 @@ from cedos.model import (
 )
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
+from predictors.naive import FIRST_WINDOW_BYTES
 
 
 class Flows:
-    """All living flows. Every method takes events; none does I/O."""
+    """All living flows. Every method takes events; none does I/O.
+
+    Attributes:
+        uploads: how many uploads have begun so far that last longer than a round trip or two, so that
+            the uplink's rate counts.
+        upload: the last of them.
+    """
 
     def __init__(self) -> None:
+        self.uploads = 0
+        self.upload: Transfer | None = None
         self._by_key: dict[FlowKey, LivingFlow] = {}
         self._by_token: dict[int, LivingFlow] = {}
         self._owners: Mapping[Address, str] = {}
@@ -120,7 +130,8 @@ class Flows:
         better = event.size.source == "progress" or (
             before is not None and before.size.source in ("default", "history", "hint")
         )
-        if before is None or before.direction is not event.direction or not better:
+        begins = before is None or before.direction is not event.direction or not better
+        if begins:
             flow.base_bytes = flow.carried(event.direction)
             flow.begin_anew()
         flow.server_name = event.server_name or flow.server_name
@@ -132,6 +143,9 @@ class Flows:
             flow=flow.key,
             server_name=flow.server_name,
         )
+        if _large_upload(flow.transfer):
+            self.uploads += begins or not _large_upload(before)
+            self.upload = flow.transfer
         return flow
 
     def closed(self, event: FlowClosed) -> FlowRecord | None:
@@ -157,6 +171,14 @@ class Flows:
     def _add_path(self, flow: LivingFlow, key: FlowKey) -> None:
         flow.paths[key] = Path(key, self._owners.get(key.local))
         self._by_key[key] = flow
+
+
+def _large_upload(transfer: Transfer | None) -> bool:
+    return (
+        transfer is not None
+        and transfer.direction is Direction.UP
+        and transfer.size.median_bytes > FIRST_WINDOW_BYTES
+    )
 
 
 def record(flow: LivingFlow) -> FlowRecord:

@@ -322,6 +322,6 @@ class Observer:
             else:
                 found = {
                     name: Indicator(value, result.at_s, active=True)
-                    for name, value in result.indicators.items()
+                    for name, value in result.named.items()
                 }
                 self.keeper.update(result.network, found)

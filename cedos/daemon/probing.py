@@ -2,6 +2,9 @@
 
 Light pings go by a schedule, since a dead network must be known within seconds. What is asked here
 costs more: a lookup and, with a probe server, a train of packets that measures the rate, or a transfer.
+
+Each direction has a rule of its own. A train upwards serves uploads alone, so none is sent before there
+was one, nor long after the last one: of most hosts, most of the time, nobody wants to know the uplink.
 """
 
 import asyncio
@@ -25,72 +28,107 @@ _log = structlog.get_logger(__name__)
 _LOOK_S = 1.0
 # Transfers of the last minute or so tell how many begin.
 _REMEMBERED_S = 60.0
+# Three minutes after the only upload there is hardly any left to expect.
+_NO_UPLOADS = 0.05
 # Before the first probe of a network: bytes of a lookup with its ping, and the radio's time for them.
 _LIGHT_BYTES, _LIGHT_S = 320, 0.1
 
 
 def rule_of(
-    probes: ProbesConfig, networks: Iterable[Network], power: PowerModel = DELPHI
+    probes: ProbesConfig,
+    networks: Iterable[Network],
+    power: PowerModel = DELPHI,
+    direction: Direction = Direction.DOWN,
 ) -> ProbeRule:
-    """The configured rule, with what a probe of each network takes."""
+    """The configured rule, with what a probe of each network takes: upwards, a train alone."""
     if probes.rule == "fixed":
         return FixedRate(probes.full_interval_s)
     if probes.rule == "change":
         return PassiveChange(probes.threshold, probes.full_interval_s)
+    down = direction is Direction.DOWN
     sent = _LIGHT_BYTES
     if probes.server:
         sent += probes.train_packets * probes.train_packet_bytes
-        sent += probes.tcp_bytes if probes.tcp else 0
-    price: dict[str | None, Price] = {None: _price(probes, NetworkKind.CELLULAR, sent, power)}
-    price |= {network.name: _price(probes, network.kind, sent, power) for network in networks}
-    return ProbeValue(price)
+        sent += probes.tcp_bytes if probes.tcp and down else 0
+
+    def price(kind: NetworkKind) -> Price:
+        """Joules of the radio with its tail, and bytes, in seconds."""
+        radio = power.radios[kind]
+        energy_j = radio.active_w(direction) * _LIGHT_S + radio.tail_j
+        cost_s = probes.seconds_per_joule * energy_j + probes.seconds_per_mb * sent / 1e6
+        return Price(cost_s, energy_j=energy_j, carried_bytes=sent)
+
+    prices: dict[str | None, Price] = {None: price(NetworkKind.CELLULAR)}
+    prices |= {network.name: price(network.kind) for network in networks}
+    # Whoever is at the screen may load something at any time; uploads come after uploads.
+    return ProbeValue(prices) if down else ProbeValue(prices, idle_per_s=0.0)
 
 
-def _price(probes: ProbesConfig, kind: NetworkKind, sent_bytes: float, power: PowerModel) -> Price:
-    """Joules of the radio with its tail, and bytes, in seconds."""
-    radio = power.radios[kind]
-    energy_j = radio.active_w(Direction.DOWN) * _LIGHT_S + radio.tail_j
-    cost_s = probes.seconds_per_joule * energy_j + probes.seconds_per_mb * sent_bytes / 1e6
-    return Price(cost_s, energy_j=energy_j, carried_bytes=sent_bytes)
+class Begun:
+    """How many transfers of a direction begin, of late."""
+
+    def __init__(self) -> None:
+        self.per_s = 0.0
+        self.pending = False
+        self._new = 0
+
+    def begun(self, count: int = 1) -> None:
+        """Some begin."""
+        self._new += count
+
+    def passed(self, seconds: float) -> None:
+        """So much time has passed since the last call."""
+        self.per_s = self.per_s * exp(-seconds / _REMEMBERED_S) + self._new / _REMEMBERED_S
+        self.pending, self._new = self._new > 0, 0
 
 
 class AdaptiveProbing:
-    """Asks the rule once a second about every network that is up.
+    """Asks the rules once a second about every network that is up.
 
     Args:
         config: which rule, and whether there is a probe server.
         prober: carries the probes out; its results go their usual way.
-        moment: what the rule may look at, but for the rate of transfers.
+        moment: what the rule may look at: the instant, whether a transfer waits, how many begin per
+            second, and their direction.
+        uploads: how many uploads have begun so far that are large enough for a rate to count.
     """
 
     def __init__(
-        self, config: Config, prober: Prober, moment: Callable[[float, bool, float], Moment]
+        self,
+        config: Config,
+        prober: Prober,
+        moment: Callable[[float, bool, float, Direction], Moment],
+        uploads: Callable[[], int] = lambda: 0,
     ) -> None:
         self._probes = config.probes
         self._prober = prober
         self._moment = moment
         self._networks: tuple[Network, ...] = ()
         self._power = PowerModel(radios_of(config))
-        self._rule = rule_of(self._probes, (), self._power)
-        self._per_s = 0.0
+        self._rules = self._anew()
+        self._uploads = uploads
+        self._uploads_seen = 0
+        self._begun = {direction: Begun() for direction in Direction}
         self._at_s = time.monotonic()
-        self._begun = 0
         self._kinds = [ProbeKind.DNS] if self._probes.dns else []
         if self._probes.server:
             self._kinds.append(ProbeKind.UDP_TRAIN)
             if self._probes.tcp:
                 self._kinds.append(ProbeKind.TCP)
 
+    def _anew(self) -> dict[Direction, ProbeRule]:
+        return {way: rule_of(self._probes, self._networks, self._power, way) for way in Direction}
+
     def networks_changed(self, networks: Iterable[Network]) -> None:
         """Takes all networks; a new set of them is learned anew."""
         known = {(network.name, network.index) for network in self._networks}
         self._networks = tuple(network for network in networks if network.up)
         if {(network.name, network.index) for network in self._networks} != known:
-            self._rule = rule_of(self._probes, self._networks, self._power)
+            self._rules = self._anew()
 
     def begun(self) -> None:
-        """A transfer begins."""
-        self._begun += 1
+        """A transfer begins. Of most nobody knows yet which way: they count as downloads."""
+        self._begun[Direction.DOWN].begun()
 
     async def run(self) -> None:
         """Probes until it is cancelled."""
@@ -98,25 +136,42 @@ class AdaptiveProbing:
             return
         while True:
             await asyncio.sleep(_LOOK_S)
-            moment = self._now()
-            worth = []
-            for network in self._networks:
-                why = self._rule.why(network.name, moment)
-                if why is not None:
-                    self._rule.probed(network.name, moment)
-                    _log.debug("probing", network=network.name, why=why)
-                    worth.append(network)
+            now_s = time.monotonic()
+            passed_s, self._at_s = now_s - self._at_s, now_s
+            uploads = self._uploads()
+            self._begun[Direction.UP].begun(uploads - self._uploads_seen)
+            self._uploads_seen = uploads
+            for begun in self._begun.values():
+                begun.passed(passed_s)
+            worth = {Direction.DOWN: self._worth(Direction.DOWN, now_s)}
+            lately = self._begun[Direction.UP].per_s * _REMEMBERED_S
+            if self._probes.server and lately > _NO_UPLOADS:
+                worth[Direction.UP] = self._worth(Direction.UP, now_s)
             # One that answers nothing keeps no other one waiting.
-            await asyncio.gather(*map(self._probe, worth))
+            await asyncio.gather(
+                *(
+                    self._probe(network, [way for way, found in worth.items() if network in found])
+                    for network in self._networks
+                )
+            )
 
-    async def _probe(self, network: Network) -> None:
-        for kind in self._kinds:
-            await self._prober.probe(network, kind)
+    def _worth(self, direction: Direction, now_s: float) -> list[Network]:
+        """The networks that are to be probed now."""
+        begun = self._begun[direction]
+        moment = self._moment(now_s, begun.pending, begun.per_s, direction)
+        rule = self._rules[direction]
+        worth = []
+        for network in self._networks:
+            why = rule.why(network.name, moment)
+            if why is not None:
+                rule.probed(network.name, moment)
+                _log.debug("probing", network=network.name, direction=str(direction), why=why)
+                worth.append(network)
+        return worth
 
-    def _now(self) -> Moment:
-        now_s = time.monotonic()
-        passed_s, self._at_s = now_s - self._at_s, now_s
-        kept = exp(-passed_s / _REMEMBERED_S)
-        self._per_s = self._per_s * kept + self._begun / _REMEMBERED_S
-        pending, self._begun = self._begun > 0, 0
-        return self._moment(now_s, pending, self._per_s)
+    async def _probe(self, network: Network, directions: list[Direction]) -> None:
+        if Direction.DOWN in directions:
+            for kind in self._kinds:
+                await self._prober.probe(network, kind)
+        if Direction.UP in directions:
+            await self._prober.probe(network, ProbeKind.UDP_TRAIN, Direction.UP)

@@ -31,7 +31,7 @@ from cedos.daemon.rescue import Rescuer
 from cedos.directories import directories
 from cedos.history import History
 from cedos.history_usage import Usage
-from cedos.model import Decision, FlowKey, Network
+from cedos.model import Decision, Direction, FlowKey, Network
 from cedos.monitor.battery import BatteryReader
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.counters import Counters
@@ -200,7 +200,9 @@ class Daemon:
             self._reconsidering.changed,
             config.decision.reevaluate_interval_s,
         )
-        self._probing = AdaptiveProbing(config, self._observer.prober, self._moment)
+        self._probing = AdaptiveProbing(
+            config, self._observer.prober, self._moment, lambda: self._flows.uploads
+        )
         self._captured = Captured(
             capture, self._flows, self._profiler, self._director, self._observer
         )
@@ -282,15 +284,21 @@ class Daemon:
         if flow is not None:
             self._director.rescued(flow, network, reason, self._observer.context())
 
-    def _moment(self, now_s: float, pending: bool, per_s: float) -> Moment:
-        """What a probing rule may look at."""
-        default = self._director.default.decision
+    def _moment(
+        self, now_s: float, pending: bool, per_s: float, direction: Direction
+    ) -> Moment:
+        """What a probing rule may look at: the next transfer down is like most, up like the last one."""
+        context = self._observer.context()
+        default, upload = self._director.default.decision, self._flows.upload
+        evaluations = default.evaluations if default else ()
+        if direction is Direction.UP:
+            evaluations = self._director.decider.weighed(upload, context) if upload else ()
         return Moment(
             now_s,
             self._observer.screen.active(),
             pending,
-            self._observer.context().networks,
-            default.evaluations if default else (),
+            context.networks,
+            evaluations,
             per_s,
             self._director.decider.objective.prices,
         )

@@ -1,8 +1,9 @@
 """From what is known of this host's networks to the columns that predictors are trained on.
 
 Columns are those of a transfer data set: `wifi_rtt_s` is the `rtt_s` of the network that plays Wi-Fi.
-Past rates are those in the transfer's direction: for an upload `wifi_past1_bps` is the network's
-`past1_up_bps`, or where that is not known, as good as nothing else, its downlink's `past1_bps`.
+Rates are those in the transfer's direction: for an upload `wifi_past1_bps` is the network's
+`past1_up_bps`, or where that is not known, as good as nothing else, its downlink's `past1_bps`; likewise
+`udp_bps` and `udp_loss` are those of a train upwards, as in the data sets that models learn from.
 A column `X_age_s` is the age of the indicator in column `X`. What is unknown is absent.
 """
 
@@ -18,7 +19,10 @@ RATES = ("past1_bps", "past5_bps", "past10_bps")
 
 _AGE = "_age_s"
 _HOST_SPEED = "speed_mps"
-_UPLINK = {name: name.replace("_bps", "_up_bps") for name in RATES}
+_UPLINK = {name: name.replace("_bps", "_up_bps") for name in RATES} | {
+    "udp_bps": "udp_up_bps",
+    "udp_loss": "udp_up_loss",
+}
 _NOTHING: Mapping[str, Indicator] = {}
 
 

@@ -48,9 +48,9 @@ class Outcome:
 class ProbeResult:
     """One probe of one network.
 
-    `indicators` are named as in `cedos.model.Context`, and absent where the probe failed: then
-    `problem` says why. `at_s` is the monotonic instant at which that was known. `energy_j` includes
-    the tail that the probe added, None where nobody knows the radio.
+    `indicators` are named as in a transfer data set, for the probe's direction, and absent where the
+    probe failed: then `problem` says why. `at_s` is the monotonic instant at which that was known.
+    `energy_j` includes the tail that the probe added, None where nobody knows the radio.
     """
 
     network: str
@@ -61,6 +61,20 @@ class ProbeResult:
     energy_j: float | None = None
     problem: str = ""
     direction: Direction = Direction.DOWN
+
+    @property
+    def named(self) -> dict[str, float]:
+        """The indicators as in a `Context`, where those of the uplink have names of their own.
+
+        `udp_bps` measured upwards is `udp_up_bps`, `tcp_bps` is `tcp_up_bps`.
+        """
+        if self.direction is Direction.DOWN:
+            return dict(self.indicators)
+        kinds = ("udp_", "tcp_")
+        return {
+            f"{name[:4]}up_{name[4:]}" if name.startswith(kinds) else name: value
+            for name, value in self.indicators.items()
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,11 @@ from cedos.monitor.probing.result import UDP_HEADERS, Outcome, ProbeServer, Spen
 _REPEAT_S = (0.25, 0.5, 1.0, 2.0)
 """An unanswered question is asked again after these, and then no more often."""
 
+_AS_FAST = 4.0
+"""A server is believed when it reports a train to have come so many times faster than this end saw it go
+and be answered: networks that send in bursts may be, and whoever says more knows it from nowhere."""
+
+_LEAST_S = 1e-6
 _GRACE_S = 0.02
 """After a train's last packet, packets that it overtook may still come."""
 
@@ -57,7 +62,7 @@ async def run(
         if direction is Direction.DOWN:
             known = await exchange.down(cookie)
         else:
-            known = await exchange.up(cookie)
+            known = await exchange.up(cookie, rtt_s)
         if exchange.clock_moved_s > CLOCK_S:
             raise ProbeFailed("the host's clock was set during the train")
         if "udp_bps" not in known:
@@ -87,6 +92,7 @@ class _Exchange:
         self._changed = asyncio.Event()
         self._strangers = 0
         self._answers: dict[type[wire.Message], wire.Message] = {}
+        self._whole_at_s: float | None = None
         self._arrivals: dict[int, float] = {}
         self.bytes_up = 0
         self.bytes_down = 0
@@ -118,6 +124,8 @@ class _Exchange:
             self._arrivals.setdefault(message.index, at_s)
         else:
             self._answers[type(message)] = message
+            if self._is_whole(message) and self._whole_at_s is None:
+                self._whole_at_s = at_s
         self._changed.set()
 
     async def _send(self, message: wire.Message, size_bytes: int = 0) -> None:
@@ -194,29 +202,27 @@ class _Exchange:
             waited_until_s=time.time(),
         )
 
-    async def up(self, cookie: bytes) -> dict[str, float]:
+    async def up(self, cookie: bytes, rtt_s: float) -> dict[str, float]:
         """Sends a train, and takes what the server reports of it."""
         server = self._server
         await self._ask(
             self._question(cookie, Direction.UP), lambda: wire.Ready in self._answers, "train"
         )
         sent_s = time.monotonic()
+        began_at_s = time.time()
         for number in range(server.packets):
             if time.monotonic() >= self._deadline_s:
                 raise ProbeFailed("the network took the train too slowly")
             message = wire.TrainUp(self._session, number, server.packets)
             await self._send(message, server.packet_bytes)
-
-        def whole() -> bool:
-            report = self._answers.get(wire.Report)
-            return isinstance(report, wire.Report) and any(
-                index == server.packets - 1 for index, _ in report.arrivals
-            )
+        gone_at_s = time.time()
 
         # The question travels behind the train. Where a queue holds both back, the server reports
         # by itself now and then, and at the end the newest report is what counts.
         try:
-            await self._ask(wire.Done(self._session), whole, "report")
+            await self._ask(
+                wire.Done(self._session), lambda: self._whole_at_s is not None, "report"
+            )
         except ProbeFailed:
             if wire.Report not in self._answers:
                 raise
@@ -229,9 +235,23 @@ class _Exchange:
             or report.waited_s > took_s + _GRACE_S
         ):
             raise ProbeFailed("the server reports what cannot be")
-        return dispersion.indicators(
+        known = dispersion.indicators(
             report.arrivals,
             packets=server.packets,
             packet_bits=self._packet_bits,
             waited_until_s=report.waited_s,
+        )
+        # What this end has seen: the train left, and was answered a round trip after it had gone through.
+        answered_s = (self._whole_at_s or time.time()) - began_at_s - rtt_s
+        seen_s = max(gone_at_s - began_at_s, answered_s, _LEAST_S)
+        limit_bps = _AS_FAST * self._packet_bits * server.packets / seen_s
+        if known.get("udp_bps", 0.0) > limit_bps:
+            for name in ("udp_bps", "udp_max_bps", "udp_min_bps", "udp_mdev_bps"):
+                known[name] = min(known[name], limit_bps)
+        return known
+
+    def _is_whole(self, message: wire.Message) -> bool:
+        """Whether it is a report of a train whose last packet has come."""
+        return isinstance(message, wire.Report) and any(
+            index == self._server.packets - 1 for index, _ in message.arrivals
         )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -41,9 +42,13 @@ class Recorder:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ProbeKind]] = []
+        self.directions: list[Direction] = []
 
-    async def probe(self, network: Network, kind: ProbeKind) -> None:
+    async def probe(
+        self, network: Network, kind: ProbeKind, direction: Direction = Direction.DOWN
+    ) -> None:
         self.asked.append((network.name, kind))
+        self.directions.append(direction)
 
 
 def evaluation(name: str, cost: float) -> Evaluation:
@@ -115,7 +120,7 @@ def test_only_an_answer_that_may_change_the_choice_is_asked_for(
     looks = iter(range(30))
     over = asyncio.Event()
 
-    def moment(now_s: float, pending: bool, per_s: float) -> Moment:
+    def moment(now_s: float, pending: bool, per_s: float, direction: Direction) -> Moment:
         at_s = next(looks, None)
         if at_s is None:
             over.set()
@@ -158,7 +163,7 @@ def test_each_network_is_probed_once_and_again_when_it_is_due(
     recorder = Recorder()
     seen: list[tuple[bool, float]] = []
 
-    def moment(now_s: float, pending: bool, per_s: float) -> Moment:
+    def moment(now_s: float, pending: bool, per_s: float, direction: Direction) -> Moment:
         seen.append((pending, per_s))
         return Moment(now_s, True, pending, {})
 
@@ -229,6 +234,63 @@ def test_addresses_are_no_part_of_it() -> None:
         configured(), cast(Prober, Recorder()), lambda *_: Moment(0, True, False, {})
     )
     subject.networks_changed([WIFI])
-    rule = subject._rule
+    rules = subject._rules
     subject.networks_changed([replace(WIFI, gateways=(IPv4Address("192.0.2.1"),))])
-    assert subject._rule is rule
+    assert subject._rules is rules
+
+
+def trains_up(uploads: list[int], monkeypatch: pytest.MonkeyPatch, **keys: Any) -> list[str]:
+    """Looks, a second apart, with so many uploads seen at each; the networks probed upwards."""
+    monkeypatch.setattr(probing, "_LOOK_S", 0.001)
+    recorder = Recorder()
+    over = asyncio.Event()
+    looks = iter(uploads)
+    clock = iter(range(10_000))
+    monkeypatch.setattr(probing, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    evaluations = (evaluation("wlan0", 0.4), evaluation("lte0", 0.41))
+
+    def moment(now_s: float, pending: bool, per_s: float, direction: Direction) -> Moment:
+        return Moment(now_s, True, pending, {}, evaluations, per_s)
+
+    def so_far() -> int:
+        now = next(looks, None)
+        if now is None:
+            over.set()
+        return uploads[-1] if now is None else now
+
+    async def live() -> None:
+        server = {"server": "192.0.2.1:7007", "key_file": Path("k")}
+        subject = AdaptiveProbing(
+            configured(**server, **keys), cast(Prober, recorder), moment, so_far
+        )
+        subject.networks_changed([WIFI, LTE])
+        running = asyncio.create_task(subject.run())
+        await over.wait()
+        running.cancel()
+
+    asyncio.run(live())
+    asked = zip(recorder.asked, recorder.directions, strict=True)
+    up = [(network, kind) for (network, kind), way in asked if way is Direction.UP]
+    assert all(kind is ProbeKind.UDP_TRAIN for _, kind in up)
+    return [network for network, _ in up]
+
+
+@pytest.mark.parametrize("rule", ["value", "change", "fixed"])
+def test_the_uplink_is_measured_while_somebody_uploads(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert trains_up([0] * 30, monkeypatch, rule=rule) == [], "nobody wants to know it"
+    once = trains_up([0] * 5 + [1] * 200, monkeypatch, rule=rule, full_interval_s=30.0)
+    assert set(once) == {"wlan0", "lte0"}
+    assert len(once) < 16, "not oftener than it is worth"
+    forever = trains_up([0] * 5 + [1] * 600, monkeypatch, rule=rule, full_interval_s=30.0)
+    assert forever == once, "long after the only one nobody wants to know it any more"
+
+
+def test_an_uplink_train_costs_the_radios_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And carries no TCP download."""
+    keys = {"server": "192.0.2.1:7007", "key_file": Path("k"), "tcp": True}
+    rules = [rule_of(ProbesConfig(**keys), [LTE], direction=way) for way in Direction]
+    down, up = (cast(ProbeValue, rule)._of("lte0") for rule in rules)
+    assert up.carried_bytes < down.carried_bytes - 90_000
+    assert up.energy_j > down.energy_j

@@ -99,6 +99,23 @@ def test_nothing_is_said_of_a_flow_whose_program_may_be_pausing(flows: Flows) ->
     assert flow.rate_bps is None
 
 
+def test_uploads_are_counted_where_the_uplinks_rate_matters(flows: Flows) -> None:
+    def uploads(count: int, source: str = "content-length") -> int:
+        estimate = SizeEstimate(count, count, count, source)
+        flows.learned(SizeLearned(FIRST, Direction.UP, estimate))
+        return flows.uploads
+
+    flows.opened(FlowOpened(FIRST, 1.0, 101.0))
+    flows.learned(size(FIRST, 10**6))
+    assert uploads(3_000) == 0, "a small one is over after a round trip or two, at any rate"
+    assert flows.upload is None
+    assert uploads(50_000, "progress") == 1, "it was larger than was thought"
+    assert uploads(90_000, "progress") == 1, "the same one"
+    assert uploads(20_000) == 2, "another one"
+    assert flows.upload is not None
+    assert flows.upload.size.median_bytes == 20_000
+
+
 def test_what_is_not_known_is_ignored(flows: Flows) -> None:
     assert flows.learned(size(FIRST, 10)) is None
     assert flows.closed(FlowClosed(FIRST, 1.0, 0, 0)) is None

@@ -321,6 +321,35 @@ async def test_a_report_that_is_a_lie_ends_as_a_problem(lie: str) -> None:
         assert "cannot be" in outcome.problem or "fewer than two" in outcome.problem
 
 
+@pytest.mark.parametrize("slowly_s", [0.0, 0.1])
+async def test_a_server_that_reports_a_thousand_times_the_rate_is_not_believed(
+    slowly_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every packet within a microsecond: what this end saw of it is the bound, with some room."""
+    send = train._Exchange._send
+
+    async def slow(self: Any, message: wire.Message, size_bytes: int = 0) -> None:
+        await send(self, message, size_bytes)
+        if size_bytes:
+            await asyncio.sleep(slowly_s / 10)
+
+    monkeypatch.setattr(train._Exchange, "_send", slow)
+    lie = reporting(
+        lambda session: wire.Report(session, 2000, 0.001, tuple((n, n / 1e6) for n in range(10)))
+    )
+    began_s = time.monotonic()
+    async with liar(lie) as server:
+        outcome = await measured(server, Direction.UP, 5.0)
+    took_s = time.monotonic() - began_s
+    assert outcome.problem == ""
+    bits = 10 * 8 * 228
+    said_bps = 8 * 228 / 1e-6
+    told = outcome.indicators
+    assert told["udp_bps"] <= 4 * bits / max(slowly_s, 1e-9)
+    assert told["udp_bps"] == told["udp_max_bps"] < said_bps
+    assert told["udp_bps"] >= 4 * bits / took_s, "nor less than could be"
+
+
 async def test_a_slow_server_is_measured_as_far_as_it_came() -> None:
     async with liar(lying(lambda ask: packets(ask.session)[:5])) as server:
         outcome = await measured(server, timeout_s=0.5)
