@@ -37,7 +37,14 @@ def configured(config: Config, now: datetime) -> dict[str, Budget]:
         # Any month with 31 days will do for the anchor: shorter ones end it on their last day.
         until = datetime(2026, 1, config.plan.reset_day)
         supply = float(config.plan.metered_bytes)
-        found[PLAN] = Budget(PLAN, Resource.DATA, supply, until.isoformat(), every=Every.MONTH)
+        found[PLAN] = Budget(
+            PLAN,
+            Resource.DATA,
+            supply,
+            until.isoformat(),
+            every=Every.MONTH,
+            hard=config.plan.hard,
+        )
     return found
 
 
@@ -64,6 +71,7 @@ def _of_config(name: str, said: BudgetConfig, now: datetime) -> Budget:
         every=Every(said.every) if said.every else None,
         increment=increment,
         battery=said.battery,
+        hard=said.hard,
     )
 
 
@@ -85,6 +93,11 @@ def checked(budget: Budget) -> Budget:
         raise wrong(f"it would end ({until:%Y-%m-%d %H:%M}) before it begins")
     if budget.resource is not Resource.ENERGY and budget.battery:
         raise wrong("only energy comes from a battery")
+    if budget.hard and budget.resource is Resource.ENERGY:
+        raise wrong(
+            "one of energy cannot be hard: programs use energy whether they are let on a network or"
+            " not; data and money can be"
+        )
     unit = budget.increment
     if unit is not None and not (unit.amount > 0 and unit.most > 0 and unit.money >= 0):
         raise wrong("what is bought in units needs units of more than nothing")

@@ -62,6 +62,7 @@ class BudgetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     every: EveryName | None = None
     increment: IncrementRequest | None = None
     battery: bool = False
+    hard: bool = False
 
     def __post_init__(self) -> None:
         """Checks what a type cannot say."""
@@ -80,6 +81,11 @@ class BudgetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(
                 'a supply of 0 would forbid everything; more, such as "1MB", would be right'
             )
+        if self.hard and self.resource == "energy":
+            raise ValueError(
+                f"a budget of {'the battery' if self.battery else 'energy'} cannot be hard: programs"
+                " use energy whether they are let on a network or not; data and money can be"
+            )
         if self.increment is not None and (wrong := self.increment.wrong()):
             raise ValueError(wrong)
 
@@ -88,7 +94,8 @@ class BudgetMessage(Message, frozen=True, kw_only=True):
     """How a budget stands; amounts are bytes, joules or money.
 
     `s_per_unit` is today's price, None where nothing may be spent any more (`spent_up`), or where it
-    is not known (no daemon runs). `suspended` says why it has no price now; "": it has one.
+    is not known (no daemon runs). `suspended` says why it has no price now; "": it has one. `barred`
+    are the networks that programs are kept off now, as it is `hard` and spent.
     """
 
     name: str
@@ -107,6 +114,8 @@ class BudgetMessage(Message, frozen=True, kw_only=True):
     over: bool = False
     suspended: str = ""
     source: str = "command"
+    hard: bool = False
+    barred: tuple[str, ...] = ()
     controller: str | None = None
 
 

@@ -50,7 +50,10 @@ Indicators = dict[str, IndicatorMessage]
 
 
 class NetworkMessage(Message, frozen=True, kw_only=True):
-    """A network with what is known about it now."""
+    """A network with what is known about it now.
+
+    `barred` says why programs are kept off it (a hard budget is spent); "": they are not.
+    """
 
     name: str
     interface: str
@@ -62,10 +65,13 @@ class NetworkMessage(Message, frozen=True, kw_only=True):
     resolvers: list[str] = []
     indicators: Indicators = {}
     access_point: str | None = None
+    barred: str = ""
 
     @classmethod
-    def of(cls, network: Network, context: Context | None, now_s: float) -> "NetworkMessage":
-        """The message of a network with its part of the context."""
+    def of(
+        cls, network: Network, context: Context | None, now_s: float, barred: str = ""
+    ) -> "NetworkMessage":
+        """The message of a network with its part of the context, and why it is barred."""
         known = context.networks.get(network.name, {}) if context else {}
         attached = context.attachments.get(network.name) if context else None
         return cls(
@@ -79,6 +85,7 @@ class NetworkMessage(Message, frozen=True, kw_only=True):
             resolvers=[str(address) for address in network.resolvers],
             indicators={name: IndicatorMessage.of(one, now_s) for name, one in known.items()},
             access_point=f"{attached.name} {attached.point}".strip() if attached else None,
+            barred=barred,
         )
 
 

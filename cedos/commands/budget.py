@@ -58,6 +58,7 @@ class _Set(Manual):
         ("cedos budget", "All budgets: supply, spent, forecast, today's price, what it bought."),
         ("cedos budget set data 4GB --until 2026-12-01 --every month", "A data plan."),
         ("cedos budget set data 1GB --until 20:00 --network lte0", "For today, of one network."),
+        ("cedos budget set data 4GB --until 2026-12-01 --hard", "Not a byte more than that."),
         ("cedos budget set battery --until 18:00", "The battery is to last until six."),
         ("cedos budget set money 20 --until 2027-01-01", "Where networks have a money_per_mb."),
         ("cedos budget remove data", "No such budget any more."),
@@ -73,6 +74,11 @@ def command(context: click.Context, as_json: bool) -> None:
     A budget is met in both directions: from when it is set, every decision spends data, joules and
     money where they save most time, so that the supply lasts until the end and little is left over.
     What all programs used counts, since the beginning of the period as far as it was counted.
+
+    A budget is a price: where there is no other way, programs still get through when it is spent. A hard
+    one (--hard) is a wall, too: from then on programs are refused on its networks, and those that this
+    host forwards for, until there is more of it or a new period; the host itself keeps its addresses.
+    `cedos status` warns from 90 % on.
 
     Without a command, all budgets are shown. While no daemon runs, it is what was counted until the
     last one ended, and what is set or removed counts from the next start.
@@ -109,6 +115,9 @@ def command(context: click.Context, as_json: bool) -> None:
     "--network", "networks", multiple=True, help="Whose data counts; without: all metered networks."
 )
 @click.option("--name", help="What to call it; without: what it is of.")
+@click.option(
+    "--hard", is_flag=True, help="Keep programs off its networks once it is spent: data and money."
+)
 @click.option("--unit", help="Pay as you go: data is bought in units of this size.")
 @click.option("--unit-money", type=float, help="What such a unit costs.")
 @click.option(
@@ -123,6 +132,7 @@ def set_command(
     every: EveryName | None,
     networks: tuple[str, ...],
     name: str | None,
+    hard: bool,
     unit: str | None,
     unit_money: float | None,
     seconds_per_money: float | None,
@@ -145,6 +155,7 @@ def set_command(
             every=every,
             increment=_increment(supply, unit, unit_money, seconds_per_money),
             battery=what == "battery",
+            hard=hard,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -201,6 +212,8 @@ def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:
     of = "battery" if one.battery else one.resource
     if one.networks:
         of += f" of {', '.join(one.networks)}"
+    if one.hard:
+        of += ", hard"
     ends = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.ends_unix_s))
     left_s = one.ends_unix_s - now_unix_s
     forecast = render.UNKNOWN
@@ -221,6 +234,8 @@ def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:
 def _price(one: BudgetMessage) -> str:
     if one.suspended:
         return one.suspended
+    if one.barred:
+        return f"spent: programs are kept off {', '.join(one.barred)}"
     if one.spent_up:
         return "spent: nothing more"
     if one.s_per_unit is None:
@@ -310,6 +325,7 @@ def _without_daemon(where: Directories) -> list[BudgetMessage]:
                 battery=budget.battery,
                 over=time.time() >= period.ends_s,
                 source="command" if budget.name in set_ones else "configuration",
+                hard=budget.hard,
             )
         )
     if usage is not None:

@@ -118,6 +118,10 @@ def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]
         else:
             worth = render.worth(one.s_per_unit * (1e6 if one.resource == "data" else 1.0))
             said = f"{what} must save {worth}: {left} of {of} are left until {until}"
+        if one.barred:
+            said += f"; it is hard, so programs are kept off {', '.join(one.barred)} until then"
+        elif one.hard and not one.over:
+            said += "; it is hard: once it is spent, programs are kept off its networks"
         yield f"  {one.name}: {said}"
 
 

@@ -34,7 +34,8 @@ def command(as_json: bool) -> None:
 
     First the networks, each with its round-trip time and how old that measurement is, the rate
     lately seen on it (or, marked with "link", the radio's own), and its signal. A network in the state
-    "log-in" lets nothing through before somebody has logged in. Below, all indicators of each network
+    "log-in" lets nothing through before somebody has logged in; programs are kept off one that is
+    "barred", as a hard budget is spent. Below, all indicators of each network
     with their ages (those marked * were drawn, not measured), and the access point of Wi-Fi. Then the
     network of new connections with the reason, the living flows with their strategy, MPTCP
     connections with their paths, and what is degraded or in the way.
@@ -107,6 +108,8 @@ def _network(network: NetworkMessage) -> tuple[str, ...]:
 def _state(network: NetworkMessage) -> str:
     if not network.up:
         return "down"
+    if network.barred:
+        return "barred"
     captive = network.indicators.get("captive")
     wants = captive is not None and captive.value == 1.0 and captive.age_s <= _LOG_IN_S
     return "log-in" if wants else "up"

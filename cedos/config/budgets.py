@@ -15,6 +15,12 @@ class PlanConfig(Section, frozen=True, kw_only=True):
 
     metered_bytes: Size | None = None
     reset_day: Annotated[int, Meta(ge=1, le=31)] = 1
+    hard: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks what a type cannot say."""
+        if self.hard and self.metered_bytes is None:
+            raise ValueError("hard = true needs metered_bytes: without them there is no limit")
 
 
 class BudgetConfig(Section, frozen=True, kw_only=True):
@@ -33,6 +39,7 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
     unit: str | None = None
     unit_money: Annotated[float, Meta(ge=0, le=1e9)] | None = None
     seconds_per_money: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+    hard: bool = False
 
     def __post_init__(self) -> None:
         """Checks what a type cannot say."""
@@ -42,6 +49,11 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
             raise ValueError(
                 "a budget is of one of data, energy, money or battery,"
                 f" not of {' and '.join(said) or 'none'}"
+            )
+        if self.hard and self.data is None and self.money is None:
+            raise ValueError(
+                "hard = true is for data and money: programs use energy whether they are let on a"
+                " network or not"
             )
         if self.money == 0.0:
             raise ValueError("money = 0 would forbid everything; more would be right")

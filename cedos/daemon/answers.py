@@ -28,6 +28,7 @@ from cedos.daemon import budget_messages
 from cedos.daemon.budgets import Budgets
 from cedos.daemon.director import Director
 from cedos.daemon.flows import Flows
+from cedos.daemon.hard_budgets import HardBudgets
 from cedos.daemon.living_flow import LivingFlow
 from cedos.daemon.prefetching import Prefetching
 from cedos.errors import ConfigError, NotFoundError
@@ -46,6 +47,7 @@ class Answers:
 
     Attributes:
         budgets: those of this host, once they are there.
+        hard_budgets: the hard ones among them, likewise.
         prefetched_by: what programs prefetch, likewise.
 
     Args:
@@ -75,6 +77,7 @@ class Answers:
     ) -> None:
         self.decided: Broadcast[DecisionMessage] = Broadcast()
         self.budgets: Budgets | None = None
+        self.hard_budgets: HardBudgets | None = None
         self.prefetched_by: Prefetching | None = None
         self._director = director
         self._flows = flows
@@ -111,7 +114,10 @@ class Answers:
             default=self._default(),
             flows=await self.flows(),
             problems=list(self._problems()),
-            budget_problems=self.budgets.problems if self.budgets else [],
+            budget_problems=[
+                *(self.budgets.problems if self.budgets else ()),
+                *(self.hard_budgets.problems if self.hard_budgets else ()),
+            ],
             decisions=self._director.decider.decisions,
             probes=[
                 ProbesMessage(
@@ -132,8 +138,10 @@ class Answers:
     async def networks(self) -> list[NetworkMessage]:
         """See `Backend.networks`."""
         context = self._context()
+        barred = self._director.decider.barred
         return [
-            NetworkMessage.of(network, context, context.at_s) for network in self._director.networks
+            NetworkMessage.of(network, context, context.at_s, barred.get(network.name, ""))
+            for network in self._director.networks
         ]
 
     async def flows(self) -> list[FlowMessage]:
@@ -151,21 +159,27 @@ class Answers:
 
     async def standing_budgets(self) -> list[BudgetMessage]:
         """See `Backend.standing_budgets`."""
-        return budget_messages.messages(self.budgets) if self.budgets else []
+        if self.budgets is None:
+            return []
+        if self.hard_budgets is None:
+            return budget_messages.messages(self.budgets)
+        return budget_messages.messages(self.budgets, self.hard_budgets.barred_by)
 
     async def set_budget(self, request: BudgetRequest) -> BudgetMessage:
         """See `Backend.set_budget`."""
         if self.budgets is None:
             raise ConfigError("the daemon has only just started; try again")
         await self.budgets.set(budget_messages.budget(request))
-        return next(
-            each for each in budget_messages.messages(self.budgets) if each.name == request.name
-        )
+        if self.hard_budgets is not None:
+            self.hard_budgets.look()  # at once, so that the answer tells of it
+        return next(each for each in await self.standing_budgets() if each.name == request.name)
 
     async def remove_budget(self, name: str) -> None:
         """See `Backend.remove_budget`."""
         if self.budgets is not None:
             self.budgets.remove(name)
+        if self.hard_budgets is not None:
+            self.hard_budgets.look()
 
     async def choose(self, request: ChoiceRequest) -> DecisionMessage:
         """See `Backend.choose`."""

@@ -1,5 +1,7 @@
 """Budgets as they go over the control socket, to and fro."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from cedos.api.budgets import BudgetMessage, BudgetRequest
@@ -14,20 +16,30 @@ def budget(request: BudgetRequest) -> Budget:
     return found
 
 
-def messages(budgets: Budgets) -> list[BudgetMessage]:
-    """All budgets and how they stand, with their prices."""
+def messages(
+    budgets: Budgets, barred_by: Callable[[str], tuple[str, ...]] = lambda _: ()
+) -> list[BudgetMessage]:
+    """All budgets and how they stand, with their prices, and by name what networks each one bars."""
     return [
         message(
             standing,
             suspended=budgets.suspended(standing.budget),
             source=budgets.source(standing.budget.name),
             controller=budgets.keepers[standing.budget.name].controller.name,
+            barred=barred_by(standing.budget.name),
         )
         for standing in budgets.standings()
     ]
 
 
-def message(standing: Standing, *, suspended: str, source: str, controller: str) -> BudgetMessage:
+def message(
+    standing: Standing,
+    *,
+    suspended: str,
+    source: str,
+    controller: str,
+    barred: tuple[str, ...] = (),
+) -> BudgetMessage:
     """One of them."""
     said = standing.budget
     spent_up = not standing.over and standing.rate >= PROHIBITIVE and not suspended
@@ -50,4 +62,6 @@ def message(standing: Standing, *, suspended: str, source: str, controller: str)
         suspended=suspended,
         source=source,
         controller=controller,
+        hard=said.hard,
+        barred=barred,
     )

@@ -57,6 +57,9 @@ class Budgets:
         battery: reads it; None: there is none to read.
         clock: seconds since the epoch, which may jump.
         steady: seconds of a clock that does not, and goes on in sleep.
+
+    Attributes:
+        ticked: called after each look, and each change of a budget.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Budgets:
         self._rates: tuple[float, ...] = ()
         self._begun = False
         self._unread = True
+        self.ticked: Callable[[], None] = lambda: None
         self.prices: Prices = FREE
         self._configured = budget_file.configured(config, wall(clock()))
         self._set: dict[str, Budget] = {}
@@ -254,6 +258,7 @@ class Budgets:
             spent = self._metering.spent(keeper.budget, keeper.period.begins_s)
             keeper.observe(now_s, spent)
         self._price(now_s)
+        self.ticked()
 
     async def _read_battery(self) -> None:
         if self._battery is None:

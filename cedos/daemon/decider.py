@@ -39,6 +39,7 @@ class Decider:
     Attributes:
         choices: how to decide.
         networks: the networks of this host.
+        barred: those among them that programs are kept off -> why, in words.
         decisions: how many were recorded.
     """
 
@@ -51,10 +52,18 @@ class Decider:
     ) -> None:
         self.choices = choices
         self.networks: Sequence[Network] = ()
+        self.barred: Mapping[str, str] = {}
         self.decisions = 0
         self._idle_s = idle_s
         self._recorded = recorded
         self._first_number = first_number
+
+    @property
+    def usable(self) -> Sequence[Network]:
+        """The networks; what is barred counts as down."""
+        if not self.barred:
+            return self.networks
+        return [replace(n, up=False) if n.name in self.barred else n for n in self.networks]
 
     @property
     def objective(self) -> Objective:
@@ -129,10 +138,10 @@ class Decider:
             margin: the share that a move must save.
         """
         choices = self.choices
-        return decide_again(
+        decision = decide_again(
             transfer,
             context,
-            self.networks,
+            self.usable,
             choices.model,
             choices.objective,
             choices.power,
@@ -150,6 +159,7 @@ class Decider:
             price_per_mb=choices.price_per_mb,
             method=choices.method,
         )
+        return self._barred_said(decision)
 
     def record(self, decision: Decision) -> Decision:
         """Counts a decision that is being carried out."""
@@ -161,10 +171,10 @@ class Decider:
         self, transfer: Transfer, context: Context, kinds: Collection[StrategyKind] = _SINGLE
     ) -> Decision:
         choices = self.choices
-        return decide(
+        decision = decide(
             transfer,
             context,
-            self.networks,
+            self.usable,
             choices.model,
             choices.objective,
             choices.power,
@@ -175,3 +185,9 @@ class Decider:
             price_per_mb=choices.price_per_mb,
             method=choices.method,
         )
+        return self._barred_said(decision)
+
+    def _barred_said(self, decision: Decision) -> Decision:
+        if not self.barred:
+            return decision
+        return replace(decision, reason="; ".join((decision.reason, *self.barred.values())))

@@ -76,7 +76,7 @@ class Moves:
         return min(margin * 3.0**moves, max(_MOST_MARGIN, margin))
 
     def _lost(self, strategy: Strategy, context: Context) -> bool:
-        networks = self._decider.networks
+        networks = self._decider.usable
         up = {network.name for network in networks if network.up}
         dead = dead_networks(context, networks)
         return not up.issuperset(strategy.networks) or not dead.keys().isdisjoint(strategy.networks)

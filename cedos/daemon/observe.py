@@ -2,8 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 
@@ -173,6 +175,8 @@ class Observer:
         if manager is not None:
             manager.on_change(self.portals.look)
         self._counters = InterfaceCounters()
+        self._counting: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._barred: frozenset[str] = frozenset()
         self._watch = FlowWatch()
         self._told = asyncio.Event()
         self._networks: Sequence[Network] = ()
@@ -212,10 +216,22 @@ class Observer:
             self.keeper.forget(gone)
             self._uplinks.pop(gone, None)
         self._networks = networks
-        self.portals.networks_changed(networks)
         now_s = time.monotonic()
         for network in networks:
             self.keeper.observe_up(network.name, network.up, now_s)
+        self._watch_open()
+
+    def barred(self, names: Collection[str]) -> None:
+        """Takes the networks that programs are kept off: they are counted, and not asked anything."""
+        self._barred = frozenset(names)
+        self._watch_open()
+
+    def _watch_open(self) -> None:
+        networks = [
+            replace(each, up=False) if each.name in self._barred else each
+            for each in self._networks
+        ]
+        self.portals.networks_changed(networks)
         if self._config.probes.enabled:
             self.prober.networks_changed(networks)
 
@@ -248,8 +264,7 @@ class Observer:
             for provider in self._providers:
                 stack.push_async_callback(provider.close)
             await stack.enter_async_context(self.prober)
-            if self._config.probes.enabled:
-                self.prober.networks_changed(self._networks)
+            self._watch_open()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read_providers(), name="providers")
                 tasks.create_task(self._follow_probes(), name="probes")
@@ -274,9 +289,8 @@ class Observer:
             _log.info("another access point", network=network.name, point=point.bssid)
             self.portals.look(network.name)
             await self.prober.ping(network)
-        counted = await self._counters.read(network.index)
+        counted = await self.count(network)
         if counted is not None:
-            self._metered(network, counted)
             self.portals.carried(network.name, counted.received_bytes)
             glimpse = self._glimpses.get(network.name)
             now_s = time.monotonic()
@@ -293,6 +307,15 @@ class Observer:
             uplink.observe(counted.sent_bytes, now_s, busy=uploading)
             rates = uplink.indicators()
             take({name.replace("_bps", "_up_bps"): rate for name, rate in rates.items()})
+
+    async def count(self, network: Network) -> Counters | None:
+        """Has a network's counters metered, now; None where it is gone."""
+        # One after the other: an older reading after a newer one would look like a counter's reset.
+        async with self._counting[network.index]:
+            counted = await self._counters.read(network.index)
+            if counted is not None:
+                self._metered(network, counted)
+        return counted
 
     def _captive(self, name: str, captive: Indicator) -> None:
         self.keeper.update(name, {"captive": captive})

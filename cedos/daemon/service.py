@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from cedos.daemon.decider import Decider
 from cedos.daemon.director import Director
 from cedos.daemon.flow_events import FlowEvents
 from cedos.daemon.flows import Flows
+from cedos.daemon.hard_budgets import HardBudgets
 from cedos.daemon.learning import Learning
 from cedos.daemon.looking import Looking
 from cedos.daemon.metering import Metering, money_per_mb, radios_of
@@ -185,6 +187,17 @@ class Daemon:
             curves=curves(config),
             battery=BatteryReader(bus) if bus is not None else None,
         )
+        unable = "" if config.steering.iptables else "[steering] iptables = true would be needed"
+        self._hard_budgets = self.answers.hard_budgets = HardBudgets(
+            self._budgets,
+            self._metering,
+            links.networks,
+            steering.barring,
+            self._barred,
+            self._observer.count,
+            money_per_mb(config),
+            unable=unable,
+        )
         self._prefetching = self.answers.prefetched_by = Prefetching(
             self._budgets,
             self._metering,
@@ -229,6 +242,7 @@ class Daemon:
             *self._observer.problems,
             *self._steering.problems,
             *self._budgets.problems,
+            *self._hard_budgets.problems,
             *(said for said in now if said),
         ]
 
@@ -239,11 +253,24 @@ class Daemon:
         async with self._director.turn:
             self._director.networks_changed(networks)
             await self._steering.networks_changed(networks)
-            self._rescuer.networks_changed(networks)
-            self._probing.networks_changed(networks)
+            self._hard_budgets.look()
+            self._open_changed()
             await self._director.reconsider(self._observer.context())
         # An interface that goes takes its counter with it: what it showed last is kept now.
         await self._budgets.keep()
+
+    def _barred(self, why: Mapping[str, str]) -> None:
+        """Programs are kept off these networks and no others, as a hard budget is spent."""
+        self._director.decider.barred = why
+        self._observer.barred(why.keys())
+        self._open_changed()
+        self._reconsidering.changed(urgent=True)
+
+    def _open_changed(self) -> None:
+        """Nothing is led to a network that is barred, nor is it probed."""
+        usable = self._director.decider.usable
+        self._rescuer.networks_changed(usable)
+        self._probing.networks_changed(usable)
 
     async def run(self, notifier: Notifier) -> None:
         """Runs until it is cancelled."""
@@ -255,6 +282,7 @@ class Daemon:
             tasks.create_task(self._captured.run(), name="captured")
             tasks.create_task(self._looking.run(), name="look")
             tasks.create_task(self._budgets.run(), name="budgets")
+            tasks.create_task(self._hard_budgets.run(), name="hard budgets")
             tasks.create_task(self._prefetching.run(), name="prefetching")
             tasks.create_task(self._probing.run(), name="probing")
             tasks.create_task(self._reconsidering.run(), name="reconsider")

@@ -64,6 +64,7 @@ class Budget:
         every: how it recurs; None: it does not.
         increment: data that is bought unit by unit; `supply` is then the unit's times the most.
         battery: joules of this host's battery until it is charged; `supply` is what it then holds.
+        hard: data or money: once it is spent, programs are kept off the networks it counts.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Budget:
     every: Every | None = None
     increment: Increment | None = None
     battery: bool = False
+    hard: bool = False
 
 
 def reduced(left: float, supply: float) -> float:
