@@ -33,6 +33,7 @@ from cedos.api.prefetching import (
     ProgramMessage,
     RadioMessage,
 )
+from cedos.api.probing import ProbingMessage
 from cedos.api.server import ControlServer
 from cedos.cli import main
 from cedos.errors import NotFoundError
@@ -90,6 +91,7 @@ class FakeDaemon:
         self.choices: list[ChoiceRequest] = []
         self.prefetching_said: list[PrefetchingRequest] = []
         self.programs: list[ProgramMessage] = []
+        self.probed: list[ProbingMessage] = []
         self.fault: Exception | None = None
         self.delay_s = 0.0
         self.marks = True
@@ -149,6 +151,9 @@ class FakeDaemon:
     async def prefetched(self) -> list[ProgramMessage]:
         return self.programs
 
+    async def probing(self) -> list[ProbingMessage]:
+        return self.probed
+
     async def hint(self, hint: Hint) -> HintAccepted:
         await self._before()
         number = len(self.hints) + 1
@@ -178,6 +183,7 @@ class FakeDaemon:
             networks=tuple(request.networks),
             every=request.every,
             battery=request.battery,
+            hard=request.hard,
         )
         return self.budgets[request.name]
 

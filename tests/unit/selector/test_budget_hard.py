@@ -1,0 +1,117 @@
+"""What hard budgets bar, by facts alone."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.selector.budget import Budget, Increment, Resource
+from cedos.selector.budget_hard import Account, Bars, Stage, look_again_s
+
+DATA = Budget("data", Resource.DATA, 1000.0, "2026-12-01T00:00:00", hard=True)
+MONEY = replace(DATA, name="money", resource=Resource.MONEY)
+PRESENT = ("wlan0", "lte0", "usb0")
+
+
+def account(spent: float, budget: Budget = DATA, *, over: bool = False) -> Account:
+    return Account(budget, spent, 2e9, over)
+
+
+def looked(bars: Bars, *accounts: Account, present=PRESENT, metered=("lte0", "usb0")) -> list[str]:
+    bars.look(accounts, present, metered, ("lte0",))
+    return sorted(bars.networks)
+
+
+@pytest.mark.parametrize(
+    ("spent", "stage"),
+    [
+        (0.0, Stage.EASY),
+        (899.0, Stage.EASY),
+        (900.0, Stage.NEARLY),
+        # What Odyssey keeps back, 5 % of what is left and 1 % of all, is all there is.
+        (989.0, Stage.NEARLY),
+        (990.0, Stage.RESERVE),
+        (999.9, Stage.RESERVE),
+        (1000.0, Stage.SPENT),
+        (5000.0, Stage.SPENT),
+        (math.nan, Stage.EASY),
+    ],
+)
+def test_stages(spent: float, stage: Stage) -> None:
+    assert account(spent).stage is stage
+
+
+def test_of_units_all_that_may_be_bought_counts() -> None:
+    unit = Increment(1000.0, 5.0, 60.0, most=3)
+    assert account(1500.0, replace(DATA, supply=2000.0, increment=unit)).stage is Stage.EASY
+    assert account(3000.0, replace(DATA, supply=3000.0, increment=unit)).stage is Stage.SPENT
+
+
+def test_a_budget_of_all_metered_networks_bars_them_and_no_other() -> None:
+    bars = Bars()
+    assert looked(bars, account(999.0)) == []
+    assert looked(bars, account(1000.0)) == ["lte0", "usb0"]
+    assert bars.barred_by("data") == ("lte0", "usb0")
+    assert bars.barred_by("money") == ()
+
+
+def test_one_of_named_networks_bars_these_though_they_are_not_metered_or_not_there() -> None:
+    named = replace(DATA, networks=("wlan0", "ppp0"))
+    assert looked(Bars(), account(1000.0, named)) == ["ppp0", "wlan0"]
+
+
+def test_one_of_money_bars_what_costs_money() -> None:
+    assert looked(Bars(), account(1000.0, MONEY)) == ["lte0"]
+
+
+def test_raised_renewed_over_or_removed_it_is_lifted() -> None:
+    for later in ([account(1000.0, replace(DATA, supply=2000.0))], [account(0.0)], []):
+        bars = Bars()
+        looked(bars, account(1000.0))
+        assert looked(bars, *later) == []
+    assert looked(Bars(), account(1000.0, over=True)) == []
+
+
+def test_what_is_barred_twice_is_open_when_both_have_more() -> None:
+    bars = Bars()
+    both = account(1000.0), account(1000.0, MONEY)
+    assert looked(bars, *both) == ["lte0", "usb0"]
+    assert looked(bars, both[1]) == ["lte0"]
+    assert looked(bars) == []
+
+
+def test_one_that_is_unplugged_stays_barred_and_one_that_is_metered_no_more_does_not() -> None:
+    bars = Bars()
+    looked(bars, account(1000.0))
+    assert looked(bars, account(1000.0), present=("wlan0",), metered=()) == ["lte0", "usb0"]
+    assert looked(bars, account(1000.0), metered=("usb0",)) == ["usb0"]
+
+
+def test_only_another_answer_is_a_change() -> None:
+    bars = Bars()
+    facts = PRESENT, ("lte0",), ()
+    assert not bars.look([account(1.0)], *facts)
+    assert bars.look([account(1000.0)], *facts)
+    assert not bars.look([account(1001.0)], *facts)
+    assert bars.look([], *facts)
+
+
+@given(st.floats(0.0, 1e12), st.floats(0.0, 1e12), st.floats(0.0, 1e12), st.integers(0, 3))
+def test_the_more_is_spent_the_further_it_is(
+    supply: float, one: float, other: float, units: int
+) -> None:
+    unit = Increment(max(supply, 1.0), 1.0, 1.0, units) if units else None
+    budget = replace(DATA, supply=supply, increment=unit)
+    less, more = sorted((one, other))
+    assert account(less, budget).stage <= account(more, budget).stage
+    assert account(account(0.0, budget).supply, budget).stage is Stage.SPENT
+
+
+def test_the_nearer_the_end_the_sooner_the_next_look() -> None:
+    # A quarter of the time that is left, between a twentieth of a second and one.
+    assert look_again_s(1e9, 1e6) == 1.0
+    assert look_again_s(2e6, 1e6) == 0.5
+    assert look_again_s(1.0, 1e6) == 0.05
+    assert look_again_s(0.0, 0.0) == 1.0
