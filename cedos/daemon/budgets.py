@@ -12,6 +12,7 @@ import structlog
 from cedos import budget_file
 from cedos.config import Config
 from cedos.daemon import kept, prices_said
+from cedos.daemon.beat import beat
 from cedos.daemon.metering import Metering, money_per_mb
 from cedos.errors import ConfigError, NotFoundError
 from cedos.history_usage import Usage
@@ -225,7 +226,7 @@ class Budgets:
                 if fresh or now_s - written_at_s >= _WRITE_S:
                     written_at_s = now_s
                     await self.keep()
-                await asyncio.sleep(_TICK_S)
+                await beat(_TICK_S)
         finally:
             self.write()
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
+from cedos.daemon.beat import beat
 from cedos.daemon.flows import Flows
 from cedos.daemon.observe import Observer
 from cedos.daemon.silence import Silence
@@ -64,10 +65,10 @@ class Looking:
 
     async def run(self) -> None:
         """Looks until it is cancelled."""
-        pause_s = self._interval_s
+        pause_s: float | None = None
         while True:
-            await asyncio.sleep(pause_s)
-            pause_s = self._interval_s
+            await (beat(self._interval_s) if pause_s is None else asyncio.sleep(pause_s))
+            pause_s = None
             asked = self._observer.prober.asked_at_s()
             if not (len(self._flows) or asked or self._silent):
                 continue

@@ -1,6 +1,5 @@
 """What programs prefetch: budgets are paced for what is still to come, programs are told the prices."""
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from cedos.api.prefetching import (
     RadioMessage,
     TakingMessage,
 )
+from cedos.daemon.beat import beat
 from cedos.daemon.budgets import Budgets
 from cedos.daemon.metering import Metering
 from cedos.model import Network, NetworkKind
@@ -134,7 +134,7 @@ class Prefetching:
     async def run(self) -> None:
         """Until it is cancelled: forgets programs that have ended, and what they had open."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await beat(_LOOK_S)
             self.look()
 
     def look(self) -> None:

@@ -15,6 +15,7 @@ from math import exp
 import structlog
 
 from cedos.config import Config, ProbesConfig
+from cedos.daemon.beat import beat
 from cedos.daemon.metering import radios_of
 from cedos.model import Direction, Network, NetworkKind
 from cedos.monitor.probes import Prober
@@ -135,7 +136,7 @@ class AdaptiveProbing:
         if not self._probes.enabled or not self._kinds:
             return
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await beat(_LOOK_S)
             now_s = time.monotonic()
             passed_s, self._at_s = now_s - self._at_s, now_s
             uploads = self._uploads()

@@ -13,6 +13,7 @@ from cedos.api.server import ControlServer
 from cedos.config import Config
 from cedos.daemon import kept, opening
 from cedos.daemon.answers import Answers
+from cedos.daemon.beat import beat
 from cedos.daemon.budgets import Budgets
 from cedos.daemon.captured import Captured
 from cedos.daemon.choices import choices, curves
@@ -349,7 +350,8 @@ class Daemon:
             if time.monotonic() - kept_at_s > _KEEP_S:
                 kept_at_s = time.monotonic()
                 self._keep_learned()
-            if self._history is not None:
-                await asyncio.to_thread(self._history.flush)
+            history = self._history
+            if history is not None and (history.waiting or history.problem):
+                await asyncio.to_thread(history.flush)
             notifier.alive()
-            await asyncio.sleep(min(_FLUSH_S, notifier.watchdog_interval_s or _FLUSH_S))
+            await beat(min(_FLUSH_S, notifier.watchdog_interval_s or _FLUSH_S))

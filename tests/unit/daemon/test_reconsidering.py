@@ -190,6 +190,7 @@ class Sockets:
 def sockets(monkeypatch: pytest.MonkeyPatch) -> Sockets:
     made = Sockets()
     monkeypatch.setattr(looking, "asyncio", SimpleNamespace(sleep=made.sleep))
+    monkeypatch.setattr(looking, "beat", made.sleep)
     monkeypatch.setattr(looking, "time", SimpleNamespace(monotonic=lambda: made.now_s))
     return made
 
