@@ -44,7 +44,12 @@ def worth_s(seconds: float) -> str:
     """A price with two digits that matter."""
     if seconds < 0.001:
         return "next to nothing"
-    return f"{seconds * 1000:.2g} ms" if seconds < 0.1 else f"{seconds:.2g} s"
+    if seconds < 0.1:
+        return f"{seconds * 1000:.2g} ms"
+    for limit, divisor, unit in ((99.5, 1, "s"), (5970, 60, "minutes"), (172_000, 3600, "hours")):
+        if seconds < limit:
+            return f"{seconds / divisor:.2g} {unit}"
+    return f"{seconds / 86_400:.0f} days"
 
 
 def amount(value: float, resource: Resource) -> str:

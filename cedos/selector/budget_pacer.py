@@ -94,7 +94,7 @@ class Pacer:
         self._supply = supply
         self._left = self._first_left = supply
         self._now_s = begins_s if now_s is None else now_s
-        self._ends_s = ends_s
+        self._begins_s, self._ends_s = begins_s, ends_s
         self._period_s = max(ends_s - begins_s, 1.0)
         memory_s = _MEMORY * self._period_s
         if self._period_s >= DAY_S / 2:
@@ -145,9 +145,11 @@ class Pacer:
         self._foreseen += amount
 
     def changed(self, now_s: float, supply: float, ends_s: float) -> None:
-        """See `Controller.changed`: what was learned of habits stays."""
+        """See `Controller.changed`: what was learned of habits stays, what was spent stays spent."""
         self._left += supply - self._supply
+        self._first_left += supply - self._supply
         self._supply, self._ends_s = supply, ends_s
+        self._period_s = max(ends_s - self._begins_s, 1.0)
 
     def quote(self, now_s: float) -> PacerQuote:
         """See `Controller.quote`."""
