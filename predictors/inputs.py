@@ -29,7 +29,14 @@ _RADIO = (
     "wifi_rssi_dbm", "wifi_link_bps", "wifi_chan_util",
     "cellular_rsrp_dbm", "cellular_rsrq_db", "cellular_sinr_db", "cellular_cqi", "speed_mps",
 )  # fmt: skip
-CONTEXT_COLUMNS = (*(f"{network}_{name}" for network in NETWORKS for name in _OF_EACH), *_RADIO)
+RARE = ("wifi_ap_count", "cellular_dbm")
+"""Indicators that few data sets have; they are the last inputs, so that the others need not move."""
+
+CONTEXT_COLUMNS = (
+    *(f"{network}_{name}" for network in NETWORKS for name in _OF_EACH),
+    *_RADIO,
+    *RARE,
+)
 """Every indicator that a data set may hold and a model may look at."""
 
 COLUMNS = ("size_bytes", "direction_up", *CONTEXT_COLUMNS)
@@ -52,6 +59,7 @@ INPUTS = (
     "log_mptcp_wifi_over_mptcp_cellular",
     "log_mptcp_wifi_over_single",
     *_RADIO,
+    *RARE,
 )
 """Names of the values of `inputs_of`, in order."""
 
@@ -59,6 +67,7 @@ _NAMES = {
     network: tuple(f"{network}_{name}" for name in (*_OF_EACH[:2], *_RATES, *_AS_THEY_ARE))
     for network in NETWORKS
 }
+_LAST = (*_RADIO, *RARE)
 _LEAST_BPS = 1e3
 _LEAST_S = 1e-5
 
@@ -115,7 +124,7 @@ def inputs_of(
         log(both_wifi_s / wifi_s), log(both_cellular_s / cellular_s),
         log(both_wifi_s / both_cellular_s), log(both_wifi_s / min(naives)),
     ]  # fmt: skip
-    values += [get(name, nan) for name in _RADIO]
+    values += [get(name, nan) for name in _LAST]
     return values, dict(zip(STRATEGIES, (wifi_s, cellular_s, wifi_s, cellular_s), strict=True))
 
 

@@ -16,6 +16,7 @@ from predictors.tree import Forest
 
 _LEAST_LOG_SPREAD = 1e-3
 _BORROWED = 1.0 / 3.0
+_LARGEST = 25.0
 
 
 def errors_of(
@@ -57,7 +58,11 @@ def errors_of(
         widened = {}
         for k, name in enumerate(names):
             middle = Distribution(tuple(of[k])).quantile(0.5)
-            wide = [middle + factors[k] * (each - middle) for each in of[k]]
+            # From a handful of rows the factor may be anything: no error is beyond all numbers.
+            wide = [
+                min(max(middle + factors[k] * (each - middle), -_LARGEST), _LARGEST)
+                for each in of[k]
+            ]
             widened[name] = tuple(float(f"{each:.6g}") for each in np.exp(wide))
         ratios.append(widened)
     return Errors(situations.trees[0], tuple(ratios))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold
 
 from predictors.completion import STAND_INS
-from predictors.inputs import inputs_of
+from predictors.inputs import RARE, inputs_of
 from predictors.regressor import Regressor
 from predictors.tree import mirrored
 
@@ -75,9 +75,16 @@ def typical_of(examples: Examples) -> dict[str, float]:
 def table(
     examples: Examples, typical: Mapping[str, float], names: tuple[str, ...]
 ) -> tuple[Floats, Floats]:
-    """Inputs of the trees and naive times, row by row by the very code that predictions use."""
+    """Inputs of the trees and naive times, row by row by the very code that predictions use.
+
+    The inputs' columns are those of `INPUTS`, less the last ones if they are `RARE` and unknown.
+    """
     rows = [inputs_of(examples.row(index), typical) for index in range(len(examples))]
     inputs = np.array([values for values, _ in rows], dtype=np.float64)
+    # Inputs that nobody measured would take part in every draw of inputs to split by.
+    usual = inputs.shape[1] - len(RARE)
+    while inputs.shape[1] > usual and not np.isfinite(inputs[:, -1]).any():
+        inputs = inputs[:, :-1]
     return inputs, np.array([[naive_s[name] for name in names] for _, naive_s in rows])
 
 

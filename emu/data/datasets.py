@@ -24,16 +24,13 @@ from predictors.inputs import CONTEXT_COLUMNS, NETWORKS, STRATEGIES
 TEXTS = ("place", "group", "scenario", "direction")
 TIMES = tuple(f"t_{name}_s" for name in STRATEGIES)
 CENSORED = tuple(f"censored_{name}" for name in STRATEGIES)
-OTHER_INDICATORS = (
-    *(
-        f"{network}_{name}"
-        for network in NETWORKS
-        for name in (
-            *("udp_max_bps", "udp_min_bps", "udp_mdev_bps"),
-            *("udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s"),
-        )
-    ),
-    *("wifi_ap_count", "cellular_dbm"),
+OTHER_INDICATORS = tuple(
+    f"{network}_{name}"
+    for network in NETWORKS
+    for name in (
+        *("udp_max_bps", "udp_min_bps", "udp_mdev_bps"),
+        *("udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s"),
+    )
 )
 """The rest of Delphi's Table 2: for whoever studies data, as no predictor looks at them."""
 
@@ -51,6 +48,7 @@ _SHARES = frozenset(
     name for name in _NUMBERS if name.endswith(("_loss", "_available", "_chan_util"))
 )
 _NOTHING = frozenset({"", "nan", "none", "null", "na"})
+_SHOWN = 3
 _WORDS = {"true": 1.0, "false": 0.0}
 _DIRECTIONS = {"down": 0.0, "up": 1.0}
 
@@ -76,8 +74,13 @@ class DataSet:
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """The strategies with a column of completion times."""
-        return tuple(name for name in STRATEGIES if f"t_{name}_s" in self.numbers)
+        """The strategies that were measured in some row at least."""
+        nothing = np.zeros(0)
+        return tuple(
+            name
+            for name in STRATEGIES
+            if np.isfinite(self.numbers.get(f"t_{name}_s", nothing)).any()
+        )
 
     @property
     def times_s(self) -> dict[str, NDArray[np.float64]]:
@@ -154,7 +157,7 @@ def from_columns(raw: Mapping[str, Sequence[Any]], source: str) -> DataSet:
     """
     for name in ("place", "size_bytes", "direction"):
         if name not in raw:
-            raise DataSetError(f"{source}: column {name} is missing")
+            raise DataSetError(f"{source}: column {name} is missing; it has {_some(raw)}")
     if not any(name in raw for name in TIMES):
         raise DataSetError(f"{source}: none of the columns {', '.join(TIMES)} is there")
     if not len(raw["place"]):
@@ -187,6 +190,28 @@ def from_columns(raw: Mapping[str, Sequence[Any]], source: str) -> DataSet:
     known = {"direction", *texts, *numbers}
     ignored = tuple(name for name in raw if name not in known)
     return DataSet(source, texts, numbers, ignored)
+
+
+def measured_together(data: DataSet) -> NDArray[np.bool_]:
+    """Which rows hold the times of all strategies of the data set: only there can choices be judged.
+
+    Raises:
+        DataSetError: none does.
+    """
+    known = [np.isfinite(time_s) for time_s in data.times_s.values()]
+    found = np.logical_and.reduce(known) if known else np.zeros(len(data), dtype=np.bool_)
+    if not found.any():
+        raise DataSetError(
+            f"{data.source}: no row holds the times of all its strategies, which are "
+            f"{', '.join(data.strategies) or 'none'}"
+        )
+    return np.asarray(found)
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first few names, as people see from them what went wrong (another separator, no header)."""
+    first = [repr(name) for name in names]
+    return ", ".join(first[:_SHOWN]) + (" ..." if len(first) > _SHOWN else "") or "none"
 
 
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -224,7 +249,7 @@ def _read_parquet(path: Path) -> dict[str, list[Any]]:
 def _read_csv(path: Path) -> dict[str, list[Any]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
-        names = next(reader, [])
+        names = [name.strip() for name in next(reader, [])]
         columns: dict[str, list[Any]] = {name: [] for name in names}
         if len(columns) != len(names):
             raise DataSetError(f"{path}: a column appears twice")

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from cedos.errors import DataSetError
 from cedos.selector.objective import MaxS, MaxSPerE, Objective
 from emu.data import adapted
 from emu.data.choices import cedos_choice, rules
-from emu.data.datasets import DataSet
+from emu.data.datasets import DataSet, measured_together
 from emu.data.figures import Bootstrap, Floats, Outcomes, judged, mean, quantile, share
 from emu.data.folds import Progress, examples_of, models_at_random, models_by_group
 from emu.data.taken import Taken, can_be_redundant, costs, energies_j, taken, with_late_copies
@@ -68,13 +67,12 @@ def evaluate(
     Raises:
         DataSetError: too few rows or groups.
     """
-    complete = np.logical_and.reduce([np.isfinite(time_s) for time_s in data.times_s.values()])
-    if not complete.any():
-        raise DataSetError(f"{data.source}: no row holds the times of all its strategies")
+    complete = measured_together(data)
     left_out = int((~complete).sum())
     data = data.take(complete)
     groups = np.arange(len(data)) if group_by == "row" else data.texts[group_by]
-    examples = examples_of(data, groups)
+    # Rows that are dealt at random learn the errors' intervals from random rows, too.
+    examples = examples_of(data, groups if train_share is None else np.arange(len(data)))
 
     def trained(settings: Settings) -> list[CompletionModel]:
         if train_share is not None:
@@ -249,7 +247,8 @@ class _Judge:
 
         found |= bootstrap.figure("regret_general", mean(regret["cedos"]))
         found |= bootstrap.figure("regret_adapted", mean(regret["cedos-adapted"]))
-        return found | bootstrap.figure("gone_share", gone)
+        # Where nothing was regretted, no share of it can go.
+        return found | (bootstrap.figure("gone_share", gone) if regret["cedos"].any() else {})
 
 
 def _outages(

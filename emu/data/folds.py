@@ -42,7 +42,8 @@ def models_by_group(
     folds = min(len(np.unique(examples.groups)), most_folds)
     if folds < 3:
         raise DataSetError(
-            f"{data.source}: leaving groups out needs at least three of them, it has {folds}"
+            f"{data.source}: leaving groups out needs at least three of them, it has {folds} "
+            f"(in {len(data)} rows with all times); random rows need none, nor does a given model"
         )
     parts = GroupKFold(folds).split(np.empty((len(data), 1)), groups=examples.groups)
     return _trained(data, examples, list(parts), settings, progress)

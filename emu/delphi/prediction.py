@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from emu.data.datasets import DataSet
+from emu.data.datasets import DataSet, measured_together
 from emu.data.figures import Bootstrap, quantile
 from emu.data.folds import Progress, examples_of, models_at_random, models_by_group
 from predictors.completion import CompletionModel
@@ -102,7 +102,5 @@ def errors(data: DataSet, models: Sequence[CompletionModel]) -> dict[str, Any]:
 
 
 def whole(data: DataSet) -> DataSet:
-    """The rows that hold the times of all strategies."""
-    return data.take(
-        np.logical_and.reduce([np.isfinite(time_s) for time_s in data.times_s.values()])
-    )
+    """The rows that hold the times of all strategies; DataSetError without any."""
+    return data.take(measured_together(data))

@@ -6,9 +6,9 @@ import pytest
 from numpy.typing import NDArray
 
 from predictors.completion import CompletionModel
-from predictors.inputs import STRATEGIES
+from predictors.inputs import INPUTS, RARE, STRATEGIES
 from predictors.train import LEARNED, fit
-from predictors.train_examples import Examples, Settings
+from predictors.train_examples import Examples, Settings, table, typical_of
 
 FEW = Settings(trees=5)
 
@@ -54,6 +54,34 @@ def test_columns_without_a_value_are_no_features(examples: Examples) -> None:
     more = replace(examples, columns={**examples.columns, "cellular_cqi": nothing})
     assert fit(more, FEW).features == fit(examples, FEW).features
     assert "wifi_rtt_s" in fit(examples, FEW).features
+
+
+@pytest.mark.parametrize("kind", LEARNED)
+def test_what_few_data_sets_tell_is_learned_from_where_it_is_told(
+    made_up: Callable[..., Examples], kind: str
+) -> None:
+    """Where many access points are seen everything takes four times as long."""
+    examples = made_up(groups=6, each=30, seed=2)
+    many = np.random.default_rng(3).random(len(examples)) < 0.5
+    more = replace(
+        examples,
+        columns={**examples.columns, "wifi_ap_count": np.where(many, 30.0, 3.0)},
+        times_s={name: np.where(many, 4.0, 1.0) * t for name, t in examples.times_s.items()},
+    )
+    model = fit(more, replace(FEW, kind=kind, trees=20, folds=3, min_leaf=5))
+    assert "wifi_ap_count" in model.features
+    row = more.row(0)
+    few, crowd = (model.points(row | {"wifi_ap_count": count})["wifi"] for count in (3.0, 30.0))
+    assert crowd > 1.5 * few
+    assert CompletionModel.from_dict(model.to_dict()).points(row) == model.points(row)
+
+
+def test_what_nobody_told_changes_nothing(examples: Examples) -> None:
+    nothing = np.full(len(examples), np.nan)
+    more = {**examples.columns, "wifi_ap_count": nothing, "cellular_dbm": nothing}
+    assert fit(replace(examples, columns=more), FEW).to_dict() == fit(examples, FEW).to_dict()
+    inputs, _ = table(examples, typical_of(examples), STRATEGIES)
+    assert inputs.shape[1] == len(INPUTS) - len(RARE)
 
 
 def test_with_nothing_but_sizes_it_predicts_by_size(examples: Examples) -> None:

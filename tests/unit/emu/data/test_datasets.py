@@ -148,8 +148,8 @@ def test_what_is_not_there_cannot_be_read_or_written(tmp_path: Path) -> None:
 def test_other_indicators_are_there_and_never_a_reason_to_refuse() -> None:
     raw = {"place": ["a"], "size_bytes": [3e3], "direction": ["down"], "t_wifi_s": [0.1]}
     gaps = {"wifi_udp_gap_p50_s": [0.002], "wifi_rtt_s": [0.02]}
-    data = datasets.from_columns(raw | gaps | {"wifi_ap_count": ["several"]}, "drawn")
+    data = datasets.from_columns(raw | gaps | {"wifi_udp_max_bps": ["much"]}, "drawn")
     assert set(data.indicators) == {"wifi_udp_gap_p50_s", "wifi_rtt_s"}
-    assert data.ignored == ("wifi_ap_count",)
+    assert data.ignored == ("wifi_udp_max_bps",)
     assert "wifi_udp_gap_p50_s" not in data.columns, "predictors do not look at it"
     assert "wifi_udp_gap_p50_s" in data.to_rows()[0]
