@@ -91,7 +91,7 @@ def run(
     assert instants is not None
     known = models_by_group(data, examples_of(data, instants), USUAL, progress, most_folds=_FOLDS)
     other = whole(datasets.read(_ROOT / second)) if second else None
-    here, there = _measured_twice(data, other) if other is not None else (_NONE, _NONE)
+    here, there = measured_twice(data, other) if other is not None else (_NONE, _NONE)
     steady = steady_rows(data, rows, unseen)
     kinds = _kinds(data, here)
     later = _later(data)
@@ -174,7 +174,7 @@ def _costs(data: DataSet, objective: Objective) -> _Costs:
     )
 
 
-def _measured_twice(data: DataSet, other: DataSet) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def measured_twice(data: DataSet, other: DataSet) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Indices of the rows that both have: same place, start, size and direction."""
 
     def keys(of: DataSet) -> list[tuple[Any, ...]]:
