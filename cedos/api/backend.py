@@ -8,6 +8,7 @@ from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import Hint, HintAccepted
 from cedos.api.messages import DecisionMessage, FlowMessage, NetworkMessage, StatusMessage
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
+from cedos.api.probing import ProbingMessage
 
 
 class Backend(Protocol):
@@ -41,6 +42,9 @@ class Backend(Protocol):
 
     async def prefetched(self) -> list[ProgramMessage]:
         """The programs that prefetch now."""
+
+    async def probing(self) -> list[ProbingMessage]:
+        """Which networks are probed, which are not, and why."""
 
     async def hint(self, hint: Hint) -> HintAccepted:
         """Takes a hint into account for coming transfers."""

@@ -21,6 +21,7 @@ from cedos.api.messages import (
     StatusMessage,
 )
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
+from cedos.api.probing import ProbingMessage
 from cedos.errors import CedosError, DaemonUnreachableError, PrivilegeError
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
@@ -97,6 +98,10 @@ class ControlClient:
     def prefetched(self) -> list[ProgramMessage]:
         """The programs that prefetch now, and what each does and why."""
         return self._ask("GET", "/v1/prefetching", list[ProgramMessage])
+
+    def probing(self) -> list[ProbingMessage]:
+        """Which networks are probed, which are not, and why."""
+        return self._ask("GET", "/v1/probing", list[ProbingMessage])
 
     def decisions(self) -> Iterator[DecisionMessage]:
         """All decisions from now on, until the daemon ends; waits for each without a time limit."""

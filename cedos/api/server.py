@@ -105,6 +105,7 @@ class ControlServer:
         application.router.add_post("/v1/choices", self._choose)
         application.router.add_get("/v1/prefetching", self._prefetched)
         application.router.add_post("/v1/prefetching", self._prefetching)
+        application.router.add_get("/v1/probing", self._probing)
         application.router.add_post("/v1/hints", self._hint)
         application.router.add_delete(r"/v1/hints/{number:\d{1,18}}", self._unhint)
         return application
@@ -129,6 +130,9 @@ class ControlServer:
 
     async def _prefetched(self, request: web.Request) -> web.Response:
         return _json(await self._backend.prefetched())
+
+    async def _probing(self, request: web.Request) -> web.Response:
+        return _json(await self._backend.probing())
 
     async def _hint(self, request: web.Request) -> web.Response:
         return _json(await self._backend.hint(parse_hint(await request.read())), status=201)

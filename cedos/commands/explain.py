@@ -8,7 +8,7 @@ import click
 from cedos.api.budgets import BudgetMessage
 from cedos.api.client import ControlClient
 from cedos.api.messages import DecisionMessage, EvaluationMessage, TransferMessage
-from cedos.commands import explain_prefetch, render
+from cedos.commands import explain_prefetch, explain_probes, render
 from cedos.commands.manual import SOCKET, Manual, json_option
 from cedos.directories import directories
 from cedos.model import Direction, Strategy
@@ -22,14 +22,16 @@ from cedos.model import Direction, Strategy
         ("cedos explain 198.51.100.1:443", "The latest about a remote address and port."),
         ("cedos explain 17", "The decision of this number."),
         ("cedos explain --prefetch", "What programs fetch ahead of time, or do not, and why."),
+        ("cedos explain --probes", "Which networks are probed, which are not, and why."),
     ],
     exits={0: "", 1: "No decision about such a flow is known.", **dict.fromkeys((2, 3, 6), "")},
     files=[SOCKET],
 )
 @click.argument("flow", required=False)
 @click.option("--prefetch", is_flag=True, help="What programs prefetch, in place of a flow.")
+@click.option("--probes", is_flag=True, help="Why networks are probed or not, in place of a flow.")
 @json_option
-def command(flow: str | None, prefetch: bool, as_json: bool) -> None:
+def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> None:
     """Says why a flow goes where it goes.
 
     FLOW is a server's name (or the end of it), an address, an address with its port, a local port,
@@ -44,8 +46,21 @@ def command(flow: str | None, prefetch: bool, as_json: bool) -> None:
     With --prefetch: what programs could fetch ahead of time, how likely each item is asked for, the
     waiting that it saves, what it takes in joules and metered bytes beyond what it spares later, what
     is gained at today's prices, and what is done with it.
+
+    With --probes: for each network and direction what the configured rule says at this moment, what an
+    answer is expected to save, what a probe takes in bytes and joules, what these are worth at today's
+    prices, and why the last one was sent.
     """
     client = ControlClient(directories().socket)
+    if probes:
+        if flow is not None or prefetch:
+            raise click.UsageError("--probes is about networks: leave FLOW and --prefetch out")
+        said = client.probing()
+        if as_json:
+            render.print_json(said)
+        else:
+            click.echo("\n".join(explain_probes.lines(said)))
+        return
     if prefetch:
         if flow is not None:
             raise click.UsageError("--prefetch is about programs: leave FLOW out")

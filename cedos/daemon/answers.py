@@ -24,6 +24,7 @@ from cedos.api.messages import (
     flow_text,
 )
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
+from cedos.api.probing import ProbingMessage
 from cedos.daemon import budget_messages
 from cedos.daemon.budgets import Budgets
 from cedos.daemon.director import Director
@@ -31,6 +32,7 @@ from cedos.daemon.flows import Flows
 from cedos.daemon.hard_budgets import HardBudgets
 from cedos.daemon.living_flow import LivingFlow
 from cedos.daemon.prefetching import Prefetching
+from cedos.daemon.probing import AdaptiveProbing
 from cedos.errors import ConfigError, NotFoundError
 from cedos.history import History
 from cedos.model import Context, Decision, SizeEstimate, Transfer
@@ -49,6 +51,7 @@ class Answers:
         budgets: those of this host, once they are there.
         hard_budgets: the hard ones among them, likewise.
         prefetched_by: what programs prefetch, likewise.
+        probed_by: who probes, likewise.
 
     Args:
         director: where new connections go, and why.
@@ -79,6 +82,7 @@ class Answers:
         self.budgets: Budgets | None = None
         self.hard_budgets: HardBudgets | None = None
         self.prefetched_by: Prefetching | None = None
+        self.probed_by: AdaptiveProbing | None = None
         self._director = director
         self._flows = flows
         self._profiler = profiler
@@ -201,6 +205,10 @@ class Answers:
     async def prefetched(self) -> list[ProgramMessage]:
         """See `Backend.prefetched`."""
         return self.prefetched_by.programs() if self.prefetched_by is not None else []
+
+    async def probing(self) -> list[ProbingMessage]:
+        """See `Backend.probing`."""
+        return self.probed_by.explained() if self.probed_by is not None else []
 
     async def hint(self, hint: Hint) -> HintAccepted:
         """See `Backend.hint`."""

@@ -11,18 +11,22 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from math import exp
+from typing import NamedTuple
 
 import structlog
 
+from cedos.api.probing import ProbingMessage, SentProbeMessage
 from cedos.config import Config, ProbesConfig
 from cedos.daemon.beat import beat
 from cedos.daemon.metering import radios_of
 from cedos.model import Direction, Network, NetworkKind
 from cedos.monitor.probes import Prober
 from cedos.monitor.probing.result import ProbeKind
+from cedos.selector.budget import PROHIBITIVE
+from cedos.selector.budget_prices import FREE, Prices
 from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.probe_value import Price, ProbeValue
-from cedos.selector.probing import FixedRate, Moment, PassiveChange, ProbeRule
+from cedos.selector.probing import FixedRate, Moment, PassiveChange, ProbeRule, Verdict
 
 _log = structlog.get_logger(__name__)
 
@@ -46,23 +50,34 @@ def rule_of(
         return FixedRate(probes.full_interval_s)
     if probes.rule == "change":
         return PassiveChange(probes.threshold, probes.full_interval_s)
+    prices: dict[str | None, Price] = {
+        None: price_of(probes, NetworkKind.CELLULAR, power, direction)
+    }
+    prices |= {each.name: price_of(probes, each.kind, power, direction) for each in networks}
+    # Whoever is at the screen may load something at any time; uploads come after uploads.
     down = direction is Direction.DOWN
+    return ProbeValue(prices) if down else ProbeValue(prices, idle_per_s=0.0)
+
+
+def price_of(
+    probes: ProbesConfig, kind: NetworkKind, power: PowerModel, direction: Direction
+) -> Price:
+    """What a probe takes: joules of the radio with its tail, and bytes, in seconds."""
     sent = _LIGHT_BYTES
     if probes.server:
         sent += probes.train_packets * probes.train_packet_bytes
-        sent += probes.tcp_bytes if probes.tcp and down else 0
+        sent += probes.tcp_bytes if probes.tcp and direction is Direction.DOWN else 0
+    radio = power.radios[kind]
+    energy_j = radio.active_w(direction) * _LIGHT_S + radio.tail_j
+    cost_s = probes.seconds_per_joule * energy_j + probes.seconds_per_mb * sent / 1e6
+    return Price(cost_s, energy_j=energy_j, carried_bytes=sent)
 
-    def price(kind: NetworkKind) -> Price:
-        """Joules of the radio with its tail, and bytes, in seconds."""
-        radio = power.radios[kind]
-        energy_j = radio.active_w(direction) * _LIGHT_S + radio.tail_j
-        cost_s = probes.seconds_per_joule * energy_j + probes.seconds_per_mb * sent / 1e6
-        return Price(cost_s, energy_j=energy_j, carried_bytes=sent)
 
-    prices: dict[str | None, Price] = {None: price(NetworkKind.CELLULAR)}
-    prices |= {network.name: price(network.kind) for network in networks}
-    # Whoever is at the screen may load something at any time; uploads come after uploads.
-    return ProbeValue(prices) if down else ProbeValue(prices, idle_per_s=0.0)
+class _Said(NamedTuple):
+    """The rule's word on a network and direction, with the prices of that moment."""
+
+    verdict: Verdict
+    prices: Prices = FREE
 
 
 class Begun:
@@ -111,6 +126,8 @@ class AdaptiveProbing:
         self._uploads_seen = 0
         self._begun = {direction: Begun() for direction in Direction}
         self._at_s = time.monotonic()
+        self._said: dict[tuple[str, Direction], _Said] = {}
+        self._sent: dict[tuple[str, Direction], tuple[float, str]] = {}
         self._kinds = [ProbeKind.DNS] if self._probes.dns else []
         if self._probes.server:
             self._kinds.append(ProbeKind.UDP_TRAIN)
@@ -126,6 +143,44 @@ class AdaptiveProbing:
         self._networks = tuple(network for network in networks if network.up)
         if {(network.name, network.index) for network in self._networks} != known:
             self._rules = self._anew()
+            self._said.clear()
+            self._sent.clear()
+
+    def explained(self) -> list[ProbingMessage]:
+        """What the rule says of each network, which way and why; of a second ago."""
+        ways = list(Direction) if self._probes.server else [Direction.DOWN]
+        now_s = time.monotonic()
+        return [self._explained(network, way, now_s) for network in self._networks for way in ways]
+
+    def _explained(self, network: Network, way: Direction, now_s: float) -> ProbingMessage:
+        said = self._said.get((network.name, way), _Said(Verdict(False, self._silent(way))))
+        price = price_of(self._probes, network.kind, self._power, way)
+        cost_s = price.today(network.name, said.prices)
+        sent = self._sent.get((network.name, way))
+        return ProbingMessage(
+            network=network.name,
+            direction=way,
+            rule=self._probes.rule,
+            send=said.verdict.send,
+            why=said.verdict.why,
+            gain_s=said.verdict.gain_s,
+            cost_s=cost_s if cost_s < PROHIBITIVE else None,
+            energy_j=price.energy_j,
+            carried_bytes=price.carried_bytes,
+            change=said.verdict.change,
+            threshold=said.verdict.threshold,
+            sent=None if sent is None else SentProbeMessage(age_s=now_s - sent[0], why=sent[1]),
+        )
+
+    def _silent(self, way: Direction) -> str:
+        """Why no rule was asked."""
+        if not self._probes.enabled:
+            return "probes are off ([probes] enabled)"
+        if not self._kinds:
+            return "there is nothing to ask: neither a lookup ([probes] dns) nor a server"
+        if way is Direction.UP:
+            return "no upload was seen lately, and a train upwards serves uploads alone"
+        return "it is up for less than a second"
 
     def begun(self) -> None:
         """A transfer begins. Of most nobody knows yet which way: they count as downloads."""
@@ -148,6 +203,10 @@ class AdaptiveProbing:
             lately = self._begun[Direction.UP].per_s * _REMEMBERED_S
             if self._probes.server and lately > _NO_UPLOADS:
                 worth[Direction.UP] = self._worth(Direction.UP, now_s)
+            else:
+                self._said = {
+                    key: said for key, said in self._said.items() if key[1] is Direction.DOWN
+                }
             # One that answers nothing keeps no other one waiting.
             await asyncio.gather(
                 *(
@@ -163,10 +222,14 @@ class AdaptiveProbing:
         rule = self._rules[direction]
         worth = []
         for network in self._networks:
-            why = rule.why(network.name, moment)
-            if why is not None:
+            verdict = rule.weigh(network.name, moment)
+            self._said[network.name, direction] = _Said(verdict, moment.prices)
+            if verdict.send:
                 rule.probed(network.name, moment)
-                _log.debug("probing", network=network.name, direction=str(direction), why=why)
+                self._sent[network.name, direction] = now_s, verdict.why
+                _log.debug(
+                    "probing", network=network.name, direction=str(direction), why=verdict.why
+                )
                 worth.append(network)
         return worth
 

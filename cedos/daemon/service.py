@@ -214,7 +214,7 @@ class Daemon:
             self._reconsidering.changed,
             config.decision.reevaluate_interval_s,
         )
-        self._probing = AdaptiveProbing(
+        self._probing = self.answers.probed_by = AdaptiveProbing(
             config, self._observer.prober, self._moment, lambda: self._flows.uploads
         )
         self._captured = Captured(
@@ -313,9 +313,7 @@ class Daemon:
         if flow is not None:
             self._director.rescued(flow, network, reason, self._observer.context())
 
-    def _moment(
-        self, now_s: float, pending: bool, per_s: float, direction: Direction
-    ) -> Moment:
+    def _moment(self, now_s: float, pending: bool, per_s: float, direction: Direction) -> Moment:
         """What a probing rule may look at: the next transfer down is like most, up like the last one."""
         context = self._observer.context()
         default, upload = self._director.default.decision, self._flows.upload

@@ -9,7 +9,7 @@ sign of news, and lets a host that nobody looks at probe only when it has someth
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cedos.model import Evaluation, Indicator
 from cedos.selector.budget_prices import FREE, Prices
@@ -51,11 +51,31 @@ class Moment:
     prices: Prices = FREE
 
 
+class Verdict(NamedTuple):
+    """Whether a probe is to be sent now, and why.
+
+    Attributes:
+        send: whether.
+        why: in words, with the numbers it rests on, either way.
+        gain_s: what its answer is expected to save, in seconds; None: the rule does not weigh that.
+        cost_s: what it costs in seconds, with what budgets ask today; None: likewise.
+        change: of the passive indicators since the last probe, in ranges; None: it is not looked at.
+        threshold: the change that is enough.
+    """
+
+    send: bool
+    why: str
+    gain_s: float | None = None
+    cost_s: float | None = None
+    change: float | None = None
+    threshold: float | None = None
+
+
 class ProbeRule(Protocol):
     """Says when a network is to be probed; told of every probe."""
 
-    def why(self, network: str, moment: Moment) -> str | None:
-        """Why a probe of the network is worth sending now, in words; None: it is not."""
+    def weigh(self, network: str, moment: Moment) -> Verdict:
+        """Whether a probe of the network is worth sending now."""
         ...
 
     def probed(self, network: str, moment: Moment) -> None:
@@ -70,12 +90,14 @@ class FixedRate:
         self._interval_s = interval_s
         self._probed_at_s: dict[str, float] = {}
 
-    def why(self, network: str, moment: Moment) -> str | None:
-        """See `ProbeRule.why`."""
+    def weigh(self, network: str, moment: Moment) -> Verdict:
+        """See `ProbeRule.weigh`."""
         last_s = self._probed_at_s.get(network)
-        if last_s is None or moment.now_s - last_s >= self._interval_s:
-            return f"every {self._interval_s:g} s"
-        return None
+        each = f"one is sent every {self._interval_s:g} s"
+        if last_s is None:
+            return Verdict(True, f"it was never probed, and {each}")
+        age_s = moment.now_s - last_s
+        return Verdict(age_s >= self._interval_s, f"the last probe is {age_s:.1f} s old; {each}")
 
     def probed(self, network: str, moment: Moment) -> None:
         """See `ProbeRule.probed`."""
@@ -123,19 +145,24 @@ class PassiveChange:
                 total += abs(now[name] - then[name]) / (high - low)
         return total
 
-    def why(self, network: str, moment: Moment) -> str | None:
-        """See `ProbeRule.why`."""
-        change = self.change(network, moment)
+    def weigh(self, network: str, moment: Moment) -> Verdict:
+        """See `ProbeRule.weigh`."""
+        change, threshold = self.change(network, moment), self._threshold
         last_s = self._probed_at_s.get(network)
         if last_s is None:
-            return "it was never probed"
-        if not (moment.attended or moment.pending):
-            return None
-        if change > self._threshold:
-            return f"its passive indicators changed by {change:.2f} of their ranges"
-        if moment.now_s - last_s >= self._longest_s:
-            return f"the last probe is {moment.now_s - last_s:.0f} s old"
-        return None
+            return Verdict(True, "it was never probed", threshold=threshold)
+        age_s = moment.now_s - last_s
+        than = "more than" if change > threshold else "not more than"
+        said = (
+            f"its passive indicators changed by {change:.2f} of their ranges since the last probe,"
+            f" {than} {threshold:.2f}"
+        )
+        send = change > threshold
+        if not send and age_s >= self._longest_s:
+            send, said = True, f"{said}; but that probe is {age_s:.0f} s old"
+        if send and not (moment.attended or moment.pending):
+            send, said = False, f"{said}; but nobody is there, and nothing waits to be sent"
+        return Verdict(send, said, change=change, threshold=threshold)
 
     def probed(self, network: str, moment: Moment) -> None:
         """See `ProbeRule.probed`."""

@@ -187,7 +187,7 @@ def replay(
                 _learn(answers[network], record, PINGED)
                 up, down = PING_BYTES / 2, PING_BYTES / 2 * (1 - record.get("ping_loss", 0.0))
                 took_s = record.get("rtt_s", 0.1)
-            if rule.why(network, moment) is None:
+            if not rule.weigh(network, moment).send:
                 asked.errors.append(_error(answers[network], record))
             else:
                 rule.probed(network, moment)

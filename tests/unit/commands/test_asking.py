@@ -26,8 +26,9 @@ from cedos.api.messages import (
     SubflowMessage,
 )
 from cedos.api.prefetching import ItemMessage, ProgramMessage
+from cedos.api.probing import ProbingMessage, SentProbeMessage
 from cedos.commands import explain, render, status
-from cedos.model import NetworkKind, SizeEstimate, Strategy, StrategyKind
+from cedos.model import Direction, NetworkKind, SizeEstimate, Strategy, StrategyKind
 
 BOTH = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
 STATUS = StatusMessage(
@@ -157,6 +158,43 @@ def test_explain_what_is_prefetched(cedos: Any, control: Path, fake_daemon: Any)
     refused = cedos("explain", "example.org", "--prefetch")
     assert refused.exit_code == 2
     assert "leave FLOW out" in refused.stderr
+
+
+def test_explain_why_networks_are_probed(cedos: Any, control: Path, fake_daemon: Any) -> None:
+    assert "no network is up" in cedos("explain", "--probes").stdout
+    common = {"energy_j": 7.5, "carried_bytes": 64_320.0, "change": None, "threshold": None}
+    fake_daemon.probed = [
+        ProbingMessage(
+            network="wlan0", direction=Direction.DOWN, rule="value", send=True, gain_s=0.21,
+            why="it is worth it", cost_s=0.05, sent=SentProbeMessage(age_s=60.0, why="it was new"),
+            **common,
+        ),
+        ProbingMessage(
+            network="lte0", direction=Direction.UP, rule="value", send=False, gain_s=None,
+            why="a budget forbids it", cost_s=None, sent=None, **common,
+        ),
+    ]  # fmt: skip
+    assert cedos("explain", "--probes").stdout == (
+        "Networks are probed where the answer is expected to save more than it costs\n"
+        "\n"
+        "wlan0, downwards: a probe is sent now\n"
+        "  Why: it is worth it\n"
+        "  Expected to save 210 ms\n"
+        "  A probe takes 64.3 kB and 7.5 J: 50 ms today\n"
+        "  The last one was sent 60 s ago: it was new\n"
+        "\n"
+        "lte0, upwards: no probe is sent now\n"
+        "  Why: a budget forbids it\n"
+        "  A probe takes 64.3 kB and 7.5 J: not to be had today\n"
+        "  None was sent yet\n"
+    )
+    first, second = json.loads(cedos("explain", "--probes", "--json").stdout)
+    assert (first["gain_s"], first["cost_s"], first["sent"]["age_s"]) == (0.21, 0.05, 60.0)
+    assert (second["direction"], second["cost_s"], second["sent"]) == ("up", None, None)
+    for wrong in (["example.org"], ["--prefetch"]):
+        refused = cedos("explain", "--probes", *wrong)
+        assert refused.exit_code == 2
+        assert "leave FLOW and --prefetch out" in refused.stderr
 
 
 def test_explain_what_is_not_known(cedos: Any, control: Path) -> None:

@@ -19,6 +19,7 @@ from cedos.errors import CedosError
 def test_every_file_is_a_command() -> None:
     folder = Path(importlib.import_module("cedos.commands").__path__[0])
     helpers = {"alone", "manual", "pipes", "progress", "render", "servers"}
+    helpers |= {"explain-prefetch", "explain-probes"}  # options of `explain`
     programs = {
         script.name.removeprefix("cedos-")
         for script in entry_points(group="console_scripts")

@@ -73,8 +73,8 @@ def test_a_train_over_cellular_is_the_dearest_probe() -> None:
     rule = rule_of(ProbesConfig(seconds_per_joule=0.01, seconds_per_mb=0.0), [WIFI, LTE])
     for network in (WIFI, LTE):
         rule.probed(network.name, replace(moment, now_s=70.0))
-    assert rule.why("wlan0", moment)
-    assert rule.why("lte0", moment) is None
+    assert rule.weigh("wlan0", moment).send
+    assert not rule.weigh("lte0", moment).send
 
 
 def test_the_ledgers_joules_are_those_of_the_configured_radios() -> None:
@@ -97,16 +97,18 @@ def test_a_probe_pays_what_budgets_ask_today_like_any_transfer() -> None:
     rule = rule_of(ProbesConfig(server="192.0.2.1:7007", key_file=Path("k")), [WIFI, LTE])
     for network in (WIFI, LTE):
         rule.probed(network.name, replace(moment, now_s=70.0))
-    assert all(rule.why(network.name, moment) for network in (WIFI, LTE))
+    assert all(rule.weigh(network.name, moment).send for network in (WIFI, LTE))
     dear = replace(moment, prices=Prices(data={"lte0": (Flat(1e-3),)}))
-    assert rule.why("wlan0", dear), "its bytes are not what the budget counts"
-    assert rule.why("lte0", dear) is None
+    assert rule.weigh("wlan0", dear).send, "its bytes are not what the budget counts"
+    assert not rule.weigh("lte0", dear).send
     hungry = replace(moment, prices=Prices(energy=(Flat(10.0),)))
-    assert rule.why("lte0", hungry) is None, "cellular's tail is what a probe takes most of"
+    assert not rule.weigh("lte0", hungry).send, "cellular's tail is what a probe takes most of"
     spent = replace(moment, prices=Prices(data={"lte0": (Flat(inf),)}))
     unknown = rule_of(ProbesConfig(), [WIFI, LTE])
-    assert unknown.why("wlan0", spent) == "it was never probed"
-    assert unknown.why("lte0", spent) is None, "what is forbidden is not asked even once"
+    assert unknown.weigh("wlan0", spent).why == "it was never probed"
+    assert unknown.weigh("wlan0", spent).send
+    assert "a budget that is spent forbids its 0.32 kB and" in unknown.weigh("lte0", spent).why
+    assert not unknown.weigh("lte0", spent).send, "what is forbidden is not asked even once"
 
 
 @pytest.mark.parametrize(("rival_s", "again"), [(0.21, True), (5.0, False)])
@@ -225,7 +227,7 @@ def test_a_tcp_probe_is_paid_for() -> None:
         probes = ProbesConfig(seconds_per_joule=0.0, seconds_per_mb=0.1, tcp=tcp, **keys)
         rule = rule_of(probes, [WIFI, LTE])
         rule.probed("wlan0", replace(moment, now_s=70.0))
-        assert bool(rule.why("wlan0", moment)) is not tcp
+        assert rule.weigh("wlan0", moment).send is not tcp
 
 
 def test_addresses_are_no_part_of_it() -> None:
@@ -237,6 +239,67 @@ def test_addresses_are_no_part_of_it() -> None:
     rules = subject._rules
     subject.networks_changed([replace(WIFI, gateways=(IPv4Address("192.0.2.1"),))])
     assert subject._rules is rules
+
+
+@pytest.mark.parametrize("forbidden", [False, True])
+def test_it_is_told_why_networks_are_probed_or_not(
+    forbidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "_LOOK_S", 0.001)
+    evaluations = (evaluation("wlan0", 0.2), evaluation("lte0", 0.21))
+    prices = Prices(data={"lte0": (Flat(inf if forbidden else 1e-9),)})
+    looks = iter(range(3))
+    over = asyncio.Event()
+
+    def moment(now_s: float, pending: bool, per_s: float, direction: Direction) -> Moment:
+        at_s = next(looks, None)
+        if at_s is None:
+            over.set()
+        return Moment(2.0 if at_s is None else at_s, True, False, {}, evaluations, 0.2, prices)
+
+    async def live() -> None:
+        keys = {"server": "192.0.2.1:7007", "key_file": Path("k"), "seconds_per_mb": 10.0}
+        subject = AdaptiveProbing(configured(**keys), cast(Prober, Recorder()), moment)
+        assert subject.explained() == []
+        subject.networks_changed([WIFI, LTE])
+        assert {each.why for each in subject.explained() if each.direction is Direction.DOWN} == {
+            "it is up for less than a second"
+        }
+        running = asyncio.create_task(subject.run())
+        await over.wait()
+        running.cancel()
+        said = {(each.network, each.direction): each for each in subject.explained()}
+        assert len(said) == 4
+        wifi, lte = said["wlan0", Direction.DOWN], said["lte0", Direction.DOWN]
+        assert wifi.rule == "value"
+        assert wifi.gain_s is not None
+        assert wifi.cost_s is not None
+        assert not wifi.send
+        assert 0.0 < wifi.gain_s < 0.6 < wifi.cost_s
+        assert f"{wifi.carried_bytes / 1e3:.3g} kB" in wifi.why
+        assert wifi.sent is not None
+        assert wifi.sent.why == "it was never probed"
+        assert (lte.cost_s is None) is forbidden
+        assert (lte.sent is None) is forbidden
+        assert ("a budget that is spent forbids" in lte.why) is forbidden
+        assert "no upload was seen lately" in said["wlan0", Direction.UP].why
+        subject.networks_changed([WIFI])
+        assert [each.sent for each in subject.explained()] == [None, None]
+
+    asyncio.run(live())
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"), [({"enabled": False}, "probes are off"), ({"dns": False}, "nothing to ask")]
+)
+def test_it_is_told_that_nothing_is_probed(keys: dict[str, Any], why: str) -> None:
+    subject = AdaptiveProbing(
+        configured(**keys), cast(Prober, Recorder()), lambda *_: Moment(0, True, False, {})
+    )
+    subject.networks_changed([WIFI])
+    (said,) = subject.explained()
+    assert why in said.why
+    assert not said.send
 
 
 def trains_up(uploads: list[int], monkeypatch: pytest.MonkeyPatch, **keys: Any) -> list[str]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cedos.model import Evaluation, Indicator, Strategy, StrategyKind
 from cedos.selector.probe_value import Drift, Price, ProbeValue, expected_saving
-from cedos.selector.probing import FixedRate, Moment, PassiveChange, ProbeRule
+from cedos.selector.probing import FixedRate, Moment, PassiveChange, ProbeRule, Verdict
 
 
 def seen(**values: float) -> dict[str, Indicator]:
@@ -43,16 +43,18 @@ RULES: list[ProbeRule] = [FixedRate(2.0), PassiveChange(0.2), ProbeValue({None: 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 def test_a_network_never_probed_is_probed_and_then_not_at_once_again(rule: ProbeRule) -> None:
     at = choice(0.0, 0.1, 0.5)
-    assert rule.why("wlan0", at)
+    assert rule.weigh("wlan0", at).send
     rule.probed("wlan0", at)
-    assert rule.why("wlan0", at) is None
+    assert not rule.weigh("wlan0", at).send
 
 
 def test_the_fixed_rate_knows_nothing_but_time() -> None:
     rule = FixedRate(2.0)
     rule.probed("wlan0", moment(10.0, rssi_dbm=-50))
-    assert rule.why("wlan0", moment(11.9, rssi_dbm=-90)) is None
-    assert rule.why("wlan0", moment(12.0, rssi_dbm=-50)) == "every 2 s"
+    assert not rule.weigh("wlan0", moment(11.9, rssi_dbm=-90)).send
+    assert rule.weigh("wlan0", moment(12.0, rssi_dbm=-50)) == Verdict(
+        True, "the last probe is 2.0 s old; one is sent every 2 s"
+    )
 
 
 def test_delphis_sum_over_indicators_in_units_of_their_ranges() -> None:
@@ -60,8 +62,11 @@ def test_delphis_sum_over_indicators_in_units_of_their_ranges() -> None:
     rule.probed("wlan0", moment(rssi_dbm=-60.0, chan_util=0.2))
     # 10 dB of 40, and 0.3 of 1
     assert rule.change("wlan0", moment(rssi_dbm=-70.0, chan_util=0.5)) == pytest.approx(0.55)
-    assert "0.55" in str(rule.why("wlan0", moment(rssi_dbm=-70.0, chan_util=0.5)))
-    assert rule.why("wlan0", moment(rssi_dbm=-70.0, chan_util=0.4)) is None
+    verdict = rule.weigh("wlan0", moment(rssi_dbm=-70.0, chan_util=0.5))
+    assert verdict.send
+    assert "changed by 0.55 of their ranges since the last probe, more than 0.50" in verdict.why
+    assert (verdict.change, verdict.threshold) == (pytest.approx(0.55), 0.5)
+    assert not rule.weigh("wlan0", moment(rssi_dbm=-70.0, chan_util=0.4)).send
     # a wider range that has been seen makes the same change smaller
     rule.change("wlan0", moment(rssi_dbm=-105.0))
     assert rule.change("wlan0", moment(rssi_dbm=-70.0, chan_util=0.2)) == pytest.approx(10 / 60)
@@ -78,18 +83,19 @@ def test_unattended_a_change_alone_is_not_enough() -> None:
     rule = PassiveChange(0.2)
     rule.probed("wlan0", moment(rssi_dbm=-50.0))
     now = replace(moment(5.0, rssi_dbm=-80.0), attended=False)
-    assert rule.why("wlan0", now) is None
-    assert rule.why("wlan0", replace(now, pending=True))
+    assert not rule.weigh("wlan0", now).send
+    assert rule.weigh("wlan0", replace(now, pending=True)).send
     still = replace(moment(5.0, rssi_dbm=-50.0), attended=False, pending=True)
-    assert rule.why("wlan0", still) is None
+    assert not rule.weigh("wlan0", still).send
 
 
 def test_without_passive_indicators_age_alone_may_ask() -> None:
     paper, ours = PassiveChange(0.2), PassiveChange(0.2, longest_s=30.0)
     for rule in (paper, ours):
         rule.probed("wlan0", moment(0.0))
-    assert paper.why("wlan0", moment(1e6)) is None
-    assert ours.why("wlan0", moment(30.0)) == "the last probe is 30 s old"
+    assert not paper.weigh("wlan0", moment(1e6)).send
+    assert "that probe is 30 s old" in ours.weigh("wlan0", moment(30.0)).why
+    assert ours.weigh("wlan0", moment(30.0)).send
 
 
 def test_what_cannot_change_the_choice_is_worth_little() -> None:
@@ -107,15 +113,18 @@ def test_worth_grows_with_age_until_a_probe_pays() -> None:
     worths = [rule.worth("wlan0", choice(age, 0.2, 0.3)) for age in (0.0, 1.0, 5.0, 20.0, 60.0)]
     assert worths == sorted(worths)
     assert worths[0] == 0.0
-    assert rule.why("wlan0", choice(0.5, 0.2, 0.3)) is None
-    assert "costs 0.05 s" in str(rule.why("wlan0", choice(60.0, 0.2, 0.3)))
+    assert not rule.weigh("wlan0", choice(0.5, 0.2, 0.3)).send
+    late = rule.weigh("wlan0", choice(60.0, 0.2, 0.3))
+    assert late.send
+    assert late.gain_s == pytest.approx(worths[-1])
+    assert late.cost_s == 0.05
 
 
 def test_a_dead_network_is_tried_again_and_a_lone_one_never() -> None:
     rule = ProbeValue({None: Price(0.05)})
     rule.probed("wlan0", choice(0.0, None, 0.3))
-    assert rule.why("wlan0", choice(0.01, None, 0.3)) is None
-    assert rule.why("wlan0", choice(20.0, None, 0.3))
+    assert not rule.weigh("wlan0", choice(0.01, None, 0.3)).send
+    assert rule.weigh("wlan0", choice(20.0, None, 0.3)).send
     assert rule.worth("lte0", choice(20.0, None, 0.3)) == 0.0
 
 
@@ -123,8 +132,29 @@ def test_nobody_there_and_nothing_to_send_means_no_probe() -> None:
     rule = ProbeValue({None: Price(1e-9)})
     rule.probed("wlan0", choice(0.0, 0.2, 0.3))
     idle = replace(choice(60.0, 0.2, 0.3, per_s=0.0), attended=False)
-    assert rule.why("wlan0", idle) is None
-    assert rule.why("wlan0", replace(idle, pending=True))
+    assert not rule.weigh("wlan0", idle).send
+    assert rule.weigh("wlan0", replace(idle, pending=True)).send
+
+
+def test_the_value_of_an_answer_is_told_with_its_numbers() -> None:
+    rule = ProbeValue({None: Price(0.05, energy_j=7.5, carried_bytes=64_320)})
+    assert rule.weigh("wlan0", choice(0.0, 0.2, 0.3)).why == "it was never probed"
+    rule.probed("wlan0", choice(0.0, 0.2, 0.3))
+    late = choice(60.0, 0.2, 0.3, per_s=0.4)
+    verdict = rule.weigh("wlan0", late)
+    gain_s = rule.worth("wlan0", late)
+    assert verdict.why == (
+        f"the last one is 60 s old; a new answer is expected to save {gain_s:.3g} s"
+        f" ({gain_s / 2:.2g} s for each of 2 transfers while it is fresh),"
+        " more than the 0.05 s that its 64.3 kB and 7.5 J are worth today"
+    )
+    soon = rule.weigh("wlan0", choice(0.5, 0.2, 0.3))
+    assert "no more than the 0.05 s" in soon.why
+    lone = replace(late, evaluations=(evaluation("wlan0", 0.2),))
+    assert "no other way to choose" in rule.weigh("wlan0", lone).why
+    assert rule.weigh("wlan0", lone).gain_s == 0.0
+    gone = replace(late, attended=False, transfers_per_s=0.0)
+    assert "no transfer is expected" in rule.weigh("wlan0", gone).why
 
 
 @given(st.floats(0, 10), st.floats(1e-3, 10))
@@ -147,7 +177,7 @@ def test_a_network_met_in_a_bad_second_is_expected_back_as_it_was() -> None:
     for rule in (known, new):
         rule.probed("wlan0", choice(10.0, 5.0, 0.5))
     # A drift from 5 s to below 0.5 s is not to be expected; a return to 0.1 s is.
-    assert new.why("wlan0", choice(13.0, 5.0, 0.5)) is None
-    assert known.why("wlan0", choice(13.0, 5.0, 0.5))
+    assert not new.weigh("wlan0", choice(13.0, 5.0, 0.5)).send
+    assert known.weigh("wlan0", choice(13.0, 5.0, 0.5)).send
     gone = known.worth("wlan0", choice(13.0, None, 0.5))
     assert gone > new.worth("wlan0", choice(13.0, None, 0.5))
