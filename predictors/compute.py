@@ -18,8 +18,8 @@ _LEAST, _LARGEST = 1e-12, 1e12
 
 _RUNS = 100
 _FADING = 0.97
-_RIDGE = 1e-3
-"""Keeps what the runs do not tell near 0, and weighs next to nothing beside what they tell."""
+_SCATTER, _UNSURE = 0.1, 0.5
+"""By how much of its value a run misses the line, and by how much of it the prior may be wrong."""
 
 _LEAST_SHARE = 0.05
 """A line may cross zero; the prediction stays above this share of the smallest value seen."""
@@ -116,10 +116,11 @@ def _line(runs: Sequence[tuple[tuple[float, ...], float]]) -> tuple[float, ...]:
     """Constant and slopes of the least squares of *relative* errors, newer runs first.
 
     Relative ones, because it is by these that predictions are judged, and because long runs would
-    rule otherwise.
+    rule otherwise. Until the runs tell it, a constant and every parameter are each taken to cause an
+    equal share: two runs of nearly the same length, a little noise apart, say nothing of longer ones.
     """
     size = len(runs[0][0]) + 1
-    scales = [max([abs(point[k]) for point, _ in runs]) or 1.0 for k in range(size - 1)]
+    scales = [sum([abs(point[k]) for point, _ in runs]) / len(runs) or 1.0 for k in range(size - 1)]
     level = sum([value for _, value in runs]) / len(runs)
     matrix = [[0.0] * size for _ in range(size)]
     right = [0.0] * size
@@ -130,8 +131,9 @@ def _line(runs: Sequence[tuple[tuple[float, ...], float]]) -> tuple[float, ...]:
             right[i] += weight * left * value / level
             for j, other in enumerate(row):
                 matrix[i][j] += weight * left * other
-    for i in range(1, size):
-        matrix[i][i] += _RIDGE
+    for i in range(size):
+        matrix[i][i] += (_SCATTER / _UNSURE) ** 2
+        right[i] += (_SCATTER / _UNSURE) ** 2 / size
     found = solved(matrix, right)
     return (
         level * found[0],
