@@ -90,12 +90,22 @@ class BudgetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(wrong)
 
 
+class UnitsMessage(Message, frozen=True, kw_only=True):
+    """Data that is bought unit by unit: how many are, of how many, and what each has and costs."""
+
+    bought: int
+    most: int
+    amount: float
+    money: float
+
+
 class BudgetMessage(Message, frozen=True, kw_only=True):
     """How a budget stands; amounts are bytes, joules or money.
 
     `s_per_unit` is today's price, None where nothing may be spent any more (`spent_up`), or where it
     is not known (no daemon runs). `suspended` says why it has no price now; "": it has one. `barred`
-    are the networks that programs are kept off now, as it is `hard` and spent.
+    are the networks that programs are kept off now, as it is `hard` and spent. With `units` the
+    `supply` is that of those that are bought.
     """
 
     name: str
@@ -116,6 +126,7 @@ class BudgetMessage(Message, frozen=True, kw_only=True):
     source: str = "command"
     hard: bool = False
     barred: tuple[str, ...] = ()
+    units: UnitsMessage | None = None
     controller: str | None = None
 
 

@@ -223,12 +223,21 @@ def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:
         one.name,
         of,
         f"{render.amount(one.spent, one.resource)}{share}",
-        render.amount(one.supply, one.resource) if one.supply else render.UNKNOWN,
+        _supplied(one),
         f"{ends} (over)" if one.over else f"{ends} (in {render.duration(left_s)})",
         forecast,
         _price(one),
         render.UNKNOWN if one.bought_s is None else f"{render.duration(one.bought_s)} of waiting",
     )
+
+
+def _supplied(one: BudgetMessage) -> str:
+    if not one.supply:
+        return render.UNKNOWN
+    supply, units = render.amount(one.supply, one.resource), one.units
+    if units is None:
+        return supply
+    return f"{supply} (unit {units.bought} of {units.most}, {units.money:g} each)"
 
 
 def _price(one: BudgetMessage) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from cedos.api.budgets import BudgetMessage, BudgetRequest
+from cedos.api.budgets import BudgetMessage, BudgetRequest, UnitsMessage
 from cedos.daemon.budgets import Budgets
 from cedos.selector.budget import PROHIBITIVE, Budget
 from cedos.selector.budget_keeper import Standing
@@ -64,4 +64,13 @@ def message(
         controller=controller,
         hard=said.hard,
         barred=barred,
+        units=_units(said),
     )
+
+
+def _units(said: Budget) -> UnitsMessage | None:
+    one = said.increment
+    if one is None:
+        return None
+    bought = round(said.supply / one.amount)
+    return UnitsMessage(bought=bought, most=one.most, amount=one.amount, money=one.money)

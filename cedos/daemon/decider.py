@@ -25,6 +25,7 @@ from cedos.selector.selector import decide, decide_again
 _SINGLE = frozenset({StrategyKind.SINGLE})
 _MPTCP = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})
 _SHORT_AND_URGENT = Label(Urgency.FOREGROUND, Bulk.SMALL)
+_NEVER_TWICE = "the same is never sent twice, as [decision] redundant is false"
 
 
 class Decider:
@@ -110,11 +111,15 @@ class Decider:
         they can spread it over several networks, as MPTCP does.
         """
         kinds = set(_SINGLE)
-        if redundant and self.choices.redundant and transfer.label == _SHORT_AND_URGENT:
+        twice = redundant and transfer.label == _SHORT_AND_URGENT
+        if twice and self.choices.redundant:
             kinds.add(StrategyKind.REDUNDANT)
         if multipath:
             kinds.add(StrategyKind.MPTCP)
-        return self.record(self._decide(transfer, context, kinds))
+        decision = self._decide(transfer, context, kinds)
+        if twice and not self.choices.redundant:
+            decision = replace(decision, reason=f"{decision.reason}; {_NEVER_TWICE}")
+        return self.record(decision)
 
     def weighed(self, transfer: Transfer, context: Context) -> tuple[Evaluation, ...]:
         """What each network would take for a transfer; nothing is decided."""

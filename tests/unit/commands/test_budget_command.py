@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos import amounts, budget_file
-from cedos.api.budgets import BudgetMessage, parse_budget
+from cedos.api.budgets import BudgetMessage, UnitsMessage, parse_budget
 from cedos.commands import budget, explain, render
 from cedos.config import BudgetConfig, Config, PlanConfig, load
 from cedos.errors import ConfigError
@@ -119,6 +119,19 @@ def test_a_price_and_a_supply_that_are_nothing_are_said_so() -> None:
     assert "2 min of waiting" in shown
     assert "0 ms" not in shown
     assert " - " in shown.splitlines()[2]
+
+
+def test_data_in_units_says_which_one_is_in_use() -> None:
+    one = BudgetMessage(
+        name="go",
+        resource="data",
+        supply=2e9,
+        spent=1.5e9,
+        begins_unix_s=0.0,
+        ends_unix_s=9e8,
+        units=UnitsMessage(bought=2, most=4, amount=1e9, money=5.0),
+    )
+    assert "2 GB (unit 2 of 4, 5 each)" in "\n".join(budget.lines([one], 0.0))
 
 
 def test_the_battery(cedos: Any, control: Path, fake_daemon: Any) -> None:

@@ -352,6 +352,9 @@ async def test_units_are_bought_as_one_goes(tmp_path: Path) -> None:
     host.carry("lte0", 1_500_000)
     host.look()
     assert host.budgets.keepers["go"].budget.supply == 2e6
+    (message,) = messages(host.budgets)
+    assert message.units is not None
+    assert (message.units.bought, message.units.most, message.units.money) == (2, 3, 2.0)
     # Another unit costs 2, each worth a minute.
     assert host.budgets.prices.data_s("lte0", 1e6, 10.0) == pytest.approx(120.0)
     assert host.budgets.prices.data_rate("lte0", 2e6, 10.0) == PROHIBITIVE
