@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 
 import structlog
 
@@ -75,8 +76,13 @@ class Reconsidering:
 
     async def run(self) -> None:
         """Decides until it is cancelled."""
+        looked_at_s = -math.inf
         while True:
             await self._wake.wait()
+            # (Waited before it looks, not after: whoever rests is not woken to see that nothing came.)
+            if (early_s := looked_at_s + _CHANGED_AT_MOST_S - time.monotonic()) > 0.0:
+                await asyncio.sleep(early_s)
+            looked_at_s = time.monotonic()
             self._wake.clear()
             context = self._observer.context()
             self._rescuer.looked(context)
@@ -85,7 +91,6 @@ class Reconsidering:
                     await self._director.reconsider(context)
                     if self._short_queues:
                         await self._bound_queues(context)
-            await asyncio.sleep(_CHANGED_AT_MOST_S)
 
     def _due(self, context: Context) -> bool:
         """Whether to decide again: while nothing runs only now and then, or when a network dies."""

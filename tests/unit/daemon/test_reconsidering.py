@@ -135,6 +135,41 @@ async def test_what_is_urgent_counts_at_once_and_a_burst_as_one() -> None:
     assert (await playing(play)).decided_at_s == [100.0, 100.5]
 
 
+async def test_who_rests_is_not_woken_and_a_burst_is_answered_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses_s: list[float] = []
+    now_s = [10.0]
+
+    async def sleep(pause_s: float) -> None:
+        pauses_s.append(round(pause_s, 3))
+        now_s[0] += pause_s
+
+    monkeypatch.setattr(reconsidering, "_CHANGED_AT_MOST_S", 0.1)
+    monkeypatch.setattr(reconsidering, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+
+    async def play(stage: Stage) -> None:
+        monkeypatch.setattr(reconsidering.asyncio, "sleep", sleep)
+        real = asyncio.get_running_loop()
+
+        async def settled() -> None:
+            for _ in range(20):
+                turn = real.create_future()
+                real.call_soon(turn.set_result, None)
+                await turn
+
+        for apart_s, pauses in ((1.0, []), (1.0, []), (0.03, [0.07]), (0.1, [0.07])):
+            now_s[0] += apart_s
+            stage.now_s = now_s[0]
+            stage.subject.changed(urgent=True)
+            await settled()
+            assert pauses_s == pauses, "it answers at once, or when the burst is over"
+        monkeypatch.undo()
+
+    stage = await playing(play)
+    assert stage.looks == 4
+
+
 async def test_exponents_that_follow_the_battery_count_at_once() -> None:
     hungry, hungrier = MaxSPerE(beta=1.0), MaxSPerE(beta=2.0)
 
