@@ -2,7 +2,8 @@
 
 The decisions are those of the real program (`cedos.selector`), at the same moments: once a second and
 whenever something begins or ends. Networks are replayed packet opportunity by packet opportunity
-(`emu.simulation`). One fetch at a time on a network, over a connection that is kept open. What somebody
+(`emu.simulation`). One fetch at a time on a network, each over a connection of its own, as the
+fetchers of `cedos.prefetch` open them. What somebody
 waits for has the networks to itself: prefetches stand back, and go on with what is left. A host is
 taken to know what a network carried in the last seconds, without paying for it: so are all strategies.
 """
@@ -257,7 +258,10 @@ class Trial:
     def _fetch(self, key: int, name: str) -> _Running:
         item = self._queue.items[key]
         exchange = self._networks[name].exchange(
-            self._start_s + self._now_s, REQUEST_BYTES, max(round(self._queue.left_bytes(key)), 1)
+            self._start_s + self._now_s,
+            REQUEST_BYTES,
+            max(round(self._queue.left_bytes(key)), 1),
+            handshake=True,
         )
         self._accounts[name].begins(exchange)
         return _Running(key, name, exchange, item.received_bytes, item.size_bytes or 0.0)

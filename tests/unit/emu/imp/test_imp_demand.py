@@ -5,13 +5,21 @@ from pathlib import Path
 
 import pytest
 
+from cedos.model import NetworkKind
 from cedos.radio_file import radios
 from cedos.selector.budget_prices import FREE
+from cedos.selector.prefetch_outlook import Average
+from emu.imp import workload
 from emu.imp.budgets import Budgets
 from emu.imp.demand import Offer, best, moves
 from emu.imp.setting import Setting, setting
+from emu.imp.simulate import Trial
+from emu.imp.strategies import simple
 from emu.imp.world import World
 from emu.places import places
+from emu.places.traces import Trace
+from emu.simulation.network import ReplayedNetwork
+from emu.testbed.access import Access
 
 TRACES = Path(__file__).resolve().parents[4] / "traces"
 RADIOS = radios()["nexus-one"]
@@ -71,3 +79,21 @@ def test_what_is_used_after_the_period_is_not_counted(place: Setting) -> None:
     for at_s in range(11, 60):
         world.observe(float(at_s), {"wifi": (0, 0), "cellular": (50_000 + at_s * 1000, 300)})
     assert world.used() == within
+
+
+def test_each_fetch_opens_a_connection_of_its_own() -> None:
+    """As the fetchers do: a round trip before the request, and one for it."""
+    steady = Trace.constant(10e6)
+    access = Access(NetworkKind.CELLULAR, up=steady, down=steady, rtt_s=0.08)
+    work = workload.email(1, scale=0.01)
+    outcome = Trial(
+        work,
+        {"cellular": ReplayedNetwork(access)},
+        {"cellular": RADIOS["3g"]},
+        simple(work.threshold_bytes)["never"](),
+        Budgets(1200.0),
+        {"cellular": Average(1.0, 1e-7, 0.08, 0.0)},
+        start_s=0.0,
+        duration_s=1200.0,
+    ).run()
+    assert min(outcome.fetch_s) == pytest.approx(0.16, abs=0.01)
