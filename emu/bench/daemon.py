@@ -1,4 +1,4 @@
-"""What the daemon itself costs: processor share idle and at 100 new flows a second, start, memory.
+"""What the daemon itself costs: processor share and wake-ups idle, 100 new flows a second, start, memory.
 
 It runs as a user would start it, on the emulated laptop, with its default configuration but for the
 target of its pings. The flows are real: a client fetches 3 KB a hundred times a second from nginx,
@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cedos.api.client import ControlClient
@@ -34,7 +34,7 @@ _TICK_HZ = os.sysconf("SC_CLK_TCK")
 
 
 def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """`idle_cpu_share flows100_cpu_share start_s rss_mb`; shares are of one core."""
+    """`idle_cpu_share idle_wakeups_per_s flows100_cpu_share start_s rss_mb`; shares are of one core."""
     trace = Trace.constant(24e6)
     wifi = Access(NetworkKind.WIFI, trace, trace, 0.020)
     cellular = Access(NetworkKind.CELLULAR, trace, trace, 0.060)
@@ -47,13 +47,16 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
         with _daemon(laptop, _STARTS) as (pid, _):
             time.sleep(5.0)
             progress(f"idle for {_IDLE_S:g} s")
+            before = wakeups(pid)
             idle = _share(pid, lambda: time.sleep(_IDLE_S))
+            woken_per_s = (wakeups(pid) - before) / _IDLE_S
             progress(f"{_FLOWS_PER_S} flows a second for {_LOADED_S:g} s")
             made: list[float] = []
             loaded = _share(pid, lambda: made.append(_load(laptop.client)))
             memory_mb = _resident_mb(pid)
     return {
         "idle_cpu_share": idle,
+        "idle_wakeups_per_s": woken_per_s,
         "flows100_cpu_share": loaded,
         "flows_per_s": made[0],
         "start_s": sorted(starts)[len(starts) // 2],
@@ -110,6 +113,16 @@ def _share(pid: int, during: Callable[[], object]) -> float:
 def _processor_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICK_HZ
+
+
+def wakeups(pid: int) -> int:
+    """How often the threads of a process have waited for something so far, and been woken."""
+    count = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError):  # a thread that has just ended
+            said = (task / "status").read_text().partition("\nvoluntary_ctxt_switches:")[2]
+            count += int(said.split()[0])
+    return count
 
 
 def _resident_mb(pid: int) -> float:
