@@ -15,19 +15,18 @@ from cedos.model import (
     Transfer,
 )
 from cedos.selector import reason as words
+from cedos.selector.case import Case
 from cedos.selector.energy import DELPHI, PowerModel
-from cedos.selector.evaluate import NO_PRICES, Retime, evaluate
-from cedos.selector.fallback import RuleOfThumb
-from cedos.selector.liveness import GIVEN_UP_S, dead_networks
-from cedos.selector.method import BRUTE_FORCE, WORDS, Method
+from cedos.selector.evaluate import NO_PRICES
+from cedos.selector.liveness import dead_networks
+from cedos.selector.method import BRUTE_FORCE, Method
 from cedos.selector.objective import MaxS, Objective
-from cedos.selector.roles import USUAL_KINDS, assign, pairs
+from cedos.selector.roles import USUAL_KINDS, assign
 from cedos.selector.silent import longer_s, silences
 from cedos.selector.uncertainty import CompletionModel
 from predictors.base import Distribution
 
 _DEFER = Strategy(StrategyKind.DEFER, ())
-_RULE = RuleOfThumb()
 _MAX_S = MaxS()
 _NEVER_USED: Mapping[str, float] = {}
 # A living flow moves only for a gain of this share of what staying costs.
@@ -73,34 +72,17 @@ def decide(
         price_per_mb: network name -> money per megabyte (see `evaluate`).
         method: how uncertainty is taken (`selector.method`).
     """
-    dead = dead_networks(context, networks)
-    evaluations, by_rule = _evaluations(
-        transfer,
-        context,
-        networks,
-        model,
-        objective,
-        power,
-        dead,
-        kinds,
-        idle_s,
-        price_per_mb,
-        method,
+    case = Case(
+        *(transfer, context, networks, dead_networks(context, networks)),
+        *(model, objective, power, kinds, idle_s, price_per_mb, method),
     )
+    evaluations, by_rule = case.evaluations()
     if not evaluations:
         choice, why = _DEFER, "no network is up"
     else:
         best = min(evaluations, key=_cost)
         choice = best.strategy
-        why = words.reason(
-            best,
-            evaluations,
-            context,
-            transfer,
-            dead,
-            by_rule=by_rule,
-            notes=_notes(objective, model, context, networks, evaluations, method),
-        )
+        why = case.reason(best, evaluations, by_rule)
     return Decision(
         number, made_unix_s, transfer, context, evaluations, choice, objective.name, why
     )
@@ -202,20 +184,11 @@ def decide_again(
             )
         return found
 
-    evaluations, by_rule = _evaluations(
-        transfer,
-        context,
-        networks,
-        model,
-        objective,
-        power,
-        dead,
-        kinds,
-        idle_s,
-        price_per_mb,
-        method,
-        retime,
+    case = Case(
+        *(transfer, context, networks, dead),
+        *(model, objective, power, kinds, idle_s, price_per_mb, method),
     )
+    evaluations, by_rule = case.evaluations(retime)
     evaluations = tuple(each for each in evaluations if not _same_way(each.strategy, current))
     if not evaluations:
         choice, why = current, "no network is up; the flow waits where it is"
@@ -224,16 +197,7 @@ def decide_again(
         staying = next((each for each in evaluations if each.strategy == current), None)
         choice = best.strategy
         if staying is None:
-            why = words.reason(
-                best,
-                evaluations,
-                context,
-                transfer,
-                dead,
-                by_rule=by_rule,
-                notes=_notes(objective, model, context, networks, evaluations, method),
-            )
-            why = f"{words.left(current, dead)}; {why}"
+            why = f"{words.left(current, dead)}; {case.reason(best, evaluations, by_rule)}"
         elif best.cost < staying.cost * (1.0 - margin):
             why = words.moved(best, staying, margin)
         else:
@@ -243,75 +207,6 @@ def decide_again(
     return Decision(
         number, made_unix_s, transfer, context, evaluations, choice, objective.name, why
     )
-
-
-def _evaluations(
-    transfer: Transfer,
-    context: Context,
-    networks: Sequence[Network],
-    model: CompletionModel | None,
-    objective: Objective,
-    power: PowerModel,
-    dead: Mapping[str, str],
-    kinds: Collection[StrategyKind],
-    idle_s: Mapping[str, float],
-    price_per_mb: Mapping[str, float],
-    method: Method,
-    retime: Retime | None = None,
-) -> tuple[tuple[Evaluation, ...], bool]:
-    """The evaluations, and whether they come from the rule of thumb."""
-    # A model that knows none of the strategies at hand is as good as none.
-    for known in (model, _RULE):
-        if known is None:
-            continue
-        found: dict[Strategy, Evaluation] = {}
-        for roles in pairs(networks, dead):
-            for each in evaluate(
-                transfer,
-                context,
-                roles,
-                known,
-                objective,
-                power,
-                kinds=kinds,
-                idle_s=idle_s,
-                dead=dead,
-                joined=retime is not None,
-                retime=retime,
-                price_per_mb=price_per_mb,
-                method=method,
-            ):
-                found.setdefault(each.strategy, each)
-        if found:
-            # Of equal costs the first one wins: the simplest.
-            ordered = sorted(found.values(), key=lambda each: len(each.strategy.networks))
-            return tuple(ordered), known is _RULE
-    return (), False
-
-
-def _notes(
-    objective: Objective,
-    model: CompletionModel | None,
-    context: Context,
-    networks: Sequence[Network],
-    evaluations: Sequence[Evaluation],
-    method: Method,
-) -> list[str]:
-    """What people should know beside the figures."""
-    said = []
-    if any("silence_s" in known for known in context.networks.values()):
-        roles = assign(networks)
-        names = {role: network.name for role, network in roles.players()}
-        said = [
-            f"{names[role]} has been silent for {silent_s:.1f} s while something was expected of it,"
-            f" and may be for {longer_s(role, silent_s):.0f} s more"
-            for role, silent_s in silences(context, roles).items()
-            if silent_s <= GIVEN_UP_S
-        ]
-    twice = any(each.strategy.kind == StrategyKind.REDUNDANT for each in evaluations)
-    if twice or method != BRUTE_FORCE:
-        said.append(WORDS[method])
-    return said + [note for note in (objective.note, getattr(model, "note", "")) if note]
 
 
 def _cost(evaluation: Evaluation) -> float:
