@@ -58,7 +58,7 @@ class _Set(Manual):
         ("cedos budget", "All budgets: supply, spent, forecast, today's price, what it bought."),
         ("cedos budget set data 4GB --until 2026-12-01 --every month", "A data plan."),
         ("cedos budget set data 1GB --until 20:00 --network lte0", "For today, of one network."),
-        ("cedos budget set data 4GB --until 2026-12-01 --hard", "Not a byte more than that."),
+        ("cedos budget set data 4GB --until 2026-12-01 --hard", "Then programs are stopped."),
         ("cedos budget set battery --until 18:00", "The battery is to last until six."),
         ("cedos budget set money 20 --until 2027-01-01", "Where networks have a money_per_mb."),
         ("cedos budget remove data", "No such budget any more."),

@@ -1,13 +1,14 @@
 """Hard budgets are kept: once one is spent, programs are kept off the networks that it counts.
 
-The nearer the end, the sooner the next look: what is carried between the last one and the refusal goes
-beyond the budget, and so does what is on its way then.
+The nearer the end, the sooner the next look. What would still come until nothing more does is reckoned
+with, as far as the rate of the last moments tells, so that a budget is met within that.
 """
 
 import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 import structlog
@@ -19,16 +20,13 @@ from cedos.errors import CedosError
 from cedos.model import Network
 from cedos.selector.budget import Budget, Resource
 from cedos.selector.budget_calendar import wall
-from cedos.selector.budget_hard import LATEST_S, Account, Bars, Stage, look_again_s
+from cedos.selector.budget_hard import LATEST_S, Account, Bars, Pace, Stage
+from cedos.selector.budget_keeper import Keeper
 
 _log = structlog.get_logger(__name__)
 
 _USUAL_BPS: Final = 100e6
 """A network is taken to be as quick as this, or as it was seen to be."""
-
-_IDLE_S: Final = 0.2
-_IDLE_AFTER_S: Final = 1.0
-"""While nothing has moved for so long there is less hurry."""
 
 _AGAIN_S: Final = 10.0
 """A refusal of steering is tried again, and a leak looked for, so often."""
@@ -86,8 +84,8 @@ class HardBudgets:
         self._bars = Bars()
         self._accounts: list[Account] = []
         self._stages: dict[str, tuple[float, Stage]] = {}
-        self._seen: dict[str, tuple[float, float]] = {}
-        self._per_s: dict[str, float] = {}
+        self._paces: dict[str, Pace] = {}
+        self._closed: dict[str, tuple[float, float]] = {}
         self._failed = ""
         self._acted_at_s = -math.inf
         self._acted_bytes = 0.0
@@ -128,17 +126,8 @@ class HardBudgets:
 
     def look(self) -> float:
         """Looks at all hard budgets, and acts; returns in how many seconds to look again."""
-        now_s = self._clock()
-        self._accounts = [
-            Account(
-                keeper.budget,
-                self._metering.spent(keeper.budget, keeper.period.begins_s),
-                keeper.period.ends_s,
-                keeper.over(now_s),
-            )
-            for keeper in self._budgets.keepers.values()
-            if keeper.budget.hard
-        ]
+        hard = [keeper for keeper in self._budgets.keepers.values() if keeper.budget.hard]
+        self._accounts = list(map(self._account, hard))
         networks = self._networks()
         changed = self._bars.look(
             self._accounts,
@@ -149,7 +138,15 @@ class HardBudgets:
         self._warn()
         if not self._unable and (changed or self._again()):
             self._act(changed)
-        return min((self._next_s(account) for account in self._accounts), default=LATEST_S)
+        now_s = self._steady()
+        return min(
+            (
+                self._paces[account.budget.name].look_again_s(account.left, now_s)
+                for account in self._accounts
+                if not account.over and account.stage is not Stage.SPENT
+            ),
+            default=LATEST_S,
+        )
 
     async def run(self) -> None:
         """Looks until it is cancelled: when something has changed, and often near the end."""
@@ -163,6 +160,25 @@ class HardBudgets:
                     await asyncio.gather(*map(self._count, self._networks()))
 
     # -- within -------------------------------------------------------------------------------
+
+    def _account(self, keeper: Keeper) -> Account:
+        budget, name = keeper.budget, keeper.budget.name
+        spent = self._metering.spent(budget, keeper.period.begins_s)
+        usual = _USUAL_BPS / 8.0
+        if budget.resource is Resource.MONEY:
+            usual *= max(self._priced.values(), default=0.0) / 1e6
+        pace = self._paces.setdefault(name, Pace(usual))
+        pace.saw(spent, self._steady())
+        account = Account(budget, spent, keeper.period.ends_s, keeper.over(self._clock()))
+        key = (keeper.period.begins_s, account.supply)
+        # What was barred, as what was coming would spend it, is not opened for what then is left.
+        closed = self._closed.get(name) == key
+        account = replace(account, coming=math.inf if closed else pace.coming(account.supply))
+        if account.stage is Stage.SPENT:
+            self._closed[name] = key
+        else:
+            self._closed.pop(name, None)
+        return account
 
     def _act(self, changed: bool) -> None:
         names = sorted(self._bars.networks)
@@ -216,24 +232,6 @@ class HardBudgets:
                 said = words.get(stage, "spent")
                 _log.warning(f"a hard budget is {said}", name=name, left=left)
             self._stages[name] = (account.ends_s, stage)
-
-    def _next_s(self, account: Account) -> float:
-        """How soon it could be spent, by how quickly it was, or may be."""
-        name, now_s = account.budget.name, self._steady()
-        if account.over or account.stage is Stage.SPENT:
-            return LATEST_S
-        spent, moved_at_s = self._seen.get(name, (account.spent, now_s))
-        usual = _USUAL_BPS / 8.0
-        if account.budget.resource is Resource.MONEY:
-            usual *= max(self._priced.values(), default=0.0) / 1e6
-        per_s = max(self._per_s.get(name, 0.0), usual)
-        if account.spent != spent or name not in self._seen:
-            if now_s > moved_at_s:
-                per_s = max(per_s, (account.spent - spent) / (now_s - moved_at_s))
-                self._per_s[name] = per_s
-            self._seen[name] = (account.spent, moved_at_s := now_s)
-        next_s = look_again_s(account.left, per_s)
-        return next_s if now_s - moved_at_s < _IDLE_AFTER_S else max(next_s, _IDLE_S)
 
 
 def _shown(at_s: float) -> str:

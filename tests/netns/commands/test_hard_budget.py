@@ -161,7 +161,7 @@ def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host:
         assert host.refused()
         (one,) = host.daemon.budgets()
         assert (one.hard, one.barred) == (True, ("lte0",))
-        assert one.spent >= 2e7
+        assert one.spent >= 0.99 * 2e7  # the last percent is kept for what is on its way
         status = host.daemon.status()
         said = 'the hard budget "data" is spent: programs are kept off lte0'
         assert any(each.startswith(said) for each in status.problems)

@@ -122,12 +122,12 @@ async def test_it_warns_twice_then_bars_and_says_so(host: Host) -> None:
     assert host.hard.problems == []
     with capture_logs() as logs:
         for carry in (1_000_000, 1_000_000, 90_000_000, 1_000_000):
-            host.look(carry=carry)
+            host.look(100.0, carry=carry)
     events = [each["event"] for each in logs if each["event"].startswith("a hard")]
     assert events == ["a hard budget is nearly spent", "a hard budget is all but spent"]
     assert "all but spent: 8 MB of 1 GB are left" in host.hard.problems[0]
     assert host.hands.asked == []
-    host.look(carry=8_000_000)
+    host.look(100.0, carry=8_000_000)
     assert host.now_barred == ["lte0"]
     assert 'as the hard budget "data" is spent (1 GB of 1 GB)' in host.barred[-1]["lte0"]
     (said,) = host.hard.problems
@@ -136,6 +136,23 @@ async def test_it_warns_twice_then_bars_and_says_so(host: Host) -> None:
     assert (message.hard, message.barred, message.spent_up) == (True, ("lte0",), True)
     host.look()
     assert len(host.hands.asked) == 1  # once is enough
+
+
+async def test_what_is_coming_is_reckoned_with_and_what_is_left_then_opens_nothing(
+    host: Host,
+) -> None:
+    await host.budgets.set(DATA)
+    for _ in range(199):  # 40 Mbit/s
+        host.look(carry=5_000_000)
+    assert host.hands.asked == []
+    host.look(0.9, carry=4_500_000)
+    assert host.now_barred == ["lte0"]
+    assert host.budgets.keepers["data"].spent == 999_500_000
+    host.look(100.0)
+    assert len(host.hands.asked) == 1
+    await host.budgets.set(replace(DATA, supply=1.001e9))
+    host.look()
+    assert host.now_barred == []
 
 
 async def test_a_soft_one_bars_nothing(host: Host) -> None:
@@ -251,9 +268,9 @@ async def test_money_and_configured_ones(tmp_path: Path) -> None:
         budgets={"cash": BudgetConfig(money=5.0, until="2026-12-01", every="month", hard=True)},
     )
     host = Host(tmp_path, config)
-    host.look(carry=249_000_000)
+    host.look(1000.0, carry=249_000_000)
     assert host.hands.asked == []
-    host.look(carry=1_000_000)
+    host.look(100.0, carry=1_000_000)
     assert host.hard.barred_by("cash") == ("lte0",)
     assert host.hard.barred_by("plan") == ()
     assert "(5 of 5)" in host.barred[-1]["lte0"]
@@ -263,7 +280,7 @@ async def test_the_nearer_the_end_the_sooner_it_looks(host: Host) -> None:
     assert host.look() == 1.0  # there is none
     await host.budgets.set(DATA)
     assert host.look(carry=1_000) == 1.0
-    near_s = host.look(carry=990_000_000)
+    near_s = host.look(carry=980_000_000)
     assert 0.05 <= near_s < 0.1
     assert host.look(5.0) == 0.2  # nothing moves
     assert host.look(carry=20_000_000) == 1.0  # spent
@@ -271,7 +288,7 @@ async def test_the_nearer_the_end_the_sooner_it_looks(host: Host) -> None:
 
 async def test_it_reads_counters_itself_near_the_end_and_bars_within_moments(host: Host) -> None:
     await host.budgets.set(DATA)
-    host.look(carry=999_000_000)
+    host.look(1000.0, carry=999_000_000)
     running = asyncio.create_task(host.hard.run())
     try:
         host.carried["lte0"] += 2_000_000  # and nobody tells
