@@ -34,6 +34,10 @@ _WITH_HEADERS = 1.06
 _MOSTLY = 0.8
 """A flow carries headers, too."""
 
+_MOST_CLAIMED = 0.5
+"""Guesses of programs set aside no more than this share of what is left: a hint of a film, or a program
+without measure, does not make a network dear for everybody."""
+
 _KEPT = 0.997
 """Bytes whose flow is not seen to end within some minutes are forgotten, each second so much."""
 
@@ -152,12 +156,16 @@ class Prefetching:
     def _tell(self, name: str) -> None:
         """Tells a budget's controller all that is open."""
         keeper = self._budgets.keepers.get(name)
-        open_ones = [
-            [self._option(keeper.budget, each.said, way) for way in ways]
-            for each in self._programs.values()
-            for ways in each.said.waiting
-            if keeper is not None and ways
-        ]
+        open_ones: list[list[Option]] = []
+        if keeper is not None:
+            free = _MOST_CLAIMED * max(keeper.budget.supply - keeper.spent, 0.0)
+            for each in self._programs.values():
+                for ways in each.said.waiting:
+                    options = [self._option(keeper.budget, each.said, way) for way in ways]
+                    least = min((option.amount for option in options), default=free)
+                    if least < free:
+                        free -= least
+                        open_ones.append(options)
         if keeper is not None and (open_ones or name in self._waited):
             keeper.controller.waiting(open_ones)
         if open_ones:

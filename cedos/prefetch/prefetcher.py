@@ -94,7 +94,9 @@ class Prefetcher:
         kept = memory.load(state_file) if state_file is not None else memory.Kept()
         outlook = Outlook({})
         outlook.restore(kept.outlook)
-        self.queue = Queue(ShadowAccuracy.from_state(kept.accuracy), at_once=at_once)
+        self.queue = Queue(
+            ShadowAccuracy.from_state(kept.accuracy), at_once=at_once, keeps_for_all=False
+        )
         self.rates = Rates(outlook)
         self._ledger = Ledger()
         self._entries: dict[Hashable, _Entry] = {}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite, sqrt
 
+from cedos.selector.budget import PROHIBITIVE
 from cedos.selector.prefetch_accuracy import ShadowAccuracy
 from cedos.selector.prefetch_path import Path, Prices, on_demand
 from cedos.selector.prefetch_value import Batch, Candidate, Reserve, best_batch, worth_it
@@ -22,6 +23,8 @@ _SIZE_WEIGHT = 2.0
 _ACTS_PER_S = 1 / 40
 _ACTS_WEIGHT_S = 120.0
 _LEAST_LEFT_BYTES = 1.0
+_LONG_S = 1e6
+_PROHIBITIVE = PROHIBITIVE / 2
 _COUNTED_S = 2.0
 """What was carried is counted by the host, and asked for by us, so late at the most."""
 
@@ -85,6 +88,8 @@ class Queue:
         retry_s: an item that failed waits so long, and twice as long every further time.
         reserve_sds: so many standard deviations of what fetches on demand are expected to take are left
             for them beside the mean.
+        keeps_for_all: whether something is left for fetches on demand also of an item that alone is more
+            than what is left. Nothing can be kept for that, and keeping it would stop all others.
         forget_s: a hint that nobody wanted for so long is counted as one that nobody will; it stays.
     """
 
@@ -94,6 +99,7 @@ class Queue:
     forget_s: float = 7 * 86_400.0
     items: dict[Hashable, Item] = field(default_factory=dict)
     reserve_sds: float = 1.0
+    keeps_for_all: bool = True
     _hints: int = 0
     _last: int = 0
     _acts: float = 0.0
@@ -248,11 +254,14 @@ class Queue:
                 default=(0.0, None),
             )
             missed = accuracy * (1.0 - chance)
-            if path is not None:
-                joules += chance * path.active_j(path.average.fetch_s(size), size)
-            joules += missed * use.energy_j
-            squared_j += missed * (1.0 - missed) * use.energy_j**2
-            for at, amount in enumerate(use.sent):
+            if self._kept_for(prices.energy_rate(use.energy_j, _LONG_S)):
+                if path is not None:
+                    joules += chance * path.active_j(path.average.fetch_s(size), size)
+                joules += missed * use.energy_j
+                squared_j += missed * (1.0 - missed) * use.energy_j**2
+            for at, (amount, other) in enumerate(zip(use.sent, paths, strict=True)):
+                if not self._kept_for(prices.data_rate(other.name, size, _LONG_S)):
+                    continue
                 mean = missed * amount
                 sent[at] += mean
                 # It goes over this network or another, and is asked for or not.
@@ -266,6 +275,9 @@ class Queue:
                 for path, mean, square in zip(paths, sent, squared, strict=True)
             },
         )
+
+    def _kept_for(self, rate: float) -> bool:
+        return self.keeps_for_all or rate < _PROHIBITIVE
 
     def _uncounted(self, network: str, now_s: float) -> float:
         """Bytes over a network that are under way, or were a moment ago: budgets do not show them yet."""

@@ -72,6 +72,65 @@ def host(tmp_path: Path, registry: Path) -> Iterator[Host]:
         yield Host(laptop, tmp_path)
 
 
+READER = f"""
+import asyncio
+from cedos.prefetch import DaemonSurroundings, HttpFetcher, Prefetcher
+
+async def read():
+    async with Prefetcher(DaemonSurroundings(program="reader")) as prefetcher:
+        pages = [
+            prefetcher.prefetch(HttpFetcher("http://{SERVER}/bytes/" + str(size)), size=size)
+            for size in (400_000, 900_000_000)
+        ]
+        for _ in range(300):
+            if pages[0].ready:
+                break
+            await asyncio.sleep(0.1)
+        print(int(pages[0].ready), len((await pages[0].get()).content), flush=True)
+        await asyncio.sleep(60)
+
+asyncio.run(read())
+"""
+
+
+def test_a_program_prefetches_within_the_budget_and_explain_says_why(host: Host) -> None:
+    command = (sys.executable, "-m", "cedos", "up", "--config", str(host.config))
+    daemon = host.laptop.client.popen(*command, env=host.environment, stderr=subprocess.PIPE)
+    reader = None
+    try:
+        host.until(lambda: host.default() is not None)
+        assert host.cedos("budget", "set", "data", "200MB", *MONTHLY).returncode == 0
+        wifi = INTERFACES[NetworkKind.WIFI]
+        host.laptop.client.run("ip", "link", "set", wifi, "down")
+        reader = host.laptop.client.popen(
+            sys.executable, "-c", READER, env=host.environment, stdout=subprocess.PIPE
+        )
+        assert reader.stdout is not None
+        assert reader.stdout.readline().split() == [b"1", b"400000"]
+
+        def told() -> str:
+            return host.cedos("explain", "--prefetch").stdout
+
+        host.until(lambda: "1 asked for" in told())
+        said = told()
+        assert f"reader (process {reader.pid})" in said
+        assert "/bytes/900000000" in said
+        assert "it is more than the budget has left" in said
+        (budget,) = json.loads(host.cedos("budget", "--json").stdout)
+        assert 400_000 < budget["spent"] < 2_000_000
+        assert budget["bought_s"] > 0.0
+        reader.kill()
+        host.until(lambda: "no program prefetches now" in told())
+    finally:
+        if reader is not None:
+            reader.kill()
+            reader.communicate(timeout=20)
+        daemon.send_signal(signal.SIGTERM)
+        _, log = daemon.communicate(timeout=20)
+    assert daemon.returncode == 0, log.decode()
+    assert "Traceback" not in log.decode()
+
+
 def test_connections_leave_a_network_whose_budget_is_spent(host: Host) -> None:
     wifi, lte = INTERFACES[NetworkKind.WIFI], INTERFACES[NetworkKind.CELLULAR]
     command = (sys.executable, "-m", "cedos", "up", "--config", str(host.config))

@@ -110,6 +110,17 @@ async def test_the_price_rises_with_what_programs_have_open_and_falls_when_they_
     assert host.prefetching.programs() == []
 
 
+async def test_a_hint_without_measure_makes_nothing_dear_for_others(host: Host) -> None:
+    before = host.rate()
+    film = TakingMessage(900.0, 6.0, [0.0, 5e8])
+    host.ask(waiting=[[film, TakingMessage(0.0, 8.0, [0.0, 1e9])], [LEFT, OVER_LTE]])
+    assert host.rate() == before
+    host.ask(waiting=[[LEFT, OVER_LTE]] * 400)  # 200 MB if nothing of it is chosen
+    keeper = host.budgets.keepers["data"]
+    quote: Any = keeper.quote(host.now_s)
+    assert quote.capacity > 0.3 * keeper.budget.supply
+
+
 async def test_what_was_prefetched_is_no_habit_of_the_host(host: Host) -> None:
     for _ in range(60):  # ten minutes in which 30 MB come for what was open
         host.ask(used_bytes=[0.0, 500_000.0])

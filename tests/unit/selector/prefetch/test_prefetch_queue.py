@@ -206,3 +206,14 @@ class TestQueue:
                 assert queue.items[start].state is State.WAITING
             for stop in plan.stops:
                 assert queue.items[stop].state is State.RUNNING
+
+
+@pytest.mark.parametrize("keeps_for_all", [True, False])
+def test_what_is_more_than_what_is_left_stops_others_only_where_it_is_kept_for(
+    make: Make, keeps_for_all: bool
+) -> None:
+    queue = Queue(keeps_for_all=keeps_for_all)
+    queue.hint("film", 0.0, 9e8)
+    queue.hint("page", 0.0, 1e5)
+    plan = queue.plan(0.0, [make.lte(tail_j=0.0)], make.prices(0.0, 1e-9, left=1e7))
+    assert plan.starts == (() if keeps_for_all else (("page", "lte"),))
