@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+import structlog
+
 from cedos.errors import SteeringError
 from cedos.model import Network
 from cedos.steer.kernel import Kernel
@@ -16,6 +18,8 @@ from cedos.steer.living import LivingConnections
 from cedos.steer.parts import Append, change_sysctl
 from cedos.steer.restore import refusals
 from cedos.steer.undo import FILTER
+
+_log = structlog.get_logger(__name__)
 
 # For so long the kernel keeps an MPTCP connection without subflows (a minute by itself), in seconds;
 # its program hears nothing meanwhile. A second is enough for a subflow that is under way.
@@ -85,11 +89,17 @@ class Barring:
             self._living.networks_changed(self.usable())
 
     def networks_changed(self) -> None:
-        """Follows the networks: one that comes back under another interface is barred there."""
+        """Follows the networks: one that comes back under another interface is barred there.
+
+        A refusal is no reason not to follow them otherwise: whoever bars sees what gets through.
+        """
         before = self.interfaces
         self._follow()
         if self.interfaces != before:
-            self._kernel.bar(self.interfaces)
+            try:
+                self._kernel.bar(self.interfaces)
+            except OSError as error:
+                _log.warning("a network cannot be barred", why=error.strerror)
 
     def close(self) -> None:
         """Bars nothing any more; what stands is the journal's."""

@@ -111,6 +111,21 @@ async def test_a_refusal_is_told_and_can_be_tried_again(world, steering):
     assert world.kernel.barred == ("lte0",)
 
 
+async def test_networks_are_followed_though_one_cannot_be_barred(world, steering, monkeypatch):
+    steering.barring.bar(["lte0"])
+
+    def refuse(_):
+        raise OSError(errno.EIO, "iptables does not end")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.kernel, "bar", refuse)
+        again = replace(world.lte0, interface="usb1", index=9)
+        await steering.networks_changed([world.wlan0, again])
+    assert world.kernel.barred == ("lte0",)
+    steering.barring.bar(["lte0"])
+    assert world.kernel.barred == ("usb1",)
+
+
 async def test_after_the_end_nothing_is_barred_any_more(world, steering):
     await steering.close()
     with pytest.raises(SteeringError, match="closed"):
