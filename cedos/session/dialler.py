@@ -1,18 +1,13 @@
 """The dialling end: a connection over every way there is, at once when a way appears.
 
 Networks that come are told by the kernel; a network that carries nothing, though its link is up, is
-tried again with a SYN every second, later less often. A connection that was had after all is worth more
-than the reason why the one before it was lost.
+tried again (`Trial`) with a SYN every second, later less often. A connection that was had after all is
+worth more than the reason why the one before it was lost.
 """
 
 import asyncio
-import errno
-import os
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 from cedos.errors import CedosError, ProtocolError
@@ -20,49 +15,15 @@ from cedos.session.channel import Channel
 from cedos.session.handshake.outcome import Failure, FailureKind, Kind
 from cedos.session.links import Way
 from cedos.session.networks import kind_of
-from cedos.session.path import Path, prepare
+from cedos.session.path import Path
 from cedos.session.scheduling import Facts
+from cedos.session.trial import Connected, Endpoint, Trial
 
 if TYPE_CHECKING:
     from cedos.session.driver import Driver
     from cedos.session.flow import Flow
 
-Endpoint = tuple[str, int]
-"""An address (IPv4 or IPv6, no name) and a port."""
-
-# A SYN that is not answered is not repeated by the kernel before a second has passed, and then ever more
-# rarely; so we begin anew beside it. The first tries of a way are frequent, for a network that has just
-# come takes a moment to carry anything.
-_PAUSES_S: Final = (0.1, 0.2, 0.4, *((1.0,) * 60), *((3.0,) * 60))
-_LAST_PAUSE_S: Final = 10.0
-_AT_ONCE: Final = 3  # unanswered tries of one way: a round trip may be longer than a pause
 _EXCLUSIVE_S: Final = 2.0
-_HASTE_S: Final = 0.010
-# The other end of a link that has just come up need not hear at once. Its hardware address is asked for
-# first, and that question the kernel repeats after a second only, whatever is tried meanwhile.
-_SETTLE_S: Final = 0.020
-
-
-@dataclass(slots=True)
-class _Try:
-    """One TCP connection that is not there yet."""
-
-    way: Way
-    endpoint: Endpoint
-    connection: socket.socket
-
-
-@dataclass(slots=True)
-class _Trial:
-    """What is going on over one way."""
-
-    way: Way
-    endpoints: list[Endpoint] = field(default_factory=list)
-    tries: list[_Try] = field(default_factory=list)
-    count: int = 0
-    timer: asyncio.TimerHandle | None = None
-    probing: bool = False
-    tried_s: float = 0.0
 
 
 class Dialler:
@@ -92,12 +53,12 @@ class Dialler:
         self._channel = channel
         self._failed = failed
         self._permitted = permitted
-        self._trials: dict[str, _Trial] = {}
-        self._ready: list[_Try] = []
+        self._trials: dict[str, Trial] = {}
+        self._ready: list[Connected] = []
         self._exclusive: Path | None = None
         self._shaking: dict[int, Path] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._not_before_s = 0.0
+        self.not_before_s = 0.0
         self._closed = False
         self.last_why, self.last_code = "", 0  # of what did not succeed; the code is an errno
         self.lost_names: Callable[[], None] | None = None
@@ -125,17 +86,17 @@ class Dialler:
             self._ready.remove(waiting)
             waiting.connection.close()
         for name in [name for name in self._trials if name not in ways]:
-            self._end_trial(self._trials.pop(name))
+            self._trials.pop(name).end()
         for name, (way, endpoints) in ways.items():
             trial = self._trials.get(name)
             if trial is None or trial.way.addresses != way.addresses:
                 if trial is not None:
-                    self._end_trial(trial)
-                trial = self._trials[name] = _Trial(way)
+                    trial.end()
+                trial = self._trials[name] = Trial(self._driver, self, way)
             trial.way, trial.endpoints = way, endpoints
-            if self._wanted(name):
-                self._hasten(trial)
-                self._begin(trial)
+            if self.wanted(name):
+                trial.hasten()
+                trial.begin()
         self._advance()
 
     def slept(self) -> None:
@@ -148,15 +109,13 @@ class Dialler:
         """A path is silent: see whether another connection over the same way gets through."""
         trial = self._trials.get(path.way)
         if trial is not None and not trial.probing and not self._closed:
-            trial.probing = True
-            trial.count = 3  # once a second
-            self._begin(trial)
+            trial.probe()
 
     def probe_no_more(self, path: Path) -> None:
         """It speaks again: whatever was tried beside it is not needed."""
         trial = self._trials.get(path.way)
         if trial is not None and trial.probing:
-            self._calm(trial)
+            trial.calm()
         for waiting in [each for each in self._ready if each.way.interface == path.way]:
             self._ready.remove(waiting)
             waiting.connection.close()
@@ -166,8 +125,8 @@ class Dialler:
     def lost(self, path: Path) -> None:
         """The flow lost a path; dials again."""
         trial = self._trials.get(path.way)
-        if trial is not None and trial.timer is None and not trial.tries:
-            trial.count = 0
+        if trial is not None:
+            trial.anew()
         if not self._closed:
             self.look()
 
@@ -188,81 +147,25 @@ class Dialler:
         # The host's own addresses are all on the loopback's way, but only 127.0.0.1 is its own.
         return own in addresses or path.way == "lo"
 
-    def _wanted(self, name: str) -> bool:
+    def wanted(self, interface: str) -> bool:
+        """Whether there is no connection over this interface yet."""
         return not any(
-            path.way == name for path in [*self._flow.paths.values(), *self._shaking.values()]
-        ) and not any(each.way.interface == name for each in self._ready)
+            path.way == interface for path in [*self._flow.paths.values(), *self._shaking.values()]
+        ) and not any(each.way.interface == interface for each in self._ready)
 
-    def _begin(self, trial: _Trial) -> None:
-        """Begins a try over a way, unless one is planned already."""
-        if trial.timer is not None or self._closed or not trial.endpoints:
-            return
-        now = self._driver.now()
-        not_before_s = max(self._not_before_s, trial.way.came_s + _SETTLE_S)
-        if now < not_before_s:
-            self._plan(trial, not_before_s - now)
-            return
-        if len(trial.tries) >= _AT_ONCE:
-            self._drop(trial.tries[0], trial)
-        endpoint = trial.endpoints[trial.count % len(trial.endpoints)]
-        pause_s = _PAUSES_S[trial.count] if trial.count < len(_PAUSES_S) else _LAST_PAUSE_S
-        trial.count += 1
-        trial.tried_s = now
-        if trial.count % 8 == 4 and self.lost_names is not None:
-            self.lost_names()
-        self._plan(trial, pause_s)
-        self._dial(trial, endpoint)
-
-    def _hasten(self, trial: _Trial) -> None:
-        """Something has changed: what was tried before may get through now.
-
-        An interface that is up may drop everything for a second more, until the kernel has noticed its
-        carrier; it says so when it has.
-        """
-        if trial.timer is not None and self._driver.now() - trial.tried_s > _HASTE_S:
-            trial.timer.cancel()
-            trial.timer = None
-            trial.count = 0
-
-    def _plan(self, trial: _Trial, pause_s: float) -> None:
-        def again() -> None:
-            trial.timer = None
-            if trial.probing or self._wanted(trial.way.interface):
-                self._begin(trial)
-
-        trial.timer = self._driver.loop.call_later(pause_s, again)
-
-    def _dial(self, trial: _Trial, endpoint: Endpoint) -> None:
-        family = socket.AF_INET if ip_address(endpoint[0]).version == 4 else socket.AF_INET6
-        connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            prepare(connection, trial.way.interface)
-            code = connection.connect_ex(endpoint)
-        except OSError as error:
-            code = error.errno or errno.EIO
-        if code not in (0, errno.EINPROGRESS):
-            connection.close()
-            self._complain(f"{endpoint[0]} over {trial.way.interface}: {os.strerror(code)}", code)
-            return
-        attempt = _Try(trial.way, endpoint, connection)
-        trial.tries.append(attempt)
-        self._driver.loop.add_writer(connection.fileno(), lambda: self._connected(attempt, trial))
-
-    def _connected(self, attempt: _Try, trial: _Trial) -> None:
-        connection = attempt.connection
-        code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        self._driver.loop.remove_writer(connection.fileno())
-        trial.tries.remove(attempt)
-        if code:
-            connection.close()
-            self._complain(
-                f"{attempt.endpoint[0]} over {attempt.way.interface}: {os.strerror(code)}", code
-            )
-            return
-        for other in list(trial.tries):
-            self._drop(other, trial)
-        self._ready.append(attempt)
+    def connected(self, made: Connected) -> None:
+        """A way has a TCP connection: its handshake is next."""
+        self._ready.append(made)
         self._advance()
+
+    def complain(self, why: str, code: int = 0) -> None:
+        """Something did not succeed."""
+        self.last_why, self.last_code = why, code
+
+    def looks_lost(self) -> None:
+        """Several tries had no answer: the server's name may stand for other addresses by now."""
+        if self.lost_names is not None:
+            self.lost_names()
 
     def _advance(self) -> None:
         """Begins handshakes: one alone while the flow has no path, then all that are ready."""
@@ -324,7 +227,7 @@ class Dialler:
             self._exclusive = None
         trial = self._trials.get(path.way)
         if trial is not None:
-            self._calm(trial)
+            trial.calm()
         self._flow.adopt(path)
         self._advance()
 
@@ -356,32 +259,13 @@ class Dialler:
                 self._failed(failure)
                 return
             if failure.retry_after_s:
-                self._not_before_s = self._driver.now() + min(failure.retry_after_s, 60.0)
-        self._complain(f"{path.peer} over {path.way}: {why}")
+                self.not_before_s = self._driver.now() + min(failure.retry_after_s, 60.0)
+        self.complain(f"{path.peer} over {path.way}: {why}")
         if not self._closed:
             trial = self._trials.get(path.way)
-            if trial is not None and self._wanted(path.way):
-                self._begin(trial)
+            if trial is not None and self.wanted(path.way):
+                trial.begin()
             self._advance()
-
-    def _complain(self, why: str, code: int = 0) -> None:
-        self.last_why, self.last_code = why, code
-
-    def _drop(self, attempt: _Try, trial: _Trial) -> None:
-        trial.tries.remove(attempt)
-        self._driver.loop.remove_writer(attempt.connection.fileno())
-        attempt.connection.close()
-
-    def _calm(self, trial: _Trial) -> None:
-        trial.count, trial.probing = 0, False
-        self._end_trial(trial)
-
-    def _end_trial(self, trial: _Trial) -> None:
-        if trial.timer is not None:
-            trial.timer.cancel()
-            trial.timer = None
-        for attempt in list(trial.tries):
-            self._drop(attempt, trial)
 
     def close(self) -> None:
         """Dials no more; the flow's paths are its own business."""
@@ -392,7 +276,7 @@ class Dialler:
         if self._timer is not None:
             self._timer.cancel()
         for trial in self._trials.values():
-            self._end_trial(trial)
+            trial.end()
         for attempt in self._ready:
             attempt.connection.close()
         for path in list(self._shaking.values()):

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cedos.errors import ProtocolError, SessionError
-from cedos.session import queues
 from cedos.session.core import BROKEN_PROTOCOL, Session
 from cedos.session.handshake.credentials import Credentials
-from cedos.session.path import SILENCE_S, Path
+from cedos.session.path import Path
 from cedos.session.schedulers.estimates import quickest, widest
+from cedos.session.vigil import Vigil
 
 if TYPE_CHECKING:
     from cedos.session.advice import Advice
@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 SOURCE_FAILED: Final = 3
 """Code of Abort, beside those of the core."""
 
-_LOOK_S: Final = 0.250
-# So long without an acknowledgement although the kernel has repeated itself: what is on the way there
-# goes over another path as well. Three times as long: another connection is tried beside it. On a link
-# that is merely full, both happen to many connections, so neither may end one that still gets through.
-# A deadline, though, counts from the last word heard while something waits to be acknowledged, not from
-# the kernel's giving up half a minute later.
-_SILENT_S: Final = 0.400
-_SILENT_RTTS: Final = 3.0
-_DEAD_FACTOR: Final = 3.0
-_LEAST_DEADLINE_S: Final = 3.0  # a link that repeats itself for less than this is no link lost
 _DRAIN_S: Final = 2.0
 _TELL_S: Final = 0.010  # other processes need not know of each message
 
@@ -82,7 +72,7 @@ class Flow:
         self.over = over
         self._soon = self._pumping = self._sent = False
         self._timer: asyncio.TimerHandle | None = None
-        self._watching: asyncio.TimerHandle | None = None
+        self._vigil = Vigil(self)
         self._linger: asyncio.TimerHandle | None = None
         self._draining: asyncio.Future[None] | None = None
         self._ended = False
@@ -142,7 +132,7 @@ class Flow:
     def path_received(self, path: Path) -> None:
         """Records came: tells the application first, so that its answer and ours go together."""
         if path.facts.stalled_at_s is not None:
-            self._speaks(path)
+            self._vigil.speaks(path)
         self._acted()
         if self.advice is not None:
             self.advice.used()
@@ -254,11 +244,8 @@ class Flow:
         self._changed()
 
     def _plan(self, now: float) -> None:
-        # What is silent matters where there is, or can be, another path, or the deadline comes first.
-        if (self._watching is None and self.paths) and (
-            self.dialler or len(self.paths) > 1 or self._deadline_s < SILENCE_S
-        ):
-            self._watching = self.driver.loop.call_later(_LOOK_S, self._watch)
+        if self._vigil.timer is None and self.paths:
+            self._vigil.begin()
         at = self.core.next_timer()
         if at is None:
             return
@@ -279,68 +266,6 @@ class Flow:
         self.core.tick(now)
         self._changed()
         self.pump()
-
-    def _watch(self) -> None:
-        """Looks for paths on which nothing is acknowledged any more, as long as something is sent."""
-        self._watching = None
-        if self._ended:
-            return
-        now = self.driver.now()
-        waiting = False
-        for path in list(self.paths.values()):
-            if not queues.unacknowledged_bytes(path.connection):
-                self._speaks(path)
-                continue
-            waiting = True
-            path.scout.look(path.connection, now, at_once=True)
-            info = path.scout.info
-            if info is None:
-                continue
-            since_s = path.facts.stalled_at_s
-            if since_s is not None and now - info.acknowledged_idle_s > since_s:
-                self._speaks(path)
-            if not info.retransmits:
-                continue
-            limit_s = max(_SILENT_S, _SILENT_RTTS * (path.facts.rtt_s or 0.0))
-            if info.acknowledged_idle_s > limit_s:
-                self._silent(path, now)
-            if info.acknowledged_idle_s > _DEAD_FACTOR * limit_s and info.retransmits > 1:
-                path.probed = True
-                if self.dialler is not None:
-                    self.dialler.probe(path)
-        if self.paths and all(self._overdue(path, now) for path in self.paths.values()):
-            for path in list(self.paths.values()):
-                path.close("nothing was heard until the deadline", reset=True)
-            return
-        if waiting:
-            self._watching = self.driver.loop.call_later(_LOOK_S, self._watch)
-            self.pump()
-
-    @property
-    def _deadline_s(self) -> float:
-        """How long the session lives without a network; infinite where it ends with its last path."""
-        return max(_LEAST_DEADLINE_S, self.core.control.terms.seconds or float("inf"))
-
-    def _overdue(self, path: Path, now: float) -> bool:
-        """Whether what waits there has been waiting for the peer's word until the deadline."""
-        since_s, info = path.facts.stalled_at_s, path.scout.info
-        if since_s is None or info is None or not info.retransmits:
-            return False
-        return min(now - since_s, info.acknowledged_idle_s) >= self._deadline_s
-
-    def _silent(self, path: Path, now: float) -> None:
-        if path.facts.stalled_at_s is None:
-            path.facts.stalled_at_s = now
-            if len(self.paths) > 1:
-                # The others may send what is lost there; it comes twice if it was not lost.
-                self.core.requeue(path.path_id, now)
-
-    def _speaks(self, path: Path) -> None:
-        path.facts.stalled_at_s = None
-        if path.probed:
-            path.probed = False
-            if self.dialler is not None:
-                self.dialler.probe_no_more(path)
 
     def has_room(self) -> None:
         """Replay memory was full and has room again."""
@@ -390,7 +315,8 @@ class Flow:
             self.dialler.close()
         if self.advice is not None:
             self.advice.close()
-        for timer in (self._timer, self._watching, self._linger):
+        self._vigil.end()
+        for timer in (self._timer, self._linger):
             if timer is not None:
                 timer.cancel()
         for path in list(self.paths.values()):

@@ -18,7 +18,7 @@ from cedos.session.channel import Channel, resume, set_up
 from cedos.session.connection import Connection
 from cedos.session.core import Session
 from cedos.session.crypto import KeyPair
-from cedos.session.dialler import Dialler, Endpoint
+from cedos.session.dialler import Dialler
 from cedos.session.driver import Driver
 from cedos.session.handshake.outcome import Failure, FailureKind, Kind
 from cedos.session.handshake.set_up import Ask
@@ -29,6 +29,7 @@ from cedos.session.listener import Listener
 from cedos.session.schedulers.chosen import Chosen
 from cedos.session.scheduling import Scheduler, rank_of
 from cedos.session.shares import Limits
+from cedos.session.trial import Endpoint
 
 FIRST_PATH_S: Final = 30.0
 KEEP_ALIVE_S: Final = 86_400
