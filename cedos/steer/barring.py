@@ -52,6 +52,7 @@ class Barring:
         self._interfaces: dict[str, str] = {}
         self._kept: str | None = None
         self._written = False
+        self._stands = False
         self._open = True
 
     @property
@@ -79,12 +80,14 @@ class Barring:
             raise SteeringError("steering has been closed")
         self._names = frozenset(names)
         with refusals(f"bar {', '.join(sorted(names)) or 'no network'}"):
-            if self._names or self._interfaces:
+            if self._names or self._stands:
                 if not self._written:
                     self._append(FILTER)
                     self._written = True
                 self._follow()
+                self._stands = True
                 self._kernel.bar(self.interfaces)
+                self._stands = bool(self._names)
             self._keep(briefly=bool(self._names))
             self._living.networks_changed(self.usable())
 

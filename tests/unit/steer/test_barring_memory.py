@@ -109,6 +109,12 @@ async def test_a_refusal_is_told_and_can_be_tried_again(world, steering):
     world.kernel.refuses = 0
     steering.barring.bar(["lte0"])
     assert world.kernel.barred == ("lte0",)
+    world.kernel.refuses = errno.EIO
+    with pytest.raises(SteeringError, match="bar no network"):
+        steering.barring.bar([])
+    world.kernel.refuses = 0
+    steering.barring.bar([])
+    assert world.kernel.barred == ()
 
 
 async def test_networks_are_followed_though_one_cannot_be_barred(world, steering, monkeypatch):
