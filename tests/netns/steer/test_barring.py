@@ -14,6 +14,7 @@ SERVER = {4: "198.51.100.1", 6: "2001:db8:100::1"}
 GATEWAY = {4: "192.168.44.1", 6: "2001:db8:44::1"}
 FAR = {4: "198.51.100.9", 6: "2001:db8:100::9"}
 AT_ONCE_S = 0.5
+TAKEN = 4000
 
 
 def refused(act, *errors) -> None:
@@ -45,9 +46,14 @@ def test_programs_are_refused_at_once_and_let_on_again_at_once(host):
         # Nobody from outside gets in, and hears so.
         with host.server.entered():
             knocking = socket.socket(*family(version))
-        with knocking:
+            sending = socket.socket(*family(version, socket.SOCK_DGRAM))
+        with knocking, sending:
             knocking.settimeout(5)
-            refused(lambda: knocking.connect((lte, 22)), ConnectionRefusedError)
+            refused(lambda: knocking.connect((lte, TAKEN)), ConnectionRefusedError)
+            sending.settimeout(5)
+            sending.connect((lte, TAKEN))
+            sending.send(b"unasked")
+            refused(lambda: sending.recv(1), ConnectionRefusedError)
 
     async def body() -> None:
         async with Steering(host.directory) as steering:
@@ -59,7 +65,15 @@ def test_programs_are_refused_at_once_and_let_on_again_at_once(host):
             for one in idle:
                 refused(lambda one=one: echoed(one), ConnectionResetError)
             for version, lte in addresses.items():
-                while_barred(version, lte)
+                with host.client.entered():
+                    serving = socket.create_server((lte, TAKEN), family=family(version)[0])
+                    taking = socket.socket(*family(version, socket.SOCK_DGRAM))
+                with serving, taking:
+                    taking.bind((lte, TAKEN))
+                    taking.setblocking(False)
+                    while_barred(version, lte)
+                    with pytest.raises(BlockingIOError):
+                        taking.recv(100)
             assert [echoed(one) for one in others] == [b"still here"] * 2
             steering.barring.bar([])
             for version, lte in addresses.items():
