@@ -62,6 +62,13 @@ class Controller(Protocol):
         """The price now."""
         ...
 
+    def spare(self, now_s: float, left: float, supply: float) -> float:
+        """Units that choices may use, of so many that are left of a supply larger than this one's.
+
+        Where units are bought one by one: of all that may still be bought, not of the one in use.
+        """
+        ...
+
     def state(self) -> dict[str, Any]:
         """What it has learned that is of use to later periods, as plain data for JSON."""
         ...

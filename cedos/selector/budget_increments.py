@@ -6,7 +6,7 @@ spent is always better, so nobody buys ahead: what is worth less than a unit wai
 """
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 from cedos.selector.budget import PROHIBITIVE, Increment
 from cedos.selector.budget_controller import Quote
@@ -26,12 +26,15 @@ class IncrementQuote:
         left: bytes that are left of it.
         units_left: how many more may be bought.
         increment: what a unit is.
+        spare: bytes of all units together that choices may use: the others are needed for what is used
+            without one until the end of the period, so no choice takes them, whatever it would pay.
     """
 
     within: Quote
     left: float
     units_left: int
     increment: Increment
+    spare: float = inf
 
     @property
     def rate(self) -> float:
@@ -42,6 +45,8 @@ class IncrementQuote:
 
     def rate_for(self, amount: float, duration_s: float) -> float:
         """See `Quote.rate_for`: the money of all units that are begun, over the bytes contemplated."""
+        if amount > 0.0 and amount > self.spare:
+            return PROHIBITIVE
         if amount <= max(self.left, 0.0):
             return self.within.rate_for(amount, duration_s)
         units = ceil((amount - max(self.left, 0.0)) / self.increment.amount)

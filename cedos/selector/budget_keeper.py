@@ -147,7 +147,11 @@ class Keeper:
             return quote
         units = round(self.budget.supply / increment.amount)
         left = self.budget.supply - self.spent
-        return IncrementQuote(quote, left, increment.most - units, increment)
+        units_left = increment.most - units
+        spare = self.controller.spare(
+            now_s, left + units_left * increment.amount, increment.most * increment.amount
+        )
+        return IncrementQuote(quote, left, units_left, increment, spare)
 
     def changed(self, budget: Budget, now_s: float) -> None:
         """The person has another mind; what was spent in the period, and learned, stays."""

@@ -120,6 +120,10 @@ class Odyssey:
         rate = PROHIBITIVE if spent else self._rate
         return OdysseyQuote(rate, self._supply, self._left, left_s, self._spending, self._samples)
 
+    def spare(self, now_s: float, left: float, supply: float) -> float:
+        """See `Controller.spare`: what is used without a choice is not told apart."""
+        return left
+
     def state(self) -> dict[str, Any]:
         """See `Controller.state`: nothing, as the next period begins anew."""
         return {}

@@ -5,7 +5,8 @@ or too high. Here the price is the dual variable of the period's problem itself 
 be the most, within the supply), solved anew at each observation for what is left: the demand over price
 is learned from the choices that come up (`budget_demand`), and what is used without a choice is set
 aside, with a margin for its ups and downs. Errors of the forecast show in what is left, and are
-corrected by the next solution.
+corrected by the next solution. Of a day, how wrong such forecasts are is learned, too
+(`budget_shortfall`): in the morning only a part of what is left over by them is counted on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from cedos.selector.budget_controller import Option
 from cedos.selector.budget_demand import Curve, Demand, bin_of, curve, increments, priced
 from cedos.selector.budget_hours import DAY_S, Hours
 from cedos.selector.budget_odyssey import LEAST_S
+from cedos.selector.budget_shortfall import Shortfalls
 from cedos.selector.budget_unchosen import Unchosen, daily
 
 _MEMORY = 1 / 6
@@ -36,6 +38,11 @@ and less: a price that was too low can still rise, what is left over because it 
 _MARGIN = 1.25
 """So many standard deviations of the use without a choice are set aside."""
 
+_SURE = 16.0
+"""Of a day's forecast, what it leaves over is counted on in full where that is so many times what
+forecasts of this hour have lacked, and else in proportion: twice as unsure, half of it. So little is
+bought on a promise, and that where it saves most, while a plain margin would forbid whole mornings."""
+
 
 @dataclass(frozen=True, slots=True)
 class PacerQuote:
@@ -47,6 +54,7 @@ class PacerQuote:
         capacity: those of them that are not set aside for what is used without a choice.
         dear: the price of units that are set aside.
         known: the demand.
+        unsure: with less capacity than this, a part of it is counted on.
     """
 
     rate: float
@@ -54,6 +62,7 @@ class PacerQuote:
     capacity: float = 0.0
     dear: float = PROHIBITIVE
     known: Curve | None = None
+    unsure: float = 0.0
 
     def rate_for(self, amount: float, duration_s: float) -> float:
         """What the last of these units, and all after them, would have to be worth."""
@@ -63,7 +72,13 @@ class PacerQuote:
             return PROHIBITIVE
         if amount >= self.capacity:
             return max(self.rate, self.dear)
-        return self.rate if self.known is None else self.known.price(self.capacity - amount)
+        if self.known is None:
+            return self.rate
+        return self.known.price(_counted_on(self.capacity - amount, self.unsure))
+
+
+def _counted_on(units: float, unsure: float) -> float:
+    return units * min(units / unsure, 1.0) if unsure > 0.0 else units
 
 
 class Pacer:
@@ -104,6 +119,8 @@ class Pacer:
         self._stock: dict[int, float] = {}
         self._stock_least = self._foreseen = 0.0
         self._unchosen = Unchosen(memory_s, self._period_s)
+        # Of months there are too few, and in minutes the hours of a day cannot be told apart.
+        self._shortfalls = Shortfalls(ends_s) if daily(self._period_s) else None
         if learned:
             self._resume(learned)
 
@@ -121,6 +138,10 @@ class Pacer:
         self._demand.age(elapsed_s)
         self._hours.passed(now_s, elapsed_s)
         self._unchosen.passed(now_s, elapsed_s, spent)
+        if self._shortfalls is not None:
+            expected, _ = self._unchosen.to_come(now_s, self._ends_s, 0.0)
+            self._shortfalls.passed(now_s, spent)
+            self._shortfalls.forecast(now_s, expected, self._unchosen.usual(self._period_s))
 
     def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
         """See `Controller.offered`."""
@@ -129,7 +150,10 @@ class Pacer:
         steps = increments(options)
         self._demand.add(steps)
         self._hours.add(now_s, sum([step.amount for step in steps]))
-        self._unchosen.chosen(now_s, chosen.amount - min(option.amount for option in options))
+        more = chosen.amount - min(option.amount for option in options)
+        self._unchosen.chosen(now_s, more)
+        if self._shortfalls is not None:
+            self._shortfalls.chosen(more)
 
     def waiting(self, choices: Sequence[Sequence[Option]]) -> None:
         """See `Controller.waiting`."""
@@ -149,6 +173,8 @@ class Pacer:
         self._left += supply - self._supply
         self._first_left += supply - self._supply
         self._supply, self._ends_s = supply, ends_s
+        if self._shortfalls is not None:
+            self._shortfalls.changed(ends_s)
         self._period_s = max(ends_s - self._begins_s, 1.0)
 
     def quote(self, now_s: float) -> PacerQuote:
@@ -158,8 +184,17 @@ class Pacer:
         if left_s <= 0.0 or planned <= 0.0 or self._supply <= 0.0:
             return PacerQuote(PROHIBITIVE)
         usual_s = self._hours.usual_s(now_s, self._ends_s)
-        # What waits is used in part even if nothing of it is chosen.
-        capacity = planned - self._stock_least - self.set_aside(now_s, usual_s)
+        unsure = 0.0
+        if self._shortfalls is None:
+            # What waits is used in part even if nothing of it is chosen.
+            capacity = planned - self._stock_least - self.set_aside(now_s, usual_s)
+        else:
+            expected, lacked = self._forecast(now_s)
+            # What is expected to be needed is not for sale.
+            planned = capacity = planned - self._stock_least - expected
+            unsure = _SURE * lacked
+            if capacity <= 0.0:
+                return PacerQuote(PROHIBITIVE)
         # Units that are needed anyhow are worth what all are at the beginning, when nothing is known.
         dear = min(self._period_s / self._supply, PROHIBITIVE)
         if capacity <= 0.0:
@@ -173,12 +208,30 @@ class Pacer:
         end_in = min(end_s / (_END * self._period_s), 1.0)
         shaded = _SHADED_AT_END + (_SHADED - _SHADED_AT_END) * end_in
         known = curve(self._demand, shaded * usual_s, self._stock, least)
-        return PacerQuote(known.price(capacity), planned, capacity, dear, known)
+        rate = known.price(_counted_on(capacity, unsure))
+        return PacerQuote(rate, planned, capacity, dear, known, unsure)
+
+    def spare(self, now_s: float, left: float, supply: float) -> float:
+        """See `Controller.spare`."""
+        planned = reduced(left, supply) - self._stock_least
+        if self._demand.seen_s < _FIRST * self._period_s:
+            return planned  # what is used in the first moments is no habit
+        return planned - self.set_aside(now_s, self._hours.usual_s(now_s, self._ends_s))
 
     def set_aside(self, now_s: float, least_s: float = 0.0) -> float:
         """Units for what will be used without a choice until the end; see `Unchosen.to_come`."""
-        expected, deviation = self._unchosen.to_come(now_s, self._ends_s, least_s)
+        if self._shortfalls is not None:
+            expected, deviation = self._forecast(now_s)
+        else:
+            expected, deviation = self._unchosen.to_come(now_s, self._ends_s, least_s)
         return expected + _MARGIN * deviation
+
+    def _forecast(self, now_s: float) -> tuple[float, float]:
+        """Of a day: units that are expected to be used without a choice, and what may lack of them."""
+        assert self._shortfalls is not None
+        expected, _ = self._unchosen.to_come(now_s, self._ends_s, 0.0)
+        usual = self._unchosen.usual(self._period_s)
+        return expected, self._shortfalls.deviation(now_s, expected, usual)
 
     def state(self) -> dict[str, Any]:
         """What was learned of habits, as plain data for JSON; rates, and so good for any supply."""
@@ -187,6 +240,7 @@ class Pacer:
             "seen_s": self._demand.seen_s,
             "hours": [self._hours.amounts, self._hours.seen_s],
             "unchosen": self._unchosen.state(),
+            "shortfalls": None if self._shortfalls is None else self._shortfalls.state(),
         }
 
     def _resume(self, learned: Mapping[str, Any]) -> None:
@@ -196,5 +250,7 @@ class Pacer:
             hours = [[float(each) for each in known] for known in learned["hours"]]
             self._hours = Hours(self._demand.memory_s, *hours)
             self._unchosen = Unchosen(self._demand.memory_s, self._period_s, learned["unchosen"])
+            if self._shortfalls is not None and (shortfalls := learned["shortfalls"]) is not None:
+                self._shortfalls = Shortfalls(self._ends_s, shortfalls)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"nothing that a pacer has learned: {error!r}") from error

@@ -99,6 +99,10 @@ class Unchosen:
         busy_s = usual_s + (self._busy() - 1.0) * next_s
         return self._per_s() * busy_s, sqrt(self._variance() * usual_s / self._block_period_s)
 
+    def usual(self, seconds: float) -> float:
+        """Units that are usual in so many seconds, of whatever hours."""
+        return self._per_s() * seconds
+
     def state(self) -> dict[str, Any]:
         """What was learned, as plain data for JSON."""
         hours = self._hours

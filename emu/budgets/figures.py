@@ -15,9 +15,11 @@ def figures(found: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> dict[str, f
         `months`; and with the prefixes "" (a month's data), `energy_` (a day's joules) and `money_` (data
         in units): `periods`, `bought_over_odyssey_ratio` (seconds saved, less what units are worth);
         and for each controller, Odyssey's with `odyssey_` before: `met_share` (periods in which the
-        budget was not exceeded), `most_spent_share`; `spent_share` (mean share of the supply spent, of
-        the periods in which what was declined would have used up what is left over),
-        `spent_enough_share` (the share of these with at least 95 %), `least_spent_share`;
+        budget was not exceeded), `unavoidable_share` (of all periods, those that use without a choice
+        exceeds by itself: nobody could meet them, and they count as not met), `most_spent_share`;
+        `spent_share` (mean share of the supply spent, of the periods in which what was declined would
+        have used up what is left over), `spent_enough_share` (the share of these with at least 95 %),
+        `least_spent_share`;
         `wasted_share` (of all periods: more than 5 % were left over, though what was declined in the
         last quarter would have used that up); `bought_of_best_share` (seconds saved over those that
         one who knows the future could have bought, all periods together).
@@ -38,6 +40,9 @@ def _of(outcomes: Sequence[Outcome]) -> dict[str, float]:
     wanted = [outcome.spent_share for outcome in outcomes if outcome.wanted] or [1.0]
     return {
         "met_share": _mean([float(outcome.met) for outcome in outcomes]),
+        "unavoidable_share": _mean(
+            [float(outcome.world.forced > outcome.world.budget.supply) for outcome in outcomes]
+        ),
         "most_spent_share": max(
             outcome.spent / outcome.world.budget.supply for outcome in outcomes
         ),

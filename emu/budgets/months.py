@@ -1,5 +1,6 @@
 """Months with budgets, simulated with the product's own keeper; the clock is an argument."""
 
+import gc
 import random
 from calendar import monthrange
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -162,13 +163,18 @@ def simulate(
         plan: {name: [] for name in CONTROLLERS} for plan in PLANS
     }
     count = -(-months // _LIVES)
-    for number, (lived, dice) in enumerate(lives(seed, count)):
-        if number % 10 == 0:
-            progress(f"person {number + 1} of {count}")
-        for plan, worlds_of in PLANS.items():
-            worlds = worlds_of(lived, dice)
-            for name, make in CONTROLLERS.items():
-                found[plan][name].extend(live(worlds, make))
+    # Millions of choices live on, and in no cycles: looking for some would take most of the time.
+    gc.disable()
+    try:
+        for number, (lived, dice) in enumerate(lives(seed, count)):
+            if number % 10 == 0:
+                progress(f"person {number + 1} of {count}")
+            for plan, worlds_of in PLANS.items():
+                worlds = worlds_of(lived, dice)
+                for name, make in CONTROLLERS.items():
+                    found[plan][name].extend(live(worlds, make))
+    finally:
+        gc.enable()
     return found
 
 

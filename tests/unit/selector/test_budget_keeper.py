@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from cedos.selector.budget import PROHIBITIVE, Budget, Every, Increment, Resource
 from cedos.selector.budget_calendar import Period, period_at, stamp
-from cedos.selector.budget_controller import Option
+from cedos.selector.budget_controller import MakeController, Option
 from cedos.selector.budget_increments import IncrementQuote, bought
 from cedos.selector.budget_keeper import Keeper
 from cedos.selector.budget_odyssey import Odyssey
@@ -215,6 +216,46 @@ def test_units_are_bought_whole_and_not_without_need() -> None:
     assert IncrementQuote(within, 0.0, 0, unit).rate == PROHIBITIVE
     # Nothing needs no unit, even where more than all of them is spent.
     assert IncrementQuote(within, -1e6, 0, unit).rate_for(0.0, 1.0) == within.rate_for(0.0, 1.0)
+
+
+def test_no_choice_takes_what_is_needed_without_one() -> None:
+    unit = Increment(amount=1e9, money=5.0, s_per_money=100.0, most=3)
+    within = Odyssey(1e9, 0.0, 1e6).quote(0.0)
+    quote = IncrementQuote(within, 0.5e9, 2, unit, spare=0.6e9)
+    assert quote.rate_for(0.4e9, 1e3) == within.rate_for(0.4e9, 1e3)
+    assert quote.rate_for(0.55e9, 1e3) * 0.55e9 == pytest.approx(500.0)
+    assert quote.rate_for(0.7e9, 1e3) == PROHIBITIVE
+    none = IncrementQuote(within, 0.5e9, 2, unit, spare=-1.0)
+    assert none.rate_for(1.0, 1.0) == PROHIBITIVE
+    assert none.rate_for(0.0, 1.0) == within.rate_for(0.0, 1.0)
+
+
+class Unaware(Pacer):
+    """Leaves the units that may still be bought to whoever comes first."""
+
+    def spare(self, now_s: float, left: float, supply: float) -> float:
+        return left
+
+
+@pytest.mark.parametrize("make", [Pacer, Unaware])
+def test_the_last_units_are_left_to_what_needs_them(make: MakeController) -> None:
+    """A month of 5 units, of which 2.5 are used without a choice; what is chosen takes what it can."""
+    unit = Increment(amount=1e9, money=1.0, s_per_money=1.0, most=5)
+    plan = replace(MONTHLY, supply=5e9, increment=unit)
+    kept = Keeper(plan, make, at("2026-11-01"), UTC)
+    begins_s, ends_s = kept.period
+    spent, count = 0.0, 1440
+    for step in range(count):
+        now_s = begins_s + (ends_s - begins_s) * step / count
+        spent += 2.5e9 / count
+        kept.observe(now_s, spent)
+        size = 20e9 / count
+        options = [Option(10.0 ** (step * 7 % 11), 0.0), Option(0.0, size)]
+        chosen = options[size * kept.quote(now_s).rate_for(size, 1.0) < options[0].cost_s]
+        kept.offered(now_s, options, chosen)
+        spent += chosen.amount
+    assert (spent <= 5e9) is (make is Pacer)
+    assert spent > 4.7e9
 
 
 def test_prices_of_several_budgets_add_up() -> None:
