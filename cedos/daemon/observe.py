@@ -303,7 +303,8 @@ class Observer:
                 busy=True if silent else glimpse.busy if glimpse else None,
             )
             uplink = self._uplinks.setdefault(network.name, Rates())
-            uploading = silent or (glimpse is not None and glimpse.up_bps > 0.0)
+            # Silence is no rate: one of nearly nothing would stay until somebody uploads there again.
+            uploading = glimpse is not None and glimpse.up_bps > 0.0
             uplink.observe(counted.sent_bytes, now_s, busy=uploading)
             rates = uplink.indicators()
             take({name.replace("_bps", "_up_bps"): rate for name, rate in rates.items()})

@@ -4,20 +4,26 @@ Pings alone tell it late: they go out every now and then, and each needs its tim
 flow that waits for data or for an acknowledgement tells it within a few round trips.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cedos.daemon.living_flow import LivingFlow
+from cedos.model import FlowKey
 
 PATIENCE_S = 0.35
 """Even a healthy network pauses: a lost last packet is sent again after 0.2 s and a round trip."""
 
 _PATIENCE_RTTS = 3.0
+_OWN_S = 0.1
+_OWN_RTTS = 2.0
+"""A path that had waited for so long, and for so many round trips, when its network answered somebody
+else waits for its own reasons: its server thinks, or the data take another path."""
 
 
 @dataclass(slots=True)
 class _Network:
-    heard_at_s: float = float("-inf")
+    heard_at_s: float = -math.inf
     expecting_since_s: float | None = None
 
 
@@ -26,6 +32,7 @@ class Silence:
 
     def __init__(self) -> None:
         self._networks: dict[str, _Network] = {}
+        self._waiting_since_s: dict[FlowKey, float] = {}
 
     def look(
         self,
@@ -45,13 +52,20 @@ class Silence:
             now_s: the instant.
         """
         expecting: set[str] = set()
+        before_s, self._waiting_since_s = self._waiting_since_s, {}
         for flow in flows:
             for path in flow.paths.values():
                 if path.network is None or path.sample is None or path.closed is not None:
                     continue
                 known = self._of(path.network)
-                known.heard_at_s = max(known.heard_at_s, path.sample.at_s - path.heard_s)
-                if flow.waits_on(path):
+                heard_at_s = path.sample.at_s - path.heard_s
+                known.heard_at_s = max(known.heard_at_s, heard_at_s)
+                if not flow.waits_on(path):
+                    continue
+                since_s = self._waiting_since_s[path.key] = before_s.get(path.key, now_s)
+                own_s = max(_OWN_S, _OWN_RTTS * rtts_s.get(path.network, 0.0))
+                answered_s = answered_at_s.get(path.network, -math.inf)
+                if answered_s <= max(heard_at_s, since_s) + own_s:
                     expecting.add(path.network)
         for name, at_s in answered_at_s.items():
             known = self._of(name)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from cedos.model import FlowKey, Indicator, Network
 from cedos.monitor.events import FlowSample
 from cedos.monitor.portal import Finding, Verdict
-from cedos.monitor.unanswered import Unanswered
+from cedos.monitor.unanswered import RESCUED_AFTER_S, Unanswered
 
 CAPTIVE_EVERY_S = 30.0
 LOGGING_IN_EVERY_S = 3.0
@@ -114,7 +114,7 @@ class PortalWatch:
                 one.due_s, one.tries = max(now_s, one.at_s + _SHORTEST_REST_S), 0
         self._wake.set()
 
-    def unanswered(self, name: str) -> None:
+    def unanswered(self, name: str, after_s: float = 0.0) -> None:
         """A connection over the network was not answered: looks into it, though not too often."""
         one = self._watched.get(name)
         if one is not None and one.captive_at_s is None:
@@ -123,21 +123,27 @@ class PortalWatch:
             )
             if self._check is None:  # a look that asks nobody costs nothing
                 rest_s = 0.0
-            one.due_s = min(one.due_s, max(time.monotonic(), one.at_s + rest_s))
+            one.due_s = min(one.due_s, max(time.monotonic() + after_s, one.at_s + rest_s))
             self._wake.set()
 
     def observe_flows(self, samples: Sequence[FlowSample]) -> None:
         """Takes a look at the living flows: who waits for an answer in vain."""
         networks = [one.network for one in self._watched.values()]
-        for name in self._unanswered.observe(samples, networks, time.monotonic()):
+        now_s = time.monotonic()
+        for name in self._unanswered.observe(samples, networks, now_s):
             self.unanswered(name)
+        for name in self._unanswered.carrying:
+            one = self._watched[name]
+            # No server had answered, and one has: that was a pause, and no portal.
+            if one.captive_at_s is not None and one.finding is not None and one.finding.by_router:
+                self._freed(one, now_s)
 
     def rescued(self, key: FlowKey) -> None:
         """Takes a flow whose first packet found no answer, and was led over another network."""
         for name, one in self._watched.items():
             if any(address.ip == key.local for address in one.network.addresses):
                 self._unanswered.rescued(name, key.remote, time.monotonic())
-                self.unanswered(name)
+                self.unanswered(name, RESCUED_AFTER_S)
 
     def carried(self, name: str, received_bytes: int) -> None:
         """Takes a reading of the network's counter of received bytes, about once a second."""
@@ -195,7 +201,7 @@ class PortalWatch:
         ask = self._gateway_answers if open_ and waiting else None
         if ask is not None and await ask(network):
             why = f"its router answers, but none of {waiting} servers that were asked"
-            return Finding(Verdict.CAPTIVE, why)
+            return Finding(Verdict.CAPTIVE, why, by_router=True)
         return finding
 
     def _compared(self, one: _Watched, finding: Finding) -> Finding:

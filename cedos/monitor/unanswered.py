@@ -10,18 +10,26 @@ from cedos.monitor.sockdiag import SYN_SENT
 WAITED_S = 0.9
 # So many servers at once are not all down: the network is.
 SERVERS = 2
-# So long a connection that was rescued onto another network speaks against the one it was on.
+# When a connection was rescued onto another network, the one that it was on has had about 0.3 s to
+# answer, and networks pause for longer than that: it speaks against it when the rest has passed, and
+# for so long.
+RESCUED_AFTER_S = 0.65
 _RESCUED_S = 10.0
 
 
 class Unanswered:
-    """Compares the flows' samples with those before."""
+    """Compares the flows' samples with those before.
+
+    Attributes:
+        carrying: the networks on which a flow was answered or received something since the last look.
+    """
 
     def __init__(self) -> None:
         self._since_s: dict[FlowKey, float] = {}
         self._bytes_down: dict[FlowKey, int] = {}
         self._servers: dict[str, frozenset[Address]] = {}
         self._rescued: dict[str, dict[Address, float]] = {}
+        self.carrying: frozenset[str] = frozenset()
 
     def observe(
         self, samples: Sequence[FlowSample], networks: Iterable[Network], now_s: float
@@ -48,6 +56,7 @@ class Unanswered:
             # One that came up since, or received something: the network does carry.
             if sample.bytes_down > before.get(sample.key, 0) or sample.key in since_s:
                 carrying.add(name)
+        self.carrying = frozenset(carrying)
         for name in carrying:
             self._rescued.pop(name, None)
         self._servers = {
@@ -62,6 +71,10 @@ class Unanswered:
     def in_vain(self, name: str, now_s: float) -> int:
         """How many servers have not answered over a network; 0 while they are too few to tell."""
         rescued = self._rescued.get(name, {})
-        servers = {server for server, at_s in rescued.items() if now_s - at_s <= _RESCUED_S}
+        servers = {
+            server
+            for server, at_s in rescued.items()
+            if RESCUED_AFTER_S <= now_s - at_s <= _RESCUED_S
+        }
         count = len(servers | self._servers.get(name, frozenset()))
         return count if count >= SERVERS else 0

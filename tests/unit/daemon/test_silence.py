@@ -34,6 +34,7 @@ class World:
         arrives: bool = True,
         unacknowledged: int = 0,
         done: bool = False,
+        answered_at_s: float | None = None,
         **asked_at_s: float,
     ) -> dict[str, float]:
         self.now_s += 0.2
@@ -45,7 +46,8 @@ class World:
             KEY, self.now_s, 1, None, 0.03, 0.03, 1e6, down, 100, 0, idle_s, unacknowledged, inf
         )
         self.flows.sampled([sample], self.now_s)
-        return self.silence.look(self.flows, asked_at_s, {}, RTTS, self.now_s)
+        answered = {} if answered_at_s is None else {"wlan0": answered_at_s}
+        return self.silence.look(self.flows, asked_at_s, answered, RTTS, self.now_s)
 
 
 @pytest.fixture
@@ -99,3 +101,37 @@ def test_slow_networks_are_given_more_time(world: World) -> None:
         RTTS["lte0"] = 0.06
     assert said[6] == {}
     assert said[8] == {"lte0": pytest.approx(1.8)}
+
+
+def test_a_path_that_waits_while_its_network_answers_pings_waits_for_its_own_reasons(
+    world: World,
+) -> None:
+    for _ in range(5):
+        world.look()
+    said = []
+    for look in range(20):  # a ping each half second, answered; nothing comes on the path
+        answered_at_s = 1.0 + 0.5 * (0.2 * (look + 1) // 0.5)
+        said.append(world.look(arrives=False, answered_at_s=answered_at_s))
+    assert said[2:] == [{}] * 18
+
+
+def test_a_ping_answered_just_before_the_end_hides_nothing(world: World) -> None:
+    for _ in range(5):
+        world.look(answered_at_s=world.now_s)
+    answered_at_s = world.now_s + 0.05
+    said = [world.look(arrives=False, answered_at_s=answered_at_s) for _ in range(3)]
+    assert said[2] == {"wlan0": pytest.approx(0.55)}
+
+
+def test_a_network_that_dies_while_a_path_waits_for_its_own_reasons_is_told_by_pings(
+    world: World,
+) -> None:
+    for _ in range(10):
+        world.look(arrives=False, answered_at_s=world.now_s)
+    answered_at_s = world.now_s
+    asked_at_s = world.now_s + 0.1
+    said = [
+        world.look(arrives=False, answered_at_s=answered_at_s, wlan0=asked_at_s) for _ in range(4)
+    ]
+    assert said[1] == {}
+    assert said[3] == {"wlan0": pytest.approx(0.7)}
