@@ -19,7 +19,7 @@ _SECONDS = 8.0
 def test_an_idle_daemon_is_hardly_woken(
     make_namespace: Callable[[str], Namespace], tmp_path: Path
 ) -> None:
-    """It was 8 to 10 times a second when each task had a beat of its own, and 3 are usual now."""
+    """It was 8 to 10 times a second when each task had a beat of its own, and once is usual now."""
     near, far = make_namespace("near"), make_namespace("far")
     for net, name in enumerate(("wlan0", "lte0"), 1):
         near.ip("link", "add", name, "type", "veth", "peer", name, "netns", far.name)

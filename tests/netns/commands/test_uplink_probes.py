@@ -1,158 +1,31 @@
 """The daemon measures uplinks against a real `cedos probe-server`, once a program uploads something."""
 
-import json
-import os
-import socket
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from emu.testbed.netns import Namespace
-
-MakeNamespace = Callable[[str], Namespace]
-CEDOS = (sys.executable, "-m", "cedos")
-SERVER = "198.51.100.1"
-PORT, WEB = 7007, 8080
-MBPS = {"wlan0": {"up": 4, "down": 30}, "lte0": {"up": 9, "down": 12}}
-UPLOAD = 40_000
 TRAIN = 50 * 1228
 
 
-class World:
-    """A laptop with two networks, each of its own rate up and down, and a server behind both."""
+def test_the_uplink_is_told_within_a_fifth(world: Any) -> None:
+    with world.probe_server(), world.daemon():
+        world.until(lambda: [*map(len, world.known().values())] == [8, 8])
+        assert all("udp_bps" in each for each in world.known().values())
 
-    def __init__(self, near: Namespace, far: Namespace, folder: Path) -> None:
-        self.near, self.far, self.folder = near, far, folder
-        self.key = folder / "probe.key"
-        self.config = folder / "cedos.toml"
-        self.environment = os.environ | {
-            "CEDOS_STATE_DIR": str(folder / "state"),
-            "CEDOS_RUNTIME_DIR": str(folder / "run"),
-        }
+        def told() -> bool:
+            world.upload()
+            return all("udp_up_bps" in each for each in world.known().values())
 
-    @contextmanager
-    def running(self, where: Namespace, *command: str) -> Iterator["subprocess.Popen[bytes]"]:
-        with (self.folder / f"{command[0]}.out").open("wb") as said:
-            process = where.popen(*CEDOS, *command, env=self.environment, stdout=said, stderr=said)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(20)
-
-    def status(self) -> dict[str, Any]:
-        command = self.near.command(*CEDOS, "status", "--json")
-        done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
-        )
-        return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
-
-    def known(self) -> dict[str, dict[str, float]]:
-        """Of each network the indicators of its last trains."""
-        return {
-            network["name"]: {
-                name: each["value"]
-                for name, each in network["indicators"].items()
-                if name.startswith("udp_")
-            }
-            for network in self.status().get("networks", ())
-        }
-
-    def upload(self) -> None:
-        with self.near.entered():
-            client = socket.create_connection((SERVER, WEB), timeout=20)
-        with client:
-            client.sendall(
-                f"POST /up HTTP/1.1\r\nHost: {SERVER}\r\nContent-Length: {UPLOAD}\r\n\r\n".encode()
-                + bytes(UPLOAD)
-            )
-            assert client.recv(100).startswith(b"HTTP/1.1 200")
-
-
-def take_uploads(listening: socket.socket) -> None:
-    """Reads what comes, and answers; until the socket is closed."""
-    while True:
-        try:
-            client, _ = listening.accept()
-        except OSError:
-            return
-        with client:
-            left = None
-            data = b""
-            while left is None or len(data) < left:
-                data += client.recv(65536)
-                if left is None and b"\r\n\r\n" in data:
-                    left = data.index(b"\r\n\r\n") + 4 + UPLOAD
-            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-
-
-@pytest.fixture
-def world(make_namespace: MakeNamespace, tmp_path: Path) -> Iterator[World]:
-    near, far = make_namespace("near"), make_namespace("far")
-    for net, (name, mbps) in enumerate(MBPS.items(), 1):
-        near.ip("link", "add", name, "type", "veth", "peer", name, "netns", far.name)
-        for side, host, way in ((near, 2, "up"), (far, 1, "down")):
-            side.ip("address", "add", f"10.9.{net}.{host}/24", "dev", name)
-            side.ip("link", "set", name, "up")
-            shape = f"dev {name} root tbf rate {mbps[way]}mbit burst 3000 limit 300000"
-            side.run("tc", "qdisc", "add", *shape.split())
-        near.ip("route", "add", "default", "via", f"10.9.{net}.1", "metric", str(600 + net))
-    far.ip("address", "add", f"{SERVER}/32", "dev", "lo")
-    world = World(near, far, tmp_path)
-    subprocess.run([*CEDOS, "probe-server", "--new-key", str(world.key)], check=True)
-    world.config.write_text(
-        f'[probes]\ntarget = "{SERVER}"\ndns = false\nportal_url = ""\n'
-        f'server = "{SERVER}:{PORT}"\nkey_file = "{world.key}"\n'
-        'rule = "fixed"\nfull_interval_s = 2.0\n[providers]\nhost = false\n'
-    )
-    with far.entered():
-        listening = socket.create_server((SERVER, WEB))
-    serving = threading.Thread(target=take_uploads, args=(listening,))
-    serving.start()
-    with ExitStack() as stack:
-        stack.callback(serving.join)
-        stack.callback(listening.close)
-        stack.callback(listening.shutdown, socket.SHUT_RDWR)
-        listen = ("--listen", f"{SERVER}:{PORT}", "--key-file", str(world.key))
-        stack.enter_context(world.running(far, "probe-server", *listen))
-        yield world
-
-
-def until(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.2)
-
-
-def test_the_uplink_is_told_within_a_fifth(world: World) -> None:
-    with world.running(world.near, "up", "--config", str(world.config)):
-        until(
-            lambda: (
-                all("udp_bps" in each for each in world.known().values()) and world.known() != {}
-            )
-        )
-        assert not any("udp_up_bps" in each for each in world.known().values()), "nobody uploads"
-        world.upload()
-        until(lambda: all("udp_up_bps" in each for each in world.known().values()))
+        world.until(told)
         time.sleep(5.0)  # trains that no upload goes beside
         status, known = world.status(), world.known()
-    for name, mbps in MBPS.items():
+    for name, mbps in world.mbps.items():
         # tbf counts the Ethernet header, too: 14 bytes of 1242.
         assert known[name]["udp_up_bps"] == pytest.approx(mbps["up"] * 1e6, rel=0.2)
         assert known[name]["udp_bps"] == pytest.approx(mbps["down"] * 1e6, rel=0.2)
         assert known[name]["udp_up_loss"] == 0.0
-        (cost,) = [
-            each for each in status["probes"]
-            if (each["network"], each["kind"]) == (name, "udp-train")
-        ]  # fmt: skip
+        cost = world.trains(status)[name]
         assert cost["bytes_up"] > TRAIN, "what was sent is accounted"
         assert cost["bytes_down"] > TRAIN
         assert cost["energy_j"] > 0
