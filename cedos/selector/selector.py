@@ -185,8 +185,17 @@ def decide_again(
         return found
 
     case = Case(
-        *(transfer, context, networks, dead),
-        *(model, objective, power, kinds, idle_s, price_per_mb, method),
+        transfer=transfer,
+        context=context,
+        networks=networks,
+        dead=dead,
+        model=model,
+        objective=objective,
+        power=power,
+        kinds=kinds,
+        idle_s=idle_s,
+        price_per_mb=price_per_mb,
+        method=method,
     )
     evaluations, by_rule = case.evaluations(retime)
     evaluations = tuple(each for each in evaluations if not _same_way(each.strategy, current))
