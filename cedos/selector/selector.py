@@ -73,8 +73,17 @@ def decide(
         method: how uncertainty is taken (`selector.method`).
     """
     case = Case(
-        *(transfer, context, networks, dead_networks(context, networks)),
-        *(model, objective, power, kinds, idle_s, price_per_mb, method),
+        transfer=transfer,
+        context=context,
+        networks=networks,
+        dead=dead_networks(context, networks),
+        model=model,
+        objective=objective,
+        power=power,
+        kinds=kinds,
+        idle_s=idle_s,
+        price_per_mb=price_per_mb,
+        method=method,
     )
     evaluations, by_rule = case.evaluations()
     if not evaluations:
