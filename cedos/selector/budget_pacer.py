@@ -43,6 +43,11 @@ _SURE = 16.0
 forecasts of this hour have lacked, and else in proportion: twice as unsure, half of it. So little is
 bought on a promise, and that where it saves most, while a plain margin would forbid whole mornings."""
 
+_SURE_LONG = 3.0
+"""Of longer periods too few are seen to learn errors: there it is in full where it is so many times what
+is expected to be used without a choice, by the last days or by all that was ever seen. A trip in the last
+week of a month may take several times what the weeks before it did."""
+
 
 @dataclass(frozen=True, slots=True)
 class PacerQuote:
@@ -188,6 +193,9 @@ class Pacer:
         if self._shortfalls is None:
             # What waits is used in part even if nothing of it is chosen.
             capacity = planned - self._stock_least - self.set_aside(now_s, usual_s)
+            if self._period_s > DAY_S:
+                expected, _ = self._unchosen.to_come(now_s, self._ends_s, usual_s)
+                unsure = _SURE_LONG * max(expected, self._unchosen.ever(usual_s))
         else:
             expected, lacked = self._forecast(now_s)
             # What is expected to be needed is not for sale.

@@ -51,12 +51,14 @@ class Unchosen:
         self._block_period_s = period_s / _BLOCKS
         self._first_s = _FIRST * period_s
         self._used = self._seen_s = 0.0
+        self._ever = self._ever_s = 0.0
         self._blocks = self._sum = self._squares = 0.0
         self._block = self._block_s = 0.0
         self._lately = self._lately_expected = 0.0
         by_hour: list[list[float]] = []
         if learned is not None:
             self._used, self._seen_s = float(learned["used"]), float(learned["seen_s"])
+            self._ever, self._ever_s = map(float, learned["ever"])
             self._blocks, self._sum, self._squares = map(float, learned["blocks"])
             by_hour = [[float(each) for each in known] for known in learned["hours"]]
         # In minutes the hours of a day cannot be told apart, and over weeks they do not matter.
@@ -68,6 +70,8 @@ class Unchosen:
         kept = exp(-elapsed_s / self._memory_s)
         self._used = kept * self._used + used
         self._seen_s = kept * self._seen_s + self._memory_s * (1.0 - kept)
+        self._ever += used
+        self._ever_s += elapsed_s
         if self._hours is not None:
             self._hours.passed(now_s, elapsed_s)
             self._hours.add(now_s - elapsed_s / 2.0, used)
@@ -82,6 +86,7 @@ class Unchosen:
     def chosen(self, now_s: float, amount: float) -> None:
         """So much of what is used is a choice."""
         self._used -= amount
+        self._ever -= amount
         self._lately -= amount
         self._block -= amount
         if self._hours is not None:
@@ -99,6 +104,10 @@ class Unchosen:
         busy_s = usual_s + (self._busy() - 1.0) * next_s
         return self._per_s() * busy_s, sqrt(self._variance() * usual_s / self._block_period_s)
 
+    def ever(self, seconds: float) -> float:
+        """Units in so many seconds by all that was ever seen, however long ago: no new habit lasts."""
+        return max(self._ever, 0.0) / max(self._ever_s, self._first_s) * seconds
+
     def usual(self, seconds: float) -> float:
         """Units that are usual in so many seconds, of whatever hours."""
         return self._per_s() * seconds
@@ -108,6 +117,7 @@ class Unchosen:
         hours = self._hours
         return {
             "used": self._used,
+            "ever": [self._ever, self._ever_s],
             "seen_s": self._seen_s,
             "blocks": [self._blocks, self._sum, self._squares],
             "hours": [] if hours is None else [hours.amounts, hours.seen_s],
