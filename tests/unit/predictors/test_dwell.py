@@ -25,6 +25,21 @@ def test_the_fit_is_that_of_scipy(shape: float, seed: int, cut_s: float) -> None
     assert mine.scale_s == pytest.approx(theirs_scale, rel=1e-3)
 
 
+@pytest.mark.parametrize(("shape", "seed"), [(0.5, 5), (0.77, 6), (2.5, 7)])
+def test_the_fit_of_sessions_each_cut_short_at_another_time_is_that_of_scipy(
+    shape: float, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    drawn, cut_s = 50.0 * random.weibull(shape, 200), random.uniform(5.0, 150.0, 200)
+    seen, over = np.minimum(drawn, cut_s), drawn > cut_s
+    assert 20 < over.sum() < 180
+    mine = fit(seen.tolist(), over.tolist())
+    assert mine is not None
+    data = stats.CensoredData.right_censored(seen, over)
+    theirs_shape, _, theirs_scale = stats.weibull_min.fit(data, floc=0)
+    assert (mine.shape, mine.scale_s) == pytest.approx((theirs_shape, theirs_scale), rel=1e-3)
+
+
 @given(shapes, scales, st.floats(0.0, 5.0))
 def test_the_mean_residual_life_is_the_integral_of_the_survival(
     shape: float, scale_s: float, ages: float
