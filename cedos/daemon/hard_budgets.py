@@ -34,6 +34,9 @@ _AGAIN_S: Final = 10.0
 _LEAK_BYTES: Final = 100_000
 """If a barred network carries more than that, somebody may have taken our rules out."""
 
+_Counted = tuple[str, Resource, tuple[str, ...]]
+"""A budget's name, and what it counts: one that counts something else has nothing of that behind it."""
+
 
 class Hands(Protocol):
     """What is asked of steering (`cedos.steer.barring.Barring`). Errors: SteeringError."""
@@ -84,8 +87,8 @@ class HardBudgets:
         self._bars = Bars()
         self._accounts: list[Account] = []
         self._stages: dict[str, tuple[float, Stage]] = {}
-        self._paces: dict[str, Pace] = {}
-        self._closed: dict[str, tuple[float, float]] = {}
+        self._paces: dict[_Counted, Pace] = {}
+        self._closed: dict[_Counted, tuple[float, float]] = {}
         self._failed = ""
         self._acted_at_s = -math.inf
         self._acted_bytes = 0.0
@@ -98,14 +101,16 @@ class HardBudgets:
     def problems(self) -> list[str]:
         """Warnings, and what is barred, in words."""
         said = []
+        why = self._unable or self._failed
         for account in self._accounts:
             budget, left = account.budget, amount(max(account.left, 0.0), account.budget.resource)
             of = f"of {amount(account.supply, budget.resource)}"
             if account.stage is Stage.SPENT:
                 networks = ", ".join(self._bars.barred_by(budget.name)) or "its networks"
+                are = "should be" if why else "are"
                 said.append(
-                    f'the hard budget "{budget.name}" is spent: programs are kept off {networks} until'
-                    f" {_shown(account.ends_s)}, or until `cedos budget set` gives it more or"
+                    f'the hard budget "{budget.name}" is spent: programs {are} kept off {networks}'
+                    f" until {_shown(account.ends_s)}, or until `cedos budget set` gives it more or"
                     f" `cedos budget remove {budget.name}` takes it back"
                 )
             elif account.stage is not Stage.EASY:
@@ -114,8 +119,10 @@ class HardBudgets:
                     f'the hard budget "{budget.name}" is {nearly}: {left} {of} are left; then programs'
                     " are kept off its networks"
                 )
-        if self._accounts and (why := self._unable or self._failed):
+        if self._accounts and why:
             said.append(f"hard budgets cannot be kept: {why}")
+        elif self._failed:
+            said.append(f"networks that were barred cannot be opened again: {self._failed}")
         return said
 
     def barred_by(self, name: str) -> tuple[str, ...]:
@@ -141,7 +148,7 @@ class HardBudgets:
         now_s = self._steady()
         return min(
             (
-                self._paces[account.budget.name].look_again_s(account.left, now_s)
+                self._paces[_counted(account.budget)].look_again_s(account.left, now_s)
                 for account in self._accounts
                 if not account.over and account.stage is not Stage.SPENT
             ),
@@ -162,22 +169,22 @@ class HardBudgets:
     # -- within -------------------------------------------------------------------------------
 
     def _account(self, keeper: Keeper) -> Account:
-        budget, name = keeper.budget, keeper.budget.name
+        budget, counted = keeper.budget, _counted(keeper.budget)
         spent = self._metering.spent(budget, keeper.period.begins_s)
         usual = _USUAL_BPS / 8.0
         if budget.resource is Resource.MONEY:
             usual *= max(self._priced.values(), default=0.0) / 1e6
-        pace = self._paces.setdefault(name, Pace(usual))
+        pace = self._paces.setdefault(counted, Pace(usual))
         pace.saw(spent, self._steady())
         account = Account(budget, spent, keeper.period.ends_s, keeper.over(self._clock()))
         key = (keeper.period.begins_s, account.supply)
         # What was barred, as what was coming would spend it, is not opened for what then is left.
-        closed = self._closed.get(name) == key
+        closed = self._closed.get(counted) == key
         account = replace(account, coming=math.inf if closed else pace.coming(account.supply))
         if account.stage is Stage.SPENT:
-            self._closed[name] = key
+            self._closed[counted] = key
         else:
-            self._closed.pop(name, None)
+            self._closed.pop(counted, None)
         return account
 
     def _act(self, changed: bool) -> None:
@@ -232,6 +239,10 @@ class HardBudgets:
                 said = words.get(stage, "spent")
                 _log.warning(f"a hard budget is {said}", name=name, left=left)
             self._stages[name] = (account.ends_s, stage)
+
+
+def _counted(budget: Budget) -> _Counted:
+    return budget.name, budget.resource, budget.networks
 
 
 def _shown(at_s: float) -> str:

@@ -303,3 +303,43 @@ async def test_it_reads_counters_itself_near_the_end_and_bars_within_moments(hos
     finally:
         running.cancel()
         await asyncio.wait([running])
+
+
+async def test_one_that_counts_other_networks_than_before_bars_none_that_is_unspent(
+    host: Host,
+) -> None:
+    await host.budgets.set(replace(DATA, networks=("lte0",)))
+    host.look(100.0, carry=1_000_000_000)
+    assert host.now_barred == ["lte0"]
+    await host.budgets.set(replace(DATA, networks=("wlan0",)))
+    assert host.look() == 1.0  # nor is it looked at as often as lte0 was quick
+    assert host.now_barred == []
+    host.budgets.remove("data")
+    host.look()
+    await host.budgets.set(replace(DATA, networks=("lte0",)))
+    host.look()
+    assert host.now_barred == ["lte0"]
+
+
+async def test_what_cannot_be_barred_is_not_said_to_be_barred(host: Host) -> None:
+    await host.budgets.set(DATA)
+    host.hands.refuses = "iptables is not installed"
+    host.look(carry=1_000_000_000)
+    spent = host.hard.problems[0]
+    assert "is spent: programs should be kept off lte0 until 2026-12-01" in spent
+
+
+async def test_a_network_that_cannot_be_opened_again_is_told_of_though_no_budget_is_left(
+    host: Host,
+) -> None:
+    await host.budgets.set(DATA)
+    host.look(carry=1_000_000_000)
+    host.hands.refuses = "iptables does not end"
+    host.budgets.remove("data")
+    host.look()
+    assert host.hard.problems == [
+        "networks that were barred cannot be opened again: iptables does not end"
+    ]
+    host.hands.refuses = ""
+    host.look(10.0)
+    assert (host.now_barred, host.hard.problems) == ([], [])
