@@ -117,7 +117,7 @@ class Prefetching:
             keeper.controller.foreseen(self._used(keeper.budget, said))
             self._tell(name)
         return PrefetchingAnswer(
-            networks=list(known), radios=self._radio_messages(), prices=self._prices()
+            networks=list(known), radios=self._radio_messages(known), prices=self._prices()
         )
 
     def programs(self) -> list[ProgramMessage]:
@@ -144,7 +144,9 @@ class Prefetching:
     def look(self) -> None:
         """Tells budgets what is open where that has changed without anybody saying so."""
         self._forget(self._steady())
-        self._received = {name: _KEPT * each for name, each in self._received.items()}
+        self._received = {
+            name: _KEPT * each for name, each in self._received.items() if each >= 1.0
+        }
         for name in self._budgets.keepers.keys() | self._waited:
             self._tell(name)
 
@@ -213,7 +215,8 @@ class Prefetching:
     def _metered(self) -> tuple[str, ...]:
         return tuple(network.name for network in self._networks() if network.metered)
 
-    def _radio_messages(self) -> dict[str, RadioMessage]:
+    def _radio_messages(self, known: Sequence[NetworkMessage]) -> dict[str, RadioMessage]:
+        """Of the very networks that are told: what the links show by now may be others."""
         now_s = self._steady()
         return {
             network.name: RadioMessage(
@@ -221,7 +224,7 @@ class Prefetching:
                 shares=self._metering.shares(network.name, now_s),
                 idle_s=self._metering.idle_s(network.name, now_s),
             )
-            for network in self._networks()
+            for network in known
         }
 
     def _prices(self) -> list[PriceMessage]:

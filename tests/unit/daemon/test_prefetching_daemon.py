@@ -1,5 +1,6 @@
 """What programs prefetch, as the daemon hears of it: paced, accounted for, shown, and forgotten."""
 
+from dataclasses import replace
 from datetime import datetime
 from ipaddress import ip_interface
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cedos.api.messages import NetworkMessage
 from cedos.api.prefetching import (
     ItemMessage,
     PrefetchingRequest,
@@ -47,7 +49,7 @@ class Host:
         config = Config(networks={"lte0": NetworkConfig(money_per_mb=0.01)})
         self.now_s, self.steady_s = NOW_S, 1000.0
         self.usage = Usage(state / "usage.sqlite", "boot")
-        networks = [WLAN, LTE]
+        self.known = networks = [WLAN, LTE]
         self.metering = Metering(
             self.usage, "boot", networks, radios_of(config), money_per_mb(config)
         )
@@ -74,7 +76,8 @@ class Host:
         request = PrefetchingRequest(
             **{"program": "mail", "pid": 7, "networks": ["wlan0", "lte0"], **said}
         )
-        return self.prefetching.asked(request, [])
+        known = [NetworkMessage.of(network, None, 0.0) for network in self.known]
+        return self.prefetching.asked(request, known)
 
     def rate(self, name: str = "data") -> float:
         return self.budgets.keepers[name].quote(self.now_s).rate
@@ -167,6 +170,21 @@ async def test_programs_are_told_prices_by_amount_and_the_radios_states(host: Ho
     prices = {each.resource: each for each in host.ask().prices}
     assert (prices["data"].s_per_unit, prices["data"].steps) == (None, ())
     assert host.rate() >= PROHIBITIVE
+
+
+async def test_each_network_that_is_told_has_its_radio_though_it_has_just_gone(host: Host) -> None:
+    host.known = [WLAN, LTE, replace(LTE, name="usb0", interface="usb0", index=9)]
+    answer = host.ask()
+    assert {network.name for network in answer.networks} == set(answer.radios)
+    assert answer.radios["usb0"].radio == answer.radios["lte0"].radio
+
+
+async def test_names_that_a_program_makes_up_are_forgotten(host: Host) -> None:
+    for number in range(50):
+        host.ask(networks=[f"made-up-{number}"], used_bytes=[1e3])
+    for _ in range(2400):  # 1 kB is nothing after 40 minutes
+        host.prefetching.look()
+    assert host.prefetching._received == {}
 
 
 async def test_people_are_shown_what_it_said(host: Host) -> None:
