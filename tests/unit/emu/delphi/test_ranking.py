@@ -72,7 +72,7 @@ def test_dead_is_what_the_daemon_takes_for_dead() -> None:
 
 
 def test_how_long_dead_ones_took_elsewhere_has_one_voice_a_group() -> None:
-    # In group a Wi-Fi is back after 2 s, many times; in b after 6 s, in c after 4; a megabyte takes 1 s more.
+    # Wi-Fi is back after 2 s in group a, many times, 6 s in b, 4 in c; a megabyte takes 1 s more.
     waits = [("a", 2.0)] * 8 + [("b", 6.0), ("c", 4.0)]
     rows = [(group, 3_000, wait_s) for group, wait_s in waits]
     rows += [(group, 4_000_000, 8.0) for group, _ in waits]
