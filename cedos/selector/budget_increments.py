@@ -41,7 +41,8 @@ class IncrementQuote:
         """See `Quote.rate`: of the unit in use, or of the next one where it is used up."""
         if self.left > 0.0:
             return self.within.rate
-        return self.rate_for(1.0, 1.0) / self.increment.amount if self.units_left else PROHIBITIVE
+        first = self.rate_for(1.0, 1.0)
+        return first / self.increment.amount if first < PROHIBITIVE else PROHIBITIVE
 
     def rate_for(self, amount: float, duration_s: float) -> float:
         """See `Quote.rate_for`: the money of all units that are begun, over the bytes contemplated."""

@@ -14,7 +14,8 @@ from cedos.selector.budget import PROHIBITIVE
 from cedos.selector.budget_controller import Quote
 
 _ALIKE = 1.2
-"""Prices that differ by less than this factor are one step."""
+"""Prices that differ by less than this factor are one step; other ones are only if their amounts do, too:
+where data is bought unit by unit, a price falls after each jump, and is alike on both sides of it."""
 
 _CLOSE = 1.01
 """Where a price jumps, it is known this exactly at which amount."""
@@ -37,7 +38,8 @@ class Step(NamedTuple):
 def steps(quote: Quote, left: float) -> list[Step]:
     """The prices of all amounts up to what is left; what comes after the last step is prohibitive.
 
-    A price that rises between two steps is the higher one, so that nobody is told too little.
+    Between two amounts the higher price of the two counts, so that nobody is told too little: nothing,
+    where prices rise with the amount; a sixth at most, where data is bought unit by unit.
     """
     if not left > 0.0:
         return []
@@ -46,14 +48,22 @@ def steps(quote: Quote, left: float) -> list[Step]:
     ahead = [_step(quote, left)]
     while ahead and below.s_per_unit < PROHIBITIVE and len(found) < _MOST_STEPS:
         step = ahead.pop()
-        if step.s_per_unit > below.s_per_unit * _ALIKE and step.amount > below.amount * _CLOSE:
+        if _apart(below, step):
             ahead += [step, _step(quote, sqrt(below.amount * step.amount))]
             continue
-        if found and found[-1].s_per_unit == step.s_per_unit:
+        said = Step(step.amount, max(below.s_per_unit, step.s_per_unit))
+        if found and found[-1].s_per_unit == said.s_per_unit:
             found.pop()
-        found.append(step)
+        found.append(said)
         below = step
     return [step for step in found if step.s_per_unit < PROHIBITIVE]
+
+
+def _apart(below: Step, step: Step) -> bool:
+    """Whether there is more to know between two amounts."""
+    low, high = sorted((below.s_per_unit, step.s_per_unit))
+    times = step.amount / below.amount
+    return times > _CLOSE if high > low * _ALIKE else times > _ALIKE and high > low
 
 
 def _step(quote: Quote, amount: float) -> Step:

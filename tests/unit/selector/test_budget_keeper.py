@@ -228,6 +228,8 @@ def test_no_choice_takes_what_is_needed_without_one() -> None:
     none = IncrementQuote(within, 0.5e9, 2, unit, spare=-1.0)
     assert none.rate_for(1.0, 1.0) == PROHIBITIVE
     assert none.rate_for(0.0, 1.0) == within.rate_for(0.0, 1.0)
+    used_up = IncrementQuote(within, 0.0, 2, unit, spare=-1.0)
+    assert used_up.rate == PROHIBITIVE
 
 
 class Unaware(Pacer):

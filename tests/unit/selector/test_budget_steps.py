@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.selector.budget import PROHIBITIVE
+from cedos.selector.budget import PROHIBITIVE, Increment
 from cedos.selector.budget_controller import Option
+from cedos.selector.budget_increments import IncrementQuote
 from cedos.selector.budget_odyssey import Odyssey
 from cedos.selector.budget_pacer import Pacer
 from cedos.selector.budget_steps import DURATION_S, SteppedQuote, steps
@@ -63,3 +64,20 @@ def test_what_is_spent_has_no_steps() -> None:
     assert steps(Jumps(1.0, 1.0), 0.0) == []
     assert steps(Jumps(1.0, 1.0), float("nan")) == []
     assert SteppedQuote(PROHIBITIVE, []).rate_for(1.0, 1.0) == PROHIBITIVE
+
+
+@settings(max_examples=60, deadline=None)
+@given(left=st.floats(1e5, 2e9), units=st.integers(0, 30), place=st.floats(0.0, 1.0))
+def test_units_that_are_bought_are_told_at_their_price_not_at_that_of_many(
+    left: float, units: int, place: float
+) -> None:
+    unit = Increment(1e9, 10.0, 60.0, 40)
+    quote = IncrementQuote(Jumps(1e12, 1e12, 1e-9), left, units, unit)
+    most = left + units * unit.amount
+    found = steps(quote, left + 40 * unit.amount)
+    assert len(found) < 200
+    said, amount = SteppedQuote(quote.rate, found), 1e3 * (0.98 * most / 1e3) ** place
+    exact = quote.rate_for(amount, DURATION_S)
+    assert said.rate_for(amount, 1.0) >= exact / 1.21
+    near = [quote.rate_for(amount * 1.2 ** (n / 20), DURATION_S) for n in range(-21, 22)]
+    assert said.rate_for(amount, 1.0) <= 1.21 * max(near)
