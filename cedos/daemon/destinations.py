@@ -14,8 +14,9 @@ _MOST = 64
 _REMEMBERED_S = 600.0
 """At most so many destinations have rules of their own, for so long after their last connection."""
 
-_SAMPLES = 2
-"""So many transfers with a destination must be known before it gets a rule of its own."""
+_SAMPLES = 1
+"""So many transfers with a destination must be known before it gets a rule of its own: what is expected
+of it covers the next one from the first on (`profiler.sizes`), and a guess of 3 KB does not."""
 
 Place = tuple[str, int | None]
 """A prefix and a port; None: all ports."""
