@@ -23,7 +23,7 @@ def lines(programs: Sequence[ProgramMessage]) -> Iterator[str]:
         counts = ", ".join(
             f"{each.counts[state]} {words}" for state, words in _COUNTS if each.counts.get(state)
         )
-        yield f"{each.program} (process {each.pid}): {counts or 'nothing is hinted'}"
+        yield f"{render.plain(each.program)} (process {each.pid}): {counts or 'nothing is hinted'}"
         if each.items:
             header = ("ITEM", "LEFT", "LIKELY", "SAVES", "ENERGY", "METERED", "GAIN")
             rows = [(item, _row(item)) for item in each.items]
@@ -31,12 +31,12 @@ def lines(programs: Sequence[ProgramMessage]) -> Iterator[str]:
             yield table[0]
             for (item, _), line in zip(rows, table[1:], strict=True):
                 yield line
-                yield f"    {item.why}"
+                yield f"    {render.plain(item.why)}"
 
 
 def _row(item: ItemMessage) -> tuple[str, ...]:
     return (
-        f"{item.title} [{item.cls}]" if item.cls else item.title,
+        render.plain(f"{item.title} [{item.cls}]" if item.cls else item.title),
         render.size(item.size_bytes),
         f"{item.likely:.0%}",
         render.duration(item.saves_s),

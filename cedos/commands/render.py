@@ -15,6 +15,11 @@ def print_json(value: object) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
+def plain(text: str) -> str:
+    """What a program calls itself or its things: nothing in it moves the cursor or begins a line."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
 def duration(seconds: float | None) -> str:
     """`23 ms`, `4.5 s`, `3 min`, `2 h`, `5 d`."""
     if seconds is None:

@@ -53,7 +53,7 @@ class DaemonSurroundings:
 
     def __init__(self, socket: Path | None = None, program: str | None = None) -> None:
         self._client = ControlClient(socket or directories().socket, timeout_s=2.0)
-        self._program = (program or Path(sys.argv[0]).name or "a program")[:64]
+        self._program = _text(program or Path(sys.argv[0]).name or "a program", 64)
         self._news = News()
 
     async def look(self) -> View:
@@ -147,12 +147,17 @@ def _takings(options: Sequence[Taking]) -> list[TakingMessage]:
     ]
 
 
+def _text(said: str, most: int) -> str:
+    """Names that came from elsewhere may hold what is no text, lone surrogates, which JSON cannot."""
+    return said[:most].encode(errors="replace").decode()
+
+
 def _item(item: Item) -> ItemMessage:
     verdict = item.verdict
     weighed = verdict.weighed
     return ItemMessage(
-        title=item.title[:300],
-        cls=str(verdict.item.cls)[:300],
+        title=_text(item.title, 300),
+        cls=_text(str(verdict.item.cls), 300),
         size_bytes=verdict.left_bytes,
         likely=verdict.likely,
         why=verdict.why[:300],

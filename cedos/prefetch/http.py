@@ -59,8 +59,10 @@ class HttpFetcher:
 
     @property
     def title(self) -> str:
-        """What people call it; what stands behind "?" is often secret."""
-        return self.url.partition("?")[0]
+        """What people call it; what stands behind "?" is often secret, before "@" always."""
+        scheme, separator, rest = self.url.partition("?")[0].partition("://")
+        authority, slash, path = rest.partition("/")
+        return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"
 
     async def fetch(self, turn: Turn) -> Body:
         """The body.

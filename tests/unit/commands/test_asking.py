@@ -27,7 +27,7 @@ from cedos.api.messages import (
 )
 from cedos.api.prefetching import ItemMessage, ProgramMessage
 from cedos.api.probing import ProbingMessage, SentProbeMessage
-from cedos.commands import explain, render, status
+from cedos.commands import explain, explain_prefetch, render, status
 from cedos.model import Direction, NetworkKind, SizeEstimate, Strategy, StrategyKind
 
 BOTH = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
@@ -158,6 +158,17 @@ def test_explain_what_is_prefetched(cedos: Any, control: Path, fake_daemon: Any)
     refused = cedos("explain", "example.org", "--prefetch")
     assert refused.exit_code == 2
     assert "leave FLOW out" in refused.stderr
+
+
+def test_what_programs_call_their_items_stays_in_its_cell() -> None:
+    item = ItemMessage(
+        title="re: \x1b[2J\rhello\nreader (process 1): nothing is hinted", cls="a\tb",
+        size_bytes=1.0, likely=0.5, why="waits\x07",
+    )  # fmt: skip
+    told = ProgramMessage(program="mail\n", pid=12, age_s=0.5, counts={}, items=[item])
+    lines = list(explain_prefetch.lines([told]))
+    assert len(lines) == 4
+    assert all(line.isprintable() for line in lines)
 
 
 def test_explain_why_networks_are_probed(cedos: Any, control: Path, fake_daemon: Any) -> None:

@@ -9,11 +9,14 @@ from cedos.api.prefetching import MOST_ITEMS, PriceMessage
 from cedos.errors import DaemonUnreachableError
 from cedos.model import NetworkKind
 from cedos.prefetch.daemon import DaemonSurroundings, prices_of
-from cedos.prefetch.news import News
+from cedos.prefetch.http import HttpFetcher
+from cedos.prefetch.news import Item, News
 from cedos.prefetch.prefetcher import Prefetcher
 from cedos.prefetch.surroundings import Listener
+from cedos.selector import prefetch_queue as queue
 from cedos.selector.budget import PROHIBITIVE
 from cedos.selector.prefetch_choices import Taking
+from cedos.selector.prefetch_reason import Verdict
 
 pytestmark = pytest.mark.anyio
 
@@ -87,6 +90,28 @@ async def begins_and_waits(app: Any, turn: Any) -> None:
     turn.received(0)
     turn.received(30_000)
     await app.for_ever(turn)
+
+
+async def test_names_that_are_no_text_do_not_keep_it_from_asking(
+    control: Path, fake_daemon: Any
+) -> None:
+    world = DaemonSurroundings(control, program="m\udce9l")
+    verdict = Verdict(queue.Item(1, "n\udce9ws", 1, 0.0, 5.0), 0.5, 5.0, "waits")
+    world.told(News(items=[Item("caf\udce9", verdict)]))
+    await world.look()
+    (said,) = fake_daemon.prefetching_said
+    assert said.program == "m?l"
+    assert [(item.title, item.cls) for item in said.items] == [("caf?", "n?ws")]
+
+
+def test_a_title_tells_no_secrets() -> None:
+    titles = {
+        "https://example.org/a@b?token=1": "https://example.org/a@b",
+        "https://ann:secret@example.org:8443/mail/7": "https://example.org:8443/mail/7",
+        "http://ann@[2001:db8::1]": "http://[2001:db8::1]",
+        "nonsense": "nonsense",
+    }
+    assert {url: HttpFetcher(url).title for url in titles} == titles
 
 
 async def test_a_thousand_items_still_fit_into_a_question(control: Path, fake_daemon: Any) -> None:
