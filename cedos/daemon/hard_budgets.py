@@ -90,6 +90,7 @@ class HardBudgets:
         self._paces: dict[_Counted, Pace] = {}
         self._closed: dict[_Counted, tuple[float, float]] = {}
         self._failed = ""
+        self._reasons: dict[str, tuple[str, float, float]] = {}
         self._acted_at_s = -math.inf
         self._acted_bytes = 0.0
         self._told = asyncio.Event()
@@ -145,6 +146,7 @@ class HardBudgets:
         self._warn()
         if not self._unable and (changed or self._again()):
             self._act(changed)
+        self._tell()
         now_s = self._steady()
         return min(
             (
@@ -197,12 +199,22 @@ class HardBudgets:
             self._failed = str(error)
             if self._failed != failed:
                 _log.warning("hard budgets cannot be kept", why=self._failed)
-        # What cannot be barred is still not chosen.
         if changed:
-            why = {name: self._why(name) for name in names}
-            _log.warning("barred", networks=names, why="; ".join(why.values()) or "nothing is")
+            why = [self._why(name) for name in names]
+            _log.warning("barred", networks=names, why="; ".join(why) or "nothing is")
             self._budgets.tick()  # what it shows, and its prices, are of now
-            self._barred(why)
+
+    def _tell(self) -> None:
+        """What cannot be barred is told of, too: it is not chosen. Another budget is another reason."""
+        if self._unable:
+            return
+        reasons = {
+            name: (account.budget.name, account.supply, account.ends_s)
+            for name, (account, *_) in self._bars.networks.items()
+        }
+        if reasons != self._reasons:
+            self._reasons = reasons
+            self._barred({name: self._why(name) for name in sorted(reasons)})
 
     def _again(self) -> bool:
         """Whether to do it again: it failed, or something gets through though it should not."""

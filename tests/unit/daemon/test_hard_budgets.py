@@ -343,3 +343,21 @@ async def test_a_network_that_cannot_be_opened_again_is_told_of_though_no_budget
     host.hands.refuses = ""
     host.look(10.0)
     assert (host.now_barred, host.hard.problems) == ([], [])
+
+
+async def test_the_reason_is_that_of_the_budget_that_bars_now(host: Host) -> None:
+    today = Budget("today", Resource.DATA, 5e8, "2026-11-22T00:00:00", every=Every.DAY, hard=True)
+    await host.budgets.set(today)
+    await host.budgets.set(DATA)
+    host.look(carry=1_200_000_000)
+    assert '"today" is spent' in host.barred[-1]["lte0"]
+    host.budgets.write()
+    host.look(DAY_S)
+    assert '"data" is spent (1.2 GB of 1 GB) until 2026-12-01' in host.barred[-1]["lte0"]
+    await host.budgets.set(replace(DATA, supply=1.1e9))
+    host.look()
+    assert "of 1.1 GB" in host.barred[-1]["lte0"]
+    told = len(host.barred)
+    host.look()
+    assert len(host.barred) == told
+    assert host.hands.asked == [["lte0"]]
