@@ -16,7 +16,7 @@ def print_json(value: object) -> None:
 
 
 def plain(text: str) -> str:
-    """What a program calls itself or its things: nothing in it moves the cursor or begins a line."""
+    """A name that others gave: nothing in it moves the cursor or begins a line."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 

@@ -123,7 +123,7 @@ def _indicators(network: NetworkMessage) -> Iterator[str]:
         for name, one in sorted(network.indicators.items())
     ]
     if network.access_point:
-        said.insert(0, f"access point {network.access_point}")
+        said.insert(0, f"access point {render.plain(network.access_point)}")
     if said:
         yield ""
         # Each one stays on its line.

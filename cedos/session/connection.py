@@ -7,7 +7,7 @@ from math import ceil
 from types import TracebackType
 from typing import Self
 
-from cedos.errors import SessionError
+from cedos.errors import ConfigError, SessionError
 from cedos.session.advice import Progress
 from cedos.session.core import Session
 from cedos.session.driver import Driver
@@ -176,9 +176,15 @@ class Connection(Streamed):
                 used, whatever the deadline says.
             high_bytes: until this threshold is reached.
             buffered: what else the application has in store, in bytes.
+
+        Raises:
+            ConfigError: a deadline that is no number of seconds.
+            SessionError: this end accepted the session.
         """  # fmt: skip
         if self.holding is None:
             raise SessionError("only the end that dialled chooses networks")
+        if deadline_s is not None and not deadline_s >= 0.0:
+            raise ConfigError(f"a deadline in {deadline_s} s: it must be 0 s or later from now on")
         hold = self.holding.hold
         hold.deadline_at_s = None if deadline_s is None else self._driver.now() + deadline_s
         hold.expected_bytes = expected_bytes

@@ -105,7 +105,7 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
         kind=NetworkKind.WIFI,
         metered=False,
         up=True,
-        access_point="home aa:bb:cc:00:11:22",
+        access_point="home\x1b[2J aa:bb:cc:00:11:22",
         indicators={
             "captive": indicator(1.0, 12.0),
             "rssi_dbm": indicator(-61.0, 0.4, drawn=True),
@@ -117,7 +117,7 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
     assert "wlan0    wlan0      wifi  log-in" in lines[3]
     told = lines[5:8]
     assert told[0].startswith(
-        "wlan0: access point home aa:bb:cc:00:11:22, captive yes (12 s), loss 2%"
+        "wlan0: access point home\ufffd[2J aa:bb:cc:00:11:22, captive yes (12 s), loss 2%"
     )
     assert any("rssi_dbm -61 dBm* (400 ms)" in line for line in told)
     assert all(len(line) <= 100 for line in told)

@@ -209,6 +209,11 @@ def test_wishes() -> None:
         assert far.peer_wishes.expected_bytes == 1000
         with pytest.raises(SessionError, match="dialled"):
             far.wait_for(deadline_s=3, expected_bytes=5)
+        for no_time in (float("nan"), -1.0):
+            with pytest.raises(ConfigError, match="deadline"):
+                near.wait_for(deadline_s=no_time)
+        assert near.holding is not None
+        assert near.holding.hold.deadline_at_s is None
 
     joined(scenario)
 
