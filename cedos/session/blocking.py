@@ -17,7 +17,7 @@ from collections import deque
 from typing import Any, Final, Self, TypeVar
 
 from cedos.errors import SessionError
-from cedos.session import background
+from cedos.session import background, sockets
 from cedos.session.blocking_messages import Messages
 from cedos.session.connection import Connection
 from cedos.session.crypto import KeyPair
@@ -38,7 +38,6 @@ from cedos.session.options import (
     known,
 )
 from cedos.session.os_errors import as_os_error, run
-from cedos.session.sockets import connect, listen
 
 SHUT_WR: Final = bsd.SHUT_WR
 _READ_AHEAD: Final = 1 << 20
@@ -113,7 +112,7 @@ class socket(Messages):  # noqa: N801 - as the standard library's
         self._listener = run(self._listen())
 
     async def _listen(self) -> Listener:
-        listener = await listen(self._address, key=self._options.get(Option.KEY))
+        listener = await sockets.listen(self._address, key=self._options.get(Option.KEY))
         listener.on_new = lambda: self._new(listener)
         return listener
 
@@ -160,7 +159,7 @@ class socket(Messages):  # noqa: N801 - as the standard library's
         options = self._options
         key: KeyPair | None = options.get(Option.KEY)
         more = {"scheduler": options[Option.SCHEDULER]} if Option.SCHEDULER in options else {}
-        connection = await connect(
+        connection = await sockets.connect(
             address,
             server_key=options[Option.SERVER_KEY],
             key=key,
