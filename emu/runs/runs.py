@@ -182,7 +182,10 @@ class RunFolder:
                 raise DataSetError(f"{directory} exists and is no run folder: choose another --out")
             shutil.rmtree(directory)
         folder = cls(directory)
-        folder.logs.mkdir(parents=True)
+        try:
+            folder.logs.mkdir(parents=True)
+        except OSError as error:
+            raise DataSetError(f"{directory}: {error.strerror}: choose another --out") from error
         (directory / "config.toml").write_bytes(msgspec.toml.encode(scenario))
         folder.write_json("environment.json", environment)
         return folder
