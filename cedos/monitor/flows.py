@@ -20,6 +20,8 @@ from cedos.monitor.flow_source import FlowSource, KernelFlows
 # At most one comparison in so many seconds: it reads every socket and tracked flow.
 _REST_S = 1.0
 _GRACE_S = 0.05
+_CHECKED_AGAIN_S = (2.0, 4.0, 8.0)
+"""Openings that are not seen at first are looked for again after these."""
 
 
 @dataclass(slots=True)
@@ -59,6 +61,7 @@ class FlowMonitor:
         self._doubt = asyncio.Event()
         self._missed = False
         self._task: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "FlowMonitor":
         self._source = self._given_source or KernelFlows()
@@ -72,6 +75,8 @@ class FlowMonitor:
             self._source.close()
             raise
         self._task = asyncio.create_task(self._resync(), name="flows")
+        if self.problem:
+            self._checking = asyncio.create_task(self._check_again(), name="tracking")
         return self
 
     async def __aexit__(
@@ -80,9 +85,11 @@ class FlowMonitor:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        tasks = {task for task in (self._task, self._checking) if task is not None}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         self._source.close()
         self._mailbox.close()
 
@@ -119,6 +126,13 @@ class FlowMonitor:
         """
         self.problem = await self._source.blindness(timeout_s)
         return self.problem
+
+    async def _check_again(self) -> None:
+        """Whoever steers has rules that track connections, but only after this monitor has begun."""
+        for wait_s in _CHECKED_AGAIN_S:
+            await asyncio.sleep(wait_s)
+            if not await self.check_tracking():
+                return
 
     def _counts(self, key: FlowKey) -> bool:
         return not key.local.is_loopback and (key in self._living or self._is_local(key.local))

@@ -216,3 +216,17 @@ async def test_a_sockets_mark_or_none() -> None:
         assert await flows.mark(KEY) == 0xCE000001
         assert await flows.mark(other) is None
         assert await flows.mark(replace(KEY, local_port=5002)) is None  # it has gone
+
+
+async def test_openings_that_are_not_seen_at_first_are_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cedos.monitor.flows._CHECKED_AGAIN_S", (0.01, 0.01, 0.01))
+    source = PlayedSource()
+    source.blind = "no tracking"
+    async with FlowMonitor(is_own, source=source) as flows:
+        assert flows.problem == "no tracking"
+        source.blind = ""  # steering has its rules now
+        async with asyncio.timeout(10):
+            while flows.problem:
+                await asyncio.sleep(0.01)
