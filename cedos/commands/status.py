@@ -12,7 +12,14 @@ from cedos.commands.manual import SOCKET, Manual, json_option
 from cedos.directories import directories
 
 _SIGNALS = ("rssi_dbm", "rsrp_dbm", "cqi")
-_RATES = ("past1_bps", "past5_bps", "past10_bps", "link_bps")
+# Of what was delivered it is known that the network can do at least that.
+_RATES = {
+    "past1_bps": "",
+    "past5_bps": "",
+    "past10_bps": "",
+    "delivery_down_bps": "≥ ",
+    "link_bps": "",
+}
 _LOG_IN_S = 60.0
 """So long a network that wanted a log-in is taken to want one still (`cedos.selector.liveness`)."""
 
@@ -98,7 +105,11 @@ def _network(network: NetworkMessage) -> tuple[str, ...]:
         _state(network),
         "yes" if network.metered else "no",
         f"{render.duration(rtt.value)} ({render.duration(rtt.age_s)} ago)" if rtt else "-",
-        (render.indicator(seen, known[seen].value) + (" link" if seen == "link_bps" else ""))
+        (
+            _RATES[seen]
+            + render.indicator(seen, known[seen].value)
+            + (" link" if seen == "link_bps" else "")
+        )
         if seen
         else "-",
         render.indicator(signal, known[signal].value) if signal else "-",

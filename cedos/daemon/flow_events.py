@@ -64,6 +64,7 @@ class FlowEvents:
         now_s = time.monotonic()
         self.probing.begun()
         flow = self.flows.opened(event)
+        self.observer.opened(event.key, event.at_s)
         if self.learning is not None and event.key.protocol == "tcp":
             flow.context = self.observer.context()
         mark = await self._mark(event)
@@ -82,6 +83,8 @@ class FlowEvents:
     def _closed(self, event: FlowClosed) -> None:
         self.captured.read_before(event.at_s)  # the flow's last message may still wait
         flow = self.flows.find(event.key)
+        rescued = flow is not None and flow.paths[event.key].rescued
+        self.observer.closed(event, at_home=not rescued)
         record = self.flows.closed(event)
         if record is None or flow is None:
             return

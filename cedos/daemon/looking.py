@@ -89,9 +89,11 @@ class Looking:
     ) -> None:
         # A look that is a little early counts, or every second one would be late.
         told = now_s - self._told_at_s >= self._interval_s - CLOSE_S / 2
+        at_home = self._flows.at_home(samples)
+        self._observer.observe_delivery(at_home, now_s)
         if told:
             self._told_at_s = now_s
-            self._observer.observe_flows(self._flows.at_home(samples))
+            self._observer.observe_flows(at_home)
         for flow in self._flows.sampled(samples, now_s):
             carried = flow.carried(Direction.DOWN), flow.carried(Direction.UP)
             for learned in self._profiler.progressed(flow.key, *carried, now_s):

@@ -14,7 +14,7 @@ import structlog
 from cedos.config import Config
 from cedos.config.probes import endpoint
 from cedos.daemon.metering import radios_of
-from cedos.model import Address, Context, Indicator, Network, NetworkKind
+from cedos.model import Address, Context, FlowKey, Indicator, Network, NetworkKind
 from cedos.monitor import gateway, portal_check
 from cedos.monitor.adb import AdbProvider
 from cedos.monitor.bus import SystemBus
@@ -22,16 +22,16 @@ from cedos.monitor.cellular import CellularProvider
 from cedos.monitor.clock import SleepWatch
 from cedos.monitor.context import ContextKeeper
 from cedos.monitor.counters import Counters, InterfaceCounters
-from cedos.monitor.events import FlowSample
+from cedos.monitor.delivery import DeliveryWatch
+from cedos.monitor.events import FlowClosed, FlowSample
 from cedos.monitor.networkmanager import NetworkManager
-from cedos.monitor.passive import FlowWatch, Glimpse
+from cedos.monitor.passive import FlowWatch
 from cedos.monitor.portal import TestPage
 from cedos.monitor.portal_watch import Check, PortalWatch, usual_rtt_s
 from cedos.monitor.probes import Prober
 from cedos.monitor.probing.keyfile import read_key
 from cedos.monitor.probing.result import Price, ProbeKind, ProbeServer, Spent
 from cedos.monitor.providers import Guarded, IndicatorProvider, read_each
-from cedos.monitor.rates import Rates
 from cedos.monitor.schedule import ProbeSchedule
 from cedos.monitor.screen import Screen
 from cedos.monitor.series import SeriesProvider
@@ -178,11 +178,10 @@ class Observer:
         self._counting: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._barred: frozenset[str] = frozenset()
         self._watch = FlowWatch()
+        self._delivery = DeliveryWatch()
         self._told = asyncio.Event()
         self._networks: Sequence[Network] = ()
-        self._uplinks: dict[str, Rates] = {}
         self._silent: frozenset[str] = frozenset()
-        self._glimpses: dict[str, Glimpse] = {}
         probes = config.probes
         self.prober = Prober(
             probe_target(config),
@@ -214,7 +213,6 @@ class Observer:
         """Takes the networks; what is gone is forgotten."""
         for gone in {each.name for each in self._networks} - {each.name for each in networks}:
             self.keeper.forget(gone)
-            self._uplinks.pop(gone, None)
         self._networks = networks
         now_s = time.monotonic()
         for network in networks:
@@ -245,17 +243,33 @@ class Observer:
             self.prober.silent(networks)
         self._silent = frozenset(networks)
 
+    def opened(self, key: FlowKey, at_s: float) -> None:
+        """Takes that a flow has begun."""
+        self._delivery.opened(key, at_s)
+
+    def closed(self, event: FlowClosed, *, at_home: bool) -> None:
+        """Takes the end of a flow; `at_home`: it was carried by the network of its address."""
+        if at_home:
+            self._delivery.closed(event)
+        else:
+            self._delivery.forget(event.key)
+
+    def observe_delivery(self, samples: Sequence[FlowSample], now_s: float) -> None:
+        """Takes every look at the living flows: what the networks delivered since the last one."""
+        found = self._delivery.observe(samples, self._networks, now_s)
+        for name, stretches in found.items():
+            self.keeper.observe_delivery(name, stretches)
+
     def observe_flows(self, samples: Sequence[FlowSample]) -> None:
-        """Takes a look at the living flows: their round-trip times, and who is busy."""
+        """Takes a look at the living flows: their round-trip times and losses, and who is in use."""
         now_s = time.monotonic()
-        self._glimpses = dict(self._watch.observe(samples, self._networks))
-        for name, glimpse in self._glimpses.items():
+        glimpses = self._watch.observe(samples, self._networks)
+        for name, glimpse in glimpses.items():
             for rtt_s in glimpse.rtts_s:
                 self.keeper.observe_rtt(name, rtt_s, now_s)
             self.keeper.observe_losses(name, glimpse.segments, glimpse.segments_again, now_s)
-            self.keeper.update(name, glimpse.rates(now_s))
         self.portals.observe_flows(samples)
-        self.prober.in_use(self._glimpses)
+        self.prober.in_use(glimpses)
 
     async def run(self) -> None:
         """Observes until it is cancelled."""
@@ -292,22 +306,10 @@ class Observer:
         counted = await self.count(network)
         if counted is not None:
             self.portals.carried(network.name, counted.received_bytes)
-            glimpse = self._glimpses.get(network.name)
             now_s = time.monotonic()
-            # A network that owes an answer and carries nothing is as slow as it looks.
-            silent = network.name in self._silent
             self.keeper.observe_bytes(
-                network.name,
-                counted.received_bytes,
-                now_s,
-                busy=True if silent else glimpse.busy if glimpse else None,
+                network.name, counted.received_bytes, counted.sent_bytes, now_s
             )
-            uplink = self._uplinks.setdefault(network.name, Rates())
-            # Silence is no rate: one of nearly nothing would stay until somebody uploads there again.
-            uploading = glimpse is not None and glimpse.up_bps > 0.0
-            uplink.observe(counted.sent_bytes, now_s, busy=uploading)
-            rates = uplink.indicators()
-            take({name.replace("_bps", "_up_bps"): rate for name, rate in rates.items()})
 
     async def count(self, network: Network) -> Counters | None:
         """Has a network's counters metered, now; None where it is gone."""

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cedos.model import Attachment, Context, Indicator
+from cedos.model import Attachment, Context, Direction, Indicator
 from cedos.monitor.losses import Losses
-from cedos.monitor.rates import Rates
+from cedos.monitor.rates import Rates, Stretch
 
 _MOMENT_S = 0.01
 
@@ -16,11 +16,11 @@ _MOMENT_S = 0.01
 class _Network:
     """What is known of one network."""
 
-    def __init__(self, pings: int, busy_floor_bps: float) -> None:
+    def __init__(self, pings: int) -> None:
         self.given: dict[str, Indicator] = {}
         self.rtts: deque[tuple[float, float, bool]] = deque(maxlen=256)  # at, RTT, active
         self.answers: deque[tuple[float, bool]] = deque(maxlen=pings)  # at, answered
-        self.rates = Rates(busy_floor_bps)
+        self.rates = {direction: Rates(direction) for direction in Direction}
         self.losses = Losses()
         self.up: tuple[float, bool] | None = None
         self.attachment: Attachment | None = None
@@ -31,8 +31,8 @@ class ContextKeeper:
 
     Derived ones: `rtt_s` (median of the last moments' round-trip times), `rtt_min_s` (over a longer
     window), `ping_loss` (share of the last pings without an answer), `past1_bps`, `past5_bps`,
-    `past10_bps` (`rates.Rates`), `loss` (`losses.Losses`) and `available` (up, and not deaf to all of
-    the last pings).
+    `past10_bps`, `delivery_down_bps` and those of the uplink (`rates.Rates`), `loss`
+    (`losses.Losses`) and `available` (up, and not deaf to all of the last pings).
 
     A provider's indicator is preferred to a derived one of the same name, unless it is older by more
     than `grace_s`: a provider speaks once a second, of the second before, and knows more.
@@ -42,7 +42,6 @@ class ContextKeeper:
         rtt_min_window_s: what counts for `rtt_min_s`.
         pings: how many pings count for `ping_loss`.
         grace_s: see above.
-        busy_floor_bps: see `rates.Rates`.
     """
 
     def __init__(
@@ -52,13 +51,11 @@ class ContextKeeper:
         rtt_min_window_s: float = 10.0,
         pings: int = 5,
         grace_s: float = 2.5,
-        busy_floor_bps: float = 500_000.0,
     ) -> None:
         self._rtt_window_s = rtt_window_s
         self._rtt_min_window_s = rtt_min_window_s
         self._pings = pings
         self._grace_s = grace_s
-        self._floor_bps = busy_floor_bps
         self._networks: dict[str, _Network] = {}
         self._last: Context | None = None
 
@@ -66,7 +63,7 @@ class ContextKeeper:
         """A network, of which something new is about to be known."""
         self._last = None
         if name not in self._networks:
-            self._networks[name] = _Network(self._pings, self._floor_bps)
+            self._networks[name] = _Network(self._pings)
         return self._networks[name]
 
     def update(self, network: str, indicators: Mapping[str, Indicator]) -> None:
@@ -108,10 +105,18 @@ class ContextKeeper:
             rtts.popleft()
 
     def observe_bytes(
-        self, network: str, received_bytes: int, at_s: float, *, busy: bool | None = None
+        self, network: str, received_bytes: int, sent_bytes: int, at_s: float
     ) -> None:
-        """Takes a reading of the network's counter of received bytes (see `rates.Rates.observe`)."""
-        self._network(network).rates.observe(received_bytes, at_s, busy=busy)
+        """Takes a reading of the network's counters (see `rates.Rates.counted`)."""
+        rates = self._network(network).rates
+        rates[Direction.DOWN].counted(received_bytes, at_s)
+        rates[Direction.UP].counted(sent_bytes, at_s)
+
+    def observe_delivery(self, network: str, stretches: Mapping[Direction, Stretch]) -> None:
+        """Takes what flows carried over the network (`delivery`)."""
+        known = self._network(network)
+        for direction, stretch in stretches.items():
+            known.rates[direction].observe(stretch)
 
     def observe_losses(self, network: str, sent: int, lost: int, at_s: float) -> None:
         """Takes how many segments real flows sent over the network, and sent again, since the last."""
@@ -142,7 +147,8 @@ class ContextKeeper:
             older = [(at_s - seconds, rtt_s, active) for at_s, rtt_s, active in known.rtts]
             known.rtts = deque(older, maxlen=known.rtts.maxlen)
             known.answers.clear()
-            known.rates.slept(seconds)
+            for rates in known.rates.values():
+                rates.slept(seconds)
             known.losses.slept(seconds)
             if known.up is not None:
                 known.up = (known.up[0] - seconds, known.up[1])
@@ -180,7 +186,9 @@ class ContextKeeper:
         return merged
 
     def _derived(self, known: _Network, now_s: float) -> dict[str, Indicator]:
-        derived = known.rates.indicators() | known.losses.indicators()
+        derived = known.losses.indicators()
+        for rates in known.rates.values():
+            derived |= rates.indicators()
         if known.rtts:
             at_s, _, active = known.rtts[-1]
             values = self._since(known, now_s - self._rtt_window_s)

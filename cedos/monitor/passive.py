@@ -1,37 +1,28 @@
-"""What the living flows tell of their networks, from one sample of them to the next. Pure."""
+"""What living flows tell of their networks' round trips and losses, from one look to the next. Pure.
+
+Of their rates tells `delivery`.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from cedos.model import FlowKey, Indicator, Network
+from cedos.model import FlowKey, Network
 from cedos.monitor.events import FlowSample
 
-# A flow that received this much more, and was still receiving at both ends of the interval, is taken
-# to have used what the network gave.
+# Less than this, and the receiver's own round trip may be that of the interval before.
 _BULK_BYTES = 15_000
-_FRESH_S = 0.1
 
 
 @dataclass(slots=True)
 class Glimpse:
     """What the flows over one network say of the time since the last sample.
 
-    `rtts_s` are fresh round-trip times, `busy` whether a download saturates the network. `down_bps`
-    and `up_bps` are the delivery rates of the flows that the network, and not a program, held back,
-    0 without one. `segments_again` of the `segments` were sent a second time.
+    `rtts_s` are fresh round-trip times; `segments_again` of the `segments` were sent a second time.
     """
 
     rtts_s: list[float] = field(default_factory=list)
-    busy: bool = False
-    down_bps: float = 0.0
-    up_bps: float = 0.0
     segments: int = 0
     segments_again: int = 0
-
-    def rates(self, at_s: float) -> dict[str, Indicator]:
-        """`delivery_down_bps` and `delivery_up_bps`, where there was something to measure."""
-        rates = {"delivery_down_bps": self.down_bps, "delivery_up_bps": self.up_bps}
-        return {name: Indicator(rate, at_s) for name, rate in rates.items() if rate > 0}
 
 
 class FlowWatch:
@@ -64,18 +55,11 @@ class FlowWatch:
 
 def _compare(glimpse: Glimpse, old: FlowSample, new: FlowSample) -> None:
     down, up = new.bytes_down - old.bytes_down, new.bytes_up - old.bytes_up
-    bulk = down >= _BULK_BYTES
     # The smoothed estimate moves when something sent is acknowledged, and stands still on a pure
     # download; the receiver's own moves with the data.
     if new.rtt_s is not None and up > 0:
         glimpse.rtts_s.append(new.rtt_s)
-    elif new.receive_rtt_s is not None and bulk:
+    elif new.receive_rtt_s is not None and down >= _BULK_BYTES:
         glimpse.rtts_s.append(new.receive_rtt_s)
     glimpse.segments += max(new.segments - old.segments, 0)
     glimpse.segments_again += max(new.retransmits - old.retransmits, 0)
-    elapsed_s = new.at_s - old.at_s
-    if bulk and max(new.idle_down_s, old.idle_down_s) <= _FRESH_S:
-        glimpse.busy = True
-        glimpse.down_bps += 8.0 * down / elapsed_s if elapsed_s > 0 else 0.0
-    if up >= _BULK_BYTES and old.unacknowledged and new.unacknowledged:
-        glimpse.up_bps += 8.0 * up / elapsed_s if elapsed_s > 0 else 0.0

@@ -1,77 +1,117 @@
-"""What a network carried in its last seconds, from byte counts. Pure.
+"""What a network can carry in one direction, by what it did carry. Pure.
 
-A rate tells what a network can do only while something saturates it: an idle second says nothing.
-So only busy stretches count, and what they said stays, getting older, until the next one.
+A rate tells what a network can do only while the network sets the pace: a short answer, a slow server
+and the first round trips of every transfer carry less than they could. Stretches in which the network
+set the pace make the rates of late (`past1_bps` ...); they stay, getting older, until the next ones.
+Of all the others it is known that the network can do at least that (`delivery_down_bps`).
 """
 
 from collections import deque
 from dataclasses import dataclass, replace
 
-from cedos.model import Indicator
+from cedos.model import Direction, Indicator
 
 SPANS_S = (1, 5, 10)
 
+_BEST_OF_S = 3.0
+"""What was delivered at least is the best of so long: the network did it, whatever it did after."""
+
+_PAST = {
+    Direction.DOWN: tuple((f"past{span_s}_bps", span_s) for span_s in SPANS_S),
+    Direction.UP: tuple((f"past{span_s}_up_bps", span_s) for span_s in SPANS_S),
+}
+_DELIVERY = {Direction.DOWN: "delivery_down_bps", Direction.UP: "delivery_up_bps"}
+
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class Stretch:
+    """What a network carried in one direction from one instant to another (monotonic seconds).
+
+    `saturated`: the network set the pace, and neither a program nor the start of a transfer.
+    """
+
     begin_s: float
     end_s: float
-    received_bytes: int
-    busy: bool
+    carried_bytes: int
+    saturated: bool
+
+    @property
+    def rate_bps(self) -> float:
+        """Bits per second of it."""
+        return 8.0 * self.carried_bytes / (self.end_s - self.begin_s)
 
 
 class Rates:
-    """The received rate over the last 1, 5 and 10 s of busy time.
+    """A network's rates over the last 1, 5 and 10 s, and what it delivers at least.
 
     Args:
-        busy_floor_bps: above this rate a stretch counts as busy where nobody knows better.
+        direction: which names its indicators have.
     """
 
-    def __init__(self, busy_floor_bps: float = 500_000.0) -> None:
-        self._floor_bps = busy_floor_bps
-        self._stretches: deque[_Stretch] = deque()
-        self._last: tuple[float, int] | None = None
+    def __init__(self, direction: Direction = Direction.DOWN) -> None:
+        self._direction = direction
+        self._stretches: deque[Stretch] = deque()
+        self._delivered: deque[Stretch] = deque()
+        self._counted: tuple[float, int] | None = None
         self._known: dict[str, Indicator] = {}
 
-    def observe(self, received_bytes: int, at_s: float, *, busy: bool | None = None) -> None:
-        """Takes a counter's reading; `busy` says whether something saturated the network since.
+    def observe(self, stretch: Stretch) -> None:
+        """Takes what was carried, in the order of time; one that took no time says nothing."""
+        if stretch.end_s <= stretch.begin_s:
+            return
+        at_s = stretch.end_s
+        self._deliver(stretch)
+        if not stretch.saturated:
+            return
+        self._stretches.append(stretch)
+        while self._stretches[0].end_s <= at_s - SPANS_S[-1]:
+            self._stretches.popleft()
+        for name, span_s in _PAST[self._direction]:
+            self._known[name] = Indicator(self._rate_bps(at_s - span_s), at_s)
+
+    def counted(self, total_bytes: int, at_s: float) -> None:
+        """Takes a counter's reading: what an interface carried since the last one, it can carry.
 
         A counter that went backwards began anew with its interface.
         """
-        before, self._last = self._last, (at_s, received_bytes)
-        if before is None or received_bytes < before[1] or at_s <= before[0]:
-            return
-        gained = received_bytes - before[1]
-        if busy is None:
-            busy = gained * 8 / (at_s - before[0]) >= self._floor_bps
-        self._stretches.append(_Stretch(before[0], at_s, gained, busy))
-        while self._stretches[0].end_s <= at_s - SPANS_S[-1]:
-            self._stretches.popleft()
-        if busy:
-            for span_s in SPANS_S:
-                self._known[f"past{span_s}_bps"] = Indicator(self._rate(at_s, span_s), at_s)
+        before, self._counted = self._counted, (at_s, total_bytes)
+        if before is not None and total_bytes > before[1] and at_s > before[0]:
+            self._deliver(Stretch(before[0], at_s, total_bytes - before[1], saturated=False))
 
-    def _rate(self, at_s: float, span_s: float) -> float:
-        seconds = received = 0.0
+    def _deliver(self, stretch: Stretch) -> None:
+        delivered = self._delivered
+        # Only those can ever be the best that no later one exceeds.
+        while delivered and delivered[-1].rate_bps <= stretch.rate_bps:
+            delivered.pop()
+        delivered.append(stretch)
+        while delivered[0].end_s <= stretch.end_s - _BEST_OF_S:
+            delivered.popleft()
+        best = delivered[0]
+        self._known[_DELIVERY[self._direction]] = Indicator(best.rate_bps, best.end_s)
+
+    def _rate_bps(self, since_s: float) -> float:
+        seconds = carried = 0.0
         for stretch in reversed(self._stretches):
-            inside_s = stretch.end_s - max(stretch.begin_s, at_s - span_s)
-            # Counters are read about once a second: a span ends within a stretch by chance only.
-            if seconds and inside_s < 0.25 * (stretch.end_s - stretch.begin_s):
+            # The newest counts in any case.
+            if seconds and stretch.end_s <= since_s:
                 break
-            if stretch.busy:
-                seconds += stretch.end_s - stretch.begin_s
-                received += stretch.received_bytes
-        return received * 8 / seconds
+            seconds += stretch.end_s - stretch.begin_s
+            carried += stretch.carried_bytes
+        return 8.0 * carried / seconds
 
     def slept(self, seconds: float) -> None:
         """The host slept: what is known is older by so much, and no stretch reaches across it."""
         self._stretches.clear()
-        self._last = None
+        self._delivered.clear()
+        self._counted = None
         self._known = {
             name: replace(known, measured_at_s=known.measured_at_s - seconds)
             for name, known in self._known.items()
         }
 
     def indicators(self) -> dict[str, Indicator]:
-        """`past1_bps`, `past5_bps`, `past10_bps`, as far as known, measured when last busy."""
+        """`past1_bps`, `past5_bps`, `past10_bps` and `delivery_down_bps`, as far as known.
+
+        Those of an uplink are called `past1_up_bps` ... and `delivery_up_bps`.
+        """
         return dict(self._known)

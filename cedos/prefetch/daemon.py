@@ -40,7 +40,7 @@ _MOST_BYTES: Final = 60_000
 _NO_FIGURE_S: Final = 1e12
 """What is out of reach has a price beyond all measure, which says nothing to people."""
 
-_RATES = ("past10_bps", "past5_bps", "past1_bps")
+_RATES = ("past10_bps", "past5_bps", "past1_bps", "delivery_down_bps")
 
 
 class DaemonSurroundings:

@@ -8,6 +8,9 @@ networks. What is left after a minute is that places differ; the rest fades with
 about 10 s. So the best guess of an old rate lies between what was measured and the mean of all
 places, and the part of the variance that the measurement no longer explains widens the prediction.
 
+Of what flows carried without being held back by their network it is known that the network can do at
+least that (`delivery_down_bps`): it raises an old or unknown rate, and never lowers one.
+
 A network that was bad and is not used any more thus becomes an average one of which little is known:
 it is tried again (the dissertation's open problem, 6.4.3). What was measured at another access point
 counts as measured long ago (the same section).
@@ -30,6 +33,7 @@ _UNKNOWN_RTT_S = 0.05
 _SIGMAS = 3.29
 _LEAST_SIGMA = 0.02
 _COLUMN = {(role, name): f"{role}_{name}" for role in ROLES for name in RATES}
+_DELIVERY = {Direction.DOWN: "delivery_down_bps", Direction.UP: "delivery_up_bps"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,11 @@ class Drift:
     def now_bps(self, measured_bps: float, age_s: float) -> float:
         """The expected rate now (its logarithm's mean) of one that was measured `age_s` ago."""
         return float(self.usual_bps * (max(measured_bps, 1.0) / self.usual_bps) ** self.kept(age_s))
+
+    def raised_bps(self, expected_bps: float, least_bps: float, age_s: float) -> float:
+        """An expected rate, where a network did at least so much `age_s` ago."""
+        more = max(least_bps / max(expected_bps, 1.0), 1.0)
+        return float(expected_bps * more ** self.kept(age_s))
 
     def lost_variance(self, age_s: float) -> float:
         """Variance of the logarithm that the measurement no longer explains."""
@@ -92,22 +101,32 @@ def aged(
         drift = DRIFTS[role]
         attached = context.attachments.get(network.name)
         attached_at_s = attached.since_s if attached is not None else -inf
+        least = indicators.get(_DELIVERY[direction])
+        if least is not None and least.measured_at_s < attached_at_s:
+            least = None
         for name in RATES:
             column = _COLUMN[role, name]
-            if column not in columns:
-                continue
-            measured = indicator_of(indicators, name, direction)
-            if measured is None:
-                continue
-            age_s = context.at_s - measured.measured_at_s
-            if measured.measured_at_s < attached_at_s:
-                age_s = inf  # another access point's
-            elif age_s <= _FRESH_S:
-                continue
+            measured = indicator_of(indicators, name, direction) if column in columns else None
+            if measured is not None:
+                age_s = context.at_s - measured.measured_at_s
+                if measured.measured_at_s < attached_at_s:
+                    age_s = inf  # another access point's
+                elif age_s <= _FRESH_S:
+                    continue
+                expected_bps = drift.now_bps(columns[column], age_s)
+            else:
+                age_s, expected_bps = inf, drift.usual_bps
+            if least is not None:
+                least_age_s = context.at_s - least.measured_at_s
+                raised_bps = drift.raised_bps(expected_bps, least.value, least_age_s)
+                if raised_bps > expected_bps:
+                    age_s, expected_bps = min(age_s, least_age_s), raised_bps
+            if measured is None and age_s == inf:
+                continue  # models know better what to do without
             found = dict(columns) if found is None else found
-            found[column] = drift.now_bps(columns[column], age_s)
+            found[column] = expected_bps
             if role not in added:
-                share = _share_of_rate(found, role, found[column])
+                share = _share_of_rate(found, role, expected_bps)
                 added[role] = share * share * drift.lost_variance(age_s)
     return (columns if found is None else found), added
 

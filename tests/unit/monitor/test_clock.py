@@ -6,9 +6,10 @@ import pytest
 
 from cedos.config import Config, ProvidersConfig
 from cedos.daemon.observe import Observer
-from cedos.model import Indicator
+from cedos.model import Direction, Indicator
 from cedos.monitor.clock import SleepWatch
 from cedos.monitor.context import ContextKeeper
+from cedos.monitor.rates import Stretch
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +38,10 @@ def test_after_sleep_all_that_is_known_is_old() -> None:
     keeper.observe_ping("wlan0", 0.03, 99.5)
     keeper.observe_losses("wlan0", 100, 1, 99.0)
     for second in (97, 98, 99):
-        keeper.observe_bytes("wlan0", second * 1_000_000, float(second))
+        keeper.observe_bytes("wlan0", second * 1_000_000, 0, float(second))
+    keeper.observe_delivery(
+        "wlan0", {Direction.DOWN: Stretch(98.0, 99.0, 1_000_000, saturated=True)}
+    )
     keeper.observe_attachment("wlan0", "aa:bb", "home", 90.0)
     before = keeper.snapshot(100.0).networks["wlan0"]
     keeper.slept(3600.0)
@@ -49,8 +53,8 @@ def test_after_sleep_all_that_is_known_is_old() -> None:
         assert age_s == pytest.approx(3600.0 if name != "available" else 3609.5), name
         assert after[name].value == before[name].value
     # The counter went on by what was received before the sleep: no rate comes of it.
-    keeper.observe_bytes("wlan0", 500_000_000, 100.5)
-    assert keeper.snapshot(101.0).networks["wlan0"]["past1_bps"].value == pytest.approx(8e6)
+    keeper.observe_bytes("wlan0", 500_000_000, 0, 100.5)
+    assert keeper.snapshot(101.0).networks["wlan0"]["delivery_down_bps"].value == pytest.approx(8e6)
 
 
 async def test_the_daemon_takes_notice_before_it_decides() -> None:

@@ -2,8 +2,9 @@ import math
 
 import pytest
 
-from cedos.model import Indicator
+from cedos.model import Direction, Indicator
 from cedos.monitor.context import ContextKeeper
+from cedos.monitor.rates import Stretch
 
 
 def value(keeper: ContextKeeper, name: str, now_s: float, network: str = "wlan0") -> float:
@@ -62,20 +63,35 @@ def test_available_needs_up_and_an_answer() -> None:
     assert value(keeper, "available", 6.0) == 1.0
 
 
-def test_past_rates_come_from_counters() -> None:
+def test_past_rates_come_from_what_set_the_pace_and_least_ones_from_counters() -> None:
     keeper = ContextKeeper()
     for second in range(4):
-        keeper.observe_bytes("lte0", second * 1_000_000, float(second))
-    assert value(keeper, "past5_bps", 4.0, "lte0") == pytest.approx(8e6)
+        keeper.observe_bytes("lte0", second * 1_000_000, second * 250_000, float(second))
+    known = keeper.snapshot(4.0).networks["lte0"]
+    assert known["delivery_down_bps"].value == pytest.approx(8e6)
+    assert known["delivery_up_bps"].value == pytest.approx(2e6)
+    assert "past5_bps" not in known
+    keeper.observe_delivery(
+        "lte0",
+        {
+            Direction.DOWN: Stretch(3.5, 4.0, 1_000_000, saturated=True),
+            Direction.UP: Stretch(3.5, 4.0, 100_000, saturated=True),
+        },
+    )
+    assert value(keeper, "past5_bps", 4.0, "lte0") == pytest.approx(16e6)
+    assert value(keeper, "past5_up_bps", 4.0, "lte0") == pytest.approx(1.6e6)
 
 
 def test_a_provider_is_preferred_until_it_falls_silent() -> None:
     keeper = ContextKeeper(grace_s=2.5)
     keeper.update("wlan0", {"past1_bps": Indicator(50e6, 10.0)})
-    keeper.observe_bytes("wlan0", 0, 10.0)
-    keeper.observe_bytes("wlan0", 1_000_000, 11.0)
+    keeper.observe_delivery(
+        "wlan0", {Direction.DOWN: Stretch(10.0, 11.0, 1_000_000, saturated=True)}
+    )
     assert value(keeper, "past1_bps", 11.0) == 50e6
-    keeper.observe_bytes("wlan0", 2_000_000, 13.0)
+    keeper.observe_delivery(
+        "wlan0", {Direction.DOWN: Stretch(11.0, 13.0, 1_000_000, saturated=True)}
+    )
     assert value(keeper, "past1_bps", 13.0) == pytest.approx(4e6)
 
 

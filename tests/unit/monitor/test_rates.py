@@ -2,16 +2,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.monitor.rates import Rates
+from cedos.model import Direction, Indicator
+from cedos.monitor.rates import Rates, Stretch
 
 
-def fed(megabits: list[float], *, busy: bool | None = None) -> Rates:
-    """One reading a second, beginning at second 0."""
-    rates, total = Rates(), 0
-    rates.observe(0, 0.0)
-    for second, rate in enumerate(megabits, 1):
-        total += int(rate * 125_000)
-        rates.observe(total, float(second), busy=busy)
+def fed(megabits: list[float], *, saturated: bool = True) -> Rates:
+    """One stretch a second, beginning at second 0."""
+    rates = Rates()
+    for second, rate in enumerate(megabits):
+        carried = int(rate * 125_000)
+        rates.observe(Stretch(float(second), second + 1.0, carried, saturated))
     return rates
 
 
@@ -22,7 +22,12 @@ def values(rates: Rates) -> dict[str, float]:
 def test_the_mean_of_each_span() -> None:
     found = values(fed([*([2.0] * 5), *([4.0] * 4), 6.0]))
     assert found == pytest.approx(
-        {"past1_bps": 6e6, "past5_bps": 22e6 / 5, "past10_bps": 32e6 / 10}
+        {
+            "past1_bps": 6e6,
+            "past5_bps": 22e6 / 5,
+            "past10_bps": 32e6 / 10,
+            "delivery_down_bps": 6e6,
+        }
     )
 
 
@@ -30,43 +35,71 @@ def test_what_is_older_than_ten_seconds_is_gone() -> None:
     assert values(fed([100.0, *([2.0] * 10)]))["past10_bps"] == pytest.approx(2e6)
 
 
-def test_an_idle_network_keeps_what_it_last_did() -> None:
-    rates = fed([8.0, 8.0, 0.0, 0.0, 0.001])
+def test_what_somebody_else_held_back_is_no_rate_and_leaves_the_last_one() -> None:
+    rates = fed([8.0, 8.0])
+    rates.observe(Stretch(2.0, 3.0, 10_000, saturated=False))
+    rates.observe(Stretch(4.0, 5.0, 20_000, saturated=False))
     assert values(rates)["past1_bps"] == pytest.approx(8e6)
-    assert {i.measured_at_s for i in rates.indicators().values()} == {2.0}
+    ages = {name: i.measured_at_s for name, i in rates.indicators().items()}
+    assert {ages[name] for name in ("past1_bps", "past5_bps", "past10_bps")} == {2.0}
 
 
-def test_idle_seconds_between_do_not_thin_a_rate() -> None:
-    assert values(fed([8.0, 0.0, 8.0]))["past5_bps"] == pytest.approx(8e6)
-
-
-def test_who_knows_better_decides_what_is_busy() -> None:
-    assert values(fed([8.0], busy=False)) == {}
-    assert values(fed([0.1], busy=True))["past1_bps"] == pytest.approx(0.1e6)
-
-
-def test_nothing_is_known_at_first_and_after_a_restart_of_the_counter() -> None:
+def test_time_between_does_not_thin_a_rate() -> None:
     rates = Rates()
-    rates.observe(10**9, 1.0)
-    assert rates.indicators() == {}
-    rates.observe(0, 2.0)
-    assert rates.indicators() == {}
-    rates.observe(1_000_000, 3.0)
+    rates.observe(Stretch(0.0, 0.2, 200_000, saturated=True))
+    rates.observe(Stretch(0.7, 0.9, 200_000, saturated=True))
     assert values(rates)["past1_bps"] == pytest.approx(8e6)
 
 
-@given(st.lists(st.tuples(st.floats(0, 7), st.integers(0, 10**7)), min_size=2, max_size=60))
+def test_at_least_what_was_delivered_is_the_best_of_three_seconds() -> None:
+    rates = fed([2.0, 9.0, 3.0, 1.0], saturated=False)
+    assert rates.indicators() == {"delivery_down_bps": Indicator(9e6, 2.0)}
+    rates.observe(Stretch(4.0, 5.5, 187_500, saturated=False))
+    assert rates.indicators() == {"delivery_down_bps": Indicator(3e6, 3.0)}
+
+
+def test_a_counter_tells_the_least_and_nothing_after_it_began_anew() -> None:
+    rates = Rates(Direction.UP)
+    rates.counted(10**9, 1.0)
+    assert rates.indicators() == {}
+    rates.counted(0, 2.0)
+    assert rates.indicators() == {}
+    rates.counted(1_000_000, 3.0)
+    rates.counted(1_000_000, 4.0)
+    assert rates.indicators() == {"delivery_up_bps": Indicator(8e6, 3.0)}
+    rates.observe(Stretch(3.0, 4.0, 500_000, saturated=True))
+    assert set(rates.indicators()) == {
+        "past1_up_bps", "past5_up_bps", "past10_up_bps", "delivery_up_bps",
+    }  # fmt: skip
+
+
+def test_sleep_makes_all_older_and_joins_nothing_across_it() -> None:
+    rates = fed([8.0])
+    rates.counted(0, 1.0)
+    rates.slept(100.0)
+    assert {i.measured_at_s for i in rates.indicators().values()} == {-99.0}
+    rates.counted(10**9, 2.0)
+    assert values(rates)["delivery_down_bps"] == pytest.approx(8e6)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(-1, 7), st.floats(0, 3), st.integers(1, 10**7), st.booleans()),
+        min_size=1,
+        max_size=60,
+    )
+)
 def test_no_rhythm_breaks_it_and_no_rate_is_beyond_the_fastest(
-    steps: list[tuple[float, int]],
+    steps: list[tuple[float, float, int, bool]],
 ) -> None:
-    rates, at_s, total, fastest = Rates(), 0.0, 0, 0.0
-    rates.observe(0, 0.0)
-    for step_s, count in steps:
-        at_s, total = at_s + step_s, total + count
-        if step_s > 1e-3:
-            fastest = max(fastest, count * 8 / step_s)
-            rates.observe(total, at_s, busy=True)
-        else:
-            at_s, total = at_s - step_s, total - count
-    for indicator in rates.indicators().values():
-        assert 0 <= indicator.value <= fastest * 1.001
+    rates, at_s, fastest = Rates(), 0.0, 0.0
+    for pause_s, lasts_s, carried, saturated in steps:
+        begin_s = at_s + pause_s
+        at_s = max(begin_s + lasts_s, at_s)
+        stretch = Stretch(begin_s, at_s, carried, saturated)
+        rates.observe(stretch)
+        if at_s > begin_s:
+            fastest = max(fastest, stretch.rate_bps)
+        for indicator in rates.indicators().values():
+            assert 0.0 < indicator.value <= fastest * (1 + 1e-9)
+            assert indicator.measured_at_s <= at_s

@@ -100,6 +100,53 @@ def test_age_widens_what_the_rate_rules_and_only_that(roles: Roles) -> None:
     assert time.samples[-1] < widened("mptcp_wifi", time, large).samples[-1] < wide.samples[-1]
 
 
+def delivered(known: Context, network: str, **rates: tuple[float, float]) -> Context:
+    """With indicators more of a network: (value, age in s)."""
+    more = {name: Indicator(bps, NOW_S - age_s) for name, (bps, age_s) in rates.items()}
+    return replace(known, networks=known.networks | {network: {**known.networks[network], **more}})
+
+
+def test_what_was_delivered_at_least_raises_an_old_rate_and_lowers_none(roles: Roles) -> None:
+    old = context((2e7, 0.5), (1e6, 20.0))
+    given_columns = columns(1e6, 2e7, 1e6)
+    alone, much = aged(given_columns, old, roles, DOWN)
+    more, less = aged(
+        given_columns, delivered(old, "lte0", delivery_down_bps=(3e7, 0.0)), roles, DOWN
+    )
+    assert alone["cellular_past5_bps"] < 1e7
+    assert more["cellular_past5_bps"] == pytest.approx(3e7), "it has just done that"
+    assert less["cellular"] < much["cellular"], "and that is more certain"
+    # What it did a while ago counts for less, and never for less than nothing.
+    past, _ = aged(
+        given_columns, delivered(old, "lte0", delivery_down_bps=(3e7, 10.0)), roles, DOWN
+    )
+    assert alone["cellular_past5_bps"] < past["cellular_past5_bps"] < 3e7
+    little = delivered(old, "lte0", delivery_down_bps=(1e5, 0.0))
+    assert aged(given_columns, little, roles, DOWN) == (alone, much)
+    # A fresh rate is known better; an uplink's delivery says nothing of the downlink.
+    fresh = delivered(old, "wlan0", delivery_down_bps=(9e7, 0.0), delivery_up_bps=(9e7, 0.0))
+    assert aged(given_columns, fresh, roles, DOWN)[0]["wifi_past5_bps"] == 2e7
+    assert aged(given_columns, fresh, roles, Direction.UP)[0]["wifi_past5_bps"] == 2e7
+    upwards = delivered(old, "lte0", delivery_up_bps=(3e7, 0.0))
+    assert aged(given_columns, upwards, roles, DOWN)[0] == alone
+    assert aged(given_columns, upwards, roles, Direction.UP)[0]["cellular_past5_bps"] == 3e7
+
+
+def test_of_a_network_never_filled_it_is_known_what_it_delivered_if_that_is_much(
+    roles: Roles,
+) -> None:
+    known = Context(NOW_S, {"lte0": {"rtt_s": Indicator(0.03, NOW_S)}})
+    given_columns = {"size_bytes": 1e6, "cellular_rtt_s": 0.03}
+    little = delivered(known, "lte0", delivery_down_bps=(1e6, 0.0))
+    assert aged(given_columns, little, roles, DOWN) == (given_columns, {})
+    much = delivered(known, "lte0", delivery_down_bps=(5e7, 0.0))
+    found, added = aged(given_columns, much, roles, DOWN)
+    assert found["cellular_past1_bps"] == pytest.approx(5e7)
+    assert added == {"cellular": 0.0}
+    elsewhere = replace(much, attachments={"lte0": Attachment("aa", "here", NOW_S + 0.1)})
+    assert aged(given_columns, elsewhere, roles, DOWN) == (given_columns, {})
+
+
 class ByRate:
     """Predictors that believe the rates they are shown."""
 

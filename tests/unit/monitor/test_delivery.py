@@ -1,0 +1,203 @@
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface
+
+import pytest
+
+from cedos.model import Direction, FlowKey, Network, NetworkKind
+from cedos.monitor import delivery
+from cedos.monitor.delivery import DeliveryWatch
+from cedos.monitor.events import FlowClosed, FlowSample
+from cedos.monitor.rates import Stretch
+
+WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False, (ip_interface("10.0.1.2/24"),))
+KEY = FlowKey(ip_address("10.0.1.2"), 5000, ip_address("198.51.100.1"), 443)
+OTHER = replace(KEY, local_port=5001)
+# 20 ms away, and receiving.
+RECEIVING = FlowSample(KEY, 1.0, 1, None, 0.02, 0.02, None, 50_000, 1_000, 0, 0.0, 0)
+SENDING = replace(RECEIVING, idle_ack_s=0.0, unacknowledged=20, bytes_down=0, bytes_up=50_000)
+
+
+class Watched:
+    """Looks every 0.2 s from second 1 on."""
+
+    def __init__(self, *opened: FlowKey) -> None:
+        self.watch = DeliveryWatch()
+        self.at_s = 0.8
+        for key in opened:
+            self.watch.opened(key, 0.8)
+
+    def look(self, *flows: FlowSample) -> dict[Direction, Stretch]:
+        self.at_s += 0.2
+        samples = [replace(flow, at_s=self.at_s) for flow in flows]
+        return dict(self.watch.observe(samples, [WIFI], self.at_s).get("home", {}))
+
+    def down(self, *flows: FlowSample) -> Stretch | None:
+        return self.look(*flows).get(Direction.DOWN)
+
+    def up(self, *flows: FlowSample) -> Stretch | None:
+        return self.look(*flows).get(Direction.UP)
+
+
+def end(flow: FlowSample, at_s: float, **more: float) -> FlowClosed:
+    """A flow's end at the instant of its last data, unless `more` says otherwise."""
+    said = FlowClosed(
+        flow.key, 0.0, flow.bytes_down, flow.bytes_up, flow.rtt_s, flow.rtt_min_s, at_s=at_s,
+        idle_down_s=0.0, idle_ack_s=0.0,
+    )  # fmt: skip
+    return replace(said, **more)  # type: ignore[arg-type]
+
+
+def test_a_transfer_past_its_slow_start_shows_what_the_network_carries() -> None:
+    watched = Watched(KEY)
+    first = watched.down(RECEIVING)
+    assert first is not None
+    assert not first.saturated, "the first round trips carry less than the network could"
+    # 250 KB in 0.2 s are 10 Mbit/s, of which 25 KB are on a path of 20 ms; two of those came before.
+    fast = replace(RECEIVING, bytes_down=300_000)
+    found = watched.down(fast)
+    assert found is not None
+    assert not found.saturated
+    assert found.rate_bps == pytest.approx(10e6)
+    found = watched.down(replace(fast, bytes_down=550_000))
+    assert found is not None
+    assert found.saturated
+    assert (found.begin_s, found.end_s) == pytest.approx((1.2, 1.4))
+    assert found.rate_bps == pytest.approx(10e6)
+
+
+def test_a_slow_network_is_known_from_few_bytes() -> None:
+    watched = Watched(KEY)
+    watched.down(RECEIVING)
+    found = watched.down(replace(RECEIVING, bytes_down=55_000))
+    assert found is not None
+    assert found.saturated
+    assert found.rate_bps == pytest.approx(0.2e6)
+    assert watched.down(replace(RECEIVING, bytes_down=57_000)) is None, "too little to say anything"
+
+
+def test_who_pauses_does_not_show_what_the_network_carries() -> None:
+    watched = Watched(KEY)
+    watched.down(replace(RECEIVING, bytes_down=500_000))
+    paused = watched.down(replace(RECEIVING, bytes_down=600_000, idle_down_s=0.11))
+    assert paused is not None
+    assert not paused.saturated
+    assert paused.end_s == pytest.approx(1.09), "it is known when the last data came"
+    resumed = watched.down(replace(RECEIVING, bytes_down=700_000))
+    assert resumed is not None
+    assert not resumed.saturated
+
+
+def test_who_stood_still_begins_anew() -> None:
+    watched = Watched(KEY)
+    watched.down(replace(RECEIVING, bytes_down=500_000))
+    watched.down(replace(RECEIVING, bytes_down=500_000, idle_down_s=0.3))
+    watched.down(replace(RECEIVING, bytes_down=540_000))
+    found = watched.down(replace(RECEIVING, bytes_down=840_000))
+    assert found is not None
+    assert not found.saturated
+    found = watched.down(replace(RECEIVING, bytes_down=1_140_000))
+    assert found is not None
+    assert found.saturated
+
+
+def test_flows_beside_each_other_carry_together() -> None:
+    watched = Watched(KEY, OTHER)
+    second = replace(RECEIVING, key=OTHER)
+    watched.down(RECEIVING, second)
+    found = watched.down(
+        replace(RECEIVING, bytes_down=100_000), replace(second, bytes_down=150_000)
+    )
+    assert found is not None
+    assert found.carried_bytes == 150_000
+    assert found.rate_bps == pytest.approx(6e6)
+
+
+def test_a_transfer_that_ended_early_did_not_set_the_pace_of_the_rest() -> None:
+    watched = Watched(KEY, OTHER)
+    watched.down(replace(RECEIVING, bytes_down=500_000))
+    tail = replace(RECEIVING, bytes_down=520_000)
+    watched.watch.closed(end(tail, 1.1))
+    slow = replace(RECEIVING, key=OTHER, bytes_down=4_000)
+    found = watched.down(slow)
+    assert found is not None
+    assert found.carried_bytes == 24_000
+    assert not found.saturated, "for half of the time nobody wanted more"
+
+
+def test_what_ended_between_two_looks_counts() -> None:
+    watched = Watched(KEY)
+    watched.look()
+    watched.watch.opened(OTHER, 1.05)
+    whole = replace(RECEIVING, key=OTHER, bytes_down=100_000)
+    watched.watch.closed(end(whole, 1.2, idle_down_s=0.05))
+    found = watched.down()
+    assert found == Stretch(1.05, pytest.approx(1.15), 100_000, saturated=False)  # type: ignore[arg-type]
+    assert watched.down() is None, "it is counted once"
+
+
+def test_the_end_of_a_long_transfer_is_as_good_as_its_middle() -> None:
+    watched = Watched(KEY)
+    watched.down(replace(RECEIVING, bytes_down=500_000))
+    watched.watch.closed(end(replace(RECEIVING, bytes_down=700_000), 1.19, idle_down_s=0.01))
+    found = watched.down()
+    assert found is not None
+    assert found.saturated
+    assert found.end_s == pytest.approx(1.18)
+
+
+def test_of_flows_that_are_older_or_not_counted_nothing_is_said() -> None:
+    watched = Watched()
+    assert watched.down(replace(RECEIVING, bytes_down=10**9)) is None
+    watched.watch.closed(end(replace(RECEIVING, key=OTHER), 1.1))
+    assert watched.down() is None
+    watched = Watched(KEY)
+    watched.watch.closed(replace(end(RECEIVING, 1.0), exact=False))
+    assert watched.down() is None
+    watched = Watched()
+    datagrams = replace(KEY, protocol="udp")
+    watched.watch.opened(datagrams, 0.9)
+    watched.watch.closed(replace(end(RECEIVING, 1.0), key=datagrams))
+    assert watched.down() is None
+
+
+def test_an_upload_needs_something_under_way() -> None:
+    watched = Watched(KEY)
+    watched.up(SENDING)
+    found = watched.up(replace(SENDING, bytes_up=75_000))
+    assert found is not None
+    assert found.saturated
+    assert found.rate_bps == pytest.approx(1e6)
+    slack = watched.up(replace(SENDING, bytes_up=100_000, unacknowledged=0))
+    assert slack is not None
+    assert not slack.saturated
+    after = watched.up(replace(SENDING, bytes_up=125_000))
+    assert after is not None
+    assert not after.saturated
+
+
+def test_both_ways_are_apart_and_strangers_are_left_out() -> None:
+    watched = Watched(KEY, OTHER)
+    stranger = replace(KEY, local=ip_address("172.17.0.2"))
+    watched.watch.opened(stranger, 0.8)
+    both = replace(SENDING, bytes_down=50_000)
+    found = watched.look(both, replace(RECEIVING, key=stranger))
+    assert set(found) == {Direction.DOWN, Direction.UP}
+    assert found[Direction.DOWN].carried_bytes == 50_000
+
+
+def test_ended_flows_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "_MOST_CLOSED", 10)
+    watched = Watched()
+    for port in range(6000, 6050):
+        key = replace(KEY, local_port=port)
+        watched.watch.opened(key, 0.9)
+        watched.watch.closed(end(replace(RECEIVING, key=key), 1.0))
+    found = watched.down()
+    assert found is not None
+    assert found.carried_bytes == 10 * RECEIVING.bytes_down
+    still = replace(RECEIVING, idle_down_s=1.0)
+    watched.watch.opened(KEY, 1.0)
+    watched.down(still)
+    watched.watch.forget(KEY)
+    state = (watched.watch._opened_at_s, watched.watch._stood_down, watched.watch._closed)
+    assert not any(state)
