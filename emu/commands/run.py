@@ -41,8 +41,11 @@ _QUICK_S = 9.0
 @click.option("--repeats", type=click.IntRange(1), help="Repetitions, with the next seeds.")
 @click.option("--quick", is_flag=True, help="Only some seconds around the place's decisive moment.")
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Run folder to write."
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Run folder to write.  [default: a new one in runs/]",
 )
+@click.option("--force", is_flag=True, help="Replace a finished run in --out.")
 @click.option(
     "--json",
     "json_file",
@@ -60,6 +63,7 @@ def command(
     repeats: int | None,
     quick: bool,
     out: Path | None,
+    force: bool,
     json_file: Path | None,
 ) -> None:
     """Runs an experiment: every policy on the same place from the same instant.
@@ -67,13 +71,15 @@ def command(
     A scenario with `places` runs at each of them, a run folder each, and says what they say together.
 
     A file that names an `analysis` instead draws a table or figure from a data set or, without a
-    clock, from places; of the options only --places, --out and --json then have a meaning.
+    clock, from places; of the options only --places, --out, --force and --json then have a meaning.
 
     Without a scenario it is the demo: a laptop with two tethered phones walks away from its Wi-Fi,
     while an unmodified client makes small requests, downloads and uploads over plain TCP and MPTCP.
 
     The run folder holds the resolved configuration, the environment, all raw records, the figures
-    and a page with pictures (`report.html`); `cedos-emu report` draws the page again.
+    and a page with pictures (`report.html`); `cedos-emu report` draws the page again. A finished run is
+    not replaced without --force; one that was interrupted is begun anew, and a scenario with `places`
+    goes on with those that are missing.
 
     Exit codes: 0 the run is complete; 1 the testbed failed; 2 the scenario cannot be used.
     """
@@ -82,13 +88,13 @@ def command(
     from emu.runs import analysis  # noqa: PLC0415
 
     if scenario_file is not None and analysis.is_analysis(scenario_file):
-        _analyse(scenario_file, directory, out, json_file)
+        _analyse(scenario_file, directory, out, force, json_file)
         return
 
     from emu import report  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
     from emu.progress import bar  # noqa: PLC0415
-    from emu.runs import experiment, scenario  # noqa: PLC0415
+    from emu.runs import experiment, runs, scenario  # noqa: PLC0415
     from emu.runs.quick import decisive_s  # noqa: PLC0415
 
     wanted = scenario.read(scenario_file or _DEMO)
@@ -105,13 +111,17 @@ def command(
         wanted, **{key: value for key, value in given.items() if value is not None}
     )
     if wanted.places and place is None:
-        _series(wanted, known, out, json_file)
+        _series(wanted, known, out, force, json_file)
         return
     wanted = msgspec.structs.replace(wanted, places=())
     if quick and start_s is None:
         chosen = known[wanted.place] if wanted.place else next(iter(known.values()))
         wanted = msgspec.structs.replace(wanted, start_s=decisive_s(chosen, wanted.duration_s))
     resolved = experiment.resolve(wanted, known)
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    target = out or Path("runs") / f"{stamp}-{resolved.name}-{resolved.place}"
+    if not force:
+        runs.refuse_finished(target)
     synthetic = known[resolved.place].synthetic
     click.echo(
         f"place {resolved.place} of {known.directory}"
@@ -120,8 +130,6 @@ def command(
         f" {len(resolved.policies)} policies",
         err=True,
     )
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    target = out or Path("runs") / f"{stamp}-{resolved.name}-{resolved.place}"
     with bar(resolved.name) as progress:
         experiment.run(resolved, known, target, progress)
     page = report.write([target])
@@ -130,7 +138,9 @@ def command(
     click.echo(f"page:       {page}")
 
 
-def _series(wanted: "Scenario", known: "Places", out: Path | None, json_file: Path | None) -> None:
+def _series(
+    wanted: "Scenario", known: "Places", out: Path | None, force: bool, json_file: Path | None
+) -> None:
     from emu import report  # noqa: PLC0415
     from emu.progress import bar  # noqa: PLC0415
     from emu.runs import series  # noqa: PLC0415
@@ -138,7 +148,9 @@ def _series(wanted: "Scenario", known: "Places", out: Path | None, json_file: Pa
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     target = out or Path("runs") / f"{stamp}-{wanted.name}"
     with bar(wanted.name) as progress:
-        said = series.run(wanted, known, target, progress, lambda line: click.echo(line, err=True))
+        said = series.run(
+            wanted, known, target, progress, lambda line: click.echo(line, err=True), force=force
+        )
     folders = [target / name for name in said["places"]]
     page = report.write(folders, target / "report.html")
     for folder in folders:
@@ -151,15 +163,19 @@ def _series(wanted: "Scenario", known: "Places", out: Path | None, json_file: Pa
     click.echo(f"page:        {page}")
 
 
-def _analyse(file: Path, directory: Path | None, out: Path | None, json_file: Path | None) -> None:
+def _analyse(
+    file: Path, directory: Path | None, out: Path | None, force: bool, json_file: Path | None
+) -> None:
     import json  # noqa: PLC0415
 
     from emu.progress import bar  # noqa: PLC0415
-    from emu.runs import analysis  # noqa: PLC0415
+    from emu.runs import analysis, runs  # noqa: PLC0415
 
     wanted = analysis.read(file)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     target = out or Path("runs") / f"{stamp}-{wanted.analysis}"
+    if not force:
+        runs.refuse_finished(target)
     with bar(wanted.analysis) as progress:
         figures = analysis.run(wanted, target, progress, directory)
     text = json.dumps(figures, indent=1) + "\n"

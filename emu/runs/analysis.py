@@ -19,6 +19,7 @@ import importlib.util
 import inspect
 import json
 import pkgutil
+import shutil
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -136,6 +137,8 @@ def run(
 ) -> Mapping[str, Any]:
     """Carries an analysis out and leaves its run folder; returns its figures. See `carry_out`."""
     figures = carry_out(analysis, progress, directory)
+    if (folder / "environment.json").exists():
+        shutil.rmtree(folder)  # an earlier run: its tables and page would be taken for this one's
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(analysis)))
     (folder / "environment.json").write_text(json.dumps(environment.describe(0), indent=2) + "\n")

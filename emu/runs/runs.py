@@ -165,6 +165,19 @@ def tables_of(scenario: Scenario) -> list[str]:
     return [*_ALWAYS, *pages, *videos]
 
 
+def refuse_finished(directory: Path) -> None:
+    """Asks before a finished run is replaced: its records may have taken hours.
+
+    Raises:
+        DataSetError: `directory` holds a finished run.
+    """
+    # What is no run folder at all has no environment.json: `RunFolder.create` refuses it in any case.
+    if all((directory / name).exists() for name in ("environment.json", "summary.json")):
+        raise DataSetError(
+            f"{directory} holds a finished run: choose another --out, or replace it with --force"
+        )
+
+
 class RunFolder:
     """A run folder while its experiment runs; tables are written as a whole when they are known."""
 
@@ -176,7 +189,10 @@ class RunFolder:
     def create(
         cls, directory: Path, scenario: Scenario, environment: Mapping[str, Any]
     ) -> "RunFolder":
-        """Makes the folder; an earlier run in it is replaced, anything else there is refused."""
+        """Makes the folder; an earlier run in it is replaced, anything else there is refused.
+
+        Whether a finished run may be replaced is asked before: `refuse_finished`.
+        """
         if directory.exists() and any(directory.iterdir()):
             if not (directory / "environment.json").exists():
                 raise DataSetError(f"{directory} exists and is no run folder: choose another --out")

@@ -44,17 +44,25 @@ def run(
     directory: Path,
     report: Report,
     tell: Callable[[str], None] = print,
+    *,
+    force: bool = False,
 ) -> dict[str, Any]:
     """Runs the scenario at every place into `directory/PLACE`; returns what they say together.
 
     `directory/summary.json` holds the same. A run that is complete already is not repeated, so that an
     interrupted series goes on where it stopped. A place whose run fails is tried again once, then left
-    out and named in `failed`.
+    out and named in `failed`. With `force`, a finished run of another scenario is replaced.
 
     Raises:
+        DataSetError: without `force`, a finished run of another scenario is there.
         EmulationError: no place could be run.
     """
     every = expand(scenario, places)
+    if not force:
+        runs.refuse_finished(directory)
+        for one in every:
+            if not _complete(directory / one.place, one):
+                runs.refuse_finished(directory / one.place)
     directory.mkdir(parents=True, exist_ok=True)
     failed: dict[str, str] = {}
     for number, one in enumerate(every):

@@ -1,13 +1,27 @@
 """Where run folders can be made, and what is said where they cannot."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from cedos.errors import DataSetError
-from emu.runs import runs, scenario
+from emu.commands.run import command
+from emu.places import places as collections
+from emu.runs import runs, scenario, series
 
 WANTED = scenario.Scenario(page=(scenario.PageLoad("pages", sites=2),), name="here")
+TRACES = Path(series.__file__).parents[2] / "traces"
+REFUSED = "holds a finished run: choose another --out, or replace it with --force"
+
+
+def finished(directory: Path, wanted: scenario.Scenario = WANTED) -> Path:
+    folder = runs.RunFolder.create(directory, wanted, {"duration_s": 8.0, "synthetic": False})
+    for table in runs.tables_of(wanted):
+        folder.write_table(table, [])
+    folder.write_json("summary.json", {"policies": {}})
+    return directory
 
 
 def test_what_is_no_run_folder_is_left_alone(tmp_path: Path) -> None:
@@ -21,3 +35,67 @@ def test_a_place_where_none_can_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "letter").write_text("dear")
     with pytest.raises(DataSetError, match=r"letter/x: Not a directory: choose another --out"):
         runs.RunFolder.create(tmp_path / "letter" / "x", WANTED, {})
+
+
+@pytest.mark.parametrize("scenario_file", ["walk_away", "delphi_correlations"])
+def test_a_finished_run_is_not_replaced_unasked(tmp_path: Path, scenario_file: str) -> None:
+    summary = finished(tmp_path / "run") / "summary.json"
+    before = summary.read_bytes()
+    file = Path(series.__file__).parents[1] / "experiments" / f"{scenario_file}.toml"
+    arguments = [str(file), "--places", str(TRACES), "--out", str(tmp_path / "run")]
+    refused = CliRunner().invoke(command, arguments)
+    assert isinstance(refused.exception, DataSetError)
+    assert REFUSED in str(refused.exception)
+    assert summary.read_bytes() == before
+
+
+def test_it_is_where_that_is_said(tmp_path: Path) -> None:
+    summary = finished(tmp_path / "run") / "summary.json"
+    file = Path(series.__file__).parents[1] / "experiments" / "delphi_correlations.toml"
+    arguments = [str(file), "--out", str(tmp_path / "run"), "--force"]
+    assert CliRunner().invoke(command, arguments).exit_code == 0
+    assert '"analysis": "correlations"' in summary.read_text()
+    # (Nothing of the run before is left beside it.)
+    assert {each.name for each in summary.parent.iterdir()} == {
+        "config.toml",
+        "environment.json",
+        "summary.json",
+    }
+
+
+def test_an_interrupted_run_is_begun_anew_unasked(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run")
+    (folder / "summary.json").unlink()
+    runs.refuse_finished(folder)
+    runs.refuse_finished(tmp_path / "nothing")
+
+
+def test_a_series_goes_on_and_replaces_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = collections.load(TRACES)
+    names = tuple(places)[:2]
+    wanted = scenario.Scenario(page=WANTED.page, places=names, duration_s=5.0)
+    first, second = series.expand(wanted, places)
+    ran: list[str] = []
+    monkeypatch.setattr(series, "write", lambda *given: {})
+
+    def stub(one: scenario.Scenario, known: Any, target: Path, report: Any) -> None:
+        ran.append(one.place)
+        finished(target, one)
+
+    def run(out: Path, **said: bool) -> None:
+        series.run(wanted, places, out, lambda share, what: None, lambda line: None, **said)
+
+    monkeypatch.setattr(series.experiment, "run", stub)
+    finished(tmp_path / first.place, first)
+    run(tmp_path)
+    assert ran == [second.place]
+    finished(tmp_path / second.place)
+    with pytest.raises(DataSetError, match=f"{second.place} {REFUSED}"):
+        run(tmp_path)
+    with pytest.raises(DataSetError, match=REFUSED):
+        run(tmp_path / second.place)
+    assert ran == [second.place]
+    run(tmp_path, force=True)
+    assert ran == [second.place, second.place]
