@@ -10,14 +10,26 @@ _BYTES: Final = {
     **{f"{prefix}iB": 1024**number for number, prefix in enumerate("KMGT", start=1)},
 }
 _JOULES: Final = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "mWh": 3.6}
+_SIZE: Final = 'a size such as "4GB", "500 MB" or "1.5GiB"'
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _MOST = 1e15
+_PLAINLY_BYTES: Final = 1e6
+"""From here on a size without a unit is one in bytes: "4" is meant as gigabytes, "1500" as megabytes."""
 _FIRST_YEAR, _LAST_YEAR = 1981, 8999
 
 
 def size_bytes(text: str) -> float:
-    """Bytes; ValueError with what would be right."""
-    return _amount(text, _BYTES, 'a size such as "4GB", "500 MB" or "1.5GiB"')
+    """Bytes; ValueError with what would be right.
+
+    Without a unit they are bytes, as programs print them: a million at least. Fewer are refused, because
+    people who leave the unit out mean gigabytes or megabytes.
+    """
+    if re.fullmatch(r"\s*[\d.]+\s*", text) and _amount(text, _BYTES, _SIZE) < _PLAINLY_BYTES:
+        number = text.strip()
+        raise ValueError(
+            f'"{number}": a size needs a unit; "{number}GB", "{number}MB" or "{number} B" would be right'
+        )
+    return _amount(text, _BYTES, _SIZE)
 
 
 def joules(text: str) -> float:

@@ -139,6 +139,8 @@ def set_command(
 ) -> None:
     """Sets a budget of WHAT: AMOUNT of data ("4GB"), energy ("20kJ") or money; the battery has none.
 
+    Sizes need their unit, kB to TB or KiB to TiB: a number alone means bytes from a million on, and is
+    refused below.
     `energy` is that of this host's radios, by their traffic; `battery` all that the battery gives.
     A name that is there already is changed: what was spent in the period stays spent.
     """

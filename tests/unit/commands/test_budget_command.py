@@ -30,7 +30,10 @@ UNITS = ("data", "4GB", "--until", "18:00", "--unit")
         ("2.5GiB", 2.5 * 2**30),
         ("500MB", 5e8),
         ("500mb", 5e8),
-        ("1500", 1500.0),
+        ("1500 B", 1500.0),
+        ("4 B", 4.0),
+        ("1000000", 1e6),
+        ("4000000000", 4e9),
         ("0GB", 0.0),
     ],
 )
@@ -47,6 +50,13 @@ def test_energies_and_money() -> None:
 @pytest.mark.parametrize("text", ["", "GB", "-4GB", "4XB", "1e9", "4GB/month", "9999999TB", "4J"])
 def test_a_size_that_is_none_says_what_would_be_right(text: str) -> None:
     with pytest.raises(ValueError, match="4GB"):
+        amounts.size_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["4", " 4 ", "1500", "2.5", "999999", "0"])
+def test_a_number_without_a_unit_is_no_size_unless_it_is_plainly_of_bytes(text: str) -> None:
+    right = f'"{text.strip()}GB", "{text.strip()}MB" or "{text.strip()} B" would be right'
+    with pytest.raises(ValueError, match=f"a size needs a unit; {right}"):
         amounts.size_bytes(text)
 
 
@@ -156,6 +166,8 @@ def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> No
     [
         (("data", "--until", "18:00"), "needs an amount"),
         (("data", "lots", "--until", "18:00"), '"4GB"'),
+        (("data", "4", "--until", "18:00"), '"4GB", "4MB" or "4 B" would be right'),
+        ((*UNITS, "1", "--unit-money", "5"), '"1": a size needs a unit'),
         (("data", "4GB", "--until", "tomorrow"), '"18:00"'),
         (("battery", "5J", "--until", "18:00"), "leave the amount out"),
         (("energy", "5kJ", "--until", "18:00", "--network", "lte0"), "are for data"),
@@ -365,6 +377,7 @@ def test_the_configuration_has_them_too(tmp_path: Path) -> None:
             "no more than all of it",
         ),
         ('[budgets.a]\ndata = "4GB"\nmoney = 3.0\nuntil = "2026-12-01"\n', "data and money"),
+        ('[budgets.a]\ndata = "4"\nuntil = "2026-12-01"\n', "a size needs a unit"),
         ('[budgets.a]\ndata = "x"\nuntil = "2026-12-01"\n', "4GB"),
         ('[budgets.a]\ndata = "4GB"\nuntil = "18:00"\n', 'every = "day"'),
         ('[budgets.a]\ndata = "0GB"\nuntil = "2026-12-01"\n', "forbid everything"),
