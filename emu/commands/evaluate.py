@@ -117,10 +117,11 @@ def _kinds(text: str | None) -> tuple[str, ...]:
 
 def _show(found: Mapping[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    console = Console()
+    from emu.console import console as on_stdout  # noqa: PLC0415
+
+    console = on_stdout()
     judged = "trained on the other groups" if found["model"] is None else found["model"]
     console.print(
         f"{found['data']}: {found['rows']} rows, {found['places']} places, {found['groups']} groups; "
@@ -128,7 +129,7 @@ def _show(found: Mapping[str, Any]) -> None:
     )
     steady = found["steady"]["policies"]
     for objective in next(iter(found["policies"].values())):
-        table = Table(title=objective, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table = Table(title=objective, title_justify="left", box=SIMPLE_HEAD, padding=0)
         table.add_column("policy", no_wrap=True)
         for title in (*_COLUMNS, "steady"):
             table.add_column(title, justify="right", no_wrap=True)

@@ -33,12 +33,15 @@ OTHER_INDICATORS = tuple(
     )
 )
 """The rest of Delphi's Table 2: for whoever studies data, as no predictor looks at them."""
+ANSWERED = tuple(f"{network}_udp_answered" for network in NETWORKS)
+"""Whether the train behind those had a result: says why they are empty, and indicates nothing itself."""
 
 ORDER = (
     *("place", "group", "scenario", "start_s", "size_bytes", "direction"),
     *(column for pair in zip(TIMES, CENSORED, strict=True) for column in pair),
     *CONTEXT_COLUMNS,
     *OTHER_INDICATORS,
+    *ANSWERED,
 )
 """All columns in the order in which they are written."""
 
@@ -162,12 +165,13 @@ def from_columns(raw: Mapping[str, Sequence[Any]], source: str) -> DataSet:
         raise DataSetError(f"{source}: none of the columns {', '.join(TIMES)} is there")
     if not len(raw["place"]):
         raise DataSetError(f"{source}: it has no rows")
+    undecisive = (*OTHER_INDICATORS, *ANSWERED)
     numbers = {
         name: _numbers(raw[name], name, source)
         for name in ORDER
-        if name in raw and name in _NUMBERS and name not in OTHER_INDICATORS
+        if name in raw and name in _NUMBERS and name not in undecisive
     }
-    for name in OTHER_INDICATORS:
+    for name in undecisive:
         # Nothing is decided by them: one that makes no sense is no reason to refuse all the rest.
         with suppress(DataSetError):
             if name in raw:
@@ -277,7 +281,7 @@ def _numbers(values: Sequence[Any], name: str, source: str) -> NDArray[np.float6
             wrong = "is infinite"
         elif name in _POSITIVE and number <= 0.0:
             wrong = "must be more than 0"
-        elif name in CENSORED and number not in {0.0, 1.0} and not math.isnan(number):
+        elif name in (*CENSORED, *ANSWERED) and number not in {0.0, 1.0} and not math.isnan(number):
             wrong = "must be 0 or 1"
         elif name in _SHARES and not (math.isnan(number) or 0.0 <= number <= 1.0):
             wrong = "must be from 0 to 1"

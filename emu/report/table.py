@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from emu.console import console
 from emu.runs import runs
 
 COLUMNS = (
@@ -60,10 +60,7 @@ def print_table(directory: Path) -> None:
             for key, _, form in columns(run)
         ]
         table.add_row(name, *cells)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 120
-    console.print(table)
+    console().print(table)
 
 
 def print_together(file: Path) -> None:
@@ -78,10 +75,7 @@ def print_together(file: Path) -> None:
             name,
             *(form.format(figures[key]) if key in figures else "" for key, _, form in TOGETHER),
         )
-    console = Console()
-    if not console.is_terminal:
-        console.width = 120
-    console.print(table)
+    console().print(table)
 
 
 def columns(run: runs.Recorded) -> list[tuple[str, str, str]]:

@@ -153,3 +153,19 @@ def test_other_indicators_are_there_and_never_a_reason_to_refuse() -> None:
     assert data.ignored == ("wifi_udp_max_bps",)
     assert "wifi_udp_gap_p50_s" not in data.columns, "predictors do not look at it"
     assert "wifi_udp_gap_p50_s" in data.to_rows()[0]
+
+
+def test_whether_trains_were_answered_is_known_kept_and_no_indicator(tmp_path: Path) -> None:
+    answered = csv(tmp_path, "place,size_bytes,direction,t_wifi_s,wifi_udp_answered\na,9,up,1,0\n")
+    data = datasets.read(answered)
+    assert data.ignored == ()
+    assert data.to_rows()[0]["wifi_udp_answered"] == 0.0
+    assert "wifi_udp_answered" not in data.indicators
+    # Other people's column of that name is no reason to refuse the rest.
+    answered.write_text(answered.read_text().replace("1,0\n", "1,2\n"))
+    assert datasets.read(answered).ignored == ("wifi_udp_answered",)
+
+
+def test_our_own_data_set_has_no_column_that_is_not_known() -> None:
+    traces = Path(datasets.__file__).parents[2] / "traces"
+    assert datasets.read(traces / "transfers.parquet").ignored == ()

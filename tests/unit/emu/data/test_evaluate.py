@@ -1,6 +1,7 @@
 """Evaluation on data sets whose figures can be worked out with a pencil."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -235,12 +236,13 @@ def test_too_few_groups_are_said() -> None:
 
 def test_commands_train_a_model_and_judge_it(tmp_path: Path) -> None:
     data, model, out = (tmp_path / name for name in ("data.parquet", "model.json", "f.json"))
-    rows = [row | {"mood": "calm"} for row in data_set(walks(2)).to_rows()]
+    own = {"wifi_udp_answered": 1.0, "cellular_udp_answered": 0.0}
+    rows = [row | {"mood": "calm"} | own for row in data_set(walks(2)).to_rows()]
     datasets.write(data, rows)
     run = CliRunner()
     trained = run.invoke(train_command, [str(data), "--out", str(model), "--trees", "3"])
     assert trained.exit_code == 0, trained.output
-    assert "mood" in trained.output
+    assert "not known, ignored: mood\n" in trained.output
     assert "72 rows of 6 groups" in trained.output
     provenance = json.loads(model.read_text())["provenance"]
     assert provenance["data"] == "data.parquet"
@@ -252,6 +254,9 @@ def test_commands_train_a_model_and_judge_it(tmp_path: Path) -> None:
     assert judged.exit_code == 0, judged.output
     for words in ("cedos", "oracle", "ping_then_mptcp", "steady", "90 % intervals"):
         assert words in judged.output
+    # (Its output is no terminal: no figure is cut short there.)
+    assert "…" not in judged.output
+    assert re.search(r"policy +in 10 % +match +regret +p95 +mean s +x oracle", judged.output)
     figures = json.loads(out.read_text())
     assert figures["rows"] == 72
     assert figures["policies"]["cedos"]["max_s"]["within10_share"] > 0.85
