@@ -44,8 +44,9 @@ def command(as_json: bool) -> None:
     "log-in" lets nothing through before somebody has logged in; programs are kept off one that is
     "barred", as a hard budget is spent. Below, all indicators of each network
     with their ages (those marked * were drawn, not measured), and the access point of Wi-Fi. Then the
-    network of new connections with the reason, the living flows with their strategy, MPTCP
-    connections with their paths, and what is degraded or in the way.
+    network of new connections with the reason, the living flows with their strategy (but those that the
+    daemon itself looks at networks with), MPTCP connections with their paths, and what is degraded or in
+    the way.
     """
     status = ControlClient(directories().socket).status()
     if as_json:

@@ -36,6 +36,7 @@ from cedos.daemon.probing import AdaptiveProbing
 from cedos.errors import ConfigError, NotFoundError
 from cedos.history import History
 from cedos.model import Context, Decision, SizeEstimate, Transfer
+from cedos.monitor.own_flows import is_own
 from cedos.monitor.probing.ledger import Ledger
 from cedos.profiler.hints import Hint as ProfilerHint
 from cedos.profiler.hints import Match
@@ -151,7 +152,7 @@ class Answers:
     async def flows(self) -> list[FlowMessage]:
         """See `Backend.flows`."""
         now_s = time.monotonic()
-        return [_message(flow, now_s) for flow in self._flows]
+        return [_message(flow, now_s) for flow in self._flows if not is_own(flow.key)]
 
     async def explain(self, flow: str | None) -> DecisionMessage:
         """See `Backend.explain`."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 
 from cedos.model import Address, Network
-from cedos.monitor import dns, dns_answer
+from cedos.monitor import dns, dns_answer, own_flows
 from cedos.monitor.portal import (
     MAX_ANSWER_BYTES,
     Finding,
@@ -87,7 +87,7 @@ async def _resolve(
         _bound(network, resolver, socket.SOCK_DGRAM) as asker,
         contextlib.suppress(OSError, TimeoutError),
     ):
-        asker.connect(_at(network, resolver, port))
+        own_flows.connect(asker, _at(network, resolver, port))
         async with asyncio.timeout(timeout_s):
             while True:
                 await loop.sock_sendall(asker, question)
@@ -112,7 +112,7 @@ async def _fetch(network: Network, addresses: Sequence[Address], page: TestPage)
     reachable = [address for address in addresses if address.version in versions]
     target = (reachable or list(addresses))[0]
     with _bound(network, target, socket.SOCK_STREAM) as fetcher:
-        await loop.sock_connect(fetcher, _at(network, target, page.port))
+        await own_flows.connected(fetcher, _at(network, target, page.port))
         await loop.sock_sendall(fetcher, page.request())
         answer = b""
         while len(answer) < MAX_ANSWER_BYTES:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from cedos.model import Address
+from cedos.monitor import own_flows
 
 _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("=qq")
@@ -80,7 +81,7 @@ class Datagrams:
     def connect(self, address: Address, port: int, index: int = 0) -> None:
         """Sends to, and hears from, this peer alone; `index` is that of a link-local one's interface."""
         scope = (0, index) if address.version == 6 and address.is_link_local else ()
-        self.socket.connect((str(address), port, *scope))
+        own_flows.connect(self.socket, (str(address), port, *scope))
 
     def _readable(self) -> None:
         for _ in range(_AT_ONCE):

@@ -7,7 +7,7 @@ import socket
 import time
 
 from cedos.model import Address, Network
-from cedos.monitor import dns
+from cedos.monitor import dns, own_flows
 from cedos.monitor.dns_answer import Fault, fault
 from cedos.monitor.probing.result import UDP_HEADERS, Outcome, Spent
 
@@ -54,7 +54,7 @@ async def run(
             asker.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, network.interface.encode())
             # Connected: the kernel lets through what comes from the resolver alone.
             scope = (0, network.index) if resolver.version == 6 and resolver.is_link_local else ()
-            asker.connect((str(resolver), port, *scope))
+            own_flows.connect(asker, (str(resolver), port, *scope))
             async with asyncio.timeout(timeout_s):
                 await loop.sock_sendall(asker, question)
                 up = headers + len(question)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable
 
 from cedos.model import Direction
+from cedos.monitor import own_flows
 from cedos.monitor.probing import wire
 from cedos.monitor.probing.result import TCP_HEADERS, Outcome, ProbeServer, Spent
 from cedos.monitor.probing.train import ProbeFailed
@@ -66,7 +67,7 @@ async def _transfer(
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     scope = (0, index) if server.address.version == 6 and server.address.is_link_local else ()
     started_s = time.monotonic()
-    await loop.sock_connect(connection, (str(server.address), server.port, *scope))
+    await own_flows.connected(connection, (str(server.address), server.port, *scope))
     connect_s = time.monotonic() - started_s
     challenge = await _exactly(connection, wire.CHALLENGE_BYTES)
     session = secrets.token_bytes(wire.SESSION_BYTES)

@@ -1,0 +1,34 @@
+"""Which living flows `cedos status` and programs are told of."""
+
+import socket
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+
+from cedos.api.messages import flow_text
+from cedos.daemon.answers import Answers
+from cedos.daemon.flows import Flows
+from cedos.model import FlowKey
+from cedos.monitor import own_flows
+from cedos.monitor.events import FlowOpened
+
+pytestmark = pytest.mark.anyio
+
+RESOLVER = ("127.0.0.1", 53)
+
+
+async def test_the_daemons_own_look_ups_are_left_out() -> None:
+    flows = Flows()
+    nothing: Any = None
+    answers = Answers(nothing, flows, nothing, None, nothing, list, dry_run=False)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        own_flows.connect(asker, RESOLVER)
+        host, port = asker.getsockname()
+    own = FlowKey(ip_address(host), port, ip_address(RESOLVER[0]), RESOLVER[1], "udp")
+    # Somebody else's question to the same resolver.
+    other = FlowKey(ip_address(host), port ^ 1, ip_address(RESOLVER[0]), RESOLVER[1], "udp")
+    for key in (own, other):
+        flows.opened(FlowOpened(key, 1.0, 1.0))
+    assert len(flows) == 2
+    assert [each.flow for each in await answers.flows()] == [flow_text(other)]

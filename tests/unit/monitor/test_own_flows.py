@@ -1,0 +1,103 @@
+"""The daemon's own look at networks is told apart from what programs transfer."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface
+from typing import Any
+
+import pytest
+
+from cedos.model import FlowKey, Network, NetworkKind
+from cedos.monitor import own_flows, portal_check
+from cedos.monitor.portal import TestPage
+from cedos.monitor.probing import lookup, tcp_probe, train
+from cedos.monitor.probing.result import ProbeServer
+
+pytestmark = pytest.mark.anyio
+
+HERE = ip_address("127.0.0.1")
+LO = Network(
+    *("lo", "lo", 1, NetworkKind.ETHERNET, False, (ip_interface("127.0.0.1/8"),)), resolvers=(HERE,)
+)
+Look = Callable[[int], Coroutine[Any, Any, Any]]
+
+LOOKS: dict[str, tuple[str, Look]] = {
+    "a look-up": ("udp", lambda port: lookup.run(LO, "a.test", port=port, timeout_s=0.2)),
+    "a train": (
+        "udp",
+        lambda port: train.run(ProbeServer(HERE, port, b"k" * 32), interface="lo", timeout_s=0.2),
+    ),
+    "a transfer": (
+        "tcp",
+        lambda port: tcp_probe.run(
+            ProbeServer(HERE, port, b"k" * 32), interface="lo", timeout_s=0.2
+        ),
+    ),
+    "a portal's name": (
+        "udp",
+        lambda port: portal_check.check(LO, TestPage.of("http://a.test/", ""), 0.4, port),
+    ),
+    "a portal's page": (
+        "tcp",
+        lambda port: portal_check.check(LO, TestPage.of(f"http://127.0.0.1:{port}/", ""), 0.2),
+    ),
+}
+
+
+def key(far: tuple[str, int], near: tuple[str, int], protocol: str) -> FlowKey:
+    return FlowKey(ip_address(far[0]), far[1], ip_address(near[0]), near[1], protocol)
+
+
+@pytest.mark.parametrize("name", LOOKS)
+async def test_each_way_to_look_at_a_network_is_known_as_our_own(name: str) -> None:
+    protocol, look = LOOKS[name]
+    kind = socket.SOCK_DGRAM if protocol == "udp" else socket.SOCK_STREAM
+    with socket.socket(socket.AF_INET, kind) as asked:
+        asked.bind((str(HERE), 0))
+        asked.settimeout(1.0)
+        if protocol == "tcp":
+            asked.listen()
+        await look(asked.getsockname()[1])
+        if protocol == "udp":
+            far = asked.recvfrom(2048)[1]
+        else:
+            accepted, far = asked.accept()
+            accepted.close()
+        seen = key(far, asked.getsockname(), protocol)
+        assert own_flows.is_own(seen)
+        for other in (
+            replace(seen, local_port=seen.local_port ^ 1),
+            replace(seen, protocol="tcp" if protocol == "udp" else "udp"),
+        ):
+            assert not own_flows.is_own(other)
+
+
+async def test_a_connection_is_known_before_it_stands_and_where_it_fails() -> None:
+    with socket.socket() as full, socket.socket() as closed:
+        closed.bind((str(HERE), 0))
+        full.bind((str(HERE), 0))
+        full.listen()
+        with socket.socket() as made:
+            made.setblocking(False)
+            with pytest.raises(ConnectionRefusedError):
+                await own_flows.connected(made, closed.getsockname())
+        with socket.socket() as made:
+            made.setblocking(False)
+            done = own_flows.connect(made, full.getsockname())
+            assert own_flows.is_own(key(made.getsockname(), full.getsockname(), "tcp"))
+            if not done:
+                await asyncio.get_running_loop().sock_connect(made, full.getsockname())
+            assert made.getpeername() == full.getsockname()
+
+
+async def test_old_ones_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_flows, "_MOST", 3)
+    keys = []
+    for _ in range(4):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+            assert own_flows.connect(made, (str(HERE), 9))
+            keys.append(key(made.getsockname(), (str(HERE), 9), "udp"))
+    assert [own_flows.is_own(each) for each in keys[-3:]] == [True] * 3
+    assert len(own_flows._known) == 3
