@@ -104,8 +104,8 @@ class BudgetMessage(Message, frozen=True, kw_only=True):
 
     `s_per_unit` is today's price, None where nothing may be spent any more (`spent_up`), or where it
     is not known (no daemon runs). `suspended` says why it has no price now; "": it has one. `barred`
-    are the networks that programs are kept off now, as it is `hard` and spent. With `units` the
-    `supply` is that of those that are bought.
+    are the networks that programs are kept off now, as it is `hard` and spent; `unkept` says why they
+    are not though they should be. With `units` the `supply` is that of those that are bought.
     """
 
     name: str
@@ -126,6 +126,7 @@ class BudgetMessage(Message, frozen=True, kw_only=True):
     source: str = "command"
     hard: bool = False
     barred: tuple[str, ...] = ()
+    unkept: str = ""
     units: UnitsMessage | None = None
     controller: str | None = None
 

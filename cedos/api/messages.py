@@ -52,7 +52,8 @@ Indicators = dict[str, IndicatorMessage]
 class NetworkMessage(Message, frozen=True, kw_only=True):
     """A network with what is known about it now.
 
-    `barred` says why programs are kept off it (a hard budget is spent); "": they are not.
+    `barred` says why nothing is led to it (a hard budget is spent), and whether programs are kept off it;
+    "": it is not barred.
     """
 
     name: str

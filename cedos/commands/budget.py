@@ -247,6 +247,8 @@ def _price(one: BudgetMessage) -> str:
         return one.suspended
     if one.barred:
         return f"spent: programs are kept off {', '.join(one.barred)}"
+    if one.unkept:
+        return "spent: but programs go on"
     if one.spent_up:
         return "spent: nothing more"
     if one.s_per_unit is None:

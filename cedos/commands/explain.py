@@ -135,6 +135,8 @@ def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]
             said = f"{what} must save {worth}: {left} of {of} are left until {until}"
         if one.barred:
             said += f"; it is hard, so programs are kept off {', '.join(one.barred)} until then"
+        elif one.unkept:
+            said += f"; it is hard, but programs cannot be kept off its networks: {one.unkept}"
         elif one.hard and not one.over:
             said += "; it is hard: once it is spent, programs are kept off its networks"
         yield f"  {one.name}: {said}"

@@ -168,7 +168,8 @@ class Answers:
             return []
         if self.hard_budgets is None:
             return budget_messages.messages(self.budgets)
-        return budget_messages.messages(self.budgets, self.hard_budgets.barred_by)
+        hard = self.hard_budgets
+        return budget_messages.messages(self.budgets, hard.barred_by, hard.unkept)
 
     async def set_budget(self, request: BudgetRequest) -> BudgetMessage:
         """See `Backend.set_budget`."""

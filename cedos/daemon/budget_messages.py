@@ -17,9 +17,17 @@ def budget(request: BudgetRequest) -> Budget:
 
 
 def messages(
-    budgets: Budgets, barred_by: Callable[[str], tuple[str, ...]] = lambda _: ()
+    budgets: Budgets,
+    barred_by: Callable[[str], tuple[str, ...]] = lambda _: (),
+    unkept: Callable[[str], str] = lambda _: "",
 ) -> list[BudgetMessage]:
-    """All budgets and how they stand, with their prices, and by name what networks each one bars."""
+    """All budgets and how they stand, with their prices, and by name what networks each one bars.
+
+    Args:
+        budgets: all of them.
+        barred_by: the networks that one bars, by its name.
+        unkept: why one that is spent bars none, by its name; "": it does, or need not.
+    """
     return [
         message(
             standing,
@@ -27,6 +35,7 @@ def messages(
             source=budgets.source(standing.budget.name),
             controller=budgets.keepers[standing.budget.name].controller.name,
             barred=barred_by(standing.budget.name),
+            unkept=unkept(standing.budget.name),
         )
         for standing in budgets.standings()
     ]
@@ -39,6 +48,7 @@ def message(
     source: str,
     controller: str,
     barred: tuple[str, ...] = (),
+    unkept: str = "",
 ) -> BudgetMessage:
     """One of them."""
     said = standing.budget
@@ -64,6 +74,7 @@ def message(
         controller=controller,
         hard=said.hard,
         barred=barred,
+        unkept=unkept,
         units=_units(said),
     )
 

@@ -40,7 +40,7 @@ class Decider:
     Attributes:
         choices: how to decide.
         networks: the networks of this host.
-        barred: those among them that programs are kept off -> why, in words.
+        barred: those among them that programs are kept off, or should be -> why, in words.
         decisions: how many were recorded.
     """
 

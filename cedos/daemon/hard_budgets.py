@@ -90,7 +90,7 @@ class HardBudgets:
         self._paces: dict[_Counted, Pace] = {}
         self._closed: dict[_Counted, tuple[float, float]] = {}
         self._failed = ""
-        self._reasons: dict[str, tuple[str, float, float]] = {}
+        self._reasons: dict[str, tuple[str, float, float, str]] = {}
         self._acted_at_s = -math.inf
         self._acted_bytes = 0.0
         self._told = asyncio.Event()
@@ -129,6 +129,14 @@ class HardBudgets:
     def barred_by(self, name: str) -> tuple[str, ...]:
         """The networks that a budget bars now."""
         return () if self._unable or self._failed else self._bars.barred_by(name)
+
+    def unkept(self, name: str) -> str:
+        """Why programs are not kept off a spent budget's networks; "": they are, or it is not spent."""
+        spent = any(
+            account.budget.name == name and account.stage is Stage.SPENT
+            for account in self._accounts
+        )
+        return self._unable or self._failed if spent else ""
 
     # -- what it does -------------------------------------------------------------------------
 
@@ -205,11 +213,14 @@ class HardBudgets:
             self._budgets.tick()  # what it shows, and its prices, are of now
 
     def _tell(self) -> None:
-        """What cannot be barred is told of, too: it is not chosen. Another budget is another reason."""
+        """What cannot be barred is told of, too: it is not chosen.
+
+        Another budget is another reason, and so is that steering refuses, or no longer does.
+        """
         if self._unable:
             return
         reasons = {
-            name: (account.budget.name, account.supply, account.ends_s)
+            name: (account.budget.name, account.supply, account.ends_s, self._failed)
             for name, (account, *_) in self._bars.networks.items()
         }
         if reasons != self._reasons:
@@ -234,10 +245,14 @@ class HardBudgets:
         account = self._bars.networks[name][0]
         budget = account.budget
         spent, supply = (amount(each, budget.resource) for each in (account.spent, account.supply))
-        return (
-            f'programs are kept off {name}, as the hard budget "{budget.name}" is spent ({spent} of'
-            f" {supply}) until {_shown(account.ends_s)}"
-        )
+        said = f'the hard budget "{budget.name}" is spent ({spent} of {supply})'
+        until = _shown(account.ends_s)
+        if self._failed:
+            return (
+                f"nothing new is led to {name}, as {said} until {until}; programs there go on, as they"
+                f" cannot be kept off: {self._failed}"
+            )
+        return f"programs are kept off {name}, as {said} until {until}"
 
     def _warn(self) -> None:
         """Each warning once in a period, unless the budget was given more meanwhile."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cedos import budget_file
 from cedos.api.budgets import BudgetMessage
@@ -58,6 +59,11 @@ def test_what_is_spent_says_what_it_bars() -> None:
     said = "\n".join([*budget.lines([SPENT], 1.795e9), *explain.prices([SPENT], 1.795e9)])
     assert "spent: programs are kept off lte0" in said
     assert "it is hard, so programs are kept off lte0 until then" in said
+    refused = replace(SPENT, barred=(), unkept="iptables is not installed")
+    said = "\n".join([*budget.lines([refused], 1.795e9), *explain.prices([refused], 1.795e9)])
+    assert "are kept off" not in said
+    assert "spent: but programs go on" in said
+    assert "programs cannot be kept off its networks: iptables is not installed" in said
     lte = NetworkMessage(
         name="lte0",
         interface="lte0",

@@ -240,6 +240,23 @@ async def test_what_steering_refuses_is_said_and_tried_again(host: Host) -> None
     assert not any("cannot" in said for said in host.hard.problems)
 
 
+async def test_what_steering_refuses_is_said_truly_wherever_it_shows(host: Host) -> None:
+    await host.budgets.set(DATA)
+    assert host.hard.unkept("data") == ""
+    host.hands.refuses = "iptables is not installed"
+    host.look(carry=1_000_000_000)
+    why = host.barred[-1]["lte0"]
+    assert "kept off lte0" not in why
+    assert 'nothing new is led to lte0, as the hard budget "data" is spent (1 GB of 1 GB)' in why
+    assert why.endswith("cannot be kept off: iptables is not installed")
+    (message,) = messages(host.budgets, host.hard.barred_by, host.hard.unkept)
+    assert (message.barred, message.unkept) == ((), "iptables is not installed")
+    host.hands.refuses = ""
+    host.look(10.0)
+    assert host.barred[-1]["lte0"].startswith("programs are kept off lte0, as the hard budget")
+    assert host.hard.unkept("data") == ""
+
+
 async def test_what_gets_through_all_the_same_has_the_bar_put_in_again(host: Host) -> None:
     await host.budgets.set(DATA)
     host.look(carry=1_000_000_000)
@@ -259,6 +276,7 @@ async def test_where_nothing_can_be_barred_that_is_said_and_nothing_asked(tmp_pa
     ]
     host.look(carry=1_000_000_000)
     assert (host.hands.asked, host.barred) == ([], [])
+    assert host.hard.unkept("data") == "[steering] iptables = true would be needed"
 
 
 async def test_money_and_configured_ones(tmp_path: Path) -> None:
