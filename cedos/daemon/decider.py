@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from cedos.barred import usable
 from cedos.daemon.choices import Choices
 from cedos.daemon.living_flow import LivingFlow
 from cedos.model import (
@@ -62,9 +63,7 @@ class Decider:
     @property
     def usable(self) -> Sequence[Network]:
         """The networks; what is barred counts as down."""
-        if not self.barred:
-            return self.networks
-        return [replace(n, up=False) if n.name in self.barred else n for n in self.networks]
+        return usable(self.networks, self.barred)
 
     @property
     def objective(self) -> Objective:

@@ -5,12 +5,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 
 import structlog
 
+from cedos.barred import usable
 from cedos.config import Config
 from cedos.config.probes import endpoint
 from cedos.daemon.metering import radios_of
@@ -225,10 +225,7 @@ class Observer:
         self._watch_open()
 
     def _watch_open(self) -> None:
-        networks = [
-            replace(each, up=False) if each.name in self._barred else each
-            for each in self._networks
-        ]
+        networks = usable(self._networks, self._barred)
         self.portals.networks_changed(networks)
         if self._config.probes.enabled:
             self.prober.networks_changed(networks)

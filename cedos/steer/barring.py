@@ -6,11 +6,11 @@ The record of the packet filter stands for the chains: they are found by their n
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import structlog
 
+from cedos.barred import usable
 from cedos.errors import SteeringError
 from cedos.model import Network
 from cedos.steer.kernel import Kernel
@@ -60,12 +60,9 @@ class Barring:
         """Those of the barred networks."""
         return sorted(self._interfaces.values())
 
-    def usable(self) -> list[Network]:
+    def usable(self) -> Sequence[Network]:
         """The networks; what is barred counts as down."""
-        return [
-            replace(network, up=False) if network.name in self._names else network
-            for network in self._networks.values()
-        ]
+        return usable(list(self._networks.values()), self._names)
 
     def bar(self, names: Collection[str]) -> None:
         """Bars these networks and no others, at once; again repairs what others took out.
