@@ -20,7 +20,8 @@ from cedos.errors import CedosError
 from cedos.model import Network
 from cedos.selector.budget import Budget, Resource
 from cedos.selector.budget_calendar import wall
-from cedos.selector.budget_hard import LATEST_S, Account, Bars, Pace, Stage
+from cedos.selector.budget_hard import Account, Bars, Stage
+from cedos.selector.budget_hard_pace import LATEST_S, Pace
 from cedos.selector.budget_keeper import Keeper
 
 _log = structlog.get_logger(__name__)
