@@ -1,0 +1,140 @@
+"""What budgets count, and the prices that follow: data, joules, money, units."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cedos.config import (
+    BudgetConfig,
+    Config,
+    DecisionConfig,
+    EnergyConfig,
+    NetworkConfig,
+    PlanConfig,
+)
+from cedos.daemon.budget_messages import messages
+from cedos.daemon.metering import radios_of
+from cedos.errors import ConfigError
+from cedos.monitor.battery import Battery
+from cedos.selector.budget import PROHIBITIVE, Budget, Every, Resource
+from cedos.selector.objective import MaxS, MaxSPerE
+
+pytestmark = pytest.mark.anyio
+
+Host = Any
+MakeHost = Callable[..., Any]
+DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)
+
+
+async def test_without_budgets_the_objective_is_as_configured(host: Host) -> None:
+    host.look()
+    assert {type(objective) for objective, _ in host.preferred} == {MaxS}
+
+
+async def test_a_budget_counts_what_all_programs_carry_and_prices_it(host: Host) -> None:
+    await host.budgets.set(DATA)
+    host.carry("lte0", 200_000, 50_000)
+    host.carry("wlan0", 999_999)
+    host.look()
+    assert host.spent() == 250_000
+    objective = host.preferred[-1][0]
+    assert objective.name == "budgets"
+    assert objective.prices.data_rate("lte0") > 0.0
+    assert objective.prices.data_rate("wlan0") == 0.0
+    assert "a megabyte on lte0 is worth" in objective.note
+    assert "1 GB of 1 GB are left for 10 days (data)" in objective.note
+
+
+async def test_a_spent_budget_is_prohibitive_and_said(host: Host) -> None:
+    await host.budgets.set(replace(DATA, supply=1e6))
+    host.carry("lte0", 2_000_000)
+    host.look()
+    assert host.budgets.prices.data_rate("lte0") == PROHIBITIVE
+    assert 'the budget "data" is exceeded (200% used)' in host.budgets.problems
+    (message,) = messages(host.budgets)
+    assert (message.spent_up, message.s_per_unit) == (True, None)
+    assert "nothing may go over lte0" in host.preferred[-1][0].note
+
+
+async def test_joules_of_the_radios_are_counted(host: Host) -> None:
+    await host.budgets.set(Budget("energy", Resource.ENERGY, 100.0, "2026-11-21T18:00:00"))
+    for _ in range(5):
+        host.carry("lte0", 100_000)
+        host.look()
+    host.look(60.0)
+    # Four seconds between five looks, and Delphi's tail.
+    assert host.spent("energy") == pytest.approx(4 * 1.674 + 6.5, rel=0.01)
+
+
+async def test_money_by_what_networks_cost(make_host: MakeHost) -> None:
+    config = Config(networks={"lte0": NetworkConfig(money_per_mb=0.02)})
+    host = make_host(config)
+    await host.budgets.set(Budget("money", Resource.MONEY, 5.0, "2026-12-01T00:00:00"))
+    host.carry("lte0", 50_000_000)
+    host.look()
+    assert host.spent("money") == pytest.approx(1.0)
+    assert host.budgets.prices.money_s(1.0, 1.0) > 0.0
+
+
+async def test_money_without_any_price_is_said(host: Host) -> None:
+    await host.budgets.set(Budget("money", Resource.MONEY, 5.0, "2026-12-01T00:00:00"))
+    assert any("money_per_mb" in problem for problem in host.budgets.problems)
+
+
+async def test_units_are_bought_as_one_goes(make_host: MakeHost) -> None:
+    said = BudgetConfig(data="3MB", until="2026-12-01", every="month", unit="1MB", unit_money=2.0)
+    host = make_host(Config(budgets={"go": said}))
+    assert host.budgets.keepers["go"].budget.supply == 1e6
+    host.carry("lte0", 1_500_000)
+    host.look()
+    assert host.budgets.keepers["go"].budget.supply == 2e6
+    (message,) = messages(host.budgets)
+    assert message.units is not None
+    assert (message.units.bought, message.units.most, message.units.money) == (2, 3, 2.0)
+    # Another unit costs 2, each worth a minute.
+    assert host.budgets.prices.data_s("lte0", 1e6, 10.0) == pytest.approx(120.0)
+    assert host.budgets.prices.data_rate("lte0", 2e6, 10.0) == PROHIBITIVE
+
+
+async def test_choices_teach_and_are_accounted_for(host: Host) -> None:
+    await host.budgets.set(DATA)
+    host.budgets.offered([("wlan0", 9.0, 1.0, 10**6), ("lte0", 1.0, 5.0, 10**6)], 1)
+    host.budgets.offered([("wlan0", 9.0, 1.0, 10**6), ("lte0", 1.0, 5.0, 10**6)], 0)
+    assert messages(host.budgets)[0].bought_s == pytest.approx(8.0)
+    host.budgets.write()
+    host.start()
+    assert messages(host.budgets)[0].bought_s == pytest.approx(8.0)
+
+
+async def test_delphis_exponents_follow_the_same_plan(make_host: MakeHost) -> None:
+    config = Config(
+        decision=DecisionConfig(objective="max-s-per-e", follow=True),
+        plan=PlanConfig(metered_bytes=1_000_000),
+    )
+    host = make_host(config)
+    host.power.now = Battery(0.1, True, None, None)
+    await host.budgets._read_battery()
+    host.carry("lte0", 700_000, 50_000)
+    host.look()
+    objective = host.preferred[-1][0]
+    assert isinstance(objective, MaxSPerE)
+    assert (objective.beta, objective.gamma) == (2.0, pytest.approx(0.5))
+    host.carry("lte0", 300_000)
+    host.look()
+    assert host.preferred[-1][0].gamma == 10.0
+
+
+async def test_prices_that_hardly_move_wake_nobody(host: Host) -> None:
+    await host.budgets.set(DATA)
+    host.preferred.clear()
+    for _ in range(20):
+        host.look()
+    assert not any(urgent for _, urgent in host.preferred)
+
+
+@pytest.mark.parametrize("name", ["device", "cellular"])
+def test_unknown_radios_are_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"pigeon.*(delphi|lte)"):
+        radios_of(Config(energy=EnergyConfig(**{name: "pigeon"})))

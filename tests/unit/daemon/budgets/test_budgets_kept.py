@@ -1,0 +1,88 @@
+"""What was spent stays counted: restarts, crashes, interfaces that come and go, clocks that jump."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from ipaddress import ip_interface
+from typing import Any
+
+import pytest
+
+from cedos.history_usage import Usage
+from cedos.model import Network, NetworkKind
+from cedos.monitor.counters import Counters
+from cedos.selector.budget import Budget, Every, Resource
+
+pytestmark = pytest.mark.anyio
+
+Host = Any
+DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)
+LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
+
+
+async def test_a_restart_and_a_reboot_lose_nothing(host: Host) -> None:
+    await host.budgets.set(DATA)
+    host.carry("lte0", 1000)
+    host.look()
+    host.budgets.write()
+    host.carry("lte0", 500)  # while no daemon runs
+    host.start()
+    assert host.spent() == 1500
+    host.budgets.write()
+    host.carried["lte0"] = [70, 30]  # the counters began anew with the host
+    host.start("boot-2")
+    assert host.spent() == 1600
+
+
+async def test_a_killed_daemon_counts_what_it_had_not_written(host: Host) -> None:
+    await host.budgets.set(DATA)
+    host.carry("lte0", 1000)
+    host.look()
+    host.start()  # nothing was written since the budget was set
+    assert host.spent() == 1000
+
+
+async def test_what_a_new_interface_carries_is_written_at_once_lest_a_crash_loses_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cedos.daemon.budgets._TICK_S", 0.01)
+    running = asyncio.create_task(host.budgets.run())
+    try:
+        async with asyncio.timeout(5):
+            while host.usage.fresh:
+                await asyncio.sleep(0.01)
+            phone = replace(LTE, name="phone", interface="usb0", index=9)
+            host.metering.counted(phone, Counters(3_000_000, 0), host.steady_s)
+            while host.usage.fresh:  # though half a minute is not over
+                await asyncio.sleep(0.01)
+        after_a_crash = Usage(host.state / "usage.sqlite", "boot-1")
+        assert after_a_crash.totals["metered/phone"] == 3_000_000
+        assert after_a_crash.counters["usb0/down"].value == 3_000_000
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+async def test_an_interface_that_is_plugged_in_again_counts_from_nothing(host: Host) -> None:
+    await host.budgets.set(DATA)
+    host.carry("lte0", 1000)
+    host.look()
+    again = replace(LTE, index=9)
+    host.metering.counted(again, Counters(400, 100), host.steady_s)
+    assert host.spent() == 1500
+
+
+async def test_a_clock_that_jumps_ahead_and_back_loses_nothing(host: Host) -> None:
+    await host.budgets.set(DATA)
+    host.carry("lte0", 1000)
+    host.look()
+    host.budgets.write()
+    host.now_s += 4e8
+    host.carry("lte0", 200)
+    host.look()
+    host.budgets.write()
+    host.now_s -= 4e8
+    host.carry("lte0", 30)
+    host.look()
+    assert host.spent() == 1230

@@ -1,0 +1,94 @@
+"""Where budgets come from: the configuration and the file of those that were set, whole or damaged."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from cedos.config import Config, PlanConfig
+from cedos.errors import ConfigError, NotFoundError
+from cedos.selector.budget import Budget, Every, Resource
+
+pytestmark = pytest.mark.anyio
+
+Host = Any
+MakeHost = Callable[..., Any]
+DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)
+
+
+async def test_configured_ones_are_taken_out_where_they_are(make_host: MakeHost) -> None:
+    config = Config(plan=PlanConfig(metered_bytes=10**9, reset_day=31))
+    host = make_host(config)
+    assert host.budgets.source("plan") == "configuration"
+    with pytest.raises(ConfigError, match="take it out there"):
+        host.budgets.remove("plan")
+    with pytest.raises(NotFoundError, match="no budget"):
+        host.budgets.remove("pan")
+    await host.budgets.set(DATA)
+    host.budgets.remove("data")
+    assert list(host.budgets.keepers) == ["plan"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (replace(DATA, supply=-1.0), "0 or more"),
+        (replace(DATA, supply=float("nan")), "0 or more"),
+        (replace(DATA, until="soon"), "no date"),
+        (replace(DATA, until="2026-12-01T00:00:00+01:00"), "no zone"),
+        (replace(DATA, until="9999-12-31T00:00:00"), "the year 9999 cannot be"),
+        (replace(DATA, every=None, until="2026-11-01T00:00:00"), "has passed"),
+        (replace(DATA, every=None, since="2026-12-02T00:00:00"), "before it begins"),
+        (replace(DATA, battery=True), "only energy"),
+    ],
+)
+async def test_what_cannot_be_a_budget_is_refused(host: Host, wrong: Budget, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        await host.budgets.set(wrong)
+    assert not host.budgets.keepers
+
+
+async def test_a_damaged_file_is_kept_said_and_the_daemon_goes_on(
+    tmp_path: Path, make_host: MakeHost
+) -> None:
+    (tmp_path / "budgets.json").write_text('[{"name": 3}]')
+    (tmp_path / "pacing.json").write_text('{"data": {"learned": {"x": []}}, "supplies": 3}')
+    with capture_logs() as logs:
+        host = make_host()
+    aside = tmp_path / "budgets.json.aside-1"
+    assert any(
+        entry["log_level"] == "warning" and str(aside) in entry.get("why", "") for entry in logs
+    )
+    assert aside.read_text() == '[{"name": 3}]'
+    assert any(str(aside) in problem for problem in host.budgets.problems)
+    await host.budgets.set(DATA)
+    host.look()
+    host.start()  # the next daemon says it too, until somebody removes the file
+    assert "data" in host.budgets.keepers
+    assert any(str(aside) in problem for problem in host.budgets.problems)
+    aside.unlink()
+    assert not host.budgets.problems
+
+
+async def test_a_file_that_cannot_even_be_kept_is_never_written_over(
+    tmp_path: Path, make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "budgets.json"
+    file.write_text("[")
+
+    def refuse(self: Path, target: Path) -> Path:
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as patched, capture_logs() as logs:
+        patched.setattr(Path, "rename", refuse)
+        host = make_host()
+        assert any("Read-only" in entry.get("why", "") for entry in logs)
+        assert any("cannot be used" in problem for problem in host.budgets.problems)
+        with pytest.raises(ConfigError, match="Read-only"):
+            await host.budgets.set(DATA)
+    assert file.read_text() == "["
+    await host.budgets.set(DATA)  # once it can be
+    assert (tmp_path / "budgets.json.aside-1").read_text() == "["
