@@ -5,14 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from emu.testbed.netns import Namespace
 
 pytestmark = pytest.mark.netns
 
@@ -20,49 +18,21 @@ SEND = (
     "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM);"
     "[s.sendto(bytes(1000), ('192.168.44.1', 9)) for _ in range({count})]"
 )
-CONFIG = """
-[networks.wlan0]
-kind = "wifi"
-metered = false
-[networks.lte0]
-kind = "cellular"
-metered = true
-[probes]
-enabled = false
-[profiler]
-enabled = false
-[providers]
-host = false
-"""
 
 
 class Host:
     """A laptop with Wi-Fi and a metered network, and cedos on it."""
 
-    def __init__(self, make: Callable[[str], Namespace], folder: Path) -> None:
-        self.laptop, self.phones = make("laptop"), make("phones")
-        self._folder = folder
-        (folder / "cedos.toml").write_text(CONFIG)
-        self.plug("wlan0", 43)
-        self.plug("lte0", 44)
-
-    def plug(self, name: str, number: int) -> None:
-        self.laptop.ip("link", "add", name, "type", "veth", "peer", name, "netns", self.phones.name)
-        # No neighbour discovery: what a test sends is all there is.
-        for namespace, last in ((self.laptop, 2), (self.phones, 1)):
-            namespace.ip("link", "set", name, "addrgenmode", "none")
-            namespace.ip("address", "add", f"192.168.{number}.{last}/24", "dev", name)
-            namespace.ip("link", "set", name, "up")
-        self.laptop.ip(
-            "route", "add", "default", "via", f"192.168.{number}.1", "metric", str(number)
-        )
+    def __init__(self, tethered: Any, install: Callable[..., Any]) -> None:
+        self.laptop, self.plug = tethered.laptop, tethered.plug
+        self._installed = install(self.laptop)
 
     def send(self, count: int) -> None:
         """Some program sends so many kilobytes (and headers: 42 bytes each) over the metered network."""
         self.laptop.run(sys.executable, "-c", SEND.format(count=count))
 
     def cedos(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return self.laptop.run(*self._command(*arguments), check=False)
+        return self._installed.run(*arguments)
 
     def budget(self) -> dict[str, Any]:
         done = self.cedos("budget", "--json")
@@ -83,30 +53,13 @@ class Host:
     def spent_is_about(self, count: int) -> bool:
         return bool(count * 1042 <= self.budget()["spent"] < count * 1042 + 30_000)
 
-    @contextmanager
-    def up(self) -> Iterator["subprocess.Popen[str]"]:
-        command = self._command("up", "--dry-run", "--config", str(self._folder / "cedos.toml"))
-        with self.laptop.popen(*command, stderr=subprocess.PIPE, text=True) as process:
-            try:
-                deadline_s = time.monotonic() + 30
-                while self.cedos("status").returncode != 0:
-                    assert time.monotonic() < deadline_s
-                    assert process.poll() is None, process.communicate()
-                    time.sleep(0.2)
-                yield process
-            finally:
-                process.kill()
-
-    def _command(self, *arguments: str) -> tuple[str, ...]:
-        variables = [
-            f"CEDOS_{what}_DIR={self._folder}/{what.lower()}" for what in ("STATE", "RUNTIME")
-        ]
-        return ("env", *variables, sys.executable, "-m", "cedos", *arguments)
+    def up(self) -> "AbstractContextManager[subprocess.Popen[str]]":
+        return self._installed.up("--dry-run")
 
 
 @pytest.fixture
-def host(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Host:
-    return Host(make_namespace, tmp_path)
+def host(tethered: Any, install: Callable[..., Any]) -> Host:
+    return Host(tethered, install)
 
 
 def test_what_all_programs_carry_counts_whatever_happens(host: Host) -> None:

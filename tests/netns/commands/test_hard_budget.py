@@ -2,37 +2,18 @@
 
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from cedos.api.budgets import BudgetMessage, BudgetRequest
-from cedos.api.client import ControlClient
-from cedos.errors import DaemonUnreachableError
 from cedos.steer.restore import restore
-from emu.testbed.netns import Namespace
 
 PORT = 8000
-CONFIG = """
-[networks.wlan0]
-kind = "wifi"
-metered = false
-[networks.lte0]
-kind = "cellular"
-metered = true
-[probes]
-enabled = false
-[profiler]
-enabled = false
-[providers]
-host = false
-"""
 
 
 def _pour(listening: socket.socket) -> None:
@@ -52,26 +33,14 @@ def _pour_to(one: socket.socket) -> None:
 class Host:
     """A laptop with Wi-Fi and a metered network, cedos on it, and a server behind both."""
 
-    def __init__(self, make: Callable[[str], Namespace], folder: Path) -> None:
-        self.laptop, self.phones = make("laptop"), make("phones")
-        self._folder = folder
+    def __init__(self, tethered: Any, install: Callable[..., Any]) -> None:
+        self.laptop, self.phones = tethered.laptop, tethered.phones
+        self.cedos = install(self.laptop)
+        self._far = tethered.metered
         self.sockets: list[socket.socket] = []
-        (folder / "cedos.toml").write_text(CONFIG)
-        for name, number in (("wlan0", 43), ("lte0", 44)):
-            self.plug(name, number)
         with self.phones.entered():
             self.sockets.append(socket.create_server(("", PORT), backlog=50))
         threading.Thread(target=_pour, args=(self.sockets[0],), daemon=True).start()
-
-    def plug(self, name: str, number: int) -> None:
-        self.laptop.ip("link", "add", name, "type", "veth", "peer", name, "netns", self.phones.name)
-        for namespace, last in ((self.laptop, 2), (self.phones, 1)):
-            namespace.ip("link", "set", name, "addrgenmode", "none")
-            namespace.ip("address", "add", f"192.168.{number}.{last}/24", "dev", name)
-            namespace.ip("link", "set", name, "up")
-        self.laptop.ip(
-            "route", "add", "default", "via", f"192.168.{number}.1", "metric", str(number)
-        )
 
     def connect(self) -> socket.socket:
         """Some program's connection over the metered network."""
@@ -79,7 +48,7 @@ class Host:
             connecting = socket.socket()
         self.sockets.append(connecting)
         connecting.settimeout(5)
-        connecting.connect(("192.168.44.1", PORT))
+        connecting.connect((self._far, PORT))
         return connecting
 
     def read(self, connection: socket.socket, most: int) -> int:
@@ -94,13 +63,9 @@ class Host:
             self.connect()
         return time.monotonic() - began_s < 0.5
 
-    @property
-    def daemon(self) -> ControlClient:
-        return ControlClient(self._folder / "runtime" / "control.sock")
-
     def set(self, supply: float, *, hard: bool = True) -> BudgetMessage:
         until = "2099-12-01T00:00:00"
-        return self.daemon.set_budget(
+        return self.cedos.client.set_budget(
             BudgetRequest(
                 name="data", resource="data", supply=supply, until=until, every="month", hard=hard
             )
@@ -108,29 +73,7 @@ class Host:
 
     def restore(self) -> list[str]:
         with self.laptop.entered():
-            return restore(self._folder / "state")
-
-    def answers(self) -> bool:
-        try:
-            return bool(self.daemon.status().networks)
-        except DaemonUnreachableError:  # its socket may be there a moment before it listens
-            return False
-
-    @contextmanager
-    def up(self) -> Iterator["subprocess.Popen[str]"]:
-        command = self._command("up", "--config", str(self._folder / "cedos.toml"))
-        with self.laptop.popen(*command, stderr=subprocess.PIPE, text=True) as process:
-            try:
-                deadline_s = time.monotonic() + 30
-                while not self.answers():
-                    assert time.monotonic() < deadline_s
-                    assert process.poll() is None, process.communicate()
-                    time.sleep(0.05)
-                yield process
-            finally:
-                process.kill()
-        # A socket that a killed one left behind is not the next one's.
-        (self._folder / "runtime" / "control.sock").unlink(missing_ok=True)
+            return restore(self.cedos.folder / "state")
 
     def state(self) -> list[str]:
         shown = ("rule", "-6 rule", "route show table all", "-6 route show table all")
@@ -142,16 +85,10 @@ class Host:
         lines = [line.replace(" linkdown", "") for part in said for line in part.splitlines()]
         return sorted(line for line in lines if not line.startswith(("#", "multicast ff00::/8")))
 
-    def _command(self, *arguments: str) -> tuple[str, ...]:
-        variables = [
-            f"CEDOS_{what}_DIR={self._folder}/{what.lower()}" for what in ("STATE", "RUNTIME")
-        ]
-        return ("env", *variables, sys.executable, "-m", "cedos", *arguments)
-
 
 @pytest.fixture
-def host(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator[Host]:
-    made = Host(make_namespace, tmp_path)
+def host(tethered: Any, install: Callable[..., Any]) -> Iterator[Host]:
+    made = Host(tethered, install)
     yield made
     for one in made.sockets:
         with suppress(OSError):
@@ -161,17 +98,17 @@ def host(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator
 
 def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host: Host) -> None:
     before = host.state()
-    with host.up() as process:
+    with host.cedos.up() as process:
         assert not host.set(20e6).barred
         assert host.read(host.connect(), 5_000_000) == 5_000_000
         living = host.connect()
         with pytest.raises(ConnectionResetError):
             host.read(living, 1 << 40)
         assert host.refused()
-        (one,) = host.daemon.budgets()
+        (one,) = host.cedos.client.budgets()
         assert (one.hard, one.barred) == (True, ("lte0",))
         assert one.spent >= 0.99 * 2e7  # the last percent is kept for what is on its way
-        status = host.daemon.status()
+        status = host.cedos.client.status()
         said = 'the hard budget "data" is spent: programs are kept off lte0'
         assert any(each.startswith(said) for each in status.problems)
         assert [bool(network.barred) for network in status.networks] == [False, True]
@@ -183,7 +120,7 @@ def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host:
         assert host.set(1e6).barred == ("lte0",)
         assert host.refused()
         deadline_s = time.monotonic() + 10
-        while "programs are kept off lte0" not in host.daemon.explain(None).reason:
+        while "programs are kept off lte0" not in host.cedos.client.explain(None).reason:
             assert time.monotonic() < deadline_s
             time.sleep(0.1)
         host.laptop.ip("link", "set", "wlan0", "up")
@@ -196,7 +133,7 @@ def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host:
     assert host.state() == before
     assert host.read(host.connect(), 100_000) == 100_000
     # The next one bars again from its beginning on; one that is soft stops nobody.
-    with host.up() as process:
+    with host.cedos.up() as process:
         assert host.refused()
         assert not host.set(1e6, hard=False).barred
         assert host.read(host.connect(), 100_000) == 100_000

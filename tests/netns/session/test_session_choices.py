@@ -2,10 +2,7 @@
 
 import asyncio
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,41 +15,11 @@ from cedos.model import Bulk, Label, Urgency
 pytestmark = pytest.mark.netns
 
 BULK = Label(Urgency.BACKGROUND, Bulk.LARGE)
-CONFIG = """
+WEIGHTED = """
 [decision]
 objective = "weighted"
 seconds_per_metered_mb = 100.0
-[networks.wlan0]
-kind = "wifi"
-metered = false
-[networks.lte0]
-kind = "cellular"
-metered = true
-[probes]
-enabled = false
-[profiler]
-enabled = false
-[providers]
-host = false
 """
-
-
-@contextmanager
-def daemon(world: Any, folder: Path) -> Iterator["subprocess.Popen[str]"]:
-    (folder / "cedos.toml").write_text(CONFIG)
-    variables = [f"CEDOS_{what}_DIR={folder}/{what.lower()}" for what in ("STATE", "RUNTIME")]
-    cedos = ("env", *variables, sys.executable, "-m", "cedos")
-    command = (*cedos, "up", "--dry-run", "--config", str(folder / "cedos.toml"))
-    with world.near.popen(*command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            deadline_s = time.monotonic() + 60
-            while world.near.run(*cedos, "status", check=False).returncode:
-                assert process.poll() is None, process.communicate()
-                assert time.monotonic() < deadline_s
-                time.sleep(0.2)
-            yield process
-        finally:
-            process.kill()
 
 
 def carried(connection: session.Connection) -> dict[str, int]:
@@ -83,14 +50,17 @@ WIFI_ONLY = {"wlan0": 0b1111, "lte0": 0b0111}
 BOTH = {"wlan0": 0b1111, "lte0": 0b1111}
 
 
-def test_a_session_keeps_to_what_the_daemon_chooses(world: Any, tmp_path: Path) -> None:
+def test_a_session_keeps_to_what_the_daemon_chooses(
+    world: Any, install: Callable[..., Any]
+) -> None:
+    cedos = install(world.near, WEIGHTED)
     world.shape("20mbit")
     listener = world.listen()
     far: list[session.Connection] = []
     world.server.start(discard(listener, far))
 
     async def scenario(process: "subprocess.Popen[str]") -> None:
-        near = await world.connect(chooser=DaemonChooser(tmp_path / "runtime" / "control.sock"))
+        near = await world.connect(chooser=DaemonChooser(cedos.socket))
         await send(near, lambda: labels(near) == WIFI_ONLY)
         await asyncio.sleep(1.0)
         before = carried(near)
@@ -110,7 +80,7 @@ def test_a_session_keeps_to_what_the_daemon_chooses(world: Any, tmp_path: Path) 
         near.abort()
         await near.told()
 
-    with daemon(world, tmp_path) as process:
+    with cedos.up("--dry-run") as process:
         world.client.do(scenario(process), 250)
     world.server.do(listener.close())
 
