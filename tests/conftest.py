@@ -1,12 +1,13 @@
-"""What all tests share: tiers by folder, and namespaces that are gone when a test ends."""
+"""What all tests share: tiers by folder, namespaces that are gone when a test ends, a radio."""
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import hypothesis
 import pytest
 
+from cedos.model import Direction
 from emu.testbed.netns import Namespace
 
 # A property does not become false because the machine was busy.
@@ -45,3 +46,32 @@ def make_namespace() -> Iterator[Callable[[str], Namespace]]:
     yield make
     for namespace in made:
         namespace.remove()
+
+
+class Radio:
+    """Watts while active, and a tail of `tail_j`; on average it is found asleep."""
+
+    def __init__(self, active: float = 1.0, tail_j: float = 0.0) -> None:
+        self.active, self.tail_j = active, tail_j
+
+    def active_w(self, direction: Direction, rate_bps: float = 0.0) -> float:
+        return self.active
+
+    def added_tail_j(self, idle_s: float | None) -> float:
+        return self.tail_j if idle_s is None else 0.0
+
+    def expected_j(
+        self,
+        *,
+        bytes_up: float = 0.0,
+        bytes_down: float = 0.0,
+        seconds: float,
+        shares: Mapping[str, float],
+    ) -> float:
+        return self.active * seconds + self.tail_j
+
+
+@pytest.fixture(scope="session")
+def make_radio() -> Callable[..., Radio]:
+    """`make_radio(active, tail_j)`: without them one of a watt while it is active, and no tail."""
+    return Radio

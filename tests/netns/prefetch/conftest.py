@@ -3,13 +3,14 @@
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cedos.model import Direction, NetworkKind
+from cedos.model import NetworkKind
 from cedos.prefetch.surroundings import NetworkFacts, View
 from emu.testbed.netns import Namespace
 
@@ -34,28 +35,11 @@ http {{
 """
 
 
-class Radio:
-    def active_w(self, direction: Direction, rate_bps: float = 0.0) -> float:
-        return 1.0
-
-    def added_tail_j(self, idle_s: float | None) -> float:
-        return 0.0
-
-    def expected_j(
-        self,
-        *,
-        bytes_up: float = 0.0,
-        bytes_down: float = 0.0,
-        seconds: float,
-        shares: Mapping[str, float],
-    ) -> float:
-        return seconds
-
-
 class Wires:
     """The two hosts; it is also what the prefetcher looks at."""
 
-    def __init__(self, make: Callable[[str], Namespace], directory: Path) -> None:
+    def __init__(self, make: Callable[[str], Namespace], directory: Path, radio: Any) -> None:
+        self._radio = radio
         self.client, self.server, self.directory = make("client"), make("server"), directory
         self.server.ip("address", "add", f"{SERVER}/32", "dev", "lo")
         self.up = dict.fromkeys(_WIRES, True)
@@ -93,7 +77,7 @@ class Wires:
         kinds = {"wlan0": NetworkKind.WIFI, "lte0": NetworkKind.CELLULAR}
         return View(
             [
-                NetworkFacts(name, name, kinds[name], up, name == "lte0", Radio(), 1e7, 0.01)
+                NetworkFacts(name, name, kinds[name], up, name == "lte0", self._radio, 1e7, 0.01)
                 for name, up in self.up.items()
             ]
         )
@@ -109,8 +93,10 @@ def directory() -> Iterator[Path]:
 
 
 @pytest.fixture
-def wires(make_namespace: Callable[[str], Namespace], directory: Path) -> Wires:
-    return Wires(make_namespace, directory)
+def wires(
+    make_namespace: Callable[[str], Namespace], directory: Path, make_radio: Callable[[], Any]
+) -> Wires:
+    return Wires(make_namespace, directory, make_radio())
 
 
 @pytest.fixture

@@ -1,33 +1,15 @@
 """An application that prefetches, and surroundings that a test changes."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from cedos.model import Direction, NetworkKind
+from cedos.model import NetworkKind
 from cedos.prefetch.prefetcher import Prefetcher
 from cedos.prefetch.surroundings import NetworkFacts, View
 from cedos.prefetch.turn import Turn
-
-
-class Radio:
-    def active_w(self, direction: Direction, rate_bps: float = 0.0) -> float:
-        return 1.0
-
-    def added_tail_j(self, idle_s: float | None) -> float:
-        return 0.0
-
-    def expected_j(
-        self,
-        *,
-        bytes_up: float = 0.0,
-        bytes_down: float = 0.0,
-        seconds: float,
-        shares: Mapping[str, float],
-    ) -> float:
-        return seconds
 
 
 class Dear:
@@ -40,22 +22,22 @@ class Dear:
         return 2.0**200 if network == "lte0" else 0.0
 
 
-def network(name: str, up: bool = True) -> NetworkFacts:
-    kind = NetworkKind.WIFI if name == "wlan0" else NetworkKind.CELLULAR
-    return NetworkFacts(name, name, kind, up, name == "lte0", Radio(), 8e6, 0.02)
-
-
 class World:
     """Surroundings: networks, prices, and a fault in the way of looking at them."""
 
-    def __init__(self, *names: str) -> None:
-        self.networks = [network(name) for name in names]
+    def __init__(self, radio: Any, *names: str) -> None:
+        self._radio = radio
+        self.become(**dict.fromkeys(names, True))
         self.prices: Any = Dear()
         self.fault: Exception | None = None
 
     def become(self, **up: bool) -> None:
         """These are its networks from now on: `become(wlan0=False)`."""
-        self.networks = [network(name, is_up) for name, is_up in up.items()]
+        self.networks = [self._network(name, is_up) for name, is_up in up.items()]
+
+    def _network(self, name: str, up: bool) -> NetworkFacts:
+        kind = NetworkKind.WIFI if name == "wlan0" else NetworkKind.CELLULAR
+        return NetworkFacts(name, name, kind, up, name == "lte0", self._radio, 8e6, 0.02)
 
     async def look(self) -> View:
         if self.fault:
@@ -80,9 +62,12 @@ class Item:
 class Application:
     """What tests make their cases from."""
 
+    def __init__(self, radio: Any) -> None:
+        self._radio = radio
+
     def world(self, *names: str) -> World:
         """Networks that are up; `wlan0` is Wi-Fi, `lte0` metered."""
-        return World(*names)
+        return World(self._radio, *names)
 
     def item(self, do: Callable[[Turn], Any] | None = None, value: str = "value") -> Item:
         return Item(do, value)
@@ -103,5 +88,5 @@ class Application:
 
 
 @pytest.fixture(scope="session")
-def app() -> Application:
-    return Application()
+def app(make_radio: Callable[[], Any]) -> Application:
+    return Application(make_radio())

@@ -1,37 +1,14 @@
 """Two networks, prices and items to fetch, as IMP's decision sees them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from cedos.model import Direction
 from cedos.selector.prefetch_outlook import Average
 from cedos.selector.prefetch_path import Path
 from cedos.selector.prefetch_value import Candidate
-
-
-class Radio:
-    """Watts while active, and a tail of `tail_j`; on average it is found asleep."""
-
-    def __init__(self, active: float = 1.0, tail_j: float = 0.0) -> None:
-        self.active, self.tail_j = active, tail_j
-
-    def active_w(self, direction: Direction, rate_bps: float = 0.0) -> float:
-        return self.active
-
-    def added_tail_j(self, idle_s: float | None) -> float:
-        return self.tail_j if idle_s is None else 0.0
-
-    def expected_j(
-        self,
-        *,
-        bytes_up: float = 0.0,
-        bytes_down: float = 0.0,
-        seconds: float,
-        shares: Mapping[str, float],
-    ) -> float:
-        return self.active * seconds + self.tail_j
 
 
 class Prices:
@@ -56,29 +33,33 @@ class Prices:
 
 
 class Make:
-    """What tests make their cases from."""
+    """What tests make their cases from.
+
+    Args:
+        radio: makes one, of the watts while it is active, and the joules of its tail.
+    """
+
+    def __init__(self, radio: Callable[..., Any]) -> None:
+        self.radio = radio
 
     def prices(self, *fixed: float, **more: float) -> Prices:
         """Seconds per joule and per byte, and what is left: as `Prices`."""
         return Prices(*fixed, **more)
 
-    def radio(self, active: float = 1.0, tail_j: float = 0.0) -> Radio:
-        return Radio(active, tail_j)
-
     def wifi(
         self, present: bool = True, availability: float = 0.25, absence_s: float = 60.0
     ) -> Path:
         average = Average(availability, 1 / 8e6, 0.1, absence_s)
-        return Path("wifi", 8e6, 0.1, Radio(0.5), average, 0.0, present=present)
+        return Path("wifi", 8e6, 0.1, self.radio(0.5), average, 0.0, present=present)
 
     def lte(self, idle_s: float | None = None, tail_j: float = 10.0, rate_bps: float = 4e6) -> Path:
         average = Average(1.0, 1 / 1e6, 0.2, 0.0)
-        return Path("lte", rate_bps, 0.2, Radio(2.0, tail_j), average, tail_j, idle_s=idle_s)
+        return Path("lte", rate_bps, 0.2, self.radio(2.0, tail_j), average, tail_j, idle_s=idle_s)
 
     def item(self, key: object = 1, size: float = 100_000.0, accuracy: float = 0.8) -> Candidate:
         return Candidate(key, size, accuracy)
 
 
 @pytest.fixture(scope="session")
-def make() -> Make:
-    return Make()
+def make(make_radio: Callable[..., Any]) -> Make:
+    return Make(make_radio)
