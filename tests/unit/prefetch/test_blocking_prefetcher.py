@@ -13,7 +13,7 @@ from cedos.prefetch.turn import FetchError, Turn
 Application = Any
 
 
-class Boom(Exception):  # noqa: N818
+class BoomError(Exception):
     pass
 
 
@@ -33,7 +33,7 @@ class TestThreads:
 
     def test_time_outs_errors_and_cancelling(self, app: Application) -> None:
         async def boom(turn: Turn) -> None:
-            raise Boom("boom")
+            raise BoomError("boom")
 
         with BlockingPrefetcher(app.world(), every_s=0.02) as mine:
             slow = mine.prefetch(app.item(app.for_ever))
@@ -42,7 +42,7 @@ class TestThreads:
             assert slow.cancel() is False  # it was being fetched on demand
             with pytest.raises(FetchError):
                 slow.get()
-            with pytest.raises(Boom):
+            with pytest.raises(BoomError):
                 mine.prefetch(app.item(boom)).get(timeout_s=5)
         with pytest.raises(CedosError):
             mine.prefetch(app.item())

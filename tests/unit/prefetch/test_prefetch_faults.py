@@ -16,13 +16,13 @@ Application = Any
 pytestmark = pytest.mark.anyio
 
 
-class Boom(Exception):  # noqa: N818
+class BoomError(Exception):
     pass
 
 
 @pytest.mark.parametrize(
     "error",
-    [Boom("boom"), SystemExit(3), StopIteration(), asyncio.CancelledError(), GeneratorExit()],
+    [BoomError("boom"), SystemExit(3), StopIteration(), asyncio.CancelledError(), GeneratorExit()],
 )
 async def test_a_fetcher_that_raises_disturbs_nobody_and_is_tried_again(
     app: Application,
@@ -48,13 +48,13 @@ async def test_a_fetcher_that_raises_disturbs_nobody_and_is_tried_again(
 
 async def test_on_demand_its_error_is_raised_where_it_was_asked_for(app: Application) -> None:
     async def boom(turn: Turn) -> None:
-        raise Boom("boom")
+        raise BoomError("boom")
 
     item = app.item(boom)
     async with app.prefetcher(app.world("lte0")) as mine:
         future = mine.prefetch(item)
         for _ in range(2):
-            with pytest.raises(Boom):
+            with pytest.raises(BoomError):
                 await future.get()
         item.do = None
         assert await future.get() == "value"
