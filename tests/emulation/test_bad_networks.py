@@ -220,7 +220,7 @@ def test_a_portal_is_noticed_left_and_used_again_after_the_log_in(
         around.laptop.run("curl", "-sS", "-o", "/dev/null", "http://10.9.1.1/login")
         host.until(uses("wlan0"), 10)
         assert host.address() == "10.9.1.2"
-        assert not any("lets nothing through" in problem for problem in host.status().problems)  # type: ignore[union-attr]
+        assert not any("lets nothing through" in problem for problem in host.status().problems)
     finally:
         said = host.end()
     assert "Traceback" not in said

@@ -51,13 +51,13 @@ class Host:
             env=self.environment, capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
 
-    def status(self) -> dict:  # type: ignore[type-arg]
+    def status(self) -> dict:
         done = self.cedos("status", "--json")
         return json.loads(done.stdout) if done.returncode == 0 else {"default": {"network": None}}
 
     def until(self, condition: object, limit_s: float = 20.0) -> None:
         deadline_s = time.monotonic() + limit_s
-        while not condition():  # type: ignore[operator]
+        while not condition():
             assert time.monotonic() < deadline_s
             time.sleep(0.1)
 

@@ -199,7 +199,7 @@ def test_the_users_word_on_an_interface(make_namespace: MakeNamespace) -> None:
 
     async def scenario() -> None:
         given = {"veth-work": {"kind": "cellular", "metered": False, "name": "phone"}}
-        async with LinkMonitor(given) as monitor:  # type: ignore[arg-type]
+        async with LinkMonitor(given) as monitor:
             (phone,) = monitor.networks()
             assert (phone.name, phone.interface) == ("phone", "veth-work")
             assert (phone.kind, phone.metered) == (NetworkKind.CELLULAR, False)

@@ -55,7 +55,7 @@ def heard_in(host: Namespace, scenario: Callable[[Heard], None], **options: int)
 
     async def live() -> None:
         listener = Listener(_ROUTE, [_IPV4_ROUTES], heard.datagram, heard.lost, **options)
-        heard.listener = listener  # type: ignore[attr-defined]
+        heard.listener = listener
         scenario(heard)
         listener.close()
 
@@ -65,7 +65,7 @@ def heard_in(host: Namespace, scenario: Callable[[Heard], None], **options: int)
 
 
 def drain(heard: Heard) -> bool:
-    return bool(heard.listener.drain())  # type: ignore[attr-defined]
+    return bool(heard.listener.drain())
 
 
 def test_a_burst_is_read_to_its_end_at_once(

@@ -81,7 +81,7 @@ def test_what_was_interrupted_goes_on_over_the_other_network(
             wires.lose("wlan0")
         return real(*arguments)
 
-    inbox.part = part  # type: ignore[method-assign]
+    inbox.part = part
     future = prefetcher.prefetch(MessageFetcher(inbox, message), size=message.size_bytes)
     until(lambda: future.ready)
     assert future.get() == server.text(5)

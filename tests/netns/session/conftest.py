@@ -44,7 +44,7 @@ class Host:
 
     def start(self, wanted: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
         """Runs it there; a future of this thread."""
-        return asyncio.run_coroutine_threadsafe(wanted, self.loop)  # type: ignore[return-value]
+        return asyncio.run_coroutine_threadsafe(wanted, self.loop)
 
     def do(self, wanted: Coroutine[Any, Any, T], timeout_s: float = 60.0) -> T:
         """Runs it there and waits for its end."""

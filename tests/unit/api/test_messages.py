@@ -55,7 +55,7 @@ def test_a_network_without_context() -> None:
     )
 
 
-def test_decisions_survive_the_wire(make_decision) -> None:  # type: ignore[no-untyped-def]
+def test_decisions_survive_the_wire(make_decision) -> None:
     message = DecisionMessage.of(make_decision(3))
     assert msgspec.json.decode(msgspec.json.encode(message), type=DecisionMessage) == message
 

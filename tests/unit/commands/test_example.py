@@ -14,7 +14,7 @@ from cedos.config import Config, load
 
 def unit(cedos: Any) -> configparser.ConfigParser:
     parsed = configparser.ConfigParser(strict=False, interpolation=None)
-    parsed.optionxform = str  # type: ignore[assignment,method-assign]
+    parsed.optionxform = str
     parsed.read_string(cedos("example", "unit").stdout)
     return parsed
 

@@ -264,7 +264,7 @@ def test_what_cedos_serve_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 @pytest.mark.parametrize("command", [get.command, serve.command])
 def test_help_has_examples_exit_statuses_and_files(command: object) -> None:
-    result = CliRunner().invoke(command, ["--help"])  # type: ignore[arg-type]
+    result = CliRunner().invoke(command, ["--help"])
     assert result.exit_code == 0
     for section in ("Examples:", "Exit status:", "Files:"):
         assert section in result.output

@@ -41,11 +41,11 @@ def test_durations(seconds: float, text: str) -> None:
 def test_it_says_how_far_how_fast_how_long_and_over_which_networks() -> None:
     progress = Progress(0, 0, 100_000_000)
     line = ProgressLine("file", progress, quiet=False, out=Terminal())
-    progress.connection = Paths(("wlan0", False), ("lte0", False))  # type: ignore[assignment]
+    progress.connection = Paths(("wlan0", False), ("lte0", False))
     assert line.text(10.0) == "file:   0% of 100.0 MB, lte0+wlan0"
     progress.have_bytes = 25_000_000
     assert line.text(12.5) == "file:  25% of 100.0 MB, 10.0 MB/s, 8 s left, lte0+wlan0"
-    progress.connection = Paths(("wlan0", True))  # type: ignore[assignment]
+    progress.connection = Paths(("wlan0", True))
     # The rate is that of the last five seconds.
     assert line.text(17.6) == "file:  25% of 100.0 MB, waiting for a network"
     progress.connection, progress.state = None, "no server for now"

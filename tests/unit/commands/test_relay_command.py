@@ -58,7 +58,7 @@ def test_what_cannot_be_meant_is_refused(cedos: Any, arguments: tuple[str, ...],
 
 def test_the_unit_has_no_privilege(cedos: Any) -> None:
     parsed = configparser.ConfigParser(strict=False, interpolation=None)
-    parsed.optionxform = str  # type: ignore[assignment,method-assign]
+    parsed.optionxform = str
     parsed.read_string(cedos("example", "relay-unit").stdout)
     service = parsed["Service"]
     assert service["CapabilityBoundingSet"] == ""

@@ -47,7 +47,7 @@ def _own_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def a_daemon(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:
     module = types.ModuleType("cedos.daemon.service")
-    module.run = run  # type: ignore[attr-defined]
+    module.run = run
     monkeypatch.setitem(sys.modules, "cedos.daemon.service", module)
     monkeypatch.setattr(up.privileges, "require", lambda what: None)
 
@@ -159,7 +159,7 @@ def some_steering(monkeypatch: pytest.MonkeyPatch, undone: list[str]) -> list[tu
         return undone
 
     module = types.ModuleType("cedos.steer.steering")
-    module.restore = undo  # type: ignore[attr-defined]
+    module.restore = undo
     monkeypatch.setitem(sys.modules, "cedos.steer.steering", module)
     monkeypatch.setattr(restore.privileges, "require", lambda what: None)
     return calls
@@ -201,6 +201,6 @@ def test_what_cannot_be_undone(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> N
     def undo(state_dir: Path, dry_run: bool = False) -> list[str]:
         raise SteeringError("rule 100: operation not permitted")
 
-    sys.modules["cedos.steer.steering"].restore = undo  # type: ignore[attr-defined]
+    sys.modules["cedos.steer.steering"].restore = undo
     result = cedos("restore")
     assert (result.exit_code, result.stderr) == (1, "cedos: rule 100: operation not permitted\n")

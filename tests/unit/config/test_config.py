@@ -151,7 +151,7 @@ def test_misspelt_keys_are_refused_at_their_line(
 
 def test_the_configuration_never_changes() -> None:
     with pytest.raises(AttributeError):
-        Config().decision.objective = "weighted"  # type: ignore[misc]
+        Config().decision.objective = "weighted"
 
 
 def test_only_an_objective_with_exponents_can_follow(tmp_path: Path) -> None:

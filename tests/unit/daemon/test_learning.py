@@ -222,7 +222,7 @@ def test_what_is_not_known_well_teaches_nothing(
 ) -> None:
     learning = Learning(model)
     learning.moved(BOTH, KNOWN)
-    finish(learning, **({"took_s": 3.0} | spoiled))  # type: ignore[arg-type]
+    finish(learning, **({"took_s": 3.0} | spoiled))
     assert learning.note == ""
 
 

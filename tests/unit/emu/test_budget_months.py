@@ -105,7 +105,7 @@ def test_a_controller_that_breaks_budgets_is_found_out() -> None:
     """The simulation can fail: a keeper whose price is always nothing exceeds every tight plan."""
 
     class Careless(Pacer):
-        def quote(self, now_s: float) -> object:  # type: ignore[override]
+        def quote(self, now_s: float) -> object:
             return self
 
         rate = 0.0
@@ -114,7 +114,7 @@ def test_a_controller_that_breaks_budgets_is_found_out() -> None:
             return 0.0
 
     worlds = data(*next(lives(5, 1)))
-    outcomes = live(worlds, Careless)  # type: ignore[arg-type]
+    outcomes = live(worlds, Careless)
     assert any(world.asked + world.forced > 1.2 * world.budget.supply for world in worlds)
     assert not all(outcome.met for outcome in outcomes)
 
@@ -130,7 +130,7 @@ def test_habits_are_learned_over_months() -> None:
 
     class Kept(Keeper):
         def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments)  # type: ignore[arg-type]
+            super().__init__(*arguments)
             keepers.append(self)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -17,7 +17,7 @@ def test_a_collection_named_relatively_is_found_from_the_run_folder(
 ) -> None:
     monkeypatch.chdir(ROOT)
     place = places.load(Path("traces"))["walk-away-s7"]
-    stage = Stage(None, place, tmp_path, 0.0, 0.0)  # type: ignore[arg-type]  # no laptop is touched
+    stage = Stage(None, place, tmp_path, 0.0, 0.0)  # no laptop is touched
     file = tmp_path / "cedos.toml"
     file.write_text(configuration(stage))
     monkeypatch.chdir(tmp_path)

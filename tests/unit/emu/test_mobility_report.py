@@ -15,7 +15,7 @@ def flow(policy: str, number: int, time_s: float, **changes: Any) -> dict[str, A
     return {"policy": policy, "repeat": 0, "number": number, "time_s": time_s, **given, **changes}
 
 
-def made(times: dict[str, list[float]], rates: list[tuple[str, float, int]] = ()) -> Recorded:  # type: ignore[assignment]
+def made(times: dict[str, list[float]], rates: list[tuple[str, float, int]] = ()) -> Recorded:
     """A run whose policies took these times, and received so many bytes by those instants."""
     flows = [flow(name, k, each) for name, all_ in times.items() for k, each in enumerate(all_)]
     summary = {name: {"censored": 0, "energy_j": 1.0, "cellular_mb": 2.0} for name in times}

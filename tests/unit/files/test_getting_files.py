@@ -114,7 +114,7 @@ class World:
 
     async def fetch(self, target: Path, path: str = "file", patience_s: float = 60.0) -> Getting:
         listening = Listening()
-        serving = Serving(Tree(self.root), listening, {})  # type: ignore[arg-type]
+        serving = Serving(Tree(self.root), listening, {})
         running = asyncio.create_task(serving.run())
 
         async def connect() -> Any:
@@ -200,7 +200,7 @@ def test_a_program_that_was_killed_goes_on(root: Path, tmp_path: Path) -> None:
 
 def test_a_file_that_changed_meanwhile_comes_anew(root: Path, tmp_path: Path) -> None:
     world = World(root, [300_000])
-    world.before = [lambda: None, lambda: (root / "file").write_bytes(TEXT[::-1])]  # type: ignore[list-item]
+    world.before = [lambda: None, lambda: (root / "file").write_bytes(TEXT[::-1])]
     one = asyncio.run(world.fetch(tmp_path / "got"))
     assert (tmp_path / "got").read_bytes() == TEXT[::-1]
     assert one.progress.sessions == 2

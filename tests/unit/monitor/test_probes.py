@@ -255,6 +255,6 @@ async def test_without_target_or_privilege_nothing_is_pinged() -> None:
     def refuse(*arguments: object) -> object:
         raise PrivilegeError("pings need CAP_NET_RAW")
 
-    async with Prober(lambda n: TARGET, open_pinger=refuse) as prober:  # type: ignore[arg-type]
+    async with Prober(lambda n: TARGET, open_pinger=refuse) as prober:
         assert (await prober.ping(WIFI)).problem == "pings need CAP_NET_RAW"
         assert prober.problem == "pings need CAP_NET_RAW"

@@ -115,8 +115,8 @@ async def test_an_access_point_that_cannot_be_told_is_none() -> None:
         7,
         {"rssi_dbm": None},
         {"rssi_dbm": -60.0},
-        {"rssi_dbm": Indicator(None, 5.0)},  # type: ignore[arg-type]
-        {"rssi_dbm": Indicator("-60", 5.0)},  # type: ignore[arg-type]
+        {"rssi_dbm": Indicator(None, 5.0)},
+        {"rssi_dbm": Indicator("-60", 5.0)},
         {"rssi_dbm": Indicator(-60.0, math.nan)},
         {"rssi_dbm": Indicator(-60.0, -math.inf)},
     ],
@@ -126,7 +126,7 @@ async def test_nonsense_of_any_form_breaks_nothing_and_is_forgotten(nonsense: An
         said: Any = nonsense
 
         async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
-            return self.said  # type: ignore[no-any-return]
+            return self.said
 
     mad = Mad({})
     guarded = Guarded(mad, lambda sentence: None)

@@ -35,7 +35,7 @@ class Ends:
         self.user, self._client = pair()
         self._origin, self.server = pair()
         settings: dict[str, object] = {"idle_s": 10.0} | options
-        self.tunnel = Tunnel(self._client, self._origin, BUFFER, **settings)  # type: ignore[arg-type]
+        self.tunnel = Tunnel(self._client, self._origin, BUFFER, **settings)
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> Moved:

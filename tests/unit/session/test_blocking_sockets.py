@@ -106,7 +106,7 @@ def test_what_happens_while_a_descriptor_is_made_is_told_once(
         def setsockopt(self, *arguments: object) -> None:
             server.sendall(b"a")
             time.sleep(0.1)
-            super().setsockopt(*arguments)  # type: ignore[arg-type]
+            super().setsockopt(*arguments)
 
     def slow() -> tuple[bsd.socket, bsd.socket]:
         shown, hidden = makes()

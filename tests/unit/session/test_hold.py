@@ -13,7 +13,7 @@ def situation(**changes: object) -> Situation:
         "unmetered_up": False,
         "metered_bps": 8e6,
     }
-    return Situation(**{**known, **changes})  # type: ignore[arg-type]
+    return Situation(**{**known, **changes})
 
 
 def test_nothing_to_decide() -> None:

@@ -83,7 +83,7 @@ def test_whoever_was_refused_is_told_once_all_is_free(
                 empty_handed.add(number)
         else:
             sender.give(min(size, sender.held_bytes))
-        empty_handed -= set(memory.woken())  # type: ignore[arg-type]
+        empty_handed -= set(memory.woken())
     for sender in many:
         sender.give(sender.held_bytes)
     assert empty_handed <= set(memory.woken())

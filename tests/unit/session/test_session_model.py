@@ -43,7 +43,7 @@ class Whimsical:
         self._random = random.Random(seed)
         self.copies = copies
 
-    def choose(self, path, paths, backlog, room_bytes, now):  # type: ignore[no-untyped-def]
+    def choose(self, path, paths, backlog, room_bytes, now):
         draw = self._random
         if draw.random() < 0.15:
             return None
@@ -56,10 +56,10 @@ class Whimsical:
         skip = draw.choice([0, 0, 1, 700, 20_000])
         return Grant(draw.choice(ranks), draw.choice([1, 3000, room_bytes]), skip)
 
-    def appropriate(self, rank, paths, now):  # type: ignore[no-untyped-def]
+    def appropriate(self, rank, paths, now):
         return any(path.allowed >> rank & 1 for path in paths)
 
-    def next_look_s(self, paths, now):  # type: ignore[no-untyped-def]
+    def next_look_s(self, paths, now):
         return None
 
 

@@ -114,7 +114,7 @@ def test_answers_behind_other_data_say_nothing() -> None:
 def test_forged_answers_are_nothing() -> None:
     ends = Ends()
     records = ends.sent(TWO, 1.0)
-    short, padded = (frame.token for record in records for frame in unpack(record))  # type: ignore[union-attr]
+    short, padded = (frame.token for record in records for frame in unpack(record))
     for token in (padded, padded + 1, 7, short, short):
         ends.near.receive(TWO, p.wire.pong(token), 1.1)
         assert ends.near.events() == []

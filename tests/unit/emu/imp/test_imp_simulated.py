@@ -109,7 +109,7 @@ def test_without_budgets_ours_is_always() -> None:
 
 @pytest.mark.parametrize("controller", ["pacer", "odyssey"])
 def test_budgets_are_kept_and_buy_time(controller: str) -> None:
-    budgets = Budgets(1200.0, None, 1.5e6, controller)  # type: ignore[arg-type]
+    budgets = Budgets(1200.0, None, 1.5e6, controller)
     ours, wifi = play(Queue(), budgets), play(simple(0.0)["wifi-only"](), Budgets(1200.0))
     assert ours.data_bytes <= 1.5e6
     assert np.mean(ours.fetch_s) <= np.mean(wifi.fetch_s) + 1e-9
@@ -148,9 +148,7 @@ def test_a_small_grid_hangs_together(analysis: object) -> None:
         "data_mb": 1.0,
         "contacts_seed": 1,
     }
-    found = analysis.run(  # type: ignore[attr-defined]
-        places.load(TRACES), place=[place], scale=0.2, trials=1, duration_s=300.0
-    )
+    found = analysis.run(places.load(TRACES), place=[place], scale=0.2, trials=1, duration_s=300.0)
     assert found["simulated"]
     there = found["places"]["there"]
     assert there["synthetic"]

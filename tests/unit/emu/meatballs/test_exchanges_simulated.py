@@ -37,7 +37,7 @@ class Idle:
 class Both(Preferring):
     """Everything over everything."""
 
-    def choose(self, task, now_s, usable, silent):  # type: ignore[no-untyped-def]
+    def choose(self, task, now_s, usable, silent):
         return Chosen(usable)
 
 
@@ -116,7 +116,7 @@ def test_an_answer_at_the_very_instant_of_a_loss() -> None:
     """Wi-Fi is noticed to be gone at 13 s; the cellular answer comes in the same millisecond."""
 
     class Late(Preferring):
-        def choose(self, task, now_s, usable, silent):  # type: ignore[no-untyped-def]
+        def choose(self, task, now_s, usable, silent):
             return Chosen(usable if silent else frozenset({"wifi"}), 2.438)
 
     record, _ = trial(Late(), 10.5, (10, 20))

@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parents[4] / "traces"
 
 
 @pytest.fixture(scope="module")
-def found() -> dict:  # type: ignore[type-arg]
+def found() -> dict:
     return exchanges.run(
         places.load(HERE),
         walking=["walk-away-s7"],
@@ -26,7 +26,7 @@ def found() -> dict:  # type: ignore[type-arg]
     )
 
 
-def test_all_policies_under_all_settings_at_both_places(found: dict) -> None:  # type: ignore[type-arg]
+def test_all_policies_under_all_settings_at_both_places(found: dict) -> None:
     assert found["simulated"]
     for place in found["places"].values():
         assert place["synthetic"]
@@ -36,7 +36,7 @@ def test_all_policies_under_all_settings_at_both_places(found: dict) -> None:  #
             assert len({each["requests"] for each in by.values()}) == 1
 
 
-def test_costs_are_what_is_waited_and_paid(found: dict) -> None:  # type: ignore[type-arg]
+def test_costs_are_what_is_waited_and_paid(found: dict) -> None:
     for place in found["places"].values():
         for setting in SETTINGS.values():
             for each in place["policies"][setting.name].values():
@@ -49,14 +49,14 @@ def test_costs_are_what_is_waited_and_paid(found: dict) -> None:  # type: ignore
                 )
 
 
-def test_redundancy_never_waits_longer_than_one_network(found: dict) -> None:  # type: ignore[type-arg]
+def test_redundancy_never_waits_longer_than_one_network(found: dict) -> None:
     for place in found["places"].values():
         by = place["policies"]["no"]
         assert by["brute-force"]["wait_ms"] <= by["wifi-preferred"]["wait_ms"] + 1.0
         assert by["cellular-only"]["hedged_share"] == by["adaptive"]["hedged_share"] == 0.0
 
 
-def test_simple_policies_are_the_same_under_all_settings(found: dict) -> None:  # type: ignore[type-arg]
+def test_simple_policies_are_the_same_under_all_settings(found: dict) -> None:
     for place in found["places"].values():
         for name in exchanges.SIMPLE:
             waits = {place["policies"][setting][name]["wait_ms"] for setting in SETTINGS}
@@ -120,7 +120,7 @@ def test_worse_means_beyond_the_interval() -> None:
         ({"driving": []}, "at least one place"),
     ],
 )
-def test_what_cannot_be_carried_out_is_refused(wrong: dict, said: str) -> None:  # type: ignore[type-arg]
+def test_what_cannot_be_carried_out_is_refused(wrong: dict, said: str) -> None:
     wanted = {"walking": ["walk-away-s7"], "driving": ["drive-past-s13"], "trials": 1} | wrong
     with pytest.raises(CedosError, match=said):
         exchanges.run(places.load(HERE), duration_s=30.0, **wanted)

@@ -98,9 +98,9 @@ def test_one_that_fails_does_not_leave_the_others_waiting() -> None:
 
 def test_what_cannot_be_run_is_named() -> None:
     with pytest.raises(ConfigError, match="no application 'chess'"):
-        sessions_intnw.run({}, applications=["chess"])  # type: ignore[arg-type]
+        sessions_intnw.run({}, applications=["chess"])
     with pytest.raises(ConfigError, match="sensing"):
-        sessions_intnw.run({}, processes=2)  # type: ignore[arg-type]
+        sessions_intnw.run({}, processes=2)
 
 
 def test_a_summary_is_of_trials() -> None:

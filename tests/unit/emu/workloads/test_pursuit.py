@@ -11,7 +11,7 @@ from emu.workloads.pursuit import Cancel, Chosen, Pursuit, Start
 BOTH = frozenset({"wifi", "cellular"})
 
 
-def always(*ways: str, again: float | None = None):  # type: ignore[no-untyped-def]
+def always(*ways: str, again: float | None = None):
     return lambda now, usable, silent: Chosen(frozenset(ways), again)
 
 

@@ -21,7 +21,7 @@ LIMITS = (100e6, 1e9)
 
 @asynccontextmanager
 async def _serving(**limits: float) -> AsyncIterator[tuple[ProbeServing, ProbeServer]]:
-    held = Limits(*LIMITS) if not limits else Limits(**limits)  # type: ignore[arg-type]
+    held = Limits(*LIMITS) if not limits else Limits(**limits)
     async with ProbeServing(HERE, 0, KEY, held) as server:
         yield server, ProbeServer(HERE, server.port, KEY, packets=40, tcp_bytes=50_000)
 

@@ -173,4 +173,4 @@ class TestBatches:
         if batch is not None:
             assert batch.gain_s > 0.0
             assert batch.size_bytes <= 1e6
-            assert list(batch.keys) == sorted(batch.keys)  # type: ignore[type-var]
+            assert list(batch.keys) == sorted(batch.keys)

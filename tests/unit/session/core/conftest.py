@@ -53,7 +53,7 @@ class Cores:
         return Plain(*grants, copies=copies)
 
     def session(self, scheduler: Plain | None = None, **options: object) -> Session:
-        return Session(scheduler or Plain(), 0.0, **({"keep_alive_s": 100} | options))  # type: ignore[arg-type]
+        return Session(scheduler or Plain(), 0.0, **({"keep_alive_s": 100} | options))
 
     def pair(self, **options: object) -> tuple[Session, Session]:
         """Two with one path, who have said what there is to say."""

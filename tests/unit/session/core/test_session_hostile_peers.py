@@ -95,7 +95,7 @@ def test_a_peer_that_claims_too_much_is_refused(cores: Cores, records: list[byte
     assert len(str(refused.value)) > 20
     core.abort(1, str(refused.value))
     assert core.state is State.FAILED
-    assert cores.frames(core.next_record(1, 70_000, 0.0))[-1].code == 1  # type: ignore[attr-defined]
+    assert cores.frames(core.next_record(1, 70_000, 0.0))[-1].code == 1
     assert core.next_record(1, 70_000, 0.0) == []
     assert core.over(0.0)
 
