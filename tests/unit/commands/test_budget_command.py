@@ -1,7 +1,9 @@
 """`cedos budget` against a daemon on a real socket, and without one."""
 
 import json
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from cedos import amounts, budget_file
 from cedos.api.budgets import BudgetMessage, UnitsMessage, parse_budget
-from cedos.commands import budget, explain, render
+from cedos.commands import budget, render
 from cedos.config import BudgetConfig, Config, PlanConfig, load
 from cedos.errors import ConfigError
 from cedos.history_usage import Usage
@@ -94,30 +96,19 @@ def test_setting_one(cedos: Any, control: Path, fake_daemon: Any) -> None:
         assert word in done.stdout, word
 
 
-def test_a_price_and_a_supply_that_are_nothing_are_said_so() -> None:
+def test_a_price_and_a_supply_that_are_nothing_are_said_so(
+    budget_message: Callable[..., BudgetMessage],
+) -> None:
     assert render.worth(2e-6) == "next to nothing"
     assert render.worth(0.3) == "300 ms"
     shown = "\n".join(
         budget.lines(
             [
-                BudgetMessage(
-                    name="data",
-                    resource="data",
-                    supply=4e9,
-                    spent=0.0,
-                    begins_unix_s=0.0,
-                    ends_unix_s=9e8,
-                    forecast=1e6,
-                    s_per_unit=2.5e-12,
-                    bought_s=120.0,
-                ),
-                BudgetMessage(
+                budget_message(forecast=1e6, s_per_unit=2.5e-12, bought_s=120.0),
+                budget_message(
                     name="battery",
                     resource="energy",
                     supply=0.0,
-                    spent=0.0,
-                    begins_unix_s=0.0,
-                    ends_unix_s=9e8,
                     battery=True,
                     suspended="the battery does not tell what it holds",
                 ),
@@ -131,17 +122,9 @@ def test_a_price_and_a_supply_that_are_nothing_are_said_so() -> None:
     assert " - " in shown.splitlines()[2]
 
 
-def test_data_in_units_says_which_one_is_in_use() -> None:
-    one = BudgetMessage(
-        name="go",
-        resource="data",
-        supply=2e9,
-        spent=1.5e9,
-        begins_unix_s=0.0,
-        ends_unix_s=9e8,
-        units=UnitsMessage(bought=2, most=4, amount=1e9, money=5.0),
-    )
-    assert "2 GB (unit 2 of 4, 5 each)" in "\n".join(budget.lines([one], 0.0))
+def test_data_in_units_says_which_one_is_in_use(budget_shown: Callable[..., str]) -> None:
+    units = UnitsMessage(bought=2, most=4, amount=1e9, money=5.0)
+    assert "2 GB (unit 2 of 4, 5 each)" in budget_shown(supply=2e9, spent=1.5e9, units=units)
 
 
 def test_the_battery(cedos: Any, control: Path, fake_daemon: Any) -> None:
@@ -314,17 +297,8 @@ def test_what_the_daemon_says_of_budgets_is_shown(
     assert "budgets are not in force" in said.stderr
 
 
-def test_what_a_person_sees_of_each_state() -> None:
-    plain = BudgetMessage(
-        name="data", resource="data", supply=1e9, spent=2e9, begins_unix_s=0.0, ends_unix_s=1e5
-    )
-
-    def said(**changed: Any) -> str:
-        one = BudgetMessage(
-            **{field: getattr(plain, field) for field in plain.__struct_fields__} | changed
-        )
-        return "\n".join([*budget.lines([one], 0.0), *explain.prices([one], 0.0)])
-
+def test_what_a_person_sees_of_each_state(budget_shown: Callable[..., str]) -> None:
+    said = partial(budget_shown, supply=1e9, spent=2e9, ends_unix_s=1e5)
     assert "2 GB (200%)" in said()
     assert "spent: nothing more" in said(spent_up=True)
     assert "not to be had any more: 0 B of 1 GB" in said(spent_up=True)

@@ -1,32 +1,20 @@
 """Hard budgets as people set and see them."""
 
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from cedos import budget_file
-from cedos.api.budgets import BudgetMessage
 from cedos.api.messages import DefaultMessage, NetworkMessage, StatusMessage
-from cedos.commands import budget, explain, status
+from cedos.commands import status
 from cedos.config import load
 from cedos.errors import ConfigError
 from cedos.model import NetworkKind
 from cedos.selector.budget import Budget, Resource
-
-SPENT = BudgetMessage(
-    name="data",
-    resource="data",
-    supply=4e9,
-    spent=4.001e9,
-    begins_unix_s=1.79e9,
-    ends_unix_s=1.8e9,
-    spent_up=True,
-    hard=True,
-    barred=("lte0",),
-)
 
 
 def test_it_is_set_and_shown(cedos: Any, control: Path, fake_daemon: Any) -> None:
@@ -55,12 +43,12 @@ def test_energy_cannot_be_hard(cedos: Any, control: Path, what: tuple[str, ...])
     assert "data and money can be" in refused.stderr
 
 
-def test_what_is_spent_says_what_it_bars() -> None:
-    said = "\n".join([*budget.lines([SPENT], 1.795e9), *explain.prices([SPENT], 1.795e9)])
+def test_what_is_spent_says_what_it_bars(budget_shown: Callable[..., str]) -> None:
+    show = partial(budget_shown, spent=4.001e9, spent_up=True, hard=True)
+    said = show(barred=("lte0",))
     assert "spent: programs are kept off lte0" in said
     assert "it is hard, so programs are kept off lte0 until then" in said
-    refused = replace(SPENT, barred=(), unkept="iptables is not installed")
-    said = "\n".join([*budget.lines([refused], 1.795e9), *explain.prices([refused], 1.795e9)])
+    said = show(unkept="iptables is not installed")
     assert "are kept off" not in said
     assert "spent: but programs go on" in said
     assert "programs cannot be kept off its networks: iptables is not installed" in said
