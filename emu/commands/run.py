@@ -81,7 +81,8 @@ def command(
     not replaced without --force; one that was interrupted is begun anew, and a scenario with `places`
     goes on with those that are missing.
 
-    Exit codes: 0 the run is complete; 1 the testbed failed; 2 the scenario cannot be used.
+    Exit codes: 0 the run is complete; 1 the testbed failed, or a finished run is in the way; 2 the
+    scenario cannot be used.
     """
     import msgspec  # noqa: PLC0415
 
