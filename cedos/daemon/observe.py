@@ -170,6 +170,7 @@ class Observer:
             check=portal_page(config),
             manager=manager.captive if manager is not None else None,
             gateway_answers=gateway.answers if config.probes.enabled else None,
+            pings_lost=self._pings_lost,
             rtt_s=lambda name: usual_rtt_s(self.context().networks, name),
         )
         if manager is not None:
@@ -183,8 +184,9 @@ class Observer:
         self._networks: Sequence[Network] = ()
         self._silent: frozenset[str] = frozenset()
         probes = config.probes
+        self._target = probe_target(config)
         self.prober = Prober(
-            probe_target(config),
+            self._target,
             schedule=ProbeSchedule(probes.interval_s, probes.idle_interval_s),
             ping_timeout_s=probes.timeout_s,
             timeout_s=probes.timeout_s,
@@ -317,7 +319,22 @@ class Observer:
                 self._metered(network, counted)
         return counted
 
+    def _beyond(self, network: Network) -> bool:
+        """Whether somebody behind the network's router is pinged."""
+        target = self._target(network)
+        return target is not None and target not in network.gateways
+
+    def _pings_lost(self, network: Network) -> bool:
+        loss = self.context().networks.get(network.name, {}).get("ping_loss")
+        return self._beyond(network) and loss is not None and loss.value > 0.0
+
+    def _answered(self, name: str) -> None:
+        network = next((each for each in self._networks if each.name == name), None)
+        if network is not None and self._beyond(network):
+            self.portals.pinged(name)
+
     def _captive(self, name: str, captive: Indicator) -> None:
+        _log.info("captive" if captive.value else "not captive", network=name)
         self.keeper.update(name, {"captive": captive})
         self._told.set()
 
@@ -339,7 +356,9 @@ class Observer:
             if result.kind is ProbeKind.PING:
                 rtt_s = result.indicators.get("rtt_s")
                 self.keeper.observe_ping(result.network, rtt_s, result.at_s)
-                if rtt_s is None:
+                if rtt_s is not None:
+                    self._answered(result.network)
+                else:
                     # Silence may be the first sign of an outage; answers wait for the next look.
                     self._changed()
             else:

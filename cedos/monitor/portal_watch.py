@@ -49,6 +49,7 @@ class _Watched:
     received_bytes: int = 0
     finding: Finding | None = None
     at_s: float = float("-inf")
+    pings_lost: bool = False
     task: asyncio.Task[None] | None = field(default=None)
 
 
@@ -60,6 +61,7 @@ class PortalWatch:
         check: asks for the test page; None: it is not asked for.
         manager: NetworkManager's verdict on a network, None where it has none; None: do not ask.
         gateway_answers: whether the network's router answers a ping now.
+        pings_lost: whether pings to somebody behind the network's router get lost, too.
         rtt_s: the network's usual round trip as far as known; a slow one is given more time.
     """
 
@@ -70,12 +72,14 @@ class PortalWatch:
         check: Check | None = None,
         manager: Callable[[Network], Awaitable[bool | None]] | None = None,
         gateway_answers: Callable[[Network], Awaitable[bool]] | None = None,
+        pings_lost: Callable[[Network], bool] = lambda network: False,
         rtt_s: Callable[[str], float | None] = lambda name: None,
     ) -> None:
         self._told = told
         self._check = check
         self._manager = manager
         self._gateway_answers = gateway_answers
+        self._pings_lost = pings_lost
         self._rtt_s = rtt_s
         self._watched: dict[str, _Watched] = {}
         self._unanswered = Unanswered()
@@ -138,6 +142,16 @@ class PortalWatch:
             if one.captive_at_s is not None and one.finding is not None and one.finding.by_router:
                 self._freed(one, now_s)
 
+    def pinged(self, name: str) -> None:
+        """Somebody behind the network's router answered a ping."""
+        one = self._watched.get(name)
+        if one is None or one.captive_at_s is None or one.finding is None:
+            return
+        # Where pings got lost, too, when no server answered, that was an outage, and is over. (Some
+        # portals let pings through all the time.)
+        if one.finding.by_router and one.pings_lost:
+            self._freed(one, time.monotonic())
+
     def rescued(self, key: FlowKey) -> None:
         """Takes a flow whose first packet found no answer, and was led over another network."""
         for name, one in self._watched.items():
@@ -199,6 +213,7 @@ class PortalWatch:
                 finding = Finding(verdict, "NetworkManager's check says so")
         open_ = finding.verdict in (Verdict.UNCLEAR, Verdict.SILENT)
         ask = self._gateway_answers if open_ and waiting else None
+        one.pings_lost = self._pings_lost(network)
         if ask is not None and await ask(network):
             why = f"its router answers, but none of {waiting} servers that were asked"
             return Finding(Verdict.CAPTIVE, why, by_router=True)

@@ -271,6 +271,42 @@ async def test_unanswered_connections_are_looked_into(run: Callable[[PortalWatch
     assert "none of 3 servers" in problem
 
 
+async def test_an_outage_is_no_portal_once_a_ping_is_answered(
+    run: Callable[[PortalWatch], None],
+) -> None:
+    lost = True
+    told: list[float] = []
+
+    async def answers(network: Network) -> bool:
+        return True
+
+    watch = PortalWatch(
+        lambda name, said: told.append(said.value),
+        gateway_answers=answers,
+        pings_lost=lambda network: lost,
+    )
+    run(watch)
+    watch.networks_changed([WIFI])
+    await asyncio.sleep(0.01)
+
+    async def none_answers() -> None:
+        for server in ("198.51.100.1", "198.51.100.2"):
+            watch._unanswered.rescued(WIFI.name, ip_address(server), time.monotonic() - 1.0)
+        watch.unanswered(WIFI.name)
+        await asyncio.sleep(0.05)
+
+    watch.pinged(WIFI.name)
+    await none_answers()
+    assert told == [1.0]
+    watch.pinged(WIFI.name)
+    assert told == [1.0, 0.0]
+    # A portal that lets pings through is one all the same.
+    lost = False
+    await none_answers()
+    watch.pinged(WIFI.name)
+    assert told == [1.0, 0.0, 1.0]
+
+
 async def test_so_are_rescued_ones(run: Callable[[PortalWatch], None]) -> None:
     async def gateway(network: Network) -> bool:
         return True
