@@ -18,6 +18,9 @@ _RATE_S = 1.0
 
 _LEAST_RATE_S = 0.5
 _REMEMBERED = 20
+_CARRIED_BYTES = 1_400
+"""A path that carried less than a full packet has nothing of the transfer under way."""
+
 _HURRY_S = 5.0
 """Silence is answered in a hurry for so long; then it may be a program that does not read."""
 
@@ -151,6 +154,36 @@ class LivingFlow:
 
     def _carried_now(self) -> int:
         return self.carried(self.transfer.direction) if self.transfer else 0
+
+    def left_behind(self) -> frozenset[str]:
+        """The networks that the flow has left, while something of it may still be under way there."""
+        used = self.strategy.networks if self.strategy else ()
+        return frozenset(
+            path.network
+            for path in self.paths.values()
+            if path.closed is None
+            and path.network is not None
+            and path.network not in used
+            and path.bytes_down + path.bytes_up >= _CARRIED_BYTES
+        )
+
+    def held_up(self) -> bool:
+        """Whether what it waits for does not come on the networks that it uses.
+
+        MPTCP hands on what came in its order: what is under way on a path that was left, and creeps,
+        holds up what has long come on the others.
+        """
+        used = self.strategy.networks if self.strategy else ()
+        samples = [
+            path.sample
+            for path in self.paths.values()
+            if path.closed is None and path.network in used and path.sample is not None
+        ]
+        if not samples or not any(self.waits_on(path) for path in self.paths.values()):
+            return False
+        rtt_s = max((sample.rtt_s or 0.0 for sample in samples), default=0.0)
+        heard_s = min(min(sample.idle_down_s, sample.idle_ack_s) for sample in samples)
+        return heard_s > max(STALLED_S, _STALLED_RTTS * rtt_s)
 
     def begin_anew(self) -> None:
         """Another transfer begins on this flow: what the last one's rate was says nothing of it."""

@@ -50,6 +50,7 @@ class Moves:
         strategy, transfer = flow.strategy, flow.transfer
         if transfer is None or strategy is None or flow.token is None:
             return
+        await self._give_up(flow, flow.token, context)
         small = (flow.remaining_bytes or 0) <= self._decider.choices.default_size_bytes
         stuck = flow.rate_bps == 0.0 or flow.late(context.at_s)
         if small and not stuck and not self._lost(strategy, context):
@@ -68,6 +69,27 @@ class Moves:
             flow.decided(decision)
             flow.moved()
             self._decider.record(decision)
+            await self._give_up(flow, flow.token, context)
+
+    async def _give_up(self, flow: LivingFlow, token: int, context: Context) -> None:
+        """Calls back what is under way on networks that the flow has left, where it would hold it up.
+
+        That is where the network is silent or dead, and where the flow is held up already while the
+        networks that it uses are alive.
+        """
+        left = flow.left_behind()
+        if not left or flow.strategy is None:
+            return
+        quiet = dead_networks(context, self._decider.usable).keys() | {
+            name
+            for name, known in context.networks.items()
+            if "silence_s" in known and known["silence_s"].value > 0.0
+        }
+        if quiet.issuperset(flow.strategy.networks):
+            return  # nobody would carry it sooner
+        for name in left if flow.held_up() else left & quiet:
+            _log.debug("a path is given up", flow=str(flow.key), network=name)
+            await carried_out(self._steer.release(token, name))
 
     def _margin(self, flow: LivingFlow, now_s: float) -> float:
         """The share that the flow's next move must save."""

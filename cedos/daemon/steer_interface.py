@@ -28,6 +28,9 @@ class Steer(Protocol):
     async def steer_connection(self, token: int, strategy: Strategy) -> None:
         """Moves a living MPTCP connection."""
 
+    async def release(self, token: int, network_name: str) -> None:
+        """Has what is under way over this network sent again over the connection's others."""
+
 
 async def carried_out(action: Awaitable[None]) -> bool:
     """Awaits what steering was asked; whether it did it.

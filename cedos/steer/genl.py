@@ -21,7 +21,7 @@ FAMILY_NAME: Final = "mptcp_pm"
 EVENT_GROUP: Final = "mptcp_pm_events"
 
 _GET_FAMILY, _CTRL_VERSION, _PM_VERSION = 3, 1, 1
-_GET_ADDRESS, _SET_FLAGS, _CREATE, _DESTROY = 3, 7, 10, 11
+_GET_ADDRESS, _SET_FLAGS, _REMOVE, _CREATE, _DESTROY = 3, 7, 9, 10, 11
 _SUBFLOW, _BACKUP = 2, 4
 _TOKEN = 4
 
@@ -111,6 +111,21 @@ class DestroyPath:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveAddress:
+    """Tell the other end that a connection has lost one of our addresses (RFC 8684, 3.4.2).
+
+    Over the paths that are left it is told, and sends again at once what was under way to there.
+    """
+
+    token: int
+    local: Address
+    local_id: int
+
+    def __str__(self) -> str:
+        return f"mptcp {self.token:#010x}: {self.local} is gone"
+
+
+@dataclass(frozen=True, slots=True)
 class SetBackup:
     """Set or clear the backup flag of one subflow, here and (by MP_PRIO) at the other end."""
 
@@ -123,7 +138,7 @@ class SetBackup:
         return f"mptcp {self.token:#010x}: {self.key.local} -> {self.key.remote} {kind}"
 
 
-PathCommand = CreatePath | DestroyPath | SetBackup
+PathCommand = CreatePath | DestroyPath | RemoveAddress | SetBackup
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +151,8 @@ class Endpoint:
 
 def command_message(command: PathCommand) -> Message:
     """The request of a command (its type: the family's number)."""
+    if isinstance(command, RemoveAddress):
+        return _request(_REMOVE, TOKEN=command.token, LOC_ID=command.local_id)
     if isinstance(command, CreatePath):
         local = {
             **_address(command.local),

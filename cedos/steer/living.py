@@ -100,6 +100,10 @@ class LivingConnections:
         if refused is None:
             self._flags_later(token, _FLAGS_AGAIN_S, len(_FLAGS_RETRY_S))
 
+    def release(self, token: int, network: str) -> None:
+        """Gives up a connection's subflows over a network (see `PathManager.release`)."""
+        self._carry_out(self._manager.release(token, network, time.monotonic()))
+
     def rescued(self, key: FlowKey, network: str | None) -> None:
         """See `PathManager.rescued`."""
         self._manager.rescued(key, network)

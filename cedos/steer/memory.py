@@ -9,7 +9,14 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_network
 
 from cedos.model import Address
-from cedos.steer.genl import CreatePath, DestroyPath, Endpoint, PathCommand, PathEvent
+from cedos.steer.genl import (
+    CreatePath,
+    DestroyPath,
+    Endpoint,
+    PathCommand,
+    PathEvent,
+    RemoveAddress,
+)
 from cedos.steer.rescue_kernel import MemoryRescue
 from cedos.steer.rtnl import SeenLink, SeenRoute, SeenRule
 from cedos.steer.rules import MAIN_TABLE, PROTOCOL, Route, Rule
@@ -199,6 +206,10 @@ class MemoryKernel:
     def destroyed(self) -> list[DestroyPath]:
         """The subflows ended so far."""
         return [command for command in self.steered if isinstance(command, DestroyPath)]
+
+    def removed(self) -> list[RemoveAddress]:
+        """The addresses given up so far."""
+        return [command for command in self.steered if isinstance(command, RemoveAddress)]
 
     def endpoints(self) -> list[Endpoint]:
         """See `Kernel`."""

@@ -295,6 +295,17 @@ class Steering:
         with refusals("bound the receive buffers"):
             self._window.used_by(self.connections.values())
 
+    async def release(self, token: int, network_name: str) -> None:
+        """Gives up a living MPTCP connection's subflows over a network, until it can be joined again.
+
+        What is under way there is sent again over the others at once.
+
+        Raises:
+            SteeringError: no such connection, or one that is left alone.
+        """
+        self._open()
+        self._living.release(token, network_name)
+
     async def paths_measured(self, paths: Mapping[str, tuple[float, float]]) -> None:
         """Keeps the queues at the other end short, so that moves are quick (see `window`).
 

@@ -16,7 +16,14 @@ from cedos.steer.connections import (
     PathDown,
     PathUp,
 )
-from cedos.steer.genl import CreatePath, DestroyPath, EventKind, PathEvent, SetBackup
+from cedos.steer.genl import (
+    CreatePath,
+    DestroyPath,
+    EventKind,
+    PathEvent,
+    RemoveAddress,
+    SetBackup,
+)
 from cedos.steer.mptcp import PathManager
 
 TOKEN = 7
@@ -132,6 +139,50 @@ def test_a_network_that_is_gone_is_left_once_another_one_carries(world, joined, 
     assert step.commands == [SetBackup(TOKEN, spare, True)]
 
 
+def test_a_path_that_holds_up_the_rest_is_given_up_and_joined_again_later(world, joined, manager):
+    first, spare = joined
+    manager.steer(TOKEN, single("lte0"), 2.0)
+    step = manager.release(TOKEN, "wlan0", 2.0)
+    # It is the connection's first address: number 0.
+    assert step.commands == [RemoveAddress(TOKEN, first.local, 0), DestroyPath(TOKEN, first)]
+    assert isinstance(step.events[0], PathDown)
+    assert [path.key for path in manager.connections[TOKEN].paths] == [spare]
+    assert manager.happened(ended(first), 2.1).events == []
+    (create,) = manager.due(3.0).commands
+    assert (create.local, create.local_id, create.backup) == (first.local, 0, True)
+    up = world.came_up(create, 60_001)
+    assert manager.happened(up, 3.1).notices == []
+    # The other one's number is that with which it was joined.
+    manager.steer(TOKEN, single("wlan0"), 4.0)
+    step = manager.release(TOKEN, "lte0", 4.0)
+    assert step.commands == [RemoveAddress(TOKEN, spare.local, 1), DestroyPath(TOKEN, spare)]
+
+
+def test_what_is_left_of_a_connection_carries_it(world, joined, manager):
+    _, spare = joined
+    step = manager.release(TOKEN, "wlan0", 2.0)
+    assert step.commands[0] == SetBackup(TOKEN, spare, False)
+    # Nothing else carries: the last path stays, and so does one that is not there.
+    assert manager.release(TOKEN, "lte0", 2.1).commands == []
+    assert manager.release(TOKEN, "wlan0", 2.1).commands == []
+    with pytest.raises(SteeringError, match="no living MPTCP connection"):
+        manager.release(99, "wlan0", 2.0)
+
+
+def test_a_path_over_a_network_that_is_down_carries_nothing(world, joined, manager):
+    manager.networks_changed([world.wlan0, world.down(world.lte0)], 2.0)
+    assert manager.release(TOKEN, "wlan0", 2.1).commands == []
+
+
+def test_two_requests_for_one_network_that_both_come_up_are_ours(world, manager):
+    manager.opened(world.established(TOKEN), None, 0.0)
+    (one,) = manager.due(0.2).commands
+    (two,) = manager.due(60.0).commands
+    assert one.local == two.local
+    assert manager.happened(world.came_up(one, 60_001), 60.1).notices == []
+    assert manager.happened(world.came_up(two, 60_002), 60.2).notices == []
+
+
 def test_a_last_path_is_kept_until_there_is_another(world, manager):
     event = world.established(TOKEN)
     manager.opened(event, None, 0.0)
@@ -227,7 +278,10 @@ def test_every_address_has_one_number_and_all_fit_in_a_byte(world, manager):
         manager.happened(PathEvent(EventKind.CLOSED, 1000 + number), float(number))
 
 
-ACTIONS = "open,close,up,refuse,end,both,wlan0,lte0,wlan0 down,lte0 down,all down,all up,wait"
+ACTIONS = (
+    "open,close,up,refuse,end,both,wlan0,lte0,wlan0 down,lte0 down,all down,all up,wait,"
+    "without wlan0,without lte0"
+)
 actions = st.lists(st.sampled_from(ACTIONS.split(",")), max_size=40)
 
 
@@ -249,7 +303,7 @@ def test_a_connection_is_never_left_without_an_active_path_by_us(make_world, act
             elif isinstance(command, DestroyPath):
                 assert command.key in kernel
                 del kernel[command.key]
-            else:
+            elif isinstance(command, SetBackup):
                 kernel[command.key] = command.backup
 
     for action in actions:
@@ -281,6 +335,8 @@ def test_a_connection_is_never_left_without_an_active_path_by_us(make_world, act
                 carry_out(manager.steer(TOKEN, wish, now_s))
             except SteeringError:
                 continue
+        elif action.startswith("without") and living:
+            carry_out(manager.release(TOKEN, action.removeprefix("without "), now_s))
         elif "down" in action or action == "all up":
             networks = [
                 world.down(one) if action in (f"{one.name} down", "all down") else one
@@ -294,7 +350,7 @@ def test_a_connection_is_never_left_without_an_active_path_by_us(make_world, act
             shown = {path.key: path.backup for path in manager.connections[TOKEN].paths}
             assert shown == kernel
             usable = [k for k in kernel if manager.network_of(k.local) is not None]
-            if usable and action in ("wlan0 down", "lte0 down"):
+            if usable and (action in ("wlan0 down", "lte0 down") or action.startswith("without")):
                 assert not all(kernel[key] for key in usable)
 
 

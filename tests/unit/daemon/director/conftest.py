@@ -73,6 +73,9 @@ class Remembering:
     async def steer_connection(self, token: int, strategy: Strategy) -> None:
         self.asked.append(("connection", token, strategy))
 
+    async def release(self, token: int, network_name: str) -> None:
+        self.asked.append(("release", token, network_name))
+
 
 class Stage:
     """The director, what it knows (`flows`, `sizes`, `model`) and what it did (`asked`, `decisions`)."""

@@ -4,6 +4,7 @@ import math
 import random
 import time
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -75,6 +76,88 @@ async def test_a_stalled_connection_leaves_a_network_that_promised_more(stage: S
     await stage.reconsider()
     assert flow.strategy is not None
     assert "lte0" in flow.strategy.networks
+
+
+def context(at_s: float, **said: dict[str, float]) -> Context:
+    return Context(
+        at_s,
+        {
+            name: {each: Indicator(value, at_s) for each, value in said.get(name, {}).items()}
+            for name in ("wlan0", "lte0")
+        },
+    )
+
+
+class Moved:
+    """A download that left Wi-Fi, where it has carried something, for cellular, and its two paths."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.flow = stage.connection(movable=True)
+        self.other = replace(stage.key, local=ip_address("10.1.0.2"), local_port=4001)
+        stage.flows.joined(7, self.other, 9.1)
+        stage.told(1_000_000)
+        self.flow.strategy = ONLY_LTE
+        stage.model.rate_bps = {"wifi": 1e6, "cellular": 20e6}
+        self.old = FlowSample(stage.key, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.01, 0)
+        self.new = replace(self.old, key=self.other, bytes_down=500_000)
+
+    async def looked(self, at_s: float, wifi_idle_s: float, lte_idle_s: float, **said: Any) -> Any:
+        """What steering is asked at a look; `said`: indicators by network."""
+        samples = [
+            replace(self.old, at_s=at_s, idle_down_s=wifi_idle_s, idle_ack_s=9.0),
+            replace(self.new, at_s=at_s, idle_down_s=lte_idle_s, idle_ack_s=9.0),
+        ]
+        self.stage.flows.sampled(samples, at_s)
+        await self.stage.director.moves.reconsider(self.flow, context(at_s, **said))
+        return [asked for asked in self.stage.asked() if asked[0] == "release"]
+
+
+RELEASED = [("release", 7, "wlan0")]
+
+
+async def test_what_is_under_way_on_a_silent_network_is_called_back(stage: Stage) -> None:
+    moved = Moved(stage)
+    assert await moved.looked(9.5, 0.5, 0.01) == [], "it may just be done there"
+    assert await moved.looked(9.7, 0.7, 0.01, wlan0={"silence_s": 0.4}) == RELEASED
+    assert await moved.looked(9.9, 0.9, 0.01, wlan0={"available": 0.0}) == RELEASED
+
+
+async def test_a_connection_held_up_by_what_creeps_elsewhere_calls_it_back(stage: Stage) -> None:
+    moved = Moved(stage)
+    assert await moved.looked(9.5, 0.05, 0.3) == []
+    # Something still comes on the network that it has left, and nothing on the one that it uses.
+    assert await moved.looked(9.8, 0.05, 0.6) == RELEASED
+
+
+async def test_nothing_is_called_back_onto_a_network_that_is_no_better(stage: Stage) -> None:
+    moved = Moved(stage)
+    silent = {"silence_s": 0.6}
+    assert await moved.looked(9.5, 0.8, 0.6, wlan0=silent, lte0=silent) == []
+
+
+async def test_a_spare_path_that_carried_nothing_stays(stage: Stage) -> None:
+    moved = Moved(stage)
+    moved.old = replace(moved.old, bytes_down=5)
+    assert await moved.looked(9.5, 0.8, 0.01, wlan0={"silence_s": 0.4}) == []
+    assert await moved.looked(9.8, 0.8, 0.6) == []
+
+
+async def test_a_program_that_pauses_is_not_held_up(stage: Stage) -> None:
+    moved = Moved(stage)
+    moved.new = replace(moved.new, bytes_down=900_000)
+    assert await moved.looked(9.5, 0.8, 0.8) == [], "all has come"
+
+
+async def test_leaving_a_silent_network_calls_back_at_once(stage: Stage) -> None:
+    moved = Moved(stage)
+    moved.flow.strategy = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
+    samples = [replace(moved.old, idle_down_s=0.6), moved.new]
+    stage.flows.sampled(samples, 9.5)
+    await stage.director.moves.reconsider(moved.flow, context(9.5, wlan0={"silence_s": 0.4}))
+    asked = stage.asked()
+    assert ("connection", 7, ONLY_LTE) in asked
+    assert asked[-1] == ("release", 7, "wlan0")
 
 
 class Noise:
