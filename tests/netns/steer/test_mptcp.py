@@ -120,6 +120,51 @@ def test_a_network_that_vanishes_in_mid_flow_is_left_and_joined_again(host, vers
     host.run(body)
 
 
+@pytest.mark.parametrize("home", ["wlan0", "lte0"])
+def test_what_creeps_on_a_path_is_sent_again_on_the_other_when_it_is_given_up(host, home):
+    """Whether the path that fades was the connection's first one (its address has the number 0) or not."""
+
+    async def body() -> None:
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            await steering.set_default(home)
+            living = await asyncio.to_thread(host.connect, 4, MPTCP)
+            await exchange(living, 10_000)
+            await host.until(lambda: any(len(c.paths) == 2 for c in steering.connections.values()))
+            (token,) = steering.connections
+            await steering.steer_connection(token, single("wlan0"))
+            # What is sent there now takes seconds; what is sent again takes a millisecond.
+            creeping = ("tbf", "rate", "20kbit", "burst", "3k", "limit", "1m")
+            host.server.run("tc", "qdisc", "add", "dev", "wlan0", "root", *creeping)
+            sending = asyncio.to_thread(living.sendall, b"x" * 400_000)
+            reading = asyncio.create_task(asyncio.to_thread(read, living, 400_000))
+            await sending
+            await asyncio.sleep(0.5)
+            assert not reading.done()
+            await steering.steer_connection(token, single("lte0"))
+            await steering.release(token, "wlan0")
+            async with asyncio.timeout(0.4):
+                await reading
+            assert steering.connections[token].path("wlan0") is None
+            # It is joined again, as a spare one.
+            host.server.run("tc", "qdisc", "del", "dev", "wlan0", "root")
+            await host.until(lambda: steering.connections[token].path("wlan0"))
+            assert steering.connections[token].path("wlan0").backup
+            await steering.steer_connection(token, single("wlan0"))
+            await asyncio.sleep(0.1)
+            assert await carrier(host, living) == "wlan0"
+
+    host.run(body)
+
+
+def read(connection: socket.socket, size: int) -> None:
+    """Reads so many bytes."""
+    while size:
+        got = len(connection.recv(size))
+        assert got, "the connection broke"
+        size -= got
+
+
 def test_events_tell_the_life_of_a_connection(host):
     async def body() -> None:
         async with Steering(host.directory) as steering:
