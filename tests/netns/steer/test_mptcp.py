@@ -122,7 +122,7 @@ def test_a_network_that_vanishes_in_mid_flow_is_left_and_joined_again(host, vers
 
 @pytest.mark.parametrize("home", ["wlan0", "lte0"])
 def test_what_creeps_on_a_path_is_sent_again_on_the_other_when_it_is_given_up(host, home):
-    """Whether the path that fades was the connection's first one (its address has the number 0) or not."""
+    """Whether the path that fades was the connection's first one (whose address is number 0) or not."""
 
     async def body() -> None:
         async with Steering(host.directory) as steering:
