@@ -11,6 +11,9 @@ places, and the part of the variance that the measurement no longer explains wid
 Of what flows carried without being held back by their network it is known that the network can do at
 least that (`delivery_down_bps`): it raises an old or unknown rate, and never lowers one.
 
+What was measured downwards since tells of the uplink, too: both are the same radio's, and an uplink is
+seldom the faster one. A laptop that downloads sees a Wi-Fi fade that it last sent over long before.
+
 A network that was bad and is not used any more thus becomes an average one of which little is known:
 it is tried again (the dissertation's open problem, 6.4.3). What was measured at another access point
 counts as measured long ago (the same section).
@@ -20,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 
-from cedos.model import Context, Direction
+from cedos.model import Context, Direction, Indicator
 from cedos.selector.features import RATES, indicator_of
 from cedos.selector.roles import ROLES, ROLES_OF, Roles
 from predictors.base import Distribution
@@ -98,37 +101,74 @@ def aged(
         indicators = context.networks.get(network.name)
         if not indicators:
             continue
-        drift = DRIFTS[role]
         attached = context.attachments.get(network.name)
-        attached_at_s = attached.since_s if attached is not None else -inf
-        least = indicators.get(_DELIVERY[direction])
-        if least is not None and least.measured_at_s < attached_at_s:
-            least = None
+        known = _Known(
+            indicators,
+            direction,
+            DRIFTS[role],
+            context.at_s,
+            attached.since_s if attached else -inf,
+        )
         for name in RATES:
             column = _COLUMN[role, name]
-            measured = indicator_of(indicators, name, direction) if column in columns else None
-            if measured is not None:
-                age_s = context.at_s - measured.measured_at_s
-                if measured.measured_at_s < attached_at_s:
-                    age_s = inf  # another access point's
-                elif age_s <= _FRESH_S:
-                    continue
-                expected_bps = drift.now_bps(columns[column], age_s)
-            else:
-                age_s, expected_bps = inf, drift.usual_bps
-            if least is not None:
-                least_age_s = context.at_s - least.measured_at_s
-                raised_bps = drift.raised_bps(expected_bps, least.value, least_age_s)
-                if raised_bps > expected_bps:
-                    age_s, expected_bps = min(age_s, least_age_s), raised_bps
-            if measured is None and age_s == inf:
-                continue  # models know better what to do without
+            expected = known.expected(name if column in columns else None)
+            if expected is None:
+                continue
+            rate_bps, age_s = expected
             found = dict(columns) if found is None else found
-            found[column] = expected_bps
+            found[column] = rate_bps
             if role not in added:
-                share = _share_of_rate(found, role, expected_bps)
-                added[role] = share * share * drift.lost_variance(age_s)
+                share = _share_of_rate(found, role, rate_bps)
+                added[role] = share * share * known.drift.lost_variance(age_s)
     return (columns if found is None else found), added
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a network's rates in one direction, and what is to be expected of it now."""
+
+    indicators: Mapping[str, Indicator]
+    direction: Direction
+    drift: Drift
+    at_s: float
+    attached_at_s: float
+
+    def expected(self, name: str | None) -> tuple[float, float] | None:
+        """The rate, bit/s, and the age, s, of what it is known from.
+
+        None where the measurement is fresh, and where models know better what to do without any;
+        `name`: None where they do not look at this rate, or it was never measured.
+        """
+        measured = indicator_of(self.indicators, name, self.direction) if name else None
+        if measured is None:
+            age_s, rate_bps = inf, self.drift.usual_bps
+        else:
+            age_s = self._age_s(measured)
+            if age_s <= _FRESH_S:
+                return None
+            rate_bps = self.drift.now_bps(measured.value, age_s)
+            down = self.indicators.get(name or "")
+            if down is not None and down.measured_at_s > measured.measured_at_s:
+                rate_bps = min(rate_bps, self._now_bps(down))
+        least = self.indicators.get(_DELIVERY[self.direction])
+        if least is not None and least.measured_at_s >= self.attached_at_s:
+            least_age_s = self.at_s - least.measured_at_s
+            raised_bps = self.drift.raised_bps(rate_bps, least.value, least_age_s)
+            if raised_bps > rate_bps:
+                rate_bps, age_s = raised_bps, min(age_s, least_age_s)
+        return None if measured is None and age_s == inf else (rate_bps, age_s)
+
+    def _age_s(self, measured: Indicator) -> float:
+        # What was measured at another access point was measured long ago.
+        return (
+            inf
+            if measured.measured_at_s < self.attached_at_s
+            else self.at_s - measured.measured_at_s
+        )
+
+    def _now_bps(self, measured: Indicator) -> float:
+        age_s = self._age_s(measured)
+        return measured.value if age_s <= _FRESH_S else self.drift.now_bps(measured.value, age_s)
 
 
 def widened(strategy: str, time: Distribution, added: Mapping[str, float]) -> Distribution:

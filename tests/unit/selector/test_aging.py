@@ -132,6 +132,20 @@ def test_what_was_delivered_at_least_raises_an_old_rate_and_lowers_none(roles: R
     assert aged(given_columns, upwards, roles, Direction.UP)[0]["cellular_past5_bps"] == 3e7
 
 
+def test_an_uplink_fades_with_the_downlink_that_was_seen_since(roles: Roles) -> None:
+    given_columns = columns(1e6, 8e6, 1e6)
+    seen = delivered(context((5e5, 0.5), (2e7, 0.5)), "wlan0", past5_up_bps=(8e6, 5.0))
+    found, _ = aged(given_columns, seen, roles, Direction.UP)
+    assert found["wifi_past5_bps"] == 5e5, "it cannot be what it was 5 s ago"
+    assert aged(given_columns, seen, roles, DOWN)[0] == given_columns
+    # A downlink that is better than the uplink was says nothing of it, and neither does an older one.
+    better = delivered(context((5e7, 0.5), (2e7, 0.5)), "wlan0", past5_up_bps=(8e6, 5.0))
+    alone = DRIFTS["wifi"].now_bps(8e6, 5.0)
+    assert aged(given_columns, better, roles, Direction.UP)[0]["wifi_past5_bps"] == alone
+    older = delivered(context((5e5, 6.0), (2e7, 0.5)), "wlan0", past5_up_bps=(8e6, 5.0))
+    assert aged(given_columns, older, roles, Direction.UP)[0]["wifi_past5_bps"] == alone
+
+
 def test_of_a_network_never_filled_it_is_known_what_it_delivered_if_that_is_much(
     roles: Roles,
 ) -> None:
