@@ -16,7 +16,7 @@ import structlog
 from cedos.daemon.beat import beat
 from cedos.daemon.flows import Flows
 from cedos.daemon.observe import Observer
-from cedos.daemon.silence import Silence
+from cedos.daemon.silence import RoundTrips, Silence
 from cedos.model import Context, Direction
 from cedos.monitor.events import Flows as FlowSource
 from cedos.monitor.events import FlowSample
@@ -116,7 +116,10 @@ class Looking:
             self._flows,
             asked_at_s,
             {name: rtt.measured_at_s for name, rtt in rtts.items()},
-            {name: rtt.value for name, rtt in rtts.items()},
+            {
+                name: RoundTrips(rtt.value, context.networks[name].get("rtt_min_s", rtt).value)
+                for name, rtt in rtts.items()
+            },
             now_s,
         )
         self._observer.silent(silent, now_s)

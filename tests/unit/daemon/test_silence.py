@@ -4,7 +4,7 @@ from math import inf
 import pytest
 
 from cedos.daemon.flows import Flows
-from cedos.daemon.silence import PATIENCE_S, Silence
+from cedos.daemon.silence import PATIENCE_S, RoundTrips, Silence
 from cedos.model import Direction, FlowKey, Network, NetworkKind, SizeEstimate
 from cedos.monitor.events import FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
@@ -12,7 +12,7 @@ from cedos.profiler.profiler import SizeLearned
 WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
 KEY = FlowKey(ip_address("10.0.0.2"), 4000, ip_address("198.51.100.1"), 80)
-RTTS = {"wlan0": 0.03, "lte0": 0.06}
+RTTS = {"wlan0": RoundTrips(0.03, 0.03), "lte0": RoundTrips(0.06, 0.06)}
 
 
 class World:
@@ -27,6 +27,7 @@ class World:
         self.silence = Silence()
         self.now_s = 0.0
         self.heard_s = 0.0
+        self.rtts = dict(RTTS)
 
     def look(
         self,
@@ -47,7 +48,7 @@ class World:
         )
         self.flows.sampled([sample], self.now_s)
         answered = {} if answered_at_s is None else {"wlan0": answered_at_s}
-        return self.silence.look(self.flows, asked_at_s, answered, RTTS, self.now_s)
+        return self.silence.look(self.flows, asked_at_s, answered, self.rtts, self.now_s)
 
 
 @pytest.fixture
@@ -93,12 +94,10 @@ def test_a_ping_that_waits_tells_it_of_an_idle_network(world: World) -> None:
 
 
 def test_slow_networks_are_given_more_time(world: World) -> None:
-    RTTS["lte0"] = 0.5
-    try:
-        asked_s = world.now_s
-        said = [world.look(done=True, lte0=asked_s) for _ in range(9)]
-    finally:
-        RTTS["lte0"] = 0.06
+    world.rtts["lte0"] = RoundTrips(0.5, 0.5)
+    world.look(done=True)
+    asked_s = world.now_s
+    said = [world.look(done=True, lte0=asked_s) for _ in range(9)]
     assert said[6] == {}
     assert said[8] == {"lte0": pytest.approx(1.8)}
 
@@ -135,3 +134,22 @@ def test_a_network_that_dies_while_a_path_waits_for_its_own_reasons_is_told_by_p
     ]
     assert said[1] == {}
     assert said[3] == {"wlan0": pytest.approx(0.7)}
+
+
+@pytest.mark.parametrize(
+    ("trips", "patience_s"),
+    [
+        (RoundTrips(0.03, 0.03), 0.35),
+        (RoundTrips(0.3, 0.3), 0.9),  # a satellite
+        (RoundTrips(0.55, 0.02), 0.55),  # a queue of our own making: it drains, or it is dead
+    ],
+)
+def test_a_long_queue_does_not_hide_that_nothing_comes(
+    world: World, trips: RoundTrips, patience_s: float
+) -> None:
+    world.rtts["wlan0"] = trips
+    for _ in range(3):
+        world.look()
+    found = [bool(world.look(arrives=False)) for _ in range(8)]
+    silent_after_s = 0.2 * (found.index(True) + 1)
+    assert patience_s < silent_after_s <= patience_s + 0.4
