@@ -11,8 +11,6 @@ from cedos.monitor.losses import Losses
 from cedos.monitor.rates import Rates, Stretch
 
 _MOMENT_S = 0.01
-_TOGETHER_S = 0.02
-"""Pings that are answered within so long waited for the same thing, and it is over."""
 
 
 class _Network:
@@ -101,10 +99,9 @@ class ContextKeeper:
         if not (math.isfinite(rtt_s) and rtt_s > 0):
             return
         rtts = self._network(network).rtts
-        # After an outage all pings that waited are answered at once. The least of them is what a round
-        # trip takes now; the others tell of the outage.
-        if active and rtts and rtts[-1][2] and at_s - rtts[-1][0] <= _TOGETHER_S:
-            rtt_s = min(rtt_s, rtts.pop()[1])
+        # (After an outage all pings that waited are answered at once, and tell of it for a while. To take
+        # the least of them for what a round trip takes now was tried: whatever trusted a network so
+        # soon after it had paused was left on it when it died. Mean times were 11 to 32 % longer.)
         rtts.append((at_s, rtt_s, active))
         # The newest stays, however old: better an old value with its age than none.
         while len(rtts) > 1 and rtts[0][0] < at_s - self._rtt_min_window_s:

@@ -44,19 +44,6 @@ def test_ping_loss_is_the_share_of_the_last_pings() -> None:
     assert value(keeper, "ping_loss", 6.0) == pytest.approx(1 / 5)
 
 
-def test_pings_that_waited_for_the_same_outage_tell_of_it_together_once() -> None:
-    keeper = ContextKeeper()
-    for number, rtt_s in enumerate((1.8, 1.4, 1.0, 0.6, 0.2)):
-        keeper.observe_ping("wlan0", rtt_s, 10.0 + 0.001 * number)
-    assert value(keeper, "rtt_s", 10.1) == 0.2
-    keeper.observe_ping("wlan0", 0.04, 10.4)
-    assert value(keeper, "rtt_s", 10.5) == pytest.approx(0.12)
-    # What flows saw stands for itself.
-    keeper.observe_rtt("wlan0", 0.3, 10.401)
-    keeper.observe_ping("wlan0", 0.05, 10.402)
-    assert value(keeper, "rtt_s", 10.5) == pytest.approx(0.125)
-
-
 def test_available_needs_up_and_an_answer() -> None:
     keeper = ContextKeeper(pings=3)
     keeper.observe_up("wlan0", True, 0.0)
