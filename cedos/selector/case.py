@@ -10,7 +10,7 @@ from cedos.selector.evaluate import Retime, evaluate
 from cedos.selector.fallback import RuleOfThumb
 from cedos.selector.liveness import GIVEN_UP_S
 from cedos.selector.method import BRUTE_FORCE, WORDS, Method
-from cedos.selector.objective import Objective
+from cedos.selector.objective import MaxS, Objective
 from cedos.selector.roles import assign, pairs
 from cedos.selector.silent import longer_s, silences
 from cedos.selector.uncertainty import CompletionModel
@@ -77,6 +77,7 @@ class Case:
             self.transfer,
             self.dead,
             by_rule=by_rule,
+            only_time=isinstance(self.objective, MaxS),
             notes=self._notes(evaluations),
         )
 

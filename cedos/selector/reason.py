@@ -21,6 +21,7 @@ def reason(
     dead: Mapping[str, str],
     *,
     by_rule: bool = False,
+    only_time: bool = False,
     notes: Sequence[str] = (),
 ) -> str:
     """The sentence for a new decision.
@@ -32,9 +33,12 @@ def reason(
         transfer: its median size and its direction say which evidence counts.
         dead: dead networks, each with the reason in words.
         by_rule: whether the rule of thumb stood in for the predictors.
+        only_time: whether nothing counts but typical times, which costs are then.
         notes: what else is to be said of the objective and the predictors.
     """
-    parts = [f"{_verdict(choice, evaluations)}{_evidence(choice.strategy, context, transfer)}"]
+    parts = [
+        f"{_verdict(choice, evaluations, only_time)}{_evidence(choice.strategy, context, transfer)}"
+    ]
     if hedging := _hedging(choice, evaluations):
         parts.append(hedging)
     parts.extend(dead.values())
@@ -91,12 +95,17 @@ def seconds(time_s: float) -> str:
     return f"{time_s:.0f} s"
 
 
-def _verdict(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
+def _verdict(choice: Evaluation, evaluations: Sequence[Evaluation], only_time: bool) -> str:
     lead = f"{label(choice.strategy)}: {seconds(choice.time_s)} expected"
     others = [other for other in evaluations if other is not choice]
     if not others:
         return f"{lead}, the only way there is"
     fastest = min(others, key=lambda other: other.time_s)
+    if fastest.time_s * _ALIKE < choice.time_s and only_time:
+        return (
+            f"{lead}, against {seconds(fastest.time_s)} on {label(fastest.strategy)}, but typically "
+            f"{seconds(choice.cost)} against {seconds(fastest.cost)}"
+        )
     if fastest.time_s * _ALIKE < choice.time_s:
         return (
             f"{lead}, slower than {label(fastest.strategy)} ({seconds(fastest.time_s)}) "
