@@ -10,6 +10,7 @@ from cedos.selector.energy import PowerModel
 from cedos.selector.features import features
 from cedos.selector.method import BRUTE_FORCE, ERROR_BOUNDS, Method, bounded_cost, taken
 from cedos.selector.objective import Objective, Outcome
+from cedos.selector.own_queue import emptied, own_queues, queued
 from cedos.selector.roles import ROLES, ROLES_OF, Roles, strategies
 from cedos.selector.silent import delayed, silences
 from cedos.selector.uncertainty import CompletionModel, Spread, spread_of
@@ -83,9 +84,16 @@ def evaluate(
     direction = transfer.direction
     measured = features(context, transfer, roles, model.features)
     columns, added = aged(measured, context, roles, direction)
+    queues_s = own_queues(context, roles)
+    if queues_s:
+        columns = emptied(columns, queues_s)
     predicted = model.predict(columns)
     if added:
         predicted = {name: widened(name, time, added) for name, time in predicted.items()}
+    if queues_s:
+        predicted = {
+            name: queued(ROLES_OF[name], time, queues_s) for name, time in predicted.items()
+        }
     if silent := silences(context, roles):
         predicted = {
             name: delayed(ROLES_OF[name], time, silent, joined=joined)
