@@ -167,11 +167,12 @@ class LivingFlow:
             and path.bytes_down + path.bytes_up >= _CARRIED_BYTES
         )
 
-    def held_up(self) -> bool:
+    def held_up(self, now_s: float) -> bool:
         """Whether what it waits for does not come on the networks that it uses.
 
         MPTCP hands on what came in its order: what is under way on a path that was left, and creeps,
-        holds up what has long come on the others.
+        holds up what has long come on the others. (A spare path has heard nothing for long; it is the
+        time since the flow moved to it that counts.)
         """
         used = self.strategy.networks if self.strategy else ()
         samples = [
@@ -181,9 +182,11 @@ class LivingFlow:
         ]
         if not samples or not any(self.waits_on(path) for path in self.paths.values()):
             return False
-        rtt_s = max((sample.rtt_s or 0.0 for sample in samples), default=0.0)
-        heard_s = min(min(sample.idle_down_s, sample.idle_ack_s) for sample in samples)
-        return heard_s > max(STALLED_S, _STALLED_RTTS * rtt_s)
+        rtt_s = max(sample.rtt_s or 0.0 for sample in samples)
+        silent_s = min(min(sample.idle_down_s, sample.idle_ack_s) for sample in samples)
+        if self._switched_at_s:
+            silent_s = min(silent_s, now_s - self._switched_at_s[-1])
+        return silent_s > max(STALLED_S, _STALLED_RTTS * rtt_s)
 
     def begin_anew(self) -> None:
         """Another transfer begins on this flow: what the last one's rate was says nothing of it."""

@@ -87,7 +87,7 @@ class Moves:
         }
         if quiet.issuperset(flow.strategy.networks):
             return  # nobody would carry it sooner
-        for name in left if flow.held_up() else left & quiet:
+        for name in left if flow.held_up(context.at_s) else left & quiet:
             _log.debug("a path is given up", flow=str(flow.key), network=name)
             await carried_out(self._steer.release(token, name))
 

@@ -160,6 +160,27 @@ async def test_leaving_a_silent_network_calls_back_at_once(stage: Stage) -> None
     assert asked[-1] == ("release", 7, "wlan0")
 
 
+async def test_a_healthy_network_is_left_without_giving_its_path_up(stage: Stage) -> None:
+    moved = Moved(stage)
+    moved.flow.strategy = ONLY_WLAN
+    stage.model.alone = True
+
+    async def looked(at_s: float) -> list[str]:
+        # The spare path has carried nothing yet, so that nothing was heard on it for long.
+        samples = [
+            replace(moved.old, at_s=at_s),
+            replace(moved.new, at_s=at_s, bytes_down=5, idle_down_s=at_s - 1.0, idle_ack_s=8.0),
+        ]
+        stage.flows.sampled(samples, at_s)
+        await stage.director.moves.reconsider(moved.flow, context(at_s))
+        return [what for what, *_ in stage.asked()]
+
+    assert await looked(9.5) == ["connection"]
+    assert moved.flow.strategy == ONLY_LTE
+    assert await looked(9.8) == []
+    assert await looked(10.0) == ["release"], "now it has had the time to carry something"
+
+
 class Noise:
     """A context and predictors that wander: the same seed gives the same series."""
 
