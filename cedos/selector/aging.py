@@ -9,7 +9,8 @@ about 10 s. So the best guess of an old rate lies between what was measured and 
 places, and the part of the variance that the measurement no longer explains widens the prediction.
 
 Of what flows carried without being held back by their network it is known that the network can do at
-least that (`delivery_down_bps`): it raises an old or unknown rate, and never lowers one.
+least that (`delivery_down_bps`): it raises an unknown rate, and one that was measured before that, and
+never lowers one.
 
 What was measured downwards since tells of the uplink, too: both are the same radio's, and an uplink is
 seldom the faster one. A laptop that downloads sees a Wi-Fi fade that it last sent over long before.
@@ -109,14 +110,14 @@ def aged(
             context.at_s,
             attached.since_s if attached else -inf,
         )
-        for name in RATES:
-            column = _COLUMN[role, name]
-            expected = known.expected(name if column in columns else None)
+        measured = [name for name in RATES if _COLUMN[role, name] in columns]
+        for name in measured or RATES:
+            expected = known.expected(name if measured else None)
             if expected is None:
                 continue
             rate_bps, age_s = expected
             found = dict(columns) if found is None else found
-            found[column] = rate_bps
+            found[_COLUMN[role, name]] = rate_bps
             if role not in added:
                 share = _share_of_rate(found, role, rate_bps)
                 added[role] = share * share * known.drift.lost_variance(age_s)
@@ -137,21 +138,25 @@ class _Known:
         """The rate, bit/s, and the age, s, of what it is known from.
 
         None where the measurement is fresh, and where models know better what to do without any;
-        `name`: None where they do not look at this rate, or it was never measured.
+        `name`: None where no rate was measured, or they look at none.
         """
         measured = indicator_of(self.indicators, name, self.direction) if name else None
+        known_at_s = -inf
         if measured is None:
             age_s, rate_bps = inf, self.drift.usual_bps
         else:
             age_s = self._age_s(measured)
             if age_s <= _FRESH_S:
                 return None
-            rate_bps = self.drift.now_bps(measured.value, age_s)
+            rate_bps, known_at_s = self.drift.now_bps(measured.value, age_s), measured.measured_at_s
             down = self.indicators.get(name or "")
-            if down is not None and down.measured_at_s > measured.measured_at_s:
-                rate_bps = min(rate_bps, self._now_bps(down))
+            if down is not None and down.measured_at_s > known_at_s:
+                down_bps = self._now_bps(down)
+                if down_bps < rate_bps:
+                    rate_bps, known_at_s = down_bps, down.measured_at_s
         least = self.indicators.get(_DELIVERY[self.direction])
-        if least is not None and least.measured_at_s >= self.attached_at_s:
+        # (A network that fades did more before than it was measured to do since.)
+        if least is not None and least.measured_at_s >= max(self.attached_at_s, known_at_s):
             least_age_s = self.at_s - least.measured_at_s
             raised_bps = self.drift.raised_bps(rate_bps, least.value, least_age_s)
             if raised_bps > rate_bps:

@@ -132,6 +132,20 @@ def test_what_was_delivered_at_least_raises_an_old_rate_and_lowers_none(roles: R
     assert aged(given_columns, upwards, roles, Direction.UP)[0]["cellular_past5_bps"] == 3e7
 
 
+def test_what_was_delivered_before_the_rate_was_measured_does_not_raise_it(roles: Roles) -> None:
+    given_columns = columns(1e6, 1e6, 2e7)
+    fading = context((1e6, 2.0), (2e7, 0.5))
+    alone = aged(given_columns, fading, roles, DOWN)
+    before = delivered(fading, "wlan0", delivery_down_bps=(1e7, 3.0))
+    assert aged(given_columns, before, roles, DOWN) == alone
+    since = delivered(fading, "wlan0", delivery_down_bps=(1e7, 1.9))
+    assert aged(given_columns, since, roles, DOWN)[0]["wifi_past5_bps"] > 5e6
+    # Nor what an uplink delivered before its downlink was seen to fade.
+    upwards = delivered(fading, "wlan0", past5_up_bps=(8e6, 5.0), delivery_up_bps=(9e6, 3.0))
+    found, _ = aged(given_columns, upwards, roles, Direction.UP)
+    assert found["wifi_past5_bps"] == alone[0]["wifi_past5_bps"]
+
+
 def test_an_uplink_fades_with_the_downlink_that_was_seen_since(roles: Roles) -> None:
     given_columns = columns(1e6, 8e6, 1e6)
     seen = delivered(context((5e5, 0.5), (2e7, 0.5)), "wlan0", past5_up_bps=(8e6, 5.0))
