@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from cedos.model import Direction, FlowKey, Network
 from cedos.monitor.events import FlowClosed, FlowSample
-from cedos.monitor.rates import Stretch
+from cedos.monitor.rates import LEAST_BYTES, Stretch
 
 _ROUNDS = 4.0
 """Whoever has carried so many times what fits on the path is past slow start, which doubles what it
@@ -36,9 +36,6 @@ _LEAST_SPAN_S = 0.08
 """In less, what waited in a queue makes any rate."""
 
 _LEAST_SATURATED_BYTES = 3_000
-_LEAST_BYTES = 15_000
-"""Less than the first window of a transfer says nothing but that the network lives."""
-
 _USUAL_RTT_S = 0.05
 _MOST_CLOSED = 1_000
 
@@ -210,6 +207,6 @@ def _joined(parts: list[_Part]) -> Stretch | None:
         and part.before_bytes >= _ROUNDS * byte_rate * part.rtt_s
         for part in parts
     )
-    if not saturated and carried_bytes < _LEAST_BYTES:
+    if not saturated and carried_bytes < LEAST_BYTES:
         return None
     return Stretch(begin_s, end_s, carried_bytes, saturated)

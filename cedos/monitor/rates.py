@@ -16,6 +16,9 @@ SPANS_S = (1, 5, 10)
 _BEST_OF_S = 3.0
 """What was delivered at least is the best of so long: the network did it, whatever it did after."""
 
+LEAST_BYTES = 15_000
+"""Less than the first window of a transfer says nothing but that the network lives."""
+
 _PAST = {
     Direction.DOWN: tuple((f"past{span_s}_bps", span_s) for span_s in SPANS_S),
     Direction.UP: tuple((f"past{span_s}_up_bps", span_s) for span_s in SPANS_S),
@@ -72,10 +75,10 @@ class Rates:
     def counted(self, total_bytes: int, at_s: float) -> None:
         """Takes a counter's reading: what an interface carried since the last one, it can carry.
 
-        A counter that went backwards began anew with its interface.
+        So little as pings tells nothing. A counter that went backwards began anew with its interface.
         """
         before, self._counted = self._counted, (at_s, total_bytes)
-        if before is not None and total_bytes > before[1] and at_s > before[0]:
+        if before is not None and total_bytes - before[1] >= LEAST_BYTES and at_s > before[0]:
             self._deliver(Stretch(before[0], at_s, total_bytes - before[1], saturated=False))
 
     def _deliver(self, stretch: Stretch) -> None:
