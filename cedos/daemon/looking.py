@@ -71,6 +71,8 @@ class Looking:
             pause_s = None
             asked = self._observer.prober.asked_at_s()
             if not (len(self._flows) or asked or self._silent):
+                # What has ended since the last look counts from then, not from the next flow's on.
+                self._observer.observe_delivery([], time.monotonic())
                 continue
             began_s = time.monotonic()
             try:

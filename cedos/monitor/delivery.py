@@ -95,8 +95,11 @@ class DeliveryWatch:
         parts: dict[tuple[str, Direction], list[_Part]] = defaultdict(list)
         before, self._before = self._before, {}
         since_s, self._looked_at_s = self._looked_at_s, at_s
+        ended = {event.key for event in self._closed}
         for sample in samples:
             key, old = sample.key, before.get(sample.key)
+            if key in ended:  # while the sockets were looked at; its end says all
+                continue
             self._before[key] = sample
             began_s = since_s if old else self._opened_at_s.pop(key, None)
             # (Of what is older than this watch nobody knows when its bytes came.)

@@ -192,6 +192,7 @@ class Sockets:
         self.pauses_s: list[float] = []
         self.told: list[tuple[float, bool]] = []
         self.received = 0
+        self.delivered_at_s: list[float] = []
         self.flows = Flows()
         self.subject = Looking(
             cast(Any, self),
@@ -209,7 +210,8 @@ class Sockets:
 
     def observe_flows(self, samples: Any) -> None: ...
 
-    def observe_delivery(self, samples: Any, now_s: float) -> None: ...
+    def observe_delivery(self, samples: Any, now_s: float) -> None:
+        self.delivered_at_s.append(round(now_s, 3))
 
     def silent(self, networks: Mapping[str, float], now_s: float) -> None: ...
 
@@ -262,3 +264,5 @@ async def test_without_flows_no_socket_is_looked_at(sockets: Sockets) -> None:
     await run(sockets)
     assert sockets.received == 0
     assert sockets.told == []
+    # What ended between two beats is counted with the next one.
+    assert sockets.delivered_at_s == [float(second) for second in range(101, 111)]
