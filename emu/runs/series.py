@@ -5,6 +5,7 @@ The start within each place is drawn from the seed and the place's name, never c
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,8 @@ def run(
         for one in every:
             if not _complete(directory / one.place, one):
                 runs.refuse_finished(directory / one.place)
+    if (directory / "environment.json").exists():
+        shutil.rmtree(directory)  # one run: with its files a series would be taken for it
     directory.mkdir(parents=True, exist_ok=True)
     failed: dict[str, str] = {}
     for number, one in enumerate(every):

@@ -99,3 +99,8 @@ def test_a_series_goes_on_and_replaces_no_other(
     assert ran == [second.place]
     run(tmp_path, force=True)
     assert ran == [second.place, second.place]
+    # Nothing is left of a single run in whose place a series stands: it goes on like any other.
+    for _ in range(2):
+        run(tmp_path / second.place, force=True)
+        assert {each.name for each in (tmp_path / second.place).iterdir()} == set(names)
+    assert ran[2:] == [first.place, second.place]
