@@ -229,8 +229,10 @@ async def test_many_are_looked_at_together_and_refusals_harm_nobody_else(monkeyp
     place = Place(monkeypatch, Kernel(), wlan0=0.01, lte0=0.02, eth0=0.03)
     keys = [replace(KEY, local_port=41000 + number) for number in range(200)]
     await place.connect(*keys)
-    await place.until_rescued(200)
-    assert {key for key, _, _ in place.kernel.rescued[:200]} == set(keys)
+    # (On a busy machine the first ones may be rescued anew before the last ones are.)
+    async with asyncio.timeout(5.0):
+        while {key for key, _, _ in place.kernel.rescued} != set(keys):
+            await asyncio.sleep(0.01)
     place.kernel.refuses = True
     late = replace(KEY, local_port=45000)
     await place.connect(late)
