@@ -1,12 +1,13 @@
 """Figures 11 and 12 from run folders whose figures can be worked out by hand."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cedos.model import Direction
-from emu.report import by_size, walk
+from emu.report import believed, by_size, walk
 from emu.runs.runs import Recorded
 from emu.runs.scenario import Load, Scenario
 
@@ -91,3 +92,39 @@ def test_a_walk_says_when_it_moved_and_how_long_nothing_came() -> None:
     assert (moves["moved_s"], moves["longest_stall_s"], moves["mean_mbps"]) == (2.0, 0.5, 5.0)
     assert moves["mbps"]["cellular"] == [0, 0, 0, 0, 4, 4, 4, 4]
     assert place["capacity_mbps"] == {"wifi": [9.0], "cellular": [4.0]}
+
+
+def decided(at_s: float, **networks: dict[str, float]) -> dict[str, Any]:
+    """A decision with fresh indicators."""
+    said = {
+        name: {
+            each: {"value": value, "measured_at_s": 500.0 + at_s} for each, value in known.items()
+        }
+        for name, known in networks.items()
+    }
+    record = json.dumps({"context": {"at_s": 500.0 + at_s, "networks": said}})
+    return {"policy": "cedos", "repeat": 0, "at_s": at_s, "record": record}
+
+
+def test_what_was_believed_is_held_against_what_the_traces_carried_next() -> None:
+    capacity = [
+        {"network": network, "at_s": float(second), "rate_bps": bps}
+        for network, rates in (("wifi", [8e6, 2e6, 2e6, 1e6]), ("cellular", [4e6] * 4))
+        for second, bps in enumerate(rates)
+    ]
+    decisions = [
+        # 5 Mbit/s on Wi-Fi in the next two seconds: twice as much believed; cellular right.
+        decided(0.0, wlan0={"past1_bps": 10e6}, lte0={"past1_bps": 4e6}),
+        # 2 Mbit/s from the first second on: half of that believed; cellular twice as much.
+        decided(1.0, wlan0={"past1_bps": 1e6}, lte0={"past1_bps": 8e6}),
+        # Silent: nothing is believed of it.
+        decided(1.5, wlan0={"past1_bps": 1e6, "silence_s": 0.5}, lte0={"past1_bps": 4e6}),
+        decided(3.0, wlan0={"past1_bps": 9e6}, lte0={"past1_bps": 9e6}),  # too near the end
+    ]
+    run = recorded("one", capacity=capacity, decisions=decisions)
+    found = believed.figures([run])["policies"]["cedos"]
+    assert found["wifi"] == {"n": 2, "factor": 2.0, "bias": 1.0}
+    twice_in_three = pytest.approx(2 ** (1 / 3), abs=1e-3)
+    assert found["cellular"] == {"n": 3, "factor": twice_in_three, "bias": twice_in_three}
+    # Of the two instants only in the second one was a network half as fast again as the other.
+    assert (found["order_share"], found["order_n"]) == (1.0, 1)
