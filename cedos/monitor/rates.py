@@ -95,8 +95,7 @@ class Rates:
     def _rate_bps(self, since_s: float) -> float:
         seconds = carried = 0.0
         for stretch in reversed(self._stretches):
-            # The newest counts in any case.
-            if seconds and stretch.end_s <= since_s:
+            if stretch.end_s <= since_s:
                 break
             seconds += stretch.end_s - stretch.begin_s
             carried += stretch.carried_bytes

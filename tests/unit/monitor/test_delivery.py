@@ -49,16 +49,16 @@ def end(flow: FlowSample, at_s: float, **more: float) -> FlowClosed:
 
 def test_a_transfer_past_its_slow_start_shows_what_the_network_carries() -> None:
     watched = Watched(KEY)
-    first = watched.down(RECEIVING)
+    first = watched.down(replace(RECEIVING, bytes_down=75_000))
     assert first is not None
     assert not first.saturated, "the first round trips carry less than the network could"
-    # 250 KB in 0.2 s are 10 Mbit/s, of which 25 KB are on a path of 20 ms; two of those came before.
-    fast = replace(RECEIVING, bytes_down=300_000)
+    # 250 KB in 0.2 s are 10 Mbit/s, of which 25 KB are on a path of 20 ms; three of those came before.
+    fast = replace(RECEIVING, bytes_down=325_000)
     found = watched.down(fast)
     assert found is not None
     assert not found.saturated
     assert found.rate_bps == pytest.approx(10e6)
-    found = watched.down(replace(fast, bytes_down=550_000))
+    found = watched.down(replace(fast, bytes_down=575_000))
     assert found is not None
     assert found.saturated
     assert (found.begin_s, found.end_s) == pytest.approx((1.2, 1.4))
@@ -73,6 +73,34 @@ def test_a_slow_network_is_known_from_few_bytes() -> None:
     assert found.saturated
     assert found.rate_bps == pytest.approx(0.2e6)
     assert watched.down(replace(RECEIVING, bytes_down=57_000)) is None, "too little to say anything"
+
+
+def test_what_fits_on_the_path_is_told_by_its_least_round_trip() -> None:
+    # The others waited in a queue, which is no part of the path.
+    queued = replace(RECEIVING, bytes_down=300_000, rtt_s=0.4)
+    watched = Watched(KEY)
+    watched.down(queued)
+    found = watched.down(replace(queued, bytes_down=550_000))
+    assert found is not None
+    assert found.saturated
+
+
+def test_data_from_afar_are_still_coming_when_they_are_older() -> None:
+    far = replace(RECEIVING, bytes_down=500_000, rtt_s=0.1, rtt_min_s=0.1, idle_down_s=0.11)
+    watched = Watched(KEY)
+    watched.down(far)
+    found = watched.down(replace(far, bytes_down=510_000))
+    assert found is not None
+    assert found.saturated
+
+
+def test_little_or_in_no_time_says_nothing() -> None:
+    watched = Watched(KEY)
+    assert watched.down(replace(RECEIVING, bytes_down=14_999)) is None
+    watched = Watched()
+    watched.look()
+    watched.watch.opened(KEY, 1.15)
+    assert watched.down(RECEIVING) is None
 
 
 def test_who_pauses_does_not_show_what_the_network_carries() -> None:
@@ -96,6 +124,16 @@ def test_who_stood_still_begins_anew() -> None:
     assert found is not None
     assert not found.saturated
     found = watched.down(replace(RECEIVING, bytes_down=1_140_000))
+    assert found is not None
+    assert found.saturated
+
+
+def test_who_is_far_away_takes_longer_to_stand_still() -> None:
+    far = replace(RECEIVING, bytes_down=500_000, rtt_s=0.2, rtt_min_s=0.2)
+    watched = Watched(KEY)
+    watched.down(far)
+    watched.down(replace(far, idle_down_s=0.28))
+    found = watched.down(replace(far, bytes_down=540_000))
     assert found is not None
     assert found.saturated
 
@@ -143,6 +181,13 @@ def test_the_end_of_a_long_transfer_is_as_good_as_its_middle() -> None:
     assert found is not None
     assert found.saturated
     assert found.end_s == pytest.approx(1.18)
+    # What its last data waited for was its end.
+    watched = Watched(KEY)
+    watched.down(replace(RECEIVING, bytes_down=500_000))
+    watched.watch.closed(end(replace(RECEIVING, bytes_down=600_000), 1.195, idle_down_s=0.11))
+    found = watched.down()
+    assert found is not None
+    assert found.saturated
 
 
 def test_what_ends_while_the_sockets_are_looked_at_is_counted_once() -> None:
@@ -188,6 +233,25 @@ def test_an_upload_needs_something_under_way() -> None:
     after = watched.up(replace(SENDING, bytes_up=125_000))
     assert after is not None
     assert not after.saturated
+
+
+def test_an_upload_that_is_not_acknowledged_does_not_show_what_the_network_carries() -> None:
+    watched = Watched(KEY)
+    watched.up(replace(SENDING, bytes_up=500_000))
+    pausing = watched.up(replace(SENDING, bytes_up=525_000, idle_ack_s=0.11))
+    assert pausing is not None
+    assert not pausing.saturated
+    resumed = watched.up(replace(SENDING, bytes_up=550_000))
+    assert resumed is not None
+    assert not resumed.saturated
+    watched.up(replace(SENDING, bytes_up=550_000, idle_ack_s=0.3))
+    watched.up(replace(SENDING, bytes_up=590_000))
+    anew = watched.up(replace(SENDING, bytes_up=890_000))
+    assert anew is not None
+    assert not anew.saturated
+    found = watched.up(replace(SENDING, bytes_up=1_190_000))
+    assert found is not None
+    assert found.saturated
 
 
 def test_both_ways_are_apart_and_strangers_are_left_out() -> None:

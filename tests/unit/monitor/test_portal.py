@@ -307,6 +307,18 @@ async def test_an_outage_is_no_portal_once_a_ping_is_answered(
     assert told == [1.0, 0.0, 1.0]
 
 
+async def test_a_ping_does_not_free_a_network_whose_portal_was_seen(
+    run: Callable[[PortalWatch], None],
+) -> None:
+    told = Told({"home": Finding(Verdict.CAPTIVE, "a log-in page")})
+    watch = PortalWatch(told, check=told.check, pings_lost=lambda network: True)
+    run(watch)
+    watch.networks_changed([WIFI])
+    await until(lambda: told.values == [("home", 1.0)])
+    watch.pinged("home")
+    assert told.values == [("home", 1.0)]
+
+
 async def test_so_are_rescued_ones(run: Callable[[PortalWatch], None]) -> None:
     async def gateway(network: Network) -> bool:
         return True

@@ -51,6 +51,15 @@ def test_time_between_does_not_thin_a_rate() -> None:
     assert values(rates)["past1_bps"] == pytest.approx(8e6)
 
 
+def test_what_reaches_into_a_span_counts_as_a_whole() -> None:
+    rates = Rates()
+    rates.observe(Stretch(0.0, 0.6, 600_000, saturated=True))
+    rates.observe(Stretch(0.6, 1.4, 400_000, saturated=True))
+    assert values(rates)["past1_bps"] == pytest.approx(1_000_000 * 8 / 1.4)
+    rates.observe(Stretch(1.4, 1.6, 50_000, saturated=True))
+    assert values(rates)["past1_bps"] == pytest.approx(3.6e6)
+
+
 def test_at_least_what_was_delivered_is_the_best_of_three_seconds() -> None:
     rates = fed([2.0, 9.0, 3.0, 1.0], saturated=False)
     assert rates.indicators() == {"delivery_down_bps": Indicator(9e6, 2.0)}
@@ -91,6 +100,8 @@ def test_sleep_makes_all_older_and_joins_nothing_across_it() -> None:
     assert {i.measured_at_s for i in rates.indicators().values()} == {-99.0}
     rates.counted(10**9, 2.0)
     assert values(rates)["delivery_down_bps"] == pytest.approx(8e6)
+    rates.observe(Stretch(2.0, 2.5, 125_000, saturated=True))
+    assert set(values(rates).values()) == {2e6}
 
 
 @given(
