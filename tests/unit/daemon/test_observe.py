@@ -1,0 +1,125 @@
+"""What the observer hands on: who answered a ping to the portals, what flows carried to the context."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from ipaddress import ip_address, ip_interface
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cedos.config import Config, ProbesConfig, ProvidersConfig
+from cedos.daemon.flow_events import FlowEvents
+from cedos.daemon.flows import Flows
+from cedos.daemon.observe import Observer
+from cedos.model import FlowKey, Network, NetworkKind
+from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
+from cedos.monitor.probing.result import Outcome, Spent
+
+pytestmark = pytest.mark.anyio
+
+GATEWAY = ip_address("10.0.0.1")
+WLAN = Network(
+    *("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),)),
+    gateways=(GATEWAY,),
+)
+LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
+KEY = FlowKey(ip_address("10.0.0.2"), 4000, ip_address("198.51.100.1"), 80)
+ANSWERED = Outcome({"rtt_s": 0.03}, Spent(98, 98, 0.03))
+LOST = Outcome({}, Spent(98, 0, 1.0), "no answer in time")
+
+Make = Callable[..., Observer]
+
+
+@pytest.fixture
+def make() -> Make:
+    def made(target: str = "1.1.1.1") -> Observer:
+        config = Config(
+            providers=ProvidersConfig(host=False),
+            probes=ProbesConfig(target=target, portal_url=""),
+        )
+        observer = Observer(config, None, lambda: None)
+        observer.networks_changed([WLAN, LTE])
+        return observer
+
+    return made
+
+
+@pytest.mark.parametrize(("target", "beyond"), [("1.1.1.1", True), ("gateway", False)])
+async def test_portals_hear_of_pings_that_go_beyond_the_router(
+    make: Make, monkeypatch: pytest.MonkeyPatch, target: str, beyond: bool
+) -> None:
+    observer = make(target)
+    pinged: list[str] = []
+    monkeypatch.setattr(observer.portals, "pinged", pinged.append)
+    following = asyncio.create_task(observer._follow_probes())
+    observer.prober.finished(WLAN, LOST)
+    await asyncio.sleep(0.01)
+    assert pinged == []
+    assert observer.portals._pings_lost(WLAN) is beyond
+    assert not observer.portals._pings_lost(LTE)
+    observer.prober.finished(WLAN, ANSWERED)
+    await asyncio.sleep(0.01)
+    assert pinged == ["wlan0"] * beyond
+    following.cancel()
+
+
+class Daemon:
+    """What happens to flows, of which only the observer and the flows are real."""
+
+    def __init__(self, observer: Observer) -> None:
+        def nobody(*_: Any, **__: Any) -> Any:
+            return []
+
+        self.observer = observer
+        self.flows = Flows()
+        self.flows.networks_changed([WLAN, LTE])
+        anybody = cast(
+            Any,
+            SimpleNamespace(
+                **dict.fromkeys(
+                    ("begun", "opened", "closed", "visited", "finished", "read_before"), nobody
+                ),
+                wants_marks=False,
+            ),
+        )
+        self.events = FlowEvents(
+            *(anybody, anybody, self.flows, anybody, anybody, observer),
+            *(anybody, anybody, anybody, anybody, None, None),
+        )
+
+    async def open(self) -> float:
+        """When a flow began: 0.5 s ago."""
+        began_s = time.monotonic() - 0.5
+        await self.events._opened(FlowOpened(KEY, began_s, 0.0))
+        return began_s
+
+    def delivered(self, *samples: FlowSample) -> set[str]:
+        """The networks of which is known what they delivered."""
+        self.observer.observe_delivery(self.flows.at_home(samples), time.monotonic())
+        known = self.observer.context().networks
+        return {name for name in known if "delivery_down_bps" in known[name]}
+
+
+async def test_what_a_flow_carries_since_it_began_is_known_of_its_network(make: Make) -> None:
+    daemon = Daemon(make())
+    began_s = await daemon.open()
+    at_s = began_s + 0.4
+    sample = FlowSample(KEY, at_s, 1, None, 0.02, 0.02, None, 100_000, 500, 0, 0.0, 0)
+    assert daemon.delivered(sample) == {"wlan0"}
+    found = daemon.observer.context().networks["wlan0"]["delivery_down_bps"]
+    assert found.value == pytest.approx(2e6)
+
+
+@pytest.mark.parametrize("rescued", [False, True])
+async def test_what_another_network_carried_is_not_held_to_the_credit_of_the_flows_own(
+    make: Make, rescued: bool
+) -> None:
+    daemon = Daemon(make())
+    at_s = await daemon.open() + 0.4
+    if rescued:
+        daemon.flows.rescued(KEY, "lte0")
+    ended = FlowClosed(KEY, 0.0, 100_000, 500, at_s=at_s, idle_down_s=0.0, idle_ack_s=0.0)
+    daemon.events._closed(ended)
+    assert daemon.delivered() == (set() if rescued else {"wlan0"})
