@@ -40,13 +40,14 @@ def command(as_json: bool) -> None:
     """Shows what the daemon sees, does and has trouble with.
 
     First the networks, each with its round-trip time and how old that measurement is, the rate
-    lately seen on it (or, marked with "link", the radio's own), and its signal. A network in the
-    state "log-in" lets nothing through before somebody has logged in; nothing is led to one that is
-    "barred", as a hard budget is spent, and programs are kept off it, unless the problems at the
-    end say that they cannot be. Below, all indicators of each network with their ages (those marked
-    * were drawn, not measured), and the access point of Wi-Fi. Then the network of new connections
-    with the reason, the living flows with their strategy (but those that the daemon itself looks at
-    networks with), MPTCP connections with their paths, and what is degraded or in the way.
+    lately seen on it (after "≥" one that nothing has filled, which may do more; or, marked with
+    "link", the radio's own), and its signal. A network in the state "log-in" lets nothing through
+    before somebody has logged in; nothing is led to one that is "barred", as a hard budget is
+    spent, and programs are kept off it, unless the problems at the end say that they cannot be.
+    Below, all indicators of each network with their ages (those marked * were drawn, not measured),
+    and the access point of Wi-Fi. Then the network of new connections with the reason, the living
+    flows with their strategy (but those that the daemon itself looks at networks with), MPTCP
+    connections with their paths, and what is degraded or in the way.
     """
     status = ControlClient(directories().socket).status()
     if as_json:

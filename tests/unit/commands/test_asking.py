@@ -126,6 +126,23 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
     assert "wlan0    wlan0      wifi  up" in lines[3]
 
 
+@pytest.mark.parametrize(
+    ("known", "shown"),
+    [
+        ({"link_bps": 54e6}, "54 Mbit/s link"),
+        ({"link_bps": 54e6, "delivery_down_bps": 3e6}, "≥ 3 Mbit/s"),
+        ({"link_bps": 54e6, "delivery_down_bps": 3e6, "past5_bps": 8e6}, "8 Mbit/s"),
+    ],
+)
+def test_status_tells_of_a_network_that_nothing_filled_what_it_did_at_least(
+    known: dict[str, float], shown: str
+) -> None:
+    indicators = {name: IndicatorMessage(value=bps, age_s=1.0) for name, bps in known.items()}
+    (lte,) = (msgspec.structs.replace(each, indicators=indicators) for each in STATUS.networks)
+    lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[lte])))
+    assert f"down   yes      -    {shown}" in lines[3]
+
+
 def test_explain(cedos: Any, control: Path) -> None:
     result = cedos("explain", "www.example.org")
     assert result.exit_code == 0
