@@ -69,13 +69,15 @@ class Moves:
             flow.decided(decision)
             flow.moved()
             self._decider.record(decision)
-            await self._give_up(flow, flow.token, context)
+            await self._give_up(flow, flow.token, context, stuck=stuck)
 
-    async def _give_up(self, flow: LivingFlow, token: int, context: Context) -> None:
+    async def _give_up(
+        self, flow: LivingFlow, token: int, context: Context, *, stuck: bool = False
+    ) -> None:
         """Calls back what is under way on networks that the flow has left, where it would hold it up.
 
         That is where the network is silent or dead, and where the flow is held up already while the
-        networks that it uses are alive.
+        networks that it uses are alive; `stuck`: it was, where it has just left.
         """
         left = flow.left_behind()
         if not left or flow.strategy is None:
@@ -87,7 +89,7 @@ class Moves:
         }
         if quiet.issuperset(flow.strategy.networks):
             return  # nobody would carry it sooner
-        for name in left if flow.held_up(context.at_s) else left & quiet:
+        for name in left if stuck or flow.held_up(context.at_s) else left & quiet:
             _log.debug("a path is given up", flow=str(flow.key), network=name)
             await carried_out(self._steer.release(token, name))
 

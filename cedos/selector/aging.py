@@ -30,7 +30,7 @@ from cedos.selector.roles import ROLES, ROLES_OF, Roles
 from predictors.base import Distribution
 from predictors.error import spread
 
-# Younger than this is as new as measurements get: rates are read once a second.
+# Younger than this is as new as measurements get: flows are looked at once a second at least.
 _FRESH_S = 1.5
 _UNKNOWN_RTT_S = 0.05
 # The bounds of a 90 % interval are this many standard deviations apart.

@@ -181,6 +181,18 @@ async def test_a_healthy_network_is_left_without_giving_its_path_up(stage: Stage
     assert await looked(10.0) == ["release"], "now it has had the time to carry something"
 
 
+async def test_a_stalled_connection_calls_back_what_it_leaves_at_once(stage: Stage) -> None:
+    moved = Moved(stage)
+    moved.flow.strategy = ONLY_WLAN
+    stage.model.alone = True
+    stage.model.rate_bps = {"wifi": 20e6, "cellular": 5e6}
+    moved.new = replace(moved.new, bytes_down=5)
+    assert await moved.looked(9.5, 0.01, 8.0) == []
+    assert moved.flow.strategy == ONLY_WLAN
+    assert await moved.looked(10.1, 0.6, 8.6) == RELEASED
+    assert moved.flow.strategy == ONLY_LTE
+
+
 class Noise:
     """A context and predictors that wander: the same seed gives the same series."""
 
