@@ -251,6 +251,7 @@ async def test_what_steering_refuses_is_said_truly_wherever_it_shows(host: Host)
     assert why.endswith("cannot be kept off: iptables is not installed")
     (message,) = messages(host.budgets, host.hard.barred_by, host.hard.unkept)
     assert (message.barred, message.unkept) == ((), "iptables is not installed")
+    assert host.hard.unkept("another") == ""
     host.hands.refuses = ""
     host.look(10.0)
     assert host.barred[-1]["lte0"].startswith("programs are kept off lte0, as the hard budget")

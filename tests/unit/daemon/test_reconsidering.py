@@ -193,6 +193,7 @@ class Sockets:
         self.told: list[tuple[float, bool]] = []
         self.received = 0
         self.delivered_at_s: list[float] = []
+        self.delivered = 0
         self.flows = Flows()
         self.subject = Looking(
             cast(Any, self),
@@ -212,6 +213,7 @@ class Sockets:
 
     def observe_delivery(self, samples: Any, now_s: float) -> None:
         self.delivered_at_s.append(round(now_s, 3))
+        self.delivered += len(samples)
 
     def silent(self, networks: Mapping[str, float], now_s: float) -> None: ...
 
@@ -247,8 +249,21 @@ async def test_a_transfer_under_way_is_looked_at_closely_and_told_each_second(
     sockets.flows.learned(SizeLearned(KEY, Direction.DOWN, whole))
     await run(sockets)
     assert set(sockets.pauses_s[1:]) == {CLOSE_S}
+    # What it carries is measured with each look.
+    assert sockets.delivered == len(sockets.delivered_at_s) == sockets.received / 50_000
     assert [at_s for at_s, _ in sockets.told] == [float(second) for second in range(101, 111)]
     assert not any(urgent for _, urgent in sockets.told)
+
+
+async def test_what_a_rescued_flow_carries_is_not_told_of_the_network_of_its_address(
+    sockets: Sockets,
+) -> None:
+    sockets.flows.networks_changed([WLAN, LTE])
+    sockets.flows.opened(FlowOpened(KEY, 99.0, 1.0))
+    sockets.flows.rescued(KEY, "lte0")
+    await run(sockets)
+    assert sockets.received > 0
+    assert sockets.delivered == 0
 
 
 async def test_a_flow_that_rests_is_looked_at_each_second_and_no_flow_never(

@@ -18,7 +18,7 @@ from cedos.model import (
     StrategyKind,
     Transfer,
 )
-from cedos.monitor.events import FlowSample
+from cedos.monitor.events import FlowClosed, FlowSample
 
 pytestmark = pytest.mark.anyio
 
@@ -191,6 +191,23 @@ async def test_a_stalled_connection_calls_back_what_it_leaves_at_once(stage: Sta
     assert moved.flow.strategy == ONLY_WLAN
     assert await moved.looked(10.1, 0.6, 8.6) == RELEASED
     assert moved.flow.strategy == ONLY_LTE
+
+
+async def test_whose_answers_take_long_is_not_held_up_as_soon(stage: Stage) -> None:
+    moved = Moved(stage)
+    moved.new = replace(moved.new, rtt_s=0.2)
+    assert await moved.looked(9.8, 0.05, 0.7) == []
+    assert await moved.looked(10.0, 0.05, 0.9) == RELEASED
+
+
+async def test_a_path_that_has_ended_is_not_given_up_again(stage: Stage) -> None:
+    moved = Moved(stage)
+    silent = {"silence_s": 0.4}
+    assert await moved.looked(9.7, 0.7, 0.01, wlan0=silent) == RELEASED
+    stage.flows.closed(FlowClosed(stage.key, 109.8, 100_000, 0, at_s=9.8))
+    stage.flows.sampled([replace(moved.new, at_s=9.9, bytes_down=600_000)], 9.9)
+    await stage.director.moves.reconsider(moved.flow, context(9.9, wlan0=silent))
+    assert stage.asked() == []
 
 
 class Noise:
