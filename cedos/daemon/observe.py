@@ -334,7 +334,9 @@ class Observer:
             self.portals.pinged(name)
 
     def _captive(self, name: str, captive: Indicator) -> None:
-        _log.info("captive" if captive.value else "not captive", network=name)
+        before = self.context().networks.get(name, {}).get("captive")
+        if captive.value != (before.value if before is not None else 0.0):
+            _log.info("captive" if captive.value else "not captive", network=name)
         self.keeper.update(name, {"captive": captive})
         self._told.set()
 

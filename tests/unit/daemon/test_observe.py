@@ -8,12 +8,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import structlog
+import structlog.testing
 
 from cedos.config import Config, ProbesConfig, ProvidersConfig
 from cedos.daemon.flow_events import FlowEvents
 from cedos.daemon.flows import Flows
 from cedos.daemon.observe import Observer
-from cedos.model import FlowKey, Network, NetworkKind
+from cedos.model import FlowKey, Indicator, Network, NetworkKind
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.monitor.probing.result import Outcome, Spent
 
@@ -123,3 +125,11 @@ async def test_what_another_network_carried_is_not_held_to_the_credit_of_the_flo
     ended = FlowClosed(KEY, 0.0, 100_000, 500, at_s=at_s, idle_down_s=0.0, idle_ack_s=0.0)
     daemon.events._closed(ended)
     assert daemon.delivered() == (set() if rescued else {"wlan0"})
+
+
+async def test_a_portal_is_logged_when_it_is_found_and_when_it_is_gone(make: Make) -> None:
+    observer = make()
+    with structlog.testing.capture_logs() as logged:
+        for value in (0.0, 1.0, 1.0, 0.0, 0.0):
+            observer._captive("wlan0", Indicator(value, time.monotonic(), active=True))
+    assert [each["event"] for each in logged] == ["captive", "not captive"]
