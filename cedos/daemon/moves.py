@@ -10,6 +10,7 @@ from cedos.daemon.living_flow import LivingFlow
 from cedos.daemon.steer_interface import Steer, carried_out
 from cedos.model import Context, Strategy
 from cedos.selector.liveness import dead_networks
+from cedos.selector.silent import silent_s
 
 _log = structlog.get_logger(__name__)
 
@@ -82,11 +83,8 @@ class Moves:
         left = flow.left_behind()
         if not left or flow.strategy is None:
             return
-        quiet = dead_networks(context, self._decider.usable).keys() | {
-            name
-            for name, known in context.networks.items()
-            if "silence_s" in known and known["silence_s"].value > 0.0
-        }
+        silent = {name for name in context.networks if silent_s(context, name) > 0.0}
+        quiet = silent | dead_networks(context, self._decider.usable).keys()
         if quiet.issuperset(flow.strategy.networks):
             return  # nobody would carry it sooner
         for name in left if stuck or flow.held_up(context.at_s) else left & quiet:

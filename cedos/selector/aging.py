@@ -25,19 +25,19 @@ from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 
 from cedos.model import Context, Direction, Indicator
-from cedos.selector.features import RATES, indicator_of
+from cedos.selector.features import DELIVERY, RATES, indicator_of
 from cedos.selector.roles import ROLES, ROLES_OF, Roles
 from predictors.base import Distribution
 from predictors.error import spread
 
-# Younger than this is as new as measurements get: flows are looked at once a second at least.
-_FRESH_S = 1.5
+FRESH_S = 1.5
+"""Younger than this is as new as measurements get: flows are looked at once a second at least."""
+
 _UNKNOWN_RTT_S = 0.05
 # The bounds of a 90 % interval are this many standard deviations apart.
 _SIGMAS = 3.29
 _LEAST_SIGMA = 0.02
 _COLUMN = {(role, name): f"{role}_{name}" for role in ROLES for name in RATES}
-_DELIVERY = {Direction.DOWN: "delivery_down_bps", Direction.UP: "delivery_up_bps"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,28 +140,31 @@ class _Known:
         None where the measurement is fresh, and where models know better what to do without any;
         `name`: None where no rate was measured, or they look at none.
         """
-        measured = indicator_of(self.indicators, name, self.direction) if name else None
         known_at_s = -inf
-        if measured is None:
+        if (
+            name is None
+            or (measured := indicator_of(self.indicators, name, self.direction)) is None
+        ):
             age_s, rate_bps = inf, self.drift.usual_bps
         else:
             age_s = self._age_s(measured)
-            if age_s <= _FRESH_S:
+            if age_s <= FRESH_S:
                 return None
             rate_bps, known_at_s = self.drift.now_bps(measured.value, age_s), measured.measured_at_s
-            down = self.indicators.get(name or "")
+            down = self.indicators.get(name)
             if down is not None and down.measured_at_s > known_at_s:
                 down_bps = self._now_bps(down)
                 if down_bps < rate_bps:
                     rate_bps, known_at_s = down_bps, down.measured_at_s
-        least = self.indicators.get(_DELIVERY[self.direction])
+        least = self.indicators.get(DELIVERY[self.direction])
         # (A network that fades did more before than it was measured to do since.)
         if least is not None and least.measured_at_s >= max(self.attached_at_s, known_at_s):
             least_age_s = self.at_s - least.measured_at_s
             raised_bps = self.drift.raised_bps(rate_bps, least.value, least_age_s)
             if raised_bps > rate_bps:
                 rate_bps, age_s = raised_bps, min(age_s, least_age_s)
-        return None if measured is None and age_s == inf else (rate_bps, age_s)
+        # (Of what was measured something is known, if only that it was long ago.)
+        return None if known_at_s == -inf and age_s == inf else (rate_bps, age_s)
 
     def _age_s(self, measured: Indicator) -> float:
         # What was measured at another access point was measured long ago.
@@ -173,7 +176,7 @@ class _Known:
 
     def _now_bps(self, measured: Indicator) -> float:
         age_s = self._age_s(measured)
-        return measured.value if age_s <= _FRESH_S else self.drift.now_bps(measured.value, age_s)
+        return measured.value if age_s <= FRESH_S else self.drift.now_bps(measured.value, age_s)
 
 
 def widened(strategy: str, time: Distribution, added: Mapping[str, float]) -> Distribution:

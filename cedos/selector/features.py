@@ -17,6 +17,9 @@ from cedos.selector.roles import ROLES, Roles
 RATES = ("past1_bps", "past5_bps", "past10_bps")
 """What a network carried of late, towards the host; `_up_bps` in place of `_bps`: from it."""
 
+DELIVERY = {Direction.DOWN: "delivery_down_bps", Direction.UP: "delivery_up_bps"}
+"""What a network delivered of late, in each direction: it can do that at least."""
+
 _AGE = "_age_s"
 _HOST_SPEED = "speed_mps"
 _UPLINK = {name: name.replace("_bps", "_up_bps") for name in RATES} | {

@@ -8,11 +8,12 @@ shown its round trip without the queue, and two round trips' worth of queue are 
 
 from collections.abc import Mapping
 
-from cedos.model import Context, Indicator
+from cedos.model import Context, Direction, Indicator
+from cedos.selector.aging import FRESH_S
+from cedos.selector.features import DELIVERY
 from cedos.selector.roles import Roles
 from predictors.base import Distribution
 
-_FRESH_S = 1.5
 _FULL = 0.5
 """A network that delivers this share of what it could of late is filled."""
 
@@ -22,7 +23,7 @@ _LEAST_S = 0.02
 _ROUND_TRIPS = 2.0
 """A transfer waits for the queue with its first packet and with its request."""
 
-_RATES = (("past1_bps", "delivery_down_bps"), ("past1_up_bps", "delivery_up_bps"))
+_RATES = (("past1_bps", DELIVERY[Direction.DOWN]), ("past1_up_bps", DELIVERY[Direction.UP]))
 
 
 def own_queues(context: Context, roles: Roles) -> dict[str, float]:
@@ -40,7 +41,7 @@ def own_queues(context: Context, roles: Roles) -> dict[str, float]:
 
 def _full(known: Mapping[str, Indicator], at_s: float, rate: str, delivery: str) -> bool:
     could, does = known.get(rate), known.get(delivery)
-    if could is None or does is None or at_s - does.measured_at_s > _FRESH_S:
+    if could is None or does is None or at_s - does.measured_at_s > FRESH_S:
         return False
     return does.value >= _FULL * could.value
 

@@ -27,14 +27,16 @@ def longer_s(role: str, silent_s: float) -> float:
     return least_s + per_second * silent_s
 
 
+def silent_s(context: Context, network: str) -> float:
+    """For how long a network has been silent though something was expected of it, s; 0: it is not."""
+    said = context.networks.get(network, {}).get("silence_s")
+    return max(said.value, 0.0) if said is not None else 0.0
+
+
 def silences(context: Context, roles: Roles) -> dict[str, float]:
     """The networks that are silent, by role, and for how many seconds so far."""
-    found = {}
-    for role, network in roles.players():
-        said = context.networks.get(network.name, {}).get("silence_s")
-        if said is not None and said.value > 0.0:
-            found[role] = said.value
-    return found
+    by_role = {role: silent_s(context, network.name) for role, network in roles.players()}
+    return {role: silence_s for role, silence_s in by_role.items() if silence_s > 0.0}
 
 
 def delayed(

@@ -30,6 +30,7 @@ from cedos.selector.aging import DRIFTS, aged
 from cedos.selector.features import features
 from cedos.selector.liveness import dead_networks
 from cedos.selector.roles import ROLES, Roles
+from cedos.selector.silent import silent_s
 from emu.runs import runs
 from emu.runs.runs import Recorded
 from emu.testbed.access import INTERFACES
@@ -109,9 +110,7 @@ def _compared(run: Recorded) -> Iterator[tuple[str, dict[str, tuple[float, float
         )
         pairs = {}
         for role, network in _NETWORKS.items():
-            known = context.networks.get(network.name, {})
-            silent = "silence_s" in known and known["silence_s"].value > 0.0
-            if silent or dead_networks(context, [network]):
+            if silent_s(context, network.name) > 0.0 or dead_networks(context, [network]):
                 continue
             believed = columns.get(f"{role}_past1_bps", DRIFTS[role].usual_bps)
             was = _mean_bps(capacity[role], row["at_s"])

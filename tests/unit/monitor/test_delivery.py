@@ -44,7 +44,7 @@ def end(flow: FlowSample, at_s: float, **more: float) -> FlowClosed:
         flow.key, 0.0, flow.bytes_down, flow.bytes_up, flow.rtt_s, flow.rtt_min_s, at_s=at_s,
         idle_down_s=0.0, idle_ack_s=0.0,
     )  # fmt: skip
-    return replace(said, **more)  # type: ignore[arg-type]
+    return replace(said, **more)
 
 
 def test_a_transfer_past_its_slow_start_shows_what_the_network_carries() -> None:
@@ -169,7 +169,7 @@ def test_what_ended_between_two_looks_counts() -> None:
     whole = replace(RECEIVING, key=OTHER, bytes_down=100_000)
     watched.watch.closed(end(whole, 1.2, idle_down_s=0.05))
     found = watched.down()
-    assert found == Stretch(1.05, pytest.approx(1.15), 100_000, saturated=False)  # type: ignore[arg-type]
+    assert found == Stretch(1.05, pytest.approx(1.15), 100_000, saturated=False)
     assert watched.down() is None, "it is counted once"
 
 
