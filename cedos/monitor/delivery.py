@@ -97,17 +97,12 @@ class DeliveryWatch:
         since_s, self._looked_at_s = self._looked_at_s, at_s
         ended = {event.key for event in self._closed}
         for sample in samples:
-            key, old = sample.key, before.get(sample.key)
-            if key in ended:  # while the sockets were looked at; its end says all
+            if sample.key in ended:  # while the sockets were looked at; its end says all
                 continue
+            key, old = sample.key, before.get(sample.key)
             self._before[key] = sample
             began_s = since_s if old else self._opened_at_s.pop(key, None)
-            # (Of what is older than this watch nobody knows when its bytes came.)
-            if began_s is not None and (name := owner.get(key.local)) is not None:
-                _down(
-                    parts[name, Direction.DOWN], began_s, old, sample, self._stood_down.get(key, 0)
-                )
-                _up(parts[name, Direction.UP], began_s, old, sample, self._stood_up.get(key, 0))
+            self._add(parts, owner.get(key.local), began_s, old, sample)
             stalled_s = max(_STALLED_S, _STALLED_RTTS * (sample.rtt_s or 0.0))
             if sample.idle_down_s > stalled_s:
                 self._stood_down[key] = sample.bytes_down
@@ -116,16 +111,12 @@ class DeliveryWatch:
         for event in self._closed:
             key, old = event.key, before.get(event.key)
             began_s = since_s if old else self._opened_at_s.get(key)
-            if began_s is not None and (name := owner.get(key.local)) is not None:
-                _down(
-                    parts[name, Direction.DOWN], began_s, old, event, self._stood_down.get(key, 0)
-                )
-                _up(parts[name, Direction.UP], began_s, old, event, self._stood_up.get(key, 0))
+            self._add(parts, owner.get(key.local), began_s, old, event)
             self.forget(key)
         self._closed.clear()
         found: dict[str, dict[Direction, Stretch]] = defaultdict(dict)
         for (name, direction), each in parts.items():
-            if each and (stretch := _joined(each)) is not None:
+            if (stretch := _joined(each)) is not None:
                 found[name][direction] = stretch
         return found
 
@@ -135,66 +126,42 @@ class DeliveryWatch:
         self._stood_down.pop(key, None)
         self._stood_up.pop(key, None)
 
+    def _add(
+        self,
+        parts: dict[tuple[str, Direction], list[_Part]],
+        network: str | None,
+        began_s: float | None,
+        old: FlowSample | None,
+        new: FlowSample | FlowClosed,
+    ) -> None:
+        """Adds what came down and what was acknowledged on a flow, if anything did.
 
-def _down(
-    parts: list[_Part],
-    began_s: float,
-    old: FlowSample | None,
-    new: FlowSample | FlowClosed,
-    stood_bytes: int,
-) -> None:
-    """Adds what came down, if anything did."""
-    before_bytes = old.bytes_down if old else 0
-    if new.bytes_down <= before_bytes or new.idle_down_s is None:
-        return
-    # At the end of a flow its last data are as old as it took to close it.
-    idle_s = new.idle_down_s if isinstance(new, FlowSample) else 0.0
-    steady = old is not None and max(old.idle_down_s, idle_s) <= _fresh_s(new)
-    parts.append(
-        _Part(
-            began_s,
-            new.at_s - new.idle_down_s,
-            new.bytes_down - before_bytes,
-            before_bytes - stood_bytes,
-            steady,
-            _path_s(new),
-        )
-    )
-
-
-def _up(
-    parts: list[_Part],
-    began_s: float,
-    old: FlowSample | None,
-    new: FlowSample | FlowClosed,
-    stood_bytes: int,
-) -> None:
-    """Adds what was acknowledged, if anything was."""
-    before_bytes = old.bytes_up if old else 0
-    if new.bytes_up <= before_bytes or new.idle_ack_s is None:
-        return
-    # A program with nothing under way had no more to send.
-    steady = old is not None and bool(old.unacknowledged) and old.idle_ack_s <= _fresh_s(new)
-    if isinstance(new, FlowSample):
-        steady = steady and bool(new.unacknowledged) and new.idle_ack_s <= _fresh_s(new)
-    parts.append(
-        _Part(
-            began_s,
-            new.at_s - new.idle_ack_s,
-            new.bytes_up - before_bytes,
-            before_bytes - stood_bytes,
-            steady,
-            _path_s(new),
-        )
-    )
-
-
-def _path_s(flow: FlowSample | FlowClosed) -> float:
-    return flow.rtt_min_s or flow.rtt_s or _USUAL_RTT_S
-
-
-def _fresh_s(flow: FlowSample | FlowClosed) -> float:
-    return max(_FRESH_S, _FRESH_RTTS * (flow.rtt_s or _USUAL_RTT_S))
+        Of a flow that is older than this watch (`began_s` is None) nobody knows when its bytes came.
+        """
+        if network is None or began_s is None:
+            return
+        fresh_s = max(_FRESH_S, _FRESH_RTTS * (new.rtt_s or _USUAL_RTT_S))
+        rtt_s = new.rtt_min_s or new.rtt_s or _USUAL_RTT_S
+        # At its end a flow's last data are as old as it took to close it.
+        living = isinstance(new, FlowSample)
+        before = old.bytes_down if old else 0
+        if new.bytes_down > before and new.idle_down_s is not None:
+            steady = old is not None and old.idle_down_s <= fresh_s
+            steady = steady and (not living or new.idle_down_s <= fresh_s)
+            end_s, stood = new.at_s - new.idle_down_s, self._stood_down.get(new.key, 0)
+            parts[network, Direction.DOWN].append(
+                _Part(began_s, end_s, new.bytes_down - before, before - stood, steady, rtt_s)
+            )
+        before = old.bytes_up if old else 0
+        if new.bytes_up > before and new.idle_ack_s is not None:
+            # A program with nothing under way had no more to send.
+            steady = old is not None and bool(old.unacknowledged) and old.idle_ack_s <= fresh_s
+            if isinstance(new, FlowSample):
+                steady = steady and bool(new.unacknowledged) and new.idle_ack_s <= fresh_s
+            end_s, stood = new.at_s - new.idle_ack_s, self._stood_up.get(new.key, 0)
+            parts[network, Direction.UP].append(
+                _Part(began_s, end_s, new.bytes_up - before, before - stood, steady, rtt_s)
+            )
 
 
 def _joined(parts: list[_Part]) -> Stretch | None:
