@@ -16,7 +16,8 @@ from cedos.model import Address, FlowKey, Network, Strategy
 from cedos.steer.connections import Connection, ConnectionEvent, ConnectionOpened, Path
 from cedos.steer.genl import EventKind, PathEvent, SetBackup
 from cedos.steer.kernel import Kernel
-from cedos.steer.mptcp import PathManager, Step
+from cedos.steer.mptcp import PathManager
+from cedos.steer.mptcp_state import Step
 
 _log = structlog.get_logger(__name__)
 

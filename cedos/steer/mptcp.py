@@ -7,7 +7,6 @@ what is under way on it would hold up the rest (`release`).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from cedos.errors import SteeringError
@@ -15,7 +14,6 @@ from cedos.model import Address, FlowKey, Network, Strategy, StrategyKind
 from cedos.steer.connections import (
     Connection,
     ConnectionClosed,
-    ConnectionEvent,
     ConnectionOpened,
     Path,
     PathDown,
@@ -30,6 +28,7 @@ from cedos.steer.genl import (
     RemoveAddress,
     SetBackup,
 )
+from cedos.steer.mptcp_state import Join, KnownConnection, Step
 
 # A join whose SYN or answer is lost is tried again while the first attempt may still succeed.
 _JOIN_TIMEOUT_S: Final = 6.0
@@ -38,51 +37,6 @@ _FIRST_RETRY_S: Final = 0.5
 # time, and cost this host more than all else that is done for them; a move joins at once anyhow.
 _SPARE_AFTER_S: Final = 0.1
 _LAST_RETRY_S: Final = 60.0
-
-
-@dataclass(slots=True)
-class Step:
-    """What follows from a fact: commands in their order, and what to tell others and people."""
-
-    commands: list[PathCommand] = field(default_factory=list)
-    events: list[ConnectionEvent] = field(default_factory=list)
-    notices: list[str] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Join:
-    """A subflow that we have asked for or shall ask for again: until when, and how often so far."""
-
-    until_s: float
-    tries: int
-    asked: bool
-
-
-@dataclass(slots=True)
-class _Living:
-    token: int
-    initial: FlowKey
-    home: str | None
-    unsteerable: str | None
-    strategy: Strategy | None = None
-    paths: dict[FlowKey, Path] = field(default_factory=dict)
-    joins: dict[str, _Join] = field(default_factory=dict)
-    # Per address the requests that may still come up, oldest first: whether as a backup.
-    asked: dict[Address, list[bool]] = field(default_factory=dict)
-
-    def view(self) -> Connection:
-        paths = tuple(self.paths.values())
-        return Connection(self.token, paths, self.strategy, self.unsteerable)
-
-    def wants_backup(self, network: str) -> bool:
-        return self.alone is not None and network != self.alone
-
-    @property
-    def alone(self) -> str | None:
-        """The network that is to carry everything; None: all of them are."""
-        if self.strategy is None:
-            return self.home
-        return self.strategy.networks[0] if self.strategy.kind is StrategyKind.SINGLE else None
 
 
 class PathManager:
@@ -94,7 +48,7 @@ class PathManager:
 
     def __init__(self) -> None:
         self.connections: dict[int, Connection] = {}
-        self._living: dict[int, _Living] = {}
+        self._living: dict[int, KnownConnection] = {}
         self._networks: dict[str, Network] = {}
         self._names: dict[Address, str] = {}
         self._ids: dict[Address, int] = {}
@@ -137,13 +91,13 @@ class PathManager:
         if event.key is None or event.token in self._living:
             return step
         home = self._carrier(event.key)
-        living = _Living(event.token, event.key, home, unsteerable)
+        living = KnownConnection(event.token, event.key, home, unsteerable)
         living.paths[event.key] = Path(event.key, home, False)
         self._living[event.token] = living
         if living.unsteerable is None and living.home is not None:
             for name in self._networks:
                 if name != living.home:
-                    living.joins[name] = _Join(now_s + _SPARE_AFTER_S, 0, False)
+                    living.joins[name] = Join(now_s + _SPARE_AFTER_S, 0, False)
         step.events.append(ConnectionOpened(self._seen(living), living.initial))
         return step
 
@@ -165,7 +119,7 @@ class PathManager:
                 continue
             named = {p.key: Path(p.key, self._carrier(p.key), p.backup) for p in subflows}
             active = next((p for p in named.values() if not p.backup), named[subflows[0].key])
-            living = _Living(token, subflows[0].key, active.network, unsteerable.get(token))
+            living = KnownConnection(token, subflows[0].key, active.network, unsteerable.get(token))
             living.paths = named
             self._living[token] = living
             self._join_all(living, step, now_s)
@@ -292,7 +246,7 @@ class PathManager:
 
     # -- within -------------------------------------------------------------------------------
 
-    def _steerable(self, token: int) -> _Living:
+    def _steerable(self, token: int) -> KnownConnection:
         living = self._living.get(token)
         if living is None:
             raise SteeringError(f"no living MPTCP connection has the token {token:#010x}")
@@ -300,7 +254,7 @@ class PathManager:
             raise SteeringError(f"connection {token:#010x} is left alone: {living.unsteerable}")
         return living
 
-    def _seen(self, living: _Living) -> Connection:
+    def _seen(self, living: KnownConnection) -> Connection:
         view = self.connections[living.token] = living.view()
         return view
 
@@ -308,7 +262,7 @@ class PathManager:
         initial = self._living.pop(token).initial
         step.events.append(ConnectionClosed(self.connections.pop(token), initial))
 
-    def _flags(self, living: _Living, *, everything: bool = False) -> list[PathCommand]:
+    def _flags(self, living: KnownConnection, *, everything: bool = False) -> list[PathCommand]:
         paths = {key: path for key, path in living.paths.items() if path.network is not None}
         if living.alone and all(path.network != living.alone for path in paths.values()):
             return []  # until it is there, the others go on as they are
@@ -321,7 +275,7 @@ class PathManager:
                     living.paths[key] = Path(key, path.network, backup)
         return commands
 
-    def _up(self, living: _Living, key: FlowKey, step: Step) -> None:
+    def _up(self, living: KnownConnection, key: FlowKey, step: Step) -> None:
         name = self._carrier(key)
         asked = living.joins.pop(name, None) if name is not None else None
         # (Of two requests for one network both may come up; the second one is no stranger's.)
@@ -344,7 +298,7 @@ class PathManager:
             step.commands += self._flags(living)
         step.events.append(PathUp(self._seen(living), key))
 
-    def _down(self, living: _Living, key: FlowKey, step: Step, now_s: float) -> None:
+    def _down(self, living: KnownConnection, key: FlowKey, step: Step, now_s: float) -> None:
         path = living.paths.pop(key, None)
         if path is None:
             return
@@ -352,7 +306,7 @@ class PathManager:
             living.joins.setdefault(path.network, _later(0, now_s))
         step.events.append(PathDown(self._seen(living), path.key))
 
-    def _leave_gone(self, living: _Living, step: Step) -> None:
+    def _leave_gone(self, living: KnownConnection, step: Step) -> None:
         """Destroys subflows over networks that are gone, as soon as another one can take over."""
         if living.unsteerable is not None:
             return
@@ -369,7 +323,7 @@ class PathManager:
             del living.paths[path.key]
             step.events.append(PathDown(self._seen(living), path.key))
 
-    def _join_all(self, living: _Living, step: Step, now_s: float) -> None:
+    def _join_all(self, living: KnownConnection, step: Step, now_s: float) -> None:
         # Without a home it has never used an access network.
         if living.unsteerable is not None or living.home is None:
             return
@@ -378,7 +332,9 @@ class PathManager:
             if name not in present and name not in living.joins:
                 self._join(living, name, step, now_s, 0)
 
-    def _join(self, living: _Living, name: str, step: Step, now_s: float, tries: int) -> None:
+    def _join(
+        self, living: KnownConnection, name: str, step: Step, now_s: float, tries: int
+    ) -> None:
         remote = living.initial.remote
         network = self._networks[name]
         local = next(
@@ -397,14 +353,14 @@ class PathManager:
         backup = living.wants_backup(name) and not alone
         identity = self._identity_in(living, local)
         until_s = now_s + _JOIN_TIMEOUT_S * 2 ** min(tries, 3)
-        living.joins[name] = _Join(until_s, tries + 1, True)
+        living.joins[name] = Join(until_s, tries + 1, True)
         living.asked.setdefault(local, []).append(backup)
         port = living.initial.remote_port
         step.commands.append(
             CreatePath(living.token, local, identity, network.index, remote, port, backup)
         )
 
-    def _identity_in(self, living: _Living, local: Address) -> int:
+    def _identity_in(self, living: KnownConnection, local: Address) -> int:
         return 0 if local == living.initial.local else self._identity(local)
 
     def _identity(self, local: Address) -> int:
@@ -418,5 +374,5 @@ class PathManager:
         return self._ids[local]
 
 
-def _later(tries: int, now_s: float) -> _Join:
-    return _Join(now_s + min(_FIRST_RETRY_S * 4 ** min(tries, 5), _LAST_RETRY_S), tries, False)
+def _later(tries: int, now_s: float) -> Join:
+    return Join(now_s + min(_FIRST_RETRY_S * 4 ** min(tries, 5), _LAST_RETRY_S), tries, False)
