@@ -122,12 +122,11 @@ class PortalWatch:
         """A connection over the network was not answered: looks into it, though not too often."""
         one = self._watched.get(name)
         if one is not None and one.captive_at_s is None:
-            rest_s = (
-                _HURRIED_REST_S if self._unanswered.in_vain(name, time.monotonic()) else _REST_S
-            )
+            then_s = time.monotonic() + after_s
+            rest_s = _HURRIED_REST_S if self._unanswered.in_vain(name, then_s) else _REST_S
             if self._check is None:  # a look that asks nobody costs nothing
                 rest_s = 0.0
-            one.due_s = min(one.due_s, max(time.monotonic() + after_s, one.at_s + rest_s))
+            one.due_s = min(one.due_s, max(then_s, one.at_s + rest_s))
             self._wake.set()
 
     def observe_flows(self, samples: Sequence[FlowSample]) -> None:
@@ -156,7 +155,10 @@ class PortalWatch:
         """Takes a flow whose first packet found no answer, and was led over another network."""
         for name, one in self._watched.items():
             if any(address.ip == key.local for address in one.network.addresses):
-                self._unanswered.rescued(name, key.remote, time.monotonic())
+                now_s = time.monotonic()
+                if self._unanswered.rescued(name, key.remote, now_s):
+                    # A look for the first one's sake would be a moment too early to count this one.
+                    one.due_s = max(one.due_s, now_s + RESCUED_AFTER_S)
                 self.unanswered(name, RESCUED_AFTER_S)
 
     def carried(self, name: str, received_bytes: int) -> None:

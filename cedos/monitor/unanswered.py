@@ -64,9 +64,18 @@ class Unanswered:
         }
         return frozenset(self._servers)
 
-    def rescued(self, name: str, server: Address, now_s: float) -> None:
-        """A first packet to a server found no answer over the network, and was led over another."""
-        self._rescued.setdefault(name, {})[server] = now_s
+    def rescued(self, name: str, server: Address, now_s: float) -> bool:
+        """A first packet to a server found no answer over the network, and was led over another.
+
+        Returns:
+            Whether this server is the one that makes them enough, once its time has passed, too.
+        """
+        rescued = self._rescued.setdefault(name, {})
+        lately = [each for each, at_s in rescued.items() if now_s - at_s <= _RESCUED_S]
+        if server in lately:  # that it is asked again does not make it wait anew
+            return False
+        rescued[server] = now_s
+        return len(lately) + 1 == SERVERS
 
     def in_vain(self, name: str, now_s: float) -> int:
         """How many servers have not answered over a network; 0 while they are too few to tell."""
