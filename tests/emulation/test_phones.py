@@ -217,9 +217,9 @@ def test_everything_is_gone_after_an_error(runtime: Path) -> None:
             pids = [link.pid for link in laptop.links.values()]
             inside = laptop.client.popen("sleep", "1000")
             raise ZeroDivisionError
+    assert inside.wait(5) == -signal.SIGTERM
     assert namespaces(token) == []
     assert all(stale.started_ticks(pid) is None for pid in pids)
-    assert inside.wait(5) == -signal.SIGTERM
     assert not (runtime / token).exists()
     laptop.close()
     with pytest.raises(EmulationError, match="with"):
