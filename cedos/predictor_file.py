@@ -12,7 +12,7 @@ from cedos.errors import ModelError
 from predictors.completion import CompletionModel
 
 FORMAT = "cedos-completion-model"
-VERSION = 1
+VERSION = 2
 _SHIPPED = "shipped.json"
 
 

@@ -10,34 +10,23 @@ trees may be averaged. Any family of models may stand in for the trees (`predict
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, isfinite
+from math import exp, isfinite, log
 from typing import Any
 
 from predictors import regressor
 from predictors.base import Distribution
-from predictors.error import ErrorHistory, spread
+from predictors.error import ErrorHistory
+from predictors.held_out import HeldOutErrors, around
 from predictors.inputs import COLUMNS, INPUTS, STRATEGIES, inputs_of
 from predictors.place import Prior
 from predictors.regressor import Regressor
-from predictors.tree import Forest, Tree, mirrored
+from predictors.tree import Forest, mirrored
 
 STAND_INS = ("wifi_rtt_s", "wifi_past1_bps", "cellular_rtt_s", "cellular_past1_bps")
 """Columns with a typical value for where nothing is known."""
 
-_WIDENED_AT_MOST = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """Relative errors (real over predicted) at places held out of training.
-
-    Attributes:
-        situations: a tree whose leaves hold the number of a situation.
-        ratios: per situation and strategy, ascending ratios of equal probability.
-    """
-
-    situations: Tree
-    ratios: tuple[Mapping[str, tuple[float, ...]], ...]
+_LARGEST_OVER_SIZE = 13.0
+"""`ErrorHistory` takes no ratio beyond a million."""
 
 
 @dataclass(slots=True)
@@ -48,7 +37,7 @@ class CompletionModel:
         features: the columns that it was trained with.
         typical: stands in for unknown round trips and rates (`STAND_INS`), s and bit/s.
         parts: logarithm of real over naive time, each regressor for some of the strategies.
-        errors: the distribution around the point.
+        errors: what is around the point.
         hazard: probability per strategy that the transfer collapses (see `hazards`); None: unknown.
         places: how places differ from what it says (`predictors.place`); None: not learned.
         provenance: what it was trained on; plain data for people.
@@ -57,20 +46,15 @@ class CompletionModel:
     features: tuple[str, ...]
     typical: Mapping[str, float]
     parts: tuple[tuple[tuple[str, ...], Regressor], ...]
-    errors: Errors
+    errors: HeldOutErrors
     hazard: Forest | None = None
     places: Prior | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    _situations: Forest = field(init=False, repr=False, compare=False)
-    _ratios: list[dict[str, tuple[float, ...]]] = field(init=False, repr=False, compare=False)
+    _shapes: list[dict[str, tuple[float, ...]]] = field(init=False, repr=False, compare=False)
     _seen: dict[str, ErrorHistory] = field(init=False, repr=False, compare=False)
-    _widened: dict[tuple[int, float], dict[str, tuple[float, ...]]] = field(
-        init=False, repr=False, compare=False, default_factory=dict
-    )
 
     def __post_init__(self) -> None:
-        self._situations = Forest((self.errors.situations,))
-        self._ratios = [dict(of) for of in self.errors.ratios]
+        self._shapes = [dict(shape) for shape in self.errors.shapes]
         self._seen = {name: ErrorHistory() for name in self.strategies}
 
     @property
@@ -113,10 +97,11 @@ class CompletionModel:
         """
         inputs, naive_s = inputs_of(features, self.typical)
         both = mirrored(inputs)
-        ratios = self._ratios_in(int(self._situations.walk(both)[0]), widening)
+        errors, shapes = self.errors, self._shapes
+        points = self._points(both, naive_s)
         return {
-            name: Distribution(tuple([point * ratio for ratio in ratios[name]]))
-            for name, point in self._points(both, naive_s).items()
+            name: around(point, size, shapes[errors.shape(size)][name], widening)
+            for (name, point), size in zip(points.items(), errors.sized(both), strict=True)
         }
 
     def update(self, features: Mapping[str, float], name: str, actual: float) -> None:
@@ -131,23 +116,18 @@ class CompletionModel:
             KeyError: for a strategy that the model does not know.
         """
         seen = self._seen[name]
+        inputs, naive_s = inputs_of(features, self.typical)
+        both = mirrored(inputs)
+        point = self._points(both, naive_s)[name]
+        if not (isfinite(actual) and actual > 0.0):
+            return
+        size = self.errors.sized(both)[self.strategies.index(name)]
+        over = log(actual / point) / size
         # By place in the order alone do they age: it has no clock.
-        seen.add(actual, self.points(features)[name], 0.0)
-        for held_out, ratios in zip(self.errors.ratios, self._ratios, strict=True):
-            ratios[name] = seen.corrected(held_out[name])
-        self._widened.clear()
-
-    def _ratios_in(self, situation: int, widening: float) -> Mapping[str, tuple[float, ...]]:
-        if widening == 1.0:
-            return self._ratios[situation]
-        found = self._widened.get((situation, widening))
-        if found is None:
-            of = self._ratios[situation]
-            found = {name: spread(ratios, widening) for name, ratios in of.items()}
-            if len(self._widened) >= _WIDENED_AT_MOST:
-                self._widened.clear()
-            self._widened[situation, widening] = found
-        return found
+        seen.add(exp(min(max(over, -_LARGEST_OVER_SIZE), _LARGEST_OVER_SIZE)), 1.0, 0.0)
+        for shape, held_out in zip(self._shapes, self.errors.shapes, strict=True):
+            corrected = seen.corrected([exp(each) for each in held_out[name]])
+            shape[name] = tuple([log(each) for each in corrected])
 
     def _points(self, both: Sequence[float], naive_s: Mapping[str, float]) -> dict[str, float]:
         return {
@@ -166,10 +146,7 @@ class CompletionModel:
                 {"strategies": list(names), "kind": regressor.kind_of(part), **part.to_dict()}
                 for names, part in self.parts
             ],
-            "errors": {
-                "situations": self.errors.situations.to_dict(),
-                "ratios": [{name: list(of[name]) for name in of} for of in self.errors.ratios],
-            },
+            "errors": self.errors.to_dict(),
             "hazard": self.hazard.to_dict() if self.hazard is not None else None,
             "places": self.places.to_dict() if self.places is not None else None,
             "provenance": dict(self.provenance),
@@ -203,17 +180,9 @@ class CompletionModel:
             parts.append((of, regressor.from_dict(each, inputs, len(of))))
         if not parts:
             raise ValueError("a model without regressors")
-        situations = Forest.over(
-            {"trees": [data["errors"]["situations"]], "scale": 1.0}, inputs, 1
-        ).trees[0]
-        all_ratios = data["errors"]["ratios"]
-        numbers = {leaf[0] for leaf in situations.value if leaf}
-        if not numbers <= set(range(len(all_ratios))):
-            raise ValueError("a situation without its errors")
         names = tuple(name for known, _ in parts for name in known)
         if len(set(names)) != len(names):
             raise ValueError("a strategy is predicted twice")
-        ratios = tuple({name: _ratios(of[name]) for name in names} for of in all_ratios)
         hazard = None
         if data["hazard"] is not None:
             hazard = Forest.over(data["hazard"], inputs, len(names))
@@ -221,7 +190,7 @@ class CompletionModel:
             features,
             typical,
             tuple(parts),
-            Errors(situations, ratios),
+            HeldOutErrors.from_dict(data["errors"], inputs, names),
             hazard,
             None if data["places"] is None else Prior.from_dict(data["places"], names),
             dict(data["provenance"]),
@@ -234,12 +203,3 @@ def _known(what: str, names: Sequence[str], known: Sequence[str]) -> None:
         raise ValueError(f"it has {what} that are not known here: {', '.join(foreign)}")
     if not names:
         raise ValueError(f"it has no {what}")
-
-
-def _ratios(data: Sequence[float]) -> tuple[float, ...]:
-    ratios = tuple(float(ratio) for ratio in data)
-    if not ratios or list(ratios) != sorted(ratios):
-        raise ValueError("errors must ascend")
-    if not (ratios[0] > 0.0 and isfinite(ratios[-1])):
-        raise ValueError("errors must be positive")
-    return ratios

@@ -1,11 +1,10 @@
 """How wrong predictions are: relative errors, kept as distributions around the predicted point.
 
 Meatballs (dissertation, 4.3.1) keeps for each predictor the distribution of measured over predicted
-values. Here it starts from errors at places that were held out of training, by kind of situation:
-a shallow tree over the same inputs tells situations of small error from those of large error, and
-each has its own distribution. `ErrorHistory` keeps what is seen later, with a weight that fades, newest
-first: it changes these distributions, or a prior where a predictor was never trained; that is soon
-outweighed, and widens while nothing is measured (the dissertation's open end, 6.4.3).
+values. Here it starts from errors at places that were held out of training (`held_out`).
+`ErrorHistory` keeps what is seen later, with a weight that fades, newest first: it changes these
+distributions, or a prior where a predictor was never trained; that is soon outweighed, and widens
+while nothing is measured (the dissertation's open end, 6.4.3).
 """
 
 from bisect import bisect_left
@@ -20,8 +19,8 @@ from predictors.base import Distribution
 SAMPLES = 10
 """Samples of a relative-error distribution: the first and the last bound its 90 % interval.
 
-Rarer errors than these cannot be told from the few dozen rows of a situation, and would rule the
-mean: with 20 samples the choice by expected time came out worse (regret 0.077 instead of 0.068, with
+Rarer errors than these cannot be told from a few hundred rows that mostly went well, and would rule
+the mean: with 20 samples the choice by expected time came out worse (regret 0.077 instead of 0.068, with
 30 bagged trees)."""
 
 FADING = 0.97

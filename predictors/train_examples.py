@@ -104,8 +104,6 @@ class Settings:
         inputs_share: the share of inputs that each split of `trees` may choose from, one random
             threshold each (extremely randomised trees).
         folds: the groups are dealt to this many folds to learn the errors from.
-        situations: at most so many kinds of situation have error distributions of their own.
-        situation_rows: the fewest rows to tell a kind of situation by.
         seed: of all randomness.
     """
 
@@ -114,8 +112,6 @@ class Settings:
     min_leaf: int | None = None
     inputs_share: float = 0.6
     folds: int = 8
-    situations: int = 8
-    situation_rows: int = 60
     seed: int = 0
 
 

@@ -66,8 +66,8 @@ def test_the_shipped_model_knows_all_strategies_and_an_ordinary_moment() -> None
         (b"[" * 100_000, "is not JSON"),
         (b"[]", "no completion model"),
         (b'{"format": "something-else", "version": 1}', "no completion model"),
-        (b'{"format": "cedos-completion-model", "version": 2}', "version 2"),
-        (b'{"format": "cedos-completion-model", "version": 1}', "not a completion model"),
+        (b'{"format": "cedos-completion-model", "version": 1}', "version 1"),
+        (b'{"format": "cedos-completion-model", "version": 2}', "not a completion model"),
     ],
 )
 def test_files_that_are_no_model_are_refused(tmp_path: Path, content: bytes, reason: str) -> None:

@@ -1,7 +1,7 @@
 import json
 from collections.abc import Mapping
 from copy import deepcopy
-from math import nan
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -51,7 +51,11 @@ def by_hand() -> dict[str, Any]:
         "parts": [{"strategies": ["wifi"], "kind": "trees", "scale": 1.0, "trees": [tree]}],
         "hazard": None,
         "places": None,
-        "errors": {"situations": leaf | {"value": [[0.0]]}, "ratios": [{"wifi": [0.5, 1.0, 2.0]}]},
+        "errors": {
+            "sizes": {"scale": 1.0, "trees": [leaf | {"value": [[0.6931471805599453]]}]},
+            "limits": [0.5],
+            "shapes": [{"wifi": [0.0, 0.0, 0.0]}, {"wifi": [-1.0, 0.0, 1.0]}],
+        },
         "provenance": {},
     }
 
@@ -82,8 +86,8 @@ def test_a_file_with_its_inputs_in_another_order_is_the_same_model(
 ) -> None:
     order = list(reversed(range(len(INPUTS))))
     data["inputs"] = [INPUTS[k] for k in order]
-    trees = [tree for forest in [*data["parts"], data["hazard"]] for tree in forest["trees"]]
-    for tree in [*trees, data["errors"]["situations"]]:
+    forests = [*data["parts"], data["hazard"], data["errors"]["sizes"]]
+    for tree in [tree for forest in forests for tree in forest["trees"]]:
         tree["feature"] = [order.index(k) if k >= 0 else k for k in tree["feature"]]
     assert CompletionModel.from_dict(data).predict(usual) == model.predict(usual)
 
@@ -112,6 +116,10 @@ def test_finished_transfers_move_their_own_strategy_only(
         learning.update(usual, "carrier pigeon", 1.0)
 
 
+def shapes(shape: list[float]) -> list[dict[str, list[float]]]:
+    return [dict.fromkeys(STRATEGIES, shape)] * 3
+
+
 def broken(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
     tree = data["parts"][0]["trees"][0]
     errors, parts = data["errors"], data["parts"]
@@ -133,14 +141,13 @@ def broken(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "of places without": data | {"places": data["places"] | {"covariance": [[1.0]]}},
         "noise is not positive": data | {"places": data["places"] | {"noise": [0.0] * 4}},
         "not a forest": data | {"hazard": {}},
-        "without its errors": data | {"errors": errors | {"ratios": []}},
-        "ascend": data
-        | {"errors": errors | {"ratios": [{name: [2.0, 1.0] for name in STRATEGIES}] * 8}},
-        "positive": data
-        | {"errors": errors | {"ratios": [{name: [0.0, 1.0] for name in STRATEGIES}] * 8}},
+        "2 limits part 3 shapes": data | {"errors": errors | {"shapes": []}},
+        "error sizes must ascend": data | {"errors": errors | {"limits": [2.0, 1.0]}},
+        "errors must ascend": data | {"errors": errors | {"shapes": shapes([2.0, 1.0])}},
+        "errors must be finite": data | {"errors": errors | {"shapes": shapes([0.0, inf])}},
         "not a completion model": {name: data[name] for name in data if name != "errors"},
         "not a completion": data | {"parts": 7},
-        "not a tree": data | {"errors": errors | {"situations": {}}},
+        "a forest without trees": data | {"errors": errors | {"sizes": {"trees": [], "scale": 1}}},
     }
 
 

@@ -84,8 +84,9 @@ def constant(times_s: Mapping[str, float], error: tuple[float, ...] = (0.5, 1.0,
             "hazard": None,
             "places": None,
             "errors": {
-                "situations": leaf([0.0]),
-                "ratios": [{name: list(error) for name in STRATEGIES}],
+                "sizes": {"scale": 1.0, "trees": [leaf([1.0] * 4)]},
+                "limits": [],
+                "shapes": [{name: [0.0] for name in STRATEGIES}],
             },
             "provenance": {},
         }
