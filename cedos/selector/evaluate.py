@@ -8,6 +8,7 @@ from cedos.model import Context, Evaluation, Strategy, StrategyKind, Transfer
 from cedos.selector.aging import aged, widened
 from cedos.selector.energy import PowerModel
 from cedos.selector.features import features
+from cedos.selector.liveness import may_return
 from cedos.selector.method import BRUTE_FORCE, ERROR_BOUNDS, Method, bounded_cost, taken
 from cedos.selector.objective import Objective, Outcome
 from cedos.selector.own_queue import emptied, own_queues, queued
@@ -72,7 +73,8 @@ def evaluate(
         power: the radios.
         kinds: strategies that can be carried out for this transfer.
         idle_s: network name -> seconds since it was last used, for the tail; absent: long ago.
-        dead: networks that take no part while another one lives.
+        dead: networks that take no part while another one lives, but as one that joins a new
+            connection later.
         joined: whether the second subflow is there already (a living connection).
         retime: what is known of the strategies' times beside the predictions.
         price_per_mb: network name -> money per megabyte; absent: 0.01 if metered, else nothing.
@@ -100,7 +102,10 @@ def evaluate(
             for name, time in predicted.items()
         }
     predicted = _completed(taken(method, predicted), redundant=_REDUNDANT in kinds, joined=joined)
-    available = strategies(roles, kinds, dead)
+    # A living connection is joined by what lives again when it is looked at then; until that it must
+    # not be counted on, for what is under way on it holds up the rest.
+    awaited = () if joined else [name for name in dead if may_return(context, name)]
+    available = strategies(roles, kinds, dead, awaited)
     if retime is not None:
         known: Mapping[Strategy, Distribution] = {
             strategy: predicted[name] for name, strategy in available if name in predicted

@@ -8,17 +8,17 @@ somebody has logged in, though it may answer pings.
 
 from collections.abc import Callable, Iterable
 
-from cedos.model import Context, Network
+from cedos.model import Context, Indicator, Network
 
 # Older evidence does not condemn a network: else one that is no longer probed stays dead for ever.
 BELIEVED_S = 60.0
 GIVEN_UP_S = 3.0
 """A network that owes an answer for longer is dead; until then its silence is a delay (`silent`)."""
 
-_PORTAL = "captive"
+_PORTAL, _AVAILABLE, _LOSS = "captive", "available", "ping_loss"
 _SIGNS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
-    ("available", lambda value: value <= 0.0, "was not available"),
-    ("ping_loss", lambda value: value >= 1.0, "answered no ping"),
+    (_AVAILABLE, lambda value: value <= 0.0, "was not available"),
+    (_LOSS, lambda value: value >= 1.0, "answered no ping"),
     ("silence_s", lambda value: value > GIVEN_UP_S, "was silent though much was expected of it"),
     (_PORTAL, lambda value: value >= 1.0, "let nothing through (it wants a log-in?)"),
 )
@@ -29,7 +29,8 @@ def why_dead(context: Context, network: str, believed_s: float = BELIEVED_S) -> 
 
     Dead is a network whose `available` is 0 or whose pings are all lost (`ping_loss` is 1), without
     a round trip (`rtt_s`) measured after that, and one that is `captive`, whatever answers there: a
-    portal answers, too.
+    portal answers, too. `available` tells of the second before, and a network that has just come
+    back answers the pings of that second: some of them answered refute it.
 
     Args:
         context: the indicators.
@@ -44,11 +45,23 @@ def why_dead(context: Context, network: str, believed_s: float = BELIEVED_S) -> 
         sign = indicators.get(name)
         if sign is None or not is_dead(sign.value):
             continue
+        if name == _AVAILABLE and _some_answered(indicators.get(_LOSS), sign):
+            continue
         age_s = max(context.at_s - sign.measured_at_s, 0.0)
         answered_since = rtt is not None and rtt.measured_at_s > sign.measured_at_s
         if age_s <= believed_s and (name == _PORTAL or not answered_since):
             return f"{network} {words} {age_s:.1f} s ago"
     return None
+
+
+def _some_answered(loss: Indicator | None, sign: Indicator) -> bool:
+    return loss is not None and loss.value < 1.0 and loss.measured_at_s >= sign.measured_at_s
+
+
+def may_return(context: Context, network: str) -> bool:
+    """Whether a dead network may live again by itself; one with a portal waits for somebody."""
+    portal = context.networks.get(network, {}).get(_PORTAL)
+    return portal is None or portal.value < 1.0
 
 
 def dead_networks(context: Context, networks: Iterable[Network]) -> dict[str, str]:

@@ -42,8 +42,11 @@ def reason(
     if hedging := _hedging(choice, evaluations):
         parts.append(hedging)
     parts.extend(dead.values())
-    if any(name in dead for name in choice.strategy.networks):
+    first, *others = [name in dead for name in choice.strategy.networks] or [False]
+    if first:
         parts.append("no network answers, so all may try")
+    elif any(others):
+        parts.append("it joins as soon as it answers again")
     if by_rule:
         parts.append("by rule of thumb, as there are no predictors")
     parts.extend(notes)

@@ -91,15 +91,25 @@ def strategies(
     roles: Roles,
     kinds: Collection[StrategyKind] = USUAL_KINDS,
     dead: Collection[str] = (),
+    awaited: Collection[str] = (),
 ) -> tuple[tuple[str, Strategy], ...]:
     """The strategies open to a transfer, as (predictors' name, strategy), simplest first.
 
     With one network up, or one living beside a dead one, only `single` remains, whatever `kinds`
-    says. Where none lives, all may try.
+    says; and `mptcp` with the living one first, if the dead one is `awaited`: it joins when it lives
+    again. Where none lives, all may try.
     """
     players = [(role, network.name) for role, network in roles.players()]
     living = tuple([player for player in players if player[1] not in dead])
-    return _strategies(living or tuple(players), frozenset(kinds))
+    found = _strategies(living or tuple(players), frozenset(kinds))
+    if len(living) == 1 < len(players) and StrategyKind.MPTCP in kinds:
+        ((role, first),) = living
+        found += tuple(
+            (f"mptcp_{role}", Strategy(StrategyKind.MPTCP, (first, name)))
+            for _, name in players
+            if name in awaited and name != first
+        )
+    return found
 
 
 @lru_cache(maxsize=256)

@@ -53,9 +53,10 @@ def decide(
 ) -> Decision:
     """Chooses the strategy of least cost for a transfer that has not begun.
 
-    A dead network takes no part while another one lives, whatever the model says. Where two
-    strategies cost the same, the simpler one wins. Without any network that is up the choice is
-    `defer`, without evaluations.
+    A dead network carries nothing while another one lives, whatever the model says; an MPTCP
+    connection that begins on the living one may have it join later. Where two strategies cost the
+    same, the simpler one wins. Without any network that is up the choice is `defer`, without
+    evaluations.
 
     Args:
         transfer: what is to be carried.

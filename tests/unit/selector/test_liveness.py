@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from cedos.model import Context, Indicator
-from cedos.selector.liveness import BELIEVED_S, dead_networks, why_dead
+from cedos.selector.liveness import BELIEVED_S, dead_networks, may_return, why_dead
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,8 @@ from cedos.selector.liveness import BELIEVED_S, dead_networks, why_dead
         ({"wlan0_ping_loss": 0.99}, False),
         ({"wlan0_ping_loss": 1.0}, True),
         ({"wlan0_ping_loss": 1.0, "wlan0_available": 1.0}, True),
-        ({"wlan0_ping_loss": 0.0, "wlan0_available": 0.0}, True),
+        ({"wlan0_ping_loss": 0.0, "wlan0_available": 0.0}, False),
+        ({"wlan0_ping_loss": 0.8, "wlan0_available": 0.0}, False),
         ({"wlan0_ping_loss": 1.0, "wlan0_rtt_s": 0.02}, True),
         ({"lte0_ping_loss": 1.0}, False),
     ],
@@ -57,3 +58,15 @@ def test_only_networks_that_are_up_are_looked_at(host: Any) -> None:
     context = host.context(wlan0_ping_loss=1.0, lte0_ping_loss=1.0, old0_ping_loss=1.0)
     networks = (host.wlan, host.network("lte0", "cellular", up=False))
     assert list(dead_networks(context, networks)) == ["wlan0"]
+
+
+def test_older_answers_do_not_refute_what_is_not_available() -> None:
+    known = {"available": Indicator(0.0, 10.0), "ping_loss": Indicator(0.0, 9.0)}
+    assert why_dead(Context(12.0, {"wlan0": known}), "wlan0")
+
+
+def test_only_a_portal_waits_for_somebody(host: Any) -> None:
+    assert may_return(host.context(wlan0_ping_loss=1.0), "wlan0")
+    assert may_return(host.context(wlan0_captive=0.0, wlan0_available=0.0), "wlan0")
+    assert not may_return(host.context(wlan0_captive=1.0), "wlan0")
+    assert may_return(host.context(), "eth9")

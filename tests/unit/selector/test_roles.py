@@ -88,6 +88,27 @@ def test_one_network_leaves_one_strategy(host: Any) -> None:
     assert len(strategies(both, ALL, dead={"wlan0", "lte0"})) == 5
 
 
+def test_what_is_dead_may_join_later(host: Any) -> None:
+    both = assign(host.both)
+
+    def open_to(kinds: set[StrategyKind], *dead: str) -> list[tuple[str, str]]:
+        found = strategies(both, kinds, dead=dead, awaited={"wlan0", "lte0"})
+        return [(name, str(strategy)) for name, strategy in found]
+
+    later = {StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT}
+    assert open_to(later, "wlan0") == [
+        ("cellular", "single(lte0)"),
+        ("mptcp_cellular", "mptcp(lte0, wlan0)"),
+    ]
+    assert open_to(later, "lte0") == [
+        ("wifi", "single(wlan0)"),
+        ("mptcp_wifi", "mptcp(wlan0, lte0)"),
+    ]
+    assert open_to({StrategyKind.SINGLE}, "lte0") == [("wifi", "single(wlan0)")]
+    assert len(open_to(later, "wlan0", "lte0")) == 5
+    assert len(open_to(later)) == 5
+
+
 def test_a_strategy_of_others_has_no_name(host: Any) -> None:
     roles = assign(host.both)
     reverse = Strategy(StrategyKind.REDUNDANT, ("lte0", "wlan0"))

@@ -125,10 +125,32 @@ def test_a_dead_network_loses_whatever_the_model_says(
     model = host.oracle(**{**dict.fromkeys(EQUAL, 0.001), slow_other: 100.0})
     context = host.context(**{f"{which}_{name}": value for name, value in indicator.items()})
     decision = decide(host.transfer(), context, host.both, model, kinds=ALL, **RECORD)
-    assert str(decision.choice) == f"single({other})"
-    assert which not in str([each.strategy for each in decision.evaluations])
+    evaluated = [str(each.strategy) for each in decision.evaluations]
+    assert evaluated == [f"single({other})", f"mptcp({other}, {which})"]
+    assert str(decision.choice) == evaluated[1], "it joins when it lives again"
     assert f"{which} " in decision.reason
     assert "no ping" in decision.reason or "not available" in decision.reason
+    assert "it joins as soon as it answers again" in decision.reason
+    only_single = decide(
+        host.transfer(), context, host.both, model, kinds={StrategyKind.SINGLE}, **RECORD
+    )
+    assert str(only_single.choice) == f"single({other})"
+    assert "joins" not in only_single.reason
+
+
+def test_a_living_connection_does_not_count_on_a_dead_path(host: Any) -> None:
+    model = host.oracle(wifi=9.0, cellular=5.0, mptcp_wifi=9.0, mptcp_cellular=0.1)
+    context = host.context(wlan0_ping_loss=1.0)
+    for current in ("lte0", "lte0+wlan0"):
+        decision = again(host, model, current, context=context)
+        assert str(decision.choice) == "single(lte0)"
+
+
+def test_nobody_waits_for_a_network_that_wants_a_log_in(host: Any) -> None:
+    model = host.oracle(wifi=9.0, cellular=5.0, mptcp_wifi=9.0, mptcp_cellular=0.1)
+    context = host.context(wlan0_captive=1.0, wlan0_ping_loss=1.0)
+    decision = decide(host.transfer(), context, host.both, model, kinds=ALL, **RECORD)
+    assert [str(each.strategy) for each in decision.evaluations] == ["single(lte0)"]
 
 
 def test_where_all_are_dead_all_may_try(host: Any) -> None:
