@@ -19,7 +19,9 @@ from threadpoolctl import threadpool_limits
 
 from cedos.errors import DataSetError
 from cedos.selector.energy import transfer_energy_j
-from cedos.selector.roles import ROLES_OF
+from cedos.selector.liveness import why_dead
+from cedos.selector.roles import ROLES, ROLES_OF
+from emu.data.choices import CELLULAR, WIFI, context_of
 from emu.data.datasets import DataSet
 from emu.data.evaluate import OBJECTIVES
 from emu.data.figures import Bootstrap, Floats, mean
@@ -132,16 +134,18 @@ def run(data: DataSet, progress: Progress = lambda share, what: None) -> dict[st
 
 def dead_of(data: DataSet) -> NDArray[np.bool_]:
     """Which of Wi-Fi and cellular the rule of dead networks calls dead (`cedos.selector.liveness`)."""
-
-    def column(name: str, otherwise: float) -> Floats:
-        return np.nan_to_num(data.numbers.get(name, np.full(len(data), np.nan)), nan=otherwise)
-
-    return np.column_stack(
+    names = [network.name for network in (WIFI, CELLULAR)]
+    columns = data.columns
+    known = [
+        {name: float(column[row]) for name, column in columns.items() if not np.isnan(column[row])}
+        for row in range(len(data))
+    ]
+    return np.array(
         [
-            (column(f"{role}_available", 1.0) <= 0.0) | (column(f"{role}_ping_loss", 0.0) >= 1.0)
-            for role in ("wifi", "cellular")
+            [why_dead(context, name) is not None for name in names]
+            for context in map(context_of, known)
         ]
-    )
+    ).reshape(-1, len(names))
 
 
 def _verdicts(data: DataSet, said: NDArray[np.bool_]) -> dict[str, Any]:
@@ -256,12 +260,12 @@ def _chosen(table: _Table, rule: str, back_s: Floats) -> NDArray[np.intp]:
         samples_s = samples_s.copy()
         samples_s[out[:, 0], 0] = back_s[out[:, 0]]
     cost = _typical(table, samples_s) if by == "typical" else _expected(table, samples_s)
-    # Beside a dead network MPTCP is no more than the other one, with both radios on.
     if dead != "none":
-        cost[out.any(axis=1), 2:] = np.inf
-        cost[out[:, 1], 1] = np.inf
-    if dead == "hard":
-        cost[out[:, 0], 0] = np.inf
+        # MPTCP does not begin on a dead network; that may join later.
+        for k, name in enumerate(STRATEGIES):
+            first = ROLES.index(ROLES_OF[name][0])
+            if dead == "hard" or name != "wifi":
+                cost[out[:, first], k] = np.inf
     found: NDArray[np.intp] = cost.argmin(axis=1)
     return found
 
