@@ -44,6 +44,8 @@ _log = structlog.get_logger(__name__)
 _READ_S = 1.0
 _LATE_S = 0.02
 """Providers are read just after each full second of their series: its row is new then."""
+# A ping that waits for longer than this, and than two usual round trips, waits in vain.
+_PING_LATE_S = 0.35
 
 
 def providers(
@@ -170,7 +172,7 @@ class Observer:
             check=portal_page(config),
             manager=manager.captive if manager is not None else None,
             gateway_answers=gateway.answers if config.probes.enabled else None,
-            pings_lost=self._pings_lost,
+            pings_wait=self._pings_wait,
             rtt_s=lambda name: usual_rtt_s(self.context().networks, name),
         )
         if manager is not None:
@@ -324,9 +326,12 @@ class Observer:
         target = self._target(network)
         return target is not None and target not in network.gateways
 
-    def _pings_lost(self, network: Network) -> bool:
-        loss = self.context().networks.get(network.name, {}).get("ping_loss")
-        return self._beyond(network) and loss is not None and loss.value > 0.0
+    def _pings_wait(self, network: Network) -> bool:
+        asked_at_s = self.prober.asked_at_s().get(network.name)
+        if asked_at_s is None or not self._beyond(network):
+            return False
+        usual_s = usual_rtt_s(self.context().networks, network.name) or 0.0
+        return time.monotonic() - asked_at_s > max(_PING_LATE_S, 2.0 * usual_s)
 
     def _answered(self, name: str) -> None:
         network = next((each for each in self._networks if each.name == name), None)

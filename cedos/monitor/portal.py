@@ -39,15 +39,15 @@ class Finding:
     """A verdict with its reason in words; where the log-in page is, where that was told.
 
     `likeness` is equal for answers that are equal: two networks with the same wrong answer have not
-    both the same portal, it is the test page that changed. `by_router`: the verdict is that the router
-    answers and nobody behind it, so that one answer from behind it refutes the verdict.
+    both the same portal, it is the test page that changed. `by_silence`: the verdict is that nobody
+    behind the network's router answers, so that one answer from behind it refutes the verdict.
     """
 
     verdict: Verdict
     why: str
     page: str = ""
     likeness: str = ""
-    by_router: bool = False
+    by_silence: bool = False
 
 
 @dataclass(frozen=True, slots=True)

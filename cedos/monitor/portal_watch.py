@@ -3,6 +3,9 @@
 A network is looked at when it appears, when it moves to another access point, after the host's sleep,
 when connections over it are not answered, and every 30 s while it is captive, or every 3 s while it is
 captive and carries something: somebody is logging in.
+
+That nobody answers is what a portal looks like that drops all, and an outage, too. So a verdict by
+silence alone ends with the first answer, and is looked into again soon, each time after twice as long.
 """
 
 import asyncio
@@ -18,6 +21,7 @@ from cedos.monitor.unanswered import RESCUED_AFTER_S, Unanswered
 
 CAPTIVE_EVERY_S = 30.0
 LOGGING_IN_EVERY_S = 3.0
+SILENT_AGAIN_S = 5.0
 # An unanswered connection is looked into at most so often, as its server may be down; several, more so.
 _REST_S, _HURRIED_REST_S = 30.0, 5.0
 # While nothing was learnt of a new network it is looked at again after these, and then no more: it may
@@ -49,8 +53,16 @@ class _Watched:
     received_bytes: int = 0
     finding: Finding | None = None
     at_s: float = float("-inf")
-    pings_lost: bool = False
+    pings_waited: bool = False
+    silences: int = 0
     task: asyncio.Task[None] | None = field(default=None)
+
+    @property
+    def by_silence(self) -> bool:
+        """Whether it is taken for captive because nobody answers, and for nothing else."""
+        return (
+            self.captive_at_s is not None and self.finding is not None and self.finding.by_silence
+        )
 
 
 class PortalWatch:
@@ -61,7 +73,7 @@ class PortalWatch:
         check: asks for the test page; None: it is not asked for.
         manager: NetworkManager's verdict on a network, None where it has none; None: do not ask.
         gateway_answers: whether the network's router answers a ping now.
-        pings_lost: whether pings to somebody behind the network's router get lost, too.
+        pings_wait: whether a ping to somebody behind the network's router waits for its answer now.
         rtt_s: the network's usual round trip as far as known; a slow one is given more time.
     """
 
@@ -72,14 +84,14 @@ class PortalWatch:
         check: Check | None = None,
         manager: Callable[[Network], Awaitable[bool | None]] | None = None,
         gateway_answers: Callable[[Network], Awaitable[bool]] | None = None,
-        pings_lost: Callable[[Network], bool] = lambda network: False,
+        pings_wait: Callable[[Network], bool] = lambda network: False,
         rtt_s: Callable[[str], float | None] = lambda name: None,
     ) -> None:
         self._told = told
         self._check = check
         self._manager = manager
         self._gateway_answers = gateway_answers
-        self._pings_lost = pings_lost
+        self._pings_wait = pings_wait
         self._rtt_s = rtt_s
         self._watched: dict[str, _Watched] = {}
         self._unanswered = Unanswered()
@@ -137,18 +149,17 @@ class PortalWatch:
             self.unanswered(name)
         for name in self._unanswered.carrying:
             one = self._watched[name]
+            one.silences = 0
             # No server had answered, and one has: that was a pause, and no portal.
-            if one.captive_at_s is not None and one.finding is not None and one.finding.by_router:
+            if one.by_silence:
                 self._freed(one, now_s)
 
     def pinged(self, name: str) -> None:
         """Somebody behind the network's router answered a ping."""
         one = self._watched.get(name)
-        if one is None or one.captive_at_s is None or one.finding is None:
-            return
-        # Where pings got lost, too, when no server answered, that was an outage, and is over. (Some
+        # Where pings waited, too, when no server answered, that was an outage, and is over. (Some
         # portals let pings through all the time.)
-        if one.finding.by_router and one.pings_lost:
+        if one is not None and one.by_silence and one.pings_waited:
             self._freed(one, time.monotonic())
 
     def rescued(self, key: FlowKey) -> None:
@@ -206,6 +217,7 @@ class PortalWatch:
         if waiting:  # others have waited before us
             timeout_s = _SHORT_TIMEOUT_S
         finding = Finding(Verdict.UNCLEAR, "nobody can tell")
+        one.pings_waited = self._pings_wait(network)
         if self._check is not None:
             finding = self._compared(one, await self._check(network, timeout_s))
         if finding.verdict in (Verdict.UNCLEAR, Verdict.SILENT) and self._manager is not None:
@@ -215,10 +227,10 @@ class PortalWatch:
                 finding = Finding(verdict, "NetworkManager's check says so")
         open_ = finding.verdict in (Verdict.UNCLEAR, Verdict.SILENT)
         ask = self._gateway_answers if open_ and waiting else None
-        one.pings_lost = self._pings_lost(network)
+        one.pings_waited |= self._pings_wait(network)
         if ask is not None and await ask(network):
             why = f"its router answers, but none of {waiting} servers that were asked"
-            return Finding(Verdict.CAPTIVE, why, by_router=True)
+            return Finding(Verdict.CAPTIVE, why, by_silence=True)
         return finding
 
     def _compared(self, one: _Watched, finding: Finding) -> Finding:
@@ -243,27 +255,40 @@ class PortalWatch:
         # One that answers no ping either is known to be dead without our help.
         answers_pings = self._rtt_s(one.network.name) is not None
         if finding.verdict is Verdict.SILENT and vouched and answers_pings:
-            return Finding(Verdict.CAPTIVE, f"{finding.why}, which it does on another network")
+            why = f"{finding.why}, which it does on another network"
+            return Finding(Verdict.CAPTIVE, why, by_silence=True)
         return finding
 
     def _found(self, one: _Watched, finding: Finding) -> None:
         now_s = time.monotonic()
-        one.finding, one.at_s = finding, now_s
+        was_silence, one.finding, one.at_s = one.by_silence, finding, now_s
         if finding.verdict is Verdict.CAPTIVE:
             one.captive_at_s, one.why, one.page = now_s, finding.why, finding.page
             self._told(one.network.name, Indicator(1.0, now_s, active=True))
+            again_s = CAPTIVE_EVERY_S
+            if finding.by_silence:
+                # What nobody answered then says nothing of the next look.
+                self._unanswered.forget(one.network.name)
+                again_s = min(SILENT_AGAIN_S * 2.0**one.silences, CAPTIVE_EVERY_S)
+                one.silences += 1
+            one.due_s = min(one.due_s, now_s + again_s)
         elif finding.verdict is Verdict.FREE:
             self._freed(one, now_s)
-        elif one.captive_at_s is not None and now_s - one.captive_at_s >= _BELIEVED_S:
-            one.captive_at_s = None
-        if one.captive_at_s is not None:
-            one.due_s = min(one.due_s, now_s + CAPTIVE_EVERY_S)
-        elif finding.verdict is not Verdict.FREE and one.tries < len(_AGAIN_S):
+        elif was_silence and finding.verdict is Verdict.UNCLEAR:
+            self._freed(one, now_s, proven=False)
+        elif one.captive_at_s is not None:
+            if now_s - one.captive_at_s >= _BELIEVED_S:
+                one.captive_at_s = None
+            else:
+                one.due_s = min(one.due_s, now_s + CAPTIVE_EVERY_S)
+        elif one.tries < len(_AGAIN_S):
             one.due_s = min(one.due_s, now_s + _AGAIN_S[one.tries])
             one.tries += 1
 
-    def _freed(self, one: _Watched, now_s: float) -> None:
+    def _freed(self, one: _Watched, now_s: float, *, proven: bool = True) -> None:
         one.captive_at_s, one.tries = None, 0
+        if proven:
+            one.silences = 0
         self._told(one.network.name, Indicator(0.0, now_s, active=True))
 
 

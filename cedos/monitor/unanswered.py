@@ -77,6 +77,11 @@ class Unanswered:
         rescued[server] = now_s
         return len(lately) + 1 == SERVERS
 
+    def forget(self, name: str) -> None:
+        """What speaks against a network has had its effect."""
+        self._rescued.pop(name, None)
+        self._servers.pop(name, None)
+
     def in_vain(self, name: str, now_s: float) -> int:
         """How many servers have not answered over a network; 0 while they are too few to tell."""
         rescued = self._rescued.get(name, {})

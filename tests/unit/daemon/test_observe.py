@@ -59,12 +59,30 @@ async def test_portals_hear_of_pings_that_go_beyond_the_router(
     observer.prober.finished(WLAN, LOST)
     await asyncio.sleep(0.01)
     assert pinged == []
-    assert observer.portals._pings_lost(WLAN) is beyond
-    assert not observer.portals._pings_lost(LTE)
     observer.prober.finished(WLAN, ANSWERED)
     await asyncio.sleep(0.01)
     assert pinged == ["wlan0"] * beyond
     following.cancel()
+
+
+@pytest.mark.parametrize(("target", "beyond"), [("1.1.1.1", True), ("gateway", False)])
+def test_pings_wait_when_none_was_answered_for_longer_than_usual(
+    make: Make, monkeypatch: pytest.MonkeyPatch, target: str, beyond: bool
+) -> None:
+    observer = make(target)
+    waited_s = 0.3
+    monkeypatch.setattr(
+        observer.prober, "asked_at_s", lambda: {"wlan0": time.monotonic() - waited_s}
+    )
+    wait = observer.portals._pings_wait
+    assert not wait(WLAN)
+    waited_s = 0.4
+    assert wait(WLAN) is beyond
+    assert not wait(LTE)
+    observer.keeper.update("wlan0", {"rtt_s": Indicator(0.3, time.monotonic())})
+    assert not wait(WLAN), "its round trips take that long"
+    waited_s = 0.7
+    assert wait(WLAN) is beyond
 
 
 class Daemon:

@@ -277,7 +277,7 @@ async def test_unanswered_connections_are_looked_into(run: Callable[[PortalWatch
 async def test_an_outage_is_no_portal_once_a_ping_is_answered(
     run: Callable[[PortalWatch], None],
 ) -> None:
-    lost = True
+    waiting = True
     told: list[float] = []
 
     async def answers(network: Network) -> bool:
@@ -286,7 +286,7 @@ async def test_an_outage_is_no_portal_once_a_ping_is_answered(
     watch = PortalWatch(
         lambda name, said: told.append(said.value),
         gateway_answers=answers,
-        pings_lost=lambda network: lost,
+        pings_wait=lambda network: waiting,
     )
     run(watch)
     watch.networks_changed([WIFI])
@@ -304,17 +304,71 @@ async def test_an_outage_is_no_portal_once_a_ping_is_answered(
     watch.pinged(WIFI.name)
     assert told == [1.0, 0.0]
     # A portal that lets pings through is one all the same.
-    lost = False
+    waiting = False
     await none_answers()
     watch.pinged(WIFI.name)
     assert told == [1.0, 0.0, 1.0]
+
+
+async def test_that_nobody_answers_is_believed_for_longer_each_time(
+    run: Callable[[PortalWatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portal_watch, "SILENT_AGAIN_S", 0.05)
+    told: list[float] = []
+
+    async def answers(network: Network) -> bool:
+        return True
+
+    watch = PortalWatch(lambda name, said: told.append(said.value), gateway_answers=answers)
+    run(watch)
+    watch.networks_changed([WIFI])
+    await asyncio.sleep(0.01)
+
+    async def believed_s() -> float:
+        for server in ("198.51.100.1", "198.51.100.2"):
+            watch._unanswered.rescued(WIFI.name, ip_address(server), time.monotonic() - 1.0)
+        watch.unanswered(WIFI.name)
+        await until(lambda: told[-1:] == [1.0])
+        began_s = time.monotonic()
+        await until(lambda: told[-1] == 0.0)
+        return time.monotonic() - began_s
+
+    assert 0.04 <= await believed_s() < 0.09
+    # Nobody was answered meanwhile: it is the same silence.
+    assert 0.09 <= await believed_s() < 0.18
+    assert 0.19 <= await believed_s() < 0.38
+    watch.observe_flows([flow(WIFI, 3, down=500)])
+    assert 0.04 <= await believed_s() < 0.09, "it has carried something since"
+
+
+async def test_a_silent_page_stays_one_until_it_answers(
+    run: Callable[[PortalWatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where another network vouches for the page; and what waits for an answer may get it."""
+    monkeypatch.setattr(portal_watch, "SILENT_AGAIN_S", 0.02)
+    told = Told({"home": SILENT, "phone": FREE})
+    watch = PortalWatch(
+        told, check=told.check, rtt_s=lambda name: 0.03, pings_wait=lambda network: True
+    )
+    run(watch)
+    watch.networks_changed([LTE])
+    await until(lambda: told.values == [("phone", 0.0)])
+    watch.networks_changed([LTE, WIFI])
+    await until(lambda: told.values.count(("home", 1.0)) == 3)
+    assert ("home", 0.0) not in told.values
+    watch.pinged("home")
+    assert told.values[-1] == ("home", 0.0), "it was an outage"
+    watch.look("home")
+    await until(lambda: told.values[-1] == ("home", 1.0))
+    told.answers["home"] = FREE
+    await until(lambda: told.values[-1] == ("home", 0.0))
 
 
 async def test_a_ping_does_not_free_a_network_whose_portal_was_seen(
     run: Callable[[PortalWatch], None],
 ) -> None:
     told = Told({"home": Finding(Verdict.CAPTIVE, "a log-in page")})
-    watch = PortalWatch(told, check=told.check, pings_lost=lambda network: True)
+    watch = PortalWatch(told, check=told.check, pings_wait=lambda network: True)
     run(watch)
     watch.networks_changed([WIFI])
     await until(lambda: told.values == [("home", 1.0)])
