@@ -22,6 +22,7 @@ from cedos.monitor.unanswered import RESCUED_AFTER_S, Unanswered
 CAPTIVE_EVERY_S = 30.0
 LOGGING_IN_EVERY_S = 3.0
 SILENT_AGAIN_S = 5.0
+_MOST_DOUBLINGS = 8
 # An unanswered connection is looked into at most so often, as its server may be down; several, more so.
 _REST_S, _HURRIED_REST_S = 30.0, 5.0
 # While nothing was learnt of a new network it is looked at again after these, and then no more: it may
@@ -269,7 +270,8 @@ class PortalWatch:
             if finding.by_silence:
                 # What nobody answered then says nothing of the next look.
                 self._unanswered.forget(one.network.name)
-                again_s = min(SILENT_AGAIN_S * 2.0**one.silences, CAPTIVE_EVERY_S)
+                doublings = min(one.silences, _MOST_DOUBLINGS)
+                again_s = min(SILENT_AGAIN_S * 2.0**doublings, CAPTIVE_EVERY_S)
                 one.silences += 1
             one.due_s = min(one.due_s, now_s + again_s)
         elif finding.verdict is Verdict.FREE:

@@ -346,6 +346,7 @@ async def test_a_silent_page_stays_one_until_it_answers(
 ) -> None:
     """Where another network vouches for the page; and what waits for an answer may get it."""
     monkeypatch.setattr(portal_watch, "SILENT_AGAIN_S", 0.02)
+    monkeypatch.setattr(portal_watch, "CAPTIVE_EVERY_S", 0.1)
     told = Told({"home": SILENT, "phone": FREE})
     watch = PortalWatch(
         told, check=told.check, rtt_s=lambda name: 0.03, pings_wait=lambda network: True
@@ -358,6 +359,8 @@ async def test_a_silent_page_stays_one_until_it_answers(
     assert ("home", 0.0) not in told.values
     watch.pinged("home")
     assert told.values[-1] == ("home", 0.0), "it was an outage"
+    # However often nobody has answered, it is looked at again.
+    watch._watched["home"].silences = 10_000
     watch.look("home")
     await until(lambda: told.values[-1] == ("home", 1.0))
     told.answers["home"] = FREE
