@@ -11,6 +11,10 @@ from cedos.monitor.losses import Losses
 from cedos.monitor.rates import Rates, Stretch
 
 _MOMENT_S = 0.01
+# A queue of any size makes round trips longer than this, times the least.
+_CALM = 1.2
+# Twice a second is as often as anybody pings.
+_ABOUT_S = 0.4
 
 
 class _Network:
@@ -119,7 +123,8 @@ class ContextKeeper:
         """Takes what flows carried over the network (`delivery`)."""
         known = self._network(network)
         for direction, stretch in stretches.items():
-            known.rates[direction].observe(stretch)
+            calm = _calm(known, stretch.begin_s, stretch.end_s)
+            known.rates[direction].observe(stretch, calm=calm)
 
     def observe_losses(self, network: str, sent: int, lost: int, at_s: float) -> None:
         """Takes how many segments real flows sent over the network, and sent again, since the last."""
@@ -213,3 +218,9 @@ class ContextKeeper:
     def _since(known: _Network, since_s: float) -> list[float]:
         values = [rtt_s for at_s, rtt_s, _ in known.rtts if at_s >= since_s]
         return values or [known.rtts[-1][1]]
+
+
+def _calm(known: _Network, begin_s: float, end_s: float) -> bool:
+    """Whether a round trip ended about then, and none that did was longer than they ever are."""
+    then = [rtt_s for at_s, rtt_s, _ in known.rtts if begin_s - _ABOUT_S <= at_s <= end_s]
+    return bool(then) and max(then) <= _CALM * min(rtt_s for _, rtt_s, _ in known.rtts)

@@ -16,6 +16,11 @@ SPANS_S = (1, 5, 10)
 _BEST_OF_S = 3.0
 """What was delivered at least is the best of so long: the network did it, whatever it did after."""
 
+_TRICKLE, _TRICKLE_S = 1.0 / 3.0, 60.0
+"""A network that sets the pace has a queue. Whoever carries less than a third of what the network did
+within the last minute, while its round trips are as short as ever, waits for something else: MPTCP for
+what is under way on its other path."""
+
 LEAST_BYTES = 15_000
 """Less than the first window of a transfer says nothing but that the network lives."""
 
@@ -58,19 +63,32 @@ class Rates:
         self._counted: tuple[float, int] | None = None
         self._known: dict[str, Indicator] = {}
 
-    def observe(self, stretch: Stretch) -> None:
-        """Takes what was carried, in the order of time; one that took no time says nothing."""
+    def observe(self, stretch: Stretch, *, calm: bool = False) -> None:
+        """Takes what was carried, in the order of time; one that took no time says nothing.
+
+        Args:
+            stretch: what was carried.
+            calm: whether round trips were as short meanwhile as they ever are.
+        """
         if stretch.end_s <= stretch.begin_s:
             return
         at_s = stretch.end_s
         self._deliver(stretch)
-        if not stretch.saturated:
+        if not stretch.saturated or (calm and self._trickles(stretch)):
             return
         self._stretches.append(stretch)
         while self._stretches[0].end_s <= at_s - SPANS_S[-1]:
             self._stretches.popleft()
         for name, span_s in _PAST[self._direction]:
             self._known[name] = Indicator(self._rate_bps(at_s - span_s), at_s)
+
+    def _trickles(self, stretch: Stretch) -> bool:
+        known = self._known.get(_PAST[self._direction][0][0])
+        return (
+            known is not None
+            and stretch.end_s - known.measured_at_s <= _TRICKLE_S
+            and stretch.rate_bps < _TRICKLE * known.value
+        )
 
     def counted(self, total_bytes: int, at_s: float) -> None:
         """Takes a counter's reading: what an interface carried since the last one, it can carry.

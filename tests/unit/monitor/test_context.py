@@ -82,6 +82,32 @@ def test_past_rates_come_from_what_set_the_pace_and_least_ones_from_counters() -
     assert value(keeper, "past5_up_bps", 4.0, "lte0") == pytest.approx(1.6e6)
 
 
+@pytest.mark.parametrize(
+    ("rtts_s", "rate_bps"),
+    [
+        ({}, 0.2e6),
+        ({9.0: 0.05}, 0.2e6),  # long before
+        ({9.0: 0.05, 10.1: 0.055}, 8e6),
+        ({9.0: 0.05, 9.7: 0.055}, 8e6),
+        ({9.0: 0.05, 10.1: 0.065}, 0.2e6),
+        ({9.0: 0.05, 9.7: 0.065, 10.1: 0.05}, 0.2e6),
+    ],
+)
+def test_who_carries_little_while_round_trips_are_short_does_not_set_the_pace(
+    rtts_s: dict[float, float], rate_bps: float
+) -> None:
+    keeper = ContextKeeper()
+    quick, slow = (
+        {Direction.DOWN: Stretch(begin_s, begin_s + 0.2, carried, saturated=True)}
+        for begin_s, carried in ((8.0, 200_000), (10.0, 5_000))
+    )
+    keeper.observe_delivery("lte0", quick)
+    for at_s, rtt_s in rtts_s.items():
+        keeper.observe_rtt("lte0", rtt_s, at_s)
+    keeper.observe_delivery("lte0", slow)
+    assert value(keeper, "past1_bps", 10.3, "lte0") == pytest.approx(rate_bps)
+
+
 def test_a_provider_is_preferred_until_it_falls_silent() -> None:
     keeper = ContextKeeper(grace_s=2.5)
     keeper.update("wlan0", {"past1_bps": Indicator(50e6, 10.0)})

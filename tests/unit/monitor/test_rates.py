@@ -125,3 +125,22 @@ def test_no_rhythm_breaks_it_and_no_rate_is_beyond_the_fastest(
         for indicator in rates.indicators().values():
             assert 0.0 < indicator.value <= fastest * (1 + 1e-9)
             assert indicator.measured_at_s <= at_s
+
+
+def test_a_trickle_without_a_queue_is_no_rate() -> None:
+    rates = fed([8.0])
+    rates.observe(Stretch(1.0, 2.0, 350_000, saturated=True), calm=True)
+    assert values(rates)["past1_bps"] == pytest.approx(2.8e6), "more than a third"
+    rates = fed([8.0])
+    rates.observe(Stretch(1.0, 2.0, 25_000, saturated=True), calm=True)
+    assert values(rates)["past1_bps"] == pytest.approx(8e6)
+    assert values(rates)["delivery_down_bps"] == pytest.approx(8e6)
+    # With a queue that is all that the network can do; and nobody remembers a rate for ever.
+    rates.observe(Stretch(2.0, 3.0, 25_000, saturated=True))
+    assert values(rates)["past1_bps"] == pytest.approx(0.2e6)
+    late = fed([8.0])
+    late.observe(Stretch(61.5, 62.5, 25_000, saturated=True), calm=True)
+    assert values(late)["past1_bps"] == pytest.approx(0.2e6)
+    new = Rates()
+    new.observe(Stretch(0.0, 1.0, 25_000, saturated=True), calm=True)
+    assert values(new)["past1_bps"] == pytest.approx(0.2e6)
