@@ -17,7 +17,8 @@ sum of times over the oracle's, ranked as the daemon ranks (typical times):
 
 A tree's situation is as bad as the worst of its few dozen rows, wherever they were measured: a cellular
 network whose round trips were long had a tail of fifteen times, and was left for that though it was
-well. The sizes hardly depend on how they are learned; so six trees, the quicker to walk, will do.
+well. The sizes hardly depend on how they are learned; so six trees, the quicker to walk, of 30 rows a
+leaf will do (not a line of this table; `cedos-emu evaluate` gives them 0.883, 0.071, 1.094).
 """
 
 from typing import Any

@@ -14,6 +14,7 @@ from cedos.barred import usable
 from cedos.config import Config
 from cedos.config.probes import endpoint
 from cedos.daemon.metering import radios_of
+from cedos.daemon.silence import PATIENCE_S
 from cedos.model import Address, Context, FlowKey, Indicator, Network, NetworkKind
 from cedos.monitor import gateway, portal_check
 from cedos.monitor.adb import AdbProvider
@@ -44,8 +45,6 @@ _log = structlog.get_logger(__name__)
 _READ_S = 1.0
 _LATE_S = 0.02
 """Providers are read just after each full second of their series: its row is new then."""
-# A ping that waits for longer than this, and than two usual round trips, waits in vain.
-_PING_LATE_S = 0.35
 
 
 def providers(
@@ -331,7 +330,7 @@ class Observer:
         if asked_at_s is None or not self._beyond(network):
             return False
         usual_s = usual_rtt_s(self.context().networks, network.name) or 0.0
-        return time.monotonic() - asked_at_s > max(_PING_LATE_S, 2.0 * usual_s)
+        return time.monotonic() - asked_at_s > max(PATIENCE_S, 2.0 * usual_s)
 
     def _answered(self, name: str) -> None:
         network = next((each for each in self._networks if each.name == name), None)

@@ -13,7 +13,7 @@ from cedos.monitor.rates import Rates, Stretch
 _MOMENT_S = 0.01
 # A queue of any size makes round trips longer than this, times the least.
 _CALM = 1.2
-# Twice a second is as often as anybody pings.
+# Pings are usually half a second apart, and a stretch is shorter: the one just before counts, too.
 _ABOUT_S = 0.4
 
 

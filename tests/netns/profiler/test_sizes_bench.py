@@ -14,9 +14,8 @@ def test_the_bench_of_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         monkeypatch.setattr(sizes, name, value)
     figures = sizes.run(lambda said: None)
     assert figures["http_transactions"] > 20
-    # What states its length is told exactly; not all does. A browser breaks off one now and then.
-    stated_share = figures["http_content_length_share"]
-    assert 0.98 * stated_share < figures["http_predictable_share"] <= stated_share
+    # What states its length is told exactly; not all does.
+    assert figures["http_predictable_share"] == figures["http_content_length_share"]
     assert 0.5 < figures["http_content_length_share"] < 1.0
     assert 0 < figures["http_chunked_share"] < 0.3
     assert figures["http_stated_predictable_bytes_share"] < figures["http_predictable_bytes_share"]
