@@ -22,7 +22,6 @@ from cedos.monitor.unanswered import RESCUED_AFTER_S, Unanswered
 CAPTIVE_EVERY_S = 30.0
 LOGGING_IN_EVERY_S = 3.0
 SILENT_AGAIN_S = 5.0
-_MOST_DOUBLINGS = 8
 # An unanswered connection is looked into at most so often, as its server may be down; several, more so.
 _REST_S, _HURRIED_REST_S = 30.0, 5.0
 # While nothing was learnt of a new network it is looked at again after these, and then no more: it may
@@ -55,7 +54,7 @@ class _Watched:
     finding: Finding | None = None
     at_s: float = float("-inf")
     pings_waited: bool = False
-    silences: int = 0
+    silence_believed_s: float = 0.0
     task: asyncio.Task[None] | None = field(default=None)
 
     @property
@@ -150,7 +149,7 @@ class PortalWatch:
             self.unanswered(name)
         for name in self._unanswered.carrying:
             one = self._watched[name]
-            one.silences = 0
+            one.silence_believed_s = 0.0
             # No server had answered, and one has: that was a pause, and no portal.
             if one.by_silence:
                 self._freed(one, now_s)
@@ -270,9 +269,8 @@ class PortalWatch:
             if finding.by_silence:
                 # What nobody answered then says nothing of the next look.
                 self._unanswered.forget(one.network.name)
-                doublings = min(one.silences, _MOST_DOUBLINGS)
-                again_s = min(SILENT_AGAIN_S * 2.0**doublings, CAPTIVE_EVERY_S)
-                one.silences += 1
+                longer_s = max(2.0 * one.silence_believed_s, SILENT_AGAIN_S)
+                again_s = one.silence_believed_s = min(longer_s, CAPTIVE_EVERY_S)
             one.due_s = min(one.due_s, now_s + again_s)
         elif finding.verdict is Verdict.FREE:
             self._freed(one, now_s)
@@ -290,7 +288,7 @@ class PortalWatch:
     def _freed(self, one: _Watched, now_s: float, *, proven: bool = True) -> None:
         one.captive_at_s, one.tries = None, 0
         if proven:
-            one.silences = 0
+            one.silence_believed_s = 0.0
         self._told(one.network.name, Indicator(0.0, now_s, active=True))
 
 

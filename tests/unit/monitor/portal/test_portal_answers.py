@@ -1,0 +1,61 @@
+"""What the test page's answers say."""
+
+from ipaddress import ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.monitor.portal import TestPage, Verdict, judge, same_private_address
+
+PAGE = TestPage.of("http://portal.test:8080/nm?x=1", "all is well")
+
+
+def test_the_page_of_a_url() -> None:
+    assert (PAGE.host, PAGE.port, PAGE.path) == ("portal.test", 8080, "/nm?x=1")
+    assert b"GET /nm?x=1 HTTP/1.1\r\nHost: portal.test\r\n" in PAGE.request()
+    assert b"Host: [2001:db8::1]\r\n" in TestPage.of("http://[2001:db8::1]", "").request()
+    for url in ("https://portal.test/", "portal.test", "http:///x", "http://a:b@c/", "http://a:x/"):
+        with pytest.raises(ValueError, match=r"."):
+            TestPage.of(url, "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict", "page"),
+    [
+        (b"HTTP/1.1 204 No Content\r\n\r\n", Verdict.FREE, ""),
+        (b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\nall is well\n", Verdict.FREE, ""),
+        (b"HTTP/1.1 200 OK\r\n\r\nb\r\nall is well\r\n0\r\n\r\n", Verdict.FREE, ""),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>Welcome", Verdict.CAPTIVE, ""),
+        (b"HTTP/1.1 302 Found\r\nLOCATION: http://gw/l\r\n\r\n", Verdict.CAPTIVE, "http://gw/l"),
+        (b"HTTP/1.0 511 Log in\r\n\r\n", Verdict.CAPTIVE, ""),
+        (b"HTTP/1.1 407 Proxy\r\n\r\n", Verdict.CAPTIVE, ""),
+        (b"HTTP/1.1 200 OK\r\n\r\n", Verdict.UNCLEAR, ""),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", Verdict.UNCLEAR, ""),
+        (b"HTTP/1.1 503 Busy\r\n\r\nall is well", Verdict.UNCLEAR, ""),
+        (b"SSH-2.0-x\r\n", Verdict.CAPTIVE, ""),
+        (b"", Verdict.SILENT, ""),
+    ],
+)
+def test_what_an_answer_says(answer: bytes, verdict: Verdict, page: str) -> None:
+    finding = judge(PAGE, answer)
+    assert (finding.verdict, finding.page) == (verdict, page)
+
+
+@given(st.binary(max_size=200))
+def test_no_answer_breaks_the_judge(noise: bytes) -> None:
+    for answer in (
+        noise,
+        b"HTTP/1.1 302 x\r\nLocation:" + noise,
+        b"HTTP/1.1 200 OK\r\n\r\n" + noise,
+    ):
+        assert judge(PAGE, answer).verdict in Verdict
+
+
+def test_one_private_address_for_every_name() -> None:
+    gateway, public = (ip_address("192.168.0.1"),), (ip_address("198.51.100.7"),)
+    assert same_private_address({"a": gateway, "b.invalid": gateway}) == gateway[0]
+    assert same_private_address({"a": gateway}) is None
+    assert same_private_address({"a": public, "b.invalid": public}) is None
+    assert same_private_address({"a": public, "b.invalid": gateway}) is None
+    assert same_private_address({"a": (), "b": ()}) is None
