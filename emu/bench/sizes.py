@@ -128,9 +128,9 @@ def _transactions(seed: int, progress: Callable[[str], None]) -> list[Transactio
     known: set[str] = set()
 
     def visited(visit: Visit, fetched: list[Fetched], watch: Watch) -> None:
-        answers = {port: iter(those) for port, those in watch.answers.items()}
+        answers = {connection: iter(those) for connection, those in watch.answers.items()}
         for each in fetched:
-            answer = next(answers.get(each.local_port, iter(())), None)
+            answer = next(answers.get((each.remote_ip, each.local_port), iter(())), None)
             if answer is None or answer.status != each.status:
                 raise EmulationError(f"the profiler missed the answer to {each.url}")
             fetched_before = each.url in known

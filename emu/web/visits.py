@@ -37,11 +37,15 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """One answer as curl had it: bytes of the body, and the local port of its connection."""
+    """One answer as curl had it: bytes of the body, and its connection.
+
+    The kernel gives the same local port to connections to different addresses, so that it takes both.
+    """
 
     url: str
     status: int
     body_bytes: int
+    remote_ip: str
     local_port: int
 
 
@@ -98,6 +102,7 @@ def load(
             facts["url_effective"],
             facts["response_code"],
             facts["size_download"],
+            facts["remote_ip"],
             facts["local_port"],
         )
         for facts in map(json.loads, said.splitlines())

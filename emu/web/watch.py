@@ -46,12 +46,13 @@ class Watch:
     """Watches a client's only address from a thread of its own, as a `with` block.
 
     Attributes:
-        answers: by local port, in order; to be cleared by whoever has read them.
+        answers: by server's address and local port, in order; to be cleared by whoever has read
+            them.
         connections: all that have ended, in order.
     """
 
     def __init__(self, client: Namespace, address: str) -> None:
-        self.answers: dict[int, list[Answer]] = defaultdict(list)
+        self.answers: dict[tuple[str, int], list[Answer]] = defaultdict(list)
         self.connections: list[Connection] = []
         self.error: BaseException | None = None
         self._client, self._address = client, ip_address(address)
@@ -131,7 +132,8 @@ class Watch:
             return  # sent again
         if response is not None and response.status >= 200:
             self._begun.add(place)
-            self.answers[captured.key.local_port].append(
+            connection = str(captured.key.remote), captured.key.local_port
+            self.answers[connection].append(
                 Answer(response.status, response.content_length, response.chunked, size or _NOTHING)
             )
 
