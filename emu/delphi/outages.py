@@ -25,7 +25,7 @@ from emu.data.folds import Progress, examples_of, models_by_group
 from emu.data.taken import can_be_redundant, energies_j, taken, with_late_copies
 from emu.delphi.prediction import whole
 from emu.places import places as collections
-from emu.places.traces import Trace
+from emu.places.outages import DEAD_BPS, next_outage_s
 from predictors.base import Distribution
 from predictors.inputs import NETWORKS, inputs_of
 from predictors.train_examples import Settings, typical_of
@@ -40,10 +40,7 @@ LAST_SECOND = ("rtt_s", "past1_bps", "udp_bps", "dns_s")
 """What else the last seconds showed; averages over five and ten seconds and the least RTT stay."""
 
 LOST_S = 1.0
-_DEAD_BPS = 1e5
-"""A network that carries less for a second is out, as in the data set's `available`."""
-
-_STEP_S, _LONGEST_S = 0.1, 30.0
+_LONGEST_S = 30.0
 _FOLDS = 10
 _SHIPPED = "trees"
 FULL = "trees"
@@ -152,7 +149,7 @@ def outages(data: DataSet, directory: Path) -> dict[str, NDArray[np.bool_]]:
             if out_s is None:
                 continue
             before = trace.rate_bps(trace.period_s + start_s - 1.0, trace.period_s + start_s)
-            kind = "later" if out_s > 1.0 else "dead" if before < _DEAD_BPS else "dies"
+            kind = "later" if out_s > 1.0 else "dead" if before < DEAD_BPS else "dies"
             kinds[kind][index] = True
     kinds["later"] &= ~(kinds["dies"] | kinds["dead"])
     return {
@@ -160,18 +157,6 @@ def outages(data: DataSet, directory: Path) -> dict[str, NDArray[np.bool_]]:
         **kinds,
         "all": np.ones(len(data), dtype=np.bool_),
     }
-
-
-def next_outage_s(trace: Trace, start_s: float, within_s: float) -> float | None:
-    """Seconds from the start until a second begins in which next to nothing is carried; None: none.
-
-    At least a second is looked at, at most `within_s`.
-    """
-    for step in range(round(max(within_s, 1.0) / _STEP_S) + 1):
-        at_s = start_s + step * _STEP_S
-        if trace.rate_bps(at_s, at_s + 1.0) < _DEAD_BPS:
-            return step * _STEP_S
-    return None
 
 
 def without_signs(data: DataSet, *, last_second: bool = True) -> DataSet:

@@ -38,24 +38,6 @@ def data_set(starts_s: list[float], **columns: Any) -> DataSet:
     return datasets.from_columns(raw | columns, "by hand")
 
 
-@pytest.mark.parametrize(
-    ("start_s", "within_s", "found_s"),
-    [
-        (12.0, 0.1, None),
-        (9.5, 0.1, 0.5),  # within the next second, however short the transfer
-        (10.5, 0.1, 0.0),
-        (7.0, 0.1, None),
-        (7.0, 5.0, 3.0),
-        (20.0, 30.0, 30.0),  # the trace begins again, and is out at its tenth second
-    ],
-)
-def test_an_outage_is_a_second_without_anything(
-    start_s: float, within_s: float, found_s: float | None
-) -> None:
-    trace = steady_but((10.0, 11.5), (15.0, 15.8))
-    assert outages.next_outage_s(trace, start_s, within_s) == pytest.approx(found_s)
-
-
 def test_outages_are_told_by_when_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     access = {"wifi": steady_but((10.0, 20.0)), "cellular": steady_but()}
     networks = {name: SimpleNamespace(down=each, up=each) for name, each in access.items()}

@@ -1,0 +1,27 @@
+"""cedos that chooses where a transfer begins, and leaves it there: nothing is moved, nothing rescued.
+
+What it shows is what the other half of the controller is worth: MPTCP's paths, living connections that
+move, first packets that are led over another network.
+"""
+
+from dataclasses import replace
+
+from emu.policies.base import Stage
+from emu.policies.cedos import Cedos
+
+_KEPT = {"mptcp": False, "rescue": False}
+
+
+class CedosStart(Cedos):
+    """The daemon with no steering but that of new connections; it takes the same settings as `cedos`."""
+
+    name = "cedos-start"
+
+    def start(self, stage: Stage) -> None:
+        """Returns when the daemon answers that it is ready."""
+        given = stage.settings.get("steering")
+        steering = {**(given if isinstance(given, dict) else {}), **_KEPT}
+        super().start(replace(stage, settings={**stage.settings, "steering": steering}))
+
+
+policy = CedosStart

@@ -1,0 +1,157 @@
+"""Outages that transfers met live, and how many of them lost over a second by it: from run folders.
+
+    python -m emu.report.outages RUN... --places DIR --json FILE
+
+`emu.delphi.outages` asks what choices are worth where an outage comes; this asks what became of whole
+transfers, moved and rescued ones too. A transfer meets an outage where one of its networks is out as it
+begins, or goes out within a second, by the traces that were replayed. It has lost what it took longer
+than under the best policy of the run.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from emu.data.figures import Bootstrap, ratio, share
+from emu.places import places as collections
+from emu.places.outages import DEAD_BPS, next_outage_s
+from emu.places.places import Place
+from emu.report.mobility import FIXED
+from emu.runs import runs
+from emu.runs.runs import Recorded
+
+LOST_S = 1.0
+
+WITHOUT = (*FIXED, "cedos-start")
+"""Policies that bound nothing: a transfer stays on the networks on which it began."""
+
+_STRETCH_S = 5.0
+"""Transfers of the same few seconds at a place meet the same outage: they are resampled together."""
+
+
+def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[str, Any]:
+    """`rows` of each kind, and by policy and kind how many lost over a second.
+
+    Kinds: `dies`, `dead` and both together, `next_second` (as in `emu.delphi.outages`), each also of
+    MPTCP connections (`..._mptcp`) and of plain TCP alone (`..._tcp`); and `all`.
+
+    Returns:
+        `policies`: policy -> kind -> `lost_share` and `lost_s`, the mean time lost, s; `against`: policy
+        -> kind -> the best of `WITHOUT`, and how many times as many lose (`times`).
+    """
+    names = [name for name in recorded[0].policies if all(name in r.policies for r in recorded)]
+    met: dict[str, list[bool]] = {kind: [] for kind in ("dies", "dead", "mptcp")}
+    stretches: list[str] = []
+    times_s: dict[str, list[float]] = {name: [] for name in names}
+    for run in recorded:
+        place = places[run.scenario.place]
+        ordered = {
+            name: sorted(
+                (row for row in run.flows if row["policy"] == name),
+                key=lambda row: (row["repeat"], row["number"]),
+            )
+            for name in names
+        }
+        for row in ordered[names[0]]:
+            kind = _met(place, row["direction"], run.scenario.start_s + row["planned_s"])
+            met["dies"].append(kind == "dies")
+            met["dead"].append(kind == "dead")
+            met["mptcp"].append(row["mptcp"])
+            stretches.append(f"{place.name} {row['planned_s'] // _STRETCH_S:.0f}")
+        for name in names:
+            times_s[name] += [row["time_s"] for row in ordered[name]]
+    best_s = np.min([times_s[name] for name in names], axis=0)
+    late_s = {name: np.array(times_s[name]) - best_s for name in names}
+    kinds = _kinds({kind: np.array(mask) for kind, mask in met.items()})
+    bootstrap = Bootstrap(np.array(stretches))
+    found: dict[str, Any] = {
+        "experiment": "delphi_outages_live",
+        "places": [run.scenario.place for run in recorded],
+        "rows": {kind: int(mask.sum()) for kind, mask in kinds.items()},
+        "policies": {},
+        "against": {},
+    }
+    for name in names:
+        lost = late_s[name] > LOST_S
+        found["policies"][name] = {
+            kind: bootstrap.figure("lost_share", share(lost, mask))
+            | bootstrap.figure("lost_s", ratio(late_s[name] * mask, mask.astype(np.float64)))
+            for kind, mask in kinds.items()
+            if mask.any()
+        }
+    without = [name for name in names if name in WITHOUT]
+    for name in names:
+        if name not in WITHOUT and without:
+            found["against"][name] = _against(name, without, late_s, kinds, bootstrap)
+    return found
+
+
+def _against(
+    name: str,
+    without: Sequence[str],
+    late_s: Mapping[str, NDArray[np.float64]],
+    kinds: Mapping[str, NDArray[np.bool_]],
+    bootstrap: Bootstrap,
+) -> dict[str, Any]:
+    found = {}
+    for kind, mask in kinds.items():
+        lost = {each: (late_s[each] > LOST_S) & mask for each in (name, *without)}
+        best = min(without, key=lambda each: int(lost[each].sum()))
+        if lost[best].any():  # else there is nothing to make less of
+            other = lost[best].astype(np.float64)
+            times = ratio(lost[name].astype(np.float64), other)
+            found[kind] = {"best_without": best, **bootstrap.figure("times", times)}
+    return found
+
+
+def _kinds(met: Mapping[str, NDArray[np.bool_]]) -> dict[str, NDArray[np.bool_]]:
+    every = {"next_second": met["dies"] | met["dead"], "dies": met["dies"], "dead": met["dead"]}
+    every["all"] = np.ones_like(met["dies"])
+    of_kind = {kind: {"": mask, "_mptcp": mask & met["mptcp"], "_tcp": mask & ~met["mptcp"]}
+               for kind, mask in every.items()}  # fmt: skip
+    return {f"{kind}{which}": mask for kind, of in of_kind.items() for which, mask in of.items()}
+
+
+def _met(place: Place, direction: str, at_s: float) -> str | None:
+    """`dead`: a network is out and stays so; `dies`: one goes out within a second; None: neither."""
+    found = None
+    for access in place.networks.values():
+        trace = access.up if direction == "up" else access.down
+        if next_outage_s(trace, at_s, 0.0) is None:
+            continue
+        before = trace.rate_bps(trace.period_s + at_s - 1.0, trace.period_s + at_s)
+        if before >= DEAD_BPS:
+            return "dies"
+        found = "dead"
+    return found
+
+
+@click.command()
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--places", required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--json", "out", type=click.Path(path_type=Path), required=True)
+def main(folders: tuple[Path, ...], places: Path, out: Path) -> None:
+    """Counts what outages cost the transfers of RUN..., whose places are in a collection."""
+    found = figures([runs.read(folder) for folder in folders], collections.load(places))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(found, indent=1) + "\n")
+    for name, kinds in found["policies"].items():
+        said = ", ".join(
+            f"{kind} {of['lost_share']:.1%} ({of['lost_s']:.2f} s)" for kind, of in kinds.items()
+        )
+        click.echo(f"{name}: {said}")
+    for name, kinds in found["against"].items():
+        said = ", ".join(
+            f"{kind} {of['times']:.2f} times as many as {of['best_without']}"
+            for kind, of in kinds.items()
+        )
+        click.echo(f"{name}: {said}")
+
+
+if __name__ == "__main__":
+    main()
