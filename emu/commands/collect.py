@@ -71,6 +71,7 @@ class _Size(click.ParamType[tuple[int, Direction]]):
     type=click.Path(path_type=Path, exists=True),
     help="Measure probes alone, and add them to the rows of this data set.",
 )
+@click.option("--force", is_flag=True, help="Replace a data set in --out.")
 @click.option("--jobs", type=click.IntRange(1), default=3 * (os.cpu_count() or 1))
 @click.option("--seed", type=int, default=1, show_default=True)
 def command(
@@ -82,6 +83,7 @@ def command(
     like: Path | None,
     with_probes: bool,
     probes_for: Path | None,
+    force: bool,
     jobs: int,
     seed: int,
 ) -> None:
@@ -99,6 +101,11 @@ def command(
 
     if like is not None and probes_for is not None:
         raise click.UsageError("--like and --probes-for exclude each other")
+    if out.exists() and not force:
+        raise DataSetError(
+            f"{out} is there already, and may have taken hours: choose another --out, or replace it"
+            " with --force"
+        )
     directory = directory or places.default_directory()
     known = places.load(directory)
     chosen = {name: known[name] for name in names or known}

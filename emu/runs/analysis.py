@@ -19,7 +19,6 @@ import importlib.util
 import inspect
 import json
 import pkgutil
-import shutil
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +31,7 @@ from cedos.errors import ConfigError
 from emu.data import datasets
 from emu.data.folds import Progress
 from emu.places import places
-from emu.runs import environment
+from emu.runs import environment, runs
 
 ROOT = Path(__file__).resolve().parents[2]
 """Paths in analyses are relative to the repository."""
@@ -135,10 +134,14 @@ def run(
     progress: Progress | None = None,
     directory: Path | None = None,
 ) -> Mapping[str, Any]:
-    """Carries an analysis out and leaves its run folder; returns its figures. See `carry_out`."""
+    """Carries an analysis out and leaves its run folder; returns its figures. See `carry_out`.
+
+    Raises:
+        DataSetError: `folder` is none, and there is something in it; said before anything is done.
+    """
+    runs.refuse_foreign(folder)
     figures = carry_out(analysis, progress, directory)
-    if (folder / "environment.json").exists():
-        shutil.rmtree(folder)  # an earlier run: its tables and page would be taken for this one's
+    runs.make_way(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(analysis)))
     (folder / "environment.json").write_text(json.dumps(environment.describe(0), indent=2) + "\n")

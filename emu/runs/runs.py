@@ -178,6 +178,32 @@ def refuse_finished(directory: Path) -> None:
         )
 
 
+def refuse_foreign(directory: Path) -> None:
+    """Asks whether the folder can be a run's: a new one, an empty one, or that of an earlier run.
+
+    Raises:
+        DataSetError: something else lies there.
+    """
+    if directory.is_dir() and any(directory.iterdir()):
+        if not (directory / "environment.json").exists():
+            raise DataSetError(f"{directory} exists and is no run folder: choose another --out")
+    elif directory.exists() or any(each.is_file() for each in directory.parents):
+        raise DataSetError(f"{directory}: Not a directory: choose another --out")
+
+
+def make_way(directory: Path) -> None:
+    """Removes an earlier run; anything else is refused, and so it is where no folder can be.
+
+    Whether a finished run may be replaced is asked before: `refuse_finished`.
+
+    Raises:
+        DataSetError: as `refuse_foreign`.
+    """
+    refuse_foreign(directory)
+    if directory.is_dir() and any(directory.iterdir()):
+        shutil.rmtree(directory)
+
+
 class RunFolder:
     """A run folder while its experiment runs; tables are written as a whole when they are known."""
 
@@ -189,14 +215,8 @@ class RunFolder:
     def create(
         cls, directory: Path, scenario: Scenario, environment: Mapping[str, Any]
     ) -> "RunFolder":
-        """Makes the folder; an earlier run in it is replaced, anything else there is refused.
-
-        Whether a finished run may be replaced is asked before: `refuse_finished`.
-        """
-        if directory.exists() and any(directory.iterdir()):
-            if not (directory / "environment.json").exists():
-                raise DataSetError(f"{directory} exists and is no run folder: choose another --out")
-            shutil.rmtree(directory)
+        """Makes the folder, in place of an earlier run's (`make_way`)."""
+        make_way(directory)
         folder = cls(directory)
         try:
             folder.logs.mkdir(parents=True)

@@ -7,9 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 from cedos.errors import DataSetError
+from emu.commands.collect import command as collect
 from emu.commands.run import command
 from emu.places import places as collections
-from emu.runs import runs, scenario, series
+from emu.runs import analysis, runs, scenario, series
 
 WANTED = scenario.Scenario(page=(scenario.PageLoad("pages", sites=2),), name="here")
 TRACES = Path(series.__file__).parents[2] / "traces"
@@ -35,6 +36,26 @@ def test_a_place_where_none_can_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "letter").write_text("dear")
     with pytest.raises(DataSetError, match=r"letter/x: Not a directory: choose another --out"):
         runs.RunFolder.create(tmp_path / "letter" / "x", WANTED, {})
+
+
+def test_neither_is_it_by_an_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analysis, "carry_out", lambda *given: pytest.fail("it was begun"))
+    wanted = analysis.Analysis("correlations")
+    (tmp_path / "summary.json").write_text("mine")
+    with pytest.raises(DataSetError, match="is no run folder: choose another --out"):
+        analysis.run(wanted, tmp_path)
+    assert (tmp_path / "summary.json").read_text() == "mine"
+    with pytest.raises(DataSetError, match=r"x: Not a directory: choose another --out"):
+        analysis.run(wanted, tmp_path / "summary.json" / "x")
+
+
+def test_a_data_set_is_not_replaced_unasked(tmp_path: Path) -> None:
+    out = tmp_path / "mine.parquet"
+    out.write_text("hours of work")
+    refused = CliRunner().invoke(collect, ["--places", str(TRACES), "--out", str(out)])
+    assert isinstance(refused.exception, DataSetError)
+    assert "is there already" in str(refused.exception)
+    assert out.read_text() == "hours of work"
 
 
 @pytest.mark.parametrize("scenario_file", ["walk_away", "delphi_correlations"])
