@@ -48,6 +48,7 @@ def test_what_is_late_over_a_second_counts_where_an_outage_is() -> None:
                 {
                     "wifi-first": [1.0, 1.0, 9.0, 7.0, 1.0],
                     "cellular-only": [3.0, 3.0, 3.0, 1.0, 1.0],
+                    "cedos-start": [1.0, 1.0, 7.0, 1.5, 1.0],
                     "cedos": [1.0, 1.0, 1.5, 1.5, 9.0],
                 }
             )
@@ -60,16 +61,17 @@ def test_what_is_late_over_a_second_counts_where_an_outage_is() -> None:
     assert found["rows"]["next_second"] == 2
     assert found["rows"]["all"] == 5
     said = {name: each["next_second"]["lost_share"] for name, each in found["policies"].items()}
-    assert said == {"wifi-first": 1.0, "cellular-only": 0.5, "cedos": 0.0}
+    assert said == {"wifi-first": 1.0, "cellular-only": 0.5, "cedos-start": 0.5, "cedos": 0.0}
     assert found["policies"]["cedos"]["next_second"]["lost_s"] == 0.25
     assert found["policies"]["cedos"]["all"]["lost_share"] == 0.2
     against = found["against"]["cedos"]
-    assert against["next_second"]["best_without"] == "cellular-only"
-    assert against["next_second"]["times"] == 0.0
-    assert against["all"]["best_without"] == "wifi-first"
-    assert against["all"]["times"] == 0.5
-    # Where the best of the others loses nothing there is nothing to make less of.
-    assert "dead" not in against
+    assert against["next_second"]["best_fixed"] == "cellular-only"
+    assert against["next_second"]["fixed"] == against["next_second"]["at_start"] == 0.0
+    assert against["all"]["best_fixed"] == "wifi-first"
+    assert against["all"]["fixed"] == 0.5
+    assert against["all"]["at_start"] == 1.0
+    # Where the others lose nothing there is nothing to make less of.
+    assert against["dead"] == {"best_fixed": "cellular-only"}
     assert set(found["against"]) == {"cedos"}
 
 
@@ -80,4 +82,4 @@ def test_only_policies_that_all_runs_have_are_compared() -> None:
     )
     assert list(found["policies"]) == ["cedos"]
     assert found["rows"]["all"] == 10
-    assert found["against"] == {}
+    assert all(of == {} for of in found["against"]["cedos"].values())
