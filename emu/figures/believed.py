@@ -1,6 +1,6 @@
 """What the daemon believed its networks could carry, against what the traces could: from run folders.
 
-    python -m emu.report.believed RUN... --json FILE
+    cedos-emu figures believed RUN... --json FILE
 
 At every decision of a policy the rate that was expected of each network (`cedos.selector.aging`) is
 compared with what its trace carried in the next seconds. Networks that were known to be dead or silent
@@ -9,11 +9,9 @@ then are left out: no rate is expected of them. Daemons that decide oftener coun
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import click
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,7 +29,6 @@ from cedos.selector.features import features
 from cedos.selector.liveness import dead_networks
 from cedos.selector.roles import ROLES, Roles
 from cedos.selector.silent import silent_s
-from emu.runs import runs
 from emu.runs.runs import Recorded
 from emu.testbed.access import INTERFACES
 
@@ -139,16 +136,10 @@ def _log(rate_bps: float) -> float:
     return float(np.log(max(rate_bps, _LEAST_BPS)))
 
 
-@click.command()
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--json", "out", type=click.Path(path_type=Path), required=True)
-def main(folders: tuple[Path, ...], out: Path) -> None:
-    """Puts the decisions of RUN... together."""
-    found = figures([runs.read(folder) for folder in folders])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found, indent=1) + "\n")
+def said(found: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each policy."""
     for policy, each in found["policies"].items():
-        said = ", ".join(
+        roles = ", ".join(
             f"{role} off by a factor of {each[role]['factor']:.2f} (bias {each[role]['bias']:.2f},"
             f" {each[role]['n']} times)"
             for role in ROLES
@@ -157,8 +148,4 @@ def main(folders: tuple[Path, ...], out: Path) -> None:
         order = (
             f", the faster one known in {each['order_share']:.0%}" if "order_share" in each else ""
         )
-        click.echo(f"{policy}: {said}{order}")
-
-
-if __name__ == "__main__":
-    main()
+        yield f"{policy}: {roles}{order}"

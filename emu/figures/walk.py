@@ -1,22 +1,18 @@
 """Delphi's Figure 12 from run folders: one download's throughput second by second, by policy.
 
-    python -m emu.report.walk RUN... --json FILE
+    cedos-emu figures walk RUN... --json FILE
 
 For each place and policy (`emu/experiments/delphi_walk.toml`): what came through each network, when
 the cellular network first carried most of it, and the longest time with next to nothing.
 """
 
-import json
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import click
 import numpy as np
 from numpy.typing import NDArray
 
 from cedos.model import NetworkKind
-from emu.runs import runs
 from emu.runs.runs import Recorded
 from emu.testbed.access import INTERFACES
 
@@ -91,21 +87,11 @@ def _longest(stalled: NDArray[np.bool_]) -> int:
     return longest
 
 
-@click.command()
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--json", "out", type=click.Path(path_type=Path), required=True)
-def main(folders: tuple[Path, ...], out: Path) -> None:
-    """Puts the places of RUN... together."""
-    found = figures([runs.read(folder) for folder in folders])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found) + "\n")
+def said(found: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each place and policy."""
     for place, each in found["places"].items():
         for policy, entry in each["policies"].items():
-            click.echo(
+            yield (
                 f"{place} {policy}: {entry['mean_mbps']:.1f} Mbit/s, moved at {entry['moved_s']} s,"
                 f" longest stall {entry['longest_stall_s']} s"
             )
-
-
-if __name__ == "__main__":
-    main()

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+from emu.figures import outages
 from emu.places.places import Place
 from emu.places.traces import Trace
-from emu.report import outages
 from emu.runs.runs import Recorded
 
 

@@ -1,6 +1,6 @@
 """Mobility in figures: what runs of the mixed load say, place by place and all together.
 
-    python -m emu.report.mobility RUN... --json FILE
+    cedos-emu figures mobility RUN... --json FILE
 
 Of each run folder: the mean completion time of every policy with its 95 % interval, the ratio to the
 best policy that needs no controller (bootstrap over transfers, paired: all policies carried the same
@@ -8,17 +8,13 @@ ones), what it cost, and the longest time in which nothing came although an MPTC
 way. Only MPTCP connections can be moved, so that only theirs is a controller's to answer for.
 """
 
-import argparse
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emu.runs import runs
 from emu.runs.runs import Recorded
 
 FIXED = ("wifi-first", "cellular-only", "mptcp-wifi", "mptcp-cellular")
@@ -29,7 +25,13 @@ _NOTHING_BYTES = 1200
 Floats = NDArray[np.float64]
 
 
-def figures(recorded: Recorded) -> dict[str, Any]:
+def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
+    """`places`: the figures of each run (`of_run`); `together`: of all of them."""
+    of_places = [of_run(each) for each in recorded]
+    return {"places": of_places, "together": together(of_places, recorded)}
+
+
+def of_run(recorded: Recorded) -> dict[str, Any]:
     """The figures of one run."""
     times = _times(recorded)
     means = {name: float(each.mean()) for name, each in times.items()}
@@ -133,30 +135,17 @@ def _interval(drawn: Floats) -> list[float]:
     return [float(quantile) for quantile in np.quantile(drawn, (0.025, 0.975))]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
-    parser = argparse.ArgumentParser(prog="python -m emu.report.mobility", description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, help="run folders of the mixed load")
-    parser.add_argument("--json", type=Path, help="file to write")
-    given = parser.parse_args(arguments)
-    recorded = [runs.read(folder) for folder in given.runs]
-    of_places = [figures(each) for each in recorded]
-    everywhere = together(of_places, recorded)
-    result = {"places": of_places, "together": everywhere}
-    for place in of_places:
-        said = ", ".join(
+def said(found: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each place, and one for all of them."""
+    for place in found["places"]:
+        shown = ", ".join(
             f"{name} {each['mean_s']:.2f} s ({each['over_best_fixed']:.2f}, stall"
             f" {each['longest_stall_s']:.1f} s)"
             for name, each in place["policies"].items()
         )
-        print(f"{place['place']}: {said}")
-    said = ", ".join(
-        f"{name} {each['over_best_fixed']:.2f}" for name, each in everywhere["policies"].items()
+        yield f"{place['place']}: {shown}"
+    shown = ", ".join(
+        f"{name} {each['over_best_fixed']:.2f}"
+        for name, each in found["together"]["policies"].items()
     )
-    print(f"together, over the best fixed: {said}")
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    yield f"together, over the best fixed: {shown}"

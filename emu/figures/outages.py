@@ -1,6 +1,6 @@
 """Outages that transfers met live, and how many of them lost over a second by it: from run folders.
 
-    python -m emu.report.outages RUN... --places DIR --json FILE
+    cedos-emu figures outages RUN... --json FILE
 
 `emu.delphi.outages` asks what choices are worth where an outage comes; this asks what became of whole
 transfers, moved and rescued ones too. A transfer meets an outage where one of its networks is out as it
@@ -8,21 +8,16 @@ begins, or goes out within a second, by the traces that were replayed. It has lo
 than under the best policy of the run.
 """
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import click
 import numpy as np
 from numpy.typing import NDArray
 
 from emu.data.figures import Bootstrap, ratio, share
-from emu.places import places as collections
+from emu.figures.mobility import FIXED
 from emu.places.outages import DEAD_BPS, next_outage_s
 from emu.places.places import Place
-from emu.report.mobility import FIXED
-from emu.runs import runs
 from emu.runs.runs import Recorded
 
 LOST_S = 1.0
@@ -137,26 +132,15 @@ def _met(place: Place, direction: str, at_s: float) -> str | None:
     return found
 
 
-@click.command()
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--places", required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--json", "out", type=click.Path(path_type=Path), required=True)
-def main(folders: tuple[Path, ...], places: Path, out: Path) -> None:
-    """Counts what outages cost the transfers of RUN..., whose places are in a collection."""
-    found = figures([runs.read(folder) for folder in folders], collections.load(places))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found, indent=1) + "\n")
+def said(found: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each policy: how many lose over a second, and how many times as many as others."""
     for name, kinds in found["policies"].items():
-        said = ", ".join(
+        shown = ", ".join(
             f"{kind} {of['lost_share']:.1%} ({of['lost_s']:.2f} s)" for kind, of in kinds.items()
         )
-        click.echo(f"{name}: {said}")
+        yield f"{name}: {shown}"
     for name, kinds in found["against"].items():
-        said = ", ".join(
+        shown = ", ".join(
             f"{kind} {of['at_start']:.2f}" for kind, of in kinds.items() if "at_start" in of
         )
-        click.echo(f"{name}, times as many as {AT_START}: {said}")
-
-
-if __name__ == "__main__":
-    main()
+        yield f"{name}, times as many as {AT_START}: {shown}"

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from emu.report import mobility
+from emu.figures import mobility
 from emu.runs.runs import Recorded
 
 
@@ -34,7 +34,7 @@ def made(times: dict[str, list[float]], rates: list[tuple[str, float, int]] = ()
 
 
 def test_policies_are_measured_by_the_best_that_needs_no_controller() -> None:
-    found = mobility.figures(
+    found = mobility.of_run(
         made({"wifi-first": [4.0, 4.0], "mptcp-wifi": [1.0, 3.0], "cedos": [1.0, 1.0]})
     )
     assert found["best_fixed"] == "mptcp-wifi"
@@ -66,7 +66,7 @@ def test_all_places_count_alike_beside_all_transfers() -> None:
         made({"wifi-first": [1.0] * 4, "cedos": [0.5] * 4}),
         made({"wifi-first": [10.0], "cedos": [20.0]}),
     ]
-    found = mobility.together([mobility.figures(each) for each in runs], runs)
+    found = mobility.together([mobility.of_run(each) for each in runs], runs)
     cedos = found["policies"]["cedos"]
     assert found["best_fixed"] == "wifi-first"
     assert cedos["over_best_fixed"] == pytest.approx(22.0 / 14.0)

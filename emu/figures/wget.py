@@ -1,22 +1,18 @@
 """Delphi's Figure 11 from run folders: throughput by place and by size, Wi-Fi's being 1.
 
-    python -m emu.report.by_size RUN... --json FILE
+    cedos-emu figures wget RUN... --json FILE
 
 A run folder is one place (`emu/experiments/delphi_wget.toml`). The throughput of a policy is the mean
 over its transfers of size over completion time, as the paper has it; beside it, less swayed by the
 fastest transfers, the ratio of the sums of times.
 """
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import click
 import numpy as np
 from numpy.typing import NDArray
 
-from emu.runs import runs
 from emu.runs.runs import Recorded
 
 Floats = NDArray[np.float64]
@@ -158,25 +154,12 @@ def _time_ratio(
     return ratio
 
 
-@click.command()
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--json", "out", type=click.Path(path_type=Path), required=True)
-def main(folders: tuple[Path, ...], out: Path) -> None:
-    """Puts the places of RUN... together."""
-    recorded = [runs.read(folder) for folder in folders]
-    found = figures(recorded)
-    found["duration_s"] = {run.scenario.place: run.duration_s for run in recorded}
-    found["environment"] = {key: recorded[0].environment[key] for key in ("kernel", "cores", "git")}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found, indent=1) + "\n")
+def said(found: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each place and each size."""
     for title in ("by_place", "by_size"):
         for name, group in found[title].items():
             shown = ", ".join(
                 f"{policy} {entry['normalised']:.2f} {entry['normalised_ci95']}"
                 for policy, entry in group.items()
             )
-            click.echo(f"{name}: {shown}")
-
-
-if __name__ == "__main__":
-    main()
+            yield f"{name}: {shown}"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cedos.model import Direction
-from emu.report import believed, by_size, walk
+from emu.figures import believed, walk, wget
 from emu.runs.runs import Recorded
 from emu.runs.scenario import Load, Scenario
 
@@ -45,7 +45,7 @@ def test_throughput_is_normalised_by_wifi_and_places_weigh_alike() -> None:
         "other",
         flows=[flow("wifi-first", 0, 1_000_000, 1.0), flow("cedos", 0, 1_000_000, 0.5, censored=True)],
     )  # fmt: skip
-    found = by_size.figures([one, other])
+    found = wget.figures([one, other])
     here = found["by_place"]["one"]
     assert here["wifi-first"]["mean_mbps"] == 3.0
     assert here["cedos"]["normalised"] == pytest.approx(8 / 3, abs=1e-3)

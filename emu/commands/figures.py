@@ -1,0 +1,67 @@
+"""`cedos-emu figures`: figures that are put together from several run folders."""
+
+import pkgutil
+from pathlib import Path
+
+import click
+
+from emu import figures
+from emu.help import examples
+
+_SETS = sorted(module.name for module in pkgutil.iter_modules(figures.__path__))
+
+
+@click.command(
+    "figures",
+    epilog=examples(
+        "cedos-emu figures mobility runs/mobility/* --json mobility.json",
+        "cedos-emu figures outages runs/mobility/* --places ../shared/traces-real",
+    ),
+)
+@click.argument("name", metavar="SET", type=click.Choice(_SETS))
+@click.argument(
+    "folders",
+    metavar="RUN...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+)
+@click.option(
+    "--places",
+    "directory",
+    type=click.Path(path_type=Path),
+    help="Collection that was replayed; for sets that look at its traces.",
+)
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="File to write."
+)
+def command(
+    name: str, folders: tuple[Path, ...], directory: Path | None, json_file: Path | None
+) -> None:
+    """Puts the finished runs RUN... together.
+
+    As a SET of figures does: mobility (the mixed load), believed and outages (of the same runs),
+    walk and wget (Delphi's Figures 12 and 11).
+    """
+    import importlib  # noqa: PLC0415
+    import inspect  # noqa: PLC0415
+    import json  # noqa: PLC0415
+
+    from emu.places import places  # noqa: PLC0415
+    from emu.runs import runs  # noqa: PLC0415
+
+    module = importlib.import_module(f"emu.figures.{name}")
+    recorded = [runs.read(folder) for folder in folders]
+    asked = inspect.signature(module.figures).parameters
+    replayed = (places.load(places.default_directory(directory)),) if "places" in asked else ()
+    found = module.figures(recorded, *replayed)
+    if json_file is not None:
+        made = recorded[0].environment
+        known = {key: made[key] for key in ("kernel", "cores", "git") if key in made}
+        durations_s = {run.scenario.place: run.duration_s for run in recorded}
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(
+            json.dumps({**found, "duration_s": durations_s, "environment": known}, indent=1) + "\n"
+        )
+    for line in module.said(found):
+        click.echo(line)

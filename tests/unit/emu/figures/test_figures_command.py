@@ -1,0 +1,85 @@
+"""`cedos-emu figures`: from run folders to lines and a file."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from cedos.errors import DataSetError
+from cedos.model import Direction
+from emu.commands.figures import command
+from emu.runs import runs, scenario
+from emu.testbed.access import INTERFACES
+
+TRACES = Path(runs.__file__).parents[2] / "traces"
+POLICIES = ("wifi-first", "cedos")
+LOAD = scenario.Load("x", "h", Direction.DOWN, 1000, 1000, slot_s=1.0)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run of one transfer for each policy: 4 s by Wi-Fi, 1 s by cedos."""
+    wanted = scenario.Scenario(load=(LOAD,), place="walk-away-s7", policies=POLICIES)
+    environment = {"duration_s": 8.0, "synthetic": True, "kernel": "6.1", "cores": 2, "git": {}}
+    folder = runs.RunFolder.create(tmp_path / "run", wanted, environment)
+    for table in runs.tables_of(wanted):
+        folder.write_table(table, [])
+    flows = [
+        {
+            "policy": policy, "repeat": 0, "number": 0, "direction": "down", "size_bytes": 1000,
+            "mptcp": True, "planned_s": 0.0, "started_s": 0.0, "time_s": time_s, "censored": False,
+            "network": "wifi",
+        }
+        for policy, time_s in zip(POLICIES, (4.0, 1.0), strict=True)
+    ]  # fmt: skip
+    folder.write_table("flows", flows)
+    rates = [
+        {
+            "policy": policy, "repeat": 0, "at_s": at_s, "interface": interface,
+            "received_bytes": int(at_s) * 1000, "sent_bytes": 0,
+        }
+        for policy in POLICIES
+        for interface in INTERFACES.values()
+        for at_s in (0.0, 8.0)
+    ]  # fmt: skip
+    folder.write_table("rates", rates)
+    said = {name: {"censored": 0, "energy_j": 1.0, "cellular_mb": 0.0} for name in POLICIES}
+    folder.write_json("summary.json", {"policies": said})
+    return tmp_path / "run"
+
+
+def test_a_set_is_said_and_written_with_where_it_comes_from(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "figures.json"
+    done = CliRunner().invoke(command, ["mobility", str(run), "--json", str(file)])
+    assert done.exit_code == 0
+    assert "walk-away-s7: wifi-first 4.00 s (1.00" in done.output
+    assert "together, over the best fixed: wifi-first 1.00, cedos 0.25" in done.output
+    found = json.loads(file.read_text())
+    assert found["together"]["policies"]["cedos"]["over_best_fixed"] == 0.25
+    assert found["environment"] == {"kernel": "6.1", "cores": 2, "git": {}}
+    assert found["duration_s"] == {"walk-away-s7": 8.0}
+
+
+def test_the_collection_is_given_to_sets_that_ask_for_it(run: Path) -> None:
+    done = CliRunner().invoke(command, ["outages", str(run), "--places", str(TRACES)])
+    assert done.exit_code == 0
+    assert "wifi-first: all 100.0% (3.00 s)" in done.output
+
+
+@pytest.mark.parametrize("name", ["believed", "walk", "wget"])
+def test_all_sets_can_be_said(run: Path, name: str) -> None:
+    assert CliRunner().invoke(command, [name, str(run)]).exit_code == 0
+
+
+def test_what_is_not_finished_is_named(run: Path) -> None:
+    (run / "flows.parquet").unlink()
+    done = CliRunner().invoke(command, ["mobility", str(run)])
+    assert isinstance(done.exception, DataSetError)
+    assert "flows.parquet: not a finished run" in str(done.exception)
+
+
+def test_an_unknown_set_is_refused_with_those_there_are(run: Path) -> None:
+    done = CliRunner().invoke(command, ["speed", str(run)])
+    assert done.exit_code == 2
+    assert "'believed', 'mobility', 'outages', 'walk', 'wget'" in done.output
