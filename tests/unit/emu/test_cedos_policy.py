@@ -1,13 +1,14 @@
-"""The daemon's configuration that the policy writes lies in the run folder, wherever it was asked for."""
+"""The daemon's configuration, as the policies that start it write it."""
 
 from pathlib import Path
 
 import pytest
 
 from cedos.config import load
+from emu import policies
 from emu.places import places
 from emu.policies.base import Stage
-from emu.policies.cedos import configuration
+from emu.policies.cedos import Cedos, configuration
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -24,3 +25,27 @@ def test_a_collection_named_relatively_is_found_from_the_run_folder(
     series = load(file).providers.series
     assert set(series) == {"wlan0", "lte0"}
     assert all(path.is_file() for path in series.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "forced"),
+    [
+        ("cedos-blind", "providers", {"series": {}, "offset_s": {}}),
+        ("cedos-start", "steering", {"mptcp": False, "rescue": False}),
+    ],
+)
+def test_variants_change_their_own_settings_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    section: str,
+    forced: dict[str, object],
+) -> None:
+    given = {section: {"other": 1}, "decision": {"objective": "max-s"}}
+    place = places.load(ROOT / "traces")["walk-away-s7"]
+    started: list[Stage] = []
+    monkeypatch.setattr(Cedos, "start", lambda self, stage: started.append(stage))
+    policy = policies.make(name)
+    policy.start(Stage(None, place, tmp_path, 0.0, 0.0, given))  # no laptop is touched
+    assert policy.name == name
+    assert started[0].settings == {**given, section: {"other": 1, **forced}}
