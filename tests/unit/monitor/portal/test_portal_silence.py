@@ -2,14 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from cedos.model import Network
 from cedos.monitor import portal_watch
-from cedos.monitor.events import FlowSample
 from cedos.monitor.portal import Finding, Verdict
 from cedos.monitor.portal_watch import PortalWatch
 
@@ -19,127 +16,96 @@ FREE = Finding(Verdict.FREE, "well")
 SILENT = Finding(Verdict.SILENT, "the test page does not answer")
 
 
-async def test_silence_counts_where_the_page_answers_another_network(
-    run: Callable[[PortalWatch], None],
-    wifi: Network,
-    lte: Network,
-    listen: Callable[..., Any],
-    until: Callable[..., Awaitable[None]],
-) -> None:
+async def test_silence_counts_where_the_page_answers_another_network(desk: Any) -> None:
     rtts: dict[str, float] = {"home": 0.03}
-    told = listen({"home": SILENT, "phone": FREE})
+    told = desk.listen({"home": SILENT, "phone": FREE})
     watch = PortalWatch(told, check=told.check, rtt_s=rtts.get)
-    run(watch)
-    watch.networks_changed([lte])
-    await until(lambda: told.values == [("phone", 0.0)])
-    watch.networks_changed([lte, wifi])
-    await until(lambda: ("home", 1.0) in told.values)
+    desk.run(watch)
+    watch.networks_changed([desk.lte])
+    await desk.until(lambda: told.values == [("phone", 0.0)])
+    watch.networks_changed([desk.lte, desk.wifi])
+    await desk.until(lambda: ("home", 1.0) in told.values)
     # One that answers no ping is dead anyway; nobody calls it captive.
     rtts.clear()
     told.values.clear()
     watch.look("home")
-    await until(lambda: len(told.looks) == 3)
+    await desk.until(lambda: len(told.looks) == 3)
     assert told.values == []
 
 
-async def test_unanswered_connections_are_looked_into(
-    run: Callable[[PortalWatch], None],
-    wifi: Network,
-    flow: Callable[..., FlowSample],
-    listen: Callable[..., Any],
-    until: Callable[..., Awaitable[None]],
-) -> None:
-    told = listen()
+async def test_unanswered_connections_are_looked_into(desk: Any) -> None:
+    told = desk.listen()
     watch = PortalWatch(told, gateway_answers=told.gateway)
-    run(watch)
-    watch.networks_changed([wifi])
+    desk.run(watch)
+    watch.networks_changed([desk.wifi])
     await asyncio.sleep(0.02)
     assert told.values == []
-    stuck = [flow(wifi, n, state=2) for n in (1, 2, 3)]
+    stuck = [desk.flow(desk.wifi, n, state=2) for n in (1, 2, 3)]
     watch.observe_flows(stuck)
     await asyncio.sleep(0.95)
     watch.observe_flows(stuck)
-    await until(lambda: told.values == [("home", 1.0)])
+    await desk.until(lambda: told.values == [("home", 1.0)])
     assert told.asked == ["home"]
     (problem,) = watch.problems
     assert "none of 3 servers" in problem
 
 
-async def test_so_are_rescued_ones(
-    run: Callable[[PortalWatch], None],
-    wifi: Network,
-    lte: Network,
-    flow: Callable[..., FlowSample],
-    listen: Callable[..., Any],
-    until: Callable[..., Awaitable[None]],
-) -> None:
-    told = listen()
+async def test_so_are_rescued_ones(desk: Any) -> None:
+    told = desk.listen()
     watch = PortalWatch(told, gateway_answers=told.gateway)
-    run(watch)
-    watch.networks_changed([wifi, lte])
+    desk.run(watch)
+    watch.networks_changed([desk.wifi, desk.lte])
     await asyncio.sleep(0.02)
     began_s = time.monotonic()
     for server in (1, 2):
         assert told.values == []
-        watch.rescued(flow(wifi, server).key)
+        watch.rescued(desk.flow(desk.wifi, server).key)
         await asyncio.sleep(0.05)
-    await until(lambda: told.values == [("home", 1.0)])
+    await desk.until(lambda: told.values == [("home", 1.0)])
     assert time.monotonic() - began_s < 1.5, (
         "the look waits for the second, and not for the next one"
     )
     # It was a pause: somebody is answered there.
-    watch.observe_flows([flow(wifi, 3, down=500)])
+    watch.observe_flows([desk.flow(desk.wifi, 3, down=500)])
     assert told.values == [("home", 1.0), ("home", 0.0)]
 
 
-async def test_an_outage_is_no_portal_once_a_ping_is_answered(
-    run: Callable[[PortalWatch], None],
-    wifi: Network,
-    listen: Callable[..., Any],
-    until: Callable[..., Awaitable[None]],
-    nobody_answers: Callable[[PortalWatch], None],
-) -> None:
+async def test_an_outage_is_no_portal_once_a_ping_is_answered(desk: Any) -> None:
     waiting = True
-    told = listen()
+    told = desk.listen()
     watch = PortalWatch(told, gateway_answers=told.gateway, pings_wait=lambda network: waiting)
-    run(watch)
-    watch.networks_changed([wifi])
+    desk.run(watch)
+    watch.networks_changed([desk.wifi])
     watch.pinged("home")
     await asyncio.sleep(0.01)
-    nobody_answers(watch)
-    await until(lambda: told.values == [("home", 1.0)])
+    desk.nobody_answers(watch)
+    await desk.until(lambda: told.values == [("home", 1.0)])
     watch.pinged("home")
     assert told.values[1:] == [("home", 0.0)]
     # A portal that lets pings through is one all the same.
     waiting = False
-    nobody_answers(watch)
-    await until(lambda: len(told.values) == 3)
+    desk.nobody_answers(watch)
+    await desk.until(lambda: len(told.values) == 3)
     watch.pinged("home")
     assert told.values[2:] == [("home", 1.0)]
 
 
 async def test_that_nobody_answers_is_believed_for_longer_each_time(
-    run: Callable[[PortalWatch], None],
-    monkeypatch: pytest.MonkeyPatch,
-    wifi: Network,
-    flow: Callable[..., FlowSample],
-    listen: Callable[..., Any],
-    until: Callable[..., Awaitable[None]],
-    nobody_answers: Callable[[PortalWatch], None],
+    desk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(portal_watch, "SILENT_AGAIN_S", 0.05)
     monkeypatch.setattr(portal_watch, "CAPTIVE_EVERY_S", 0.15)
-    told = listen()
+    told = desk.listen()
     watch = PortalWatch(told, gateway_answers=told.gateway)
-    run(watch)
-    watch.networks_changed([wifi])
+    desk.run(watch)
+    watch.networks_changed([desk.wifi])
     await asyncio.sleep(0.01)
 
     async def believed_s() -> float:
-        nobody_answers(watch)
-        await until(lambda: told.values[-1:] == [("home", 1.0)])
+        desk.nobody_answers(watch)
+        await desk.until(lambda: told.values[-1:] == [("home", 1.0)])
         began_s = time.monotonic()
-        await until(lambda: told.values[-1] == ("home", 0.0))
+        await desk.until(lambda: told.values[-1] == ("home", 0.0))
         return time.monotonic() - began_s
 
     assert 0.04 <= await believed_s() < 0.09
@@ -147,49 +113,39 @@ async def test_that_nobody_answers_is_believed_for_longer_each_time(
     assert 0.09 <= await believed_s() < 0.14
     for _ in range(2):
         assert 0.14 <= await believed_s() < 0.19, "not twice as long for ever"
-    watch.observe_flows([flow(wifi, 3, down=500)])
+    watch.observe_flows([desk.flow(desk.wifi, 3, down=500)])
     assert 0.04 <= await believed_s() < 0.09, "it has carried something since"
 
 
 async def test_a_silent_page_stays_one_until_it_answers(
-    run: Callable[[PortalWatch], None],
-    monkeypatch: pytest.MonkeyPatch,
-    wifi: Network,
-    lte: Network,
-    listen: Callable[..., Any],
-    until: Callable[..., Awaitable[None]],
+    desk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where another network vouches for the page; and what waits for an answer may get it."""
     monkeypatch.setattr(portal_watch, "SILENT_AGAIN_S", 0.02)
     monkeypatch.setattr(portal_watch, "CAPTIVE_EVERY_S", 0.1)
-    told = listen({"home": SILENT, "phone": FREE})
+    told = desk.listen({"home": SILENT, "phone": FREE})
     watch = PortalWatch(
         told, check=told.check, rtt_s=lambda name: 0.03, pings_wait=lambda network: True
     )
-    run(watch)
-    watch.networks_changed([lte])
-    await until(lambda: told.values == [("phone", 0.0)])
-    watch.networks_changed([lte, wifi])
-    await until(lambda: told.values.count(("home", 1.0)) == 3)
+    desk.run(watch)
+    watch.networks_changed([desk.lte])
+    await desk.until(lambda: told.values == [("phone", 0.0)])
+    watch.networks_changed([desk.lte, desk.wifi])
+    await desk.until(lambda: told.values.count(("home", 1.0)) == 3)
     assert ("home", 0.0) not in told.values
     watch.pinged("home")
     assert told.values[-1] == ("home", 0.0), "it was an outage"
     watch.look("home")
-    await until(lambda: told.values[-1] == ("home", 1.0))
+    await desk.until(lambda: told.values[-1] == ("home", 1.0))
     told.answers["home"] = FREE
-    await until(lambda: told.values[-1] == ("home", 0.0))
+    await desk.until(lambda: told.values[-1] == ("home", 0.0))
 
 
-async def test_a_ping_does_not_free_a_network_whose_portal_was_seen(
-    run: Callable[[PortalWatch], None],
-    wifi: Network,
-    listen: Callable[..., Any],
-    until: Callable[..., Awaitable[None]],
-) -> None:
-    told = listen({"home": Finding(Verdict.CAPTIVE, "a log-in page")})
+async def test_a_ping_does_not_free_a_network_whose_portal_was_seen(desk: Any) -> None:
+    told = desk.listen({"home": Finding(Verdict.CAPTIVE, "a log-in page")})
     watch = PortalWatch(told, check=told.check, pings_wait=lambda network: True)
-    run(watch)
-    watch.networks_changed([wifi])
-    await until(lambda: told.values == [("home", 1.0)])
+    desk.run(watch)
+    watch.networks_changed([desk.wifi])
+    await desk.until(lambda: told.values == [("home", 1.0)])
     watch.pinged("home")
     assert told.values == [("home", 1.0)]

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from cedos.model import Indicator, Network
 from cedos.monitor import portal_watch
-from cedos.monitor.events import FlowSample
 from cedos.monitor.portal import Finding, Verdict
 from cedos.monitor.portal_watch import PortalWatch, usual_rtt_s
 
@@ -20,160 +18,114 @@ pytestmark = pytest.mark.anyio
 FREE = Finding(Verdict.FREE, "well")
 
 
-async def test_each_new_network_is_looked_at_once(
-    run: Callable[[PortalWatch], None],
-    wifi: Network,
-    lte: Network,
-    listen: Callable[..., Any],
-    until: Callable[..., Awaitable[None]],
-) -> None:
+async def test_each_new_network_is_looked_at_once(desk: Any) -> None:
     portal = Finding(Verdict.CAPTIVE, "redirected", "http://gw/", "302")
-    told = listen({"home": portal, "phone": FREE})
+    told = desk.listen({"home": portal, "phone": FREE})
     watch = PortalWatch(told, check=told.check)
-    run(watch)
-    watch.networks_changed([wifi, lte, replace(lte, name="off", up=False)])
-    await until(lambda: len(told.values) == 2)
+    desk.run(watch)
+    watch.networks_changed([desk.wifi, desk.lte, replace(desk.lte, name="off", up=False)])
+    await desk.until(lambda: len(told.values) == 2)
     assert sorted(told.values) == [("home", 1.0), ("phone", 0.0)]
     assert watch.problems == ["home lets nothing through: redirected; open http://gw/ to log in"]
-    watch.networks_changed([wifi, lte])
+    watch.networks_changed([desk.wifi, desk.lte])
     await asyncio.sleep(0.05)
     assert len(told.looks) == 2
     # Another attachment is another network; so is another access point.
     told.answers["home"] = FREE
-    watch.networks_changed([replace(wifi, gateways=(ip_address("10.0.1.254"),)), lte])
-    await until(lambda: told.values[-1] == ("home", 0.0))
+    watch.networks_changed([replace(desk.wifi, gateways=(ip_address("10.0.1.254"),)), desk.lte])
+    await desk.until(lambda: told.values[-1] == ("home", 0.0))
     assert watch.problems == []
     watch.look("phone")
-    await until(lambda: len(told.looks) == 4)
+    await desk.until(lambda: len(told.looks) == 4)
     watch.look()
-    await until(lambda: len(told.looks) == 6)
+    await desk.until(lambda: len(told.looks) == 6)
 
 
-async def test_a_captive_one_is_tried_again(
-    run: Callable[[PortalWatch], None],
-    monkeypatch: pytest.MonkeyPatch,
-    wifi: Network,
-    listen: Callable[..., Any],
-    until: Callable[..., Awaitable[None]],
-) -> None:
+async def test_a_captive_one_is_tried_again(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portal_watch, "CAPTIVE_EVERY_S", 0.05)
-    told = listen({"home": Finding(Verdict.CAPTIVE, "x")})
+    told = desk.listen({"home": Finding(Verdict.CAPTIVE, "x")})
     watch = PortalWatch(told, check=told.check)
-    run(watch)
-    watch.networks_changed([wifi])
-    await until(lambda: len(told.looks) >= 3)
+    desk.run(watch)
+    watch.networks_changed([desk.wifi])
+    await desk.until(lambda: len(told.looks) >= 3)
     told.answers["home"] = FREE
-    await until(lambda: told.values[-1] == ("home", 0.0))
+    await desk.until(lambda: told.values[-1] == ("home", 0.0))
     looks = len(told.looks)
     await asyncio.sleep(0.15)
     assert len(told.looks) == looks
 
 
-async def test_whoever_logs_in_is_let_back_soon(
-    run: Callable[[PortalWatch], None],
-    monkeypatch: pytest.MonkeyPatch,
-    wifi: Network,
-    listen: Callable[..., Any],
-    until: Callable[..., Awaitable[None]],
-) -> None:
+async def test_whoever_logs_in_is_let_back_soon(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portal_watch, "LOGGING_IN_EVERY_S", 0.02)
-    told = listen({"home": Finding(Verdict.CAPTIVE, "x")})
+    told = desk.listen({"home": Finding(Verdict.CAPTIVE, "x")})
     watch = PortalWatch(told, check=told.check)
-    run(watch)
-    watch.networks_changed([wifi])
-    await until(lambda: told.values)
+    desk.run(watch)
+    watch.networks_changed([desk.wifi])
+    await desk.until(lambda: told.values)
     watch.carried("home", 1000)
     await asyncio.sleep(0.1)
     assert len(told.looks) == 1
     told.answers["home"] = FREE
     watch.carried("home", 30_000)
-    await until(lambda: told.values[-1] == ("home", 0.0))
+    await desk.until(lambda: told.values[-1] == ("home", 0.0))
 
 
-async def test_the_same_wrong_answer_on_two_networks_is_the_pages_fault(
-    run: Callable[[PortalWatch], None],
-    wifi: Network,
-    lte: Network,
-    listen: Callable[..., Any],
-    until: Callable[..., Awaitable[None]],
-) -> None:
+async def test_the_same_wrong_answer_on_two_networks_is_the_pages_fault(desk: Any) -> None:
     wrong = Finding(Verdict.CAPTIVE, "another page", likeness="200 abc")
-    told = listen({"home": wrong, "phone": wrong})
+    told = desk.listen({"home": wrong, "phone": wrong})
     watch = PortalWatch(told, check=told.check)
-    run(watch)
-    watch.networks_changed([wifi, lte])
-    await until(lambda: len(told.looks) == 2)
-    await until(lambda: told.values[-1:] == [("home", 0.0)])
+    desk.run(watch)
+    watch.networks_changed([desk.wifi, desk.lte])
+    await desk.until(lambda: len(told.looks) == 2)
+    await desk.until(lambda: told.values[-1:] == [("home", 0.0)])
     assert ("phone", 1.0) not in told.values
     assert watch.problems == []
 
 
-async def test_a_slow_network_is_given_time(
-    run: Callable[[PortalWatch], None],
-    wifi: Network,
-    listen: Callable[..., Any],
-    until: Callable[..., Awaitable[None]],
-) -> None:
-    told = listen({"home": FREE})
+async def test_a_slow_network_is_given_time(desk: Any) -> None:
+    told = desk.listen({"home": FREE})
     watch = PortalWatch(told, check=told.check, rtt_s=lambda name: 0.9)
-    run(watch)
-    watch.networks_changed([wifi])
-    await until(lambda: told.looks)
+    desk.run(watch)
+    watch.networks_changed([desk.wifi])
+    await desk.until(lambda: told.looks)
     assert told.looks == [("home", pytest.approx(5.4))]
 
 
-async def test_what_the_test_page_says_is_not_refuted_by_a_log_in_page(
-    run: Callable[[PortalWatch], None],
-    wifi: Network,
-    flow: Callable[..., FlowSample],
-    listen: Callable[..., Any],
-    until: Callable[..., Awaitable[None]],
-) -> None:
-    told = listen({"home": Finding(Verdict.CAPTIVE, "another page")})
+async def test_what_the_test_page_says_is_not_refuted_by_a_log_in_page(desk: Any) -> None:
+    told = desk.listen({"home": Finding(Verdict.CAPTIVE, "another page")})
     watch = PortalWatch(told, check=told.check)
-    run(watch)
-    watch.networks_changed([wifi])
-    await until(lambda: told.values == [("home", 1.0)])
-    watch.observe_flows([flow(wifi, 3, down=500)])
+    desk.run(watch)
+    watch.networks_changed([desk.wifi])
+    await desk.until(lambda: told.values == [("home", 1.0)])
+    watch.observe_flows([desk.flow(desk.wifi, 3, down=500)])
     assert told.values == [("home", 1.0)]
 
 
-async def test_networkmanager_is_asked_where_the_page_says_nothing(
-    run: Callable[[PortalWatch], None],
-    wifi: Network,
-    lte: Network,
-    listen: Callable[..., Any],
-    until: Callable[..., Awaitable[None]],
-) -> None:
+async def test_networkmanager_is_asked_where_the_page_says_nothing(desk: Any) -> None:
     said: dict[str, bool | None] = {"home": True, "phone": None}
 
     async def manager(network: Network) -> bool | None:
         return said[network.name]
 
-    told = listen()
+    told = desk.listen()
     watch = PortalWatch(told, manager=manager)
-    run(watch)
-    watch.networks_changed([wifi, lte])
-    await until(lambda: told.values == [("home", 1.0)])
+    desk.run(watch)
+    watch.networks_changed([desk.wifi, desk.lte])
+    await desk.until(lambda: told.values == [("home", 1.0)])
     said["home"] = False
     watch.look()
-    await until(lambda: told.values[-1] == ("home", 0.0))
+    await desk.until(lambda: told.values[-1] == ("home", 0.0))
 
 
-async def test_a_look_that_raises_ends_nothing(
-    run: Callable[[PortalWatch], None],
-    wifi: Network,
-    listen: Callable[..., Any],
-    until: Callable[..., Awaitable[None]],
-) -> None:
-    told = listen()
+async def test_a_look_that_raises_ends_nothing(desk: Any) -> None:
+    told = desk.listen()
     watch = PortalWatch(told, check=told.check)  # it raises KeyError
-    run(watch)
-    watch.networks_changed([wifi])
-    await until(lambda: told.looks)
+    desk.run(watch)
+    watch.networks_changed([desk.wifi])
+    await desk.until(lambda: told.looks)
     told.answers["home"] = FREE
     watch.look()
-    await until(lambda: told.values == [("home", 0.0)])
+    await desk.until(lambda: told.values == [("home", 0.0)])
 
 
 def test_the_usual_round_trip() -> None:
