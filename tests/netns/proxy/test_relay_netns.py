@@ -353,10 +353,12 @@ def test_diverted_clients_know_nothing_of_it(world: Any, tmp_path: Path, version
         relayed = relay.event("relayed")
         assert relayed["subflows"] is not None
         assert relayed["origin"] == f"{SERVER[version]}:{port}"
-        # Who connects to the port itself gets nothing from it.
-        with world.client.entered():
-            direct = socket.create_connection((RELAY[4], 8000), 5)
-        with direct, pytest.raises(ConnectionResetError):
+        # Who connects to the port itself gets nothing from it, be it told so while it still connects.
+        with (
+            world.client.entered(),
+            pytest.raises(ConnectionResetError),
+            socket.create_connection((RELAY[4], 8000), 5) as direct,
+        ):
             direct.recv(1)
     for interface in ("net1", "net2"):
         world.relay.run("sh", str(rules), "down", interface, "8000")
