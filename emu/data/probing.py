@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Mapping
 from ipaddress import ip_address
-from types import TracebackType
 
 from cedos.model import Direction, Network, NetworkKind
 from cedos.monitor.probes import Prober
@@ -20,6 +19,7 @@ from cedos.monitor.probing.result import Outcome, ProbeServer
 from emu.testbed.access import INTERFACES
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.service import Service
+from emu.testbed.started import Started
 
 PORT = 7007
 _START_TIMEOUT_S = 60.0
@@ -29,7 +29,7 @@ _TARGET = ip_address(SERVER)
 SECONDS = ("udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s")
 
 
-class ProbePost:
+class ProbePost(Started):
     """The probe server of a laptop's testbed, as a `with` block inside the laptop's.
 
     Attributes:
@@ -41,8 +41,7 @@ class ProbePost:
         self._service: Service | None = None
         self.server = ProbeServer(_TARGET, PORT, b"")
 
-    def __enter__(self) -> "ProbePost":
-        """Starts it; it answers when this returns. EmulationError where it does not."""
+    def _start(self) -> None:
         key_file = self._laptop.directory / "probe.key"
         key_file.unlink(missing_ok=True)
         write_new_key(key_file)
@@ -51,20 +50,7 @@ class ProbePost:
         command += ["--listen", f"{SERVER}:{PORT}", "--rate-limit", "1000", "--total-limit", "1000"]
         said = self._laptop.directory / "probe-server.out"
         self._service = service = Service(self._laptop.server, *command, said=said)
-        try:
-            service.wait_for(lambda: "listening" in service.said, _START_TIMEOUT_S)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        service.wait_for(lambda: "listening" in service.said, _START_TIMEOUT_S)
 
     def close(self) -> None:
         """Ends it; again does nothing."""

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from email.utils import format_datetime
 from pathlib import Path
-from types import TracebackType
 
 from cedos.errors import EmulationError
 from emu.testbed.netns import Namespace
 from emu.testbed.service import Service, greeted
+from emu.testbed.started import Started
 
 PORT = 143
 USER, PASSWORD = "reader", "not-a-secret"
@@ -56,7 +56,7 @@ namespace inbox {{
 """
 
 
-class MailServer:
+class MailServer(Started):
     """Dovecot on one address of a namespace, as a `with` block.
 
     Args:
@@ -84,23 +84,6 @@ class MailServer:
         self._sizes = sizes_bytes
         self._seed = seed
         self._service: Service | None = None
-
-    def __enter__(self) -> "MailServer":
-        """Starts it; it answers when this returns. Errors: EmulationError."""
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends it, and all its processes; again does nothing."""

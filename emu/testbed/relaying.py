@@ -2,7 +2,6 @@
 
 import shutil
 import sys
-from types import TracebackType
 from typing import Final, Literal
 
 from cedos.commands.example import PLAIN
@@ -10,6 +9,7 @@ from cedos.errors import EmulationError
 from emu.testbed.phones import Laptop
 from emu.testbed.servers import HTTP_PORT, HTTPS_PORT
 from emu.testbed.service import Service, greeted
+from emu.testbed.started import Started
 from emu.testbed.wiring import RELAY
 
 Mode = Literal["proxy", "transparent"]
@@ -20,7 +20,7 @@ _START_TIMEOUT_S: Final = 15.0
 _CLIENTS: Final = "198.51.100.0/22"
 
 
-class Relaying:
+class Relaying(Started):
     """`cedos relay` in the laptop's core, as a `with` block inside the laptop's.
 
     Args:
@@ -51,8 +51,7 @@ class Relaying:
         """Its log so far."""
         return self._log.read_text(errors="replace")
 
-    def __enter__(self) -> "Relaying":
-        """Returns when it accepts connections. Errors: EmulationError."""
+    def _start(self) -> None:
         ports = [str(port) for port in (HTTP_PORT, HTTPS_PORT)]
         options = ["--listen", str(PORT)]
         if self._mode == "transparent":
@@ -66,20 +65,7 @@ class Relaying:
             self._core, *command, "--log-format", "json", "--drain", "500ms", said=self._log
         )
         port = PORT if self._mode == "proxy" else HTTP_PORT
-        try:
-            self._service.wait_for(lambda: greeted(self._core, RELAY, port), _START_TIMEOUT_S)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        self._service.wait_for(lambda: greeted(self._core, RELAY, port), _START_TIMEOUT_S)
 
     def close(self) -> None:
         """Ends it; again does nothing."""

@@ -10,11 +10,11 @@ import socketserver
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.service import Service, greeted
+from emu.testbed.started import Started
 
 HTTP_PORT = 80
 HTTPS_PORT = 443
@@ -85,7 +85,7 @@ exec {wrap} nginx -p {directory} -c {directory}/nginx.conf -e {directory}/error.
 """
 
 
-class Servers:
+class Servers(Started):
     """nginx on port 80 (and 443) and dnsmasq on port 53 of the laptop's server, as a `with` block.
 
     - `GET /bytes/N` answers N bytes, any N up to 10^12, with ranges and keep-alive.
@@ -139,23 +139,6 @@ class Servers:
         """Makes sure that `/bytes/N` is there before it is asked for; returns its URL."""
         _hole(self.directory / "www" / "bytes", size_bytes)
         return f"http://{SERVER}/bytes/{size_bytes}"
-
-    def __enter__(self) -> "Servers":
-        """Starts the servers; they accept connections when it returns. Errors: EmulationError."""
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends the servers; again does nothing."""

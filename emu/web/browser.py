@@ -13,7 +13,6 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from cryptography import x509
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from cedos.errors import EmulationError
 from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.started import Started
 from emu.web.devtools import DevTools
 
 PROGRAM = Path("/usr/lib/chromium/chromium")
@@ -69,7 +69,7 @@ exec setpriv --reuid={nobody} --regid={nobody} --clear-groups "$@" 3<&0 4>&1 0</
 """
 
 
-class Browser:
+class Browser(Started):
     """Chromium in the client of a laptop, as a `with` block.
 
     Args:
@@ -107,23 +107,6 @@ class Browser:
         if self._devtools is None:
             raise EmulationError("the browser does not run: use it in a `with` block")
         return self._devtools
-
-    def __enter__(self) -> "Browser":
-        """Starts it and waits until it takes commands; EmulationError where it does not."""
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def open_tab(self) -> "Tab":
         """A tab with empty caches and no connections. EmulationError if the browser has ended."""
