@@ -16,8 +16,9 @@ _LEAF = -1
 _LARGEST_LOG = 60.0
 _FIELDS = ("feature", "threshold", "left", "right", "missing_left", "value")
 
-# (input, threshold, child if input <= threshold, child otherwise and for NaN), or a leaf's values.
-_Walk = tuple[int, float, Any, Any] | list[float]
+# (input, threshold, child if input <= threshold, child otherwise and for NaN), or for a leaf
+# (None, its values, None, None): what is unpacked alike is walked quickest.
+_Walk = tuple[int | None, Any, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +114,11 @@ class Forest:
 
     def walk(self, both: Sequence[float]) -> list[float]:
         """As `predict`, for inputs that are `mirrored` already."""
-        leaves = []
-        for node in self._roots:
-            while node.__class__ is tuple:
-                index, threshold, below, above = node
-                node = below if both[index] <= threshold else above  # noqa: PLW2901
-            leaves.append(node)
+        leaves: list[list[float]] = []
+        for index, held, below, above in self._roots:
+            while index is not None:
+                index, held, below, above = below if both[index] <= held else above  # noqa: PLW2901
+            leaves.append(held)
         scale = self.scale
         return [sum(each) * scale for each in zip(*leaves, strict=True)]
 
@@ -159,11 +159,11 @@ def mirrored(inputs: Sequence[float]) -> list[float]:
 
 def _nested(tree: Tree) -> _Walk:
     # Children come after their parent, so going backwards finds them built.
-    built: list[_Walk] = [[]] * len(tree.feature)
+    built: list[_Walk] = [(None, None, None, None)] * len(tree.feature)
     for node in range(len(tree.feature) - 1, -1, -1):
         feature, threshold = tree.feature[node], tree.threshold[node]
         if feature == _LEAF:
-            built[node] = tree.value[node]
+            built[node] = (None, tree.value[node], None, None)
             continue
         left, right = built[tree.left[node]], built[tree.right[node]]
         if tree.missing_left[node]:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from cedos.model import Context, Evaluation, Network, Strategy, StrategyKind, Transfer
+from cedos.model import Context, Evaluation, Network, StrategyKind, Transfer
 from cedos.selector import reason as words
 from cedos.selector.energy import PowerModel
 from cedos.selector.evaluate import Retime, evaluate
@@ -11,7 +11,7 @@ from cedos.selector.fallback import RuleOfThumb
 from cedos.selector.liveness import GIVEN_UP_S
 from cedos.selector.method import BRUTE_FORCE, WORDS, Method
 from cedos.selector.objective import MaxS, Objective
-from cedos.selector.roles import assign, pairs
+from cedos.selector.roles import Roles, assign, pairs
 from cedos.selector.silent import longer_s, silences
 from cedos.selector.uncertainty import CompletionModel
 
@@ -40,33 +40,41 @@ class Case:
         Args:
             retime: of a living flow: what becomes of the times that are predicted for a new one.
         """
+        first, *others = pairs(self.networks, self.dead)
         # A model that knows none of the strategies at hand is as good as none.
         for known in (self.model, _RULE):
             if known is None:
                 continue
-            found: dict[Strategy, Evaluation] = {}
-            for roles in pairs(self.networks, self.dead):
-                for each in evaluate(
-                    self.transfer,
-                    self.context,
-                    roles,
-                    known,
-                    self.objective,
-                    self.power,
-                    kinds=self.kinds,
-                    idle_s=self.idle_s,
-                    dead=self.dead,
-                    joined=retime is not None,
-                    retime=retime,
-                    price_per_mb=self.price_per_mb,
-                    method=self.method,
-                ):
-                    found.setdefault(each.strategy, each)
+            found = self._of(first, known, retime)
+            for roles in others:
+                seen = {each.strategy for each in found}
+                more = self._of(roles, known, retime)
+                found += tuple(each for each in more if each.strategy not in seen)
             if found:
                 # Of equal costs the first one wins: the simplest.
-                ordered = sorted(found.values(), key=lambda each: len(each.strategy.networks))
-                return tuple(ordered), known is _RULE
+                if others:
+                    found = tuple(sorted(found, key=lambda each: len(each.strategy.networks)))
+                return found, known is _RULE
         return (), False
+
+    def _of(
+        self, roles: Roles, model: CompletionModel, retime: Retime | None
+    ) -> tuple[Evaluation, ...]:
+        return evaluate(
+            self.transfer,
+            self.context,
+            roles,
+            model,
+            self.objective,
+            self.power,
+            kinds=self.kinds,
+            idle_s=self.idle_s,
+            dead=self.dead,
+            joined=retime is not None,
+            retime=retime,
+            price_per_mb=self.price_per_mb,
+            method=self.method,
+        )
 
     def reason(self, best: Evaluation, evaluations: Sequence[Evaluation], by_rule: bool) -> str:
         """Why the best one is the best, with what people should know beside the figures."""
