@@ -101,11 +101,13 @@ def command(
 
     if like is not None and probes_for is not None:
         raise click.UsageError("--like and --probes-for exclude each other")
-    if out.exists() and not force:
-        raise DataSetError(
-            f"{out} is there already, and may have taken hours: choose another --out, or replace it"
-            " with --force"
-        )
+    described = out.with_suffix(".environment.json")
+    for file in (out, described):
+        if file.exists() and not force:
+            raise DataSetError(
+                f"{file} is there already, and may have taken hours: choose another --out, or replace"
+                " it with --force"
+            )
     directory = directory or places.default_directory()
     known = places.load(directory)
     chosen = {name: known[name] for name in names or known}
@@ -134,9 +136,7 @@ def command(
     if with_probes or probes_for is not None:
         entries = _probed(entries, rows, directory, probes_partial, jobs, seed)
     datasets.write(out, entries)
-    out.with_suffix(".environment.json").write_text(
-        json.dumps(environment.describe(seed), indent=2) + "\n"
-    )
+    described.write_text(json.dumps(environment.describe(seed), indent=2) + "\n")
     partial.unlink(missing_ok=True)
     probes_partial.unlink(missing_ok=True)
     click.echo(f"{len(entries)} rows of {len(chosen)} places in {out}")

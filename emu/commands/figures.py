@@ -2,11 +2,16 @@
 
 import pkgutil
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from cedos.errors import DataSetError
 from emu import figures
 from emu.help import examples
+
+if TYPE_CHECKING:
+    from emu.runs.runs import Recorded
 
 _SETS = sorted(module.name for module in pkgutil.iter_modules(figures.__path__))
 
@@ -55,13 +60,24 @@ def command(
     asked = inspect.signature(module.figures).parameters
     replayed = (places.load(places.default_directory(directory)),) if "places" in asked else ()
     found = module.figures(recorded, *replayed)
-    if json_file is not None:
-        made = recorded[0].environment
-        known = {key: made[key] for key in ("kernel", "cores", "git") if key in made}
-        durations_s = {run.scenario.place: run.duration_s for run in recorded}
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(
-            json.dumps({**found, "duration_s": durations_s, "environment": known}, indent=1) + "\n"
-        )
     for line in module.said(found):
         click.echo(line)
+    if json_file is not None:
+        text = json.dumps({**found, "runs": [_described(run) for run in recorded]}, indent=1)
+        try:
+            json_file.parent.mkdir(parents=True, exist_ok=True)
+            json_file.write_text(text + "\n")
+        except OSError as error:
+            raise DataSetError(f"{json_file}: {error.strerror}: choose another --json") from error
+
+
+def _described(run: "Recorded") -> dict[str, Any]:
+    """Where a run's figures come from."""
+    known = {key: run.environment.get(key) for key in ("kernel", "cores", "git")}
+    return {
+        "place": run.scenario.place,
+        "start_s": run.scenario.start_s,
+        "duration_s": run.duration_s,
+        "repeats": run.scenario.repeats,
+        **known,
+    }

@@ -177,11 +177,12 @@ def _analyse(
     target = out or Path("runs") / f"{stamp}-{wanted.analysis}"
     if not force:
         runs.refuse_finished(target)
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
     with bar(wanted.analysis) as progress:
         figures = analysis.run(wanted, target, progress, directory)
     text = json.dumps(figures, indent=1) + "\n"
     if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(text)
     else:
         click.echo(text, nl=False)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cedos.model import NetworkKind
+from emu.runs import runs
 from emu.runs.runs import Recorded
 from emu.testbed.access import INTERFACES
 
@@ -28,12 +29,15 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     A policy's `mbps` are of consecutive steps of `step_s`; `moved_s` is when the cellular network
     first carried more than half of a step, None where it never did; `longest_stall_s` is the longest
     time under 0.1 Mbit/s; `mean_mbps` is over the whole run.
+
+    Raises:
+        DataSetError: two runs of one place.
     """
     return {
         "experiment": "delphi_walk",
         "paper": {"delphi_moved_s": 10.5, "mptcp_handover_moved_s": 41.0},
         "step_s": _STEP_S,
-        "places": {run.scenario.place: _place(run) for run in recorded},
+        "places": {run.scenario.place: _place(run) for run in runs.one_a_place(recorded)},
     }
 
 

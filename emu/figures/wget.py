@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emu.runs import runs
 from emu.runs.runs import Recorded
 
 Floats = NDArray[np.float64]
@@ -29,7 +30,11 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     over its own), each with `KEY_ci95`, `n`, `censored` and the share of transfers by network.
     Intervals: bootstrap over transfers, the same ones for both policies; over places of equal weight
     where several are put together.
+
+    Raises:
+        DataSetError: a run without transfers, two of one place, or one without Wi-Fi first.
     """
+    policies = runs.policies_of_all(runs.one_a_place(runs.with_transfers(recorded)), [_BASE])
     times: dict[tuple[str, int], dict[str, Floats]] = {}
     facts: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
     for run in recorded:
@@ -41,7 +46,7 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
                     (row for row in mine if row["policy"] == policy),
                     key=lambda row: (row["repeat"], row["number"]),
                 )
-                for policy in run.policies
+                for policy in policies
             }
             times[place, size] = {
                 p: np.array([r["time_s"] for r in rows]) for p, rows in of.items()

@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from cedos.errors import ConfigError
+from cedos.errors import ConfigError, DataSetError
 from emu.data import datasets
 from emu.data.folds import Progress
 from emu.places import places
@@ -140,9 +140,13 @@ def run(
         DataSetError: `folder` is none, and there is something in it; said before anything is done.
     """
     runs.refuse_foreign(folder)
+    try:  # now, and not when all is computed
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataSetError(f"{folder}: {error.strerror}: choose another --out") from error
     figures = carry_out(analysis, progress, directory)
     runs.make_way(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     (folder / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(analysis)))
     (folder / "environment.json").write_text(json.dumps(environment.describe(0), indent=2) + "\n")
     summary = {"analysis": analysis.analysis, "data": analysis.data, "figures": figures}

@@ -41,11 +41,14 @@ def test_variants_change_their_own_settings_alone(
     section: str,
     forced: dict[str, object],
 ) -> None:
-    given = {section: {"other": 1}, "decision": {"objective": "max-s"}}
+    mine = dict.fromkeys(forced, "mine") | {"other": 1}
+    given = {section: mine, "decision": {"objective": "max-s"}}
     place = places.load(ROOT / "traces")["walk-away-s7"]
     started: list[Stage] = []
     monkeypatch.setattr(Cedos, "start", lambda self, stage: started.append(stage))
     policy = policies.make(name)
     policy.start(Stage(None, place, tmp_path, 0.0, 0.0, given))  # no laptop is touched
     assert policy.name == name
-    assert started[0].settings == {**given, section: {"other": 1, **forced}}
+    assert started[0].settings == {**given, section: {"other": 1, **forced}}, (
+        "they stay what makes it that policy"
+    )

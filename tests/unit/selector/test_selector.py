@@ -100,6 +100,15 @@ def test_energy_goes_by_the_radio_not_by_the_part_it_plays(host: Any) -> None:
                for each in decision.evaluations)  # fmt: skip
 
 
+def test_of_three_networks_every_two_are_weighed_the_simplest_first(host: Any) -> None:
+    three = (*host.both, host.network("lte1", "cellular", metered=True))
+    decision = decide(host.transfer(), NOTHING, three, host.oracle(**EQUAL), **RECORD)
+    strategies = [each.strategy for each in decision.evaluations]
+    assert [len(each.networks) for each in strategies] == [1] * 3 + [2] * 6
+    assert len(set(strategies)) == 9
+    assert decision.choice.kind == StrategyKind.SINGLE
+
+
 def test_a_radio_in_its_tail_is_cheaper(host: Any) -> None:
     model = host.oracle(wifi=3.0, cellular=1.0)
     objective = WeightedCost(s_per_j=1.0)

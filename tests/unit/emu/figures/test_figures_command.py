@@ -1,8 +1,10 @@
 """`cedos-emu figures`: from run folders to lines and a file."""
 
 import json
+import shutil
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -57,14 +59,22 @@ def test_a_set_is_said_and_written_with_where_it_comes_from(run: Path, tmp_path:
     assert "together, over the best fixed: wifi-first 1.00, cedos 0.25" in done.output
     found = json.loads(file.read_text())
     assert found["together"]["policies"]["cedos"]["over_best_fixed"] == 0.25
-    assert found["environment"] == {"kernel": "6.1", "cores": 2, "git": {}}
-    assert found["duration_s"] == {"walk-away-s7": 8.0}
+    (where,) = found["runs"]
+    assert where == {
+        "place": "walk-away-s7",
+        "start_s": 0.0,
+        "duration_s": 8.0,
+        "repeats": 1,
+        "kernel": "6.1",
+        "cores": 2,
+        "git": {},
+    }
 
 
 def test_the_collection_is_given_to_sets_that_ask_for_it(run: Path) -> None:
     done = CliRunner().invoke(command, ["outages", str(run), "--places", str(TRACES)])
     assert done.exit_code == 0
-    assert "wifi-first: all 100.0% (3.00 s)" in done.output
+    assert "wifi-first: all 1 (100.0%, 3.00 s)" in done.output
 
 
 @pytest.mark.parametrize("name", ["believed", "walk", "wget"])
@@ -83,3 +93,36 @@ def test_an_unknown_set_is_refused_with_those_there_are(run: Path) -> None:
     done = CliRunner().invoke(command, ["speed", str(run)])
     assert done.exit_code == 2
     assert "'believed', 'mobility', 'outages', 'walk', 'wget'" in done.output
+
+
+def test_what_runs_lack_is_named(run: Path, tmp_path: Path) -> None:
+    def refused(*arguments: str) -> str:
+        done = CliRunner().invoke(command, list(arguments))
+        assert isinstance(done.exception, DataSetError)
+        return str(done.exception)
+
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    assert f"{run} and {other} are both of walk-away-s7" in refused("wget", str(run), str(other))
+    assert f"{run} and {other} are both of walk-away-s7" in refused("walk", str(run), str(other))
+    config = other / "config.toml"
+    config.write_text(config.read_text().replace('"wifi-first"', '"mine"'))
+    for name in ("mobility", "wget"):
+        assert f"{other} has mine, cedos" in refused(name, str(other))
+    config.write_text(config.read_text().replace('"cedos"', '"mine-too"'))
+    assert "no policy is in all runs" in refused("outages", str(run), str(other))
+    file = tmp_path / "letter"
+    file.write_text("dear")
+    said = refused("mobility", str(run), "--json", str(file / "x.json"))
+    assert f"{file / 'x.json'}: " in said
+    assert "choose another --json" in said
+    assert file.read_text() == "dear"
+
+
+@pytest.mark.parametrize("name", ["mobility", "outages", "wget"])
+def test_a_run_of_pages_has_no_transfers(run: Path, name: str) -> None:
+    flows = run / "flows.parquet"
+    pq.write_table(pq.read_table(flows).slice(0, 0), flows)
+    done = CliRunner().invoke(command, [name, str(run)])
+    assert isinstance(done.exception, DataSetError)
+    assert f"{run} has no transfers" in str(done.exception)

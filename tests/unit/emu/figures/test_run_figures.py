@@ -94,6 +94,27 @@ def test_a_walk_says_when_it_moved_and_how_long_nothing_came() -> None:
     assert place["capacity_mbps"] == {"wifi": [9.0], "cellular": [4.0]}
 
 
+def test_the_first_second_belongs_to_connecting() -> None:
+    late = [
+        row
+        for policy in POLICIES
+        for interface, mbps in (("wlan0", (0, 0, 0, 8, 8, 8, 8, 8)), ("lte0", (0,) * 8))
+        for row in rates(policy, interface, *mbps)
+    ]
+    place = walk.figures([recorded("stairs", rates=late)])["places"]["stairs"]
+    assert place["policies"]["cedos"]["longest_stall_s"] == 0.5
+
+
+def test_repetitions_are_paired_in_whatever_order_they_lie() -> None:
+    flows = [
+        flow("wifi-first", 0, 1000, 1.0), flow("wifi-first", 0, 1000, 4.0, repeat=1),
+        flow("cedos", 0, 1000, 2.0, repeat=1), flow("cedos", 0, 1000, 1.0),
+    ]  # fmt: skip
+    cedos = wget.figures([recorded("one", flows=flows)])["by_place"]["one"]["cedos"]
+    # Repetition by repetition as fast, and twice as fast: no resample is slower than Wi-Fi.
+    assert cedos["time_ratio_ci95"] == [1.0, 2.0]
+
+
 def decided(at_s: float, **networks: dict[str, float]) -> dict[str, Any]:
     """A decision with fresh indicators."""
     said = {

@@ -20,6 +20,6 @@ from emu.places.traces import Trace
 def test_an_outage_is_a_second_without_anything(
     start_s: float, within_s: float, found_s: float | None
 ) -> None:
-    silent = (range(10_000, 11_500), range(15_000, 15_800))
+    silent = (range(10_000, 11_500), range(15_000, 15_950))
     trace = Trace([ms for ms in range(40_000) if not any(ms in each for each in silent)], 40_000)
     assert next_outage_s(trace, start_s, within_s) == pytest.approx(found_s)

@@ -38,6 +38,14 @@ def test_a_place_where_none_can_be_made_is_named(tmp_path: Path) -> None:
         runs.RunFolder.create(tmp_path / "letter" / "x", WANTED, {})
 
 
+def test_an_empty_folder_can_be_a_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runs.RunFolder.create(tmp_path, WANTED, {}).logs.is_dir()
+    (tmp_path / "other").mkdir()
+    monkeypatch.setattr(analysis, "carry_out", lambda *given: {"n": 1})
+    analysis.run(analysis.Analysis("correlations"), tmp_path / "other")
+    assert (tmp_path / "other" / "summary.json").is_file()
+
+
 def test_neither_is_it_by_an_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(analysis, "carry_out", lambda *given: pytest.fail("it was begun"))
     wanted = analysis.Analysis("correlations")
@@ -56,6 +64,11 @@ def test_a_data_set_is_not_replaced_unasked(tmp_path: Path) -> None:
     assert isinstance(refused.exception, DataSetError)
     assert "is there already" in str(refused.exception)
     assert out.read_text() == "hours of work"
+    # What describes another one of that name is not replaced either; --force comes farther.
+    (tmp_path / "its.environment.json").write_text("{}")
+    other = ["--places", str(TRACES), "--place", "nowhere", "--out", str(tmp_path / "its.other")]
+    assert "is there already" in str(CliRunner().invoke(collect, other).exception)
+    assert "nowhere" in str(CliRunner().invoke(collect, [*other, "--force"]).exception)
 
 
 @pytest.mark.parametrize("scenario_file", ["walk_away", "delphi_correlations"])

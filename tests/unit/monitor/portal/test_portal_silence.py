@@ -115,6 +115,28 @@ async def test_that_nobody_answers_is_believed_for_longer_each_time(
         assert 0.14 <= await believed_s() < 0.19, "not twice as long for ever"
     watch.observe_flows([desk.flow(desk.wifi, 3, down=500)])
     assert 0.04 <= await believed_s() < 0.09, "it has carried something since"
+    assert 0.09 <= await believed_s() < 0.14
+
+
+async def test_an_answered_ping_makes_the_next_silence_a_new_one(
+    desk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portal_watch, "SILENT_AGAIN_S", 0.05)
+    told = desk.listen()
+    watch = PortalWatch(told, gateway_answers=told.gateway, pings_wait=lambda network: True)
+    desk.run(watch)
+    watch.networks_changed([desk.wifi])
+    await asyncio.sleep(0.01)
+    for _ in range(2):
+        desk.nobody_answers(watch)
+        await desk.until(lambda: told.values[-1:] == [("home", 1.0)])
+        watch.pinged("home")
+        assert told.values[-1] == ("home", 0.0)
+    desk.nobody_answers(watch)
+    await desk.until(lambda: told.values[-1] == ("home", 1.0))
+    began_s = time.monotonic()
+    await desk.until(lambda: told.values[-1] == ("home", 0.0))
+    assert 0.04 <= time.monotonic() - began_s < 0.09
 
 
 async def test_a_silent_page_stays_one_until_it_answers(
