@@ -187,7 +187,7 @@ def refuse_foreign(directory: Path) -> None:
     if directory.is_dir():
         if any(directory.iterdir()) and not (directory / "environment.json").exists():
             raise DataSetError(f"{directory} exists and is no run folder: choose another --out")
-    elif any(each.is_file() for each in (directory, *directory.parents)):
+    elif directory.exists():
         raise DataSetError(f"{directory}: Not a directory: choose another --out")
 
 

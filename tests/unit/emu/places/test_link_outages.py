@@ -14,6 +14,7 @@ from emu.places.traces import Trace
         (10.5, 0.1, 0.0),
         (7.0, 0.1, None),
         (7.0, 5.0, 3.0),
+        (14.5, 0.1, None),  # a pause of less than a second
         (20.0, 30.0, 30.0),  # the trace begins again, and is out at its tenth second
     ],
 )
