@@ -1,0 +1,143 @@
+"""Deciding again: a flow that is under way stays, or moves because that is clearly better."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.model import Context, Strategy, StrategyKind
+from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
+from cedos.selector.selector import decide_again
+
+RECORD = {"number": 7, "made_unix_s": 1.7e9}
+NOTHING = Context(1000.0, {})
+STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
+four_times = st.fixed_dictionaries(dict.fromkeys(STRATEGIES, st.floats(0.01, 100)))
+objectives = st.one_of(
+    st.just(MaxS()),
+    st.builds(WeightedCost, st.floats(0, 10), st.floats(0, 1e-5)),
+    st.builds(MaxSPerE, st.floats(0.1, 2), st.floats(0, 2), st.floats(0, 2)),
+)
+
+
+def again(host: Any, model: Any, current: str, **options: Any) -> Any:
+    """Decides again for a flow on `wlan0`, `lte0`, or both with the primary named first."""
+    names = tuple(current.split("+"))
+    kind = StrategyKind.SINGLE if len(names) == 1 else StrategyKind.MPTCP
+    given = {
+        "context": NOTHING,
+        "networks": host.both,
+        "bytes_remaining": 1_000_000,
+        "switch_cost_s": 0.2,
+        **options,
+    }
+    return decide_again(
+        host.transfer(),
+        given.pop("context"),
+        given.pop("networks"),
+        model,
+        current=Strategy(kind, names),
+        **given,
+        **RECORD,
+    )
+
+
+def test_a_small_gain_moves_nobody(host: Any) -> None:
+    decision = again(host, host.oracle(wifi=1.0, cellular=0.71), "wlan0")
+    assert str(decision.choice) == "single(wlan0)"
+    assert "stays on wlan0: 1.00 s to go, against 0.91 s with a move to lte0" in decision.reason
+    decision = again(host, host.oracle(wifi=1.0, cellular=0.69), "wlan0")
+    assert str(decision.choice) == "single(lte0)"
+    assert "0.89 s to go with the move, against 1.00 s on wlan0" in decision.reason
+
+
+def test_the_rest_of_the_transfer_is_what_counts(host: Any) -> None:
+    model = host.oracle(wifi=1.0, cellular=0.1)
+    decision = again(host, model, "wlan0", bytes_remaining=12_345)
+    assert model.asked[0]["size_bytes"] == 12_345
+    assert decision.transfer.size.median_bytes == 12_345
+    assert decision.transfer.size.source == "progress"
+    again(host, model, "wlan0", bytes_remaining=0)
+    assert model.asked[1]["size_bytes"] == 1, "no predictor has to know the logarithm of 0"
+
+
+def test_the_switch_is_charged_only_where_no_path_is_kept(host: Any) -> None:
+    model = host.oracle(wifi=1.0, cellular=1.0, mptcp_wifi=1.0, mptcp_cellular=1.0)
+    times = {str(each.strategy): each.time_s for each in again(host, model, "wlan0").evaluations}
+    assert times == {"single(wlan0)": 1.0, "single(lte0)": 1.2, "mptcp(wlan0, lte0)": 1.0}
+    times = {
+        str(each.strategy): each.time_s for each in again(host, model, "lte0+wlan0").evaluations
+    }
+    assert times == {"single(wlan0)": 1.0, "single(lte0)": 1.0, "mptcp(lte0, wlan0)": 1.0}
+
+
+def test_the_switch_costs_energy_too(host: Any) -> None:
+    model = host.oracle(wifi=1.0, cellular=1.0)
+    _, cellular = again(host, model, "wlan0").evaluations
+    assert cellular.energy_j == pytest.approx(1.674 * 1.2 + 6.5)
+
+
+def test_the_flows_own_rate_says_more_than_a_prediction(host: Any) -> None:
+    model = host.oracle(wifi=1.0, cellular=2.0)
+    assert str(again(host, model, "wlan0").choice) == "single(wlan0)"
+    slow = again(host, model, "wlan0", observed_bps=1e6)
+    assert str(slow.choice) == "single(lte0)"
+    assert slow.evaluations[0].time_s == pytest.approx(8.0)
+    stalled = again(host, model, "wlan0", observed_bps=0.0)
+    assert str(stalled.choice) == "single(lte0)"
+
+
+@pytest.mark.parametrize("current", ["wlan0", "wlan0+lte0"])
+def test_a_dead_or_vanished_network_is_left_at_once(host: Any, current: str) -> None:
+    model = host.oracle(wifi=0.1, cellular=100.0, mptcp_wifi=0.1, mptcp_cellular=0.1)
+    dead = again(host, model, current, context=host.context(wlan0_ping_loss=1.0))
+    assert str(dead.choice) == "single(lte0)"
+    assert "as wlan0 is dead" in dead.reason
+    vanished = again(host, model, current, networks=(replace(host.wlan, up=False), host.lte))
+    assert str(vanished.choice) == "single(lte0)"
+    assert vanished.reason.startswith("cannot stay on wlan0")
+    gone = again(host, model, current, networks=(host.lte,))
+    assert str(gone.choice) == "single(lte0)"
+
+
+def test_a_living_connection_does_not_count_on_a_dead_path(host: Any) -> None:
+    model = host.oracle(wifi=9.0, cellular=5.0, mptcp_wifi=9.0, mptcp_cellular=0.1)
+    context = host.context(wlan0_ping_loss=1.0)
+    for current in ("lte0", "lte0+wlan0"):
+        decision = again(host, model, current, context=context)
+        assert str(decision.choice) == "single(lte0)"
+
+
+def test_without_any_network_the_flow_waits_where_it_is(host: Any) -> None:
+    decision = again(host, host.oracle(), "wlan0", networks=())
+    assert str(decision.choice) == "single(wlan0)"
+    assert "waits" in decision.reason
+
+
+def test_the_only_way_is_kept(host: Any) -> None:
+    decision = again(host, host.oracle(wifi=1.0), "wlan0", networks=(host.wlan,))
+    assert str(decision.choice) == "single(wlan0)"
+    assert "the only way there is" in decision.reason
+
+
+def test_once_both_subflows_are_there_it_matters_not_which_was_first(host: Any) -> None:
+    model = host.oracle(wifi=9.0, cellular=9.0, mptcp_wifi=3.0, mptcp_cellular=2.0)
+    for current in ("wlan0", "lte0", "wlan0+lte0", "lte0+wlan0"):
+        decision = again(host, model, current)
+        assert decision.choice.kind == StrategyKind.MPTCP
+        assert decision.choice.networks[0] == current.partition("+")[0]
+        assert decision.evaluations[-1].time_s == 2.0
+
+
+@given(four_times, objectives, st.sampled_from(["wlan0", "lte0", "wlan0+lte0", "lte0+wlan0"]))
+def test_nobody_flaps(host: Any, times: Any, objective: Any, current: str) -> None:
+    """With the same facts every move gains, so that a flow comes to rest."""
+    model = host.oracle(**times)
+    seen = []
+    while current not in seen:
+        seen.append(current)
+        decision = again(host, model, current, objective=objective, switch_cost_s=0.1)
+        current = "+".join(decision.choice.networks)
+    assert current == seen[-1], "came back to where it had been"
