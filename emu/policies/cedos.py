@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +128,13 @@ def configuration(stage: Stage) -> str:
         if isinstance(values, dict):
             sections[section] = sections.get(section, {}) | values
     return msgspec.toml.encode(sections).decode()
+
+
+def with_settings(stage: Stage, section: str, values: Mapping[str, object]) -> Stage:
+    """The stage of a variant: what makes it one stands over what the scenario sets."""
+    given = stage.settings.get(section)
+    merged = {**(given if isinstance(given, dict) else {}), **values}
+    return replace(stage, settings={**stage.settings, section: merged})
 
 
 policy = Cedos

@@ -5,10 +5,9 @@ knows that only of a network that something saturates; here pings, flows and cou
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from emu.policies.base import Stage
-from emu.policies.cedos import Cedos
+from emu.policies.cedos import Cedos, with_settings
 
 _BLIND: Mapping[str, object] = {"series": {}, "offset_s": {}}
 
@@ -20,9 +19,7 @@ class CedosBlind(Cedos):
 
     def start(self, stage: Stage) -> None:
         """Returns when the daemon answers that it is ready."""
-        given = stage.settings.get("providers")
-        providers = {**(given if isinstance(given, dict) else {}), **_BLIND}
-        super().start(replace(stage, settings={**stage.settings, "providers": providers}))
+        super().start(with_settings(stage, "providers", _BLIND))
 
 
 policy = CedosBlind

@@ -4,10 +4,8 @@ What it shows is what the other half of the controller is worth: MPTCP's paths, 
 move, first packets that are led over another network.
 """
 
-from dataclasses import replace
-
 from emu.policies.base import Stage
-from emu.policies.cedos import Cedos
+from emu.policies.cedos import Cedos, with_settings
 
 _KEPT = {"mptcp": False, "rescue": False}
 
@@ -19,9 +17,7 @@ class CedosStart(Cedos):
 
     def start(self, stage: Stage) -> None:
         """Returns when the daemon answers that it is ready."""
-        given = stage.settings.get("steering")
-        steering = {**(given if isinstance(given, dict) else {}), **_KEPT}
-        super().start(replace(stage, settings={**stage.settings, "steering": steering}))
+        super().start(with_settings(stage, "steering", _KEPT))
 
 
 policy = CedosStart
