@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emu.runs import runs
+from emu.runs import several
 from emu.runs.runs import Recorded
 
 FIXED = ("wifi-first", "cellular-only", "mptcp-wifi", "mptcp-cellular")
@@ -32,7 +32,7 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     Raises:
         DataSetError: a run without transfers, or none of `FIXED` is in all runs.
     """
-    runs.policies_of_all(runs.with_transfers(recorded), FIXED)
+    several.policies_of_all(several.with_transfers(recorded), FIXED)
     of_places = [of_run(each) for each in recorded]
     return {"places": of_places, "together": together(of_places, recorded)}
 
@@ -102,7 +102,7 @@ def longest_stall_s(recorded: Recorded, policy: str) -> float:
 
 def together(of_places: Sequence[dict[str, Any]], recorded: Sequence[Recorded]) -> dict[str, Any]:
     """All places: the mean over all transfers, and the geometric mean of the places' ratios."""
-    names = runs.policies_of_all(recorded, FIXED)
+    names = several.policies_of_all(recorded, FIXED)
     times = {name: np.concatenate([_times(each)[name] for each in recorded]) for name in names}
     means = {name: float(each.mean()) for name, each in times.items()}
     best = min((name for name in FIXED if name in means), key=means.__getitem__)

@@ -20,7 +20,7 @@ from emu.data.figures import Bootstrap, ratio, share
 from emu.figures.mobility import FIXED
 from emu.places.outages import DEAD_BPS, next_outage_s
 from emu.places.places import Place
-from emu.runs import runs
+from emu.runs import several
 from emu.runs.runs import Recorded
 
 LOST_S = 1.0
@@ -51,7 +51,7 @@ def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[s
         DataSetError: a run without transfers, runs without a policy in common, or another collection
             than the one that was replayed.
     """
-    names = runs.policies_of_all(runs.with_transfers(recorded))
+    names = several.policies_of_all(several.with_transfers(recorded))
     met: dict[str, list[bool]] = {kind: [] for kind in ("dies", "dead", "mptcp")}
     groups: list[str] = []
     times_s: dict[str, list[float]] = {name: [] for name in names}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from emu.runs import runs
+from emu.runs import several
 from emu.runs.runs import Recorded
 
 Floats = NDArray[np.float64]
@@ -34,7 +34,9 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     Raises:
         DataSetError: a run without transfers, two of one place, or one without Wi-Fi first.
     """
-    policies = runs.policies_of_all(runs.one_a_place(runs.with_transfers(recorded)), [_BASE])
+    policies = several.policies_of_all(
+        several.one_a_place(several.with_transfers(recorded)), [_BASE]
+    )
     times: dict[tuple[str, int], dict[str, Floats]] = {}
     facts: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
     for run in recorded:

@@ -10,7 +10,7 @@ or videos add `pages.parquet` and `videos.parquet`, and to the logs every object
 
 import json
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -292,49 +292,3 @@ def read(directory: Path) -> Recorded:
     except (OSError, pa.ArrowException, msgspec.MsgspecError, json.JSONDecodeError) as error:
         raise DataSetError(f"{file}: not a finished run: {error}") from error
     return Recorded(directory, scenario, environment, summary, **tables)
-
-
-def with_transfers(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
-    """The runs, if there are transfers in all of them: those of pages and videos have none.
-
-    Raises:
-        DataSetError: names the one that has none.
-    """
-    for run in recorded:
-        if not run.flows:
-            raise DataSetError(f"{run.directory} has no transfers: it is a run of pages or videos")
-    return recorded
-
-
-def one_a_place(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
-    """The runs, if each is of another place.
-
-    Raises:
-        DataSetError: names two of the same.
-    """
-    known: dict[str, Path] = {}
-    for run in recorded:
-        other = known.setdefault(run.scenario.place, run.directory)
-        if other is not run.directory:
-            raise DataSetError(f"{other} and {run.directory} are both of {run.scenario.place}")
-    return recorded
-
-
-def policies_of_all(recorded: Sequence[Recorded], some: Collection[str] = ()) -> list[str]:
-    """The policies that all runs have, in the first one's order.
-
-    Args:
-        recorded: the runs.
-        some: at least one of these must be among them, if there are any.
-
-    Raises:
-        DataSetError: there are none, or none of these.
-    """
-    found = [name for name in recorded[0].policies if all(name in r.policies for r in recorded)]
-    if not found or (some and not set(some) & set(found)):
-        which = f" of {', '.join(some)}" if some else ""
-        raise DataSetError(
-            f"no policy{which} is in all runs: "
-            + "; ".join(f"{run.directory} has {', '.join(run.policies)}" for run in recorded)
-        )
-    return found
