@@ -1,5 +1,5 @@
 """`python -m cedos`: the same as the command `cedos`."""
 
-from cedos.cli import main
+from cedos.commands.cedos import main
 
 main()

@@ -1,5 +1,5 @@
 """`python -m emu`: the same as the command `cedos-emu`."""
 
-from emu.cli import main
+from emu.commands.cedos_emu import main
 
 main()

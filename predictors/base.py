@@ -110,7 +110,7 @@ class Measurement(NamedTuple):
 class Predictor(Protocol):
     """What will happen, from facts alone: no clock, no I/O, no randomness.
 
-    Models are fitted by `predictors.train` elsewhere and at another time; here they predict, and
+    Models are fitted by `predictors.training.train` elsewhere and at another time; here they predict, and
     learn from how it really turned out.
     """
 

@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import AlreadyRunningError, HostError, PrivilegeError
-from cedos.privileges import held
+from cedos.kernel.privileges import held
 
 _NAME: Final = "\0cedos-steers-this-network-namespace"
 _log = structlog.get_logger(__name__)

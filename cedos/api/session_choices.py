@@ -12,7 +12,7 @@ from cedos.api.choosing import ChoiceRequest
 from cedos.api.client import ControlClient
 from cedos.errors import CedosError
 from cedos.model import Bulk, Strategy, Urgency
-from cedos.session.advice import ASK_S, Question
+from cedos.session.io.advice import ASK_S, Question
 
 _TIMEOUT_S: Final = 1.0
 _ABSENT_S: Final = 10.0

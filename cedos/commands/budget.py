@@ -10,7 +10,6 @@ from typing import Literal
 import click
 import msgspec
 
-from cedos import amounts, budget_file
 from cedos.api.budgets import (
     BudgetMessage,
     BudgetRequest,
@@ -19,12 +18,13 @@ from cedos.api.budgets import (
     is_name,
 )
 from cedos.api.client import ControlClient
-from cedos.commands import render
-from cedos.commands.manual import CONFIG, SOCKET, STATE, Manual, json_option
-from cedos.config import load
-from cedos.directories import Directories, directories
+from cedos.commands.console import render
+from cedos.commands.console.manual import CONFIG, SOCKET, STATE, Manual, json_option
+from cedos.config import amounts, load
+from cedos.config.directories import Directories, directories
 from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError, NotFoundError
-from cedos.selector.budget import Budget
+from cedos.selector.budgets.budget import Budget
+from cedos.storage import budget_file
 
 _UNITS = {"data": (1e6, "MB"), "energy": (1.0, "J"), "money": (1.0, "")}
 _EXITS = {0: "", 1: "There is no such budget.", **dict.fromkeys((2, 3), "")}
@@ -305,9 +305,9 @@ def _set_without_daemon(where: Directories, request: BudgetRequest) -> None:
 
 def _without_daemon(where: Directories) -> list[BudgetMessage]:
     # The rooms that count are heavy to load, and not needed while a daemon answers.
-    from cedos.daemon.metering import money_per_mb, spent  # noqa: PLC0415
-    from cedos.history_usage import Usage  # noqa: PLC0415
-    from cedos.selector.budget_calendar import period_at  # noqa: PLC0415
+    from cedos.daemon.budgets.metering import money_per_mb, spent  # noqa: PLC0415
+    from cedos.selector.budgets.calendar import period_at  # noqa: PLC0415
+    from cedos.storage.usage import Usage  # noqa: PLC0415
 
     config = load()
     set_ones = budget_file.read(where.state / budget_file.FILE)

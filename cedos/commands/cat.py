@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from cedos.api.session_choices import DaemonChooser
-from cedos.commands.alone import Program
-from cedos.commands.exec import Duration
-from cedos.commands.pipes import Input, Output
-from cedos.commands.servers import (
+from cedos.commands.console.pipes import Input, Output
+from cedos.commands.console.program import Program
+from cedos.commands.console.servers import (
     KNOWN_HOSTS,
     OWN_KEY,
     KeyText,
@@ -22,12 +21,14 @@ from cedos.commands.servers import (
     print_key_option,
     server_key,
 )
-from cedos.directories import directories
+from cedos.commands.exec import Duration
+from cedos.config.directories import directories
 from cedos.model import Bulk, Label, Urgency
-from cedos.session import keys, schedulers
-from cedos.session.connection import Connection
-from cedos.session.crypto import KeyPair
-from cedos.session.sockets import connect, listen
+from cedos.session import keys
+from cedos.session.protocol import schedulers
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.sockets.connection import Connection
+from cedos.session.sockets.sockets import connect, listen
 
 
 class LabelType(click.ParamType[Label]):

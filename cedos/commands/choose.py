@@ -6,11 +6,11 @@ import click
 
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.client import ControlClient
-from cedos.commands import render
+from cedos.commands.console import render
+from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.commands.exec import Duration, Size
 from cedos.commands.explain import lines
-from cedos.commands.manual import SOCKET, Manual, json_option
-from cedos.directories import directories
+from cedos.config.directories import directories
 from cedos.model import Direction, Urgency
 
 

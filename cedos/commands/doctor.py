@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from cedos import doctor
-from cedos.commands import render
-from cedos.commands.manual import CONFIG, STATE, Manual, json_option
+from cedos.commands.console import render
+from cedos.commands.console.manual import CONFIG, STATE, Manual, json_option
 from cedos.config import load
-from cedos.directories import directories
+from cedos.config.directories import directories
 from cedos.doctor import Finding, State
 from cedos.errors import HostError
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from cedos.commands.manual import CONFIG, Manual
+from cedos.commands.console.manual import CONFIG, Manual
 from cedos.config import SHIPPED_FILE
 
-_HERE = Path(__file__).parents[1]
+_HERE = Path(__file__).with_name("examples")
 UNITS = {"unit": _HERE / "cedos.service", "relay-unit": _HERE / "cedos-relay.service"}
 PLAIN = {"config": SHIPPED_FILE, "relay-rules": _HERE / "cedos-relay.rules"}
 

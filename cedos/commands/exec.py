@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 import click
 
-from cedos import marked
 from cedos.api.client import ControlClient
 from cedos.api.hints import Hint
-from cedos.commands.manual import SOCKET, Manual
-from cedos.directories import directories
+from cedos.commands.console.manual import SOCKET, Manual
+from cedos.config.directories import directories
 from cedos.errors import CedosError, HostError
-from cedos.marked import User
+from cedos.kernel import marked_program
+from cedos.kernel.marked_program import User
 from cedos.model import Bulk, Direction, Urgency
 
 T = TypeVar("T", Urgency, Bulk)
@@ -119,8 +119,8 @@ def command(
     try:
         if accepted.mark is None:
             raise HostError("this daemon cannot steer by mark")
-        with marked.marked_cgroup(accepted.mark) as cgroup:
-            status = marked.run_inside(cgroup, program, _caller())
+        with marked_program.marked_cgroup(accepted.mark) as cgroup:
+            status = marked_program.run_inside(cgroup, program, _caller())
     finally:
         # The daemon may have ended meanwhile, and its hints with it.
         with suppress(CedosError):

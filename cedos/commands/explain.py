@@ -8,9 +8,10 @@ import click
 from cedos.api.budgets import BudgetMessage
 from cedos.api.client import ControlClient
 from cedos.api.messages import DecisionMessage, EvaluationMessage, TransferMessage
-from cedos.commands import explain_prefetch, explain_probes, render
-from cedos.commands.manual import SOCKET, Manual, json_option
-from cedos.directories import directories
+from cedos.commands import explain_prefetch, explain_probes
+from cedos.commands.console import render
+from cedos.commands.console.manual import SOCKET, Manual, json_option
+from cedos.config.directories import directories
 from cedos.model import Direction, Strategy
 
 

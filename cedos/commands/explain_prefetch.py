@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from cedos.api.prefetching import ItemMessage, ProgramMessage
-from cedos.commands import render
+from cedos.commands.console import render
 
 _COUNTS = (
     ("waiting", "wait"),

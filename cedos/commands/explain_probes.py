@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from cedos.api.probing import ProbingMessage
-from cedos.commands import render
+from cedos.commands.console import render
 from cedos.model import Direction
 
 _RULES = {

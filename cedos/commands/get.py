@@ -10,16 +10,16 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from cedos.commands import render, servers
-from cedos.commands.alone import Program, say
+from cedos.commands.console import render, servers
+from cedos.commands.console.manual import json_option
+from cedos.commands.console.program import Program, say
+from cedos.commands.console.progress import ProgressLine, duration, size
+from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY, KeyText, Server, shown
 from cedos.commands.exec import Duration
-from cedos.commands.manual import json_option
-from cedos.commands.progress import ProgressLine, duration, size
-from cedos.commands.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY, KeyText, Server, shown
-from cedos.directories import directories
+from cedos.config.directories import directories
 from cedos.errors import CedosError, SessionError
 from cedos.session import keys
-from cedos.session.crypto import KeyPair
+from cedos.session.protocol.crypto import KeyPair
 
 _DRAWN_EVERY_S: Final = 0.2
 
@@ -233,7 +233,7 @@ def _say_kept(have_bytes: int, target: Path) -> None:
 
 def _connector(source: Source, options: _Options) -> Callable[[], Any]:
     from cedos.api.session_choices import DaemonChooser  # noqa: PLC0415
-    from cedos.session.sockets import connect  # noqa: PLC0415
+    from cedos.session.sockets.sockets import connect  # noqa: PLC0415
 
     chooser = DaemonChooser(directories().socket)
     timeout_s: list[float | None] = [options.timeout_s]

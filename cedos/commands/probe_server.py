@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from cedos.commands.manual import CONFIG, Manual
+from cedos.commands.console.manual import CONFIG, Manual
 from cedos.config.probes import endpoint
 from cedos.errors import ConfigError
 from cedos.model import Address

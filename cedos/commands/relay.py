@@ -10,17 +10,17 @@ from typing import Any
 import click
 
 from cedos import logs
-from cedos.commands import render
+from cedos.commands.console import render
+from cedos.commands.console.manual import Manual, json_option
 from cedos.commands.exec import Duration
-from cedos.commands.manual import Manual, json_option
 from cedos.doctor import mptcp
 from cedos.doctor.finding import Files, Finding, State
 from cedos.errors import ConfigError, HostError, PrivilegeError
-from cedos.notify import Notifier
-from cedos.proxy.admission import IPNetwork, read_tokens
+from cedos.kernel.service_manager import Notifier
 from cedos.proxy.answers import RefusedError
-from cedos.proxy.listening import ListenAt, open_socket
-from cedos.proxy.relay import PORT, Relay, Settings, log
+from cedos.proxy.gateway.admission import IPNetwork, read_tokens
+from cedos.proxy.gateway.listening import ListenAt, open_socket
+from cedos.proxy.gateway.relay import PORT, Relay, Settings, log
 from cedos.proxy.request import authority
 
 

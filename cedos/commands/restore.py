@@ -4,12 +4,12 @@ import importlib
 
 import click
 
-from cedos import privileges
 from cedos.api.lock import running_pid
-from cedos.commands.manual import STATE, Manual, json_option
-from cedos.commands.render import print_json
-from cedos.directories import directories
+from cedos.commands.console.manual import STATE, Manual, json_option
+from cedos.commands.console.render import print_json
+from cedos.config.directories import directories
 from cedos.errors import AlreadyRunningError
+from cedos.kernel import privileges
 
 
 @click.command(

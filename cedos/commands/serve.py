@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from cedos import logs
-from cedos.commands.alone import Program
-from cedos.commands.servers import (
+from cedos.commands.console.program import Program
+from cedos.commands.console.servers import (
     FILES_PORT,
     OWN_KEY,
     ListenAt,
@@ -18,7 +18,7 @@ from cedos.commands.servers import (
     shown,
 )
 from cedos.session import keys
-from cedos.session.crypto import KeyPair
+from cedos.session.protocol.crypto import KeyPair
 
 
 @click.command(
@@ -108,7 +108,7 @@ def command(
 async def _serve(folder: Path, listen: tuple[str, int], me: KeyPair, clients: Path | None) -> None:
     from cedos.files.serving import Serving, client_names, log  # noqa: PLC0415
     from cedos.files.tree import Tree  # noqa: PLC0415
-    from cedos.session.sockets import listen as session_listen  # noqa: PLC0415
+    from cedos.session.sockets.sockets import listen as session_listen  # noqa: PLC0415
 
     tree = Tree(folder)
     names = {} if clients is None else client_names(keys.read_names(clients))

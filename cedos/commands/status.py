@@ -7,9 +7,9 @@ import click
 
 from cedos.api.client import ControlClient
 from cedos.api.messages import FlowMessage, NetworkMessage, StatusMessage
-from cedos.commands import render
-from cedos.commands.manual import SOCKET, Manual, json_option
-from cedos.directories import directories
+from cedos.commands.console import render
+from cedos.commands.console.manual import SOCKET, Manual, json_option
+from cedos.config.directories import directories
 
 _SIGNALS = ("rssi_dbm", "rsrp_dbm", "cqi")
 # Of what was delivered it is known that the network can do at least that.
@@ -21,7 +21,7 @@ _RATES = {
     "link_bps": "",
 }
 _LOG_IN_S = 60.0
-"""So long a network that wanted a log-in is taken to want one still (`cedos.selector.liveness`)."""
+"""So long a network that wanted a log-in is taken to want one still."""
 
 _WIDTH = 100
 

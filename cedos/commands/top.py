@@ -11,8 +11,8 @@ import click
 
 from cedos.api.client import ControlClient
 from cedos.commands import status
-from cedos.commands.manual import SOCKET, Manual
-from cedos.directories import directories
+from cedos.commands.console.manual import SOCKET, Manual
+from cedos.config.directories import directories
 from cedos.errors import DaemonUnreachableError
 
 # ECMA-48 and xterm: other screen and no cursor; back again; home; rest of line; rest of screen.

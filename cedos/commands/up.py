@@ -9,12 +9,13 @@ from pathlib import Path
 
 import click
 
-from cedos import logs, privileges
+from cedos import logs
 from cedos.api.lock import only_daemon
-from cedos.commands.manual import CONFIG, SOCKET, STATE, Manual
+from cedos.commands.console.manual import CONFIG, SOCKET, STATE, Manual
 from cedos.config import load
-from cedos.directories import directories
-from cedos.notify import Notifier
+from cedos.config.directories import directories
+from cedos.kernel import privileges
+from cedos.kernel.service_manager import Notifier
 
 
 @click.command(

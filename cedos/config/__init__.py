@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from cedos import toml_file
+from cedos.config import toml_file
 from cedos.config.budgets import BudgetConfig, PacingConfig, PlanConfig
 from cedos.config.decision import DecisionConfig, FollowConfig
 from cedos.config.networks import NetworkConfig, Override
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 DEFAULT_FILE = Path("/etc/cedos/cedos.toml")
-SHIPPED_FILE = Path(__file__).parent.with_name("cedos.toml")
+SHIPPED_FILE = Path(__file__).with_name("cedos.toml")
 
 
 class Config(Section, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from cedos import amounts
+from cedos.config import amounts
 from cedos.config.section import NetworkName, Section, Size
 
 

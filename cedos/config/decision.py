@@ -12,7 +12,7 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
 
     `alpha`, `beta`, `gamma` are Delphi's exponents of speed, energy and metered bytes; the two
     rates are prices in seconds per joule and per metered megabyte for the objective `weighted`;
-    `method` is how the uncertainty of predictions is taken (`cedos.selector.method`).
+    `method` is how the uncertainty of predictions is taken (`cedos.selector.uncertainty.method`).
     """
 
     objective: Literal["max-s", "max-s-per-e", "weighted"] = "max-s"
@@ -38,7 +38,7 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
 
 
 class FollowConfig(Section, frozen=True, kw_only=True):
-    """Which way the exponents go (`cedos.selector.follow.Curves` has the same fields)."""
+    """Which way the exponents go (`cedos.selector.decision.follow.Curves` has the same fields)."""
 
     beta_full: Exponent = 0.0
     beta_empty: Exponent = 2.0

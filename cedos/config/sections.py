@@ -10,7 +10,7 @@ from cedos.config.section import InterfaceName, Offset, Section, Size
 
 
 class EnergyConfig(Section, frozen=True, kw_only=True):
-    """Whose radios joules are reckoned with (`cedos/radios.toml`)."""
+    """Whose radios joules are reckoned with (`cedos/storage/radios.toml`)."""
 
     device: Annotated[str, Meta(min_length=1)] = "delphi"
     cellular: Annotated[str, Meta(min_length=1)] = "lte"
@@ -53,7 +53,7 @@ class PredictorsConfig(Section, frozen=True, kw_only=True):
 
     @property
     def model_path(self) -> Path | None:
-        """The model's file, None for the shipped one (as `cedos.predictor_file.load` takes it)."""
+        """The model's file, None for the shipped one."""
         return None if self.model == "shipped" else Path(self.model)
 
 

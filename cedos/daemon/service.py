@@ -11,43 +11,43 @@ import structlog
 
 from cedos.api.server import ControlServer
 from cedos.config import Config
-from cedos.daemon import kept, opening
-from cedos.daemon.answers import Answers
-from cedos.daemon.beat import beat
-from cedos.daemon.budgets import Budgets
-from cedos.daemon.captured import Captured
-from cedos.daemon.choices import choices, curves
-from cedos.daemon.decider import Decider
-from cedos.daemon.director import Director
-from cedos.daemon.flow_events import FlowEvents
-from cedos.daemon.flows import Flows
-from cedos.daemon.hard_budgets import HardBudgets
-from cedos.daemon.learning import Learning
-from cedos.daemon.looking import Looking
-from cedos.daemon.metering import Metering, money_per_mb, radios_of
-from cedos.daemon.observe import Observer
-from cedos.daemon.opportunities import Opportunities
-from cedos.daemon.prefetching import Prefetching
-from cedos.daemon.probing import AdaptiveProbing
-from cedos.daemon.reconsidering import Reconsidering
-from cedos.daemon.rescue import Rescuer
-from cedos.directories import directories
-from cedos.history import History
-from cedos.history_usage import Usage
+from cedos.config.directories import directories
+from cedos.daemon import startup, state_file
+from cedos.daemon.aligned_sleep import beat
+from cedos.daemon.api_backend import Answers
+from cedos.daemon.budgets.budgets import Budgets
+from cedos.daemon.budgets.hard_budgets import HardBudgets
+from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
+from cedos.daemon.budgets.prefetching import Prefetching
+from cedos.daemon.decisions.choices import choices, curves
+from cedos.daemon.decisions.decider import Decider
+from cedos.daemon.decisions.director import Director
+from cedos.daemon.decisions.rescue import Rescuer
+from cedos.daemon.flows.flows import Flows
+from cedos.daemon.flows.learning import Learning
+from cedos.daemon.loop.decision_loop import Reconsidering
+from cedos.daemon.loop.flow_events import FlowEvents
+from cedos.daemon.loop.flow_sampler import Looking
+from cedos.daemon.loop.opportunities import Opportunities
+from cedos.daemon.loop.packet_handler import Captured
+from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
+from cedos.daemon.networks.observer import Observer
+from cedos.kernel.service_manager import Notifier
 from cedos.model import Decision, Direction, FlowKey, Network
-from cedos.monitor.battery import BatteryReader
 from cedos.monitor.bus import SystemBus
-from cedos.monitor.counters import Counters
-from cedos.monitor.flows import FlowMonitor
-from cedos.monitor.links import LinkMonitor
-from cedos.monitor.resolvers import HostResolvers
-from cedos.notify import Notifier
-from cedos.profiler.capture import Capture
+from cedos.monitor.dns.resolvers import HostResolvers
+from cedos.monitor.flows.flows import FlowMonitor
+from cedos.monitor.networks.counters import Counters
+from cedos.monitor.networks.links import LinkMonitor
+from cedos.monitor.providers.battery import BatteryReader
+from cedos.profiler.capture.capture import Capture
 from cedos.profiler.priors import CHUNKED, Prior
 from cedos.profiler.profiler import Profiler
 from cedos.profiler.sizes import SizeHistory
-from cedos.selector.probing import Moment
+from cedos.selector.probing.rules import Moment
 from cedos.steer.steering import Steering
+from cedos.storage.history import History
+from cedos.storage.usage import Usage
 
 _log = structlog.get_logger(__name__)
 
@@ -75,10 +75,10 @@ async def run(config: Config, dry_run: bool) -> None:
         links = await stack.enter_async_context(
             LinkMonitor(config.network_overrides(), resolvers=HostResolvers(bus))
         )
-        opening.require_two(links.networks())
-        history = opening.history(config, where.history, stack, problems)
-        sizes = opening.sizes(where.state / _SIZES_FILE)
-        usage = opening.usage(where.state / _USAGE_FILE, stack, problems)
+        startup.require_two(links.networks())
+        history = startup.history(config, where.history, stack, problems)
+        sizes = startup.sizes(where.state / _SIZES_FILE)
+        usage = startup.usage(where.state / _USAGE_FILE, stack, problems)
         flow_monitor = await stack.enter_async_context(FlowMonitor(links.is_local))
         steering = await stack.enter_async_context(
             Steering(
@@ -95,7 +95,7 @@ async def run(config: Config, dry_run: bool) -> None:
             links=links,
             flow_monitor=flow_monitor,
             steering=steering,
-            capture=opening.first_packets(config, stack, problems),
+            capture=startup.first_packets(config, stack, problems),
             history=history,
             sizes=sizes,
             usage=usage,
@@ -175,7 +175,7 @@ class Daemon:
             self._learning,
         )
         self._metering = Metering(
-            usage, opening.boot(), links.networks(), radios_of(config), money_per_mb(config)
+            usage, startup.boot(), links.networks(), radios_of(config), money_per_mb(config)
         )
         self._budgets = self.answers.budgets = Budgets(
             config,
@@ -296,7 +296,7 @@ class Daemon:
         self._keep_learned()
 
     def _keep_learned(self) -> None:
-        kept.write(self._state / _SIZES_FILE, self._sizes.state(), opening.SIZES)
+        state_file.write(self._state / _SIZES_FILE, self._sizes.state(), startup.SIZES)
         if self._learning is not None:
             self._learning.keep(self._state)
 

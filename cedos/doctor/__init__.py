@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 
 from cedos.config import Config
-from cedos.directories import Directories
+from cedos.config.directories import Directories
 from cedos.doctor import mptcp, observation, radios, rescue, services, surroundings
 from cedos.doctor.finding import Files, Finding, State
 

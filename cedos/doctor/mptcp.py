@@ -7,8 +7,8 @@ import struct
 from typing import Final
 
 from cedos.doctor.finding import Files, Finding, limited, missing, ok
-from cedos.monitor import generic
-from cedos.netlink import attributes
+from cedos.kernel import generic_netlink
+from cedos.kernel.netlink import attributes
 
 IPPROTO_MPTCP: Final = 262
 _SOL_MPTCP, _MPTCP_INFO = 284, 1
@@ -113,7 +113,7 @@ async def endpoints(files: Files, daemon_runs: bool) -> Finding | None:
         return None
     topic = "MPTCP endpoints"
     try:
-        answers = await generic.dump("mptcp_pm", _GET_ADDRESS)
+        answers = await generic_netlink.dump("mptcp_pm", _GET_ADDRESS)
     except PermissionError:
         return limited(
             topic, "cannot be seen without CAP_NET_ADMIN", "other writers stay unseen", "use sudo"

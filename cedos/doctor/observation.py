@@ -5,13 +5,11 @@ import socket
 from pathlib import Path
 from typing import Final
 
-import cedos.bpf
-from cedos import privileges
-from cedos.bpf import AttachType, ProgramType
 from cedos.doctor.finding import Files, Finding, limited, missing, ok
 from cedos.errors import HostError
-from cedos.monitor import generic, sockdiag
-from cedos.netlink import Requester
+from cedos.kernel import generic_netlink, privileges, sock_diag
+from cedos.kernel.bpf import AttachType, ProgramType, instruction, load
+from cedos.kernel.netlink import Requester
 
 _AS_ROOT: Final = "run it as root, or by the systemd unit (`cedos example unit`)"
 
@@ -32,10 +30,10 @@ async def flows() -> Finding:
     """Whether sock_diag tells the living flows; MPTCP tokens come with it."""
     topic = "flows (sock_diag)"
     lost = "living flows stay unseen; new connections still get their network"
-    requester = Requester(sockdiag.NETLINK_SOCK_DIAG)
+    requester = Requester(sock_diag.NETLINK_SOCK_DIAG)
     try:
         answers = await requester.dump(
-            sockdiag.SOCK_DIAG_BY_FAMILY, sockdiag.dump_request(socket.AF_INET)
+            sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.dump_request(socket.AF_INET)
         )
     except OSError as error:
         return missing(topic, str(error.strerror), lost, "a kernel with CONFIG_INET_DIAG")
@@ -95,7 +93,7 @@ async def radio(files: Files) -> Finding:
     topic = "Wi-Fi signal (nl80211)"
     lost = "signal strength and link speed of Wi-Fi"
     try:
-        await generic.family("nl80211")
+        await generic_netlink.family("nl80211")
     except LookupError:
         return missing(topic, "not in this kernel, or no radio", lost)
     except OSError as error:
@@ -116,8 +114,8 @@ def bpf(files: Files) -> Finding:
             topic, "no cgroup v2 is mounted", lost, "mount -t cgroup2 none /sys/fs/cgroup"
         )
     try:
-        program = cedos.bpf.instruction(0xB7, 0, immediate=1) + cedos.bpf.instruction(0x95)
-        os.close(cedos.bpf.load(program, ProgramType.CGROUP_SOCK_ADDR, AttachType.INET4_CONNECT))
+        program = instruction(0xB7, 0, immediate=1) + instruction(0x95)
+        os.close(load(program, ProgramType.CGROUP_SOCK_ADDR, AttachType.INET4_CONNECT))
     except PermissionError:
         return limited(topic, "needs root (CAP_BPF)", lost, "sudo cedos exec ...")
     except HostError as error:

@@ -6,8 +6,8 @@ from typing import Final
 from cedos.config import Config
 from cedos.doctor.finding import Finding, limited, ok
 from cedos.errors import HostError
-from cedos.monitor import adb, cellular, networkmanager, screen
 from cedos.monitor.bus import BusError, SystemBus
+from cedos.monitor.providers import adb, cellular, networkmanager, screen
 
 _OBJECTS: Final = "org.freedesktop.DBus.ObjectManager"
 _NETWORK_MANAGER: Final = "NetworkManager"

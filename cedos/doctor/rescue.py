@@ -4,8 +4,8 @@ from typing import Final
 
 from cedos.doctor.finding import Files, Finding, limited, missing, ok
 from cedos.errors import HostError
-from cedos.steer import rescue_sets, rescue_timeout
-from cedos.steer.rescue_netlink import NETLINK_NETFILTER, Wire
+from cedos.steer.kernel import first_timeout, ipset
+from cedos.steer.kernel.rescue_netlink import NETLINK_NETFILTER, Wire
 
 _LOST: Final = "connections that start into a dead network fail after seconds"
 _LATE: Final = "first packets into a dead network are rescued after a second, not a quarter of one"
@@ -18,7 +18,7 @@ def translation() -> Finding:
     try:
         wire = Wire(NETLINK_NETFILTER)
         try:
-            there = rescue_sets.supported(wire)
+            there = ipset.supported(wire)
         finally:
             wire.close()
     except PermissionError:
@@ -39,8 +39,8 @@ def early(files: Files) -> Finding:
     """Whether the kernel can be told to repeat first packets early."""
     topic = "early rescue (BPF sockops)"
     try:
-        rescue_timeout.root_cgroup(files.read("/proc/self/mounts") or "")
-        rescue_timeout.try_out()
+        first_timeout.root_cgroup(files.read("/proc/self/mounts") or "")
+        first_timeout.try_out()
     except PermissionError:
         return limited(topic, "needs CAP_BPF", _LATE, _AS_ROOT)
     except HostError as error:

@@ -6,16 +6,16 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from cedos import predictor_file
 from cedos.api.lock import running_pid
 from cedos.config import Config
-from cedos.directories import Directories
+from cedos.config.directories import Directories
 from cedos.doctor.finding import Finding, limited, missing, ok
 from cedos.errors import HostError, ModelError
 from cedos.model import Network
-from cedos.monitor.links import LinkMonitor
-from cedos.steer import tunnels
-from cedos.steer.linux import LinuxKernel
+from cedos.monitor.networks.links import LinkMonitor
+from cedos.steer.kernel.linux import LinuxKernel
+from cedos.steer.routing import tunnels
+from cedos.storage import predictor_file
 
 _ENOUGH_BYTES: Final = 50_000_000
 

@@ -10,7 +10,7 @@ from cedos.files.messages import DIGEST_BYTES, Answer, Request, pack, read
 from cedos.files.partial import Partial
 
 if TYPE_CHECKING:
-    from cedos.session.connection import Connection
+    from cedos.session.sockets.connection import Connection
 
 _PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 _READ_BYTES: Final = 1 << 18

@@ -13,11 +13,11 @@ from cedos.errors import SessionError, TransferError
 from cedos.files.messages import VERSION, Answer, Request, pack, read
 from cedos.files.tree import Tree, Version
 from cedos.session import keys
-from cedos.session.crypto import host_id
+from cedos.session.protocol.crypto import host_id
 
 if TYPE_CHECKING:
-    from cedos.session.connection import Connection
-    from cedos.session.listener import Listener
+    from cedos.session.sockets.connection import Connection
+    from cedos.session.sockets.listener import Listener
 
 REQUEST_S: Final = 60.0
 

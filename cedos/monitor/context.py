@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cedos.model import Attachment, Context, Direction, Indicator
-from cedos.monitor.losses import Losses
-from cedos.monitor.rates import Rates, Stretch
+from cedos.monitor.flows.losses import Losses
+from cedos.monitor.networks.rates import Rates, Stretch
 
 _MOMENT_S = 0.01
 # A queue of any size makes round trips longer than this, times the least.

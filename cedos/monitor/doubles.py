@@ -13,8 +13,8 @@ from cedos.monitor.events import (
     Mailbox,
     NetworkEvent,
 )
-from cedos.monitor.links import compare
-from cedos.monitor.probes import OpenPinger
+from cedos.monitor.networks.links import compare
+from cedos.monitor.probing.prober import OpenPinger
 
 
 class PlayedLinks:

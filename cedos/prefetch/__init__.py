@@ -5,7 +5,7 @@
         body = await page.get()
 
 `BlockingPrefetcher` is the same for threads. The interface is IMP's (dissertation, 3.3.1); what is
-decided, and why, is in `cedos.selector.prefetch_queue` and `prefetch_value`.
+decided, and why, is in `cedos.selector.prefetch.queue` and `prefetch_value`.
 """
 
 from cedos.prefetch.blocking import BlockingFuture, BlockingPrefetcher

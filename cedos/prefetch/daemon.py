@@ -25,14 +25,14 @@ from cedos.api.prefetching import (
     StartedMessage,
     TakingMessage,
 )
-from cedos.directories import directories
+from cedos.config.directories import directories
 from cedos.prefetch.news import Item, News
 from cedos.prefetch.surroundings import NetworkFacts, View
-from cedos.selector.budget import PROHIBITIVE, Resource
-from cedos.selector.budget_prices import Prices, prices
-from cedos.selector.budget_steps import Step, SteppedQuote
-from cedos.selector.prefetch_choices import Taking
-from cedos.selector.radio import Radio
+from cedos.selector.budgets.budget import PROHIBITIVE, Resource
+from cedos.selector.budgets.prices import Prices, prices
+from cedos.selector.budgets.steps import Step, SteppedQuote
+from cedos.selector.energy.radio import Radio
+from cedos.selector.prefetch.choices import Taking
 
 _MOST_BYTES: Final = 60_000
 """A request is smaller than the daemon's limit."""

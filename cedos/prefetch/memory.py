@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from cedos.selector.prefetch_accuracy import ShadowAccuracy
-from cedos.selector.prefetch_outlook import Outlook
+from cedos.selector.prefetch.accuracy import ShadowAccuracy
+from cedos.selector.prefetch.outlook import Outlook
 
 _log = structlog.get_logger(__name__)
 

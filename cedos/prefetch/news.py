@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
-from cedos.selector.prefetch_choices import Taking, ways
-from cedos.selector.prefetch_path import Path, Prices
-from cedos.selector.prefetch_queue import Plan, Queue
-from cedos.selector.prefetch_reason import Verdict, verdicts
+from cedos.selector.prefetch.choices import Taking, ways
+from cedos.selector.prefetch.path import Path, Prices
+from cedos.selector.prefetch.queue import Plan, Queue
+from cedos.selector.prefetch.reason import Verdict, verdicts
 
 SHOWN = 20
 

@@ -25,10 +25,10 @@ from cedos.prefetch.news import Ledger
 from cedos.prefetch.rates import Rates
 from cedos.prefetch.surroundings import Listener, Surroundings
 from cedos.prefetch.turn import Fetcher, FetchError, NotThereError, Turn
-from cedos.selector.prefetch_accuracy import ShadowAccuracy
-from cedos.selector.prefetch_choices import ways
-from cedos.selector.prefetch_outlook import Outlook
-from cedos.selector.prefetch_queue import Queue, State
+from cedos.selector.prefetch.accuracy import ShadowAccuracy
+from cedos.selector.prefetch.choices import ways
+from cedos.selector.prefetch.outlook import Outlook
+from cedos.selector.prefetch.queue import Queue, State
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)

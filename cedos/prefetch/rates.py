@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from cedos.model import NetworkKind
 from cedos.prefetch.surroundings import NetworkFacts
-from cedos.selector.prefetch_outlook import Average, Outlook
-from cedos.selector.prefetch_path import Path, mean_wake_j
+from cedos.selector.prefetch.outlook import Average, Outlook
+from cedos.selector.prefetch.path import Path, mean_wake_j
 from predictors.network import NetworkPredictor
 
 _FRESH_S = 30.0

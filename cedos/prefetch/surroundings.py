@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from cedos.model import NetworkKind
 from cedos.prefetch.news import News
-from cedos.selector.prefetch_path import Prices, RadioModel
+from cedos.selector.prefetch.path import Prices, RadioModel
 
 
 @dataclass(frozen=True, slots=True)

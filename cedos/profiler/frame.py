@@ -4,7 +4,7 @@ import struct
 from hashlib import sha256
 from typing import NamedTuple
 
-from cedos.addresses import address
+from cedos.kernel.addresses import address
 from cedos.model import FlowKey
 
 _TCP, _UDP = 6, 17

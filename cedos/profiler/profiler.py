@@ -13,11 +13,11 @@ from cedos.profiler import http
 from cedos.profiler.basis import Basis, in_chunks, of_chunks
 from cedos.profiler.flow import Asked, Flow, Running, ways
 from cedos.profiler.frame import Captured
-from cedos.profiler.hellos import Hellos
 from cedos.profiler.hints import Hint, Hints
 from cedos.profiler.priors import CHUNKED, UNKNOWN, WHOLE, Prior
 from cedos.profiler.sizes import SizeHistory, resource_name
-from cedos.profiler.tls import ClientHello
+from cedos.profiler.tls.hellos import Hellos
+from cedos.profiler.tls.tls import ClientHello
 
 # A connection's opening is told by another way than its packets, and may be told after the first.
 _OPENING_LATE_S = 2.0

@@ -1,16 +1,17 @@
 """Connections that survive: one flow over one kernel TCP connection for each network.
 
-`connect` and `listen` are what programs use (asyncio); `cedos.session.blocking` has the same as BSD
-sockets. The protocol is in docs/session-protocol.md, what it promises in docs/session-security.md.
+`connect` and `listen` are what programs use (asyncio); `cedos.session.blocking` has the
+same as BSD sockets. The protocol is in docs/session-protocol.md, what it promises in
+docs/session-security.md.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cedos.session.connection import Connection
-    from cedos.session.labelled import Message
-    from cedos.session.listener import Listener
-    from cedos.session.sockets import connect, listen
+    from cedos.session.sockets.connection import Connection
+    from cedos.session.sockets.labelled import Message
+    from cedos.session.sockets.listener import Listener
+    from cedos.session.sockets.sockets import connect, listen
 
 __all__ = ["Connection", "Listener", "Message", "connect", "listen"]
 
@@ -18,19 +19,23 @@ __all__ = ["Connection", "Listener", "Message", "connect", "listen"]
 def __getattr__(name: str) -> Any:
     """Imports what programs use when they use it: the pure parts of this room know no sockets."""
     if name in ("connect", "listen"):
-        from cedos.session import sockets  # noqa: PLC0415
+        from cedos.session.sockets import sockets  # noqa: PLC0415
 
         return getattr(sockets, name)
     if name == "Listener":
-        from cedos.session.listener import Listener  # noqa: PLC0415
+        from cedos.session.sockets.listener import Listener  # noqa: PLC0415
 
         return Listener
     if name == "Connection":
-        from cedos.session.connection import Connection  # noqa: PLC0415
+        from cedos.session.sockets.connection import Connection  # noqa: PLC0415
 
         return Connection
     if name == "Message":
-        from cedos.session.labelled import Message  # noqa: PLC0415
+        from cedos.session.sockets.labelled import Message  # noqa: PLC0415
 
         return Message
+    if name == "blocking":
+        from cedos.session.sockets import blocking  # noqa: PLC0415
+
+        return blocking
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
-from cedos import toml_file
+from cedos.config import toml_file
 from cedos.errors import ConfigError
-from cedos.session.crypto import KEY_BYTES, KeyPair
+from cedos.session.protocol.crypto import KEY_BYTES, KeyPair
 
 _TEXT_LENGTH: Final = 43  # of 32 bytes in base64 for URLs, without padding
 _HEAD: Final = (

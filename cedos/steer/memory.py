@@ -8,8 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from ipaddress import ip_network
 
-from cedos.model import Address
-from cedos.steer.genl import (
+from cedos.kernel.mptcp_netlink import (
     CreatePath,
     DestroyPath,
     Endpoint,
@@ -17,16 +16,17 @@ from cedos.steer.genl import (
     PathEvent,
     RemoveAddress,
 )
-from cedos.steer.rescue_kernel import MemoryRescue
-from cedos.steer.rtnl import SeenLink, SeenRoute, SeenRule
-from cedos.steer.rules import MAIN_TABLE, PROTOCOL, Route, Rule
-from cedos.steer.sockets import SeenSocket
+from cedos.kernel.tcp_sockets import SeenSocket
+from cedos.model import Address
+from cedos.steer.kernel.rescue import MemoryRescue
+from cedos.steer.kernel.rtnetlink import SeenLink, SeenRoute, SeenRule
+from cedos.steer.routing.rules import MAIN_TABLE, PROTOCOL, Route, Rule
 
 LOCAL_TABLE = 255
 
 
 class MemoryKernel:
-    """See `cedos.steer.kernel.Kernel`. Everything public is there to be set up and looked at.
+    """See `cedos.steer.kernel.interface.Kernel`. Everything public is there to be set up and looked at.
 
     Attributes:
         others: rules of other programs; at first those of every host.

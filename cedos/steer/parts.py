@@ -5,7 +5,7 @@ from typing import Final
 
 from cedos.errors import HostError
 from cedos.steer.journal import Record
-from cedos.steer.kernel import Kernel
+from cedos.steer.kernel.interface import Kernel
 from cedos.steer.undo import CONNECTIONS, FILTER, sysctl_record
 
 # The later one's name first: a kernel that has both keeps them in step.

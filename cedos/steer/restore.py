@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cedos.errors import CedosError, PrivilegeError, SteeringError
-from cedos.steer.dry import DryKernel
 from cedos.steer.journal import FILE_NAME, Journal
-from cedos.steer.kernel import Kernel
-from cedos.steer.linux import LinuxKernel
+from cedos.steer.kernel.dry import DryKernel
+from cedos.steer.kernel.interface import Kernel
+from cedos.steer.kernel.linux import LinuxKernel
 from cedos.steer.undo import undo_all
 
 

@@ -10,22 +10,22 @@ from typing import Final
 
 import structlog
 
-from cedos import privileges
 from cedos.errors import HostError, PrivilegeError, SteeringError
+from cedos.kernel import privileges
 from cedos.model import Network, Strategy
-from cedos.steer.barring import Barring
-from cedos.steer.bound import ReceiveWindow
-from cedos.steer.connections import Connection, ConnectionEvent
-from cedos.steer.dry import DryKernel
+from cedos.steer.barring.barring import Barring
 from cedos.steer.journal import Journal, Record
-from cedos.steer.kernel import Kernel
-from cedos.steer.linux import LinuxKernel
-from cedos.steer.living import LivingConnections
+from cedos.steer.kernel.dry import DryKernel
+from cedos.steer.kernel.interface import Kernel
+from cedos.steer.kernel.linux import LinuxKernel
+from cedos.steer.mptcp.connections import Connection, ConnectionEvent
+from cedos.steer.mptcp.living import LivingConnections
+from cedos.steer.mptcp.receive_window import ReceiveWindow
 from cedos.steer.parts import foreign_endpoints, take_path_manager, track_flows
-from cedos.steer.rescue import Rescues
+from cedos.steer.rescue.rescue import Rescues
 from cedos.steer.restore import refusals, restore
-from cedos.steer.routing import Routing
-from cedos.steer.rules import PROTOCOLS, Destination
+from cedos.steer.routing.routing import Routing
+from cedos.steer.routing.rules import PROTOCOLS, Destination
 from cedos.steer.undo import ROUTING, undo_all
 
 __all__ = ["Steering", "restore"]

@@ -8,11 +8,11 @@ That also keeps the disk out of the way of every later change of a rule.
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from cedos.steer.handover import hand_over
 from cedos.steer.journal import Record
-from cedos.steer.kernel import Kernel
-from cedos.steer.rescue_undo import undo_rescue
-from cedos.steer.rules import PROTOCOL, TABLE_BASE, TABLE_COUNT, Route, is_ours
+from cedos.steer.kernel.interface import Kernel
+from cedos.steer.mptcp.handover import hand_over
+from cedos.steer.rescue.undo import undo_rescue
+from cedos.steer.routing.rules import PROTOCOL, TABLE_BASE, TABLE_COUNT, Route, is_ours
 
 ROUTING: Final[Record] = {"undo": "routing"}
 FILTER: Final[Record] = {"undo": "packet-filter"}

@@ -1,15 +1,16 @@
 """Whether budgets are met: months with shifting habits, simulated with the product's own keeper.
 
-The habits are drawn (`emu.budgets.habits`), the controllers are those of the daemon, and both get the
-very same months. What takes time is counted per month and controller, beside the figures.
+The habits are drawn (`emu.experiments.budgets.habits`), the controllers are those of the daemon,
+and both get the very same months. What takes time is counted per month and controller, beside the
+figures.
 """
 
 import time
 from collections.abc import Callable
 
-from emu.budgets.figures import figures
-from emu.budgets.months import CONTROLLERS, months_of, simulate
-from emu.budgets.plans import PLANS
+from emu.experiments.budgets.figures import figures
+from emu.experiments.budgets.months import CONTROLLERS, months_of, simulate
+from emu.experiments.budgets.plans import PLANS
 
 NAME = "budget"
 
@@ -21,8 +22,8 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
     """Simulates 200 months of data, joules and data in units under each controller.
 
     Returns:
-        `emu.budgets.figures.figures`, and `month_s`: CPU seconds of one month of one plan under
-        one controller.
+        `emu.experiments.budgets.figures.figures`, and `month_s`: CPU seconds of one month of one
+        plan under one controller.
     """
     begun_s = time.process_time()
     found = simulate(_SEED, _MONTHS, progress)

@@ -26,11 +26,11 @@ from cedos.model import (
     StrategyKind,
     Transfer,
 )
-from cedos.predictor_file import load
-from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
-from cedos.selector.roles import USUAL_KINDS
-from cedos.selector.selector import decide, decide_again
+from cedos.selector.decision.decide import decide, decide_again
+from cedos.selector.decision.objective import MaxS, MaxSPerE, WeightedCost
+from cedos.selector.decision.roles import USUAL_KINDS
 from cedos.selector.uncertainty import CompletionModel
+from cedos.storage.predictor_file import load
 from predictors.base import Distribution, minimum_of
 from predictors.inputs import CONTEXT_COLUMNS, STRATEGIES
 from predictors.naive import naive_time_s
@@ -165,8 +165,8 @@ def _freshly_made(dice: random.Random) -> CompletionModel:
     """Predictors of the usual size, grown from transfers that behave as the textbook says, nearly."""
     import numpy as np  # noqa: PLC0415  (heavy, and only where there is no shipped model)
 
-    from predictors.train import fit  # noqa: PLC0415
-    from predictors.train_examples import Examples  # noqa: PLC0415
+    from predictors.training.examples import Examples  # noqa: PLC0415
+    from predictors.training.train import fit  # noqa: PLC0415
 
     rows = [_columns(dice) for _ in range(_TRAINING_ROWS)]
     times: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}

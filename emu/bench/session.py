@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cedos.errors import EmulationError
-from emu.sessions_bench import asleep, wired
-from emu.sessions_bench.crowd import jain
-from emu.sessions_bench.pair import Pair, pair
-from emu.sessions_bench.trips import WAYS
+from emu.workloads.sessions import asleep, wired
+from emu.workloads.sessions.crowd import jain
+from emu.workloads.sessions.pair import Pair, pair
+from emu.workloads.sessions.trips import WAYS
 
 NAME = "session"
 

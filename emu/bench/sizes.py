@@ -1,9 +1,10 @@
 """How well sizes are told near a transfer's start (Delphi, section 4 and Table 1), and learned.
 
-Generated pages (`emu.web.corpus`), served by nginx, are visited again and again (`emu.web.visits`),
-once over HTTP/1.1 and once over TLS with HTTP/2, while the profiler watches with the daemon's own
-capture and flow monitor. What it said is set against what curl (bodies) and the kernel (connections)
-counted in the end. The shipped priors are made from another corpus (`emu.web.size_priors`).
+Generated pages (`emu.workloads.web.corpus`), served by nginx, are visited again and again
+(`emu.workloads.web.visits`), once over HTTP/1.1 and once over TLS with HTTP/2, while the profiler
+watches with the daemon's own capture and flow monitor. What it said is set against what curl
+(bodies) and the kernel (connections) counted in the end. The shipped priors are made from another
+corpus (`emu.workloads.web.size_priors`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,9 +14,9 @@ from statistics import median
 from cedos.errors import EmulationError
 from emu.testbed.bare import CLIENT, Bare
 from emu.testbed.wiring import SERVER_ADDRESSES
-from emu.web import corpus as generator
-from emu.web.visits import Fetched, Visit, load, plan, write_holes
-from emu.web.watch import Answer, Connection, Watch
+from emu.workloads.web import corpus as generator
+from emu.workloads.web.visits import Fetched, Visit, load, plan, write_holes
+from emu.workloads.web.watch import Answer, Connection, Watch
 
 NAME = "sizes"
 

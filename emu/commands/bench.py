@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from emu.help import block, examples
+from emu.console.help import block, examples
 
 
 @click.command(
@@ -43,7 +43,7 @@ def command(name: str, out: Path | None) -> None:
     Times depend on the machine; run it while nothing else does.
     """
     from emu import bench  # noqa: PLC0415
-    from emu.runs import environment  # noqa: PLC0415
+    from emu.lab.runs import environment  # noqa: PLC0415
 
     figures = bench.run(name, lambda said: click.echo(said, err=True))
     width = max(len(key) for key in figures)

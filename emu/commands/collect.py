@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from cedos.model import Direction
-from emu.help import examples
+from emu.console.help import examples
 
 if TYPE_CHECKING:
-    from emu.data.measure import Row
+    from emu.lab.data.measure import Row
 
 T = TypeVar("T")
 
@@ -95,9 +95,9 @@ def command(
     OUT.probes.partial. Rows take about ten seconds each, probes six a start, divided by --jobs.
     """
     from cedos.errors import DataSetError  # noqa: PLC0415
-    from emu.data import collect, datasets  # noqa: PLC0415
+    from emu.lab.data import collect, datasets  # noqa: PLC0415
+    from emu.lab.runs import environment  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
-    from emu.runs import environment  # noqa: PLC0415
 
     if like is not None and probes_for is not None:
         raise click.UsageError("--like and --probes-for exclude each other")
@@ -143,7 +143,7 @@ def command(
 
 
 def _with_bar(title: str, what: str, work: Callable[[Callable[[int, int], None]], T]) -> T:
-    from emu.progress import bar  # noqa: PLC0415
+    from emu.console.progress import bar  # noqa: PLC0415
 
     with bar(title) as report:
         return work(
@@ -162,7 +162,7 @@ def _probed(
     seed: int,
 ) -> list[dict[str, Any]]:
     """The entries with what probes found at their starts."""
-    from emu.data import probe_bench  # noqa: PLC0415
+    from emu.lab.data import probe_bench  # noqa: PLC0415
 
     starts = probe_bench.starts_of(rows)
     found = _with_bar(

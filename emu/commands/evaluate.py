@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from emu.commands.train import KINDS
-from emu.help import examples
+from emu.console.help import examples
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,10 +71,10 @@ def command(
     times over the oracle's, bytes carried twice; intervals by resampling groups. Predictions: median
     relative error, and how often 90 % intervals cover.
     """
-    from cedos import predictor_file  # noqa: PLC0415
-    from emu.data import datasets, evaluate  # noqa: PLC0415
-    from emu.progress import bar  # noqa: PLC0415
-    from predictors.train_examples import Settings  # noqa: PLC0415
+    from cedos.storage import predictor_file  # noqa: PLC0415
+    from emu.console.progress import bar  # noqa: PLC0415
+    from emu.lab.data import datasets, evaluate  # noqa: PLC0415
+    from predictors.training.examples import Settings  # noqa: PLC0415
 
     read = datasets.read(data)
     if read.ignored:
@@ -119,7 +119,7 @@ def _show(found: Mapping[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    from emu.console import console as on_stdout  # noqa: PLC0415
+    from emu.console.output import console as on_stdout  # noqa: PLC0415
 
     console = on_stdout()
     judged = "trained on the other groups" if found["model"] is None else found["model"]

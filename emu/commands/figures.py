@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cedos.errors import DataSetError
-from emu import figures
-from emu.help import examples
+from emu.console.help import examples
+from emu.lab import figures
 
 if TYPE_CHECKING:
-    from emu.runs.runs import Recorded
+    from emu.lab.runs.runs import Recorded
 
 _SETS = sorted(module.name for module in pkgutil.iter_modules(figures.__path__))
 
@@ -52,10 +52,10 @@ def command(
     import inspect  # noqa: PLC0415
     import json  # noqa: PLC0415
 
+    from emu.lab.runs import runs  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
-    from emu.runs import runs  # noqa: PLC0415
 
-    module = importlib.import_module(f"emu.figures.{name}")
+    module = importlib.import_module(f"emu.lab.figures.{name}")
     recorded = [runs.read(folder) for folder in folders]
     asked = inspect.signature(module.figures).parameters
     replayed = (places.load(places.default_directory(directory)),) if "places" in asked else ()

@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from cedos.errors import PlaceError
-from emu.help import examples
+from emu.console.help import examples
+from emu.console.progress import bar
 from emu.places.check import check as check_collection
 from emu.places.places import AccessTrace, Place, default_directory, load
 from emu.places.stats import NetworkStats, PlaceStats, place_stats
 from emu.places.synth import KINDS, MAX_SECONDS, MIN_SECONDS, generate
-from emu.progress import bar
 
 _places_option = click.option(
     "--places",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from emu.help import examples
+from emu.console.help import examples
 
 
 @click.command(
@@ -42,10 +42,10 @@ def command(
     radio's indicators and what the trace really carried. An interrupted recording goes on with the
     places that are missing. It takes the sum of the places' seconds, divided by --jobs.
     """
-    from emu.data import probe_series  # noqa: PLC0415
+    from emu.console.progress import bar  # noqa: PLC0415
+    from emu.lab.data import probe_series  # noqa: PLC0415
+    from emu.lab.runs import environment  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
-    from emu.progress import bar  # noqa: PLC0415
-    from emu.runs import environment  # noqa: PLC0415
 
     directory = directory or places.default_directory()
     known = places.load(directory)

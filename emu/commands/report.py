@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from emu.help import examples
+from emu.console.help import examples
 
 
 @click.command("report", epilog=examples("cedos-emu report runs/a runs/b --out comparison.html"))
@@ -22,7 +22,7 @@ from emu.help import examples
 )
 def command(directories: tuple[Path, ...], out: Path | None) -> None:
     """Draws the page of one or several runs, from their folders only."""
-    from emu import report  # noqa: PLC0415
+    from emu.lab import report  # noqa: PLC0415
 
     for directory in directories:
         report.print_table(directory)

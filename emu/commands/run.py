@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from emu.help import examples
+from emu.console.help import examples
 
 if TYPE_CHECKING:
+    from emu.lab.runs.scenario import Scenario
     from emu.places.places import Places
-    from emu.runs.scenario import Scenario
 
 _DEMO = Path(__file__).parents[1] / "experiments" / "walk_away.toml"
 _QUICK_S = 9.0
@@ -86,17 +86,17 @@ def command(
     """
     import msgspec  # noqa: PLC0415
 
-    from emu.runs import analysis  # noqa: PLC0415
+    from emu.lab.runs import analysis  # noqa: PLC0415
 
     if scenario_file is not None and analysis.is_analysis(scenario_file):
         _analyse(scenario_file, directory, out, force, json_file)
         return
 
-    from emu import report  # noqa: PLC0415
+    from emu.console.progress import bar  # noqa: PLC0415
+    from emu.lab import report  # noqa: PLC0415
+    from emu.lab.runs import experiment, runs, scenario  # noqa: PLC0415
+    from emu.lab.runs.quick import decisive_s  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
-    from emu.progress import bar  # noqa: PLC0415
-    from emu.runs import experiment, runs, scenario  # noqa: PLC0415
-    from emu.runs.quick import decisive_s  # noqa: PLC0415
 
     wanted = scenario.read(scenario_file or _DEMO)
     known = places.load(places.default_directory(directory))
@@ -142,9 +142,9 @@ def command(
 def _series(
     wanted: "Scenario", known: "Places", out: Path | None, force: bool, json_file: Path | None
 ) -> None:
-    from emu import report  # noqa: PLC0415
-    from emu.progress import bar  # noqa: PLC0415
-    from emu.runs import series  # noqa: PLC0415
+    from emu.console.progress import bar  # noqa: PLC0415
+    from emu.lab import report  # noqa: PLC0415
+    from emu.lab.runs import series  # noqa: PLC0415
 
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     target = out or Path("runs") / f"{stamp}-{wanted.name}"
@@ -169,8 +169,8 @@ def _analyse(
 ) -> None:
     import json  # noqa: PLC0415
 
-    from emu.progress import bar  # noqa: PLC0415
-    from emu.runs import analysis, runs  # noqa: PLC0415
+    from emu.console.progress import bar  # noqa: PLC0415
+    from emu.lab.runs import analysis, runs  # noqa: PLC0415
 
     wanted = analysis.read(file)
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")

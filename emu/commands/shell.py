@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from emu.help import examples
+from emu.console.help import examples
 
 _MS = click.FloatRange(min=0)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from emu.help import examples
+from emu.console.help import examples
 
 # Named here too, so that help does not have to import scikit-learn; a test compares.
 KINDS = (
@@ -49,12 +49,12 @@ def command(
     Errors are learned from groups of places that were held out; the medians printed at the end are
     from those. How good the decisions are is `cedos-emu evaluate`'s to say.
     """
-    from cedos import predictor_file  # noqa: PLC0415
     from cedos.errors import DataSetError  # noqa: PLC0415
-    from emu.data import datasets  # noqa: PLC0415
-    from emu.data.folds import examples_of  # noqa: PLC0415
-    from predictors.train import fit  # noqa: PLC0415
-    from predictors.train_examples import Settings  # noqa: PLC0415
+    from cedos.storage import predictor_file  # noqa: PLC0415
+    from emu.lab.data import datasets  # noqa: PLC0415
+    from emu.lab.data.folds import examples_of  # noqa: PLC0415
+    from predictors.training.examples import Settings  # noqa: PLC0415
+    from predictors.training.train import fit  # noqa: PLC0415
 
     read = datasets.read(data)
     if read.ignored:

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from cedos.errors import PlaceError
 from cedos.model import NetworkKind
-from cedos.monitor import series_file
-from cedos.monitor.series_file import SeriesFile
+from cedos.monitor.providers import series_file
+from cedos.monitor.providers.series_file import SeriesFile
 from emu.places.traces import Trace
+from emu.repository import ROOT
 
 _REQUIRED = ("place", "wifi", "cellular")
 # Base RTTs of places that measured none: median, the logarithm's standard deviation, and bounds.
@@ -176,8 +177,7 @@ def default_directory(given: Path | None = None) -> Path:
     """
     if given is not None:
         return given
-    root = Path(__file__).resolve().parents[2]
-    for candidate in (root.parent / "shared" / "traces-real", root / "traces"):
+    for candidate in (ROOT.parent / "shared" / "traces-real", ROOT / "traces"):
         if (candidate / "places.csv").is_file():
             return candidate
     raise PlaceError("no collection of places found; name one with --places DIR")

@@ -99,7 +99,7 @@ class Servers(Started):
         access_log: write one JSON object per request to `access_log`.
         dns: also answer DNS queries.
         mptcp: nginx speaks it; else it is a server as most are.
-        sites: more of nginx's configuration, for its `http` block (see `emu.web.corpus`).
+        sites: more of nginx's configuration, for its `http` block (see `emu.workloads.web.corpus`).
         addresses: of names: some of the server's.
     """
 

@@ -3,7 +3,7 @@
     python -m emu.workloads.exchange_server PORT [PASSES [CPU]]   prints "ready", serves until it is ended
 
 A request says how long the response is to be and how many seconds of recorded speech are to be worked
-through first (`emu.meatballs.speech`), by a process of its own, as at the dissertation's server
+through first (`emu.workloads.speech`), by a process of its own, as at the dissertation's server
 (4.5.5.2): the kernel shares the processor fairly among them. All are bound to processor CPU where one is
 named. A cancelled request's process is ended, and it is answered only if its response had begun.
 """
@@ -18,7 +18,7 @@ import time
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 
-from emu.meatballs.speech import RECORDINGS, recognise, recorded
+from emu.workloads.speech import RECORDINGS, recognise, recorded
 
 REQUEST = struct.Struct("!BIIIf")
 """Kind, number, bytes that follow, bytes of the response, seconds of speech."""

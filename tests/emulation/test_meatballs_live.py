@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from cedos.model import NetworkKind
-from emu.meatballs import live
-from emu.meatballs.analyses.exchanges import policies_of
-from emu.meatballs.plan import SETTINGS, requests
+from emu.experiments.meatballs import live
+from emu.experiments.meatballs.analyses.exchanges import policies_of
+from emu.experiments.meatballs.plan import SETTINGS, requests
+from emu.lab.simulation.network import ReplayedNetwork
 from emu.places.traces import Trace
-from emu.simulation.network import ReplayedNetwork
 from emu.testbed.access import Access
 from emu.testbed.phones import Laptop
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from emu.data import probe_bench, probe_series
+from emu.lab.data import probe_bench, probe_series
 from emu.places import synth
 from emu.places.places import load
 

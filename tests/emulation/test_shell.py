@@ -12,7 +12,7 @@ import pytest
 from emu.places.traces import Trace
 from emu.testbed.netns import RUN
 
-SHELL = [sys.executable, "-c", "from emu.cli import main; main()", "shell"]
+SHELL = [sys.executable, "-c", "from emu.commands.cedos_emu import main; main()", "shell"]
 
 
 @pytest.fixture

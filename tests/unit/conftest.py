@@ -35,7 +35,7 @@ from cedos.api.prefetching import (
 )
 from cedos.api.probing import ProbingMessage
 from cedos.api.server import ControlServer
-from cedos.cli import main
+from cedos.commands.cedos import main
 from cedos.errors import NotFoundError
 from cedos.model import (
     Context,

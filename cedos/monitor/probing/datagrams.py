@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from cedos.model import Address
-from cedos.monitor import own_flows
+from cedos.monitor.flows import own_flows
 
 _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("=qq")

@@ -7,8 +7,9 @@ import socket
 import time
 
 from cedos.model import Address, Network
-from cedos.monitor import dns, own_flows
-from cedos.monitor.dns_answer import Fault, fault
+from cedos.monitor.dns import query
+from cedos.monitor.dns.answer import Fault, fault
+from cedos.monitor.flows import own_flows
 from cedos.monitor.probing.result import UDP_HEADERS, Outcome, Spent
 
 
@@ -41,7 +42,7 @@ async def run(
     if resolver is None:
         return Outcome({}, Spent(), f"{network.name} has no resolver to ask")
     number = secrets.randbits(16)
-    question = dns.query(number, name)
+    question = query.query(number, name)
     headers = UDP_HEADERS[resolver.version]
     family = socket.AF_INET if resolver.version == 4 else socket.AF_INET6
     loop = asyncio.get_running_loop()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable
 
 from cedos.model import Direction
-from cedos.monitor import own_flows
+from cedos.monitor.flows import own_flows
 from cedos.monitor.probing import wire
 from cedos.monitor.probing.result import TCP_HEADERS, Outcome, ProbeServer, Spent
 from cedos.monitor.probing.train import ProbeFailed

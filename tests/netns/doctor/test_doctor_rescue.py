@@ -6,7 +6,7 @@ import pytest
 
 from cedos.doctor import rescue
 from cedos.doctor.finding import Files, State
-from cedos.steer import rescue_sets, rescue_timeout
+from cedos.steer.kernel import first_timeout, ipset
 
 
 def test_here_everything_is_there():
@@ -22,7 +22,7 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def refused(*_):
         raise PermissionError(1, "no")
 
-    monkeypatch.setattr(rescue_timeout, "try_out", refused)
+    monkeypatch.setattr(first_timeout, "try_out", refused)
     assert "CAP_BPF" in rescue.early(Files()).found
-    monkeypatch.setattr(rescue_sets, "_TYPE", b"hash:no,such\0")
+    monkeypatch.setattr(ipset, "_TYPE", b"hash:no,such\0")
     assert rescue.translation().state is State.MISSING

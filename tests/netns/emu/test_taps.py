@@ -4,7 +4,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from emu.meatballs.taps import Tap
+from emu.experiments.meatballs.taps import Tap
 from emu.testbed.netns import Namespace
 
 PORT = 7412

@@ -10,7 +10,7 @@ import os, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_history import a_decision, numbers
-from cedos.history import History
+from cedos.storage.history import History
 folder = Path({folder!r})
 now = 0.0
 history = History(folder / "history.sqlite", max_waiting=50, clock=lambda: now)

@@ -9,12 +9,12 @@ from ipaddress import ip_address
 
 import pytest
 
+from cedos.kernel import conntrack
+from cedos.kernel.netlink import Requester
 from cedos.model import FlowKey
-from cedos.monitor import conntrack
 from cedos.monitor.events import FlowClosed, FlowEvent, FlowOpened
-from cedos.monitor.flows import FlowMonitor
-from cedos.monitor.links import LinkMonitor
-from cedos.netlink import Requester
+from cedos.monitor.flows.flows import FlowMonitor
+from cedos.monitor.networks.links import LinkMonitor
 from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]

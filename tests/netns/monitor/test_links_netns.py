@@ -9,10 +9,10 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_address
 from pathlib import Path
 
 from cedos.model import NetworkKind
-from cedos.monitor.counters import InterfaceCounters
+from cedos.monitor.dns.resolvers import HostResolvers
 from cedos.monitor.events import Change, NetworkEvent
-from cedos.monitor.links import LinkMonitor
-from cedos.monitor.resolvers import HostResolvers
+from cedos.monitor.networks.counters import InterfaceCounters
+from cedos.monitor.networks.links import LinkMonitor
 from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cedos import netlink
-from cedos.netlink import Listener, attributes, messages
+from cedos.kernel import netlink
+from cedos.kernel.netlink import Listener, attributes, messages
 from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]

@@ -9,14 +9,14 @@ from ipaddress import ip_address
 import pytest
 
 from cedos.model import Direction
-from cedos.monitor.links import LinkMonitor
-from cedos.monitor.ping import PING_BYTES
-from cedos.monitor.probes import Prober
+from cedos.monitor.networks.links import LinkMonitor
 from cedos.monitor.probing import lookup
 from cedos.monitor.probing.limits import Limits
+from cedos.monitor.probing.ping import PING_BYTES
+from cedos.monitor.probing.prober import Prober
 from cedos.monitor.probing.result import ProbeKind, ProbeServer
+from cedos.monitor.probing.schedule import ProbeSchedule
 from cedos.monitor.probing.server import ProbeServing
-from cedos.monitor.schedule import ProbeSchedule
 from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from cedos import session
-from cedos.session.crypto import KeyPair
+from cedos.session.protocol.crypto import KeyPair
 from emu.testbed.netns import Namespace
 
 T = TypeVar("T")

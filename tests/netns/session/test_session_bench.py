@@ -3,9 +3,9 @@
 import pytest
 
 from emu.bench import session as bench
-from emu.sessions_bench import wired
-from emu.sessions_bench.crowd import jain
-from emu.sessions_bench.pair import pair
+from emu.workloads.sessions import wired
+from emu.workloads.sessions.crowd import jain
+from emu.workloads.sessions.pair import pair
 
 
 def quiet(_said: str) -> None:

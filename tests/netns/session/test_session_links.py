@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from cedos.session.links import Kernel, Links
+from cedos.session.io.links import Kernel, Links
 from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]

@@ -15,7 +15,7 @@ import pytest
 from cedos import session
 from cedos.errors import SessionError, SessionRefusedError
 from cedos.model import Bulk, Label, Urgency
-from cedos.session.crypto import KeyPair
+from cedos.session.protocol.crypto import KeyPair
 from emu.testbed.netns import Namespace
 
 URGENT = Label(Urgency.FOREGROUND, Bulk.SMALL)
@@ -321,7 +321,7 @@ def test_a_slow_loris_is_shown_the_door(world: Any) -> None:
 _KEEPER = """
 import asyncio, os, pathlib, sys
 from cedos import session
-from cedos.session.crypto import KeyPair
+from cedos.session.protocol.crypto import KeyPair
 from cedos.session.keys import from_text
 
 async def main():

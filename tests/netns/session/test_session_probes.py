@@ -8,8 +8,8 @@ import pytest
 
 from cedos import session
 from cedos.model import NetworkKind
-from cedos.session import dialler
-from cedos.session.shares import Limits
+from cedos.session.io import dialler
+from cedos.session.protocol.session_limits import Limits
 
 pytestmark = pytest.mark.netns
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from emu.experiments.sessions import dtp, intnw, switching
+from emu.experiments.sessions.air.networks import Scripted
+from emu.experiments.sessions.air.world import World
 from emu.places.traces import Trace
-from emu.sessions import dtp, intnw, switching
-from emu.sessions.air.networks import Scripted
-from emu.sessions.air.world import World
 from emu.testbed.bare import SERVER
 
 pytestmark = pytest.mark.netns

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cedos.errors import SteeringError
-from cedos.steer import iptables
+from cedos.steer.kernel import iptables
 from cedos.steer.steering import Steering
 
 # As the systemd unit has it: another user, unless the interpreter lies where only root may look.
@@ -110,7 +110,7 @@ def test_without_iptables_everything_else_works(host, monkeypatch):
 
 
 def test_two_capabilities_are_enough(host):
-    code = "from cedos.steer import iptables; iptables.track(); print(iptables.present())"
+    code = "from cedos.steer.kernel import iptables; iptables.track(); print(iptables.present())"
     command = (*UNPRIVILEGED, sys.executable, "-c", code)
     done = host.client.run("env", f"XTABLES_LOCKFILE={host.directory}/lock", *command, check=False)
     assert done.stdout == "True\n", done.stderr

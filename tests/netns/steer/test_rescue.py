@@ -10,7 +10,7 @@ from ipaddress import ip_address
 import pytest
 
 from cedos.model import FlowKey, Strategy, StrategyKind
-from cedos.steer.connections import Connection
+from cedos.steer.mptcp.connections import Connection
 from cedos.steer.restore import restore
 from cedos.steer.steering import Steering
 
@@ -151,7 +151,7 @@ def test_without_bpf_the_kernels_own_second_is_enough(host, version, monkeypatch
     def refused(*_):
         raise PermissionError(1, "no")
 
-    monkeypatch.setattr("cedos.steer.rescue.FirstTimeouts", refused)
+    monkeypatch.setattr("cedos.steer.rescue.rescue.FirstTimeouts", refused)
 
     async def body():
         steering = await rescuing(host)

@@ -10,14 +10,13 @@ from pyroute2.netlink import nlmsg
 from pyroute2.netlink.diag import MarshalDiag
 from pyroute2.netlink.nfnetlink.nfctsocket import nfct_msg
 
-from cedos import netlink
+from cedos.kernel import conntrack, netlink, rtnetlink, sock_diag
+from cedos.kernel.interface_kind import Hardware
+from cedos.kernel.rtnetlink import Link
 from cedos.model import Address, NetworkKind
-from cedos.monitor import conntrack, rtnl, sockdiag
-from cedos.monitor.counters import parse as parse_counters
-from cedos.monitor.kinds import Hardware
-from cedos.monitor.links import Tables, assemble
-from cedos.monitor.resolvers import Resolvers
-from cedos.monitor.rtnl import Link
+from cedos.monitor.dns.resolvers import Resolvers
+from cedos.monitor.networks.counters import parse as parse_counters
+from cedos.monitor.networks.links import Tables, assemble
 
 HERE = Path(__file__).parent
 # What record.py sends: ports are its own.
@@ -39,7 +38,7 @@ def recorded(*names: str) -> Iterator[netlink.Message]:
 
 def routing(*names: str) -> Iterator[nlmsg]:
     for datagram in datagrams(*names):
-        yield from rtnl.messages(datagram)
+        yield from rtnetlink.messages(datagram)
 
 
 class NoHardware:
@@ -47,8 +46,8 @@ class NoHardware:
         return Hardware()
 
 
-def sockets(*names: str) -> dict[int, sockdiag.SocketFacts]:
-    found = (sockdiag.parse(message) for message in recorded(*names))
+def sockets(*names: str) -> dict[int, sock_diag.SocketFacts]:
+    found = (sock_diag.parse(message) for message in recorded(*names))
     return {facts.key.local_port: facts for facts in found if facts is not None}
 
 
@@ -57,7 +56,7 @@ def test_a_dump_of_sockets() -> None:
     assert sorted(found) == [8001, 8002, 8003, 8004]
     for port, facts in found.items():
         assert facts.key.remote_port == port - 1000
-        assert facts.state == sockdiag.ESTABLISHED
+        assert facts.state == sock_diag.ESTABLISHED
         assert facts.counted
         assert UP <= facts.bytes_up <= UP + 1
         assert facts.bytes_down >= DOWN
@@ -152,7 +151,7 @@ def test_tables_become_networks() -> None:
 
 
 def test_events_that_matter() -> None:
-    seen = [(message["event"], rtnl.matters(message)) for message in routing("rtnl-events")]
+    seen = [(message["event"], rtnetlink.matters(message)) for message in routing("rtnl-events")]
     assert ("RTM_NEWLINK", True) in seen
     assert ("RTM_DELADDR", True) in seen
     # The routes that went with the link were none of the main table's default routes.
@@ -171,7 +170,7 @@ def test_the_flows_own_decoder_agrees_with_pyroute2s() -> None:
     diag = MarshalDiag()
     for name in ("sockets4", "sockets6", "destroy"):
         theirs = [m for d in datagrams(name) for m in diag.parse(d) if "idiag_sport" in m]
-        ours = [facts for m in recorded(name) if (facts := sockdiag.parse(m)) is not None]
+        ours = [facts for m in recorded(name) if (facts := sock_diag.parse(m)) is not None]
         by_port = {m["idiag_sport"]: m.get_attr("INET_DIAG_INFO") for m in theirs}
         for facts in ours:
             info = by_port[facts.key.local_port]

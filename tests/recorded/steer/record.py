@@ -16,13 +16,13 @@ from typing import Any
 from pyroute2.netlink import GENL_ID_CTRL
 from pyroute2.netlink.diag import SOCK_DIAG_BY_FAMILY
 
+from cedos.kernel import mptcp_netlink, tcp_sockets
+from cedos.kernel.mptcp_netlink import CreatePath, DestroyPath, EventKind, PathEvent, SetBackup
+from cedos.kernel.netlink_commands import Commands
 from cedos.model import FlowKey
-from cedos.steer import genl, sockets
-from cedos.steer.genl import CreatePath, DestroyPath, EventKind, PathEvent, SetBackup
-from cedos.steer.linux import LinuxKernel
-from cedos.steer.netlink import Commands
-from cedos.steer.path_events import path_events
-from cedos.steer.rules import Route, Rule
+from cedos.steer.kernel.linux import LinuxKernel
+from cedos.steer.kernel.mptcp_events import path_events
+from cedos.steer.routing.rules import Route, Rule
 from emu.testbed.netns import Namespace
 
 HERE = Path(__file__).parent
@@ -129,10 +129,10 @@ def routing(kernel: LinuxKernel) -> None:
 def paths(near: Namespace, far: Namespace, kernel: LinuxKernel) -> None:
     commands, family, group = kernel._path_manager()
     tap = tapped(commands)
-    (answer,) = commands.ask(GENL_ID_CTRL, 0, genl.family_request())
+    (answer,) = commands.ask(GENL_ID_CTRL, 0, mptcp_netlink.family_request())
     save("family", tap.received)
     assert group is not None
-    assert genl.parse_family(answer) == (family, group)
+    assert mptcp_netlink.parse_family(answer) == (family, group)
     listening = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 16)
     listening.bind((0, 0))
     listening.setsockopt(270, 1, group)
@@ -184,7 +184,7 @@ def paths(near: Namespace, far: Namespace, kernel: LinuxKernel) -> None:
 def with_sockets(version: int) -> None:
     commands = Commands(4)
     tap = tapped(commands)
-    commands.dump(SOCK_DIAG_BY_FAMILY, sockets.request(FAMILY[version]))
+    commands.dump(SOCK_DIAG_BY_FAMILY, tcp_sockets.request(FAMILY[version]))
     save(f"sockets{version}", tap.received)
     commands.close()
 

@@ -15,25 +15,26 @@ from pyroute2.netlink.rtnl.fibmsg import fibmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from cedos.steer import genl, rtnl, sockets
-from cedos.steer.genl import CreatePath, DestroyPath, EventKind, SetBackup
-from cedos.steer.netlink import Ending, Message, Parser
-from cedos.steer.path_events import path_events
-from cedos.steer.rules import PROTOCOL, Route
-from cedos.steer.tunnels import examine
+from cedos.kernel import mptcp_netlink, tcp_sockets
+from cedos.kernel.mptcp_netlink import CreatePath, DestroyPath, EventKind, SetBackup
+from cedos.kernel.netlink_commands import Ending, Message, Parser
+from cedos.steer.kernel import rtnetlink
+from cedos.steer.kernel.mptcp_events import path_events
+from cedos.steer.routing.rules import PROTOCOL, Route
+from cedos.steer.routing.tunnels import examine
 
 HERE = Path(__file__).parent
 CLASSES = {
-    "commands": genl.PathManagerMessage,
-    "endpoints": genl.PathManagerMessage,
+    "commands": mptcp_netlink.PathManagerMessage,
+    "endpoints": mptcp_netlink.PathManagerMessage,
     "family": ctrlmsg,
     "links": ifinfmsg,
-    "lookup": rtnl.RouteMessage,
+    "lookup": rtnetlink.RouteMessage,
     "refusal": nlmsg,
-    "routes": rtnl.RouteMessage,
+    "routes": rtnetlink.RouteMessage,
     "rules": fibmsg,
-    "sockets4": sockets.SocketMessage,
-    "sockets6": sockets.SocketMessage,
+    "sockets4": tcp_sockets.SocketMessage,
+    "sockets6": tcp_sockets.SocketMessage,
 }
 HEADER_BYTES = 16
 
@@ -99,23 +100,23 @@ def test_events_and_commands_carry_both_ip_versions(events, record, version):
         DestroyPath(token, up.key),
     ]
     said = list(datagrams("commands"))[:4] if version == 4 else list(datagrams("commands"))[4:]
-    now = [payload(genl.command_message(command)) for command in expected]
+    now = [payload(mptcp_netlink.command_message(command)) for command in expected]
     assert [data[HEADER_BYTES:] for data in said] == now
 
 
 def test_the_family_and_its_event_group():
-    family, group = genl.parse_family(recorded("family")[0])
+    family, group = mptcp_netlink.parse_family(recorded("family")[0])
     assert family == recorded("commands")[0]["header"]["type"]
     assert group
 
 
 def test_endpoints_of_others():
-    found = [e for m in recorded("endpoints") if (e := genl.parse_endpoint(m)) is not None]
+    found = [e for m in recorded("endpoints") if (e := mptcp_netlink.parse_endpoint(m)) is not None]
     assert [str(e.address) for e in found] == ["192.168.2.1", "fd00:2::1"]
 
 
 def test_rules_come_back_as_they_were_sent(record):
-    seen = [rule for m in recorded("rules") if (rule := rtnl.parse_rule(m)) is not None]
+    seen = [rule for m in recorded("rules") if (rule := rtnetlink.parse_rule(m)) is not None]
     assert {one.rule for one in seen if one.ours} == set(record.RULES)
     foreign = {(o.version, o.preference): o for o in seen if not o.ours}
     assert foreign[4, 32500].general  # for all but marked packets, as wg-quick's
@@ -124,14 +125,14 @@ def test_rules_come_back_as_they_were_sent(record):
 
 
 def test_routes_come_back_as_they_were_sent(record):
-    seen = [route for m in recorded("routes") if (route := rtnl.parse_route(m)) is not None]
+    seen = [route for m in recorded("routes") if (route := rtnetlink.parse_route(m)) is not None]
     ours = {
         Route(r.table, r.destination, r.index, r.gateway, r.metrics)
         for r in seen
         if r.protocol == PROTOCOL
     }
     assert ours == set(record.routes(2))
-    (way,) = [route for m in recorded("lookup") if (route := rtnl.parse_route(m)) is not None]
+    (way,) = [route for m in recorded("lookup") if (route := rtnetlink.parse_route(m)) is not None]
     assert (way.destination.prefixlen, way.index) == (0, 2)
 
 
@@ -161,12 +162,12 @@ def test_what_is_sent_is_what_pyroute2_reads(record):
 
 def test_what_is_packed_now_is_what_was_sent(record):
     payloads = [data[HEADER_BYTES:] for data in datagrams("routing-commands")]
-    assert payloads[:3] == [payload(rtnl.route_message(route)) for route in record.routes(2)]
-    assert payloads[3:] == [rtnl.rule_octets(rule) for rule in record.RULES]
+    assert payloads[:3] == [payload(rtnetlink.route_message(route)) for route in record.routes(2)]
+    assert payloads[3:] == [rtnetlink.rule_octets(rule) for rule in record.RULES]
 
 
 def test_links_and_their_kinds():
-    links = [link for m in recorded("links") if (link := rtnl.parse_link(m)) is not None]
+    links = [link for m in recorded("links") if (link := rtnetlink.parse_link(m)) is not None]
     assert {link.name: link.kind for link in links} == {
         "lo": "",
         "wlan0": "veth",
@@ -176,9 +177,9 @@ def test_links_and_their_kinds():
 
 
 def test_nothing_is_tunnelled_on_the_recorded_host():
-    rules = [rule for m in recorded("rules") if (rule := rtnl.parse_rule(m)) is not None]
-    routes = [route for m in recorded("routes") if (route := rtnl.parse_route(m)) is not None]
-    links = [link for m in recorded("links") if (link := rtnl.parse_link(m)) is not None]
+    rules = [rule for m in recorded("rules") if (rule := rtnetlink.parse_rule(m)) is not None]
+    routes = [route for m in recorded("routes") if (route := rtnetlink.parse_route(m)) is not None]
+    links = [link for m in recorded("links") if (link := rtnetlink.parse_link(m)) is not None]
     found = examine(rules, routes, links, {2, 3})
     assert not found.tunnelled
     assert "32501" in found.notes[0]
@@ -187,7 +188,7 @@ def test_nothing_is_tunnelled_on_the_recorded_host():
 @pytest.mark.parametrize("version", [4, 6])
 def test_sockets_tell_their_connection_and_their_flags(events, version):
     established, up = (events[1], events[2]) if version == 4 else (events[5], events[6])
-    seen = [s for m in recorded(f"sockets{version}") if (s := sockets.parse(m)) is not None]
+    seen = [s for m in recorded(f"sockets{version}") if (s := tcp_sockets.parse(m)) is not None]
     by_key = {s.key: s for s in seen}
     first, spare = by_key[established.key], by_key[up.key]
     assert first.token == spare.token == established.token
@@ -235,9 +236,9 @@ def test_garbage_never_raises(name, data):
 
 
 def test_of_an_event_only_the_head_is_parsed():
-    parser = Parser(nlmsg, rtnl.HEADS)
+    parser = Parser(nlmsg, rtnetlink.HEADS)
     seen = [message for data in datagrams("routes") for message in parser.messages(data)]
     assert not any("attrs" in message for message in seen if "dst_len" in message)
-    defaults = [message for message in seen if "dst_len" in message and rtnl.is_news(message)]
+    defaults = [message for message in seen if "dst_len" in message and rtnetlink.is_news(message)]
     assert {message["proto"] for message in defaults} >= {PROTOCOL}
     assert len(defaults) < len(seen)

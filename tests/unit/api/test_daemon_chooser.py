@@ -12,7 +12,7 @@ from cedos.api.choosing import ChoiceRequest
 from cedos.api.session_choices import DaemonChooser
 from cedos.errors import DaemonUnreachableError
 from cedos.model import Bulk, Label, Strategy, StrategyKind, Urgency
-from cedos.session.advice import Question
+from cedos.session.io.advice import Question
 
 pytestmark = pytest.mark.anyio
 URGENT = Question(Label(Urgency.FOREGROUND, Bulk.SMALL), 4_000)

@@ -27,7 +27,8 @@ from cedos.api.messages import (
 )
 from cedos.api.prefetching import ItemMessage, ProgramMessage
 from cedos.api.probing import ProbingMessage, SentProbeMessage
-from cedos.commands import explain, explain_prefetch, render, status
+from cedos.commands import explain, explain_prefetch, status
+from cedos.commands.console import render
 from cedos.model import Direction, NetworkKind, SizeEstimate, Strategy, StrategyKind
 
 BOTH = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
@@ -305,7 +306,7 @@ def test_top(cedos: Any, control: Path) -> None:
 def test_top_on_a_terminal(control: Path, folders: Path) -> None:
     terminal, end = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-m", "cedos.cli", "top", "--interval", "0.05"],
+        [sys.executable, "-m", "cedos.commands.cedos", "top", "--interval", "0.05"],
         stdout=end,
         stderr=end,
         env={**os.environ, "COLUMNS": "40", "LINES": "5"},

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos import amounts, budget_file
 from cedos.api.budgets import BudgetMessage, UnitsMessage, parse_budget
-from cedos.commands import budget, render
-from cedos.config import BudgetConfig, Config, PlanConfig, load
+from cedos.commands import budget
+from cedos.commands.console import render
+from cedos.config import SHIPPED_FILE, BudgetConfig, Config, PlanConfig, amounts, load
 from cedos.errors import ConfigError
-from cedos.history_usage import Usage
-from cedos.selector.budget import Every, Resource
+from cedos.selector.budgets.budget import Every, Resource
+from cedos.storage import budget_file
+from cedos.storage.usage import Usage
 
 NOW = datetime(2026, 11, 21, 17, 30)
 SET = ("budget", "set")
@@ -372,7 +373,7 @@ def test_a_wrong_configuration_is_refused_with_its_line(
 
 
 def test_the_shipped_file_explains_budgets() -> None:
-    text = (Path(budget_file.__file__).with_name("cedos.toml")).read_text()
+    text = SHIPPED_FILE.read_text()
     for field in BudgetConfig.__struct_fields__:
         assert f"# {field} = " in text or f"or {field} = " in text, field
     assert Config().plan == PlanConfig()

@@ -13,11 +13,11 @@ from typing import Any
 import click
 import pytest
 
-from cedos import marked
 from cedos.api.hints import Hint, program_mark
 from cedos.commands.exec import Duration, Size, _caller
 from cedos.errors import HostError
-from cedos.marked import User, marking_program, own_cgroup, run_inside
+from cedos.kernel import marked_program
+from cedos.kernel.marked_program import User, marking_program, own_cgroup, run_inside
 from cedos.model import Bulk, Direction, Urgency
 
 
@@ -82,7 +82,7 @@ def no_marks(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         marks.append(mark)
         yield cgroup
 
-    monkeypatch.setattr(marked, "marked_cgroup", fake)
+    monkeypatch.setattr(marked_program, "marked_cgroup", fake)
     return marks
 
 
@@ -96,7 +96,7 @@ def test_what_the_daemon_hears(
         assert command == ("/bin/curl", "-O", "--size", "x")
         return 0
 
-    monkeypatch.setattr(marked, "run_inside", run)
+    monkeypatch.setattr(marked_program, "run_inside", run)
     options = ["--label", "background", "-l", "small", "--size", "2GB", "--up", "-d", "2min"]
     result = cedos("exec", *options, "--", "/bin/curl", "-O", "--size", "x")
     assert result.exit_code == 0, result.output
@@ -154,7 +154,7 @@ def test_labels_that_exclude_each_other(cedos: Any, control: Path) -> None:
 
 def test_signals_reach_the_program(cgroup: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from cedos.marked import run_inside\n"
+        "import sys; from pathlib import Path; from cedos.kernel.marked_program import run_inside\n"
         "sys.exit(run_inside(Path(sys.argv[1]), ['sh', '-c', 'echo on; sleep 30 & wait']))"
     )
     with subprocess.Popen(

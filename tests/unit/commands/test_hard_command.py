@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from cedos import budget_file
 from cedos.api.messages import DefaultMessage, NetworkMessage, StatusMessage
 from cedos.commands import status
 from cedos.config import load
 from cedos.errors import ConfigError
 from cedos.model import NetworkKind
-from cedos.selector.budget import Budget, Resource
+from cedos.selector.budgets.budget import Budget, Resource
+from cedos.storage import budget_file
 
 
 def test_it_is_set_and_shown(cedos: Any, control: Path, fake_daemon: Any) -> None:

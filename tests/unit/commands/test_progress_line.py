@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cedos.commands.progress import ProgressLine, duration, size
+from cedos.commands.console.progress import ProgressLine, duration, size
 from cedos.files.getting import Progress
 
 

@@ -34,7 +34,7 @@ module.run = run
 sys.modules["cedos.daemon.service"] = module
 from cedos.api import lock
 lock._NAME += sys.argv.pop(1)
-from cedos.cli import main
+from cedos.commands.cedos import main
 main()
 """
 
@@ -140,8 +140,8 @@ def test_a_cancelled_daemon_is_not_taken_for_a_clean_end(
 @pytest.mark.parametrize("name", ["up", "restore"])
 def test_missing_privileges(folders: Path, name: str) -> None:
     code = (
-        "import os, sys; import cedos.cli, cedos.commands.up, cedos.commands.restore\n"
-        "os.setgid(65534); os.setuid(65534); cedos.cli.main()"
+        "import os, sys; import cedos.commands.cedos, cedos.commands.up, cedos.commands.restore\n"
+        "os.setgid(65534); os.setuid(65534); cedos.commands.cedos.main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, name], check=False, capture_output=True, text=True

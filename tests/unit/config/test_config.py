@@ -14,6 +14,7 @@ from cedos import config as config_module
 from cedos.config import SHIPPED_FILE, Config, DecisionConfig, NetworkConfig, Section, load
 from cedos.errors import ConfigError
 from cedos.model import NetworkKind
+from emu.repository import ROOT
 
 SECTIONS = {
     field.encode_name: field.type
@@ -46,7 +47,7 @@ def test_the_shipped_file_explains_every_key(section: str) -> None:
 
 def test_a_switch_is_charged_what_switches_were_measured_to_cost() -> None:
     """More than nearly all moves took to the first data, less than the longest pause of any."""
-    results = Path(__file__).parents[3] / "notebooks" / "results" / "delphi_switching.json"
+    results = ROOT / "notebooks" / "results" / "delphi_switching.json"
     measured = json.loads(results.read_text())["figures"]
     usual_s = max(measured["down_p95_ms"], measured["up_p95_ms"]) / 1e3
     assert usual_s <= Config().decision.switch_cost_s <= measured["max_gap_ms"] / 1e3

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cedos.directories import Directories, directories
+from cedos.config.directories import Directories, directories
 from cedos.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos import toml_file
+from cedos.config import toml_file
 from cedos.errors import ConfigError
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.toml_lines import Key, key_lines
+from cedos.config.toml_lines import Key, key_lines
 
 SAMPLE = '''\
 # a comment with [brackets] and = signs

@@ -12,16 +12,16 @@ import pytest
 
 from cedos.config import Config, ProbesConfig
 from cedos.config.sections import EnergyConfig
-from cedos.daemon import probing
-from cedos.daemon.metering import radios_of
-from cedos.daemon.observe import price_of
-from cedos.daemon.probing import AdaptiveProbing, rule_of
+from cedos.daemon.budgets.metering import radios_of
+from cedos.daemon.networks import adaptive_probing
+from cedos.daemon.networks.adaptive_probing import AdaptiveProbing, rule_of
+from cedos.daemon.networks.observer import price_of
 from cedos.model import Direction, Evaluation, Network, NetworkKind, Strategy, StrategyKind
-from cedos.monitor.probes import Prober
+from cedos.monitor.probing.prober import Prober
 from cedos.monitor.probing.result import ProbeKind, Spent
-from cedos.selector.budget_prices import Prices
-from cedos.selector.probe_value import ProbeValue
-from cedos.selector.probing import FixedRate, Moment, PassiveChange
+from cedos.selector.budgets.prices import Prices
+from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange
+from cedos.selector.probing.value import ProbeValue
 
 WIFI = Network("wlan0", "wlan0", 3, NetworkKind.WIFI, metered=False)
 LTE = Network("lte0", "lte0", 4, NetworkKind.CELLULAR, metered=True)
@@ -116,7 +116,7 @@ def test_only_an_answer_that_may_change_the_choice_is_asked_for(
     rival_s: float, again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon's own rule, as it runs: half a minute of looks; a winner by far is not asked again."""
-    monkeypatch.setattr(probing, "_LOOK_S", 0.001)
+    monkeypatch.setattr(adaptive_probing, "_LOOK_S", 0.001)
     recorder = Recorder()
     evaluations = (evaluation("wlan0", 0.2), evaluation("lte0", rival_s))
     looks = iter(range(30))
@@ -161,7 +161,7 @@ def test_only_an_answer_that_may_change_the_choice_is_asked_for(
 def test_each_network_is_probed_once_and_again_when_it_is_due(
     keys: dict[str, Any], kinds: list[ProbeKind], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probing, "_LOOK_S", 0.01)
+    monkeypatch.setattr(adaptive_probing, "_LOOK_S", 0.01)
     recorder = Recorder()
     seen: list[tuple[bool, float]] = []
 
@@ -192,7 +192,7 @@ def test_each_network_is_probed_once_and_again_when_it_is_due(
 
 
 def test_a_network_that_answers_nothing_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_LOOK_S", 0.01)
+    monkeypatch.setattr(adaptive_probing, "_LOOK_S", 0.01)
     asked: list[str] = []
     cellular = asyncio.Event()
 
@@ -245,7 +245,7 @@ def test_addresses_are_no_part_of_it() -> None:
 def test_it_is_told_why_networks_are_probed_or_not(
     forbidden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probing, "_LOOK_S", 0.001)
+    monkeypatch.setattr(adaptive_probing, "_LOOK_S", 0.001)
     evaluations = (evaluation("wlan0", 0.2), evaluation("lte0", 0.21))
     prices = Prices(data={"lte0": (Flat(inf if forbidden else 1e-9),)})
     looks = iter(range(3))
@@ -304,12 +304,14 @@ def test_it_is_told_that_nothing_is_probed(keys: dict[str, Any], why: str) -> No
 
 def trains_up(uploads: list[int], monkeypatch: pytest.MonkeyPatch, **keys: Any) -> list[str]:
     """Looks, a second apart, with so many uploads seen at each; the networks probed upwards."""
-    monkeypatch.setattr(probing, "_LOOK_S", 0.001)
+    monkeypatch.setattr(adaptive_probing, "_LOOK_S", 0.001)
     recorder = Recorder()
     over = asyncio.Event()
     looks = iter(uploads)
     clock = iter(range(10_000))
-    monkeypatch.setattr(probing, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
+    monkeypatch.setattr(
+        adaptive_probing, "time", SimpleNamespace(monotonic=lambda: float(next(clock)))
+    )
     evaluations = (evaluation("wlan0", 0.4), evaluation("lte0", 0.41))
 
     def moment(now_s: float, pending: bool, per_s: float, direction: Direction) -> Moment:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cedos.daemon.beat import LATE_S, beat
+from cedos.daemon.aligned_sleep import LATE_S, beat
 
 pytestmark = pytest.mark.anyio
 
@@ -18,7 +18,7 @@ class Clock:
         self.now_s = now_s
         self.woken_s: list[float] = []
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now_s)
-        monkeypatch.setattr("cedos.daemon.beat.asyncio.sleep", self.sleep)
+        monkeypatch.setattr("cedos.daemon.aligned_sleep.asyncio.sleep", self.sleep)
 
     async def sleep(self, seconds: float) -> None:
         assert seconds > 0

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from cedos.daemon.captured import Captured
-from cedos.daemon.flows import Flows
+from cedos.daemon.flows.flows import Flows
+from cedos.daemon.loop.packet_handler import Captured
 from cedos.model import Direction, FlowKey, SizeEstimate
 from cedos.monitor.events import FlowOpened
 from cedos.profiler.profiler import SizeLearned

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from cedos import config
-from cedos.daemon.choices import Choices, choices
-from cedos.daemon.decider import Decider
-from cedos.daemon.learning import Learning
+from cedos.daemon.decisions.choices import Choices, choices
+from cedos.daemon.decisions.decider import Decider
+from cedos.daemon.flows.learning import Learning
 from cedos.errors import ConfigError
 from cedos.model import Context, Network, NetworkKind, SizeEstimate, Transfer
-from cedos.selector.method import WORDS
-from cedos.selector.objective import WeightedCost
+from cedos.selector.decision.objective import WeightedCost
+from cedos.selector.uncertainty.method import WORDS
 from predictors.base import Distribution
 
 BOTH = (

@@ -2,7 +2,7 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.daemon.flows import Flows
+from cedos.daemon.flows.flows import Flows
 from cedos.model import Direction, FlowKey, Network, NetworkKind, SizeEstimate
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned

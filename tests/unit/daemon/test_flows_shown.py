@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from cedos.api.messages import flow_text
-from cedos.daemon.answers import Answers
-from cedos.daemon.flows import Flows
+from cedos.daemon.api_backend import Answers
+from cedos.daemon.flows.flows import Flows
 from cedos.model import FlowKey
-from cedos.monitor import own_flows
 from cedos.monitor.events import FlowOpened
+from cedos.monitor.flows import own_flows
 
 pytestmark = pytest.mark.anyio
 

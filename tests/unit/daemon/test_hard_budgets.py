@@ -11,16 +11,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from cedos.config import BudgetConfig, Config, NetworkConfig, PlanConfig
-from cedos.daemon.budget_messages import messages
-from cedos.daemon.budgets import Budgets
-from cedos.daemon.hard_budgets import HardBudgets
-from cedos.daemon.metering import Metering, money_per_mb, radios_of
+from cedos.daemon.budgets.budgets import Budgets
+from cedos.daemon.budgets.hard_budgets import HardBudgets
+from cedos.daemon.budgets.messages import messages
+from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.errors import SteeringError
-from cedos.history_usage import Usage
 from cedos.model import Network, NetworkKind
-from cedos.monitor.counters import Counters
-from cedos.selector.budget import Budget, Every, Resource
-from cedos.selector.objective import MaxS
+from cedos.monitor.networks.counters import Counters
+from cedos.selector.budgets.budget import Budget, Every, Resource
+from cedos.selector.decision.objective import MaxS
+from cedos.storage.usage import Usage
 
 pytestmark = pytest.mark.anyio
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from cedos import predictor_file
-from cedos.daemon.flows import Flows
-from cedos.daemon.learning import PLACES_FILE, POSTERIOR_FILE, Learning, load, place_of
+from cedos.daemon.flows.flows import Flows
+from cedos.daemon.flows.learning import PLACES_FILE, POSTERIOR_FILE, Learning, load, place_of
 from cedos.model import (
     Attachment,
     Context,
@@ -21,8 +20,9 @@ from cedos.model import (
 )
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
-from cedos.selector.features import features
-from cedos.selector.roles import assign
+from cedos.selector.decision.features import features
+from cedos.selector.decision.roles import assign
+from cedos.storage import predictor_file
 from predictors.completion import CompletionModel
 from predictors.posterior import Posterior
 

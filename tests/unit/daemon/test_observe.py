@@ -12,9 +12,9 @@ import structlog
 import structlog.testing
 
 from cedos.config import Config, ProbesConfig, ProvidersConfig
-from cedos.daemon.flow_events import FlowEvents
-from cedos.daemon.flows import Flows
-from cedos.daemon.observe import Observer
+from cedos.daemon.flows.flows import Flows
+from cedos.daemon.loop.flow_events import FlowEvents
+from cedos.daemon.networks.observer import Observer
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.monitor.probing.result import Outcome, Spent

@@ -20,15 +20,15 @@ from cedos.api.prefetching import (
     parse_prefetching,
 )
 from cedos.config import Config, NetworkConfig
-from cedos.daemon.budgets import Budgets
-from cedos.daemon.metering import Metering, money_per_mb, radios_of
-from cedos.daemon.prefetching import Prefetching
+from cedos.daemon.budgets.budgets import Budgets
+from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
+from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.errors import ConfigError
-from cedos.history_usage import Usage
 from cedos.model import Network, NetworkKind
-from cedos.monitor.counters import Counters
-from cedos.selector.budget import PROHIBITIVE, Budget, Resource
-from cedos.selector.objective import MaxS
+from cedos.monitor.networks.counters import Counters
+from cedos.selector.budgets.budget import PROHIBITIVE, Budget, Resource
+from cedos.selector.decision.objective import MaxS
+from cedos.storage.usage import Usage
 
 pytestmark = pytest.mark.anyio
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cedos.daemon.prices_said import worth_s
+from cedos.daemon.budgets.price_text import worth_s
 
 
 @pytest.mark.parametrize(

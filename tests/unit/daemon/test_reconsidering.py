@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from cedos.config import Config
-from cedos.daemon import looking, reconsidering
-from cedos.daemon.flows import Flows
-from cedos.daemon.looking import CLOSE_S, Looking
-from cedos.daemon.reconsidering import Reconsidering
+from cedos.daemon.flows.flows import Flows
+from cedos.daemon.loop import decision_loop, flow_sampler
+from cedos.daemon.loop.decision_loop import Reconsidering
+from cedos.daemon.loop.flow_sampler import CLOSE_S, Looking
 from cedos.model import (
     Context,
     Direction,
@@ -25,7 +25,7 @@ from cedos.model import (
 )
 from cedos.monitor.events import FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
-from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
+from cedos.selector.decision.objective import MaxS, MaxSPerE, WeightedCost
 
 pytestmark = pytest.mark.anyio
 
@@ -90,7 +90,7 @@ async def playing(play: Callable[[Stage], Awaitable[None]]) -> Stage:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconsidering, "_CHANGED_AT_MOST_S", 0.0)
+    monkeypatch.setattr(decision_loop, "_CHANGED_AT_MOST_S", 0.0)
 
 
 @pytest.mark.parametrize(("transfer", "seconds"), [(False, [0, 5, 10, 15]), (True, range(20))])
@@ -145,11 +145,11 @@ async def test_who_rests_is_not_woken_and_a_burst_is_answered_together(
         pauses_s.append(round(pause_s, 3))
         now_s[0] += pause_s
 
-    monkeypatch.setattr(reconsidering, "_CHANGED_AT_MOST_S", 0.1)
-    monkeypatch.setattr(reconsidering, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(decision_loop, "_CHANGED_AT_MOST_S", 0.1)
+    monkeypatch.setattr(decision_loop, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
 
     async def play(stage: Stage) -> None:
-        monkeypatch.setattr(reconsidering.asyncio, "sleep", sleep)
+        monkeypatch.setattr(decision_loop.asyncio, "sleep", sleep)
         real = asyncio.get_running_loop()
 
         async def settled() -> None:
@@ -230,9 +230,9 @@ class Sockets:
 @pytest.fixture
 def sockets(monkeypatch: pytest.MonkeyPatch) -> Sockets:
     made = Sockets()
-    monkeypatch.setattr(looking, "asyncio", SimpleNamespace(sleep=made.sleep))
-    monkeypatch.setattr(looking, "beat", made.sleep)
-    monkeypatch.setattr(looking, "time", SimpleNamespace(monotonic=lambda: made.now_s))
+    monkeypatch.setattr(flow_sampler, "asyncio", SimpleNamespace(sleep=made.sleep))
+    monkeypatch.setattr(flow_sampler, "beat", made.sleep)
+    monkeypatch.setattr(flow_sampler, "time", SimpleNamespace(monotonic=lambda: made.now_s))
     return made
 
 

@@ -7,10 +7,10 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.daemon.rescue import KERNEL_S, LEAST_S, Rescuer
+from cedos.daemon.decisions.rescue import KERNEL_S, LEAST_S, Rescuer
 from cedos.errors import SteeringError
 from cedos.model import Context, FlowKey, Indicator, Network, NetworkKind
-from cedos.steer.rescue_kernel import Connecting
+from cedos.steer.kernel.rescue import Connecting
 
 pytestmark = pytest.mark.anyio
 
@@ -101,7 +101,7 @@ class Place:
     """A watcher among networks that can be changed."""
 
     def __init__(self, monkeypatch, kernel, networks=NETWORKS, dry_run=False, **known):
-        monkeypatch.setattr("cedos.daemon.rescue.LEAST_S", SHORT_S)
+        monkeypatch.setattr("cedos.daemon.decisions.rescue.LEAST_S", SHORT_S)
         self.kernel, self.known, self.told = kernel, known, []
         self.rescuer = Rescuer(
             kernel,

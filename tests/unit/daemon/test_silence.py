@@ -3,8 +3,8 @@ from math import inf
 
 import pytest
 
-from cedos.daemon.flows import Flows
-from cedos.daemon.silence import PATIENCE_S, RoundTrips, Silence
+from cedos.daemon.flows.flows import Flows
+from cedos.daemon.networks.silence import PATIENCE_S, RoundTrips, Silence
 from cedos.model import Direction, FlowKey, Network, NetworkKind, SizeEstimate
 from cedos.monitor.events import FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned

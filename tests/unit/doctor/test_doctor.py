@@ -11,7 +11,7 @@ import pytest
 
 from cedos.api.lock import only_daemon
 from cedos.config import Config, PredictorsConfig
-from cedos.directories import Directories
+from cedos.config.directories import Directories
 from cedos.doctor import can_run, mptcp, observation, services, surroundings
 from cedos.doctor.finding import Files, Finding, State, limited, missing, ok
 
@@ -106,7 +106,7 @@ def test_endpoints_of_others(files: Files, monkeypatch: pytest.MonkeyPatch) -> N
         assert (name, command) == ("mptcp_pm", 3)
         return [endpoint, b"\x01"]
 
-    monkeypatch.setattr(mptcp.generic, "dump", dump)
+    monkeypatch.setattr(mptcp.generic_netlink, "dump", dump)
     finding = asyncio.run(mptcp.endpoints(files, False))
     assert finding is not None
     assert finding.state is State.LIMITED
@@ -125,7 +125,7 @@ def test_endpoints_that_cannot_be_seen(
     async def dump(name: str, command: int) -> list[bytes]:
         raise error
 
-    monkeypatch.setattr(mptcp.generic, "dump", dump)
+    monkeypatch.setattr(mptcp.generic_netlink, "dump", dump)
     finding = asyncio.run(mptcp.endpoints(files, False))
     assert finding is not None
     assert finding.state is State.LIMITED
@@ -162,7 +162,7 @@ def test_bpf(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(observation.cedos.bpf, "load", refuse)
+    monkeypatch.setattr(observation, "load", refuse)
     assert observation.bpf(files).state is State.LIMITED
 
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from cedos.barred import usable
 from cedos.model import Network, NetworkKind
+from cedos.selector.decision.barred import usable
 
 WLAN = Network("home", "wlan0", 2, NetworkKind.WIFI, False)
 LTE = Network("phone", "lte0", 3, NetworkKind.CELLULAR, True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cedos.notify import Notifier
+from cedos.kernel.service_manager import Notifier
 
 
 @pytest.fixture(params=["file", "abstract"])

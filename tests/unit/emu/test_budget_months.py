@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from cedos.selector.budget import Budget, Every, Increment, Resource
-from cedos.selector.budget_controller import Option
-from cedos.selector.budget_keeper import Keeper
-from cedos.selector.budget_odyssey import LEAST_S
-from cedos.selector.budget_pacer import Pacer
-from emu.budgets import months
-from emu.budgets.figures import figures
-from emu.budgets.habits import DAY_S, draw, month
-from emu.budgets.months import Outcome, live, lives, simulate
-from emu.budgets.picture import draw as draw_picture
-from emu.budgets.plans import PLANS, Counted, World, data, energy, money, paid_s
+from cedos.selector.budgets.budget import Budget, Every, Increment, Resource
+from cedos.selector.budgets.controller import Option
+from cedos.selector.budgets.keeper import Keeper
+from cedos.selector.budgets.odyssey import LEAST_S
+from cedos.selector.budgets.pacer import Pacer
+from emu.experiments.budgets import months
+from emu.experiments.budgets.figures import figures
+from emu.experiments.budgets.habits import DAY_S, draw, month
+from emu.experiments.budgets.months import Outcome, live, lives, simulate
+from emu.experiments.budgets.picture import draw as draw_picture
+from emu.experiments.budgets.plans import PLANS, Counted, World, data, energy, money, paid_s
 
 Found = dict[str, dict[str, list[Outcome]]]
 

@@ -9,8 +9,7 @@ from emu import policies
 from emu.places import places
 from emu.policies.base import Stage
 from emu.policies.cedos import Cedos, configuration
-
-ROOT = Path(__file__).resolve().parents[3]
+from emu.repository import ROOT
 
 
 def test_a_collection_named_relatively_is_found_from_the_run_folder(

@@ -130,8 +130,7 @@ def test_the_command_imports_no_matplotlib() -> None:
 
 def test_default_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_directory(tmp_path) == tmp_path
-    module = tmp_path / "repo" / "emu" / "places" / "places.py"
-    monkeypatch.setattr(rooms, "__file__", str(module))
+    monkeypatch.setattr(rooms, "ROOT", tmp_path / "repo")
     with pytest.raises(PlaceError, match="--places DIR"):
         default_directory()
     for beside, name in ((tmp_path / "repo" / "traces", "ours"), (tmp_path / "shared", "real")):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from cedos.history import History
 from cedos.model import (
     Context,
     Decision,
@@ -23,6 +22,7 @@ from cedos.model import (
     Subflow,
     Transfer,
 )
+from cedos.storage.history import History
 
 KEY = FlowKey(ip_address("192.168.43.2"), 40000, ip_address("198.51.100.1"), 443)
 CHOICE = Strategy(StrategyKind.SINGLE, ("wlan0",))
@@ -227,7 +227,7 @@ import resource, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_history import a_decision, numbers
-from cedos.history import History
+from cedos.storage.history import History
 clock = lambda: now
 now = 0.0
 history = History(Path({path!r}), max_waiting=50, retry_s=30.0, clock=clock)
@@ -277,7 +277,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_history import a_decision
-from cedos.history import History
+from cedos.storage.history import History
 history = History(Path({path!r}))
 number = history.next_number
 while True:

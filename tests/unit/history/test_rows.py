@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.history_rows import decision_of, decision_row, flow_of, flow_row, matcher
 from cedos.model import (
     Bulk,
     Context,
@@ -23,6 +22,7 @@ from cedos.model import (
     Transfer,
     Urgency,
 )
+from cedos.storage.history_rows import decision_of, decision_row, flow_of, flow_row, matcher
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 names = st.text(min_size=1, max_size=8)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.errors import HistoryError
-from cedos.history_usage import Counter, Usage, differences
+from cedos.storage.usage import Counter, Usage, differences
 
 NOW_S = 1.79e9
 QUARTER_S = 900.0

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedos.kernel.netlink import attribute
 from cedos.model import Network, NetworkKind
-from cedos.monitor import access_points, wifi
-from cedos.monitor.access_points import Heard, Neighbourhood, parse, summarise
-from cedos.monitor.providers import AccessPoint
-from cedos.netlink import attribute
+from cedos.monitor.providers import access_points, wifi
+from cedos.monitor.providers.access_points import Heard, Neighbourhood, parse, summarise
+from cedos.monitor.providers.providers import AccessPoint
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from cedos.addresses import address
+from cedos.kernel.addresses import address
 
 
 def test_addresses_are_made_once() -> None:

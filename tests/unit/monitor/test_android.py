@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from cedos.errors import HostError
 from cedos.model import Network, NetworkKind
-from cedos.monitor import adb
-from cedos.monitor.android import parse_registry
-from cedos.monitor.usb import usb_path
+from cedos.monitor.providers import adb
+from cedos.monitor.providers.android import parse_registry
+from cedos.monitor.providers.usb import usb_path
 
 pytestmark = pytest.mark.anyio
 NONE = 2147483647

@@ -9,7 +9,7 @@ from dbus_fast import Message, MessageType, Variant
 from dbus_fast.aio import MessageBus
 
 from cedos.monitor.bus import BusError, SystemBus
-from cedos.monitor.resolvers import HostResolvers
+from cedos.monitor.dns.resolvers import HostResolvers
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyroute2.netlink.exceptions import NetlinkError
 
-from cedos.monitor.client import Client
+from cedos.kernel.netlink_client import Client
 
 pytestmark = pytest.mark.anyio
 

@@ -5,11 +5,11 @@ import time
 import pytest
 
 from cedos.config import Config, ProvidersConfig
-from cedos.daemon.observe import Observer
+from cedos.daemon.networks.observer import Observer
 from cedos.model import Direction, Indicator
-from cedos.monitor.clock import SleepWatch
 from cedos.monitor.context import ContextKeeper
-from cedos.monitor.rates import Stretch
+from cedos.monitor.networks.rates import Stretch
+from cedos.monitor.networks.sleep_watch import SleepWatch
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ import pytest
 
 from cedos.model import Direction, Indicator
 from cedos.monitor.context import ContextKeeper
-from cedos.monitor.rates import Stretch
+from cedos.monitor.networks.rates import Stretch
 
 
 def value(keeper: ContextKeeper, name: str, now_s: float, network: str = "wlan0") -> float:

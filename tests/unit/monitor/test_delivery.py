@@ -4,10 +4,10 @@ from ipaddress import ip_address, ip_interface
 import pytest
 
 from cedos.model import Direction, FlowKey, Network, NetworkKind
-from cedos.monitor import delivery
-from cedos.monitor.delivery import DeliveryWatch
 from cedos.monitor.events import FlowClosed, FlowSample
-from cedos.monitor.rates import Stretch
+from cedos.monitor.flows import delivery
+from cedos.monitor.flows.delivery import DeliveryWatch
+from cedos.monitor.networks.rates import Stretch
 
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False, (ip_interface("10.0.1.2/24"),))
 KEY = FlowKey(ip_address("10.0.1.2"), 5000, ip_address("198.51.100.1"), 443)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.monitor import dns
-from cedos.monitor.dns_answer import Fault, fault, is_public, parse
+from cedos.monitor.dns import query
+from cedos.monitor.dns.answer import Fault, fault, is_public, parse
 
 PUBLIC, PRIVATE = "93.184.216.34", "192.168.1.1"
 
@@ -21,7 +21,7 @@ def answer(
     cut: bool = False,
     kind: int = 1,
 ) -> bytes:
-    question = bytearray(dns.query(number, name))
+    question = bytearray(query.query(number, name))
     question[-4:-2] = struct.pack("!H", kind)
     flags = 0x8180 | code | (0x0200 if cut else 0)
     head = struct.pack("!6H", number, flags, 1, len(addresses), 0, 0)
@@ -42,7 +42,7 @@ def answer(
         (answer(8, "example.com", PUBLIC), Fault.FOREIGN),
         (answer(7, "example.org", PUBLIC), Fault.FOREIGN),
         (answer(7, "example.com", PUBLIC, kind=28), Fault.FOREIGN),
-        (dns.query(7, "example.com"), Fault.FOREIGN),  # an echo of the question
+        (query.query(7, "example.com"), Fault.FOREIGN),  # an echo of the question
         (b"", Fault.FOREIGN),
         (answer(7, "example.com", PUBLIC, cut=True), Fault.TRUNCATED),
         (answer(7, "example.com", code=2), Fault.REFUSED),

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroute2.netlink.nl80211 import MarshalNl80211, nl80211cmd
 
+from cedos.kernel.netlink import attribute, message
 from cedos.model import Indicator, Network, NetworkKind
-from cedos.monitor import battery, cellular, wifi
 from cedos.monitor.bus import BusError, SystemBus
-from cedos.netlink import attribute, message
+from cedos.monitor.providers import battery, cellular, wifi
 
 pytestmark = pytest.mark.anyio
 

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from cedos.errors import ConfigError
+from cedos.kernel.interface_kind import Hardware, Identity, Override, Sysfs, check, guess, identify
+from cedos.kernel.rtnetlink import Link
 from cedos.model import NetworkKind
-from cedos.monitor.kinds import Hardware, Identity, Override, Sysfs, check, guess, identify
-from cedos.monitor.rtnl import Link
 
 MAC = bytes.fromhex("020000000001")
 

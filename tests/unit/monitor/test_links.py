@@ -8,12 +8,12 @@ from ipaddress import ip_address, ip_interface
 import pytest
 
 from cedos.errors import HostError
+from cedos.kernel.interface_kind import Hardware
+from cedos.kernel.rtnetlink import DefaultRoute, Link, LinkAddress
 from cedos.model import NetworkKind
+from cedos.monitor.dns.resolvers import Resolvers
 from cedos.monitor.events import Change
-from cedos.monitor.kinds import Hardware
-from cedos.monitor.links import LinkMonitor, Tables, assemble, compare
-from cedos.monitor.resolvers import Resolvers
-from cedos.monitor.rtnl import DefaultRoute, Link, LinkAddress
+from cedos.monitor.networks.links import LinkMonitor, Tables, assemble, compare
 
 pytestmark = pytest.mark.anyio
 

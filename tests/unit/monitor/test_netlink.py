@@ -5,8 +5,7 @@ import struct
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cedos import netlink
-from cedos.monitor import conntrack, sockdiag
+from cedos.kernel import conntrack, netlink, sock_diag
 
 TYPES = st.sampled_from([2, 3, 16, 20, 28, 0x100, 0x102])
 
@@ -50,7 +49,7 @@ def test_flags_in_an_attributes_type_are_not_its_type() -> None:
 @example(b"\0" * 72, 20)
 def test_no_payload_breaks_a_parser(payload: bytes, kind: int) -> None:
     message = netlink.Message(kind, 0, 0, payload)
-    sockdiag.parse(message)
+    sock_diag.parse(message)
     conntrack.parse(message)
 
 

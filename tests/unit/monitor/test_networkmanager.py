@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Network, NetworkKind
-from cedos.monitor import networkmanager as nm
-from cedos.monitor.battery import Battery, BatteryReader
 from cedos.monitor.bus import SystemBus
-from cedos.monitor.cellular import CellularProvider
+from cedos.monitor.providers import networkmanager as nm
+from cedos.monitor.providers.battery import Battery, BatteryReader
+from cedos.monitor.providers.cellular import CellularProvider
 
 pytestmark = pytest.mark.anyio
 

@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from cedos.model import FlowKey, Network, NetworkKind
-from cedos.monitor import own_flows, portal_check
-from cedos.monitor.portal import TestPage
+from cedos.monitor.flows import own_flows
+from cedos.monitor.portal import check
+from cedos.monitor.portal.portal import TestPage
 from cedos.monitor.probing import lookup, tcp_probe, train
 from cedos.monitor.probing.result import ProbeServer
 
@@ -37,11 +38,11 @@ LOOKS: dict[str, tuple[str, Look]] = {
     ),
     "a portal's name": (
         "udp",
-        lambda port: portal_check.check(LO, TestPage.of("http://a.test/", ""), 0.4, port),
+        lambda port: check.check(LO, TestPage.of("http://a.test/", ""), 0.4, port),
     ),
     "a portal's page": (
         "tcp",
-        lambda port: portal_check.check(LO, TestPage.of(f"http://127.0.0.1:{port}/", ""), 0.2),
+        lambda port: check.check(LO, TestPage.of(f"http://127.0.0.1:{port}/", ""), 0.2),
     ),
 }
 

@@ -3,8 +3,8 @@ from ipaddress import ip_address, ip_interface
 
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
 from cedos.monitor.events import FlowSample
-from cedos.monitor.losses import Losses
-from cedos.monitor.passive import FlowWatch, Glimpse
+from cedos.monitor.flows.losses import Losses
+from cedos.monitor.flows.passive import FlowWatch, Glimpse
 
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False, (ip_interface("10.0.1.2/24"),))
 KEY = FlowKey(ip_address("10.0.1.2"), 5000, ip_address("198.51.100.1"), 443)

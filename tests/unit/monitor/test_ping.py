@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.monitor import ping
+from cedos.monitor.probing import ping
 
 
 def test_the_checksum_of_a_known_packet() -> None:

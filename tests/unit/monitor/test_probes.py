@@ -10,13 +10,13 @@ import pytest
 from cedos.errors import PrivilegeError
 from cedos.model import Direction, Network, NetworkKind
 from cedos.monitor.doubles import played_pinger
-from cedos.monitor.ping import PING_BYTES
-from cedos.monitor.probes import Prober
 from cedos.monitor.probing import train
 from cedos.monitor.probing.limits import Limits
+from cedos.monitor.probing.ping import PING_BYTES
+from cedos.monitor.probing.prober import Prober
 from cedos.monitor.probing.result import Outcome, ProbeKind, ProbeServer, Spent
+from cedos.monitor.probing.schedule import ProbeSchedule
 from cedos.monitor.probing.server import ProbeServing
-from cedos.monitor.schedule import ProbeSchedule
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import pytest
 from cedos.model import Indicator, Network, NetworkKind
 from cedos.monitor.context import ContextKeeper
 from cedos.monitor.doubles import PlayedProvider
-from cedos.monitor.providers import AccessPoint, Guarded, read_each
+from cedos.monitor.providers.providers import AccessPoint, Guarded, read_each
 
 pytestmark = pytest.mark.anyio
 

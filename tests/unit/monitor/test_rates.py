@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Direction, Indicator
-from cedos.monitor.rates import Rates, Stretch
+from cedos.monitor.networks.rates import Rates, Stretch
 
 
 def fed(megabits: list[float], *, saturated: bool = True) -> Rates:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.monitor.bus import SystemBus
-from cedos.monitor.resolvers import (
+from cedos.monitor.dns.resolvers import (
     FileWatch,
     HostResolvers,
     Resolvers,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cedos.resting import Resting
+from cedos.kernel.batched_reader import Resting
 
 pytestmark = pytest.mark.anyio
 REST_S = 0.05

@@ -7,15 +7,15 @@ from ipaddress import ip_address, ip_interface
 import pytest
 from pyroute2.netlink import nlmsg
 
-from cedos.monitor import rtnl
-from cedos.netlink import attribute, message
+from cedos.kernel import rtnetlink
+from cedos.kernel.netlink import attribute, message
 
 NEWLINK, NEWADDR, NEWROUTE = 16, 20, 24
 FAR4, FAR6 = ip_address("10.9.1.1"), ip_address("fd09::1")
 
 
 def said(kind: int, body: bytes) -> nlmsg:
-    (decoded,) = rtnl.messages(message(kind, 2, 1, body))
+    (decoded,) = rtnetlink.messages(message(kind, 2, 1, body))
     return decoded
 
 
@@ -29,12 +29,12 @@ def link(name: bytes, hardware_address: bytes) -> nlmsg:
 @pytest.mark.parametrize("length", [0, 4, 6, 8, 16, 20])
 def test_hardware_addresses_of_any_length(length: int) -> None:
     written = bytes(range(0xA0, 0xA0 + length))
-    parsed = rtnl.parse_link(link(b"tunnel0", written))
-    assert parsed == rtnl.Link(7, "tunnel0", "", written, False, loopback=False, running=True)
+    parsed = rtnetlink.parse_link(link(b"tunnel0", written))
+    assert parsed == rtnetlink.Link(7, "tunnel0", "", written, False, loopback=False, running=True)
 
 
 def test_a_name_that_is_no_text() -> None:
-    parsed = rtnl.parse_link(link(b"wlan\xff", b""))
+    parsed = rtnetlink.parse_link(link(b"wlan\xff", b""))
     assert parsed is not None
     assert parsed.name == "wlan\ufffd"
 
@@ -49,13 +49,15 @@ def address(attributes: dict[int, bytes], *, flags: int = 0, scope: int = 0) -> 
 def test_the_own_address_and_only_a_usable_one() -> None:
     far, own, wide_flags = 1, 2, 8
     here, peer = bytes((10, 9, 1, 2)), bytes((10, 9, 1, 3))
-    wanted = rtnl.LinkAddress(7, ip_interface("10.9.1.2/24"))
-    assert rtnl.parse_address(address({far: peer, own: here})) == wanted
-    assert rtnl.parse_address(address({far: here})) == wanted
-    assert rtnl.parse_address(address({})) is None
-    assert rtnl.parse_address(address({own: here}, scope=253)) is None
-    assert rtnl.parse_address(address({own: here}, flags=0x40)) is None
-    assert rtnl.parse_address(address({own: here, wide_flags: struct.pack("=I", 0x240)})) is None
+    wanted = rtnetlink.LinkAddress(7, ip_interface("10.9.1.2/24"))
+    assert rtnetlink.parse_address(address({far: peer, own: here})) == wanted
+    assert rtnetlink.parse_address(address({far: here})) == wanted
+    assert rtnetlink.parse_address(address({})) is None
+    assert rtnetlink.parse_address(address({own: here}, scope=253)) is None
+    assert rtnetlink.parse_address(address({own: here}, flags=0x40)) is None
+    assert (
+        rtnetlink.parse_address(address({own: here, wide_flags: struct.pack("=I", 0x240)})) is None
+    )
 
 
 def route(body: bytes, *, length: int = 0, table: int = 254, kind: int = 1) -> nlmsg:
@@ -67,17 +69,17 @@ def test_default_routes() -> None:
     out, metric = attribute(4, struct.pack("=i", 7)), attribute(6, struct.pack("=I", 600))
     via4 = attribute(5, FAR4.packed)
     via6 = attribute(18, struct.pack("=H", socket.AF_INET6) + FAR6.packed)
-    assert rtnl.parse_route(route(out + metric)) == [rtnl.DefaultRoute(7, 4, None, 600)]
-    assert rtnl.parse_route(route(out + via4)) == [rtnl.DefaultRoute(7, 4, FAR4, 0)]
-    assert rtnl.parse_route(route(out + via6)) == [rtnl.DefaultRoute(7, 4, FAR6, 0)]
+    assert rtnetlink.parse_route(route(out + metric)) == [rtnetlink.DefaultRoute(7, 4, None, 600)]
+    assert rtnetlink.parse_route(route(out + via4)) == [rtnetlink.DefaultRoute(7, 4, FAR4, 0)]
+    assert rtnetlink.parse_route(route(out + via6)) == [rtnetlink.DefaultRoute(7, 4, FAR6, 0)]
     hops = b"".join(
         struct.pack("=HBBi", 8 + len(via), 0, 0, index) + via
         for index, via in ((7, via4), (8, via6), (9, b""))
     )
-    assert rtnl.parse_route(route(attribute(9, hops) + metric)) == [
-        rtnl.DefaultRoute(7, 4, FAR4, 600),
-        rtnl.DefaultRoute(8, 4, FAR6, 600),
-        rtnl.DefaultRoute(9, 4, None, 600),
+    assert rtnetlink.parse_route(route(attribute(9, hops) + metric)) == [
+        rtnetlink.DefaultRoute(7, 4, FAR4, 600),
+        rtnetlink.DefaultRoute(8, 4, FAR6, 600),
+        rtnetlink.DefaultRoute(9, 4, None, 600),
     ]
 
 
@@ -87,6 +89,6 @@ def test_routes_that_are_no_default_routes_of_the_main_table() -> None:
     prefix = attribute(1, bytes((10, 0, 0, 0)))
     unreachable, others = route(b"", kind=7), route(out + far, table=0)
     for one in (unreachable, others, route(out, table=99), route(out + prefix, length=8)):
-        assert rtnl.parse_route(one) == []
-        assert not rtnl.matters(one)
-    assert rtnl.matters(route(out))
+        assert rtnetlink.parse_route(one) == []
+        assert not rtnetlink.matters(one)
+    assert rtnetlink.matters(route(out))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.monitor.bus import SystemBus
-from cedos.monitor.screen import Screen, parse_seat, parse_session
+from cedos.monitor.providers.screen import Screen, parse_seat, parse_session
 
 pytestmark = pytest.mark.anyio
 

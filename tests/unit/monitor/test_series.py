@@ -5,7 +5,7 @@ import pytest
 
 from cedos.errors import PlaceError
 from cedos.model import Indicator, Network, NetworkKind
-from cedos.monitor.series import Series, SeriesProvider
+from cedos.monitor.providers.series import Series, SeriesProvider
 
 pytestmark = pytest.mark.anyio
 

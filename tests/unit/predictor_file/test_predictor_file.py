@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cedos import predictor_file
 from cedos.errors import ModelError
+from cedos.storage import predictor_file
 from predictors.completion import CompletionModel
-from predictors.train import fit
-from predictors.train_examples import Examples, Settings
+from predictors.training.examples import Examples, Settings
+from predictors.training.train import fit
 
 USUAL = {"size_bytes": 3e5, "wifi_rtt_s": 0.02, "cellular_rtt_s": 0.05}
 
@@ -105,7 +105,7 @@ def test_a_missing_file_and_an_unwritable_one_are_named(
 
 def test_loading_and_predicting_need_neither_scikit_learn_nor_numpy(file: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from cedos import predictor_file; "
+        "import sys; from pathlib import Path; from cedos.storage import predictor_file; "
         f"predictor_file.load(Path({str(file)!r})).predict({USUAL!r}); "
         "sys.exit(any(name in sys.modules for name in ('sklearn', 'numpy', 'pyarrow')))"
     )

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from predictors.inputs import STRATEGIES
 from predictors.naive import naive_time_s
-from predictors.train_examples import Examples
+from predictors.training.examples import Examples
 
 
 def made_up(groups: int = 12, each: int = 30, seed: int = 1) -> Examples:

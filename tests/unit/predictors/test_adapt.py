@@ -11,8 +11,8 @@ import pytest
 from predictors.adapt import MOST_PLACES, Adaptive
 from predictors.completion import CompletionModel
 from predictors.place import KNOTS, Place, Prior, knot
-from predictors.train import fit
-from predictors.train_examples import Examples, Settings
+from predictors.training.examples import Examples, Settings
+from predictors.training.train import fit
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import pytest
 
 from predictors.completion import CompletionModel
 from predictors.inputs import INPUTS, STRATEGIES
-from predictors.train import fit
-from predictors.train_examples import Examples, Settings
+from predictors.training.examples import Examples, Settings
+from predictors.training.train import fit
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from predictors.compute import ComputePredictor
 from predictors.dwell import DwellPredictor
 from predictors.inputs import COLUMNS
 from predictors.network import NetworkPredictor
-from predictors.train import KINDS, fit
-from predictors.train_examples import Examples, Settings
+from predictors.training.examples import Examples, Settings
+from predictors.training.train import KINDS, fit
 
 FEW = {"trees": 3, "forest": 2, "boosting": 5}
 ANYTHING = st.one_of(st.just(nan), st.just(float("inf")), st.floats(0, 1e9))

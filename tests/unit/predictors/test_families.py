@@ -13,10 +13,10 @@ from predictors.completion import CompletionModel
 from predictors.inputs import INPUTS, STRATEGIES
 from predictors.rules import RULES, Rule, ewma_bps, harmonic_bps
 from predictors.svr import MISSING, Machine, Machines
-from predictors.train import KINDS, fit
-from predictors.train_boosting import boosting
-from predictors.train_examples import Examples, Settings, table, typical_of, walked
-from predictors.train_svr import svr
+from predictors.training.boosting import boosting
+from predictors.training.examples import Examples, Settings, table, typical_of, walked
+from predictors.training.svr import svr
+from predictors.training.train import KINDS, fit
 from predictors.tree import mirrored
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from predictors.held_out import LEAST_SIZE, around
-from predictors.train import fit
-from predictors.train_examples import Examples, Settings
+from predictors.training.examples import Examples, Settings
+from predictors.training.train import fit
 
 
 def test_errors_stand_around_the_point_and_widen_around_their_median() -> None:

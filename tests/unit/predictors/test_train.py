@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from predictors.completion import CompletionModel
 from predictors.inputs import INPUTS, RARE, STRATEGIES
-from predictors.train import LEARNED, fit
-from predictors.train_examples import Examples, Settings, table, typical_of
+from predictors.training.examples import Examples, Settings, table, typical_of
+from predictors.training.train import LEARNED, fit
 
 FEW = Settings(trees=5)
 

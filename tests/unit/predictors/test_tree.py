@@ -8,7 +8,7 @@ from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 from sklearn.tree import DecisionTreeRegressor
 
 from predictors.inputs import INPUTS
-from predictors.train_trees import tree_of
+from predictors.training.trees import tree_of
 from predictors.tree import Forest, Tree
 
 # input 0 <= 1.5: left leaf 10, else (and for NaN) the leaf 20.

@@ -13,10 +13,10 @@ from cedos.prefetch.http import HttpFetcher
 from cedos.prefetch.news import Item, News
 from cedos.prefetch.prefetcher import Prefetcher
 from cedos.prefetch.surroundings import Listener
-from cedos.selector import prefetch_queue as queue
-from cedos.selector.budget import PROHIBITIVE
-from cedos.selector.prefetch_choices import Taking
-from cedos.selector.prefetch_reason import Verdict
+from cedos.selector.budgets.budget import PROHIBITIVE
+from cedos.selector.prefetch import queue
+from cedos.selector.prefetch.choices import Taking
+from cedos.selector.prefetch.reason import Verdict
 
 pytestmark = pytest.mark.anyio
 

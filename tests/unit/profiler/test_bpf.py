@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cedos.profiler.bpf import Assembler
+from cedos.profiler.capture.assembler import Assembler
 
 
 def test_jumps_are_resolved_over_labels(run_bpf: Callable[..., int]) -> None:

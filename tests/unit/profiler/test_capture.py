@@ -11,8 +11,8 @@ from scapy.packet import Raw
 
 from cedos.errors import HostError, PrivilegeError
 from cedos.model import FlowKey
-from cedos.profiler import capture
-from cedos.profiler.capture import Capture, Captured, PacketSource, open_capture
+from cedos.profiler.capture import capture
+from cedos.profiler.capture.capture import Capture, Captured, PacketSource, open_capture
 from cedos.profiler.replay import ReplayedCapture
 
 PACKET = bytes(IP(src="192.0.2.1", dst="198.51.100.1") / TCP() / Raw(b"GET / HTTP/1.1\r\n"))

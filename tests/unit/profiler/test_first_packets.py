@@ -13,7 +13,7 @@ from scapy.layers.inet6 import (
 )
 from scapy.packet import Packet, Raw
 
-from cedos.profiler.first_packets import BEGINNINGS, SNAP_BYTES, program
+from cedos.profiler.capture.first_packets import BEGINNINGS, SNAP_BYTES, program
 from cedos.profiler.frame import parse_frame
 
 PROGRAM = program()

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from cedos.model import FlowKey
 from cedos.profiler.frame import Captured
-from cedos.profiler.hellos import Hellos
-from cedos.profiler.tls import ClientHello
+from cedos.profiler.tls.hellos import Hellos
+from cedos.profiler.tls.tls import ClientHello
 
 KEY = FlowKey(ip_address("192.0.2.1"), 5000, ip_address("198.51.100.1"), 443)
 START = 4_294_966_900  # the numbers wrap within the hello

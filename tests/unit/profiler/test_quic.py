@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.profiler.first_packets import SNAP_BYTES, program
-from cedos.profiler.quic import (
+from cedos.profiler.capture.first_packets import SNAP_BYTES, program
+from cedos.profiler.tls.quic import (
     VERSION_1,
     VERSION_2,
     InitialReader,
@@ -24,8 +24,8 @@ from cedos.profiler.quic import (
     crypto_frames,
     initials,
 )
-from cedos.profiler.reassembly import MAX_BYTES
-from cedos.profiler.tls import ClientHello
+from cedos.profiler.tls.reassembly import MAX_BYTES
+from cedos.profiler.tls.tls import ClientHello
 
 PEER = ("198.51.100.1", 443)
 

@@ -3,7 +3,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.profiler.reassembly import MAX_BYTES, Reassembly
+from cedos.profiler.tls.reassembly import MAX_BYTES, Reassembly
 
 STREAM = random.Random(2).randbytes(3000)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cedos.errors import ConfigError
-from cedos.proxy.admission import Clients, Destinations, plain, read_tokens
 from cedos.proxy.answers import RefusedError, answer
+from cedos.proxy.gateway.admission import Clients, Destinations, plain, read_tokens
 
 TOKEN = b"0123456789abcdef"
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Attachment, Context, Direction, Indicator, Strategy, StrategyKind
-from cedos.selector.aging import DRIFTS, aged, widened
-from cedos.selector.roles import Roles, assign
-from cedos.selector.selector import decide, decide_again
+from cedos.selector.decision.aging import DRIFTS, aged, widened
+from cedos.selector.decision.decide import decide, decide_again
+from cedos.selector.decision.roles import Roles, assign
 from predictors.base import Distribution
 
 RECORD = {"number": 7, "made_unix_s": 1.7e9}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cedos.selector.budget_pacer import Pacer
+from cedos.selector.budgets.pacer import Pacer
 
 DAY_S = 86_400.0
 MONTH_S = 30 * DAY_S

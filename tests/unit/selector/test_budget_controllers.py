@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.selector.budget import PROHIBITIVE, reduced
-from cedos.selector.budget_controller import Controller, MakeController, Option
-from cedos.selector.budget_demand import Demand, Increment, curve, increments
-from cedos.selector.budget_hours import Hours
-from cedos.selector.budget_odyssey import Odyssey
-from cedos.selector.budget_pacer import Pacer
+from cedos.selector.budgets.budget import PROHIBITIVE, reduced
+from cedos.selector.budgets.controller import Controller, MakeController, Option
+from cedos.selector.budgets.demand import Demand, Increment, curve, increments
+from cedos.selector.budgets.hours import Hours
+from cedos.selector.budgets.odyssey import Odyssey
+from cedos.selector.budgets.pacer import Pacer
 
 BOTH = pytest.mark.parametrize("make", [Odyssey, Pacer])
 DAY_S = 86_400.0

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.model import Context, StrategyKind
-from cedos.selector.budget import PROHIBITIVE
-from cedos.selector.budget_odyssey import Odyssey
-from cedos.selector.budget_pacer import Pacer
-from cedos.selector.budget_prices import Prices
-from cedos.selector.objective import Outcome, WeightedCost
-from cedos.selector.roles import USUAL_KINDS
-from cedos.selector.selector import decide
+from cedos.selector.budgets.budget import PROHIBITIVE
+from cedos.selector.budgets.odyssey import Odyssey
+from cedos.selector.budgets.pacer import Pacer
+from cedos.selector.budgets.prices import Prices
+from cedos.selector.decision.decide import decide
+from cedos.selector.decision.objective import Outcome, WeightedCost
+from cedos.selector.decision.roles import USUAL_KINDS
 from cedos.selector.uncertainty import CompletionModel
 
 NOTHING = Context(1000.0, {})

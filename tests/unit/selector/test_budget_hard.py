@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.selector.budget import Budget, Increment, Resource
-from cedos.selector.budget_hard import Account, Bars, Stage
+from cedos.selector.budgets.budget import Budget, Increment, Resource
+from cedos.selector.budgets.hard import Account, Bars, Stage
 
 DATA = Budget("data", Resource.DATA, 1000.0, "2026-12-01T00:00:00", hard=True)
 MONEY = replace(DATA, name="money", resource=Resource.MONEY)

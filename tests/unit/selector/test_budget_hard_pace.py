@@ -1,6 +1,6 @@
 """How quickly hard budgets are spent, and how soon one must look again."""
 
-from cedos.selector.budget_hard_pace import Pace
+from cedos.selector.budgets.hard_pace import Pace
 
 
 def test_the_nearer_the_end_the_sooner_the_next_look() -> None:

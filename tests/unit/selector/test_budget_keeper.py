@@ -6,14 +6,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cedos.selector.budget import PROHIBITIVE, Budget, Every, Increment, Resource
-from cedos.selector.budget_calendar import Period, period_at, stamp
-from cedos.selector.budget_controller import MakeController, Option
-from cedos.selector.budget_increments import IncrementQuote, bought
-from cedos.selector.budget_keeper import Keeper
-from cedos.selector.budget_odyssey import Odyssey
-from cedos.selector.budget_pacer import Pacer
-from cedos.selector.budget_prices import FREE, prices
+from cedos.selector.budgets.budget import PROHIBITIVE, Budget, Every, Increment, Resource
+from cedos.selector.budgets.calendar import Period, period_at, stamp
+from cedos.selector.budgets.controller import MakeController, Option
+from cedos.selector.budgets.increments import IncrementQuote, bought
+from cedos.selector.budgets.keeper import Keeper
+from cedos.selector.budgets.odyssey import Odyssey
+from cedos.selector.budgets.pacer import Pacer
+from cedos.selector.budgets.prices import FREE, prices
 
 MONTHLY = Budget("data", Resource.DATA, 4e9, "2026-12-01T00:00:00", every=Every.MONTH)
 DAY_S = 86_400.0

@@ -2,11 +2,11 @@
 
 import pytest
 
-from cedos.selector import budget_pacer
-from cedos.selector.budget_controller import Option
-from cedos.selector.budget_hours import DAY_S
-from cedos.selector.budget_pacer import Pacer
-from cedos.selector.budget_unchosen import Unchosen
+from cedos.selector.budgets import pacer as budget_pacer
+from cedos.selector.budgets.controller import Option
+from cedos.selector.budgets.hours import DAY_S
+from cedos.selector.budgets.pacer import Pacer
+from cedos.selector.budgets.unchosen import Unchosen
 
 _STEP_S = 1800.0
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.selector.budget import PROHIBITIVE, Increment
-from cedos.selector.budget_controller import Option
-from cedos.selector.budget_increments import IncrementQuote
-from cedos.selector.budget_odyssey import Odyssey
-from cedos.selector.budget_pacer import Pacer
-from cedos.selector.budget_steps import DURATION_S, SteppedQuote, steps
+from cedos.selector.budgets.budget import PROHIBITIVE, Increment
+from cedos.selector.budgets.controller import Option
+from cedos.selector.budgets.increments import IncrementQuote
+from cedos.selector.budgets.odyssey import Odyssey
+from cedos.selector.budgets.pacer import Pacer
+from cedos.selector.budgets.steps import DURATION_S, SteppedQuote, steps
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from cedos.selector.budget_controller import Option
-from cedos.selector.budget_hours import DAY_S
-from cedos.selector.budget_pacer import Pacer
-from cedos.selector.budget_unchosen import Unchosen, daily
+from cedos.selector.budgets.controller import Option
+from cedos.selector.budgets.hours import DAY_S
+from cedos.selector.budgets.pacer import Pacer
+from cedos.selector.budgets.unchosen import Unchosen, daily
 
 _HOUR_S = 3600.0
 _STEP_S = 600.0

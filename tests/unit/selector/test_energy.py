@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Direction, NetworkKind
-from cedos.selector.energy import DELPHI, RadioPower, transfer_energy_j
+from cedos.selector.energy.power_model import DELPHI, RadioPower, transfer_energy_j
 
 WIFI = DELPHI.radios[NetworkKind.WIFI]
 LTE = DELPHI.radios[NetworkKind.CELLULAR]

@@ -3,7 +3,7 @@ from math import nan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.selector.fallback import RuleOfThumb
+from cedos.selector.decision.fallback import RuleOfThumb
 
 KNOWN = {
     "wifi_rtt_s": 0.02,

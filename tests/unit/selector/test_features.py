@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Context, Indicator
-from cedos.selector.features import features
-from cedos.selector.roles import Roles, assign
+from cedos.selector.decision.features import features
+from cedos.selector.decision.roles import Roles, assign
 
 
 def test_columns_are_those_of_a_data_set(host: Any) -> None:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Context
-from cedos.selector.follow import PROHIBITIVE, Curves, Exponents
-from cedos.selector.selector import decide
+from cedos.selector.decision.decide import decide
+from cedos.selector.decision.follow import PROHIBITIVE, Curves, Exponents
 
 share = st.floats(0.0, 1.0)
 RECORD = {"number": 7, "made_unix_s": 1.7e9}

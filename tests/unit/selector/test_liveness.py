@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from cedos.model import Context, Indicator
-from cedos.selector.liveness import BELIEVED_S, dead_networks, may_return, why_dead
+from cedos.selector.decision.liveness import BELIEVED_S, dead_networks, may_return, why_dead
 
 
 @pytest.mark.parametrize(

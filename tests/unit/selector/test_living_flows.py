@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Context, Strategy, StrategyKind
-from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
-from cedos.selector.selector import decide_again
+from cedos.selector.decision.decide import decide_again
+from cedos.selector.decision.objective import MaxS, MaxSPerE, WeightedCost
 
 RECORD = {"number": 7, "made_unix_s": 1.7e9}
 NOTHING = Context(1000.0, {})

@@ -5,10 +5,17 @@ from typing import Any
 import pytest
 
 from cedos.model import Context, StrategyKind
-from cedos.selector.method import BAYESIAN, BRUTE_FORCE, ERROR_BOUNDS, TRUSTING, WORDS, Method
-from cedos.selector.objective import WeightedCost
-from cedos.selector.selector import decide
+from cedos.selector.decision.decide import decide
+from cedos.selector.decision.objective import WeightedCost
 from cedos.selector.uncertainty.error_bounds import prediction_interval
+from cedos.selector.uncertainty.method import (
+    BAYESIAN,
+    BRUTE_FORCE,
+    ERROR_BOUNDS,
+    TRUSTING,
+    WORDS,
+    Method,
+)
 
 HEDGED = frozenset({StrategyKind.SINGLE, StrategyKind.REDUNDANT})
 # Wi-Fi is usually faster, and sometimes hangs; cellular is a little slower and sure.

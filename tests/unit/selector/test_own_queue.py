@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 from cedos.model import Context, Indicator
-from cedos.selector.own_queue import emptied, own_queues, queued
-from cedos.selector.roles import Roles, assign
-from cedos.selector.selector import decide
+from cedos.selector.decision.decide import decide
+from cedos.selector.decision.own_queue import emptied, own_queues, queued
+from cedos.selector.decision.roles import Roles, assign
 from predictors.base import Distribution
 
 NOW_S = 100.0

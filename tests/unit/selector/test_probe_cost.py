@@ -3,8 +3,8 @@
 import pytest
 
 from cedos.model import NetworkKind
-from cedos.selector.energy import DELPHI
-from cedos.selector.probe_cost import probe_cost
+from cedos.selector.energy.power_model import DELPHI
+from cedos.selector.probing.cost import probe_cost
 
 WIFI, CELLULAR = NetworkKind.WIFI, NetworkKind.CELLULAR
 # Delphi, Table 3: bytes up and down (our split of the total), seconds, joules without tail.

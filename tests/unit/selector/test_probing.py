@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Evaluation, Indicator, Strategy, StrategyKind
-from cedos.selector.probe_value import Drift, Price, ProbeValue, expected_saving
-from cedos.selector.probing import FixedRate, Moment, PassiveChange, ProbeRule, Verdict
+from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeRule, Verdict
+from cedos.selector.probing.value import Drift, Price, ProbeValue, expected_saving
 
 
 def seen(**values: float) -> dict[str, Indicator]:

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from cedos.errors import ConfigError
 from cedos.model import Direction
-from cedos.radio_file import radios
-from cedos.selector.radio import Radio, RadioState
-from cedos.selector.radio_watch import RadioWatch
+from cedos.selector.energy.radio import Radio, RadioState
+from cedos.selector.energy.radio_watch import RadioWatch
+from cedos.storage.radio_file import radios
 
 DCH = RadioState("dch", 0.9, 0.8, 4.0, from_bytes_up=151, from_bytes_down=119)
 FACH = RadioState("fach", 0.4, 0.4, 6.0)

@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 from cedos.model import Context, Indicator, Strategy, StrategyKind
-from cedos.selector.objective import MaxSPerE, WeightedCost
-from cedos.selector.reason import label, seconds
-from cedos.selector.selector import decide
+from cedos.selector.decision.decide import decide
+from cedos.selector.decision.objective import MaxSPerE, WeightedCost
+from cedos.selector.decision.reason import label, seconds
 
 ALL = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT})
 

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from cedos.model import Strategy, StrategyKind
-from cedos.selector.roles import assign, pairs, role_strategy, strategies
-from cedos.selector.selector import decide
+from cedos.selector.decision.decide import decide
+from cedos.selector.decision.roles import assign, pairs, role_strategy, strategies
 from predictors.base import Distribution
 
 ALL = frozenset(StrategyKind)

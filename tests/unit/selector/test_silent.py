@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from cedos.model import Strategy, StrategyKind
-from cedos.selector.selector import decide, decide_again
-from cedos.selector.silent import longer_s
+from cedos.selector.decision.decide import decide, decide_again
+from cedos.selector.decision.silent import longer_s
 
 RECORD = {"number": 7, "made_unix_s": 1.7e9}
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.selector.usage import second_share
+from cedos.selector.decision.usage import second_share
 
 times = st.floats(0.001, 1000)
 

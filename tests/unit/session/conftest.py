@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cedos.session.acceptor import Acceptor
-from cedos.session.channel import Channel, resume, set_up
-from cedos.session.crypto import Buffer, KeyPair
-from cedos.session.handshake.accepting import Grant, OpenRequest, Reason, Refusal
-from cedos.session.handshake.credentials import Credentials
-from cedos.session.handshake.outcome import Kind
-from cedos.session.handshake.set_up import Ask
-from cedos.session.limits import Limits
+from cedos.session.protocol.channel.acceptor import Acceptor
+from cedos.session.protocol.channel.channel import Channel, resume, set_up
+from cedos.session.protocol.crypto import Buffer, KeyPair
+from cedos.session.protocol.handshake.accepting import Grant, OpenRequest, Reason, Refusal
+from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.handshake.limits import Limits
+from cedos.session.protocol.handshake.outcome import Kind
+from cedos.session.protocol.handshake.set_up import Ask
 
 
 class Book:

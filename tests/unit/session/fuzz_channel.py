@@ -10,13 +10,13 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["cedos.session"]):
-    from cedos.session.acceptor import Acceptor
-    from cedos.session.channel import RECORD_BYTES, Channel, resume, set_up
-    from cedos.session.crypto import KeyPair
-    from cedos.session.handshake.accepting import Grant, OpenRequest
-    from cedos.session.handshake.credentials import Credentials
-    from cedos.session.handshake.outcome import Kind
-    from cedos.session.handshake.set_up import Ask
+    from cedos.session.protocol.channel.acceptor import Acceptor
+    from cedos.session.protocol.channel.channel import RECORD_BYTES, Channel, resume, set_up
+    from cedos.session.protocol.crypto import KeyPair
+    from cedos.session.protocol.handshake.accepting import Grant, OpenRequest
+    from cedos.session.protocol.handshake.credentials import Credentials
+    from cedos.session.protocol.handshake.outcome import Kind
+    from cedos.session.protocol.handshake.set_up import Ask
 
 RANDOM = random.Random(1).randbytes
 CLIENT, SERVER = KeyPair(RANDOM(32)), KeyPair(RANDOM(32))

@@ -12,11 +12,11 @@ import atheris
 
 with atheris.instrument_imports(include=["cedos.session"]):
     from cedos.errors import ProtocolError
-    from cedos.session.core import Session
-    from cedos.session.schedulers.lowest_rtt import LowestRtt
-    from cedos.session.scheduling import Facts
-    from cedos.session.shares import Limits
-    from cedos.session.unpack import unpack
+    from cedos.session.protocol.frames.unpacking import unpack
+    from cedos.session.protocol.schedulers.interface import Facts
+    from cedos.session.protocol.schedulers.lowest_rtt import LowestRtt
+    from cedos.session.protocol.session import Session
+    from cedos.session.protocol.session_limits import Limits
 
 LIMITS = Limits(send_bytes=100_000, stream_window=262_144, irob_window=700_000, irob_bytes=262_144)
 

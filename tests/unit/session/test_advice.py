@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from cedos.model import Bulk, Direction, Label, Strategy, StrategyKind, Urgency
-from cedos.session import advice as advice_module
-from cedos.session.advice import Advice, Progress, Question
-from cedos.session.core import Session
-from cedos.session.schedulers.chosen import Chosen
-from cedos.session.schedulers.labels import LabelMapping
-from cedos.session.scheduling import Facts
+from cedos.session.io import advice as advice_module
+from cedos.session.io.advice import Advice, Progress, Question
+from cedos.session.protocol.schedulers.chosen import Chosen
+from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.schedulers.labels import LabelMapping
+from cedos.session.protocol.session import Session
 
 BULK, URGENT = 3, 0
 WIFI = Strategy(StrategyKind.SINGLE, ("wlan0",))

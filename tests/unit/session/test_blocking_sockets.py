@@ -13,8 +13,8 @@ import pytest
 
 from cedos.errors import ConfigError, SessionRefusedError
 from cedos.model import Bulk, Label, Urgency
-from cedos.session import blocking
-from cedos.session.crypto import KeyPair
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.sockets import blocking
 
 BACKGROUND = Label(Urgency.BACKGROUND, Bulk.LARGE)
 

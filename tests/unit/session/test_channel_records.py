@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.session import crypto
-from cedos.session.channel import RECORD_BYTES, Channel
-from cedos.session.crypto import RecordKey, Suite
-from cedos.session.handshake.messages import HEADER, HEADER_BYTES, Message, framed
-from cedos.session.handshake.outcome import FailureKind
-from cedos.session.handshake.set_up import Ask
+from cedos.session.protocol import crypto
+from cedos.session.protocol.channel.channel import RECORD_BYTES, Channel
+from cedos.session.protocol.crypto import RecordKey, Suite
+from cedos.session.protocol.handshake.messages import HEADER, HEADER_BYTES, Message, framed
+from cedos.session.protocol.handshake.outcome import FailureKind
+from cedos.session.protocol.handshake.set_up import Ask
 
 Hosts = Any
 PROTECTED = [Ask(), Ask(hardware_aes=False)]

@@ -6,13 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.session.channel import Channel
-from cedos.session.crypto import KeyPair, Suite, host_id
-from cedos.session.handshake.accepting import Grant, Reason, Refusal
-from cedos.session.handshake.messages import HEADER_BYTES, Message, Notice, framed, pack_notice
-from cedos.session.handshake.outcome import FailureKind, Kind
-from cedos.session.handshake.set_up import Ask
-from cedos.session.limits import Limits
+from cedos.session.protocol.channel.channel import Channel
+from cedos.session.protocol.crypto import KeyPair, Suite, host_id
+from cedos.session.protocol.handshake.accepting import Grant, Reason, Refusal
+from cedos.session.protocol.handshake.limits import Limits
+from cedos.session.protocol.handshake.messages import (
+    HEADER_BYTES,
+    Message,
+    Notice,
+    framed,
+    pack_notice,
+)
+from cedos.session.protocol.handshake.outcome import FailureKind, Kind
+from cedos.session.protocol.handshake.set_up import Ask
 
 Hosts = Any
 

@@ -10,7 +10,7 @@ import pytest
 from cedos import session
 from cedos.errors import ConfigError, HostError, SessionError, SessionRefusedError
 from cedos.model import Bulk, Label, Urgency
-from cedos.session.crypto import KeyPair
+from cedos.session.protocol.crypto import KeyPair
 
 FOREGROUND = Label(Urgency.FOREGROUND, Bulk.SMALL)
 BACKGROUND = Label(Urgency.BACKGROUND, Bulk.LARGE)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from cedos import session
-from cedos.session.channel import resume
-from cedos.session.crypto import KeyPair
-from cedos.session.handshake.messages import Message
-from cedos.session.handshake.outcome import Kind
-from cedos.session.limits import Limits
+from cedos.session.protocol.channel.channel import resume
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.handshake.limits import Limits
+from cedos.session.protocol.handshake.messages import Message
+from cedos.session.protocol.handshake.outcome import Kind
 
 
 async def until(wanted: object, seconds: float = 20) -> None:

@@ -4,11 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cedos.session.sharing import Foreground, directory
+from cedos.session.io.foreground import Foreground, directory
 
 OTHER = """
 import sys, pathlib
-from cedos.session.sharing import Foreground
+from cedos.session.io.foreground import Foreground
 mine = Foreground(pathlib.Path(sys.argv[1]))
 mine.sent(7)
 mine.sent(8)

@@ -2,18 +2,18 @@
 
 import hashlib
 import re
-from pathlib import Path
 
-from cedos.session.acceptor import Acceptor
-from cedos.session.channel import Channel, resume, set_up
-from cedos.session.crypto import KeyPair
-from cedos.session.handshake.accepting import Grant, OpenRequest
-from cedos.session.handshake.credentials import Credentials
-from cedos.session.handshake.messages import Message, Notice, pack_notice, pack_stale
-from cedos.session.handshake.outcome import Kind
-from cedos.session.handshake.set_up import Ask
+from cedos.session.protocol.channel.acceptor import Acceptor
+from cedos.session.protocol.channel.channel import Channel, resume, set_up
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.handshake.accepting import Grant, OpenRequest
+from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.handshake.messages import Message, Notice, pack_notice, pack_stale
+from cedos.session.protocol.handshake.outcome import Kind
+from cedos.session.protocol.handshake.set_up import Ask
+from emu.repository import ROOT
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "session-handshake.md").read_text()
+DOCUMENT = (ROOT / "docs" / "session-handshake.md").read_text()
 
 
 class Values:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cedos.session.helm import Helm
+from cedos.session.sockets.loop_lock import Helm
 
 LONG_S = 20.0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cedos.session.hold import Hold, Situation
+from cedos.session.protocol.metered_policy import Hold, Situation
 
 
 def situation(**changes: object) -> Situation:

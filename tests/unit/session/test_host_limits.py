@@ -9,8 +9,8 @@ import pytest
 
 from cedos import session
 from cedos.errors import SessionError
-from cedos.session.crypto import KeyPair
-from cedos.session.limits import Limits as HostLimits
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.handshake.limits import Limits as HostLimits
 
 Connect = Callable[[KeyPair], Awaitable[session.Connection]]
 Scenario = Callable[[session.Listener, Connect], Awaitable[None]]

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from noise.connection import Keypair, NoiseConnection
 
-from cedos.session.crypto import KeyPair, aead
-from cedos.session.handshake.noise import Initiator, NoiseError, Responder, name
+from cedos.session.protocol.crypto import KeyPair, aead
+from cedos.session.protocol.handshake.noise import Initiator, NoiseError, Responder, name
 
 # Inputs and results as published in the "cacophony" vectors that Noise libraries share (among them
 # snow, tests/vectors/cacophony.txt).

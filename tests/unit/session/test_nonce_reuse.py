@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.session import crypto
-from cedos.session.channel import Channel
-from cedos.session.crypto import Aead, Buffer
-from cedos.session.handshake import noise, resume
-from cedos.session.handshake.credentials import Credentials
-from cedos.session.handshake.outcome import Kind
-from cedos.session.handshake.set_up import Ask
+from cedos.session.protocol import crypto
+from cedos.session.protocol.channel.channel import Channel
+from cedos.session.protocol.crypto import Aead, Buffer
+from cedos.session.protocol.handshake import noise, resume
+from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.handshake.outcome import Kind
+from cedos.session.protocol.handshake.set_up import Ask
 
 Hosts = Any
 

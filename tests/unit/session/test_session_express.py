@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from cedos.session import schedulers
-from cedos.session.core import Session
-from cedos.session.scheduling import Facts
-from cedos.session.waiter import Waiter
+from cedos.session.io.waiter import Waiter
+from cedos.session.protocol import schedulers
+from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.session import Session
 
 URGENT, BULK = 0, 3
 

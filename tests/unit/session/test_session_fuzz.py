@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from emu.repository import ROOT
+
 HERE = Path(__file__).parent
-DOCUMENT = (HERE.parents[2] / "docs" / "session-protocol.md").read_text()
+DOCUMENT = (ROOT / "docs" / "session-protocol.md").read_text()
 
 
 @pytest.mark.long
@@ -28,7 +30,7 @@ def test_nothing_but_protocol_errors_for_a_minute(tmp_path: Path) -> None:
         f"-artifact_prefix={tmp_path}/",
     ]
     said = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=115, cwd=HERE.parents[2]
+        command, check=False, capture_output=True, text=True, timeout=115, cwd=ROOT
     )
     assert said.returncode == 0, said.stderr[-4000:]
     runs = re.search(r"Done (\d+) runs", said.stderr)

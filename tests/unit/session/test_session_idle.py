@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.errors import SessionError
-from cedos.session import idle_file
-from cedos.session.core import Session
-from cedos.session.crypto import Suite
-from cedos.session.handshake.credentials import Credentials
-from cedos.session.idle_file import KEY_BYTES, IdleFile, Kept
-from cedos.session.packed import IDLE_BYTES, Idle, pack, unpack_session
-from cedos.session.schedulers.round_robin import RoundRobin
-from cedos.session.scheduling import Facts
-from cedos.session.shares import Limits
-from cedos.session.sleepers import RECORD_BYTES, Sleepers
+from cedos.session.io import idle_file
+from cedos.session.io.idle_file import KEY_BYTES, IdleFile, Kept
+from cedos.session.io.idle_sessions import RECORD_BYTES, Sleepers
+from cedos.session.protocol.crypto import Suite
+from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.packed import IDLE_BYTES, Idle, pack, unpack_session
+from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.schedulers.round_robin import RoundRobin
+from cedos.session.protocol.session import Session
+from cedos.session.protocol.session_limits import Limits
 
 SIZE = 40
 

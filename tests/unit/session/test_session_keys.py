@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cedos.errors import ConfigError
 from cedos.session import keys
-from cedos.session.crypto import KeyPair
+from cedos.session.protocol.crypto import KeyPair
 
 KEY = bytes(range(32))
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.session.handshake.messages import Message, framed
-from cedos.session.handshake.outcome import FailureKind
-from cedos.session.host_counts import HostCounts
-from cedos.session.limits import HalfOpen, HostLedger, Limits, Rate
+from cedos.session.protocol.handshake.host_counts import HostCounts
+from cedos.session.protocol.handshake.limits import HalfOpen, HostLedger, Limits, Rate
+from cedos.session.protocol.handshake.messages import Message, framed
+from cedos.session.protocol.handshake.outcome import FailureKind
 
 Hosts = Any
 
@@ -180,7 +180,7 @@ def test_a_rate_is_kept(gaps: list[float], per_s: float, burst: int) -> None:
 
 
 def test_many_hosts_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cedos.session.limits._HOSTS_REMEMBERED", 3)
+    monkeypatch.setattr("cedos.session.protocol.handshake.limits._HOSTS_REMEMBERED", 3)
     ledger = HostLedger(Limits(resumption_burst=1, resumptions_per_s=0.1))
     assert ledger.resume(b"a", 0.0) == 0
     assert ledger.resume(b"a", 0.0) == pytest.approx(10)

@@ -5,8 +5,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.session.memory import Memory
-from cedos.session.sender import Sender
+from cedos.session.protocol.sending.memory import Memory
+from cedos.session.protocol.sending.sender import Sender
 
 LIMIT = 8 << 20
 

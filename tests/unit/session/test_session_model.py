@@ -12,13 +12,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cedos.session.application import ALL
-from cedos.session.core import Session
-from cedos.session.life import State
-from cedos.session.memory import Memory
-from cedos.session.packed import Idle, pack, unpack_session
-from cedos.session.scheduling import Facts, Grant
-from cedos.session.shares import Limits
+from cedos.session.protocol.application import ALL
+from cedos.session.protocol.life import State
+from cedos.session.protocol.packed import Idle, pack, unpack_session
+from cedos.session.protocol.schedulers.interface import Facts, Grant
+from cedos.session.protocol.sending.memory import Memory
+from cedos.session.protocol.session import Session
+from cedos.session.protocol.session_limits import Limits
 
 BYTES = random.Random(5).randbytes(1 << 19) * 2  # position p of a stream has BYTES[p % 2**19]
 LIMITS = Limits(

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from cedos.session import probing as p
-from cedos.session.core import Session
-from cedos.session.events import Probed
-from cedos.session.frames import Ping, Pong
-from cedos.session.schedulers import scheduler
-from cedos.session.scheduling import Facts
-from cedos.session.scout import Scout
-from cedos.session.shares import Limits
-from cedos.session.unpack import unpack
+from cedos.session.io.path_estimator import Scout
+from cedos.session.protocol.events import Probed
+from cedos.session.protocol.frames.frames import Ping, Pong
+from cedos.session.protocol.frames.unpacking import unpack
+from cedos.session.protocol.schedulers import scheduler
+from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.sending import path_probes as p
+from cedos.session.protocol.session import Session
+from cedos.session.protocol.session_limits import Limits
 
 ONE, TWO = 1, 2
 
@@ -116,10 +116,10 @@ def test_forged_answers_are_nothing() -> None:
     records = ends.sent(TWO, 1.0)
     short, padded = (frame.token for record in records for frame in unpack(record))
     for token in (padded, padded + 1, 7, short, short):
-        ends.near.receive(TWO, p.wire.pong(token), 1.1)
+        ends.near.receive(TWO, p.packing.pong(token), 1.1)
         assert ends.near.events() == []
     for _ in range(2):
-        ends.near.receive(TWO, p.wire.pong(padded), 1.2)
+        ends.near.receive(TWO, p.packing.pong(padded), 1.2)
     assert len(ends.near.events()) == 1
 
 

@@ -2,27 +2,20 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cedos.errors import ProtocolError
-from cedos.session import (
-    arrivals,
-    credit,
-    flights,
-    frames,
-    probing,
-    receiver,
-    sender,
-    shares,
-    sleepers,
-    wire,
-)
-from cedos.session.unpack import unpack
+from cedos.session.io import idle_sessions
+from cedos.session.protocol import session_limits
+from cedos.session.protocol.frames import frames, packing
+from cedos.session.protocol.frames.unpacking import unpack
+from cedos.session.protocol.receiving import arrivals, receiver
+from cedos.session.protocol.sending import credit, in_flight, path_probes, sender
+from emu.repository import ROOT
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "session-protocol.md").read_text()
+DOCUMENT = (ROOT / "docs" / "session-protocol.md").read_text()
 GOOD = re.findall(r"^\| ([^|]+) \| `([0-9a-f]+)` \| `(\{.*\})` \|$", DOCUMENT, re.M)
 BAD = re.findall(r"^\| ([^|]+) \| `([0-9a-f]+)` \|$", DOCUMENT, re.M)
 
@@ -65,30 +58,30 @@ def test_every_frame_has_a_vector_and_a_row() -> None:
 @pytest.mark.parametrize(
     ("sentence", "value"),
     [
-        ("1 to {:,} bytes: **frames", wire.RECORD_BYTES),
-        ("there 1 to {:,}", wire.MAX_DEPENDENCIES),
-        ("count 1 to {:,}", wire.MAX_MESSAGES),
-        ("at most {:,} ranges", wire.MAX_RANGES),
-        ("at most {:,} bytes; code 1", wire.MAX_REASON_BYTES),
-        ("at most {:,} of padding", wire.MAX_PAD_BYTES),
-        ("at most {:,} days", wire.MAX_KEEP_ALIVE_S // 86_400),
+        ("1 to {:,} bytes: **frames", packing.RECORD_BYTES),
+        ("there 1 to {:,}", packing.MAX_DEPENDENCIES),
+        ("count 1 to {:,}", packing.MAX_MESSAGES),
+        ("at most {:,} ranges", packing.MAX_RANGES),
+        ("at most {:,} bytes; code 1", packing.MAX_REASON_BYTES),
+        ("at most {:,} of padding", packing.MAX_PAD_BYTES),
+        ("at most {:,} days", packing.MAX_KEEP_ALIVE_S // 86_400),
         ("Those up to {:,} bytes travel", sender.SMALL_BYTES),
         ("stream up to {:,}", credit.INITIAL_STREAM_BYTES),
         ("credit of {:,}", credit.INITIAL_IROB_CREDIT),
         ("IROBs up to {:,} bytes", credit.INITIAL_IROB_BYTES),
         ("plus {:,} for each", credit.IROB_COST),
-        ("At most {:,} pieces", flights.MAX_IN_FLIGHT),
+        ("At most {:,} pieces", in_flight.MAX_IN_FLIGHT),
         ("gives up at {:,} gaps", min(arrivals.MAX_GAPS, receiver.MAX_ID_GAPS)),
-        ("acknowledges after {:,} KB", shares.Limits().acknowledge_bytes // 1024),
-        ("{:,} ms after the first", round(shares.Limits().acknowledge_delay_s * 1000)),
-        ("answering for {:,} s", round(shares.Limits().drain_s)),
-        ("a record of {:,} bytes", sleepers.RECORD_BYTES),
-        ("second with {:,} bytes of padding", probing.PAD_BYTES),
-        ("more than {:,} bytes came over the path", probing.FIRST_SEGMENT_BYTES),
-        ("either way for {:,} s", round(probing.REST_S)),
-        ("known is {:,} s old", round(probing.OLD_S)),
-        ("{:,} times as old as a probe takes", probing.LEAST_TIME_SHARE),
-        ("has sent {:,} times the padding", probing.LEAST_BYTES_SHARE),
+        ("acknowledges after {:,} KB", session_limits.Limits().acknowledge_bytes // 1024),
+        ("{:,} ms after the first", round(session_limits.Limits().acknowledge_delay_s * 1000)),
+        ("answering for {:,} s", round(session_limits.Limits().drain_s)),
+        ("a record of {:,} bytes", idle_sessions.RECORD_BYTES),
+        ("second with {:,} bytes of padding", path_probes.PAD_BYTES),
+        ("more than {:,} bytes came over the path", path_probes.FIRST_SEGMENT_BYTES),
+        ("either way for {:,} s", round(path_probes.REST_S)),
+        ("known is {:,} s old", round(path_probes.OLD_S)),
+        ("{:,} times as old as a probe takes", path_probes.LEAST_TIME_SHARE),
+        ("has sent {:,} times the padding", path_probes.LEAST_BYTES_SHARE),
     ],
 )
 def test_a_number_in_the_document(sentence: str, value: int) -> None:

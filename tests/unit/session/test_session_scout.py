@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from cedos.session import scout
-from cedos.session.queues import TcpInfo
-from cedos.session.scheduling import Facts
-from cedos.session.scout import Scout
+from cedos.kernel.tcp_info import TcpInfo
+from cedos.session.io import path_estimator
+from cedos.session.io.path_estimator import Scout
+from cedos.session.protocol.schedulers.interface import Facts
 
 INFO = TcpInfo(
     rtt_s=0.020, rtt_min_s=0.020, delivery_rate_bps=None, rate_limited_by_us=False, window_bytes=14_480,
@@ -25,7 +25,7 @@ class Link:
         self.scout = Scout(self.facts)
         self.info = INFO
         self.now = 100.0
-        monkeypatch.setattr(scout.queues, "tcp_info", lambda _connection: self.info)
+        monkeypatch.setattr(path_estimator.tcp_info, "tcp_info", lambda _connection: self.info)
 
     def carry(
         self, rate_bps: float, seconds: float, busy: float = 1.0, burst_bps: float | None = None

@@ -9,8 +9,8 @@ import pytest
 
 from cedos import session
 from cedos.model import Bulk, Label, Urgency
-from cedos.session.crypto import KeyPair
-from cedos.session.sharing import Foreground
+from cedos.session.io.foreground import Foreground
+from cedos.session.protocol.crypto import KeyPair
 
 BULK = Label(Urgency.BACKGROUND, Bulk.LARGE)
 LOOPBACK = socket.if_nametoindex("lo")

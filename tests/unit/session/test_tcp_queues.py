@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cedos.session import queues
+from cedos.kernel import tcp_info
 
 
 @pytest.fixture
@@ -30,20 +30,20 @@ def fill(connection: socket.socket) -> int:
 
 def test_queues_grow_and_drain(pair: tuple[socket.socket, socket.socket]) -> None:
     near, far = pair
-    assert queues.unsent_bytes(near) == 0
+    assert tcp_info.unsent_bytes(near) == 0
     put = fill(near)
-    assert 0 < queues.unsent_bytes(near) <= queues.unacknowledged_bytes(near) <= put
-    info = queues.tcp_info(near)
+    assert 0 < tcp_info.unsent_bytes(near) <= tcp_info.unacknowledged_bytes(near) <= put
+    info = tcp_info.tcp_info(near)
     assert info is not None
     assert info.unsent_bytes > 0
     left = put
     while left:
         left -= len(far.recv(1 << 20))
     for _ in range(1000):
-        if not queues.unacknowledged_bytes(near):
+        if not tcp_info.unacknowledged_bytes(near):
             break
         select.select([], [], [], 0.01)
-    assert queues.unacknowledged_bytes(near) == 0
+    assert tcp_info.unacknowledged_bytes(near) == 0
 
 
 def test_info_after_traffic(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -53,7 +53,7 @@ def test_info_after_traffic(pair: tuple[socket.socket, socket.socket]) -> None:
         assert far.recv(1000, socket.MSG_WAITALL)
         far.sendall(b"x")
         assert near.recv(1)
-    info = queues.tcp_info(near)
+    info = tcp_info.tcp_info(near)
     assert info is not None
     assert info.rtt_s is not None
     assert info.rtt_min_s is not None
@@ -70,22 +70,22 @@ def test_info_after_traffic(pair: tuple[socket.socket, socket.socket]) -> None:
 
 def test_writable_only_below_the_limit(pair: tuple[socket.socket, socket.socket]) -> None:
     near, far = pair
-    queues.wake_below(near, 1 << 30)
+    tcp_info.wake_below(near, 1 << 30)
     fill(near)
-    queues.wake_below(near, 1000)
+    tcp_info.wake_below(near, 1000)
     assert not select.select([], [near], [], 0)[1]
     far.setblocking(False)
     for _ in range(2000):
         if select.select([far], [near], [], 0.05)[1]:
             break
         far.recv(1 << 16)
-    assert queues.unsent_bytes(near) < 1000
+    assert tcp_info.unsent_bytes(near) < 1000
 
 
 def test_a_closed_connection_and_short_answers(pair: tuple[socket.socket, socket.socket]) -> None:
     near, _ = pair
     near.close()
-    assert queues.tcp_info(near) is None
-    assert queues.unsent_bytes(near) == 0
-    assert queues.unacknowledged_bytes(near) == 0
-    assert queues.read_info(bytes(104)) is None
+    assert tcp_info.tcp_info(near) is None
+    assert tcp_info.unsent_bytes(near) == 0
+    assert tcp_info.unacknowledged_bytes(near) == 0
+    assert tcp_info.read_info(bytes(104)) is None

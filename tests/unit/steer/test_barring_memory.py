@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cedos.errors import SteeringError
-from cedos.steer.genl import DestroyPath
+from cedos.kernel.mptcp_netlink import DestroyPath
 from cedos.steer.journal import FILE_NAME
 from cedos.steer.steering import Steering
 

@@ -8,15 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import SteeringError
-from cedos.model import FlowKey, Strategy, StrategyKind
-from cedos.steer.connections import (
-    ConnectionClosed,
-    ConnectionOpened,
-    Path,
-    PathDown,
-    PathUp,
-)
-from cedos.steer.genl import (
+from cedos.kernel.mptcp_netlink import (
     CreatePath,
     DestroyPath,
     EventKind,
@@ -24,7 +16,9 @@ from cedos.steer.genl import (
     RemoveAddress,
     SetBackup,
 )
-from cedos.steer.mptcp import PathManager
+from cedos.model import FlowKey, Strategy, StrategyKind
+from cedos.steer.mptcp.connections import ConnectionClosed, ConnectionOpened, Path, PathDown, PathUp
+from cedos.steer.mptcp.path_manager import PathManager
 
 TOKEN = 7
 

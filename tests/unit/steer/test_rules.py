@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cedos.steer.kernel.rtnetlink import SeenRule
 from cedos.steer.memory import MemoryKernel
-from cedos.steer.routing import Routing
-from cedos.steer.rtnl import SeenRule
-from cedos.steer.rules import FIRST_PREFERENCE, LAST_PREFERENCE, Destination, plan
+from cedos.steer.routing.routing import Routing
+from cedos.steer.routing.rules import FIRST_PREFERENCE, LAST_PREFERENCE, Destination, plan
 
 both = pytest.mark.parametrize("version", [4, 6])
 OWN = {("wlan0", 4): "192.168.43.2", ("lte0", 4): "192.168.44.2"}

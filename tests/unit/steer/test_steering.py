@@ -8,10 +8,10 @@ from ipaddress import ip_address
 import pytest
 
 from cedos.errors import HostError, PrivilegeError, SteeringError
+from cedos.kernel.mptcp_netlink import DestroyPath, Endpoint, EventKind, PathEvent, SetBackup
+from cedos.kernel.tcp_sockets import SeenSocket
 from cedos.model import Strategy, StrategyKind
-from cedos.steer.connections import ConnectionOpened, PathUp
-from cedos.steer.genl import DestroyPath, Endpoint, EventKind, PathEvent, SetBackup
-from cedos.steer.sockets import SeenSocket
+from cedos.steer.mptcp.connections import ConnectionOpened, PathUp
 from cedos.steer.steering import Steering
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,8 @@ from ipaddress import ip_network
 
 import pytest
 
-from cedos.steer.rtnl import SeenLink, SeenRoute, SeenRule
-from cedos.steer.tunnels import examine
+from cedos.steer.kernel.rtnetlink import SeenLink, SeenRoute, SeenRule
+from cedos.steer.routing.tunnels import examine
 
 WIFI = SeenLink(3, "wlan0", "", 1)
 MODEM = SeenLink(4, "wwan0", "", 65534)

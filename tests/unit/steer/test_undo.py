@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from cedos.errors import PrivilegeError, SteeringError
 from cedos.steer.journal import FILE_NAME, Journal
+from cedos.steer.kernel.rtnetlink import SeenRoute
 from cedos.steer.memory import MemoryKernel
 from cedos.steer.restore import restore
-from cedos.steer.rtnl import SeenRoute
 from cedos.steer.steering import Steering
 from cedos.steer.undo import FILTER, ROUTING, sysctl_record, undo_all
 

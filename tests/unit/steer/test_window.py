@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.steer.bound import ReceiveWindow
-from cedos.steer.window import KEY, receive_buffer_bytes, with_maximum
+from cedos.steer.mptcp.receive_buffer import KEY, receive_buffer_bytes, with_maximum
+from cedos.steer.mptcp.receive_window import ReceiveWindow
 
 rates = st.floats(1e3, 1e10)
 rtts = st.floats(1e-4, 2.0)

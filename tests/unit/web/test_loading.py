@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from cedos.errors import EmulationError
-from emu.web.browser import Tab
-from emu.web.loading import load
-from emu.web.model import Object, Page
-from emu.web.pages import schedule
+from emu.workloads.web.browser import Tab
+from emu.workloads.web.loading import load
+from emu.workloads.web.model import Object, Page
+from emu.workloads.web.pages import schedule
 
 PAGE = Page(
     (

@@ -1,5 +1,5 @@
-from emu.web import corpus
-from emu.web.visits import plan
+from emu.workloads.web import corpus
+from emu.workloads.web.visits import plan
 
 CORPUS = corpus.generate(sites=6, pages=3, seed=5)
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from cedos.config import Config
-from cedos.daemon.budgets import Budgets
-from cedos.daemon.choices import curves
-from cedos.daemon.metering import Metering, money_per_mb, radios_of
-from cedos.history_usage import Usage
+from cedos.daemon.budgets.budgets import Budgets
+from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
+from cedos.daemon.decisions.choices import curves
 from cedos.model import Network, NetworkKind
-from cedos.monitor.battery import Battery
-from cedos.monitor.counters import Counters
-from cedos.selector.objective import MaxS, Objective
+from cedos.monitor.networks.counters import Counters
+from cedos.monitor.providers.battery import Battery
+from cedos.selector.decision.objective import MaxS, Objective
+from cedos.storage.usage import Usage
 
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
 WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))

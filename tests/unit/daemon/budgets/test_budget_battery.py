@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cedos.daemon.budget_messages import messages
-from cedos.monitor.battery import Battery
-from cedos.selector.budget import Budget, Every, Resource
+from cedos.daemon.budgets.messages import messages
+from cedos.monitor.providers.battery import Battery
+from cedos.selector.budgets.budget import Budget, Every, Resource
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cedos.selector.budget import PROHIBITIVE, Budget, Every, Resource
+from cedos.selector.budgets.budget import PROHIBITIVE, Budget, Every, Resource
 
 pytestmark = pytest.mark.anyio
 

@@ -14,12 +14,12 @@ from cedos.config import (
     NetworkConfig,
     PlanConfig,
 )
-from cedos.daemon.budget_messages import messages
-from cedos.daemon.metering import radios_of
+from cedos.daemon.budgets.messages import messages
+from cedos.daemon.budgets.metering import radios_of
 from cedos.errors import ConfigError
-from cedos.monitor.battery import Battery
-from cedos.selector.budget import PROHIBITIVE, Budget, Every, Resource
-from cedos.selector.objective import MaxS, MaxSPerE
+from cedos.monitor.providers.battery import Battery
+from cedos.selector.budgets.budget import PROHIBITIVE, Budget, Every, Resource
+from cedos.selector.decision.objective import MaxS, MaxSPerE
 
 pytestmark = pytest.mark.anyio
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from cedos.history_usage import Usage
 from cedos.model import Network, NetworkKind
-from cedos.monitor.counters import Counters
-from cedos.selector.budget import Budget, Every, Resource
+from cedos.monitor.networks.counters import Counters
+from cedos.selector.budgets.budget import Budget, Every, Resource
+from cedos.storage.usage import Usage
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ async def test_a_killed_daemon_counts_what_it_had_not_written(host: Host) -> Non
 async def test_what_a_new_interface_carries_is_written_at_once_lest_a_crash_loses_it(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cedos.daemon.budgets._TICK_S", 0.01)
+    monkeypatch.setattr("cedos.daemon.budgets.budgets._TICK_S", 0.01)
     running = asyncio.create_task(host.budgets.run())
     try:
         async with asyncio.timeout(5):

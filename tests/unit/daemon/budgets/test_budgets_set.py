@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from cedos.config import Config, PlanConfig
 from cedos.errors import ConfigError, NotFoundError
-from cedos.selector.budget import Budget, Every, Resource
+from cedos.selector.budgets.budget import Budget, Every, Resource
 
 pytestmark = pytest.mark.anyio
 

@@ -5,11 +5,11 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.daemon.choices import Choices
-from cedos.daemon.decider import Decider
-from cedos.daemon.director import Director
-from cedos.daemon.flows import Flows
-from cedos.daemon.living_flow import LivingFlow
+from cedos.daemon.decisions.choices import Choices
+from cedos.daemon.decisions.decider import Decider
+from cedos.daemon.decisions.director import Director
+from cedos.daemon.flows.flows import Flows
+from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.errors import SteeringError
 from cedos.model import (
     Context,
@@ -25,7 +25,7 @@ from cedos.model import (
 from cedos.monitor.events import FlowOpened
 from cedos.profiler.profiler import SizeLearned
 from cedos.profiler.sizes import SizeHistory
-from cedos.selector.objective import MaxS
+from cedos.selector.decision.objective import MaxS
 from cedos.selector.uncertainty import CompletionModel
 from predictors.base import Distribution
 

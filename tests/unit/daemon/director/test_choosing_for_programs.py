@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from cedos.daemon.choices import Choices
-from cedos.daemon.decider import Decider
+from cedos.daemon.decisions.choices import Choices
+from cedos.daemon.decisions.decider import Decider
 from cedos.model import (
     Bulk,
     Context,
@@ -16,7 +16,7 @@ from cedos.model import (
     Transfer,
     Urgency,
 )
-from cedos.selector.objective import WeightedCost
+from cedos.selector.decision.objective import WeightedCost
 from predictors.base import Distribution
 
 pytestmark = pytest.mark.anyio

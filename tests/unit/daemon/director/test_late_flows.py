@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cedos.daemon.living_flow import LivingFlow
+from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.monitor.events import FlowSample
 from predictors.base import Distribution
 

@@ -7,8 +7,8 @@ import pytest
 
 from cedos.errors import DataSetError
 from cedos.model import Direction
-from emu.data import collect, probe_bench
-from emu.data.measure import Row, history
+from emu.lab.data import collect, probe_bench
+from emu.lab.data.measure import Row, history
 from emu.places import synth
 from emu.places.places import Places, load
 from emu.places.traces import Trace

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from cedos.errors import DataSetError
-from emu.data import datasets
+from emu.lab.data import datasets
+from emu.repository import ROOT
 
 HEAD = "place,group,start_s,size_bytes,direction,t_wifi_s,censored_wifi,t_cellular_s,wifi_rtt_s"
 GOOD = f"{HEAD}\na-1,a,0.5,3000,down,0.2,0,0.4,0.02\na-2,,1,30000,up,30,1,,\n"
@@ -167,5 +168,5 @@ def test_whether_trains_were_answered_is_known_kept_and_no_indicator(tmp_path: P
 
 
 def test_our_own_data_set_has_no_column_that_is_not_known() -> None:
-    traces = Path(datasets.__file__).parents[2] / "traces"
+    traces = ROOT / "traces"
     assert datasets.read(traces / "transfers.parquet").ignored == ()

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from emu.data.figures import Bootstrap, Outcomes, judged, quantile
+from emu.lab.data.figures import Bootstrap, Outcomes, judged, quantile
 
 
 def outcomes() -> Outcomes:

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from emu.data import datasets
-from emu.data.datasets import TIMES
-from emu.delphi import noise
+from emu.experiments.delphi import noise
+from emu.lab.data import datasets
+from emu.lab.data.datasets import TIMES
 from emu.places.traces import Trace
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cedos.errors import DataSetError
-from emu.data import datasets
-from emu.delphi import ranking
+from emu.experiments.delphi import ranking
+from emu.lab.data import datasets
 from predictors.error import SAMPLES
 
 STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")

@@ -11,10 +11,11 @@ from click.testing import CliRunner
 from cedos.errors import DataSetError
 from cedos.model import Direction
 from emu.commands.figures import command
-from emu.runs import runs, scenario
+from emu.lab.runs import runs, scenario
+from emu.repository import ROOT
 from emu.testbed.access import INTERFACES
 
-TRACES = Path(runs.__file__).parents[2] / "traces"
+TRACES = ROOT / "traces"
 POLICIES = ("wifi-first", "cedos")
 LOAD = scenario.Load("x", "h", Direction.DOWN, 1000, 1000, slot_s=1.0)
 

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from emu.figures import mobility
-from emu.runs.runs import Recorded
+from emu.lab.figures import mobility
+from emu.lab.runs.runs import Recorded
 
 
 def flow(policy: str, number: int, time_s: float, **changes: Any) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 
 from cedos.errors import DataSetError
-from emu.figures import outages
+from emu.lab.figures import outages
+from emu.lab.runs.runs import Recorded
 from emu.places.traces import Trace
-from emu.runs.runs import Recorded
 
 PLANNED_S = (0.0, 5.0, 9.5, 12.0, 25.0)
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from cedos.model import Direction
-from emu.figures import believed, walk, wget
-from emu.runs.runs import Recorded
-from emu.runs.scenario import Load, Scenario
+from emu.lab.figures import believed, walk, wget
+from emu.lab.runs.runs import Recorded
+from emu.lab.runs.scenario import Load, Scenario
 
 LOAD = Load("x", "h", Direction.DOWN, 1000, 1000, slot_s=1.0)
 POLICIES = ("wifi-first", "cedos")

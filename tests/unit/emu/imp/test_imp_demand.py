@@ -1,27 +1,27 @@
 """Who waits is served alike in the simulation and live; what comes after the period is not counted."""
 
 import time
-from pathlib import Path
 
 import pytest
 
 from cedos.model import NetworkKind
-from cedos.radio_file import radios
-from cedos.selector.budget_prices import FREE
-from cedos.selector.prefetch_outlook import Average
-from emu.imp import workload
-from emu.imp.budgets import Budgets
-from emu.imp.demand import Offer, best, moves
-from emu.imp.setting import Setting, setting
-from emu.imp.simulate import Trial
-from emu.imp.strategies import simple
-from emu.imp.world import World
+from cedos.selector.budgets.prices import FREE
+from cedos.selector.prefetch.outlook import Average
+from cedos.storage.radio_file import radios
+from emu.experiments.imp import workload
+from emu.experiments.imp.budgets import Budgets
+from emu.experiments.imp.demand import Offer, best, moves
+from emu.experiments.imp.setting import Setting, setting
+from emu.experiments.imp.simulate import Trial
+from emu.experiments.imp.strategies import simple
+from emu.experiments.imp.world import World
+from emu.lab.simulation.network import ReplayedNetwork
 from emu.places import places
 from emu.places.traces import Trace
-from emu.simulation.network import ReplayedNetwork
+from emu.repository import ROOT
 from emu.testbed.access import Access
 
-TRACES = Path(__file__).resolve().parents[4] / "traces"
+TRACES = ROOT / "traces"
 RADIOS = radios()["nexus-one"]
 
 

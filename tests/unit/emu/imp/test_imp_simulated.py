@@ -1,28 +1,27 @@
 """The prefetching experiments: workloads as published, budgets kept, demand first, small grids."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from cedos.errors import ConfigError
 from cedos.model import NetworkKind
-from cedos.radio_file import radios
-from cedos.selector.prefetch_outlook import Average
-from cedos.selector.prefetch_queue import Queue
-from emu.imp import workload
-from emu.imp.analyses import imp_email, imp_news
-from emu.imp.budgets import Budgets
-from emu.imp.drive import drive
-from emu.imp.simulate import Outcome, Trial
-from emu.imp.strategies import simple
+from cedos.selector.prefetch.outlook import Average
+from cedos.selector.prefetch.queue import Queue
+from cedos.storage.radio_file import radios
+from emu.experiments.imp import workload
+from emu.experiments.imp.analyses import imp_email, imp_news
+from emu.experiments.imp.budgets import Budgets
+from emu.experiments.imp.drive import drive
+from emu.experiments.imp.simulate import Outcome, Trial
+from emu.experiments.imp.strategies import simple
+from emu.lab.simulation.network import ReplayedNetwork
 from emu.places import places
 from emu.places.stats import OUTAGE_BPS, rates_bps
 from emu.places.traces import Trace
-from emu.simulation.network import ReplayedNetwork
+from emu.repository import ROOT
 from emu.testbed.access import Access
 
-TRACES = Path(__file__).resolve().parents[4] / "traces"
+TRACES = ROOT / "traces"
 RADIOS = {name: radios()["nexus-one"][of] for name, of in (("wifi", "wifi"), ("cellular", "3g"))}
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from cedos.radio_file import radios
-from cedos.selector.radio_watch import RadioWatch
+from cedos.selector.energy.radio_watch import RadioWatch
 from cedos.selector.uncertainty.reevaluate import AGAIN_S
-from emu.meatballs.deciding import STYLES, Deciding
-from emu.meatballs.plan import SETTINGS, Request
-from emu.meatballs.usage import Usage
+from cedos.storage.radio_file import radios
+from emu.experiments.meatballs.deciding import STYLES, Deciding
+from emu.experiments.meatballs.plan import SETTINGS, Request
+from emu.experiments.meatballs.usage import Usage
 from emu.workloads.pursuit import Chosen
 
 BOTH = frozenset({"wifi", "cellular"})

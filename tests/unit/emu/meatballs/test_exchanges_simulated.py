@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from cedos.model import NetworkKind
-from emu.meatballs.client import Record
-from emu.meatballs.plan import LEAST_BYTES, SETTINGS, Request, requests
-from emu.meatballs.simple import Preferring
-from emu.meatballs.simulate import simulate
-from emu.meatballs.usage import Usage
+from emu.experiments.meatballs.client import Record
+from emu.experiments.meatballs.plan import LEAST_BYTES, SETTINGS, Request, requests
+from emu.experiments.meatballs.simple import Preferring
+from emu.experiments.meatballs.simulate import simulate
+from emu.experiments.meatballs.usage import Usage
+from emu.lab.simulation.network import HEADER_BYTES, ReplayedNetwork
 from emu.places.traces import Trace
-from emu.simulation.network import HEADER_BYTES, ReplayedNetwork
 from emu.testbed.access import Access
 from emu.workloads.pursuit import Chosen
 

@@ -1,18 +1,17 @@
 """The experiments' files can be carried out on the synthetic samples, small; figures hang together."""
 
-from pathlib import Path
-
 import pytest
 
 from cedos.errors import CedosError
-from emu.meatballs.analyses import exchanges, offload
-from emu.meatballs.deciding import STYLES
-from emu.meatballs.offload import LENGTHS_S, utterances
-from emu.meatballs.plan import SETTINGS
-from emu.meatballs.trials import beside, figure, interval
+from emu.experiments.meatballs.analyses import exchanges, offload
+from emu.experiments.meatballs.deciding import STYLES
+from emu.experiments.meatballs.offload import LENGTHS_S, utterances
+from emu.experiments.meatballs.plan import SETTINGS
+from emu.experiments.meatballs.trials import beside, figure, interval
 from emu.places import places
+from emu.repository import ROOT
 
-HERE = Path(__file__).resolve().parents[4] / "traces"
+HERE = ROOT / "traces"
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ import pytest
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from emu.meatballs.analyses.exchange_parts import compared
-from emu.meatballs.parts import PARTS, Parted, divided, simulated
-from emu.meatballs.plan import Request
-from emu.meatballs.taps import Passed, payload_bytes
+from emu.experiments.meatballs.analyses.exchange_parts import compared
+from emu.experiments.meatballs.parts import PARTS, Parted, divided, simulated
+from emu.experiments.meatballs.plan import Request
+from emu.experiments.meatballs.taps import Passed, payload_bytes
+from emu.lab.simulation.network import ReplayedNetwork
 from emu.places.traces import Trace
-from emu.simulation.network import ReplayedNetwork
 from emu.testbed.access import Access
 
 HERE = [

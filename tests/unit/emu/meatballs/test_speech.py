@@ -2,8 +2,8 @@
 
 import pytest
 
-from emu.meatballs import speech
-from emu.meatballs.speech import recognise, utterance, words_in
+from emu.workloads import speech
+from emu.workloads.speech import recognise, utterance, words_in
 
 
 @pytest.mark.parametrize("seed", range(6))

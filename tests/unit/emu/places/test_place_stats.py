@@ -10,6 +10,7 @@ from emu.places.places import load
 from emu.places.stats import network_stats, place_stats, rates_bps, runs
 from emu.places.synth import opportunities
 from emu.places.traces import Trace
+from emu.repository import ROOT
 
 
 def test_rates_are_per_second_and_the_last_line_belongs_to_the_last_second() -> None:
@@ -69,7 +70,7 @@ def test_classes(tmp_path: Path, wifi: float, cellular: float, better: str) -> N
     assert place_stats(load(tmp_path)["x"]).better == better
 
 
-REAL = Path(__file__).parents[5] / "shared" / "traces-real"
+REAL = ROOT.parent / "shared" / "traces-real"
 
 
 @pytest.mark.skipif(not (REAL / "places.csv").is_file(), reason="the real traces are not here")

@@ -23,8 +23,9 @@ from emu.places.synth_random import (
     mixture,
     standardized,
 )
+from emu.repository import ROOT
 
-SHIPPED = Path(__file__).parents[4] / "traces"
+SHIPPED = ROOT / "traces"
 SEEDS = range(100, 140)
 # As long as the real ones of their kind.
 SECONDS = {"walk-away": 100, "drive-past": 300, "static": 200, "station": 300}

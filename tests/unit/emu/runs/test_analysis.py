@@ -8,9 +8,10 @@ from click.testing import CliRunner
 
 from cedos.errors import ConfigError
 from emu.commands.run import command
-from emu.runs import analysis
+from emu.lab.runs import analysis
+from emu.repository import ROOT
 
-EXPERIMENTS = Path(__file__).parents[4] / "emu" / "experiments"
+EXPERIMENTS = ROOT / "emu" / "experiments"
 
 
 def written(folder: Path, text: str) -> Path:

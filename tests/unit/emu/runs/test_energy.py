@@ -1,9 +1,9 @@
 import pytest
 
 from cedos.model import NetworkKind
-from cedos.selector.energy import DELPHI
-from emu.runs.energy import run_energy_j
-from emu.runs.sampler import Sample
+from cedos.selector.energy.power_model import DELPHI
+from emu.lab.runs.energy import run_energy_j
+from emu.lab.runs.sampler import Sample
 
 LTE = DELPHI.radios[NetworkKind.CELLULAR]
 

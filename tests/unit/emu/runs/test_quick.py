@@ -2,10 +2,10 @@ from pathlib import Path
 
 import numpy as np
 
+from emu.lab.runs.quick import decisive_s
 from emu.places import synth
 from emu.places.places import load
 from emu.places.traces import Trace
-from emu.runs.quick import decisive_s
 
 
 def test_the_window_holds_a_good_wifi_and_its_end(tmp_path: Path) -> None:

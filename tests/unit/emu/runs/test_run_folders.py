@@ -9,11 +9,12 @@ from click.testing import CliRunner
 from cedos.errors import DataSetError
 from emu.commands.collect import command as collect
 from emu.commands.run import command
+from emu.lab.runs import analysis, runs, scenario, series
 from emu.places import places as collections
-from emu.runs import analysis, runs, scenario, series
+from emu.repository import ROOT
 
 WANTED = scenario.Scenario(page=(scenario.PageLoad("pages", sites=2),), name="here")
-TRACES = Path(series.__file__).parents[2] / "traces"
+TRACES = ROOT / "traces"
 REFUSED = "holds a finished run: choose another --out, or replace it with --force"
 
 
@@ -75,7 +76,7 @@ def test_a_data_set_is_not_replaced_unasked(tmp_path: Path) -> None:
 def test_a_finished_run_is_not_replaced_unasked(tmp_path: Path, scenario_file: str) -> None:
     summary = finished(tmp_path / "run") / "summary.json"
     before = summary.read_bytes()
-    file = Path(series.__file__).parents[1] / "experiments" / f"{scenario_file}.toml"
+    file = ROOT / "emu" / "experiments" / f"{scenario_file}.toml"
     arguments = [str(file), "--places", str(TRACES), "--out", str(tmp_path / "run")]
     refused = CliRunner().invoke(command, arguments)
     assert isinstance(refused.exception, DataSetError)
@@ -85,7 +86,7 @@ def test_a_finished_run_is_not_replaced_unasked(tmp_path: Path, scenario_file: s
 
 def test_it_is_where_that_is_said(tmp_path: Path) -> None:
     summary = finished(tmp_path / "run") / "summary.json"
-    file = Path(series.__file__).parents[1] / "experiments" / "delphi_correlations.toml"
+    file = ROOT / "emu" / "experiments" / "delphi_correlations.toml"
     arguments = [str(file), "--out", str(tmp_path / "run"), "--force"]
     assert CliRunner().invoke(command, arguments).exit_code == 0
     assert '"analysis": "correlations"' in summary.read_text()

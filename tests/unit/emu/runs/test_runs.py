@@ -6,10 +6,10 @@ import pytest
 
 from cedos.errors import ConfigError, DataSetError
 from cedos.model import Direction
-from emu import report
-from emu.report import timeline
-from emu.runs import runs, scenario
-from emu.runs.summary import PolicyRun, summarise
+from emu.lab import report
+from emu.lab.report import timeline
+from emu.lab.runs import runs, scenario
+from emu.lab.runs.summary import PolicyRun, summarise
 
 LOAD = scenario.Load("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 60.0)
 SCENARIO = scenario.Scenario(

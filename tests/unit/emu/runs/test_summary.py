@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from emu.runs.summary import PolicyRun, summarise
+from emu.lab.runs.summary import PolicyRun, summarise
 
 
 def run(times: list[float], energy: list[float] | None = None) -> PolicyRun:

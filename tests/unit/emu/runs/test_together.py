@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from cedos.errors import ConfigError, DataSetError, EmulationError
-from emu import report
+from emu.lab import report
+from emu.lab.runs import runs, scenario, series
+from emu.lab.runs.summary import Browsing, PolicyRun, summarise
 from emu.places import places as collections
 from emu.places.places import Places
-from emu.runs import runs, scenario, series
-from emu.runs.summary import Browsing, PolicyRun, summarise
+from emu.repository import ROOT
 
 POLICIES = ("wifi-first", "cedos")
 PAGE = scenario.PageLoad("pages", sites=2)
@@ -49,7 +50,7 @@ def write(
 
 
 def known() -> Places:
-    return collections.load(Path(series.__file__).parents[2] / "traces")
+    return collections.load(ROOT / "traces")
 
 
 @pytest.fixture
@@ -177,7 +178,7 @@ def test_scenarios_with_pages_name_what_is_wrong(tmp_path: Path, text: str, word
 
 
 def test_the_shipped_experiments_can_be_read() -> None:
-    folder = Path(series.__file__).parents[1] / "experiments"
+    folder = ROOT / "emu" / "experiments"
     web = scenario.read(folder / "delphi_web.toml")
     video = scenario.read(folder / "delphi_video.toml")
     assert web.places == video.places

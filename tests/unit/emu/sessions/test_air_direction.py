@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emu.experiments.sessions.air.direction import Direction
 from emu.places.traces import Trace
-from emu.sessions.air.direction import Direction
 
 DELAY_S = 0.010
 

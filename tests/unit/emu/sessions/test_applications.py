@@ -8,11 +8,11 @@ from functools import partial
 import pytest
 
 from cedos.errors import ConfigError, EmulationError
-from emu.sessions.analyses import sessions_intnw
-from emu.sessions.apps import mail, sensing
-from emu.sessions.apps.answers import Asking, answer
-from emu.sessions.apps.link import BACKGROUND_LARGE, FOREGROUND_SMALL, TcpLink
-from emu.sessions.together import Ready, together
+from emu.experiments.sessions.analyses import sessions_intnw
+from emu.experiments.sessions.apps import mail, sensing
+from emu.experiments.sessions.apps.answers import Asking, answer
+from emu.experiments.sessions.apps.link import BACKGROUND_LARGE, FOREGROUND_SMALL, TcpLink
+from emu.experiments.sessions.together import Ready, together
 
 
 def quiet(share: float, what: str) -> None:

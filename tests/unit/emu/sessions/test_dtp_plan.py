@@ -2,9 +2,9 @@
 
 import pytest
 
-from emu.runs.sampler import Sample
-from emu.sessions import dtp
-from emu.sessions.intervals import interval
+from emu.experiments.sessions import dtp
+from emu.experiments.sessions.intervals import interval
+from emu.lab.runs.sampler import Sample
 
 
 def test_contacts_grow_by_the_median() -> None:

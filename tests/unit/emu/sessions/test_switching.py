@@ -2,7 +2,7 @@
 
 import pytest
 
-from emu.sessions import switching
+from emu.experiments.sessions import switching
 from emu.testbed.access import LTE, WLAN
 
 

@@ -1,14 +1,13 @@
 """Places one after another: nothing lost, nothing out of step."""
 
-from pathlib import Path
-
 import pytest
 
 from cedos.errors import PlaceError
+from emu.lab.simulation.joined import joined
 from emu.places import places
-from emu.simulation.joined import joined
+from emu.repository import ROOT
 
-HERE = Path(__file__).resolve().parents[4] / "traces"
+HERE = ROOT / "traces"
 
 
 def test_each_part_is_where_it_belongs() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
 from cedos.monitor.events import FlowSample
-from cedos.monitor.portal import Finding
-from cedos.monitor.portal_watch import PortalWatch
+from cedos.monitor.portal.portal import Finding
+from cedos.monitor.portal.watch import PortalWatch
 
 
 class Told:

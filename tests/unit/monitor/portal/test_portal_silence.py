@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cedos.monitor import portal_watch
-from cedos.monitor.portal import Finding, Verdict
-from cedos.monitor.portal_watch import PortalWatch
+from cedos.monitor.portal import watch as portal_watch
+from cedos.monitor.portal.portal import Finding, Verdict
+from cedos.monitor.portal.watch import PortalWatch
 
 pytestmark = pytest.mark.anyio
 

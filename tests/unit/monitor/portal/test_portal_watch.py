@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cedos.model import Indicator, Network
-from cedos.monitor import portal_watch
-from cedos.monitor.portal import Finding, Verdict
-from cedos.monitor.portal_watch import PortalWatch, usual_rtt_s
+from cedos.monitor.portal import watch as portal_watch
+from cedos.monitor.portal.portal import Finding, Verdict
+from cedos.monitor.portal.watch import PortalWatch, usual_rtt_s
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cedos.model import Network, NetworkKind
-from cedos.monitor.dns_answer import Fault
+from cedos.monitor.dns.answer import Fault
 from cedos.monitor.probing import lookup
 from cedos.monitor.probing.result import Outcome
 

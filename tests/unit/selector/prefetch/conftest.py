@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cedos.selector.prefetch_outlook import Average
-from cedos.selector.prefetch_path import Path
-from cedos.selector.prefetch_value import Candidate
+from cedos.selector.prefetch.outlook import Average
+from cedos.selector.prefetch.path import Path
+from cedos.selector.prefetch.value import Candidate
 
 
 class Prices:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.selector.prefetch_accuracy import ASSUMED, ShadowAccuracy
-from cedos.selector.prefetch_outlook import Average, Outlook
-from cedos.selector.prefetch_stretches import Stretches
+from cedos.selector.prefetch.accuracy import ASSUMED, ShadowAccuracy
+from cedos.selector.prefetch.outlook import Average, Outlook
+from cedos.selector.prefetch.stretches import Stretches
 
 
 class TestAccuracy:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.selector.prefetch_accuracy import ASSUMED
-from cedos.selector.prefetch_queue import Queue, State
+from cedos.selector.prefetch.accuracy import ASSUMED
+from cedos.selector.prefetch.queue import Queue, State
 
 Make = Any
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from cedos.selector.prefetch_path import Path
-from cedos.selector.prefetch_queue import Plan, Queue
-from cedos.selector.prefetch_reason import Verdict, verdicts
-from cedos.selector.prefetch_value import best_batch
+from cedos.selector.prefetch.path import Path
+from cedos.selector.prefetch.queue import Plan, Queue
+from cedos.selector.prefetch.reason import Verdict, verdicts
+from cedos.selector.prefetch.value import best_batch
 
 
 def queue_of(*sizes: float, accuracy: float = 0.8) -> Queue:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.selector.prefetch_outlook import Average
-from cedos.selector.prefetch_path import Path, on_demand
-from cedos.selector.prefetch_queue import Queue
-from cedos.selector.prefetch_stretches import Stretches
-from cedos.selector.prefetch_value import Candidate, best_batch
+from cedos.selector.prefetch.outlook import Average
+from cedos.selector.prefetch.path import Path, on_demand
+from cedos.selector.prefetch.queue import Queue
+from cedos.selector.prefetch.stretches import Stretches
+from cedos.selector.prefetch.value import Candidate, best_batch
 
 Make = Any
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Context, Direction, StrategyKind
-from cedos.selector.energy import DELPHI
-from cedos.selector.objective import WeightedCost
-from cedos.selector.selector import decide
+from cedos.selector.decision.decide import decide
+from cedos.selector.decision.objective import WeightedCost
+from cedos.selector.energy.power_model import DELPHI
 from cedos.selector.uncertainty.evaluator import evaluator
 from cedos.selector.uncertainty.ways import Redundant, Term, Way, Weights
 from predictors.base import Distribution

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from cedos.session.core import Session
-from cedos.session.scheduling import Backlog, Facts, Grant, PathState
-from cedos.session.unpack import unpack
+from cedos.session.protocol.frames.unpacking import unpack
+from cedos.session.protocol.schedulers.interface import Backlog, Facts, Grant, PathState
+from cedos.session.protocol.session import Session
 
 
 class Plain:

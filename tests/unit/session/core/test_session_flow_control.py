@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from cedos.session.memory import Memory
-from cedos.session.shares import Limits
+from cedos.session.protocol.sending.memory import Memory
+from cedos.session.protocol.session_limits import Limits
 
 Cores = Any
 

@@ -5,14 +5,11 @@ from typing import Any
 import pytest
 
 from cedos.errors import SessionError
-from cedos.session.credit import IROB_COST
-from cedos.session.events import (
-    ThunkReady,
-    Writable,
-)
-from cedos.session.sender import NO_ROOM
-from cedos.session.shares import Limits
-from cedos.session.thunks import DEFERRED
+from cedos.session.protocol.events import ThunkReady, Writable
+from cedos.session.protocol.sending.credit import IROB_COST
+from cedos.session.protocol.sending.sender import NO_ROOM
+from cedos.session.protocol.sending.thunks import DEFERRED
+from cedos.session.protocol.session_limits import Limits
 
 Cores = Any
 

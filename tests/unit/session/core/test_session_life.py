@@ -5,10 +5,8 @@ from typing import Any
 import pytest
 
 from cedos.errors import SessionError
-from cedos.session import wire
-from cedos.session.application import ALL
-from cedos.session.core import LOST_STATE
-from cedos.session.events import (
+from cedos.session.protocol.application import ALL
+from cedos.session.protocol.events import (
     Failed,
     Finished,
     KeepAliveAgreed,
@@ -16,10 +14,12 @@ from cedos.session.events import (
     PeerWishes,
     Ponged,
 )
-from cedos.session.frames import Messages, Space, StreamData, Sync
-from cedos.session.life import State
-from cedos.session.scheduling import Facts
-from cedos.session.shares import Limits
+from cedos.session.protocol.frames import packing
+from cedos.session.protocol.frames.frames import Messages, Space, StreamData, Sync
+from cedos.session.protocol.life import State
+from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.session import LOST_STATE
+from cedos.session.protocol.session_limits import Limits
 
 Cores = Any
 
@@ -73,7 +73,7 @@ def test_a_peer_that_is_gone_after_all_was_said_is_no_failure(
     other.receive(1, b"".join(one.next_record(1, 70_000, 0.0)), 0.0)
     one.receive(1, b"".join(other.next_record(1, 70_000, 0.0)), 0.0)
     if acknowledged:
-        other.receive(1, wire.ack(Space.STREAM, 0, 1, []), 0.0)
+        other.receive(1, packing.ack(Space.STREAM, 0, 1, []), 0.0)
     other.peer_forgot()
     assert other.state is (State.FINISHED if acknowledged else State.FAILED)
 
@@ -115,7 +115,7 @@ def test_lost_state_is_seen_at_the_first_word_on_a_new_path(cores: Cores, sync: 
     cores.pump(one, other)
     one.path_lost(1, 0.0)
     cores.up(one, path=2)
-    one.receive(2, wire.sync(sync), 0.0)
+    one.receive(2, packing.sync(sync), 0.0)
     assert one.failure is not None
     assert one.failure.acknowledged_bytes == 5
     said = cores.frames(one.next_record(2, 70_000, 0.0))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cedos.session.scheduling import Backlog, Facts, PathState
+from cedos.session.protocol.schedulers.interface import Backlog, Facts, PathState
 
 
 class Make:

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from cedos.model import Strategy, StrategyKind
-from cedos.session.schedulers.chosen import Chosen, permissions
-from cedos.session.schedulers.estimates import allowed
-from cedos.session.schedulers.labels import LabelMapping
-from cedos.session.scheduling import Grant
+from cedos.session.protocol.schedulers.chosen import Chosen, permissions
+from cedos.session.protocol.schedulers.estimates import allowed
+from cedos.session.protocol.schedulers.interface import Grant
+from cedos.session.protocol.schedulers.labels import LabelMapping
 
 Make = Any
 CHUNK = 16_384

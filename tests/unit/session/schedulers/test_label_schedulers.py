@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cedos.session.schedulers.anticipatory import Anticipatory, bound_bytes
-from cedos.session.schedulers.labels import LabelMapping
-from cedos.session.scheduling import Grant, PathState
+from cedos.session.protocol.schedulers.anticipatory import Anticipatory, bound_bytes
+from cedos.session.protocol.schedulers.interface import Grant, PathState
+from cedos.session.protocol.schedulers.labels import LabelMapping
 
 Make = Any
 CHUNK = 16_384

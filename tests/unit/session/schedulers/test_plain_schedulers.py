@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from cedos.session.schedulers.lowest_rtt import LowestRtt
-from cedos.session.schedulers.redundant import Redundant
-from cedos.session.schedulers.round_robin import RoundRobin
-from cedos.session.scheduling import Grant
+from cedos.session.protocol.schedulers.interface import Grant
+from cedos.session.protocol.schedulers.lowest_rtt import LowestRtt
+from cedos.session.protocol.schedulers.redundant import Redundant
+from cedos.session.protocol.schedulers.round_robin import RoundRobin
 
 Make = Any
 CHUNK = 16_384

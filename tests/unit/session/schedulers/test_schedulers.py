@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.errors import ConfigError
-from cedos.session import schedulers
-from cedos.session.schedulers.chosen import Chosen
-from cedos.session.scheduling import ALL_RANKS, Backlog, PathState, Scheduler
+from cedos.session.protocol import schedulers
+from cedos.session.protocol.schedulers.chosen import Chosen
+from cedos.session.protocol.schedulers.interface import ALL_RANKS, Backlog, PathState, Scheduler
 
 Make = Any
 KERNEL_BYTES = 300_000

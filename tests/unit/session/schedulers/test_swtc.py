@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from cedos.session.schedulers.lowest_rtt import LowestRtt
-from cedos.session.schedulers.swtc import Schedule, Swtc, expected_s
-from cedos.session.scheduling import Grant, Scheduler
+from cedos.session.protocol.schedulers.interface import Grant, Scheduler
+from cedos.session.protocol.schedulers.lowest_rtt import LowestRtt
+from cedos.session.protocol.schedulers.swtc import Schedule, Swtc, expected_s
 
 Make = Any
 CHUNK = 16_384

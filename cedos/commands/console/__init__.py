@@ -1,0 +1,1 @@
+"""What commands share: programs of their own, help pages, progress, rendering."""

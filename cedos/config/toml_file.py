@@ -1,0 +1,263 @@
+"""Reads the TOML files that users edit into msgspec structs (DESIGN, "Commands and files").
+
+All that is wrong is reported at once, each with file, line and what would be right.
+"""
+
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from cedos.config.toml_lines import Key, key_lines
+from cedos.errors import ConfigError
+
+T = TypeVar("T", bound=msgspec.Struct)
+_WRONG = object()
+
+
+def read(path: Path, struct: type[T]) -> T:
+    """Reads the file at `path` as one `struct`; `Path` fields are relative to the file's folder.
+
+    Structs may hold numbers, text, booleans, literals, enums, paths, other structs, and lists,
+    tuples and dicts of these; a ValueError from `__post_init__` is reported at the struct's line.
+
+    Raises:
+        ConfigError: the file cannot be read, is not TOML, or does not fit; one line per problem.
+    """
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: not UTF-8 text ({error.reason} at byte {error.start})"
+        ) from error
+    return parse(text, struct, name=str(path), folder=path.parent)
+
+
+def parse(text: str, struct: type[T], *, name: str, folder: Path = Path()) -> T:
+    """Like `read`, for a text that is there already; `name` stands in messages for the file."""
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        what, _, where = str(error).partition(" (at ")
+        line = where.removeprefix("line ").partition(",")[0]
+        if not line.isdecimal():  # "at end of document"
+            line = str(max(1, len(text.splitlines())))
+        raise ConfigError(f"{name}:{line}: not valid TOML: {what}") from error
+    reader = _Reader(name, folder, text, struct)
+    value = reader.value(document, struct, ())
+    if reader.problems:
+        raise ConfigError("\n".join(message for _, message in sorted(reader.problems)))
+    assert isinstance(value, struct)
+    return value
+
+
+class _Reader:
+    """One reading of one text; collects what is wrong in `problems` as (line, message)."""
+
+    def __init__(self, name: str, folder: Path, text: str, root: type[msgspec.Struct]) -> None:
+        self.problems: list[tuple[int, str]] = []
+        self._name, self._folder, self._text, self._root = name, folder, text, root
+        self._lines: dict[Key, int] | None = None
+
+    def value(self, value: Any, kind: Any, key: Key) -> Any:
+        """The value as `kind`, a type annotation, wants it, or `_WRONG` after noting why not."""
+        kind = _without_none(kind)
+        inner = typing.get_args(kind)
+        match value:
+            case dict() if _is_struct(kind):
+                return self._struct(value, kind, key)
+            case dict() if typing.get_origin(kind) is dict:
+                fits = [self._name_fits(name, inner[0], key) for name in value]
+                table = {
+                    name: self.value(item, inner[1], (*key, name)) for name, item in value.items()
+                }
+                return table if all(fits) and _WRONG not in table.values() else _WRONG
+            case list() if typing.get_origin(kind) in {list, tuple}:
+                items = [
+                    self.value(item, inner[0], (*key, index)) for index, item in enumerate(value)
+                ]
+                if _WRONG in items:
+                    return _WRONG
+                return tuple(items) if typing.get_origin(kind) is tuple else items
+            case str() if kind is Path and value:
+                return self._folder / Path(value).expanduser()
+            case _ if kind is not Path:
+                try:
+                    return msgspec.convert(value, kind)
+                except msgspec.ValidationError:
+                    pass
+        hint = _did_you_mean(value, _choices(kind), '"') if isinstance(value, str) else ""
+        self._wrong(key, f"{_dotted(key)} must be {_describe(kind)}, not {_show(value)}{hint}")
+        return _WRONG
+
+    def _struct(self, value: dict[str, Any], kind: type[msgspec.Struct], key: Key) -> Any:
+        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+        found: dict[str, Any] = {}
+        for name, item in value.items():
+            if field := fields.get(name):
+                found[field.name] = self.value(item, field.type, (*key, name))
+            else:
+                self._unknown((*key, name), fields)
+        for name, field in fields.items():
+            if field.required and name not in value:
+                self._wrong(key, f"{_section(key)} lacks {name}: {_describe(field.type)}")
+                found[field.name] = _WRONG
+        if _WRONG in found.values():
+            return _WRONG
+        try:
+            return kind(**found)
+        except ValueError as error:  # from __post_init__: values that do not go together
+            # Such a message begins with the field that should change; that line is the best one.
+            first = str(error).partition(" ")[0]
+            self._wrong((*key, first), f"{_section(key)}: {error}")
+            return _WRONG
+
+    def _name_fits(self, name: str, kind: Any, key: Key) -> bool:
+        try:
+            msgspec.convert(name, kind)
+        except msgspec.ValidationError:
+            self._wrong((*key, name), f'{_section(key)}: "{name}" must be {_describe(kind)}')
+            return False
+        return True
+
+    def _unknown(self, key: Key, known: Iterable[str]) -> None:
+        name = str(key[-1])
+        homes = [section for section, names in _sections(self._root) if name in names]
+        if homes:
+            hint = f"; it belongs under {homes[0]}"
+        else:
+            hint = _did_you_mean(name, known) or f"; known are: {', '.join(known)}"
+        self._wrong(key, f"{_section(key[:-1])} knows no {name}{hint}")
+
+    def _wrong(self, key: Key, message: str) -> None:
+        if self._lines is None:
+            self._lines = key_lines(self._text)
+        at = key
+        while at and at not in self._lines:
+            at = at[:-1]
+        line = self._lines.get(at, 1)
+        self.problems.append((line, f"{self._name}:{line}: {message}"))
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _without_none(kind: Any) -> Any:
+    """Optional values are left out in TOML: what is there must be of the other type."""
+    if typing.get_origin(kind) in {typing.Union, types.UnionType}:
+        rest = [item for item in typing.get_args(kind) if item is not types.NoneType]
+        if len(rest) == 1:
+            return rest[0]
+    return kind
+
+
+def _sections(root: type[msgspec.Struct]) -> Iterator[tuple[str, list[str]]]:
+    for field in msgspec.structs.fields(root):
+        if _is_struct(field.type):
+            names = [inner.encode_name for inner in msgspec.structs.fields(field.type)]
+            yield f"[{field.encode_name}]", names
+
+
+def _did_you_mean(word: str, known: Iterable[str], quote: str = "") -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {quote}{near[0]}{quote}?" if near else ""
+
+
+def _choices(kind: Any) -> list[str]:
+    match inspect.type_info(kind) if kind is not Path else None:
+        case inspect.LiteralType(values=values):
+            return [str(value) for value in values]
+        case inspect.EnumType(cls=cls):
+            return [str(item.value) for item in cls]
+    return []
+
+
+def _dotted(key: Key) -> str:
+    text = ""
+    for part in key:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def _section(key: Key) -> str:
+    return f"[{_dotted(key)}]" if key else "the file"
+
+
+def _describe(kind: Any) -> str:
+    """What would be right, in words."""
+    kind = _without_none(kind)
+    if kind is Path:
+        return "the path of a file"
+    if _is_struct(kind) or typing.get_origin(kind) is dict:
+        return "a table"
+    if typing.get_origin(kind) in {list, tuple}:
+        return f"a list, each {_describe(typing.get_args(kind)[0])}"
+    if choices := _choices(kind):
+        return "one of " + ", ".join(f'"{choice}"' for choice in choices)
+    match inspect.type_info(kind):
+        case inspect.Metadata(type=info, extra_json_schema=schema):
+            # Annotated[..., Meta(description=...)]: the author's own words.
+            return str((schema or {}).get("description") or _base(info))
+        case info:
+            return _base(info)
+
+
+def _base(info: inspect.Type) -> str:
+    match info:
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType():
+            return "a whole number" + _bounds(info)
+        case inspect.FloatType():
+            return "a number" + _bounds(info)
+        case inspect.StrType():
+            return "text in quotes"
+        case inspect.UnionType(types=kinds):
+            return " or ".join(_base(item) for item in kinds)
+        case _:
+            return "of another kind"
+
+
+def _bounds(info: inspect.IntType | inspect.FloatType) -> str:
+    if info.ge is not None and info.le is not None:
+        return f" from {info.ge:.15g} to {info.le:.15g}"
+    parts = [
+        f"{word} {bound:.15g}"
+        for word, bound in (
+            ("of at least", info.ge),
+            ("above", info.gt),
+            ("of at most", info.le),
+            ("below", info.lt),
+        )
+        if bound is not None
+    ]
+    return " " + " and ".join(parts) if parts else ""
+
+
+def _show(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return f"{value:.17g}" if isinstance(value, float) else str(value)[:40]
+        case str():
+            shown = value if len(value) <= 40 else value[:40] + "…"
+            return f'the text "{shown}"'
+        case list():
+            return "a list"
+        case dict():
+            return "a table"
+        case _:
+            return f"the date or time {value}"

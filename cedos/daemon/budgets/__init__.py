@@ -1,0 +1,1 @@
+"""Budgets of this host: what is metered, what it is worth, and where a hard one is kept."""

@@ -1,0 +1,349 @@
+"""The budgets of this host: what is counted goes to their keepers, their prices to the decisions."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from cedos.config import Config
+from cedos.daemon import state_file
+from cedos.daemon.aligned_sleep import beat
+from cedos.daemon.budgets import price_text
+from cedos.daemon.budgets.metering import Metering, money_per_mb
+from cedos.errors import ConfigError, NotFoundError
+from cedos.model import Network
+from cedos.monitor.providers.battery import Battery
+from cedos.selector.budgets.budget import Budget, Resource
+from cedos.selector.budgets.calendar import wall
+from cedos.selector.budgets.controller import MakeController, Option
+from cedos.selector.budgets.keeper import Keeper, Standing
+from cedos.selector.budgets.odyssey import Odyssey
+from cedos.selector.budgets.pacer import Pacer
+from cedos.selector.budgets.prices import FREE, Prices, prices
+from cedos.selector.decision.follow import Curves
+from cedos.selector.decision.objective import Objective, WeightedCost
+from cedos.storage import budget_file
+from cedos.storage.usage import Usage
+
+_log = structlog.get_logger(__name__)
+
+CONTROLLERS: dict[str, MakeController] = {"pacer": Pacer, "odyssey": Odyssey}
+_TICK_S = 1.0
+_BATTERY_S = 10.0
+_WRITE_S = 30.0
+_FILE = "pacing.json"
+_WHAT = "what budgets have learned"
+_JUMP_S = 2.0
+"""A clock that is set by less changes no budget."""
+
+_MATTERS = 1.5
+"""Everything is decided anew at once when a price has changed by this factor."""
+
+
+class Budgets:
+    """Keeps all budgets, and makes the objective of what they, battery and plan say.
+
+    Args:
+        config: the budgets of the configuration, and how prices are moved.
+        state: the folder for what survives a restart.
+        usage: what was used.
+        metering: counts it.
+        networks: those of this host now.
+        preferred: is given the objective after each look, and whether to decide anew at once.
+        base: the objective without budgets.
+        curves: how Delphi's exponents follow battery and plan; None: they do not.
+        battery: reads it; None: there is none to read.
+        clock: seconds since the epoch, which may jump.
+        steady: seconds of a clock that does not, and goes on in sleep.
+
+    Attributes:
+        ticked: called after each look, and each change of a budget.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        state: Path,
+        usage: Usage,
+        metering: Metering,
+        networks: Callable[[], Sequence[Network]],
+        preferred: Callable[[Objective, bool], None],
+        base: Objective,
+        *,
+        curves: Curves | None = None,
+        battery: Any = None,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
+        self._make = CONTROLLERS[config.pacing.controller]
+        self._money_per_mb = money_per_mb(config)
+        self._state = state
+        self._usage = usage
+        self._metering = metering
+        self._networks = networks
+        self._preferred = preferred
+        self._base = base
+        self._curves = curves
+        self._battery = battery
+        self._clock, self._steady = clock, steady
+        self._difference_s = clock() - steady()
+        self._full: Battery | None = None
+        self._rates: tuple[float, ...] = ()
+        self._begun = False
+        self._unread = True
+        self.ticked: Callable[[], None] = lambda: None
+        self.prices: Prices = FREE
+        self._configured = budget_file.configured(config, wall(clock()))
+        self._set: dict[str, Budget] = {}
+        try:
+            self._open_file()
+        except ConfigError as error:
+            _log.warning("the budgets cannot be read", why=str(error))
+        known = state_file.read(state / _FILE, _WHAT)
+        self._known: dict[str, Any] = known if isinstance(known, dict) else {}
+        self.keepers: dict[str, Keeper] = {}
+        for budget in (self._configured | self._set).values():
+            self._keep(budget)
+        self.tick()
+
+    @property
+    def _file(self) -> Path:
+        return self._state / budget_file.FILE
+
+    @property
+    def problems(self) -> list[str]:
+        """What is degraded, in words."""
+        said = [
+            *budget_file.kept_aside(self._file),
+            *([f"{self._file} cannot be used; see the daemon's log"] if self._unread else []),
+            *(each for each in (self._usage.notice, self._usage.problem) if each),
+        ]
+        if not self._money_per_mb:
+            said += [
+                f'the budget "{name}" counts nothing: no network has a money_per_mb'
+                for name, keeper in self.keepers.items()
+                if keeper.budget.resource is Resource.MONEY
+            ]
+        for standing in self.standings():
+            if not standing.over and standing.spent > standing.budget.supply:
+                share = standing.spent / max(standing.budget.supply, 1e-9)
+                said.append(f'the budget "{standing.budget.name}" is exceeded ({share:.0%} used)')
+        return said
+
+    def standings(self) -> list[Standing]:
+        """How all budgets stand."""
+        now_s = self._clock()
+        return [keeper.standing(now_s) for keeper in self.keepers.values()]
+
+    def suspended(self, budget: Budget) -> str:
+        """Why a budget has no price now, in words; "": it has one."""
+        if not budget.battery:
+            return ""
+        if self._full is None:
+            return "the battery does not tell what it holds"
+        return "" if self._full.discharging else "on mains power"
+
+    def source(self, name: str) -> str:
+        """Where a budget was set: `configuration` or `command`."""
+        return "command" if name in self._set else "configuration"
+
+    async def set(self, budget: Budget) -> None:
+        """Sets a budget, or changes one; ConfigError where it cannot be one."""
+        standing = self.keepers.get(budget.name)
+        earlier = standing.budget if standing is not None else None
+        budget = budget_file.checked(budget_file.begun(budget, wall(self._clock()), earlier))
+        if budget.battery and self._battery is None:
+            raise ConfigError("there is no battery that could be asked (UPower over D-Bus)")
+        if self._unread:  # never written over
+            self._open_file()
+        await asyncio.to_thread(self._usage.write, self._clock(), mark=True)
+        self._set[budget.name] = budget
+        budget_file.write(self._file, self._set)
+        self._keep(budget)
+        await self._read_battery()
+        self.tick()
+        _log.info("budget", name=budget.name, supply=budget.supply, until=budget.until)
+
+    def _open_file(self) -> None:
+        self._set, aside = budget_file.opened(self._file)
+        self._unread = False
+        if aside:
+            _log.warning("budgets are not in force", why=aside)
+
+    def remove(self, name: str) -> None:
+        """Takes a budget back; NotFoundError where there is none, ConfigError where a file has it."""
+        if name not in self._set:
+            if name in self._configured:
+                raise ConfigError(f'"{name}" is in the configuration file; take it out there')
+            raise NotFoundError(f'there is no budget "{name}"; `cedos budget` lists them')
+        del self._set[name]
+        budget_file.write(self._file, self._set)
+        del self.keepers[name]
+        if name in self._configured:
+            self._keep(self._configured[name])
+        self.tick()
+
+    def offered(self, options: Sequence[tuple[str, float, float, int]], chosen: int) -> None:
+        """Takes a choice that came up: per way its network, seconds, joules and bytes."""
+        now_s = self._clock()
+        for keeper in self.keepers.values():
+            if keeper.over(now_s):
+                continue
+            found = [
+                Option(seconds, self._amount(keeper.budget, network, joules, size))
+                for network, seconds, joules, size in options
+            ]
+            keeper.offered(now_s, found, found[chosen])
+
+    def _amount(self, budget: Budget, network: str, joules: float, size: int) -> float:
+        match budget.resource:
+            case Resource.ENERGY:
+                return joules
+            case Resource.MONEY:
+                return size * self._money_per_mb.get(network, 0.0) / 1e6
+            case Resource.DATA:
+                counted = budget.networks or self._metered()
+                return float(size) if network in counted else 0.0
+
+    async def run(self) -> None:
+        """Looks at everything once a second until it is cancelled; keeps what was counted."""
+        battery_at_s = written_at_s = 0.0
+        try:
+            while True:
+                now_s = self._steady()
+                if now_s - battery_at_s >= _BATTERY_S:
+                    battery_at_s = now_s
+                    await self._read_battery()
+                self.tick()
+                if self._begun:  # what a period begins with is to be known exactly
+                    self._begun = False
+                    await asyncio.to_thread(self._usage.write, self._clock(), mark=True)
+                # (What a new interface has carried until it is first written, a crash would lose.)
+                fresh = self._usage.fresh and not self._usage.problem
+                if fresh or now_s - written_at_s >= _WRITE_S:
+                    written_at_s = now_s
+                    await self.keep()
+                await beat(_TICK_S)
+        finally:
+            self.write()
+
+    async def keep(self) -> None:
+        """Keeps what was counted and learned, without waiting for the disk."""
+        await asyncio.to_thread(self._store, self._learned(), self._clock())
+
+    def write(self) -> None:
+        """Keeps it at once."""
+        self._store(self._learned(), self._clock())
+
+    def _learned(self) -> dict[str, Any]:
+        self._known |= {name: keeper.state() for name, keeper in self.keepers.items()}
+        return dict(self._known)
+
+    def _store(self, learned: dict[str, Any], now_s: float) -> None:
+        self._usage.write(now_s)
+        state_file.write(self._state / _FILE, learned, _WHAT)
+
+    def tick(self) -> None:
+        """Takes what was used until now, and prices it."""
+        now_s = self._clock()
+        self._notice_jump(now_s)
+        for keeper in self.keepers.values():
+            self._begun = keeper.roll(now_s) or self._begun
+            if keeper.budget.battery:
+                if self._full is not None and self._full.energy_j is not None:
+                    keeper.observe(now_s, keeper.budget.supply - self._full.energy_j)
+                continue
+            spent = self._metering.spent(keeper.budget, keeper.period.begins_s)
+            keeper.observe(now_s, spent)
+        self._price(now_s)
+        self.ticked()
+
+    async def _read_battery(self) -> None:
+        if self._battery is None:
+            return
+        before, self._full = self._full, await self._battery.read()
+        now = self._full
+        if now is None or now.energy_j is None or not now.discharging:
+            return
+        for name, keeper in list(self.keepers.items()):
+            # What it holds when it begins to be used up is the supply; so too after a daemon's start,
+            # unless an earlier one has begun this very discharge.
+            begins = before is None or not before.discharging or not keeper.budget.supply
+            if keeper.budget.battery and begins:
+                supply = max(now.energy_j, self._earlier_supply(name) if before is None else 0.0)
+                shown = wall(self._clock()).isoformat(timespec="seconds")
+                self._known.setdefault("supplies", {})[name] = [keeper.period.ends_s, supply]
+                budget = replace(keeper.budget, supply=supply, since=keeper.budget.since or shown)
+                keeper.changed(budget, self._clock())
+
+    def _earlier_supply(self, name: str) -> float:
+        supplies = self._known.get("supplies")
+        said = supplies.get(name) if isinstance(supplies, dict) else None
+        match said:
+            case [ends_s, float(supply)] if ends_s == self.keepers[name].period.ends_s:
+                return supply
+        return 0.0
+
+    def _notice_jump(self, now_s: float) -> None:
+        difference_s = now_s - self._steady()
+        jumped_s = difference_s - self._difference_s
+        if abs(jumped_s) >= _JUMP_S:
+            _log.info("the clock was set", by_s=round(jumped_s, 1))
+            self._usage.jumped(jumped_s)
+            self._difference_s = difference_s
+
+    def _keep(self, budget: Budget) -> None:
+        now_s = self._clock()
+        if (keeper := self.keepers.get(budget.name)) is not None:
+            if budget.battery:
+                budget = replace(budget, supply=keeper.budget.supply)
+            keeper.changed(budget, now_s)
+            return
+        known = self._known.get(budget.name)
+        known = known if isinstance(known, dict) else None
+        self.keepers[budget.name] = Keeper(budget, self._make, now_s, kept=known)
+
+    def _price(self, now_s: float) -> None:
+        quoted = []
+        for keeper in self.keepers.values():
+            budget = keeper.budget
+            if not keeper.over(now_s) and not self.suspended(budget):
+                quoted.append((keeper, budget, keeper.quote(now_s)))
+        self.prices = prices(
+            [(budget.resource, budget.networks, quote) for _, budget, quote in quoted],
+            self._metered(),
+        )
+        rates = tuple(quote.rate for *_, quote in quoted)
+        urgent = len(rates) != len(self._rates) or any(
+            not 1 / _MATTERS < new / old < _MATTERS
+            for new, old in zip(rates, self._rates, strict=True)
+        )
+        if urgent:
+            self._rates = rates
+        self._preferred(self._objective(now_s), urgent)
+
+    def _objective(self, now_s: float) -> Objective:
+        if self._curves is not None:
+            battery, plan = self._full, self.keepers.get(budget_file.PLAN)
+            level = battery.level if battery is not None and battery.discharging else None
+            share = plan.spent / plan.budget.supply if plan is not None else None
+            return self._curves.objective(level, share)
+        base = self._base
+        if self.prices == FREE or base.name == "max-s-per-e":
+            return base
+        standings = [
+            keeper.standing(now_s)
+            for keeper in self.keepers.values()
+            if not self.suspended(keeper.budget)  # those have no part in any price
+        ]
+        note = price_text.note(self.prices, standings, now_s)
+        if isinstance(base, WeightedCost):
+            return replace(base, name="budgets", note=note, prices=self.prices)
+        return WeightedCost(name="budgets", note=note, prices=self.prices)
+
+    def _metered(self) -> tuple[str, ...]:
+        return tuple(network.name for network in self._networks() if network.metered)

@@ -1,0 +1,277 @@
+"""Hard budgets are kept: once one is spent, programs are kept off the networks that it counts.
+
+The nearer the end, the sooner the next look. What would still come until nothing more does is reckoned
+with, as far as the rate of the last moments tells, so that a budget is met within that.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+import structlog
+
+from cedos.daemon.budgets.budgets import Budgets
+from cedos.daemon.budgets.metering import Metering
+from cedos.daemon.budgets.price_text import amount
+from cedos.errors import CedosError
+from cedos.model import Network
+from cedos.selector.budgets.budget import Budget, Resource
+from cedos.selector.budgets.calendar import wall
+from cedos.selector.budgets.hard import Account, Bars, Stage
+from cedos.selector.budgets.hard_pace import LATEST_S, Pace
+from cedos.selector.budgets.keeper import Keeper
+
+_log = structlog.get_logger(__name__)
+
+_USUAL_BPS: Final = 100e6
+"""A network is taken to be as quick as this, or as it was seen to be."""
+
+_AGAIN_S: Final = 10.0
+"""A refusal of steering is tried again, and a leak looked for, so often."""
+
+_LEAK_BYTES: Final = 100_000
+"""If a barred network carries more than that, somebody may have taken our rules out."""
+
+_Counted = tuple[str, Resource, tuple[str, ...]]
+"""A budget's name, and what it counts: one that counts something else has nothing of that behind it."""
+
+
+class Hands(Protocol):
+    """What is asked of steering (`cedos.steer.barring.barring.Barring`). Errors: SteeringError."""
+
+    def bar(self, names: Collection[str]) -> None:
+        """Bars these networks and no others; again repairs."""
+
+
+class HardBudgets:
+    """Looks how hard budgets stand, warns, bars and lifts.
+
+    Args:
+        budgets: all budgets.
+        metering: counts.
+        networks: those of this host now.
+        hands: bar networks.
+        barred: told of every change: network -> why it is barred, in words.
+        count: reads a network's counters now.
+        priced: money per megabyte by network.
+        unable: why nothing can be barred on this host, in words; "": it can.
+        clock: seconds since the epoch, which may jump.
+        steady: seconds of a clock that does not.
+    """
+
+    def __init__(
+        self,
+        budgets: Budgets,
+        metering: Metering,
+        networks: Callable[[], Sequence[Network]],
+        hands: Hands,
+        barred: Callable[[Mapping[str, str]], None],
+        count: Callable[[Network], Awaitable[object]],
+        priced: Mapping[str, float],
+        *,
+        unable: str = "",
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._budgets = budgets
+        self._metering = metering
+        self._networks = networks
+        self._hands = hands
+        self._barred = barred
+        self._count = count
+        self._priced = {name: price for name, price in priced.items() if price > 0.0}
+        self._unable = unable
+        self._clock, self._steady = clock, steady
+        self._bars = Bars()
+        self._accounts: list[Account] = []
+        self._stages: dict[str, tuple[float, Stage]] = {}
+        self._paces: dict[_Counted, Pace] = {}
+        self._closed: dict[_Counted, tuple[float, float]] = {}
+        self._failed = ""
+        self._reasons: dict[str, tuple[str, float, float, str]] = {}
+        self._acted_at_s = -math.inf
+        self._acted_bytes = 0.0
+        self._told = asyncio.Event()
+        budgets.ticked = self._told.set
+
+    # -- what it shows ------------------------------------------------------------------------
+
+    @property
+    def problems(self) -> list[str]:
+        """Warnings, and what is barred, in words."""
+        said = []
+        why = self._unable or self._failed
+        for account in self._accounts:
+            budget, left = account.budget, amount(max(account.left, 0.0), account.budget.resource)
+            of = f"of {amount(account.supply, budget.resource)}"
+            if account.stage is Stage.SPENT:
+                networks = ", ".join(self._bars.barred_by(budget.name)) or "its networks"
+                are = "should be" if why else "are"
+                said.append(
+                    f'the hard budget "{budget.name}" is spent: programs {are} kept off {networks}'
+                    f" until {_shown(account.ends_s)}, or until `cedos budget set` gives it more or"
+                    f" `cedos budget remove {budget.name}` takes it back"
+                )
+            elif account.stage is not Stage.EASY:
+                nearly = "all but spent" if account.stage is Stage.RESERVE else "nearly spent"
+                said.append(
+                    f'the hard budget "{budget.name}" is {nearly}: {left} {of} are left; then programs'
+                    " are kept off its networks"
+                )
+        if self._accounts and why:
+            said.append(f"hard budgets cannot be kept: {why}")
+        elif self._failed:
+            said.append(f"networks that were barred cannot be opened again: {self._failed}")
+        return said
+
+    def barred_by(self, name: str) -> tuple[str, ...]:
+        """The networks that a budget bars now."""
+        return () if self._unable or self._failed else self._bars.barred_by(name)
+
+    def unkept(self, name: str) -> str:
+        """Why programs are not kept off a spent budget's networks; "": they are, or it is not spent."""
+        spent = any(
+            account.budget.name == name and account.stage is Stage.SPENT
+            for account in self._accounts
+        )
+        return self._unable or self._failed if spent else ""
+
+    # -- what it does -------------------------------------------------------------------------
+
+    def look(self) -> float:
+        """Looks at all hard budgets, and acts; returns in how many seconds to look again."""
+        hard = [keeper for keeper in self._budgets.keepers.values() if keeper.budget.hard]
+        self._accounts = list(map(self._account, hard))
+        networks = self._networks()
+        changed = self._bars.look(
+            self._accounts,
+            [network.name for network in networks],
+            [network.name for network in networks if network.metered],
+            list(self._priced),
+        )
+        self._warn()
+        if not self._unable and (changed or self._again()):
+            self._act(changed)
+        self._tell()
+        now_s = self._steady()
+        return min(
+            (
+                self._paces[_counted(account.budget)].look_again_s(account.left, now_s)
+                for account in self._accounts
+                if not account.over and account.stage is not Stage.SPENT
+            ),
+            default=LATEST_S,
+        )
+
+    async def run(self) -> None:
+        """Looks until it is cancelled: when something has changed, and often near the end."""
+        while True:
+            self._told.clear()
+            next_s = self.look()
+            try:
+                await asyncio.wait_for(self._told.wait(), next_s)
+            except TimeoutError:
+                if next_s < LATEST_S:  # others count every second anyway
+                    await asyncio.gather(*map(self._count, self._networks()))
+
+    # -- within -------------------------------------------------------------------------------
+
+    def _account(self, keeper: Keeper) -> Account:
+        budget, counted = keeper.budget, _counted(keeper.budget)
+        spent = self._metering.spent(budget, keeper.period.begins_s)
+        usual = _USUAL_BPS / 8.0
+        if budget.resource is Resource.MONEY:
+            usual *= max(self._priced.values(), default=0.0) / 1e6
+        pace = self._paces.setdefault(counted, Pace(usual))
+        pace.saw(spent, self._steady())
+        account = Account(budget, spent, keeper.period.ends_s, keeper.over(self._clock()))
+        key = (keeper.period.begins_s, account.supply)
+        # What was barred, as what was coming would spend it, is not opened for what then is left.
+        closed = self._closed.get(counted) == key
+        account = replace(account, coming=math.inf if closed else pace.coming(account.supply))
+        if account.stage is Stage.SPENT:
+            self._closed[counted] = key
+        else:
+            self._closed.pop(counted, None)
+        return account
+
+    def _act(self, changed: bool) -> None:
+        names = sorted(self._bars.networks)
+        self._acted_at_s, self._acted_bytes = self._steady(), self._carried()
+        failed, self._failed = self._failed, ""
+        try:
+            self._hands.bar(names)
+        except CedosError as error:
+            self._failed = str(error)
+            if self._failed != failed:
+                _log.warning("hard budgets cannot be kept", why=self._failed)
+        if changed:
+            why = [self._why(name) for name in names]
+            _log.warning("barred", networks=names, why="; ".join(why) or "nothing is")
+            self._budgets.tick()  # what it shows, and its prices, are of now
+
+    def _tell(self) -> None:
+        """What cannot be barred is told of, too: it is not chosen.
+
+        Another budget is another reason, and so is that steering refuses, or no longer does.
+        """
+        if self._unable:
+            return
+        reasons = {
+            name: (account.budget.name, account.supply, account.ends_s, self._failed)
+            for name, (account, *_) in self._bars.networks.items()
+        }
+        if reasons != self._reasons:
+            self._reasons = reasons
+            self._barred({name: self._why(name) for name in sorted(reasons)})
+
+    def _again(self) -> bool:
+        """Whether to do it again: it failed, or something gets through though it should not."""
+        if self._steady() - self._acted_at_s < _AGAIN_S:
+            return False
+        leaks = bool(self._bars.networks) and self._carried() > self._acted_bytes + _LEAK_BYTES
+        if leaks:
+            _log.info("a barred network carries something; the bar is put in again")
+        return leaks or bool(self._failed)
+
+    def _carried(self) -> float:
+        """Bytes over the barred networks, ever."""
+        these = Budget("", Resource.DATA, 0.0, "", networks=tuple(self._bars.networks))
+        return self._metering.spent(these, 0.0) if self._bars.networks else 0.0
+
+    def _why(self, name: str) -> str:
+        account = self._bars.networks[name][0]
+        budget = account.budget
+        spent, supply = (amount(each, budget.resource) for each in (account.spent, account.supply))
+        said = f'the hard budget "{budget.name}" is spent ({spent} of {supply})'
+        until = _shown(account.ends_s)
+        if self._failed:
+            return (
+                f"nothing new is led to {name}, as {said} until {until}; programs there go on, as they"
+                f" cannot be kept off: {self._failed}"
+            )
+        return f"programs are kept off {name}, as {said} until {until}"
+
+    def _warn(self) -> None:
+        """Each warning once in a period, unless the budget was given more meanwhile."""
+        before, self._stages = self._stages, {}
+        for account in self._accounts:
+            name, stage = account.budget.name, account.stage
+            ends_s, earlier = before.get(name, (account.ends_s, Stage.EASY))
+            if stage > (earlier if ends_s == account.ends_s else Stage.EASY):
+                left = amount(max(account.left, 0.0), account.budget.resource)
+                words = {Stage.NEARLY: "nearly spent", Stage.RESERVE: "all but spent"}
+                said = words.get(stage, "spent")
+                _log.warning(f"a hard budget is {said}", name=name, left=left)
+            self._stages[name] = (account.ends_s, stage)
+
+
+def _counted(budget: Budget) -> _Counted:
+    return budget.name, budget.resource, budget.networks
+
+
+def _shown(at_s: float) -> str:
+    return f"{wall(at_s):%Y-%m-%d %H:%M}"

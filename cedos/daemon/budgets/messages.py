@@ -1,0 +1,87 @@
+"""Budgets as they go over the control socket, to and fro."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from cedos.api.budgets import BudgetMessage, BudgetRequest, UnitsMessage
+from cedos.daemon.budgets.budgets import Budgets
+from cedos.selector.budgets.budget import PROHIBITIVE, Budget
+from cedos.selector.budgets.keeper import Standing
+
+
+def budget(request: BudgetRequest) -> Budget:
+    """What a person wants to be kept."""
+    found: Budget = msgspec.convert(msgspec.to_builtins(request), Budget)
+    return found
+
+
+def messages(
+    budgets: Budgets,
+    barred_by: Callable[[str], tuple[str, ...]] = lambda _: (),
+    unkept: Callable[[str], str] = lambda _: "",
+) -> list[BudgetMessage]:
+    """All budgets and how they stand, with their prices, and by name what networks each one bars.
+
+    Args:
+        budgets: all of them.
+        barred_by: the networks that one bars, by its name.
+        unkept: why one that is spent bars none, by its name; "": it does, or need not.
+    """
+    return [
+        message(
+            standing,
+            suspended=budgets.suspended(standing.budget),
+            source=budgets.source(standing.budget.name),
+            controller=budgets.keepers[standing.budget.name].controller.name,
+            barred=barred_by(standing.budget.name),
+            unkept=unkept(standing.budget.name),
+        )
+        for standing in budgets.standings()
+    ]
+
+
+def message(
+    standing: Standing,
+    *,
+    suspended: str,
+    source: str,
+    controller: str,
+    barred: tuple[str, ...] = (),
+    unkept: str = "",
+) -> BudgetMessage:
+    """One of them."""
+    said = standing.budget
+    spent_up = not standing.over and standing.rate >= PROHIBITIVE and not suspended
+    priced = not (spent_up or standing.over or suspended)
+    return BudgetMessage(
+        name=said.name,
+        resource=said.resource.value,
+        supply=said.supply,
+        spent=standing.spent,
+        begins_unix_s=standing.period.begins_s,
+        ends_unix_s=standing.period.ends_s,
+        forecast=standing.forecast,
+        s_per_unit=standing.rate if priced else None,
+        spent_up=spent_up,
+        bought_s=standing.bought_s,
+        networks=said.networks,
+        every=said.every.value if said.every else None,
+        battery=said.battery,
+        over=standing.over,
+        suspended=suspended,
+        source=source,
+        controller=controller,
+        hard=said.hard,
+        barred=barred,
+        unkept=unkept,
+        units=_units(said),
+    )
+
+
+def _units(said: Budget) -> UnitsMessage | None:
+    one = said.increment
+    if one is None:
+        return None
+    bought = round(said.supply / one.amount)
+    return UnitsMessage(bought=bought, most=one.most, amount=one.amount, money=one.money)

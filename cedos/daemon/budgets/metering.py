@@ -1,0 +1,153 @@
+"""What all programs use: bytes by the interfaces' counters, joules of their radios by the traffic."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from cedos.config import Config
+from cedos.errors import ConfigError
+from cedos.model import Network, NetworkKind
+from cedos.monitor.networks.counters import Counters
+from cedos.selector.budgets.budget import Budget, Resource
+from cedos.selector.energy.radio import Radio
+from cedos.selector.energy.radio_watch import RadioWatch
+from cedos.storage.radio_file import radios
+from cedos.storage.usage import Counter, Usage, differences
+
+RADIOS = "radios"
+"""The odometer of the radios' joules; those of bytes are `metered/NETWORK` and `free/NETWORK`."""
+
+_METERED, _FREE = "metered/", "free/"
+
+
+def radios_of(config: Config) -> dict[NetworkKind, Radio]:
+    """The configured radios; ConfigError where there are no such ones, with those there are."""
+    said = config.energy
+    known = radios(said.file)
+    if said.device not in known:
+        raise ConfigError(f'[energy] device = "{said.device}": there are {", ".join(known)}')
+    found = {}
+    for kind, technology in (
+        (NetworkKind.CELLULAR, said.cellular),
+        (NetworkKind.WIFI, said.wifi),
+        (NetworkKind.ETHERNET, said.wifi),
+    ):
+        if technology not in known[said.device]:
+            there = ", ".join(known[said.device])
+            raise ConfigError(f'[energy] "{technology}": {said.device} has {there}')
+        found[kind] = known[said.device][technology]
+    return found
+
+
+def money_per_mb(config: Config) -> dict[str, float]:
+    """What networks cost by name, where somebody said so."""
+    return {
+        network.name or interface: network.money_per_mb
+        for interface, network in config.networks.items()
+        if network.money_per_mb is not None
+    }
+
+
+class Metering:
+    """Turns counters into odometers.
+
+    Args:
+        usage: the odometers.
+        boot: tells this start of the host from others.
+        present: the interfaces there are at the start: what these carried before the first start of
+            all is not ours to count.
+        radios: by kind of network.
+        money_per_mb: network -> money, where somebody said so.
+        moved: is told the bytes over a network whenever there were any.
+    """
+
+    def __init__(
+        self,
+        usage: Usage,
+        boot: str,
+        present: Sequence[Network],
+        radios: Mapping[NetworkKind, Radio],
+        money_per_mb: Mapping[str, float],
+        moved: Callable[[str, int], None] = lambda *_: None,
+    ) -> None:
+        self._usage = usage
+        self._boot = boot
+        self._strangers = set() if usage.counters else {network.index for network in present}
+        self._radios = radios
+        self._watches: dict[str, tuple[NetworkKind, RadioWatch, float]] = {}
+        self._money_per_mb = money_per_mb
+        self._moved = moved
+
+    def counted(self, network: Network, counters: Counters, now_s: float) -> None:
+        """Takes an interface's counters.
+
+        Args:
+            network: whose.
+            counters: since the interface was made.
+            now_s: of a clock that does not jump.
+        """
+        down = self._difference(network, "down", counters.received_bytes)
+        up = self._difference(network, "up", counters.sent_bytes)
+        if down + up:
+            kind = _METERED if network.metered else _FREE
+            self._usage.add(f"{kind}{network.name}", down + up)
+            self._moved(network.name, down + up)
+        self._radio(network, up, down, now_s)
+
+    def _difference(self, network: Network, way: str, value: int) -> int:
+        source = f"{network.interface}/{way}"
+        now = Counter(self._boot, network.index, value)
+        risen = differences(
+            source,
+            now,
+            self._usage.counters,
+            counted_from_start=network.index not in self._strangers,
+        )
+        self._usage.counters[source] = now
+        return risen
+
+    def _radio(self, network: Network, up: int, down: int, now_s: float) -> None:
+        kind, watch, before_j = self._watches.get(network.name, (None, None, 0.0))
+        if watch is None or kind is not network.kind:
+            watch, before_j = RadioWatch(self._radios[network.kind]), 0.0
+        watch.carried(now_s, up, down)
+        joules = watch.energy_j(now_s)
+        self._usage.add(RADIOS, joules - before_j)
+        self._watches[network.name] = (network.kind, watch, joules)
+
+    def shares(self, network: str, now_s: float) -> dict[str, float]:
+        """The share of time that a network's radio spent in each state."""
+        known = self._watches.get(network)
+        return known[1].shares(now_s) if known else {}
+
+    def idle_s(self, network: str, now_s: float) -> float | None:
+        """Seconds since a network's radio was last used; None: never, as far as is known."""
+        known = self._watches.get(network)
+        return known[1].idle_s(now_s) if known else None
+
+    def spent(self, budget: Budget, begin_s: float) -> float:
+        """What a budget's resource was used by since an instant; not for a battery's."""
+        return spent(self._usage, budget, begin_s, self._money_per_mb)
+
+
+def spent(usage: Usage, budget: Budget, begin_s: float, money_per_mb: Mapping[str, float]) -> float:
+    """What a budget's resource was used by since an instant, by the odometers.
+
+    Args:
+        usage: the odometers.
+        budget: says which of them count.
+        begin_s: seconds since the epoch.
+        money_per_mb: network -> money, for budgets of money.
+    """
+    match budget.resource:
+        case Resource.ENERGY:
+            return usage.since([RADIOS], begin_s)
+        case Resource.MONEY:
+            return sum(
+                usage.since([f"{_METERED}{name}", f"{_FREE}{name}"], begin_s) * price / 1e6
+                for name, price in money_per_mb.items()
+            )
+        case Resource.DATA:
+            if budget.networks:
+                keys = [f"{kind}{name}" for name in budget.networks for kind in (_METERED, _FREE)]
+            else:
+                keys = [key for key in usage.totals if key.startswith(_METERED)]
+            return usage.since(keys, begin_s)

@@ -1,0 +1,250 @@
+"""What programs prefetch: budgets are paced for what is still to come, programs are told the prices."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from cedos.api.messages import NetworkMessage
+from cedos.api.prefetching import (
+    PrefetchingAnswer,
+    PrefetchingRequest,
+    PriceMessage,
+    ProgramMessage,
+    RadioMessage,
+    TakingMessage,
+)
+from cedos.daemon.aligned_sleep import beat
+from cedos.daemon.budgets.budgets import Budgets
+from cedos.daemon.budgets.metering import Metering
+from cedos.model import Network, NetworkKind
+from cedos.selector.budgets.budget import PROHIBITIVE, Budget, Resource
+from cedos.selector.budgets.controller import Option
+from cedos.selector.budgets.steps import steps
+from cedos.selector.energy.radio import Radio
+
+_SILENT_S = 5.0
+"""Programs ask once a second; one that has not for so long has ended, whatever it said last."""
+
+_LOOK_S = 1.0
+_WITH_HEADERS = 1.06
+"""What a byte of an item is on the wire, as the interfaces count it."""
+
+_MOSTLY = 0.8
+"""A flow carries headers, too."""
+
+_MOST_CLAIMED = 0.5
+"""Guesses of programs set aside no more than this share of what is left: a hint of a film, or a program
+without measure, does not make a network dear for everybody."""
+
+_KEPT = 0.997
+"""Bytes whose flow is not seen to end within some minutes are forgotten, each second so much."""
+
+_PROGRAMS = 100
+
+
+@dataclass(slots=True)
+class _Program:
+    """A program, as it was heard of last."""
+
+    said: PrefetchingRequest
+    heard_s: float
+
+
+class Prefetching:
+    """Between programs that prefetch and the budgets.
+
+    Args:
+        budgets: those of this host.
+        metering: knows the radios' states.
+        radios: by kind of network.
+        networks: those of this host now.
+        money_per_mb: network -> money, where somebody said so.
+        clock: seconds since the epoch, the budgets' clock.
+        steady: seconds of a clock that does not jump.
+    """
+
+    def __init__(
+        self,
+        budgets: Budgets,
+        metering: Metering,
+        radios: Mapping[NetworkKind, Radio],
+        networks: Callable[[], Sequence[Network]],
+        money_per_mb: Mapping[str, float],
+        *,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._budgets = budgets
+        self._metering = metering
+        self._radios = {kind: msgspec.to_builtins(radio) for kind, radio in radios.items()}
+        self._networks = networks
+        self._money_per_mb = money_per_mb
+        self._clock, self._steady = clock, steady
+        self._programs: dict[tuple[int, str], _Program] = {}
+        self._waited: set[str] = set()
+        self._received: dict[str, float] = {}
+
+    def carried(self, network: str, size_bytes: int) -> bool:
+        """Whether a flow that has ended carried what was prefetched; that accounts for its bytes.
+
+        Which flow it was is not told, only how many bytes came over which network, and up to a second
+        late: one of the same size may be taken for it, which comes to the same.
+        """
+        left = self._received.get(network, 0.0)
+        if left < _MOSTLY * size_bytes:
+            return False
+        self._received[network] = max(left - size_bytes, 0.0)
+        return True
+
+    def asked(self, said: PrefetchingRequest, known: Sequence[NetworkMessage]) -> PrefetchingAnswer:
+        """Takes what a program tells; says what it needs to know.
+
+        Args:
+            said: by the program.
+            known: the networks as they are told to anybody.
+        """
+        key = (said.pid, said.program)
+        if key in self._programs or len(self._programs) < _PROGRAMS:
+            self._programs[key] = _Program(said, self._steady())
+        for name, received in zip(said.networks, said.used_bytes, strict=False):
+            self._received[name] = self._received.get(name, 0.0) + received
+        for name, keeper in self._budgets.keepers.items():
+            for started in said.started:
+                options = [self._option(keeper.budget, said, way) for way in started.ways]
+                keeper.credited(options, options[started.chosen])
+            keeper.controller.foreseen(self._used(keeper.budget, said))
+            self._tell(name)
+        return PrefetchingAnswer(
+            networks=list(known), radios=self._radio_messages(known), prices=self._prices()
+        )
+
+    def programs(self) -> list[ProgramMessage]:
+        """Those that prefetch now, the last one heard of first."""
+        now_s = self._steady()
+        self._forget(now_s)
+        return [
+            ProgramMessage(
+                program=each.said.program,
+                pid=each.said.pid,
+                age_s=max(now_s - each.heard_s, 0.0),
+                counts=each.said.counts,
+                items=each.said.items,
+            )
+            for each in sorted(self._programs.values(), key=lambda each: -each.heard_s)
+        ]
+
+    async def run(self) -> None:
+        """Until it is cancelled: forgets programs that have ended, and what they had open."""
+        while True:
+            await beat(_LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Tells budgets what is open where that has changed without anybody saying so."""
+        self._forget(self._steady())
+        self._received = {
+            name: _KEPT * each for name, each in self._received.items() if each >= 1.0
+        }
+        for name in self._budgets.keepers.keys() | self._waited:
+            self._tell(name)
+
+    def _forget(self, now_s: float) -> None:
+        for key, each in list(self._programs.items()):
+            if now_s - each.heard_s > _SILENT_S:
+                del self._programs[key]
+
+    def _tell(self, name: str) -> None:
+        """Tells a budget's controller all that is open."""
+        keeper = self._budgets.keepers.get(name)
+        open_ones: list[list[Option]] = []
+        if keeper is not None:
+            free = _MOST_CLAIMED * max(keeper.budget.supply - keeper.spent, 0.0)
+            for each in self._programs.values():
+                for ways in each.said.waiting:
+                    options = [self._option(keeper.budget, each.said, way) for way in ways]
+                    least = min((option.amount for option in options), default=free)
+                    if least < free:
+                        free -= least
+                        open_ones.append(options)
+        if keeper is not None and (open_ones or name in self._waited):
+            keeper.controller.waiting(open_ones)
+        if open_ones:
+            self._waited.add(name)
+        else:
+            self._waited.discard(name)
+
+    def _option(self, budget: Budget, said: PrefetchingRequest, way: TakingMessage) -> Option:
+        """A way as this budget sees it: its own units, and everything else in seconds."""
+        prices, resource = self._budgets.prices, budget.resource
+        seconds = way.time_s
+        if resource is not Resource.ENERGY:
+            seconds += prices.energy_rate() * way.energy_j
+        if resource is not Resource.DATA:
+            seconds += sum(
+                prices.data_rate(name) * sent
+                for name, sent in zip(said.networks, way.sent, strict=True)
+            )
+        return Option(seconds, self._amount(budget, said.networks, way.sent, way.energy_j))
+
+    def _used(self, budget: Budget, said: PrefetchingRequest) -> float:
+        return self._amount(
+            budget,
+            said.networks if said.used_bytes else [],
+            [_WITH_HEADERS * each for each in said.used_bytes],
+            said.used_j,
+        )
+
+    def _amount(
+        self, budget: Budget, networks: Sequence[str], sent: Sequence[float], energy_j: float
+    ) -> float:
+        match budget.resource:
+            case Resource.ENERGY:
+                return energy_j
+            case Resource.MONEY:
+                return sum(
+                    each * self._money_per_mb.get(name, 0.0) / 1e6
+                    for name, each in zip(networks, sent, strict=True)
+                )
+            case Resource.DATA:
+                counted = budget.networks or self._metered()
+                pairs = zip(networks, sent, strict=True)
+                return sum(each for name, each in pairs if name in counted)
+
+    def _metered(self) -> tuple[str, ...]:
+        return tuple(network.name for network in self._networks() if network.metered)
+
+    def _radio_messages(self, known: Sequence[NetworkMessage]) -> dict[str, RadioMessage]:
+        """Of the very networks that are told: what the links show by now may be others."""
+        now_s = self._steady()
+        return {
+            network.name: RadioMessage(
+                radio=self._radios[network.kind],
+                shares=self._metering.shares(network.name, now_s),
+                idle_s=self._metering.idle_s(network.name, now_s),
+            )
+            for network in known
+        }
+
+    def _prices(self) -> list[PriceMessage]:
+        now_s = self._clock()
+        found = []
+        for keeper in self._budgets.keepers.values():
+            budget = keeper.budget
+            if keeper.over(now_s) or self._budgets.suspended(budget):
+                continue
+            quote = keeper.quote(now_s)
+            spent_up = quote.rate >= PROHIBITIVE
+            left = budget.supply - keeper.spent
+            if budget.increment is not None:  # more can be bought
+                left = max(left, 0.0) + budget.increment.amount * budget.increment.most
+            found.append(
+                PriceMessage(
+                    resource=budget.resource.value,
+                    networks=budget.networks,
+                    s_per_unit=None if spent_up else quote.rate,
+                    steps=() if spent_up else tuple(steps(quote, left)),
+                )
+            )
+        return found

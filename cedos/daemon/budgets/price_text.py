@@ -1,0 +1,79 @@
+"""Today's prices in words, for `cedos explain`."""
+
+from collections.abc import Sequence
+
+from cedos.selector.budgets.budget import PROHIBITIVE, Resource
+from cedos.selector.budgets.keeper import Standing
+from cedos.selector.budgets.prices import Prices
+
+_MB = 1e6
+
+
+def note(prices: Prices, standings: Sequence[Standing], now_s: float) -> str:
+    """One sentence per price, with the budgets that it comes from."""
+    said = []
+    for network in sorted(prices.data):
+        rate = prices.data_rate(network)
+        of = [
+            each
+            for each in standings
+            if each.budget.resource is Resource.DATA
+            and (not each.budget.networks or network in each.budget.networks)
+        ]
+        worth = f"a megabyte on {network} is worth {worth_s(rate * _MB)}"
+        if rate >= PROHIBITIVE:
+            worth = f"nothing may go over {network} where there is another way"
+        said.append(worth + _because(of, now_s))
+    for quotes, resource, unit in (
+        (prices.energy, Resource.ENERGY, "a joule"),
+        (prices.money, Resource.MONEY, "a unit of money"),
+    ):
+        if quotes:
+            rate = sum(quote.rate for quote in quotes)
+            of = [each for each in standings if each.budget.resource is resource]
+            worth = (
+                f"no {unit.partition(' ')[2]} may be spent"
+                if rate >= PROHIBITIVE
+                else f"{unit} is worth {worth_s(rate)}"
+            )
+            said.append(worth + _because(of, now_s))
+    return "; ".join(said)
+
+
+def worth_s(seconds: float) -> str:
+    """A price with two digits that matter."""
+    if seconds < 0.001:
+        return "next to nothing"
+    if seconds < 0.1:
+        return f"{seconds * 1000:.2g} ms"
+    for limit, divisor, unit in ((99.5, 1, "s"), (5970, 60, "minutes"), (172_000, 3600, "hours")):
+        if seconds < limit:
+            return f"{seconds / divisor:.2g} {unit}"
+    return f"{seconds / 86_400:.0f} days"
+
+
+def amount(value: float, resource: Resource) -> str:
+    """An amount with three digits that matter."""
+    if resource is Resource.MONEY:
+        return f"{value:.4g}"
+    unit = "B" if resource is Resource.DATA else "J"
+    for prefix in ("", "k", "M", "G"):
+        if abs(value) < 999.5:
+            return f"{value:.3g} {prefix}{unit}"
+        value /= 1000.0
+    return f"{value:.3g} T{unit}"
+
+
+def _because(standings: Sequence[Standing], now_s: float) -> str:
+    said = []
+    for standing in standings:
+        if standing.over:
+            continue
+        budget = standing.budget
+        days = max(standing.period.ends_s - now_s, 0.0) / 86_400.0
+        time_left = f"{days:.0f} days" if days >= 2 else f"{days * 24:.0f} hours"
+        left = amount(max(standing.left, 0.0), budget.resource)
+        said.append(
+            f"{left} of {amount(budget.supply, budget.resource)} are left for {time_left} ({budget.name})"
+        )
+    return f", as {' and '.join(said)}" if said else ""

@@ -1,0 +1,1 @@
+"""Decisions of this host: the default network, destinations, moves and rescues."""

@@ -1,0 +1,93 @@
+"""How decisions are taken, as the configuration says it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from cedos.config import Config
+from cedos.daemon.budgets.metering import money_per_mb, radios_of
+from cedos.daemon.flows import learning
+from cedos.errors import ModelError
+from cedos.selector.decision.follow import Curves
+from cedos.selector.decision.objective import MaxS, MaxSPerE, Objective, WeightedCost
+from cedos.selector.energy.power_model import DELPHI, PowerModel
+from cedos.selector.uncertainty import CompletionModel
+from cedos.selector.uncertainty.method import BAYESIAN, BRUTE_FORCE, Method
+from cedos.storage import predictor_file
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """How decisions are taken.
+
+    `margin` is the share that a change must save, `switch_cost_s` what moving a living flow costs,
+    `power` the radios, `redundant` whether the same data may go over several networks,
+    `price_per_mb` what networks cost by name, where somebody said so, `method` how uncertainty is taken.
+    """
+
+    objective: Objective
+    model: CompletionModel | None
+    default_size_bytes: int
+    margin: float
+    switch_cost_s: float
+    destinations: bool = True
+    redundant: bool = False
+    power: PowerModel = DELPHI
+    price_per_mb: Mapping[str, float] = field(default_factory=dict)
+    method: Method = BRUTE_FORCE
+
+
+def objective(config: Config) -> Objective:
+    """The configured objective."""
+    decision = config.decision
+    match decision.objective:
+        case "max-s":
+            return MaxS()
+        case "max-s-per-e":
+            return MaxSPerE(decision.alpha, decision.beta, decision.gamma)
+        case "weighted":
+            return WeightedCost(decision.seconds_per_joule, decision.seconds_per_metered_mb / 1e6)
+
+
+def curves(config: Config) -> Curves | None:
+    """How the objective's exponents follow battery and data plan; None: they do not."""
+    if not config.decision.follow:
+        return None
+    return Curves(alpha=config.decision.alpha, **msgspec.structs.asdict(config.follow))
+
+
+def choices(config: Config, state: Path, problems: list[str]) -> Choices:
+    """How to decide: without usable predictors by the rule of thumb, and `problems` says so.
+
+    Args:
+        config: the configuration.
+        state: the folder with what was learned earlier, if anything was.
+        problems: is added to.
+    """
+    model: CompletionModel | None = None
+    try:
+        general = predictor_file.load(config.predictors.model_path)
+        adapt, bayesian = config.predictors.adapt, config.decision.method == BAYESIAN
+        model = general
+        if adapt or bayesian:
+            model = learning.load(general, state, adapt=adapt, bayesian=bayesian)
+    except ModelError as error:
+        problems.append(f"{error}; deciding by a rule of thumb until then")
+        _log.warning("no predictors", why=str(error))
+    return Choices(
+        objective=objective(config),
+        model=model,
+        default_size_bytes=config.profiler.default_size_bytes,
+        margin=config.decision.hysteresis,
+        switch_cost_s=config.decision.switch_cost_s,
+        destinations=config.steering.destinations,
+        redundant=config.decision.redundant,
+        price_per_mb=money_per_mb(config),
+        power=PowerModel(radios_of(config)),
+        method=config.decision.method,
+    )

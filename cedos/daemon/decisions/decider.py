@@ -1,0 +1,197 @@
+"""Takes one decision by what is known now, numbers it and has it recorded."""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from cedos.daemon.decisions.choices import Choices
+from cedos.daemon.flows.living_flow import LivingFlow
+from cedos.model import (
+    Bulk,
+    Context,
+    Decision,
+    Evaluation,
+    Label,
+    Network,
+    SizeEstimate,
+    Strategy,
+    StrategyKind,
+    Transfer,
+    Urgency,
+)
+from cedos.selector.decision.barred import usable
+from cedos.selector.decision.decide import decide, decide_again
+from cedos.selector.decision.objective import Objective
+
+_SINGLE = frozenset({StrategyKind.SINGLE})
+_MPTCP = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})
+_SHORT_AND_URGENT = Label(Urgency.FOREGROUND, Bulk.SMALL)
+_NEVER_TWICE = "the same is never sent twice, as [decision] redundant is false"
+
+
+class Decider:
+    """Decides; its callers carry out, and say with `record` what was carried out.
+
+    Args:
+        choices: how to decide.
+        idle_s: at an instant: network -> seconds since it was last used.
+        recorded: is given every decision that counts, for history and listeners.
+        first_number: of the first decision.
+
+    Attributes:
+        choices: how to decide.
+        networks: the networks of this host.
+        barred: those among them that programs are kept off, or should be -> why, in words.
+        decisions: how many were recorded.
+    """
+
+    def __init__(
+        self,
+        choices: Choices,
+        idle_s: Callable[[float], Mapping[str, float]],
+        recorded: Callable[[Decision], None],
+        first_number: int = 1,
+    ) -> None:
+        self.choices = choices
+        self.networks: Sequence[Network] = ()
+        self.barred: Mapping[str, str] = {}
+        self.decisions = 0
+        self._idle_s = idle_s
+        self._recorded = recorded
+        self._first_number = first_number
+
+    @property
+    def usable(self) -> Sequence[Network]:
+        """The networks; what is barred counts as down."""
+        return usable(self.networks, self.barred)
+
+    @property
+    def objective(self) -> Objective:
+        """What is best now."""
+        return self.choices.objective
+
+    @objective.setter
+    def objective(self, objective: Objective) -> None:
+        self.choices = replace(self.choices, objective=objective)
+
+    @property
+    def number(self) -> int:
+        """The next decision's."""
+        return self._first_number + self.decisions
+
+    def unknown(self) -> Transfer:
+        """A transfer of which nothing is known: Delphi's guess of a small one (section 4)."""
+        guess = self.choices.default_size_bytes
+        return Transfer(SizeEstimate(guess, guess, guess, "default"))
+
+    def renewed(
+        self, transfer: Transfer, context: Context, before: Decision | None
+    ) -> Decision | None:
+        """A decision for new connections, recorded; None where the one before still holds.
+
+        It holds while its choice is still possible and not clearly (by `margin`) worse than the best.
+        """
+        decision = self._decide(transfer, context)
+        if before is not None:
+            if decision.choice == before.choice:
+                return None
+            costs = {each.strategy: each.cost for each in decision.evaluations}
+            best, kept = costs.get(decision.choice), costs.get(before.choice)
+            if best is not None and kept is not None and best > kept * (1 - self.choices.margin):
+                return None
+        return self.record(decision)
+
+    def choose(
+        self, transfer: Transfer, context: Context, *, redundant: bool, multipath: bool = False
+    ) -> Decision:
+        """Decides on one transfer that somebody else carries out, redundantly if they can and may.
+
+        Only what is short and waited for is worth sending twice, whatever bytes cost. With `multipath`
+        they can spread it over several networks, as MPTCP does.
+        """
+        kinds = set(_SINGLE)
+        twice = redundant and transfer.label == _SHORT_AND_URGENT
+        if twice and self.choices.redundant:
+            kinds.add(StrategyKind.REDUNDANT)
+        if multipath:
+            kinds.add(StrategyKind.MPTCP)
+        decision = self._decide(transfer, context, kinds)
+        if twice and not self.choices.redundant:
+            decision = replace(decision, reason=f"{decision.reason}; {_NEVER_TWICE}")
+        return self.record(decision)
+
+    def weighed(self, transfer: Transfer, context: Context) -> tuple[Evaluation, ...]:
+        """What each network would take for a transfer; nothing is decided."""
+        return self._decide(transfer, context).evaluations
+
+    def again(
+        self,
+        flow: LivingFlow,
+        strategy: Strategy,
+        transfer: Transfer,
+        context: Context,
+        margin: float,
+    ) -> Decision:
+        """Decides on the rest of a living flow's transfer; not recorded, as it may well stay.
+
+        Args:
+            flow: the flow.
+            strategy: how it is carried now.
+            transfer: what it carries.
+            context: what is known.
+            margin: the share that a move must save.
+        """
+        choices = self.choices
+        decision = decide_again(
+            transfer,
+            context,
+            self.usable,
+            choices.model,
+            choices.objective,
+            choices.power,
+            current=strategy,
+            bytes_remaining=max(flow.remaining_bytes or 0, choices.default_size_bytes),
+            switch_cost_s=choices.switch_cost_s,
+            number=self.number,
+            made_unix_s=time.time(),
+            margin=margin,
+            observed_bps=flow.rate_bps,
+            stalled_s=flow.stalled_s,
+            waited_s=flow.waited_s(context.at_s),
+            kinds=_MPTCP,
+            idle_s=self._idle_s(context.at_s),
+            price_per_mb=choices.price_per_mb,
+            method=choices.method,
+        )
+        return self._barred_said(decision)
+
+    def record(self, decision: Decision) -> Decision:
+        """Counts a decision that is being carried out."""
+        self.decisions += 1
+        self._recorded(decision)
+        return decision
+
+    def _decide(
+        self, transfer: Transfer, context: Context, kinds: Collection[StrategyKind] = _SINGLE
+    ) -> Decision:
+        choices = self.choices
+        decision = decide(
+            transfer,
+            context,
+            self.usable,
+            choices.model,
+            choices.objective,
+            choices.power,
+            number=self.number,
+            made_unix_s=time.time(),
+            kinds=kinds,
+            idle_s=self._idle_s(context.at_s),
+            price_per_mb=choices.price_per_mb,
+            method=choices.method,
+        )
+        return self._barred_said(decision)
+
+    def _barred_said(self, decision: Decision) -> Decision:
+        if not self.barred:
+            return decision
+        return replace(decision, reason="; ".join((decision.reason, *self.barred.values())))

@@ -1,0 +1,143 @@
+"""Destinations whose transfers are known to be unlike others: their connections may go another way."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from ipaddress import ip_network
+
+from cedos.daemon.decisions.decider import Decider
+from cedos.daemon.decisions.default_network import DefaultNetwork
+from cedos.daemon.decisions.steer_interface import Steer, carried_out
+from cedos.model import Context, Decision, Direction, FlowKey, SizeEstimate, Transfer
+from cedos.profiler.sizes import SizeHistory
+
+_MOST = 64
+_REMEMBERED_S = 600.0
+"""At most so many destinations have rules of their own, for so long after their last connection."""
+
+_SAMPLES = 1
+"""So many transfers with a destination must be known before it gets a rule of its own: what is expected
+of it covers the next one from the first on (`profiler.sizes`), and a guess of 3 KB does not."""
+
+Place = tuple[str, int | None]
+"""A prefix and a port; None: all ports."""
+
+
+@dataclass(slots=True)
+class _Destination:
+    """A destination of late or of a hint: until when it counts, what was decided, which rule it has."""
+
+    address: str | None
+    until_s: float = 0.0
+    hinted: Transfer | None = None
+    decision: Decision | None = None
+    rule: str | None = None
+
+
+class Destinations:
+    """Gives destinations rules of their own, where they differ from the default.
+
+    Args:
+        steer: carries decisions out.
+        decider: takes them.
+        default: where all others go.
+        sizes: what transfers with each destination were like.
+    """
+
+    def __init__(
+        self, steer: Steer, decider: Decider, default: DefaultNetwork, sizes: SizeHistory
+    ) -> None:
+        self._steer = steer
+        self._decider = decider
+        self._default = default
+        self._sizes = sizes
+        self._known: OrderedDict[Place, _Destination] = OrderedDict()
+
+    def visited(self, key: FlowKey, now_s: float) -> Decision | None:
+        """A connection to a destination began: it may be worth a rule of its own from now on.
+
+        Returns:
+            The decision by which the connection went where it goes.
+        """
+        address = str(key.remote)
+        place = (f"{address}/{key.remote.max_prefixlen}", key.remote_port)
+        known = self._last(place, address)
+        known.until_s = max(known.until_s, now_s + _REMEMBERED_S)
+        return known.decision or self._default.decision
+
+    async def reconsider(self, context: Context) -> None:
+        """Decides on all of them again, and forgets those of long ago."""
+        if not self._decider.choices.destinations or self._default.decision is None:
+            return
+        for place, known in list(self._known.items()):
+            if context.at_s > known.until_s or len(self._known) > _MOST:
+                del self._known[place]
+                await self._rule(place, known, None)
+                continue
+            transfer = known.hinted or self._expected(known.address, place[1])
+            if transfer is not None:
+                known.decision = (
+                    self._decider.renewed(transfer, context, known.decision) or known.decision
+                )
+            choice = known.decision.choice if known.decision else None
+            await self._rule(
+                place, known, choice.networks[0] if choice and choice.networks else None
+            )
+
+    async def hinted(
+        self,
+        destination: str,
+        port: int | None,
+        size: SizeEstimate,
+        direction: Direction,
+        until_s: float,
+        context: Context,
+    ) -> str | None:
+        """An application says what it will transfer with a destination (an address or a prefix).
+
+        The hint holds until the monotonic instant `until_s`, in place of what history says.
+
+        Returns:
+            The network that such transfers get; None where none is up.
+        """
+        prefix = str(ip_network(destination, strict=False))
+        known = self._last((prefix, port), None)
+        known.hinted = Transfer(size, direction, server_name=f"{prefix}:{port or '*'}")
+        known.until_s = until_s
+        await self.reconsider(context)
+        decision = known.decision or self._default.decision
+        return decision.choice.networks[0] if decision and decision.choice.networks else None
+
+    async def hint_ended(self, destination: str, port: int | None, context: Context) -> None:
+        """A hint about a destination was taken back: it is like all others again."""
+        place = (str(ip_network(destination, strict=False)), port)
+        known = self._known.pop(place, None)
+        if known is not None:
+            await self._rule(place, known, None)
+            await self.reconsider(context)
+
+    def _last(self, place: Place, address: str | None) -> _Destination:
+        """The destination, moved to the end of the line; made where it is new."""
+        known = self._known.pop(place, None) or _Destination(address)
+        self._known[place] = known
+        return known
+
+    async def _rule(self, place: Place, known: _Destination, wanted: str | None) -> None:
+        """A destination has a rule only where it differs from the default."""
+        if self._default.is_led_to(wanted):
+            wanted = None
+        if wanted != known.rule and await carried_out(self._steer.set_destination(*place, wanted)):
+            known.rule = wanted
+
+    def _expected(self, address: str | None, port: int | None) -> Transfer | None:
+        """What transfers with a destination have been like; None where too little is known."""
+        if address is None or port is None:
+            return None
+        known = {
+            way: self._sizes.estimate(address, port, way)
+            for way in Direction
+            if self._sizes.samples(address, port, way) >= _SAMPLES
+        }
+        if not known:
+            return None
+        direction = max(known, key=lambda way: known[way].median_bytes)
+        return Transfer(known[direction], direction, server_name=f"{address}:{port}")

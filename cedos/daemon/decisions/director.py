@@ -1,0 +1,91 @@
+"""Everything that is decided on: where new connections go, and living ones."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cedos.daemon.decisions.decider import Decider
+from cedos.daemon.decisions.default_network import DefaultNetwork
+from cedos.daemon.decisions.destinations import Destinations
+from cedos.daemon.decisions.moves import Moves
+from cedos.daemon.decisions.programs import Programs
+from cedos.daemon.decisions.steer_interface import Steer
+from cedos.daemon.flows.flows import Flows
+from cedos.daemon.flows.living_flow import LivingFlow
+from cedos.model import Context, Decision, Network, Strategy, StrategyKind
+from cedos.profiler.sizes import SizeHistory
+
+
+class Director:
+    """Decides and steers.
+
+    Decisions are taken one after the other: whoever calls a coroutine of it or of its parts holds
+    `turn`.
+
+    Args:
+        steer: carries decisions out.
+        flows: the living flows.
+        sizes: what transfers with each destination were like.
+        decider: takes decisions.
+
+    Attributes:
+        default: where new connections go.
+        destinations: those that differ.
+        programs: those of whose transfers something was said.
+        moves: of living MPTCP connections.
+    """
+
+    def __init__(self, steer: Steer, flows: Flows, sizes: SizeHistory, decider: Decider) -> None:
+        self.turn = asyncio.Lock()
+        self.decider = decider
+        self.default = DefaultNetwork(steer, decider)
+        self.destinations = Destinations(steer, decider, self.default, sizes)
+        self.programs = Programs(steer, decider)
+        self.moves = Moves(steer, decider, self.default)
+        self._flows = flows
+
+    @property
+    def networks(self) -> Sequence[Network]:
+        """The networks of this host."""
+        return self.decider.networks
+
+    def networks_changed(self, networks: Sequence[Network]) -> None:
+        """Takes the networks; the next `reconsider` uses them."""
+        self.decider.networks = networks
+        self._flows.networks_changed(networks)
+
+    async def reconsider(self, context: Context) -> None:
+        """Decides on everything again: the default, destinations, programs, living connections."""
+        await self.default.reconsider(context)
+        await self.destinations.reconsider(context)
+        await self.programs.reconsider(context)
+        for flow in self._flows:
+            if self.moves.may_move(flow):
+                await self.moves.reconsider(flow, context)
+
+    def visited(self, flow: LivingFlow, now_s: float) -> None:
+        """A connection began: it goes where was decided before."""
+        if flow.incoming or flow.key.protocol != "tcp":
+            return
+        decision = self.destinations.visited(flow.key, now_s)
+        if flow.decision is None and decision is not None:
+            flow.decision = decision.number
+        path = flow.paths[flow.key]
+        if flow.strategy is None and path.network is not None:
+            flow.strategy = Strategy(StrategyKind.SINGLE, (path.network,))
+
+    def rescued(self, flow: LivingFlow, network: str, reason: str, context: Context) -> None:
+        """A flow's first packet found no answer, and goes over another network now."""
+        decision = Decision(
+            number=self.decider.number,
+            made_unix_s=time.time(),
+            transfer=replace(flow.transfer or self.decider.unknown(), flow=flow.key),
+            context=context,
+            evaluations=(),
+            choice=Strategy(StrategyKind.SINGLE, (network,)),
+            objective=self.decider.objective.name,
+            reason=reason,
+        )
+        flow.decided(decision)
+        self.decider.record(decision)

@@ -1,0 +1,104 @@
+"""Moves living MPTCP connections to another network where that is worth while (Delphi, section 8)."""
+
+import math
+
+import structlog
+
+from cedos.daemon.decisions.decider import Decider
+from cedos.daemon.decisions.default_network import DefaultNetwork
+from cedos.daemon.decisions.steer_interface import Steer, carried_out
+from cedos.daemon.flows.living_flow import LivingFlow
+from cedos.model import Context, Strategy
+from cedos.selector.decision.liveness import dead_networks
+from cedos.selector.decision.silent import silent_s
+
+_log = structlog.get_logger(__name__)
+
+_MOVES_S = 30.0
+_MOST_MARGIN = 0.8
+"""Each move that a flow made in the last seconds triples what the next one must save, up to this:
+what made it move may have been noise, and moving to and fro costs every time."""
+
+
+class Moves:
+    """Decides on the rest of connections' transfers.
+
+    Args:
+        steer: carries decisions out.
+        decider: takes them.
+        default: knows how long small transfers take.
+    """
+
+    def __init__(self, steer: Steer, decider: Decider, default: DefaultNetwork) -> None:
+        self._steer = steer
+        self._decider = decider
+        self._default = default
+        self._steerable: set[int] = set()
+
+    def steerable(self, token: int, possible: bool) -> None:
+        """Whether this MPTCP connection can be moved to another network."""
+        if possible:
+            self._steerable.add(token)
+        else:
+            self._steerable.discard(token)
+
+    def may_move(self, flow: LivingFlow) -> bool:
+        """Whether it is a connection that can be moved."""
+        return flow.token in self._steerable
+
+    async def reconsider(self, flow: LivingFlow, context: Context) -> None:
+        """Decides on the rest of a connection's transfer, and moves it if that is worth while."""
+        strategy, transfer = flow.strategy, flow.transfer
+        if transfer is None or strategy is None or flow.token is None:
+            return
+        await self._give_up(flow, flow.token, context)
+        small = (flow.remaining_bytes or 0) <= self._decider.choices.default_size_bytes
+        stuck = flow.rate_bps == 0.0 or flow.late(context.at_s)
+        if small and not stuck and not self._lost(strategy, context):
+            # It is over before a move could help, unless it takes longer than it should.
+            flow.expects(self._default.small_s(strategy), context.at_s)
+            return
+        decision = self._decider.again(
+            flow, strategy, transfer, context, self._margin(flow, context.at_s)
+        )
+        rest_s = next((e.time_s for e in decision.evaluations if e.strategy == strategy), math.inf)
+        flow.expects(rest_s, context.at_s)
+        if decision.choice == strategy:
+            return
+        _log.debug("flow moves", flow=str(flow.key), to=str(decision.choice), why=decision.reason)
+        if await carried_out(self._steer.steer_connection(flow.token, decision.choice)):
+            flow.decided(decision)
+            flow.moved()
+            self._decider.record(decision)
+            await self._give_up(flow, flow.token, context, stuck=stuck)
+
+    async def _give_up(
+        self, flow: LivingFlow, token: int, context: Context, *, stuck: bool = False
+    ) -> None:
+        """Calls back what is under way on networks that the flow has left, where it would hold it up.
+
+        That is where the network is silent or dead, and where the flow is held up already while the
+        networks that it uses are alive; `stuck`: it was, where it has just left.
+        """
+        left = flow.left_behind()
+        if not left or flow.strategy is None:
+            return
+        silent = {name for name in context.networks if silent_s(context, name) > 0.0}
+        quiet = silent | dead_networks(context, self._decider.usable).keys()
+        if quiet.issuperset(flow.strategy.networks):
+            return  # nobody would carry it sooner
+        for name in left if stuck or flow.held_up(context.at_s) else left & quiet:
+            _log.debug("a path is given up", flow=str(flow.key), network=name)
+            await carried_out(self._steer.release(token, name))
+
+    def _margin(self, flow: LivingFlow, now_s: float) -> float:
+        """The share that the flow's next move must save."""
+        moves = flow.switched_since(now_s - _MOVES_S)
+        margin = self._decider.choices.margin
+        return min(margin * 3.0**moves, max(_MOST_MARGIN, margin))
+
+    def _lost(self, strategy: Strategy, context: Context) -> bool:
+        networks = self._decider.usable
+        up = {network.name for network in networks if network.up}
+        dead = dead_networks(context, networks)
+        return not up.issuperset(strategy.networks) or not dead.keys().isdisjoint(strategy.networks)

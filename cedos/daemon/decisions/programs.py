@@ -1,0 +1,60 @@
+"""Programs of whose transfers something was said (`cedos exec`): their connections carry a mark."""
+
+from dataclasses import dataclass
+
+from cedos.daemon.decisions.decider import Decider
+from cedos.daemon.decisions.steer_interface import Steer, carried_out
+from cedos.model import Context, Decision, Transfer
+
+
+@dataclass(slots=True)
+class _Program:
+    """What it transfers, what was decided, where its mark's rule leads."""
+
+    transfer: Transfer
+    decision: Decision | None = None
+    rule: str | None = None
+
+
+class Programs:
+    """Leads the marks of living programs.
+
+    Args:
+        steer: carries decisions out.
+        decider: takes them.
+    """
+
+    def __init__(self, steer: Steer, decider: Decider) -> None:
+        self._steer = steer
+        self._decider = decider
+        self._known: dict[int, _Program] = {}
+
+    async def began(self, mark: int, transfer: Transfer, context: Context) -> str | None:
+        """A program begins, whose connections carry `mark`.
+
+        Returns:
+            The network that its connections get; None where none is up.
+        """
+        known = self._known[mark] = _Program(transfer)
+        return await self._lead(mark, known, context)
+
+    async def ended(self, mark: int) -> None:
+        """A program has ended; what it left behind is led like everything else."""
+        known = self._known.pop(mark, None)
+        if known is not None and known.rule is not None:
+            await carried_out(self._steer.set_mark(mark, None))
+
+    async def reconsider(self, context: Context) -> None:
+        """Decides on all of them again."""
+        for mark, known in list(self._known.items()):
+            await self._lead(mark, known, context)
+
+    async def _lead(self, mark: int, known: _Program, context: Context) -> str | None:
+        known.decision = (
+            self._decider.renewed(known.transfer, context, known.decision) or known.decision
+        )
+        choice = known.decision.choice if known.decision else None
+        wanted = choice.networks[0] if choice and choice.networks else None
+        if wanted != known.rule and await carried_out(self._steer.set_mark(mark, wanted)):
+            known.rule = wanted
+        return wanted

@@ -1,0 +1,280 @@
+"""Watches first packets, and has those rescued that find no answer (DESIGN, "Steering").
+
+A new flow comes as an event. Shortly before the kernel repeats its first packet, its socket is asked
+whether it still waits, and if it does, and another network lives, the repetition goes there. How long
+is waited follows the network's round trip, so that a slow network is not taken for a dead one: 250 ms
+or three round trips, whichever is more, and the kernel's own second where no round trip is known.
+"""
+
+import asyncio
+import heapq
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from cedos.api.messages import flow_text
+from cedos.errors import CedosError
+from cedos.model import Address, Context, FlowKey, Network
+from cedos.selector.decision.liveness import dead_networks
+from cedos.steer.kernel.rescue import Connecting
+
+_log = structlog.get_logger(__name__)
+
+LEAST_S: Final = 0.25
+"""Nothing is rescued, and no first packet is repeated, before so long."""
+
+KERNEL_S: Final = 1.0
+"""The kernel's own time-out for a first packet (RFC 6298, 2.1)."""
+
+_ROUND_TRIPS: Final = 3.0
+_MOST_S: Final = 3.0
+# In steps of 4 %: each new time-out is a call of the kernel.
+_STEPS: Final = 16
+# A network is taken to be as slow as it is, or as it mostly was in the last moments.
+_REMEMBERED_S: Final = 10.0
+# So long before the repetition is looked and acted: as late as possible, but never too late.
+_AHEAD_S: Final = 0.04
+# An opening is told by so much late at most (`flow_source`), and so may be the event loop.
+_TOLD_LATE_S: Final = 0.03
+# After a repetition went out, the next one's time is known.
+_AFTERWARDS_S: Final = 0.02
+# More than so many are not watched: they are a scan, or the host is out of order.
+_MOST_WATCHED: Final = 10_000
+
+
+class Hands(Protocol):
+    """What is asked of steering (`cedos.steer.rescue.rescue.Rescues`). Errors: SteeringError."""
+
+    def set_first_timeouts(self, timeouts_s: dict[str, float]) -> bool:
+        """Has first packets repeated after so long, by network; whether that can be done."""
+
+    def connecting(self, key: FlowKey) -> Connecting | None:
+        """The flow's socket while it waits for its first answer."""
+
+    def rescue(self, key: FlowKey, network_name: str) -> bool:
+        """Leads a flow over a network; whether it was still time."""
+
+    def ended(self, key: FlowKey) -> None:
+        """A rescued flow has ended."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A flow without an answer: which network has its first packet, since when, how long it may."""
+
+    network: str
+    own: str
+    sent_at_s: float
+    patience_s: float
+
+
+class Rescuer:
+    """Watches the flows that begin.
+
+    Args:
+        hands: carries the rescues out.
+        context: what is known of the networks now.
+        rescued: told of each rescue: the flow, its new network, the reason in words.
+        dry_run: a rescue is only said, so each is tried once.
+    """
+
+    def __init__(
+        self,
+        hands: Hands,
+        context: Callable[[], Context],
+        rescued: Callable[[FlowKey, str, str], None],
+        *,
+        dry_run: bool = False,
+    ) -> None:
+        self._hands = hands
+        self._context = context
+        self._rescued = rescued
+        self._dry_run = dry_run
+        self._networks: dict[str, Network] = {}
+        self._owners: dict[Address, str] = {}
+        self._rtts: dict[str, deque[tuple[float, float]]] = {}
+        self._timeouts_s: dict[str, float] = {}
+        self._early = False
+        self._watched: dict[FlowKey, _Watched] = {}
+        self._due: list[tuple[float, int, FlowKey]] = []
+        self._count = 0
+        self._timer: asyncio.TimerHandle | None = None
+        # What is known of the networks, once for all flows that are looked at together.
+        self._known: tuple[Context, Mapping[str, str]] | None = None
+        self.living: dict[FlowKey, str] = {}
+        """The rescued flows that live -> the network that carries each."""
+
+    def close(self) -> None:
+        """Watches no more; what is rescued stays so."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._watched.clear()
+
+    # -- facts --------------------------------------------------------------------------------
+
+    def networks_changed(self, networks: Sequence[Network]) -> None:
+        """Takes all networks."""
+        self._networks = {network.name: network for network in networks}
+        self._owners = {each.ip: network.name for network in networks for each in network.addresses}
+        self._timeouts_s = {}  # addresses may have changed: all are set again
+        self.looked(self._context())
+
+    def looked(self, context: Context) -> None:
+        """Takes what is known of the networks; the time-outs of first packets follow."""
+        wanted = {}
+        for name, network in self._networks.items():
+            rtt_s = self._rtt_s(name, context)
+            if network.up and rtt_s is not None:
+                exact = min(max(LEAST_S, _ROUND_TRIPS * rtt_s), _MOST_S)
+                wanted[name] = LEAST_S * 2 ** (
+                    math.ceil(_STEPS * math.log2(exact / LEAST_S)) / _STEPS
+                )
+        if wanted == self._timeouts_s:
+            return
+        try:
+            self._early = self._hands.set_first_timeouts(wanted)
+            self._timeouts_s = wanted
+        except CedosError as error:
+            _log.warning("first packets cannot be repeated early", why=str(error))
+
+    def _rtt_s(self, name: str, context: Context) -> float | None:
+        known = self._rtts.setdefault(name, deque())
+        now = context.networks.get(name, {}).get("rtt_s")
+        if now is not None and (not known or known[-1][0] < now.measured_at_s):
+            known.append((now.measured_at_s, now.value))
+        # The newest stays, however old.
+        while len(known) > 1 and known[0][0] < context.at_s - _REMEMBERED_S:
+            known.popleft()
+        if not known:
+            return None
+        # A single late answer does not make a network slow for long.
+        return max(known[-1][1], statistics.median(rtt_s for _, rtt_s in known))
+
+    def opened(self, key: FlowKey, at_s: float) -> None:
+        """A flow of this host's began."""
+        own = self._owners.get(key.local)
+        if own is None or key.protocol != "tcp" or len(self._watched) >= _MOST_WATCHED:
+            return
+        patience_s = self._patience_s(own)
+        self._watched[key] = _Watched(own, own, at_s, patience_s)
+        self._look_at(at_s + patience_s - _AHEAD_S - _TOLD_LATE_S, key)
+
+    def closed(self, key: FlowKey) -> None:
+        """A flow has ended."""
+        self._watched.pop(key, None)
+        if self.living.pop(key, None) is not None:
+            try:
+                self._hands.ended(key)
+            except CedosError as error:
+                _log.warning(
+                    "a rescue could not be taken back", flow=flow_text(key), why=str(error)
+                )
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def _patience_s(self, network: str) -> float:
+        """How long a network may take to answer."""
+        rtt_s = self._timeouts_s.get(network, KERNEL_S)
+        return rtt_s if self._early else max(rtt_s, KERNEL_S)
+
+    def _look_at(self, at_s: float, key: FlowKey) -> None:
+        self._count += 1
+        heapq.heappush(self._due, (at_s, self._count, key))
+        if self._due[0][1] == self._count:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        delay_s = max(0.0, self._due[0][0] - time.monotonic())
+        self._timer = loop.call_later(delay_s, self._look) if self._due else None
+
+    def _look(self) -> None:
+        self._timer = None
+        self._known = None
+        # Most flows are answered and over before they are due: the timer does not wake for those.
+        while self._due and (
+            (watched := self._watched.get(self._due[0][2])) is None
+            or self._due[0][0] <= time.monotonic()
+        ):
+            _, _, key = heapq.heappop(self._due)
+            if watched is None:
+                continue
+            try:
+                again_at_s = self._consider(key, watched)
+            except CedosError as error:
+                _log.warning("a flow cannot be rescued", flow=flow_text(key), why=str(error))
+                again_at_s = None
+            if again_at_s is None:
+                self._watched.pop(key, None)
+            else:
+                self._look_at(again_at_s, key)
+        if self._due:
+            self._set_timer()
+
+    def _consider(self, key: FlowKey, watched: _Watched) -> float | None:
+        """Looks at one flow; when to look again, None: it needs no more."""
+        found = self._hands.connecting(key)
+        if found is None or found.join:
+            return None
+        now_s = time.monotonic()
+        left_s = found.resend_in_s
+        if left_s > _AHEAD_S + 0.01:
+            return now_s + left_s - _AHEAD_S
+        patient_until_s = watched.sent_at_s + watched.patience_s - 2 * _AHEAD_S
+        patient = now_s < patient_until_s
+        other = None if patient else self._other(key, watched.network, found.resent > 0)
+        if other is None or not self._hands.rescue(key, other):
+            return now_s + left_s + _AFTERWARDS_S
+        self._was_rescued(key, watched, other, now_s)
+        return None if self._dry_run else now_s + left_s + _AFTERWARDS_S
+
+    def _was_rescued(self, key: FlowKey, watched: _Watched, other: str, now_s: float) -> None:
+        waited_s = now_s - watched.sent_at_s
+        why = (
+            f"its first packet found no answer over {watched.network} for {waited_s * 1e3:.0f} ms;"
+            f" it was repeated over {other}"
+        )
+        watched.network, watched.sent_at_s = other, now_s
+        watched.patience_s = self._patience_s(other)
+        if other == watched.own:
+            self.living.pop(key, None)
+        else:
+            self.living[key] = other
+        # There may be more to be rescued, and they cannot wait for this to be written down.
+        asyncio.get_running_loop().call_soon(self._tell, key, other, why)
+
+    def _tell(self, key: FlowKey, network: str, why: str) -> None:
+        _log.info("rescued", flow=flow_text(key), to=network, why=why)
+        self._rescued(key, network, why)
+
+    def _other(self, key: FlowKey, current: str, any_of_them: bool) -> str | None:
+        """The best other network that lives: one that answered of late, unmetered, quick.
+
+        With `any_of_them` a dead one may try too where none lives: it may do so again by now.
+        """
+        if self._known is None:
+            context = self._context()
+            self._known = context, dead_networks(context, self._networks.values())
+        context, dead = self._known
+        version = key.local.version
+        candidates = []
+        for name, network in self._networks.items():
+            if name == current or not network.up or (name in dead and not any_of_them):
+                continue
+            if not any(each.version == version for each in network.addresses):
+                continue
+            if network.gateways and all(each.version != version for each in network.gateways):
+                continue
+            rtt = context.networks.get(name, {}).get("rtt_s")
+            fresh = rtt is not None and context.at_s - rtt.measured_at_s < _REMEMBERED_S
+            rtt_s = rtt.value if rtt is not None else math.inf
+            candidates.append((name in dead, not fresh, network.metered, rtt_s, name))
+        return min(candidates)[-1] if candidates else None

@@ -1,0 +1,1 @@
+"""The living flows as the daemon knows them, and what finished ones teach."""

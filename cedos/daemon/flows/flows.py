@@ -1,0 +1,211 @@
+"""The living flows as the daemon knows them: subflows joined, bytes counted, decisions remembered.
+
+Pure: events in, records out. A TCP connection is one flow with one path; an MPTCP connection is one
+flow with several, joined by its token.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from cedos.daemon.flows.living_flow import LivingFlow, Path
+from cedos.model import (
+    Address,
+    Direction,
+    FlowKey,
+    FlowRecord,
+    Label,
+    Network,
+    SizeEstimate,
+    Subflow,
+    Transfer,
+)
+from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
+from cedos.profiler.profiler import SizeLearned
+from predictors.naive import FIRST_WINDOW_BYTES
+
+
+class Flows:
+    """All living flows. Every method takes events; none does I/O.
+
+    Attributes:
+        uploads: how many uploads have begun so far that last longer than a round trip or two, so that
+            the uplink's rate counts.
+        upload: the last of them.
+    """
+
+    def __init__(self) -> None:
+        self.uploads = 0
+        self.upload: Transfer | None = None
+        self._by_key: dict[FlowKey, LivingFlow] = {}
+        self._by_token: dict[int, LivingFlow] = {}
+        self._owners: Mapping[Address, str] = {}
+        self._used_at_s: dict[str, float] = {}
+
+    def idle_s(self, now_s: float) -> dict[str, float]:
+        """Network -> seconds since a flow last moved bytes over it; absent: not since the start."""
+        return {name: max(0.0, now_s - at_s) for name, at_s in self._used_at_s.items()}
+
+    def __iter__(self) -> Iterator[LivingFlow]:
+        seen: set[int] = set()
+        for flow in list(self._by_key.values()):
+            if id(flow) not in seen:
+                seen.add(id(flow))
+                yield flow
+
+    def __len__(self) -> int:
+        return len({id(flow) for flow in self._by_key.values()})
+
+    def networks_changed(self, networks: Iterable[Network]) -> None:
+        """Takes all networks: a path belongs to the one that has its local address."""
+        self._owners = {address.ip: each.name for each in networks for address in each.addresses}
+
+    def find(self, key: FlowKey) -> LivingFlow | None:
+        """The flow that has this path."""
+        return self._by_key.get(key)
+
+    def rescued(self, key: FlowKey, network: str) -> LivingFlow | None:
+        """A path is carried by another network than its local address says (`daemon.rescue`)."""
+        flow = self._by_key.get(key)
+        if flow is not None:
+            path = flow.paths[key]
+            path.network, path.rescued = network, network != self._owners.get(key.local)
+        return flow
+
+    def at_home(self, samples: Iterable[FlowSample]) -> list[FlowSample]:
+        """The samples of paths whose local address is that of the network that carries them."""
+        return [sample for sample in samples if not self._is_rescued(sample.key)]
+
+    def _is_rescued(self, key: FlowKey) -> bool:
+        flow = self._by_key.get(key)
+        return flow is not None and key in flow.paths and flow.paths[key].rescued
+
+    def opened(self, event: FlowOpened) -> LivingFlow:
+        """A first packet was seen. A further subflow is told apart when its token is known."""
+        flow = self._by_key.get(event.key)
+        if flow is None:
+            flow = LivingFlow(event.key, event.at_s, event.at_unix_s, event.incoming)
+            self._add_path(flow, event.key)
+        self._used(flow.paths[event.key], event.at_s)
+        return flow
+
+    def joined(self, token: int, key: FlowKey, now_s: float) -> LivingFlow:
+        """The subflow `key` belongs to the MPTCP connection `token`, which may be new."""
+        flow = self._by_token.get(token)
+        found = self._by_key.get(key)
+        if flow is None:
+            flow = found or LivingFlow(key, now_s, None)
+            flow.token = token
+            self._by_token[token] = flow
+        if found is not flow:
+            self._add_path(flow, key)
+        return flow
+
+    def sampled(self, samples: Iterable[FlowSample], now_s: float) -> list[LivingFlow]:
+        """Takes a look at all sockets; returns the flows that were seen."""
+        seen: dict[int, LivingFlow] = {}
+        for sample in samples:
+            if sample.token is not None:
+                flow = self.joined(sample.token, sample.key, now_s)
+            else:
+                known = self._by_key.get(sample.key)
+                if known is None:  # older than the daemon
+                    known = LivingFlow(sample.key, now_s, None)
+                    self._add_path(known, sample.key)
+                flow = known
+            path = flow.paths[sample.key]
+            before = path.bytes_down + path.bytes_up
+            path.sample = sample
+            if path.bytes_down + path.bytes_up > before:
+                self._used(path, now_s)
+            seen[id(flow)] = flow
+        for flow in seen.values():
+            flow.looked(now_s)
+        return list(seen.values())
+
+    def learned(self, event: SizeLearned) -> LivingFlow | None:
+        """The size of a transfer that begins, or a better estimate of the one under way."""
+        flow = self._by_key.get(event.key)
+        if flow is None:
+            return None
+        before = flow.transfer
+        better = event.size.source == "progress" or (
+            before is not None and before.size.source in ("default", "history", "hint")
+        )
+        begins = before is None or before.direction is not event.direction or not better
+        if begins:
+            flow.base_bytes = flow.carried(event.direction)
+            flow.begin_anew()
+        flow.server_name = event.server_name or flow.server_name
+        flow.transfer = Transfer(
+            size=event.size,
+            direction=event.direction,
+            label=event.label or Label(),
+            deadline_s=event.deadline_s,
+            flow=flow.key,
+            server_name=flow.server_name,
+        )
+        if _large_upload(flow.transfer):
+            self.uploads += begins or not _large_upload(before)
+            self.upload = flow.transfer
+        return flow
+
+    def closed(self, event: FlowClosed) -> FlowRecord | None:
+        """A path has ended; with a flow's last one its record comes back."""
+        flow = self._by_key.get(event.key)
+        if flow is None:
+            return None
+        path = flow.paths[event.key]
+        path.closed = event
+        self._used(path, event.at_s)
+        if any(each.closed is None for each in flow.paths.values()):
+            return None
+        for key in flow.paths:
+            self._by_key.pop(key, None)
+        if flow.token is not None:
+            self._by_token.pop(flow.token, None)
+        return record(flow)
+
+    def _used(self, path: Path, at_s: float) -> None:
+        if path.network is not None:
+            self._used_at_s[path.network] = max(at_s, self._used_at_s.get(path.network, at_s))
+
+    def _add_path(self, flow: LivingFlow, key: FlowKey) -> None:
+        flow.paths[key] = Path(key, self._owners.get(key.local))
+        self._by_key[key] = flow
+
+
+def _large_upload(transfer: Transfer | None) -> bool:
+    return (
+        transfer is not None
+        and transfer.direction is Direction.UP
+        and transfer.size.median_bytes > FIRST_WINDOW_BYTES
+    )
+
+
+def record(flow: LivingFlow) -> FlowRecord:
+    """The record of a flow whose paths have all ended."""
+    ends = [path.closed for path in flow.paths.values() if path.closed is not None]
+    started = [end.started_unix_s for end in ends if end.started_unix_s is not None]
+    size: SizeEstimate | None = flow.transfer.size if flow.transfer else None
+    return FlowRecord(
+        subflows=tuple(
+            Subflow(
+                key=path.key,
+                network=path.network,
+                bytes_down=path.bytes_down,
+                bytes_up=path.bytes_up,
+                rtt_s=path.closed.rtt_s if path.closed else None,
+                rtt_min_s=path.closed.rtt_min_s if path.closed else None,
+                delivery_rate_bps=path.closed.delivery_rate_bps if path.closed else None,
+                retransmits=path.closed.retransmits if path.closed else 0,
+            )
+            for path in flow.paths.values()
+        ),
+        token=flow.token,
+        started_unix_s=flow.started_unix_s or min(started, default=None),
+        ended_unix_s=max(end.ended_unix_s for end in ends),
+        server_name=flow.server_name,
+        decision=flow.decision,
+        size=size,
+        switches=tuple(flow.switches),
+        exact=all(end.exact for end in ends),
+    )

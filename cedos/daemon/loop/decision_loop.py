@@ -1,0 +1,112 @@
+"""Decides again when there is a reason: the context changed, a look has passed, a network died."""
+
+import asyncio
+import math
+import time
+
+import structlog
+
+from cedos.config import Config
+from cedos.daemon.decisions.director import Director
+from cedos.daemon.decisions.paths import measured_paths
+from cedos.daemon.decisions.rescue import Rescuer
+from cedos.daemon.flows.flows import Flows
+from cedos.daemon.flows.learning import Learning
+from cedos.daemon.networks.observer import Observer
+from cedos.errors import CedosError
+from cedos.model import Context
+from cedos.selector.decision.liveness import dead_networks
+from cedos.selector.decision.objective import Objective
+from cedos.steer.steering import Steering
+
+_log = structlog.get_logger(__name__)
+
+_CHANGED_AT_MOST_S = 0.1
+"""Bursts of changes are answered together, at most so much later."""
+
+
+class Reconsidering:
+    """Waits for reasons.
+
+    Args:
+        config: how often without one.
+        observer: knows the networks.
+        flows: the living flows.
+        director: decides.
+        rescuer: is shown each new context.
+        steering: bounds queues, where that is configured.
+        learning: is told of places, if anything is learnt there.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        observer: Observer,
+        flows: Flows,
+        director: Director,
+        rescuer: Rescuer,
+        steering: Steering,
+        learning: Learning | None,
+    ) -> None:
+        self._idle_interval_s = config.decision.idle_interval_s
+        self._short_queues = config.steering.short_queues
+        self._observer = observer
+        self._flows = flows
+        self._director = director
+        self._rescuer = rescuer
+        self._steering = steering
+        self._learning = learning
+        self._wake = asyncio.Event()
+        self._urgent = False
+        self._dead: frozenset[str] = frozenset()
+        self._decided_at_s = -math.inf
+
+    def changed(self, urgent: bool = False) -> None:
+        """There may be a reason; `urgent`: there is one."""
+        self._urgent = self._urgent or urgent
+        self._wake.set()
+
+    def prefer(self, objective: Objective, urgent: bool) -> None:
+        """Something else is best from now on."""
+        decider = self._director.decider
+        before, decider.objective = decider.objective, objective
+        # Prices move all the time; what follows them a little does with the next look.
+        if urgent or (objective.prices == before.prices and objective != before):
+            self.changed(urgent=True)
+
+    async def run(self) -> None:
+        """Decides until it is cancelled."""
+        looked_at_s = -math.inf
+        while True:
+            await self._wake.wait()
+            # (Waited before it looks, not after: whoever rests is not woken to see that nothing came.)
+            if (early_s := looked_at_s + _CHANGED_AT_MOST_S - time.monotonic()) > 0.0:
+                await asyncio.sleep(early_s)
+            looked_at_s = time.monotonic()
+            self._wake.clear()
+            context = self._observer.context()
+            self._rescuer.looked(context)
+            if self._due(context):
+                async with self._director.turn:
+                    await self._director.reconsider(context)
+                    if self._short_queues:
+                        await self._bound_queues(context)
+
+    def _due(self, context: Context) -> bool:
+        """Whether to decide again: while nothing runs only now and then, or when a network dies."""
+        dead = frozenset(dead_networks(context, self._director.networks))
+        urgent, self._urgent = self._urgent or dead != self._dead, False
+        self._dead = dead
+        interval_s = 0.0 if len(self._flows) else self._idle_interval_s
+        if not urgent and context.at_s - self._decided_at_s < interval_s:
+            return False
+        self._decided_at_s = context.at_s
+        if self._learning is not None:
+            self._learning.moved(self._director.networks, context)
+        return True
+
+    async def _bound_queues(self, context: Context) -> None:
+        try:
+            await self._steering.paths_measured(measured_paths(context, self._flows))
+        except CedosError as error:
+            _log.warning("the queues cannot be bounded", why=str(error))

@@ -1,0 +1,102 @@
+"""What happens to flows: they begin, become connections with several paths, and end."""
+
+import time
+from dataclasses import dataclass
+
+from cedos.daemon.decisions.director import Director
+from cedos.daemon.decisions.rescue import Rescuer
+from cedos.daemon.flows.flows import Flows
+from cedos.daemon.flows.learning import Learning
+from cedos.daemon.loop.opportunities import Opportunities
+from cedos.daemon.loop.packet_handler import Captured
+from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
+from cedos.daemon.networks.observer import Observer
+from cedos.monitor.events import FlowClosed, FlowOpened
+from cedos.monitor.flows.flows import FlowMonitor
+from cedos.profiler.profiler import Profiler
+from cedos.steer.mptcp.connections import ConnectionClosed, ConnectionOpened, PathUp
+from cedos.steer.steering import Steering
+from cedos.storage.history import History
+
+
+@dataclass(frozen=True, slots=True)
+class FlowEvents:
+    """Tells everybody whom an event concerns."""
+
+    monitor: FlowMonitor
+    steering: Steering
+    flows: Flows
+    profiler: Profiler
+    captured: Captured
+    observer: Observer
+    director: Director
+    rescuer: Rescuer
+    probing: AdaptiveProbing
+    opportunities: Opportunities
+    learning: Learning | None
+    history: History | None
+
+    async def follow_flows(self) -> None:
+        """Takes beginnings and ends of flows until it is cancelled."""
+        async for event in self.monitor.events():
+            if isinstance(event, FlowOpened):
+                await self._opened(event)
+            else:
+                self.rescuer.closed(event.key)
+                self._closed(event)
+
+    async def follow_connections(self) -> None:
+        """Takes what happens to MPTCP connections until it is cancelled."""
+        async for event in self.steering.events():
+            ended = isinstance(event, ConnectionClosed)
+            ours = event.connection.unsteerable is None
+            self.director.moves.steerable(event.token, ours and not ended)
+            if not isinstance(event, ConnectionOpened | PathUp):
+                continue
+            now_s = time.monotonic()
+            flow = self.flows.joined(event.token, event.key, now_s)
+            self.director.visited(flow, now_s)
+            if ours:
+                async with self.director.turn:
+                    await self.director.moves.reconsider(flow, self.observer.context())
+
+    async def _opened(self, event: FlowOpened) -> None:
+        now_s = time.monotonic()
+        self.probing.begun()
+        flow = self.flows.opened(event)
+        self.observer.opened(event.key, event.at_s)
+        if self.learning is not None and event.key.protocol == "tcp":
+            flow.context = self.observer.context()
+        mark = await self._mark(event)
+        for learned in self.profiler.opened(event.key, now_s, incoming=event.incoming, mark=mark):
+            self.flows.learned(learned)
+        self.director.visited(flow, now_s)
+        if not event.incoming:
+            self.rescuer.opened(event.key, event.at_s)
+
+    async def _mark(self, event: FlowOpened) -> int | None:
+        """The socket's mark, where somebody's hint depends on it (`cedos exec`)."""
+        if event.incoming or event.key.protocol != "tcp" or not self.profiler.wants_marks:
+            return None
+        return await self.monitor.mark(event.key)
+
+    def _closed(self, event: FlowClosed) -> None:
+        self.captured.read_before(event.at_s)  # the flow's last message may still wait
+        flow = self.flows.find(event.key)
+        rescued = flow is not None and flow.paths[event.key].rescued
+        self.observer.closed(event, at_home=not rescued)
+        record = self.flows.closed(event)
+        if record is None or flow is None:
+            return
+        if self.learning is not None:
+            self.learning.finished(flow, record, event, self.director.networks)
+        down: int | None = sum(path.bytes_down for path in record.subflows)
+        up: int | None = sum(path.bytes_up for path in record.subflows)
+        if not record.exact:
+            down = up = None  # nothing is learnt from bytes that were not counted to the end
+        self.profiler.closed(record.subflows[0].key, down, up)
+        self.opportunities.finished(flow, record, self.observer.context)
+        if record.token is not None:
+            self.director.moves.steerable(record.token, False)
+        if self.history is not None:
+            self.history.add_flow(record)

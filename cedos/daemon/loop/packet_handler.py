@@ -1,0 +1,77 @@
+"""Takes the captured first packets, and tells the sizes that they reveal."""
+
+import asyncio
+import math
+import time
+
+from cedos.daemon.decisions.director import Director
+from cedos.daemon.flows.flows import Flows
+from cedos.daemon.flows.living_flow import LivingFlow
+from cedos.daemon.networks.observer import Observer
+from cedos.kernel.batched_reader import Resting
+from cedos.profiler.capture.capture import Capture
+from cedos.profiler.profiler import Profiler
+
+_REST_S = 0.02
+"""What was captured is looked at together, so often."""
+
+_AT_ONCE = 256
+
+
+class Captured:
+    """From packets to sizes; a connection whose size became known is decided on again.
+
+    Args:
+        capture: where the packets come from; None: from nowhere.
+        flows: the living flows.
+        profiler: makes sizes of packets.
+        director: decides.
+        observer: knows the networks.
+    """
+
+    def __init__(
+        self,
+        capture: Capture | None,
+        flows: Flows,
+        profiler: Profiler,
+        director: Director,
+        observer: Observer,
+    ) -> None:
+        self._capture = capture
+        self._flows = flows
+        self._profiler = profiler
+        self._director = director
+        self._observer = observer
+        self._read_at_s = -math.inf
+        self._told: asyncio.Queue[LivingFlow] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Takes packets until it is cancelled."""
+        if self._capture is None:
+            return
+        resting = Resting(self._capture.fileno(), self._read, _REST_S)
+        try:
+            while True:
+                flow = await self._told.get()
+                async with self._director.turn:
+                    await self._director.moves.reconsider(flow, self._observer.context())
+        finally:
+            resting.close()
+
+    def read_before(self, at_s: float) -> None:
+        """Takes what was captured before a monotonic instant, if there may be any."""
+        if self._read_at_s < at_s:
+            self._read()
+
+    def _read(self) -> bool:
+        now_s = self._read_at_s = time.monotonic()
+        packets = self._capture.read(_AT_ONCE) if self._capture else []
+        for captured in packets:
+            # A message may begin on any subflow; the profiler knows a connection by its first one.
+            flow = self._flows.find(captured.key)
+            about = captured if flow is None else captured._replace(key=flow.key)
+            for event in self._profiler.observe(about, now_s):
+                learned = self._flows.learned(event)
+                if learned is not None and self._director.moves.may_move(learned):
+                    self._told.put_nowait(learned)
+        return bool(packets)

@@ -1,0 +1,1 @@
+"""The networks of this host as the daemon sees them: observed, probed, noticed when silent."""

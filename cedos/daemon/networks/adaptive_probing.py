@@ -1,0 +1,241 @@
+"""Full probes of the networks, when a rule says that they are worth it (Delphi, section 5.2).
+
+Light pings go by a schedule, since a dead network must be known within seconds. What is asked here
+costs more: a lookup and, with a probe server, a train of packets that measures the rate, or a transfer.
+
+Each direction has a rule of its own. A train upwards serves uploads alone, so none is sent before there
+was one, nor long after the last one: of most hosts, most of the time, nobody wants to know the uplink.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from math import exp
+from typing import NamedTuple
+
+import structlog
+
+from cedos.api.probing import ProbingMessage, SentProbeMessage
+from cedos.config import Config, ProbesConfig
+from cedos.daemon.aligned_sleep import beat
+from cedos.daemon.budgets.metering import radios_of
+from cedos.model import Direction, Network, NetworkKind
+from cedos.monitor.probing.prober import Prober
+from cedos.monitor.probing.result import ProbeKind
+from cedos.selector.budgets.budget import PROHIBITIVE
+from cedos.selector.budgets.prices import FREE, Prices
+from cedos.selector.energy.power_model import DELPHI, PowerModel
+from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeRule, Verdict
+from cedos.selector.probing.value import Price, ProbeValue
+
+_log = structlog.get_logger(__name__)
+
+_LOOK_S = 1.0
+# Transfers of the last minute or so tell how many begin.
+_REMEMBERED_S = 60.0
+# Three minutes after the only upload there is hardly any left to expect.
+_NO_UPLOADS = 0.05
+# Before the first probe of a network: bytes of a lookup with its ping, and the radio's time for them.
+_LIGHT_BYTES, _LIGHT_S = 320, 0.1
+
+
+def rule_of(
+    probes: ProbesConfig,
+    networks: Iterable[Network],
+    power: PowerModel = DELPHI,
+    direction: Direction = Direction.DOWN,
+) -> ProbeRule:
+    """The configured rule, with what a probe of each network takes: upwards, a train alone."""
+    if probes.rule == "fixed":
+        return FixedRate(probes.full_interval_s)
+    if probes.rule == "change":
+        return PassiveChange(probes.threshold, probes.full_interval_s)
+    prices: dict[str | None, Price] = {
+        None: price_of(probes, NetworkKind.CELLULAR, power, direction)
+    }
+    prices |= {each.name: price_of(probes, each.kind, power, direction) for each in networks}
+    # Whoever is at the screen may load something at any time; uploads come after uploads.
+    down = direction is Direction.DOWN
+    return ProbeValue(prices) if down else ProbeValue(prices, idle_per_s=0.0)
+
+
+def price_of(
+    probes: ProbesConfig, kind: NetworkKind, power: PowerModel, direction: Direction
+) -> Price:
+    """What a probe takes: joules of the radio with its tail, and bytes, in seconds."""
+    sent = _LIGHT_BYTES
+    if probes.server:
+        sent += probes.train_packets * probes.train_packet_bytes
+        sent += probes.tcp_bytes if probes.tcp and direction is Direction.DOWN else 0
+    radio = power.radios[kind]
+    energy_j = radio.active_w(direction) * _LIGHT_S + radio.tail_j
+    cost_s = probes.seconds_per_joule * energy_j + probes.seconds_per_mb * sent / 1e6
+    return Price(cost_s, energy_j=energy_j, carried_bytes=sent)
+
+
+class _Said(NamedTuple):
+    """The rule's word on a network and direction, with the prices of that moment."""
+
+    verdict: Verdict
+    prices: Prices = FREE
+
+
+class Begun:
+    """How many transfers of a direction begin, of late."""
+
+    def __init__(self) -> None:
+        self.per_s = 0.0
+        self.pending = False
+        self._new = 0
+
+    def begun(self, count: int = 1) -> None:
+        """Some begin."""
+        self._new += count
+
+    def passed(self, seconds: float) -> None:
+        """So much time has passed since the last call."""
+        self.per_s = self.per_s * exp(-seconds / _REMEMBERED_S) + self._new / _REMEMBERED_S
+        self.pending, self._new = self._new > 0, 0
+
+
+class AdaptiveProbing:
+    """Asks the rules once a second about every network that is up.
+
+    Args:
+        config: which rule, and whether there is a probe server.
+        prober: carries the probes out; its results go their usual way.
+        moment: what the rule may look at: the instant, whether a transfer waits, how many begin per
+            second, and their direction.
+        uploads: how many uploads have begun so far that are large enough for a rate to count.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        prober: Prober,
+        moment: Callable[[float, bool, float, Direction], Moment],
+        uploads: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._probes = config.probes
+        self._prober = prober
+        self._moment = moment
+        self._networks: tuple[Network, ...] = ()
+        self._power = PowerModel(radios_of(config))
+        self._rules = self._anew()
+        self._uploads = uploads
+        self._uploads_seen = 0
+        self._begun = {direction: Begun() for direction in Direction}
+        self._at_s = time.monotonic()
+        self._said: dict[tuple[str, Direction], _Said] = {}
+        self._sent: dict[tuple[str, Direction], tuple[float, str]] = {}
+        self._kinds = [ProbeKind.DNS] if self._probes.dns else []
+        if self._probes.server:
+            self._kinds.append(ProbeKind.UDP_TRAIN)
+            if self._probes.tcp:
+                self._kinds.append(ProbeKind.TCP)
+
+    def _anew(self) -> dict[Direction, ProbeRule]:
+        return {way: rule_of(self._probes, self._networks, self._power, way) for way in Direction}
+
+    def networks_changed(self, networks: Iterable[Network]) -> None:
+        """Takes all networks; a new set of them is learned anew."""
+        known = {(network.name, network.index) for network in self._networks}
+        self._networks = tuple(network for network in networks if network.up)
+        if {(network.name, network.index) for network in self._networks} != known:
+            self._rules = self._anew()
+            self._said.clear()
+            self._sent.clear()
+
+    def explained(self) -> list[ProbingMessage]:
+        """What the rule says of each network, which way and why; of a second ago."""
+        ways = list(Direction) if self._probes.server else [Direction.DOWN]
+        now_s = time.monotonic()
+        return [self._explained(network, way, now_s) for network in self._networks for way in ways]
+
+    def _explained(self, network: Network, way: Direction, now_s: float) -> ProbingMessage:
+        said = self._said.get((network.name, way), _Said(Verdict(False, self._silent(way))))
+        price = price_of(self._probes, network.kind, self._power, way)
+        cost_s = price.today(network.name, said.prices)
+        sent = self._sent.get((network.name, way))
+        return ProbingMessage(
+            network=network.name,
+            direction=way,
+            rule=self._probes.rule,
+            send=said.verdict.send,
+            why=said.verdict.why,
+            gain_s=said.verdict.gain_s,
+            cost_s=cost_s if cost_s < PROHIBITIVE else None,
+            energy_j=price.energy_j,
+            carried_bytes=price.carried_bytes,
+            change=said.verdict.change,
+            threshold=said.verdict.threshold,
+            sent=None if sent is None else SentProbeMessage(age_s=now_s - sent[0], why=sent[1]),
+        )
+
+    def _silent(self, way: Direction) -> str:
+        """Why no rule was asked."""
+        if not self._probes.enabled:
+            return "probes are off ([probes] enabled)"
+        if not self._kinds:
+            return "there is nothing to ask: neither a lookup ([probes] dns) nor a server"
+        if way is Direction.UP:
+            return "no upload was seen lately, and a train upwards serves uploads alone"
+        return "it is up for less than a second"
+
+    def begun(self) -> None:
+        """A transfer begins. Of most nobody knows yet which way: they count as downloads."""
+        self._begun[Direction.DOWN].begun()
+
+    async def run(self) -> None:
+        """Probes until it is cancelled."""
+        if not self._probes.enabled or not self._kinds:
+            return
+        while True:
+            await beat(_LOOK_S)
+            now_s = time.monotonic()
+            passed_s, self._at_s = now_s - self._at_s, now_s
+            uploads = self._uploads()
+            self._begun[Direction.UP].begun(uploads - self._uploads_seen)
+            self._uploads_seen = uploads
+            for begun in self._begun.values():
+                begun.passed(passed_s)
+            worth = {Direction.DOWN: self._worth(Direction.DOWN, now_s)}
+            lately = self._begun[Direction.UP].per_s * _REMEMBERED_S
+            if self._probes.server and lately > _NO_UPLOADS:
+                worth[Direction.UP] = self._worth(Direction.UP, now_s)
+            else:
+                self._said = {
+                    key: said for key, said in self._said.items() if key[1] is Direction.DOWN
+                }
+            # One that answers nothing keeps no other one waiting.
+            await asyncio.gather(
+                *(
+                    self._probe(network, [way for way, found in worth.items() if network in found])
+                    for network in self._networks
+                )
+            )
+
+    def _worth(self, direction: Direction, now_s: float) -> list[Network]:
+        """The networks that are to be probed now."""
+        begun = self._begun[direction]
+        moment = self._moment(now_s, begun.pending, begun.per_s, direction)
+        rule = self._rules[direction]
+        worth = []
+        for network in self._networks:
+            verdict = rule.weigh(network.name, moment)
+            self._said[network.name, direction] = _Said(verdict, moment.prices)
+            if verdict.send:
+                rule.probed(network.name, moment)
+                self._sent[network.name, direction] = now_s, verdict.why
+                _log.debug(
+                    "probing", network=network.name, direction=str(direction), why=verdict.why
+                )
+                worth.append(network)
+        return worth
+
+    async def _probe(self, network: Network, directions: list[Direction]) -> None:
+        if Direction.DOWN in directions:
+            for kind in self._kinds:
+                await self._prober.probe(network, kind)
+        if Direction.UP in directions:
+            await self._prober.probe(network, ProbeKind.UDP_TRAIN, Direction.UP)

@@ -1,0 +1,375 @@
+"""Feeds the context: providers once a second, pings as they come back, counters and living flows."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from ipaddress import ip_address
+
+import structlog
+
+from cedos.config import Config
+from cedos.config.probes import endpoint
+from cedos.daemon.budgets.metering import radios_of
+from cedos.daemon.networks.silence import PATIENCE_S
+from cedos.model import Address, Context, FlowKey, Indicator, Network, NetworkKind
+from cedos.monitor.bus import SystemBus
+from cedos.monitor.context import ContextKeeper
+from cedos.monitor.events import FlowClosed, FlowSample
+from cedos.monitor.flows.delivery import DeliveryWatch
+from cedos.monitor.flows.passive import FlowWatch
+from cedos.monitor.networks.counters import Counters, InterfaceCounters
+from cedos.monitor.networks.sleep_watch import SleepWatch
+from cedos.monitor.portal import check, gateway
+from cedos.monitor.portal.portal import TestPage
+from cedos.monitor.portal.watch import Check, PortalWatch, usual_rtt_s
+from cedos.monitor.probing.keyfile import read_key
+from cedos.monitor.probing.prober import Prober
+from cedos.monitor.probing.result import Price, ProbeKind, ProbeServer, Spent
+from cedos.monitor.probing.schedule import ProbeSchedule
+from cedos.monitor.providers.adb import AdbProvider
+from cedos.monitor.providers.cellular import CellularProvider
+from cedos.monitor.providers.networkmanager import NetworkManager
+from cedos.monitor.providers.providers import Guarded, IndicatorProvider, read_each
+from cedos.monitor.providers.screen import Screen
+from cedos.monitor.providers.series import SeriesProvider
+from cedos.monitor.providers.wifi import WifiProvider
+from cedos.selector.decision.barred import usable
+from cedos.selector.energy.power_model import PowerModel
+from cedos.selector.probing.cost import probe_cost
+
+_log = structlog.get_logger(__name__)
+
+_READ_S = 1.0
+_LATE_S = 0.02
+"""Providers are read just after each full second of their series: its row is new then."""
+
+
+def providers(
+    config: Config, bus: SystemBus | None, manager: NetworkManager | None
+) -> list[Guarded]:
+    """The configured providers, each behind a guard.
+
+    Raises:
+        PlaceError: a series that cannot be read.
+    """
+    found: list[IndicatorProvider] = []
+    if config.providers.host:
+        found.append(WifiProvider())
+        if manager is not None:
+            found.append(manager)
+        if bus is not None:
+            found.append(CellularProvider(bus))
+        if config.providers.adb:
+            found.append(AdbProvider())
+    started_at_s = config.providers.started_at_s
+    for interface, file in config.providers.series.items():
+        offset_s = config.providers.offset_s.get(interface, 0.0)
+        found.append(
+            SeriesProvider(
+                file,
+                interface,
+                time.monotonic() if started_at_s is None else started_at_s,
+                offset_s,
+            )
+        )
+    return [Guarded(provider, _log.warning) for provider in found]
+
+
+def probe_target(config: Config) -> Callable[[Network], Address | None]:
+    """Whom to ping over a network, by its address families and the configuration."""
+
+    def target(network: Network) -> Address | None:
+        for version, said in ((4, config.probes.target), (6, config.probes.target_ipv6)):
+            if not any(address.version == version for address in network.addresses):
+                continue
+            if said != "gateway":
+                return ip_address(said)
+            gateways = [each for each in network.gateways if each.version == version]
+            if gateways:
+                return gateways[0]
+        return None
+
+    return target
+
+
+def probe_server(config: Config) -> ProbeServer | None:
+    """The configured probe server; None where none is. ConfigError where its key cannot be used."""
+    probes = config.probes
+    if not probes.enabled or probes.key_file is None or not probes.server:
+        return None
+    address, port = endpoint(probes.server)
+    return ProbeServer(
+        address,
+        port,
+        read_key(probes.key_file),
+        packets=probes.train_packets,
+        packet_bytes=probes.train_packet_bytes,
+        tcp_bytes=probes.tcp_bytes,
+    )
+
+
+def price_of(config: Config) -> Price:
+    """The joules of a probe over the configured radios, its tail included."""
+    power = PowerModel(radios_of(config))
+
+    def price(kind: NetworkKind, spent: Spent, idle_s: float | None) -> float:
+        cost = probe_cost(
+            kind,
+            bytes_up=spent.bytes_up,
+            bytes_down=spent.bytes_down,
+            seconds=spent.seconds,
+            idle_s=idle_s,
+            power=power,
+        )
+        return cost.energy_j
+
+    return price
+
+
+def portal_page(config: Config) -> Check | None:
+    """Asks for the configured test page; None where none is."""
+    if not (config.probes.enabled and config.probes.portal_url):
+        return None
+    page = TestPage.of(config.probes.portal_url, config.probes.portal_body)
+    return lambda network, timeout_s: check.check(network, page, timeout_s)
+
+
+class Observer:
+    """Keeps the context fresh while its tasks run.
+
+    Attributes:
+        screen: whether somebody is at it.
+        portals: which networks let nothing through.
+
+    Args:
+        config: which providers and probes.
+        bus: the system bus, None where there is none.
+        changed: called after new indicators came in.
+        metered: is given each network's counters once a second.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        bus: SystemBus | None,
+        changed: Callable[[], None],
+        metered: Callable[[Network, Counters], None] = lambda *_: None,
+    ) -> None:
+        self.keeper = ContextKeeper()
+        self._config = config
+        self._changed = changed
+        self._metered = metered
+        manager = NetworkManager(bus) if bus is not None and config.providers.host else None
+        self._providers = providers(config, bus, manager)
+        self._sleep = SleepWatch()
+        self.screen = Screen(bus)
+        self.portals = PortalWatch(
+            self._captive,
+            check=portal_page(config),
+            manager=manager.captive if manager is not None else None,
+            gateway_answers=gateway.answers if config.probes.enabled else None,
+            pings_wait=self._pings_wait,
+            rtt_s=lambda name: usual_rtt_s(self.context().networks, name),
+        )
+        if manager is not None:
+            manager.on_change(self.portals.look)
+        self._counters = InterfaceCounters()
+        self._counting: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._barred: frozenset[str] = frozenset()
+        self._watch = FlowWatch()
+        self._delivery = DeliveryWatch()
+        self._told = asyncio.Event()
+        self._networks: Sequence[Network] = ()
+        self._silent: frozenset[str] = frozenset()
+        probes = config.probes
+        self._target = probe_target(config)
+        self.prober = Prober(
+            self._target,
+            schedule=ProbeSchedule(probes.interval_s, probes.idle_interval_s),
+            ping_timeout_s=probes.timeout_s,
+            timeout_s=probes.timeout_s,
+            dns_name=probes.dns_name,
+            server=probe_server(config),
+            price=price_of(config),
+        )
+        self.screen.on_change(self.prober.attended)
+
+    @property
+    def problems(self) -> list[str]:
+        """What is degraded, in words."""
+        said = [self.prober.problem] if self.prober.problem else []
+        said += self.portals.problems
+        return said + [problem for each in self._providers for problem in each.problems]
+
+    def context(self) -> Context:
+        """What is known now."""
+        if slept_s := self._sleep.slept_s():
+            _log.info("the host has slept", seconds=round(slept_s, 1))
+            self.keeper.slept(slept_s)
+            self.portals.look()
+        return self.keeper.snapshot(time.monotonic())
+
+    def networks_changed(self, networks: Sequence[Network]) -> None:
+        """Takes the networks; what is gone is forgotten."""
+        for gone in {each.name for each in self._networks} - {each.name for each in networks}:
+            self.keeper.forget(gone)
+        self._networks = networks
+        now_s = time.monotonic()
+        for network in networks:
+            self.keeper.observe_up(network.name, network.up, now_s)
+        self._watch_open()
+
+    def barred(self, names: Collection[str]) -> None:
+        """Takes the networks that programs are kept off: they are counted, and not asked anything."""
+        self._barred = frozenset(names)
+        self._watch_open()
+
+    def _watch_open(self) -> None:
+        networks = usable(self._networks, self._barred)
+        self.portals.networks_changed(networks)
+        if self._config.probes.enabled:
+            self.prober.networks_changed(networks)
+
+    def silent(self, networks: Mapping[str, float], now_s: float) -> None:
+        """Takes the networks that are silent though something is expected, and for how long (s)."""
+        for name in self._silent | networks.keys():
+            said = Indicator(networks.get(name, 0.0), now_s)
+            self.keeper.update(name, {"silence_s": said})
+        if networks.keys() != self._silent:
+            _log.info("silent networks", names=sorted(networks))
+            self.prober.silent(networks)
+        self._silent = frozenset(networks)
+
+    def opened(self, key: FlowKey, at_s: float) -> None:
+        """Takes that a flow has begun."""
+        self._delivery.opened(key, at_s)
+
+    def closed(self, event: FlowClosed, *, at_home: bool) -> None:
+        """Takes the end of a flow; `at_home`: it was carried by the network of its address."""
+        if at_home:
+            self._delivery.closed(event)
+        else:
+            self._delivery.forget(event.key)
+
+    def observe_delivery(self, samples: Sequence[FlowSample], now_s: float) -> None:
+        """Takes every look at the living flows: what the networks delivered since the last one."""
+        found = self._delivery.observe(samples, self._networks, now_s)
+        for name, stretches in found.items():
+            self.keeper.observe_delivery(name, stretches)
+
+    def observe_flows(self, samples: Sequence[FlowSample]) -> None:
+        """Takes a look at the living flows: their round-trip times and losses, and who is in use."""
+        now_s = time.monotonic()
+        glimpses = self._watch.observe(samples, self._networks)
+        for name, glimpse in glimpses.items():
+            for rtt_s in glimpse.rtts_s:
+                self.keeper.observe_rtt(name, rtt_s, now_s)
+            self.keeper.observe_losses(name, glimpse.segments, glimpse.segments_again, now_s)
+        self.portals.observe_flows(samples)
+        self.prober.in_use(glimpses)
+
+    async def run(self) -> None:
+        """Observes until it is cancelled."""
+        async with AsyncExitStack() as stack:
+            stack.callback(self._counters.close)
+            for provider in self._providers:
+                stack.push_async_callback(provider.close)
+            await stack.enter_async_context(self.prober)
+            self._watch_open()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read_providers(), name="providers")
+                tasks.create_task(self._follow_probes(), name="probes")
+                tasks.create_task(self.screen.run(), name="screen")
+                tasks.create_task(self.portals.run(), name="portals")
+                tasks.create_task(self._follow_told(), name="told")
+
+    async def _read_providers(self) -> None:
+        while True:
+            up = [network for network in self._networks if network.up]
+            await asyncio.gather(*map(self._read, up))
+            self._changed()
+            await asyncio.sleep(self._until_next(time.monotonic()))
+
+    async def _read(self, network: Network) -> None:
+        now_s = time.monotonic()
+        take = partial(self.keeper.update, network.name)
+        await read_each(self._providers, network, now_s, take)
+        points = (each.access_point(network) for each in self._providers)
+        point = next((each for each in points if each is not None), None)
+        if point is not None and self.keeper.observe_attachment(network.name, *point, now_s):
+            _log.info("another access point", network=network.name, point=point.bssid)
+            self.portals.look(network.name)
+            await self.prober.ping(network)
+        counted = await self.count(network)
+        if counted is not None:
+            self.portals.carried(network.name, counted.received_bytes)
+            now_s = time.monotonic()
+            self.keeper.observe_bytes(
+                network.name, counted.received_bytes, counted.sent_bytes, now_s
+            )
+
+    async def count(self, network: Network) -> Counters | None:
+        """Has a network's counters metered, now; None where it is gone."""
+        # One after the other: an older reading after a newer one would look like a counter's reset.
+        async with self._counting[network.index]:
+            counted = await self._counters.read(network.index)
+            if counted is not None:
+                self._metered(network, counted)
+        return counted
+
+    def _beyond(self, network: Network) -> bool:
+        """Whether somebody behind the network's router is pinged."""
+        target = self._target(network)
+        return target is not None and target not in network.gateways
+
+    def _pings_wait(self, network: Network) -> bool:
+        asked_at_s = self.prober.asked_at_s().get(network.name)
+        if asked_at_s is None or not self._beyond(network):
+            return False
+        usual_s = usual_rtt_s(self.context().networks, network.name) or 0.0
+        return time.monotonic() - asked_at_s > max(PATIENCE_S, 2.0 * usual_s)
+
+    def _answered(self, name: str) -> None:
+        network = next((each for each in self._networks if each.name == name), None)
+        if network is not None and self._beyond(network):
+            self.portals.pinged(name)
+
+    def _captive(self, name: str, captive: Indicator) -> None:
+        before = self.context().networks.get(name, {}).get("captive")
+        if captive.value != (before.value if before is not None else 0.0):
+            _log.info("captive" if captive.value else "not captive", network=name)
+        self.keeper.update(name, {"captive": captive})
+        self._told.set()
+
+    async def _follow_told(self) -> None:
+        while True:
+            await self._told.wait()
+            self._told.clear()
+            self._changed()
+
+    def _until_next(self, now_s: float) -> float:
+        config = self._config.providers
+        phase_s = 0.0
+        if config.started_at_s is not None and config.offset_s:
+            phase_s = config.started_at_s - next(iter(config.offset_s.values()))
+        return _READ_S - (now_s - phase_s) % _READ_S + _LATE_S
+
+    async def _follow_probes(self) -> None:
+        async for result in self.prober.results():
+            if result.kind is ProbeKind.PING:
+                rtt_s = result.indicators.get("rtt_s")
+                self.keeper.observe_ping(result.network, rtt_s, result.at_s)
+                if rtt_s is not None:
+                    self._answered(result.network)
+                else:
+                    # Silence may be the first sign of an outage; answers wait for the next look.
+                    self._changed()
+            else:
+                found = {
+                    name: Indicator(value, result.at_s, active=True)
+                    for name, value in result.named.items()
+                }
+                self.keeper.update(result.network, found)

@@ -1,0 +1,107 @@
+"""Which networks have gone silent: nothing is heard of them although something is expected. Pure.
+
+Pings alone tell it late: they go out every now and then, and each needs its time to be given up. A
+flow that waits for data or for an acknowledgement tells it within a few round trips.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cedos.daemon.flows.living_flow import LivingFlow
+from cedos.model import FlowKey
+
+PATIENCE_S = 0.35
+"""Even a healthy network pauses: a lost last packet is sent again after 0.2 s and a round trip."""
+
+_PATIENCE_RTTS = 3.0
+"""So many of the least round trips are waited for, and one of those of late: where packets queue for
+longer than on an empty path, they come one after the other all the time, or not at all."""
+
+_OWN_S = 0.1
+_OWN_RTTS = 2.0
+"""A path that had waited for so long, and for so many round trips, when its network answered somebody
+else waits for its own reasons: its server thinks, or the data take another path."""
+
+
+@dataclass(slots=True)
+class _Network:
+    heard_at_s: float = -math.inf
+    expecting_since_s: float | None = None
+
+
+class RoundTrips(NamedTuple):
+    """A network's round trip as it has been of late, and the least of a longer time, s."""
+
+    late_s: float
+    least_s: float
+
+
+_UNKNOWN = RoundTrips(0.0, 0.0)
+
+
+class Silence:
+    """Joins what flows and pings say about each network."""
+
+    def __init__(self) -> None:
+        self._networks: dict[str, _Network] = {}
+        self._waiting_since_s: dict[FlowKey, float] = {}
+
+    def look(
+        self,
+        flows: Iterable[LivingFlow],
+        asked_at_s: Mapping[str, float],
+        answered_at_s: Mapping[str, float],
+        rtts_s: Mapping[str, RoundTrips],
+        now_s: float,
+    ) -> dict[str, float]:
+        """The networks that are silent now, and for how long (seconds).
+
+        Args:
+            flows: all living flows, just sampled.
+            asked_at_s: when the oldest ping that is still unanswered was sent, by network.
+            answered_at_s: when a round trip was last measured, by network.
+            rtts_s: round-trip times, by network.
+            now_s: the instant.
+        """
+        expecting: set[str] = set()
+        before_s, self._waiting_since_s = self._waiting_since_s, {}
+        for flow in flows:
+            for path in flow.paths.values():
+                if path.network is None or path.sample is None or path.closed is not None:
+                    continue
+                known = self._of(path.network)
+                heard_at_s = path.sample.at_s - path.heard_s
+                known.heard_at_s = max(known.heard_at_s, heard_at_s)
+                if not flow.waits_on(path):
+                    continue
+                since_s = self._waiting_since_s[path.key] = before_s.get(path.key, now_s)
+                own_s = max(_OWN_S, _OWN_RTTS * rtts_s.get(path.network, _UNKNOWN).late_s)
+                answered_s = answered_at_s.get(path.network, -math.inf)
+                if answered_s <= max(heard_at_s, since_s) + own_s:
+                    expecting.add(path.network)
+        for name, at_s in answered_at_s.items():
+            known = self._of(name)
+            known.heard_at_s = max(known.heard_at_s, at_s)
+        for name, at_s in asked_at_s.items():
+            known = self._of(name)
+            if name not in expecting and at_s > known.heard_at_s:
+                expecting.add(name)
+                if known.expecting_since_s is None:
+                    known.expecting_since_s = at_s
+        found = {}
+        for name, known in self._networks.items():
+            if name not in expecting:
+                known.expecting_since_s = None
+                continue
+            if known.expecting_since_s is None:
+                known.expecting_since_s = now_s
+            silent_s = now_s - max(known.heard_at_s, known.expecting_since_s)
+            trips = rtts_s.get(name, _UNKNOWN)
+            if silent_s > max(PATIENCE_S, _PATIENCE_RTTS * trips.least_s, trips.late_s):
+                found[name] = silent_s
+        return found
+
+    def _of(self, network: str) -> _Network:
+        return self._networks.setdefault(network, _Network())

@@ -1,0 +1,91 @@
+"""What the daemon opens at its start, and what it does without where it must."""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import structlog
+
+from cedos.config import Config
+from cedos.daemon import state_file
+from cedos.errors import HistoryError, HostError
+from cedos.model import Network
+from cedos.profiler.capture.capture import Capture, open_capture
+from cedos.profiler.sizes import SizeHistory
+from cedos.storage.history import History
+from cedos.storage.usage import Usage
+
+SIZES = "the sizes learned earlier"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+_log = structlog.get_logger(__name__)
+
+
+def require_two(networks: list[Network]) -> None:
+    """Refuses a host with less to choose from. Errors: HostError."""
+    usable = [network.name for network in networks if network.up]
+    if len(usable) >= 2:
+        return
+    seen = ", ".join(
+        f"{each.name} ({'up' if each.up else 'no address, carrier or default route'})"
+        for each in networks
+    )
+    raise HostError(
+        f"cedos chooses between networks and needs two that are usable; here: {seen or 'none'}. "
+        "Connect a second one (a phone tethered by USB, say), or see `cedos doctor`"
+    )
+
+
+def history(
+    config: Config, path: Path, stack: AsyncExitStack, problems: list[str]
+) -> History | None:
+    """The history; None where nothing is to be kept."""
+    if not config.history.enabled:
+        return None
+    opened = History(config.history.path or path, max_rows=config.history.max_rows)
+    stack.callback(opened.close)
+    if opened.notice:
+        problems.append(opened.notice)
+        _log.warning("history", notice=opened.notice)
+    return opened
+
+
+def usage(path: Path, stack: AsyncExitStack, problems: list[str]) -> Usage:
+    """What was used; where its file cannot be had, only what is used from now on."""
+    try:
+        opened = Usage(path, boot())
+    except HistoryError as error:
+        problems.append(f"{error}; budgets count only what is used from now on")
+        opened = Usage(None, boot())
+    stack.callback(opened.close)
+    return opened
+
+
+def boot() -> str:
+    """Tells this start of the host from others; "": the kernel does not say."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+def sizes(path: Path) -> SizeHistory:
+    """The sizes learned earlier; none where they cannot be used."""
+    try:
+        if (state := state_file.read(path, SIZES)) is not None:
+            return SizeHistory.from_state(state)
+    except ValueError as error:
+        state_file.unusable(path, SIZES, error)
+    return SizeHistory()
+
+
+def first_packets(config: Config, stack: AsyncExitStack, problems: list[str]) -> Capture | None:
+    """The capture of flows' first packets; without it sizes are known when flows end."""
+    if not config.profiler.enabled:
+        return None
+    try:
+        capture = open_capture()
+    except HostError as error:
+        problems.append(f"{error}; sizes are known when flows end")
+        return None
+    stack.callback(capture.close)
+    return capture

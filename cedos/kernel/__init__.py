@@ -1,0 +1,1 @@
+"""The kernel's interfaces, each structure once: netlink, sockets, BPF, interfaces, privileges."""

@@ -1,0 +1,182 @@
+"""Which interface is a network, and of which kind: from the user, the driver, or the name."""
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypedDict
+
+from cedos.errors import ConfigError
+from cedos.kernel.rtnetlink import Link
+from cedos.model import NetworkKind
+
+# Drivers of phones tethered by USB, and of modems.
+_CELLULAR_DRIVERS = frozenset(
+    {"cdc_ether", "cdc_ncm", "cdc_mbim", "huawei_cdc_ncm", "ipheth", "qmi_wwan", "rndis_host"}
+    | {"iosm", "mtk_t7xx", "mhi_net", "sierra_net", "hso"}
+)
+# Virtual interfaces that lead to no access network of their own.
+_VIRTUAL_KINDS = frozenset(
+    {"bridge", "dummy", "erspan", "geneve", "gre", "gretap", "ifb", "ip6gre", "ip6tnl", "ipip"}
+    | {"netkit", "nlmon", "ovpn", "sit", "tun", "vcan", "vrf", "vti", "vxlan", "wireguard", "xfrm"}
+)
+_IGNORED_NAMES = (
+    *(
+        "br-*",
+        "cali*",
+        "cni*",
+        "docker*",
+        "dummy*",
+        "flannel*",
+        "ifb*",
+        "lxc*",
+        "lxdbr*",
+        "podman*",
+    ),
+    *("tailscale*", "tap*", "tun*", "utun*", "veth*", "virbr*", "vnet*", "wg*", "zt*"),
+)
+_WIFI_NAMES = ("wl*", "wifi*", "ath*", "mlan*")
+_CELLULAR_NAMES = ("wwan*", "ww*", "lte*", "rmnet*", "ppp*", "usb*", "rndis*", "cell*", "bnep*")
+
+
+class Override(TypedDict, total=False):
+    """What the user says of one interface; each key replaces what would be guessed."""
+
+    name: str
+    kind: str
+    metered: bool
+    ignore: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What sysfs knows of an interface.
+
+    `genuine`: sysfs shows this very interface, not one of another namespace with the same name.
+    """
+
+    genuine: bool = False
+    wireless: bool = False
+    device_type: str = ""
+    driver: str = ""
+
+
+class HardwareSource(Protocol):
+    """Tells the hardware behind a link."""
+
+    def look_up(self, link: Link) -> Hardware:
+        """What is known of it; an empty Hardware where nothing is."""
+
+
+class Sysfs:
+    """The kernel's /sys/class/net, as far as it belongs to this network namespace.
+
+    A process moved by `nsenter --net` still sees the /sys of the namespace it came from. So an entry
+    counts only if its index and hardware address are those that netlink gave.
+    """
+
+    def __init__(self, root: Path = Path("/sys/class/net")) -> None:
+        self._root = root
+
+    def look_up(self, link: Link) -> Hardware:
+        """What is known of the link; an empty Hardware where sysfs shows something else."""
+        entry = self._root / link.name
+        if (
+            not link.name
+            or "/" in link.name
+            or self._read(entry / "ifindex") != str(link.index)
+            or self._read(entry / "address") != link.hardware_address.hex(":")
+        ):
+            return Hardware()
+        uevent = dict(
+            line.split("=", 1) for line in self._read(entry / "uevent").splitlines() if "=" in line
+        )
+        try:
+            driver = (entry / "device" / "driver").resolve(strict=True).name
+        except OSError:
+            driver = ""
+        return Hardware(
+            genuine=True,
+            wireless=(entry / "wireless").exists() or (entry / "phy80211").exists(),
+            device_type=uevent.get("DEVTYPE", ""),
+            driver=driver,
+        )
+
+    @staticmethod
+    def _read(path: Path) -> str:
+        try:
+            return path.read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return ""
+
+
+def guess(link: Link, hardware: Hardware) -> NetworkKind | None:
+    """The kind of the network behind a link, None if there is none of its own."""
+    if link.loopback or link.enslaved or link.kind in _VIRTUAL_KINDS:
+        return None
+    if _matches(link.name, _IGNORED_NAMES):
+        return None
+    if hardware.wireless or hardware.device_type == "wlan":
+        return NetworkKind.WIFI
+    if hardware.device_type in ("wwan", "bluetooth") or hardware.driver in _CELLULAR_DRIVERS:
+        return NetworkKind.CELLULAR
+    if _matches(link.name, _WIFI_NAMES):
+        return NetworkKind.WIFI
+    # A USB network card is no phone: where the driver is known, it decides, and not the name.
+    if not hardware.driver and _matches(link.name, _CELLULAR_NAMES):
+        return NetworkKind.CELLULAR
+    return NetworkKind.ETHERNET
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a link is called and taken for."""
+
+    name: str
+    kind: NetworkKind
+    metered: bool
+
+
+def identify(link: Link, hardware: Hardware, overrides: Mapping[str, Override]) -> Identity | None:
+    """The network's identity: guessed, then corrected by the user; None if it is to be left alone.
+
+    An override makes a network even of an interface that would be ignored (a VPN, a bridge).
+    """
+    override = overrides.get(link.name)
+    guessed = guess(link, hardware)
+    if override is None:
+        if guessed is None:
+            return None
+        return Identity(link.name, guessed, guessed is NetworkKind.CELLULAR)
+    if override.get("ignore", False):
+        return None
+    kind = NetworkKind(override["kind"]) if "kind" in override else guessed or NetworkKind.ETHERNET
+    return Identity(
+        override.get("name", link.name), kind, override.get("metered", kind is NetworkKind.CELLULAR)
+    )
+
+
+def check(overrides: Mapping[str, Override]) -> None:
+    """Refuses overrides that cannot hold.
+
+    Raises:
+        ConfigError: an unknown kind, or one name for two networks.
+    """
+    seen: dict[str, str] = {}
+    for interface, override in overrides.items():
+        if "kind" in override and override["kind"] not in tuple(NetworkKind):
+            raise ConfigError(
+                f"interface {interface}: kind {override['kind']!r}; "
+                f"one of {', '.join(NetworkKind)} would be right"
+            )
+        name = override.get("name", interface)
+        if name in seen:
+            raise ConfigError(
+                f"interfaces {seen[name]} and {interface} are both called {name!r}; "
+                "a name of its own for each would be right"
+            )
+        seen[name] = interface

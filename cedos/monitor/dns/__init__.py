@@ -1,0 +1,1 @@
+"""DNS: questions, honest answers, and which resolvers belong to which network."""

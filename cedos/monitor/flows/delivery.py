@@ -1,0 +1,181 @@
+"""What each network delivered between two looks at the flows, and whether it set the pace. Pure.
+
+A receiver is not told whether its sender could have sent more, but can see it: a transfer that has
+carried several times what fits on the path is past its slow start, and if its data keep coming then,
+they come as fast as the network (or the server) lets them. What is slower, the more so: less fits on
+a path the slower it is.
+
+Held against the traces that were replayed at six places (`emu.lab.figures.believed`), what is believed by
+them is off by a factor of 3.2 (Wi-Fi) and 1.9 (cellular) of what networks carry in the two seconds after
+a decision, and the faster network is known in 91 % of them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cedos.model import Direction, FlowKey, Network
+from cedos.monitor.events import FlowClosed, FlowSample
+from cedos.monitor.networks.rates import LEAST_BYTES, Stretch
+
+_ROUNDS = 4.0
+"""Whoever has carried so many times what fits on the path is past slow start, which doubles what it
+has carried with every round trip."""
+
+_FRESH_S, _FRESH_RTTS = 0.1, 1.5
+"""Data that are no older than this are still coming."""
+
+_STALLED_S, _STALLED_RTTS = 0.25, 3.0
+"""Whoever has heard nothing for so long begins anew, with a window of a few segments."""
+
+_COVERED = 0.8
+"""A transfer that filled the network for less of the time that others used it did not set the pace."""
+
+_LEAST_SPAN_S = 0.08
+"""In less, what waited in a queue makes any rate."""
+
+_LEAST_SATURATED_BYTES = 3_000
+_USUAL_RTT_S = 0.05
+_MOST_CLOSED = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one flow carried, and from when to when.
+
+    `before_bytes` is what it had carried before, since it last stood still; `steady`: its data were
+    coming all the time.
+    """
+
+    begin_s: float
+    end_s: float
+    carried_bytes: int
+    before_bytes: int
+    steady: bool
+    rtt_s: float
+
+
+class DeliveryWatch:
+    """Compares the flows' samples with those before."""
+
+    def __init__(self) -> None:
+        self._looked_at_s = 0.0
+        self._before: dict[FlowKey, FlowSample] = {}
+        self._stood_down: dict[FlowKey, int] = {}
+        self._stood_up: dict[FlowKey, int] = {}
+        self._opened_at_s: dict[FlowKey, float] = {}
+        self._closed: list[FlowClosed] = []
+
+    def opened(self, key: FlowKey, at_s: float) -> None:
+        """A flow begins: all that it carries was carried since then."""
+        if key.protocol == "tcp":
+            self._opened_at_s[key] = at_s
+
+    def closed(self, event: FlowClosed) -> None:
+        """A flow ended: what it carried since the last look counts in the next one."""
+        if event.key.protocol == "tcp" and event.exact:
+            self._closed.append(event)
+            if len(self._closed) > _MOST_CLOSED:  # nobody looks
+                self.forget(self._closed.pop(0).key)
+        else:
+            self.forget(event.key)
+
+    def observe(
+        self, samples: Iterable[FlowSample], networks: Iterable[Network], at_s: float
+    ) -> Mapping[str, Mapping[Direction, Stretch]]:
+        """What each network delivered since the last look, where that says something.
+
+        Args:
+            samples: all living flows.
+            networks: a flow belongs to the one that has its local address.
+            at_s: now, monotonic seconds.
+        """
+        owner = {address.ip: n.name for n in networks for address in n.addresses}
+        parts: dict[tuple[str, Direction], list[_Part]] = defaultdict(list)
+        before, self._before = self._before, {}
+        since_s, self._looked_at_s = self._looked_at_s, at_s
+        ended = {event.key for event in self._closed}
+        for sample in samples:
+            if sample.key in ended:  # while the sockets were looked at; its end says all
+                continue
+            key, old = sample.key, before.get(sample.key)
+            self._before[key] = sample
+            began_s = since_s if old else self._opened_at_s.pop(key, None)
+            self._add(parts, owner.get(key.local), began_s, old, sample)
+            stalled_s = max(_STALLED_S, _STALLED_RTTS * (sample.rtt_s or 0.0))
+            if sample.idle_down_s > stalled_s:
+                self._stood_down[key] = sample.bytes_down
+            if sample.idle_ack_s > stalled_s:
+                self._stood_up[key] = sample.bytes_up
+        for event in self._closed:
+            key, old = event.key, before.get(event.key)
+            began_s = since_s if old else self._opened_at_s.get(key)
+            self._add(parts, owner.get(key.local), began_s, old, event)
+            self.forget(key)
+        self._closed.clear()
+        found: dict[str, dict[Direction, Stretch]] = defaultdict(dict)
+        for (name, direction), each in parts.items():
+            if (stretch := _joined(each)) is not None:
+                found[name][direction] = stretch
+        return found
+
+    def forget(self, key: FlowKey) -> None:
+        """A flow has ended of which nothing is to be said."""
+        self._opened_at_s.pop(key, None)
+        self._stood_down.pop(key, None)
+        self._stood_up.pop(key, None)
+
+    def _add(
+        self,
+        parts: dict[tuple[str, Direction], list[_Part]],
+        network: str | None,
+        began_s: float | None,
+        old: FlowSample | None,
+        new: FlowSample | FlowClosed,
+    ) -> None:
+        """Adds what came down and what was acknowledged on a flow, if anything did.
+
+        Of a flow that is older than this watch (`began_s` is None) nobody knows when its bytes came.
+        """
+        if network is None or began_s is None:
+            return
+        fresh_s = max(_FRESH_S, _FRESH_RTTS * (new.rtt_s or _USUAL_RTT_S))
+        rtt_s = new.rtt_min_s or new.rtt_s or _USUAL_RTT_S
+        # At its end a flow's last data are as old as it took to close it.
+        living = isinstance(new, FlowSample)
+        before = old.bytes_down if old else 0
+        if new.bytes_down > before and new.idle_down_s is not None:
+            steady = old is not None and old.idle_down_s <= fresh_s
+            steady = steady and (not living or new.idle_down_s <= fresh_s)
+            end_s, stood = new.at_s - new.idle_down_s, self._stood_down.get(new.key, 0)
+            parts[network, Direction.DOWN].append(
+                _Part(began_s, end_s, new.bytes_down - before, before - stood, steady, rtt_s)
+            )
+        before = old.bytes_up if old else 0
+        if new.bytes_up > before and new.idle_ack_s is not None:
+            # A program with nothing under way had no more to send.
+            steady = old is not None and bool(old.unacknowledged) and old.idle_ack_s <= fresh_s
+            if isinstance(new, FlowSample):
+                steady = steady and bool(new.unacknowledged) and new.idle_ack_s <= fresh_s
+            end_s, stood = new.at_s - new.idle_ack_s, self._stood_up.get(new.key, 0)
+            parts[network, Direction.UP].append(
+                _Part(began_s, end_s, new.bytes_up - before, before - stood, steady, rtt_s)
+            )
+
+
+def _joined(parts: list[_Part]) -> Stretch | None:
+    """What flows over one network carried together; None where it says nothing."""
+    begin_s, end_s = min(part.begin_s for part in parts), max(part.end_s for part in parts)
+    carried_bytes = sum(part.carried_bytes for part in parts)
+    if end_s - begin_s < _LEAST_SPAN_S or carried_bytes < _LEAST_SATURATED_BYTES:
+        return None
+    byte_rate = carried_bytes / (end_s - begin_s)
+    saturated = any(
+        part.steady
+        and part.end_s - part.begin_s >= _COVERED * (end_s - begin_s)
+        and part.before_bytes >= _ROUNDS * byte_rate * part.rtt_s
+        for part in parts
+    )
+    if not saturated and carried_bytes < LEAST_BYTES:
+        return None
+    return Stretch(begin_s, end_s, carried_bytes, saturated)

@@ -1,0 +1,156 @@
+"""Where flow events and dumps come from: netlink, behind an interface that tests can play."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable
+from typing import Protocol
+
+from cedos.errors import HostError
+from cedos.kernel import conntrack, sock_diag
+from cedos.kernel.netlink import Listener, Requester, messages
+from cedos.model import FlowKey
+
+# Openings and ends are not urgent: many at a time are told together.
+_REST_S = 0.02
+
+_LOOPBACK = ((socket.AF_INET, "127.0.0.1", "IPv4"), (socket.AF_INET6, "::1", "IPv6"))
+
+
+class FlowSource(Protocol):
+    """Flow events and dumps."""
+
+    def start(
+        self,
+        tracked: Callable[[conntrack.Tracked], None],
+        destroyed: Callable[[sock_diag.SocketFacts], None],
+        overflow: Callable[[], None],
+    ) -> None:
+        """Begins to call back; HostError where not even ends can be observed."""
+
+    async def sockets(self) -> list[sock_diag.SocketFacts]:
+        """The TCP flows now; OSError or TimeoutError where the kernel does not tell."""
+
+    async def mark(self, key: FlowKey) -> int | None:
+        """The mark of a TCP socket; errors as for `sockets`, OSError too where there is none."""
+
+    async def entries(self) -> list[conntrack.Tracked]:
+        """The tracked flows now; errors as for `sockets`."""
+
+    async def blindness(self, timeout_s: float) -> str:
+        """Why openings are not seen; empty when they are."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+
+class KernelFlows:
+    """The flows of the network namespace that the calling thread is in."""
+
+    def __init__(self) -> None:
+        self._diag = Requester(sock_diag.NETLINK_SOCK_DIAG)
+        self._tracker: Requester | None = None
+        self._openings: Listener | None = None
+        self._ends: Listener | None = None
+        self._awaited: dict[int, asyncio.Event] = {}
+
+    def start(
+        self,
+        tracked: Callable[[conntrack.Tracked], None],
+        destroyed: Callable[[sock_diag.SocketFacts], None],
+        overflow: Callable[[], None],
+    ) -> None:
+        """Begins to call back."""
+
+        def on_tracked(datagram: bytes) -> None:
+            for message in messages(datagram):
+                if (facts := conntrack.parse(message)) is None:
+                    continue
+                if (waiting := self._awaited.get(facts.original.source_port)) is not None:
+                    waiting.set()
+                tracked(facts)
+
+        def on_destroyed(datagram: bytes) -> None:
+            for message in messages(datagram):
+                if (facts := sock_diag.parse(message)) is not None:
+                    destroyed(facts)
+
+        with contextlib.suppress(HostError):
+            self._openings = Listener(
+                conntrack.NETLINK_NETFILTER,
+                conntrack.GROUPS,
+                on_tracked,
+                overflow,
+                rest_s=_REST_S,
+            )
+            self._tracker = Requester(conntrack.NETLINK_NETFILTER)
+        self._ends = Listener(
+            sock_diag.NETLINK_SOCK_DIAG,
+            sock_diag.DESTROY_GROUPS,
+            on_destroyed,
+            overflow,
+            rest_s=_REST_S,
+            # Both sockets may be readable: an opening must never come after its own end.
+            before=self._openings.emptied if self._openings is not None else None,
+        )
+
+    async def sockets(self) -> list[sock_diag.SocketFacts]:
+        """The TCP flows now, IPv4 and IPv6."""
+        answers = []
+        for family in (socket.AF_INET, socket.AF_INET6):
+            answers += await self._diag.dump(
+                sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.dump_request(family)
+            )
+        return [facts for answer in answers if (facts := sock_diag.parse(answer)) is not None]
+
+    async def mark(self, key: FlowKey) -> int | None:
+        """The mark of a TCP socket."""
+        answers = await self._diag.get(sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.socket_request(key))
+        return next((mark for each in answers if (mark := sock_diag.mark_of(each))), None)
+
+    async def entries(self) -> list[conntrack.Tracked]:
+        """The tracked flows now."""
+        if self._tracker is None:
+            return []
+        answers = await self._tracker.dump(conntrack.DUMP, conntrack.dump_request())
+        return [facts for answer in answers if (facts := conntrack.parse(answer)) is not None]
+
+    async def blindness(self, timeout_s: float) -> str:
+        """Sends a datagram from loopback to loopback in each IP version: it must show as a flow."""
+        if self._openings is None:
+            return "the kernel has no connection tracking events: flows show when they end"
+        seen = await asyncio.gather(
+            *(self._sees_itself(family, host, timeout_s) for family, host, _ in _LOOPBACK)
+        )
+        blind = [name for (_, _, name), sees in zip(_LOOPBACK, seen, strict=True) if not sees]
+        if not blind:
+            return ""
+        return (
+            f"connection tracking is not active for {' and '.join(blind)} in this network "
+            "namespace (no rule refers to it): flows show when they end"
+        )
+
+    async def _sees_itself(self, family: int, host: str, timeout_s: float) -> bool:
+        seen = asyncio.Event()
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.setblocking(False)
+                probe.bind((host, 0))
+                port = probe.getsockname()[1]
+                self._awaited[port] = seen
+                try:
+                    probe.sendto(b"\0", (host, port))
+                    await asyncio.wait_for(seen.wait(), timeout_s)
+                finally:
+                    del self._awaited[port]
+        except TimeoutError:
+            return False
+        except OSError:
+            return True  # no such IP version here: nothing to be blind to
+        return True
+
+    def close(self) -> None:
+        """Closes the sockets."""
+        for opened in (self._openings, self._ends, self._diag, self._tracker):
+            if opened is not None:
+                opened.close()

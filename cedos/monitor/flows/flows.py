@@ -1,0 +1,266 @@
+"""The host's flows by netlink events: opened, sampled, closed (DESIGN, "Observation").
+
+A flow opens with connection tracking's NEW event, at its first packet. A TCP flow or MPTCP subflow
+closes with sock_diag's destroy notification, which carries the final `tcp_info`; a UDP flow when
+connection tracking gives it up. Events join on the 4-tuple.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from cedos.kernel import conntrack, sock_diag
+from cedos.model import Address, FlowKey
+from cedos.monitor.events import FlowClosed, FlowEvent, FlowOpened, FlowSample, Mailbox
+from cedos.monitor.flows.flow_source import FlowSource, KernelFlows
+
+# At most one comparison in so many seconds: it reads every socket and tracked flow.
+_REST_S = 1.0
+_GRACE_S = 0.05
+_CHECKED_AGAIN_S = (2.0, 4.0, 8.0)
+"""Openings that are not seen at first are looked for again after these."""
+
+
+@dataclass(slots=True)
+class _Living:
+    opened_unix_s: float | None
+    sample: FlowSample | None = None
+
+
+class FlowMonitor:
+    """Flows opening, living and closing. Use it as an asynchronous context manager.
+
+    Args:
+        is_local: whether an address belongs to a network of ours (`LinkMonitor.is_local`); flows
+            of others (loopback, containers, forwarded ones) are left out.
+        source: the kernel, or a test's stand-in.
+
+    Attributes:
+        overflows: how often the kernel had to drop events; after each, a dump sets things right.
+        problem: why openings are not seen, empty when all is well (see `conntrack`).
+
+    Raises:
+        HostError: on entering, the kernel offers no destroy notifications.
+    """
+
+    def __init__(
+        self,
+        is_local: Callable[[Address], bool],
+        *,
+        source: FlowSource | None = None,
+    ) -> None:
+        self.overflows = 0
+        self.problem = ""
+        self._is_local = is_local
+        self._given_source = source
+        self._living: dict[FlowKey, _Living] = {}
+        self._mailbox: Mailbox[FlowEvent] = Mailbox()
+        self._doubt = asyncio.Event()
+        self._missed = False
+        self._task: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "FlowMonitor":
+        self._source = self._given_source or KernelFlows()
+        try:
+            self._source.start(self._tracked, self._destroyed, self._overflow)
+            # Flows older than we are: known, so that their loss would be noticed, but not announced.
+            with contextlib.suppress(OSError, TimeoutError):
+                await self.snapshot()
+            await self.check_tracking()
+        except BaseException:
+            self._source.close()
+            raise
+        self._task = asyncio.create_task(self._resync(), name="flows")
+        if self.problem:
+            self._checking = asyncio.create_task(self._check_again(), name="tracking")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        tasks = {task for task in (self._task, self._checking) if task is not None}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._source.close()
+        self._mailbox.close()
+
+    def events(self) -> AsyncIterator[FlowEvent]:
+        """Openings and ends since the monitor was entered; for one consumer."""
+        return self._mailbox.iterate()
+
+    async def snapshot(self) -> list[FlowSample]:
+        """The living TCP flows and MPTCP subflows, IPv4 and IPv6.
+
+        Raises:
+            OSError: the kernel refused or the answer was too long for the buffer.
+            TimeoutError: the kernel did not answer.
+        """
+        sockets = await self._source.sockets()
+        at_s = time.monotonic()
+        samples = [_sample(facts, at_s) for facts in sockets if self._counts(facts.key)]
+        for sample in samples:
+            self._living.setdefault(sample.key, _Living(None)).sample = sample
+        return samples
+
+    async def mark(self, key: FlowKey) -> int | None:
+        """The mark (SO_MARK) of a living TCP flow's socket; None where it has none or has gone."""
+        try:
+            return await self._source.mark(key) or None
+        except (OSError, TimeoutError):
+            return None
+
+    async def check_tracking(self, timeout_s: float = 0.2) -> str:
+        """Tests with a datagram on the loopback interface whether openings are seen.
+
+        Returns:
+            The new `problem`: empty when they are.
+        """
+        self.problem = await self._source.blindness(timeout_s)
+        return self.problem
+
+    async def _check_again(self) -> None:
+        """Whoever steers has rules that track connections, but only after this monitor has begun."""
+        for wait_s in _CHECKED_AGAIN_S:
+            await asyncio.sleep(wait_s)
+            if not await self.check_tracking():
+                return
+
+    def _counts(self, key: FlowKey) -> bool:
+        return not key.local.is_loopback and (key in self._living or self._is_local(key.local))
+
+    def _tracked(self, tracked: conntrack.Tracked) -> None:
+        found = conntrack.flow_of(tracked, self._is_local)
+        if found is None and tracked.ended:
+            # Its address may be gone by now; then it is known by its 4-tuple.
+            found = conntrack.flow_of(tracked, lambda address: True)
+        if found is None or not self._counts(found[0]):
+            return
+        key, incoming = found
+        if not tracked.ended:
+            self._open(key, incoming=incoming)
+        elif key.protocol == "udp":
+            up, down = tracked.bytes_original, tracked.bytes_reply
+            if incoming:
+                up, down = down, up
+            counted = up is not None and down is not None
+            self._close(FlowClosed(key, time.time(), down or 0, up or 0, exact=counted))
+        elif key in self._living:
+            # A flow no socket answers for (a refused visitor, a raw packet), or a deleted entry.
+            self._doubt.set()
+
+    def _open(self, key: FlowKey, *, incoming: bool) -> None:
+        if key in self._living:
+            return
+        at_unix_s = time.time()
+        self._living[key] = _Living(at_unix_s)
+        self._mailbox.put(FlowOpened(key, time.monotonic(), at_unix_s, incoming))
+
+    def _destroyed(self, facts: sock_diag.SocketFacts) -> None:
+        if not self._counts(facts.key):
+            return
+        self._close(
+            FlowClosed(
+                key=facts.key,
+                ended_unix_s=time.time(),
+                bytes_down=facts.bytes_down,
+                bytes_up=facts.bytes_up,
+                rtt_s=facts.rtt_s,
+                rtt_min_s=facts.rtt_min_s,
+                delivery_rate_bps=facts.delivery_rate_bps,
+                retransmits=facts.retransmits,
+                exact=facts.counted,
+                idle_down_s=facts.idle_down_s if facts.counted else None,
+                idle_ack_s=facts.idle_ack_s if facts.counted else None,
+            )
+        )
+
+    def _close(self, closed: FlowClosed) -> None:
+        known = self._living.pop(closed.key, None)
+        started = known.opened_unix_s if known is not None else None
+        self._mailbox.put(replace(closed, at_s=time.monotonic(), started_unix_s=started))
+
+    def _overflow(self) -> None:
+        self.overflows += 1
+        self._missed = True
+        self._doubt.set()
+
+    async def _resync(self) -> None:
+        while True:
+            await self._doubt.wait()
+            self._doubt.clear()
+            try:
+                await self._compare()
+            except (OSError, TimeoutError):
+                self._missed = True
+                self._doubt.set()
+            await asyncio.sleep(_REST_S)
+
+    async def _compare(self) -> None:
+        """Opens and closes what lost events would have: the known flows against those there are."""
+        before = dict(self._living)
+        missed, self._missed = self._missed, False
+        # Tracked flows outlive their sockets by minutes, so that there are many of them: they are
+        # looked through only where events of UDP flows, which nothing else shows, may be missing.
+        entries = await self._source.entries() if missed else []
+        if not missed:
+            before = {key: known for key, known in before.items() if key.protocol == "tcp"}
+        present = {sample.key for sample in await self.snapshot()}
+        for entry in entries:
+            found = conntrack.flow_of(entry, self._is_local)
+            if found is not None and found[0].protocol == "udp" and self._counts(found[0]):
+                present.add(found[0])
+                self._open(found[0], incoming=found[1])
+        for key in present - before.keys():
+            if (new := self._living.get(key)) is not None and new.opened_unix_s is None:
+                new.opened_unix_s = time.time()
+                self._mailbox.put(FlowOpened(key, time.monotonic(), new.opened_unix_s))
+        # Ends that are still on their way to us know more than we do.
+        await asyncio.sleep(_GRACE_S)
+        for key in before.keys() - present:
+            if key in self._living:
+                self._close(_last_known(key, before[key].sample))
+
+
+def _sample(facts: sock_diag.SocketFacts, at_s: float) -> FlowSample:
+    return FlowSample(
+        key=facts.key,
+        at_s=at_s,
+        state=facts.state,
+        token=facts.token,
+        rtt_s=facts.rtt_s,
+        rtt_min_s=facts.rtt_min_s,
+        delivery_rate_bps=facts.delivery_rate_bps,
+        bytes_down=facts.bytes_down,
+        bytes_up=facts.bytes_up,
+        retransmits=facts.retransmits,
+        idle_down_s=facts.idle_down_s,
+        unacknowledged=facts.unacknowledged,
+        idle_ack_s=facts.idle_ack_s,
+        receive_rtt_s=facts.receive_rtt_s,
+        segments=facts.segments,
+    )
+
+
+def _last_known(key: FlowKey, sample: FlowSample | None) -> FlowClosed:
+    if sample is None:
+        return FlowClosed(key, time.time(), 0, 0, exact=False)
+    return FlowClosed(
+        key=key,
+        ended_unix_s=time.time(),
+        bytes_down=sample.bytes_down,
+        bytes_up=sample.bytes_up,
+        rtt_s=sample.rtt_s,
+        rtt_min_s=sample.rtt_min_s,
+        delivery_rate_bps=sample.delivery_rate_bps,
+        retransmits=sample.retransmits,
+        exact=False,
+    )

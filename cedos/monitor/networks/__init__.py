@@ -1,0 +1,1 @@
+"""Which networks there are, and how much they carry."""

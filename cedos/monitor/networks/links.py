@@ -1,0 +1,272 @@
+"""The host's networks, followed by rtnetlink events (DESIGN, "Observation").
+
+An event only says that something changed; then links, addresses and default routes are read anew.
+Keeping the tables up to date from the events alone would miss what the kernel does in silence: it
+drops the IPv4 routes of a link that goes down without a word.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
+from socket import AF_INET, AF_INET6
+from types import TracebackType
+from typing import Protocol
+
+from pyroute2.iproute.linux import AsyncIPRoute
+from pyroute2.netlink import nlmsg
+
+from cedos.errors import HostError
+from cedos.kernel import rtnetlink
+from cedos.kernel.interface_kind import HardwareSource, Override, Sysfs, check, identify
+from cedos.kernel.netlink import Listener
+from cedos.kernel.netlink_client import Client
+from cedos.model import Address, Network
+from cedos.monitor.dns.resolvers import HostResolvers, Resolvers, ResolverSource
+from cedos.monitor.events import Change, Mailbox, NetworkEvent
+
+# Bursts of events (an interface coming up) are read once, this long after the first of them.
+_SETTLE_S = 0.005
+_TRIES = 5
+
+
+class Tables:
+    """Links, addresses and default routes at one instant."""
+
+    def __init__(self, messages: Iterable[nlmsg]) -> None:
+        self.links: dict[int, rtnetlink.Link] = {}
+        self.addresses: dict[int, list[rtnetlink.LinkAddress]] = {}
+        self.routes: dict[int, list[rtnetlink.DefaultRoute]] = {}
+        for message in messages:
+            if (link := rtnetlink.parse_link(message)) is not None:
+                self.links[link.index] = link
+            elif (address := rtnetlink.parse_address(message)) is not None:
+                self.addresses.setdefault(address.index, []).append(address)
+            else:
+                for route in rtnetlink.parse_route(message):
+                    self.routes.setdefault(route.index, []).append(route)
+
+    def metric(self, index: int) -> int | None:
+        """The lowest metric of the interface's default routes, None where it has none."""
+        return min((route.metric for route in self.routes.get(index, ())), default=None)
+
+    def gateways(self, index: int) -> tuple[Address, ...]:
+        """The routers of the default routes with the lowest metric, one an IP version, IPv4 first."""
+        chosen: dict[int, Address] = {}
+        for route in sorted(self.routes.get(index, ()), key=lambda r: (r.version, r.metric)):
+            if route.gateway is not None:
+                chosen.setdefault(route.version, route.gateway)
+        return tuple(chosen.values())
+
+
+def assemble(
+    tables: Tables,
+    resolvers: Resolvers,
+    hardware: HardwareSource,
+    overrides: Mapping[str, Override],
+) -> list[tuple[Network, int | None]]:
+    """The networks with their metrics, best metric first, those without a default route last.
+
+    A network is up where its link runs, it has an address, and a default route leads over it: with
+    a gateway, or without one on a point-to-point link.
+    """
+    found: list[tuple[Network, int | None]] = []
+    for link in tables.links.values():
+        behind = hardware.look_up(link)
+        identity = identify(link, behind, overrides)
+        if identity is None:
+            continue
+        addresses = tuple(address.interface for address in tables.addresses.get(link.index, ()))
+        metric = tables.metric(link.index)
+        network = Network(
+            name=identity.name,
+            interface=link.name,
+            index=link.index,
+            kind=identity.kind,
+            metered=identity.metered,
+            addresses=addresses,
+            gateways=tables.gateways(link.index),
+            resolvers=resolvers.of(link.index, addresses, genuine=behind.genuine),
+            up=link.running and bool(addresses) and metric is not None,
+        )
+        found.append((network, metric))
+    return sorted(found, key=lambda pair: (pair[1] is None, pair[1] or 0, pair[0].index))
+
+
+def compare(
+    before: Mapping[str, Network], after: Mapping[str, Network], at_s: float
+) -> list[NetworkEvent]:
+    """What changed: losses first, so that a consumer never holds two networks of one interface.
+
+    A network whose interface was made anew (another index) is lost and appears again, since
+    everything bound to the old interface is dead.
+    """
+    events = [
+        NetworkEvent(Change.LOST, old, old, at_s)
+        for name, old in before.items()
+        if name not in after or after[name].index != old.index
+    ]
+    for name, new in after.items():
+        old_one = before.get(name)
+        if old_one is None or old_one.index != new.index:
+            events.append(NetworkEvent(Change.APPEARED, new, None, at_s))
+        elif old_one != new:
+            events.append(NetworkEvent(Change.CHANGED, new, old_one, at_s))
+    return events
+
+
+class TableSource(Protocol):
+    """Reads the kernel's tables and tells when they may have changed."""
+
+    def start(self, changed: "asyncio.Event") -> None:
+        """Begins to set `changed`."""
+
+    async def read(self) -> Tables:
+        """The tables now; OSError or TimeoutError where the kernel does not tell."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+
+class KernelTables:
+    """The tables of the network namespace that the calling thread is in."""
+
+    def __init__(self) -> None:
+        # Strict: the kernel itself leaves other tables' routes out of a dump.
+        self._client = Client(lambda: AsyncIPRoute(strict_check=True))
+        self._listener: Listener | None = None
+
+    def start(self, changed: "asyncio.Event") -> None:
+        """Begins to set `changed`; HostError where the kernel refuses."""
+
+        def received(datagram: bytes) -> None:
+            if not changed.is_set() and any(map(rtnetlink.matters, rtnetlink.messages(datagram))):
+                changed.set()
+
+        self._listener = Listener(rtnetlink.NETLINK_ROUTE, rtnetlink.GROUPS, received, changed.set)
+
+    async def read(self) -> Tables:
+        """The tables now."""
+        ask = self._client.ask
+        answers = await ask(lambda kernel: kernel.get_links())
+        answers += await ask(lambda kernel: kernel.get_addr())
+        for family in (AF_INET, AF_INET6):
+            answers += await ask(partial(rtnetlink.default_routes, family))
+        return Tables(answers)
+
+    def close(self) -> None:
+        """Closes the sockets."""
+        if self._listener is not None:
+            self._listener.close()
+        self._client.close()
+
+
+class LinkMonitor:
+    """The networks now and their changes. Use it as an asynchronous context manager.
+
+    Args:
+        overrides: per interface what the user says of it (`kinds.Override`).
+        tables: the kernel's tables; None for those of the calling thread's namespace.
+        hardware: sysfs; None for the host's.
+        resolvers: the DNS servers; None for resolv.conf alone.
+
+    Raises:
+        ConfigError: overrides that cannot hold.
+        HostError: on entering, the kernel refuses rtnetlink.
+    """
+
+    def __init__(
+        self,
+        overrides: Mapping[str, Override] | None = None,
+        *,
+        tables: TableSource | None = None,
+        hardware: HardwareSource | None = None,
+        resolvers: ResolverSource | None = None,
+    ) -> None:
+        self._overrides = dict(overrides or {})
+        check(self._overrides)
+        self._given_tables = tables
+        self._hardware = hardware or Sysfs()
+        self._resolvers = resolvers or HostResolvers(None)
+        self._networks: dict[str, Network] = {}
+        self._metrics: dict[str, int] = {}
+        self._addresses: set[Address] = set()
+        self._mailbox: Mailbox[NetworkEvent] = Mailbox()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "LinkMonitor":
+        self._tables = self._given_tables or KernelTables()
+        # First the events, then the state: what happens in between is read twice, not missed.
+        try:
+            self._tables.start(self._changed)
+            await self._resolvers.start(self._changed.set)
+            await self._read()
+        except BaseException as error:
+            await self._close()
+            if isinstance(error, OSError):  # TimeoutError is one
+                raise HostError(f"rtnetlink does not tell the host's networks ({error})") from error
+            raise
+        self._task = asyncio.create_task(self._follow(), name="links")
+        # Should it ever die, whoever waits for events must not wait for ever.
+        self._task.add_done_callback(lambda task: self._mailbox.close())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        await self._close()
+
+    async def _close(self) -> None:
+        self._tables.close()
+        await self._resolvers.close()
+        self._mailbox.close()
+
+    def networks(self) -> list[Network]:
+        """All networks now, up or not, those with the better metric first."""
+        return list(self._networks.values())
+
+    def metrics(self) -> Mapping[str, int]:
+        """The metric of each network's default route; a network without one is missing."""
+        return dict(self._metrics)
+
+    def is_local(self, address: Address) -> bool:
+        """Whether the address is one of a network's own."""
+        return address in self._addresses
+
+    def events(self) -> AsyncIterator[NetworkEvent]:
+        """Changes since the monitor was entered; for one consumer."""
+        return self._mailbox.iterate()
+
+    async def _read(self) -> list[NetworkEvent]:
+        self._changed.clear()
+        found = assemble(
+            await self._tables.read(), await self._resolvers.read(), self._hardware, self._overrides
+        )
+        before = self._networks
+        self._networks = {network.name: network for network, _ in found}
+        self._metrics = {network.name: m for network, m in found if m is not None}
+        self._addresses = {a.ip for network, _ in found for a in network.addresses}
+        return compare(before, self._networks, time.monotonic())
+
+    async def _follow(self) -> None:
+        failures = 0
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(_SETTLE_S * 2**failures)
+            try:
+                events = await self._read()
+            except (OSError, TimeoutError):
+                # A table that changes while it is read (ENOBUFS, EINTR) is read again, later each time.
+                failures = min(failures + 1, _TRIES)
+                self._changed.set()
+                continue
+            failures = 0
+            for event in events:
+                self._mailbox.put(event)

@@ -1,0 +1,1 @@
+"""Captive portals: when to look for one, and what was found."""

@@ -1,0 +1,131 @@
+"""Captive portals: what a test page's answer, and the answers for names, say of a network. Pure.
+
+A portal lets a host associate and gives it an address, and then answers every request itself until
+somebody has logged in (RFC 8952). The test page has a known answer; any other one comes from a box in
+the way.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from ipaddress import IPv6Address
+from urllib.parse import urlsplit
+
+from cedos.model import Address
+from cedos.monitor.dns.answer import is_public
+
+MAX_ANSWER_BYTES = 4096
+_REDIRECTS = range(300, 400)
+# 511 is made for portals (RFC 6585, 6); proxies that want a name and a password answer 401, 403 or 407.
+_LOG_IN = frozenset({401, 403, 407, 511})
+
+
+class Verdict(StrEnum):
+    """What a look at a network found.
+
+    `silent`: nothing answered; alone that may be the page's fault. `unclear`: an answer that says
+    nothing of the network (the page's server is broken).
+    """
+
+    FREE = "free"
+    CAPTIVE = "captive"
+    SILENT = "silent"
+    UNCLEAR = "unclear"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A verdict with its reason in words; where the log-in page is, where that was told.
+
+    `likeness` is equal for answers that are equal: two networks with the same wrong answer have not
+    both the same portal, it is the test page that changed. `by_silence`: the verdict is that nobody
+    behind the network's router answers, so that one answer from behind it refutes the verdict.
+    """
+
+    verdict: Verdict
+    why: str
+    page: str = ""
+    likeness: str = ""
+    by_silence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TestPage:
+    """The page that is asked for, and what it says: status 204 is right in any case."""
+
+    __test__ = False  # no test of pytest's
+
+    host: str
+    port: int
+    path: str
+    body: str
+
+    @classmethod
+    def of(cls, url: str, body: str) -> "TestPage":
+        """The page of a URL.
+
+        Raises:
+            ValueError: no http:// URL with a host.
+        """
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname or parts.username:
+            raise ValueError(
+                f'"{url}" is no test page; one like "http://example.com/page" would be right:'
+                " https cannot be answered by a portal"
+            )
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        return cls(parts.hostname, parts.port or 80, path, body)
+
+    def request(self) -> bytes:
+        """The request as it goes over the wire."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (
+            f"GET {self.path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: cedos\r\n"
+            "Accept: */*\r\nCache-Control: no-cache\r\nConnection: close\r\n\r\n"
+        ).encode()
+
+
+def judge(page: TestPage, answer: bytes) -> Finding:
+    """What an answer to the page's request says (the first `MAX_ANSWER_BYTES` of it)."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    words = first.split(" ", 2)
+    if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdecimal():
+        if answer:
+            return Finding(
+                Verdict.CAPTIVE, "the test page was answered by something else than HTTP"
+            )
+        return Finding(Verdict.SILENT, "the test page's connection was closed without an answer")
+    status = int(words[1])
+    named = [line.partition(":") for line in lines]
+    location = next((v.strip() for n, _, v in named if n.strip().lower() == "location"), "")
+    likeness = f"{status} {location} {sha256(body).hexdigest()}"
+    if status == 204:
+        return Finding(Verdict.FREE, "the test page answered as it should")
+    if status == 200:
+        if page.body and page.body.encode() in body:
+            return Finding(Verdict.FREE, "the test page answered as it should")
+        if not body:
+            return Finding(Verdict.UNCLEAR, "the test page came without its content")
+        why = "another page came in place of the test page"
+        return Finding(Verdict.CAPTIVE, why, likeness=likeness)
+    if status in _REDIRECTS:
+        why = f"the test page was redirected to {location or 'nowhere'}"
+        return Finding(Verdict.CAPTIVE, why, location, likeness)
+    if status in _LOG_IN:
+        return Finding(Verdict.CAPTIVE, f"the test page was refused ({status})", "", likeness)
+    return Finding(Verdict.UNCLEAR, f"the test page answered with status {status}")
+
+
+def same_private_address(answers: Mapping[str, Sequence[Address]]) -> Address | None:
+    """The one private address that was given for every one of several names; None otherwise."""
+    given = [tuple(addresses) for addresses in answers.values()]
+    if len(given) < 2 or not given[0] or any(other != given[0] for other in given):
+        return None
+    return None if any(map(is_public, given[0])) else given[0][0]
+
+
+def origin(address: Address) -> str:
+    """The address as the beginning of a URL."""
+    return f"http://[{address}]/" if isinstance(address, IPv6Address) else f"http://{address}/"

@@ -1,0 +1,94 @@
+"""On which networks connections wait for an answer in vain, by samples of the living flows. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from cedos.kernel.sock_diag import SYN_SENT
+from cedos.model import Address, FlowKey, Network
+from cedos.monitor.events import FlowSample
+
+# A connection that waits longer than any network's round trip. The kernel's own second try is after 1 s.
+WAITED_S = 0.9
+# So many servers at once are not all down: the network is.
+SERVERS = 2
+# When a connection was rescued onto another network, the one that it was on has had about 0.3 s to
+# answer, and networks pause for longer than that: it speaks against it when the rest has passed, and
+# for so long.
+RESCUED_AFTER_S = 0.65
+_RESCUED_S = 10.0
+
+
+class Unanswered:
+    """Compares the flows' samples with those before.
+
+    Attributes:
+        carrying: the networks on which a flow was answered or received something since the last look.
+    """
+
+    def __init__(self) -> None:
+        self._since_s: dict[FlowKey, float] = {}
+        self._bytes_down: dict[FlowKey, int] = {}
+        self._servers: dict[str, frozenset[Address]] = {}
+        self._rescued: dict[str, dict[Address, float]] = {}
+        self.carrying: frozenset[str] = frozenset()
+
+    def observe(
+        self, samples: Sequence[FlowSample], networks: Iterable[Network], now_s: float
+    ) -> frozenset[str]:
+        """The networks on which somebody waits in vain while nothing else is carried.
+
+        A flow belongs to the network that has its local address; rescued ones are left out.
+        """
+        owner = {address.ip: n.name for n in networks for address in n.addresses}
+        waiting: dict[str, set[Address]] = {}
+        carrying: set[str] = set()
+        before, self._bytes_down = self._bytes_down, {}
+        since_s, self._since_s = self._since_s, {}
+        for sample in samples:
+            name = owner.get(sample.key.local)
+            if name is None:
+                continue
+            if sample.state == SYN_SENT:
+                first_s = self._since_s[sample.key] = since_s.get(sample.key, now_s)
+                if now_s - first_s >= WAITED_S:
+                    waiting.setdefault(name, set()).add(sample.key.remote)
+                continue
+            self._bytes_down[sample.key] = sample.bytes_down
+            # One that came up since, or received something: the network does carry.
+            if sample.bytes_down > before.get(sample.key, 0) or sample.key in since_s:
+                carrying.add(name)
+        self.carrying = frozenset(carrying)
+        for name in carrying:
+            self._rescued.pop(name, None)
+        self._servers = {
+            name: frozenset(found) for name, found in waiting.items() if name not in carrying
+        }
+        return frozenset(self._servers)
+
+    def rescued(self, name: str, server: Address, now_s: float) -> bool:
+        """A first packet to a server found no answer over the network, and was led over another.
+
+        Returns:
+            Whether this server is the one that makes them enough, once its time has passed, too.
+        """
+        rescued = self._rescued.setdefault(name, {})
+        lately = [each for each, at_s in rescued.items() if now_s - at_s <= _RESCUED_S]
+        if server in lately:  # that it is asked again does not make it wait anew
+            return False
+        rescued[server] = now_s
+        return len(lately) + 1 == SERVERS
+
+    def forget(self, name: str) -> None:
+        """What speaks against a network has had its effect."""
+        self._rescued.pop(name, None)
+        self._servers.pop(name, None)
+
+    def in_vain(self, name: str, now_s: float) -> int:
+        """How many servers have not answered over a network; 0 while they are too few to tell."""
+        rescued = self._rescued.get(name, {})
+        servers = {
+            server
+            for server, at_s in rescued.items()
+            if RESCUED_AFTER_S <= now_s - at_s <= _RESCUED_S
+        }
+        count = len(servers | self._servers.get(name, frozenset()))
+        return count if count >= SERVERS else 0

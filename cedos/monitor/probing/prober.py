@@ -1,0 +1,336 @@
+"""Active probes of one network at a time (Delphi, Table 2): pings by a schedule, all kinds when asked.
+
+Every probe leaves through its network's interface, has a time limit, and is matched to its answer; and
+its bytes, seconds and joules are accounted: a probe is never free (Table 3).
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Protocol
+
+from cedos.errors import PrivilegeError
+from cedos.model import Address, Direction, Network
+from cedos.monitor.events import Mailbox
+from cedos.monitor.probing import lookup, tcp_probe, train
+from cedos.monitor.probing.ledger import Ledger
+from cedos.monitor.probing.ping import PING_BYTES, PingSocket
+from cedos.monitor.probing.result import (
+    Outcome,
+    Price,
+    ProbeKind,
+    ProbeResult,
+    ProbeServer,
+    Spent,
+)
+from cedos.monitor.probing.schedule import ProbeSchedule
+
+_LONG_AGO_S = 3600.0
+
+
+class Pinger(Protocol):
+    """Sends echoes of one IP version over one interface (`ping.PingSocket`, or a test's)."""
+
+    def send(self, target: Address) -> int:
+        """Sends one; its sequence number. OSError where the network does not take it."""
+
+    def forget(self, sequence: int) -> None:
+        """Gives one up."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+
+OpenPinger = Callable[[str, int, Callable[[int, float], None]], Pinger]
+
+
+class _Path:
+    """One network's pinger and the echoes under way on it."""
+
+    def __init__(self, network: Network, version: int, prober: "Prober", open_: OpenPinger) -> None:
+        self.network = network
+        self.version = version
+        self._prober = prober
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._sent_at_s: dict[int, float] = {}
+        self._waiting: dict[int, asyncio.Future[ProbeResult]] = {}
+        self._pinger = open_(network.interface, version, self._answered)
+
+    def ping(self, target: Address, timeout_s: float) -> "asyncio.Future[ProbeResult]":
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[ProbeResult] = loop.create_future()
+        try:
+            sequence = self._pinger.send(target)
+        except OSError:
+            future.set_result(
+                self._prober.finished(self.network, _lost("the network takes nothing"))
+            )
+            return future
+        self._waiting[sequence] = future
+        self._sent_at_s[sequence] = time.monotonic()
+        self._timers[sequence] = loop.call_later(timeout_s, self._overdue, sequence)
+        return future
+
+    def _answered(self, sequence: int, rtt_s: float) -> None:
+        self._timers.pop(sequence).cancel()
+        size = PING_BYTES[self.version]
+        self._finish(sequence, Outcome({"rtt_s": rtt_s}, Spent(size, size, rtt_s)))
+
+    def _overdue(self, sequence: int) -> None:
+        del self._timers[sequence]
+        self._pinger.forget(sequence)
+        waited_s = time.monotonic() - self._sent_at_s[sequence]
+        spent = Spent(PING_BYTES[self.version], 0, waited_s)
+        self._finish(sequence, _lost("no answer in time", spent))
+
+    def _finish(self, sequence: int, outcome: Outcome) -> None:
+        future = self._waiting.pop(sequence)
+        del self._sent_at_s[sequence]
+        result = self._prober.finished(self.network, outcome)
+        if not future.done():
+            future.set_result(result)
+
+    @property
+    def asked_at_s(self) -> float | None:
+        """When the oldest ping that may still be answered was sent; None: there is none."""
+        return min(self._sent_at_s.values(), default=None)
+
+    def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        for future in self._waiting.values():
+            if not future.done():
+                gone = _lost("the network went away")
+                future.set_result(
+                    ProbeResult(
+                        self.network.name,
+                        ProbeKind.PING,
+                        time.monotonic(),
+                        gone.indicators,
+                        gone.spent,
+                        problem=gone.problem,
+                    )
+                )
+        self._pinger.close()
+
+
+def _lost(problem: str, spent: Spent | None = None) -> Outcome:
+    return Outcome({}, spent or Spent(), problem)
+
+
+class Prober:
+    """Pings the networks by a schedule, and probes them in any way when asked.
+
+    Use it as an asynchronous context manager; feed it with `networks_changed` and `in_use`.
+
+    Args:
+        target: whom to ping over a network, an address or None for nobody. The gateway would be a
+            bad choice: the path behind it is what counts.
+        schedule: when.
+        ping_timeout_s: after which a ping counts as lost.
+        timeout_s: how long any other probe may take.
+        dns_name: the public name that lookups ask for.
+        server: whom trains and TCP probes go to; None: there is nobody, and they fail.
+        price: tells the joules of a probe; None: they are not known.
+        open_pinger: a test's stand-in for `PingSocket`.
+
+    Attributes:
+        ledger: what all probes have cost so far.
+        problem: why nothing is pinged, empty when all is well.
+    """
+
+    def __init__(
+        self,
+        target: Callable[[Network], Address | None],
+        *,
+        schedule: ProbeSchedule | None = None,
+        ping_timeout_s: float = 1.0,
+        timeout_s: float = 2.0,
+        dns_name: str = "example.com",
+        server: ProbeServer | None = None,
+        price: Price | None = None,
+        open_pinger: OpenPinger = PingSocket,
+    ) -> None:
+        self.problem = ""
+        self.ledger = Ledger()
+        self._ping_timeout_s = ping_timeout_s
+        self._dns_name = dns_name
+        self._server = server
+        self._price = price
+        self._used_at_s: dict[str, float] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._target = target
+        self._schedule = schedule or ProbeSchedule()
+        self._timeout_s = timeout_s
+        self._open_pinger = open_pinger
+        self._networks: Mapping[str, Network] = {}
+        self._paths: dict[str, _Path] = {}
+        self._mailbox: Mailbox[ProbeResult] = Mailbox()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Prober":
+        self._task = asyncio.create_task(self._run(), name="probes")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        for name in list(self._paths):
+            self._paths.pop(name).close()
+        self._mailbox.close()
+
+    def networks_changed(self, networks: Iterable[Network]) -> None:
+        """Takes all networks; sockets of lost or remade interfaces are closed."""
+        self._networks = {network.name: network for network in networks}
+        for name, path in list(self._paths.items()):
+            new = self._networks.get(name)
+            if new is None or not new.up or new.index != path.network.index:
+                self._paths.pop(name).close()
+        self._schedule.networks_changed(self._networks.values())
+        self._wake.set()
+
+    def in_use(self, names: Iterable[str]) -> None:
+        """Takes the names of all networks that carry something now."""
+        names = list(names)
+        self._used_at_s |= dict.fromkeys(names, time.monotonic())
+        self._schedule.in_use(names)
+        self._wake.set()
+
+    def silent(self, names: Iterable[str]) -> None:
+        """Takes the names of all networks that have fallen silent: they are pinged in a hurry."""
+        self._schedule.silent(names)
+        self._wake.set()
+
+    def attended(self, somebody: bool) -> None:
+        """Takes whether somebody is at the screen: else idle networks are pinged more seldom."""
+        self._schedule.attended(somebody)
+        self._wake.set()
+
+    def asked_at_s(self) -> dict[str, float]:
+        """Network -> when (monotonic) the oldest ping was sent that may still be answered."""
+        waiting = ((name, path.asked_at_s) for name, path in self._paths.items())
+        return {name: at_s for name, at_s in waiting if at_s is not None}
+
+    def results(self) -> AsyncIterator[ProbeResult]:
+        """The results of all probes since the prober was entered; for one consumer."""
+        return self._mailbox.iterate()
+
+    async def ping(self, network: Network) -> ProbeResult:
+        """Pings once, now; see `probe`."""
+        return await self.probe(network, ProbeKind.PING)
+
+    async def probe(
+        self, network: Network, kind: ProbeKind, direction: Direction = Direction.DOWN
+    ) -> ProbeResult:
+        """Probes a network once, now.
+
+        Probes against the server wait for their turn: two trains on one network measure each other.
+
+        Args:
+            network: the network; everything leaves through its interface.
+            kind: what to measure.
+            direction: of a train or a TCP probe.
+
+        Returns:
+            the indicators (`rtt_s`; `dns_s`; `udp_...` as in `dispersion.indicators`; `tcp_bps` and
+            `tcp_connect_s`), or the problem. The same goes to `results` and to the ledger.
+        """
+        if kind is ProbeKind.PING:
+            started = self._start(network)
+            if started is not None:
+                return await started
+            return self.finished(network, _lost(self.problem or "there is nobody to ping"))
+        if kind is ProbeKind.DNS:
+            outcome = await lookup.run(network, self._dns_name, timeout_s=self._timeout_s)
+        elif self._server is None:
+            outcome = _lost("no probe server is configured")
+        elif not _reaches(network, self._server.address):
+            outcome = _lost(f"{network.name} has no IPv{self._server.address.version} address")
+        else:
+            run = train.run if kind is ProbeKind.UDP_TRAIN else tcp_probe.run
+            async with self._turns[network.name]:
+                outcome = await run(
+                    self._server,
+                    interface=network.interface,
+                    index=network.index,
+                    direction=direction,
+                    timeout_s=self._timeout_s,
+                )
+        return self.finished(network, outcome, kind, direction)
+
+    def finished(
+        self,
+        network: Network,
+        outcome: Outcome,
+        kind: ProbeKind = ProbeKind.PING,
+        direction: Direction = Direction.DOWN,
+    ) -> ProbeResult:
+        """Takes a probe's outcome: prices it, and hands it on."""
+        now_s = time.monotonic()
+        energy_j = None
+        if self._price is not None:
+            began_s = now_s - outcome.spent.seconds
+            idle_s = began_s - self._used_at_s.get(network.name, began_s - _LONG_AGO_S)
+            energy_j = self._price(network.kind, outcome.spent, max(idle_s, 0.0))
+        if kind is ProbeKind.PING:
+            self._schedule.answered(network.name, not outcome.problem)
+        if outcome.spent.bytes:
+            self._used_at_s[network.name] = now_s
+        result = ProbeResult(
+            network.name,
+            kind,
+            now_s,
+            outcome.indicators,
+            outcome.spent,
+            energy_j,
+            outcome.problem,
+            direction,
+        )
+        self.ledger.add(result)
+        self._mailbox.put(result)
+        return result
+
+    def _start(self, network: Network) -> "asyncio.Future[ProbeResult] | None":
+        target = self._target(network)
+        if target is None:
+            return None
+        path = self._paths.get(network.name)
+        if path is None or path.version != target.version or path.network.index != network.index:
+            if path is not None:
+                self._paths.pop(network.name).close()
+            try:
+                path = _Path(network, target.version, self, self._open_pinger)
+            except PrivilegeError as error:
+                self.problem = str(error)
+                return None
+            except OSError:  # the interface went away between two events
+                return None
+            self._paths[network.name] = path
+        return path.ping(target, self._ping_timeout_s)
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            now_s = time.monotonic()
+            for name in self._schedule.take_due(now_s):
+                self._start(self._networks[name])
+            next_s = self._schedule.next_s()
+            wait_s = None if next_s is None else max(next_s - time.monotonic(), 0.0)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+
+
+def _reaches(network: Network, address: Address) -> bool:
+    """Whether the network speaks the address's version, as far as one knows."""
+    return not network.addresses or any(own.version == address.version for own in network.addresses)

@@ -1,0 +1,94 @@
+"""The access points that a Wi-Fi radio has heard, from the kernel's own list (nl80211, no scan).
+
+The kernel keeps what the last scan heard, whoever asked for it, for about 30 s, and always the
+access point in use. Reading that list costs no air time; a scan would interrupt traffic, and none is
+ever triggered here.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cedos.kernel import generic_netlink
+from cedos.kernel.netlink import attribute, attributes, unsigned
+from cedos.monitor.providers.providers import AccessPoint
+
+# linux/nl80211.h
+_GET_SCAN = 32
+_ATTR_IFINDEX, _ATTR_BSS = 3, 47
+_BSSID, _ELEMENTS, _SIGNAL_MBM, _STATUS, _SEEN_MS_AGO, _BEACON = 1, 6, 7, 9, 10, 11
+_ASSOCIATED = 1
+_SSID = 0  # an information element's number (IEEE 802.11, 9.4.2.2)
+_MBM = struct.Struct("=i")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One access point of the list: its level in dBm where known, and how long ago it was heard."""
+
+    point: AccessPoint
+    associated: bool
+    age_s: float
+    level_dbm: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """The list as a whole: the access point in use, how many there are, how old that number is.
+
+    `count` is None where only the own one is listed: then nothing was scanned lately, and there may
+    be others.
+    """
+
+    own: AccessPoint | None
+    count: int | None
+    age_s: float
+
+
+def parse(payload: bytes) -> Heard | None:
+    """The access point of one message's attributes; None where it has none."""
+    found = attributes(attributes(payload).get(_ATTR_BSS, b""))
+    bssid = found.get(_BSSID, b"")
+    if len(bssid) != 6:
+        return None
+    level = found.get(_SIGNAL_MBM, b"")
+    return Heard(
+        AccessPoint(bssid.hex(":"), _ssid(found.get(_ELEMENTS) or found.get(_BEACON, b""))),
+        unsigned(found.get(_STATUS)) == _ASSOCIATED,
+        (unsigned(found.get(_SEEN_MS_AGO)) or 0) / 1000.0,
+        _MBM.unpack(level)[0] / 100.0 if len(level) == _MBM.size else None,
+    )
+
+
+def _ssid(elements: bytes) -> str:
+    offset = 0
+    while offset + 2 <= len(elements):
+        number, length = elements[offset], elements[offset + 1]
+        if number == _SSID:
+            # A hidden one is announced with a length but as zeros, or empty.
+            name = elements[offset + 2 : offset + 2 + length].strip(b"\0")
+            return name.decode("utf-8", "replace")
+        offset += 2 + length
+    return ""
+
+
+def summarise(heard: Iterable[Heard]) -> Neighbourhood:
+    """What a list says of the radio's surroundings."""
+    known = list(heard)
+    own = next((one.point for one in known if one.associated), None)
+    others = [one.age_s for one in known if not one.associated]
+    # The own one is heard all the time: how old the list is, the youngest of the others tells.
+    return Neighbourhood(own, len(known) if others else None, min(others, default=0.0))
+
+
+async def read(index: int) -> Neighbourhood:
+    """The list of the radio behind interface `index`.
+
+    Raises:
+        LookupError: the kernel has no nl80211.
+        OSError: the interface is none of nl80211's, or the kernel does not tell.
+    """
+    answers = await generic_netlink.dump(
+        "nl80211", _GET_SCAN, attribute(_ATTR_IFINDEX, struct.pack("=I", index))
+    )
+    return summarise(one for answer in answers if (one := parse(answer)) is not None)

@@ -1,0 +1,133 @@
+"""A place's series of indicators as a provider: what a phone would have reported during the replay.
+
+The file (`series_file`) has one row a second. Second s is known once it is over, from s + 1 on: nothing
+here sees the future. Round-trip times are left out, because the replay has its own, which probes
+measure.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+
+from cedos.errors import PlaceError
+from cedos.model import Indicator, Network
+from cedos.monitor.networks.rates import SPANS_S
+from cedos.monitor.providers import series_file
+
+_RADIO: Mapping[str, tuple[str, float]] = {
+    column: named for column, named in series_file.INDICATORS.items() if column != "rtt_ms"
+}
+_RATES = {"down_mbps": "", "up_mbps": "_up"}
+"""Columns of rates -> what their indicators are called between `past1` and `_bps`."""
+
+_MARK = "filled"
+# A value that was not measured in the last second is the last one that was, with its age, up to here.
+MAX_AGE_S = 10
+
+
+class Series:
+    """The rows of a series; pure once read.
+
+    Args:
+        rows: second -> column -> value, known ones only.
+        period_s: length of the replay, after which it begins again.
+    """
+
+    def __init__(self, rows: Mapping[int, Mapping[str, float]], period_s: float) -> None:
+        self._rows = rows
+        self.period_s = period_s
+
+    @classmethod
+    def read(cls, path: Path, period_s: float | None = None) -> "Series":
+        """Reads a CSV; without `period_s` the series ends with its last second.
+
+        Raises:
+            PlaceError: not such a CSV; names file, line and what would be right.
+        """
+        table = series_file.read(path)
+        if not table.seconds:
+            raise PlaceError(f"{path}: no rows; one a second would be right")
+        if period_s is not None and not (math.isfinite(period_s) and period_s > 0):
+            raise PlaceError(f"{path}: a period of {period_s} s; a positive number would be right")
+        rows = {second: table.row(second) for second in range(table.seconds)}
+        return cls(rows, period_s or float(table.seconds))
+
+    def at(self, position_s: float) -> dict[str, tuple[float, float]]:
+        """What is known at a position of the replay: indicator -> (value, its age in seconds).
+
+        Args:
+            position_s: seconds since the series' second 0 began, further rounds included. Before the
+                first second is over, nothing is known.
+        """
+        current = math.floor(position_s)
+        known: dict[str, tuple[float, float]] = {}
+        rates: dict[str, list[float]] = {column: [] for column in _RATES}
+        for back in range(1, MAX_AGE_S + 1):
+            ended_s = current - back + 1.0
+            row = self._row_at(current - back)
+            for column, (name, factor) in _RADIO.items():
+                if name not in known and column in row:
+                    known[name] = (row[column] * factor, position_s - ended_s)
+            # A filled second's rate is not what was replayed; it is left out of the means.
+            for column, way in _RATES.items():
+                seen = rates[column]
+                if column in row and not row.get(_MARK):
+                    seen.append(row[column] * 1e6)
+                    known.setdefault(f"past1{way}_bps", (seen[0], position_s - ended_s))
+                if back in SPANS_S and seen:
+                    age_s = known[f"past1{way}_bps"][1]
+                    known[f"past{back}{way}_bps"] = (statistics.fmean(seen), age_s)
+        return known
+
+    def _row_at(self, second: int) -> Mapping[str, float]:
+        # Rounds are `period_s` long, which need not be whole seconds: the row in whose second the
+        # middle of the asked one lies.
+        if second < 0:
+            return {}
+        return self._rows.get(math.floor(math.fmod(second + 0.5, self.period_s)), {})
+
+
+class SeriesProvider:
+    """Gives the series of one place's network to the interface that replays it.
+
+    Args:
+        csv_path: the series.
+        interface: the interface whose network it is; others are given nothing.
+        started_at_s: the instant (`time.monotonic`) at which the replay began.
+        offset_s: where in the series the replay began.
+        period_s: the replay's length, None for the series' own.
+        synthetic: the series was drawn, not measured.
+
+    Raises:
+        PlaceError: the file is no series.
+    """
+
+    def __init__(
+        self,
+        csv_path: Path,
+        interface: str,
+        started_at_s: float,
+        offset_s: float = 0.0,
+        *,
+        period_s: float | None = None,
+        synthetic: bool = False,
+    ) -> None:
+        self._series = Series.read(csv_path, period_s)
+        self._interface = interface
+        self._started_at_s = started_at_s
+        self._offset_s = offset_s
+        self._synthetic = synthetic
+
+    async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
+        """The indicators of the last completed seconds."""
+        if network.interface != self._interface:
+            return {}
+        known = self._series.at(now_s - self._started_at_s + self._offset_s)
+        return {
+            name: Indicator(value, now_s - age_s, synthetic=self._synthetic)
+            for name, (value, age_s) in known.items()
+        }
+
+    async def close(self) -> None:
+        """Nothing to let go of."""

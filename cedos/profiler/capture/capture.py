@@ -1,0 +1,151 @@
+"""The packets that begin a message, taken from the kernel: a packet socket with a filter.
+
+The socket is of type SOCK_DGRAM: the kernel takes the link header off, so that Ethernet, tunnels,
+modems and loopback look alike, and says for each packet whether this host sent it.
+"""
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+from typing import Any, NamedTuple, Protocol
+
+from cedos.errors import HostError, PrivilegeError
+from cedos.profiler.capture.first_packets import SNAP_BYTES, program
+from cedos.profiler.frame import Captured, parse_frame
+
+__all__ = ["Capture", "Captured", "PacketSource", "Statistics", "open_capture", "parse_frame"]
+
+_ETH_P_ALL = 0x0003
+_ALL_INTERFACES = 0
+_SO_ATTACH_FILTER = 26
+_SO_RCVBUFFORCE = 33
+_SOL_PACKET = 263
+_PACKET_STATISTICS = 6
+_PACKET_OUTGOING = 4
+_INSTRUCTION_BYTES = 8
+_libc = ctypes.CDLL(None, use_errno=True)
+# A queued packet counts with all the memory that it was received in, up to 64 KB and more.
+_BUFFER_BYTES = 4 << 20
+
+
+class Statistics(NamedTuple):
+    """Packets that passed the filter since the last reading, and those lost of them: a full queue."""
+
+    passed: int
+    lost: int
+
+
+class PacketSource(Protocol):
+    """Where captured packets come from (test implementation: `replay.ReplayedCapture`)."""
+
+    def fileno(self) -> int:
+        """Becomes readable when packets wait: for `loop.add_reader`."""
+
+    def read(self, limit: int = 64) -> list[Captured]:
+        """The packets that wait, at most `limit` looked at; never blocks."""
+
+    def close(self) -> None:
+        """Ends the capture; a second time does nothing."""
+
+
+class Capture:
+    """A `PacketSource` on an open packet socket, which it owns."""
+
+    def __init__(self, packets: Any) -> None:
+        self._socket = packets
+
+    def __enter__(self) -> "Capture":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """The socket's descriptor, -1 when closed."""
+        return int(self._socket.fileno())
+
+    def read(self, limit: int = 64) -> list[Captured]:
+        """The packets that wait, at most `limit` looked at; never blocks.
+
+        An interface that went down is no error: it is heard again when it is back.
+        """
+        captured = []
+        receive = self._socket.recvfrom
+        for _ in range(limit):
+            try:
+                packet, address = receive(SNAP_BYTES)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno in (errno.ENETDOWN, errno.EINTR):
+                    continue
+                raise
+            one = parse_frame(packet, outgoing=address[2] == _PACKET_OUTGOING, interface=address[0])
+            if one is not None:
+                captured.append(one)
+        return captured
+
+    def statistics(self) -> Statistics:
+        """Counts since the last call."""
+        raw = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
+        return Statistics(*struct.unpack("II", raw))
+
+    def close(self) -> None:
+        """Ends the capture; a second time does nothing."""
+        self._socket.close()
+
+
+def open_capture(interface: str | None = None) -> Capture:
+    """Starts capturing on one interface, or on all of this namespace, those to come included.
+
+    Raises:
+        PrivilegeError: CAP_NET_RAW is missing.
+        HostError: there is no such interface, or the kernel has no packet sockets.
+    """
+    try:
+        # Protocol 0 hears nothing: no packet gets in before the filter is there.
+        packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, 0)
+    except PermissionError as error:
+        raise PrivilegeError(
+            "capturing first packets needs CAP_NET_RAW: run as root, or give the service "
+            "AmbientCapabilities=CAP_NET_RAW"
+        ) from error
+    except OSError as error:
+        raise HostError(f"this kernel has no packet sockets (CONFIG_PACKET): {error}") from error
+    try:
+        _attach(packets, program())
+        _enlarge(packets)
+        _bind(packets, socket.if_nametoindex(interface) if interface else _ALL_INTERFACES)
+    except OSError as error:
+        packets.close()
+        where = f"on {interface}" if interface else "on all interfaces"
+        raise HostError(f"cannot capture {where}: {error.strerror or error}") from error
+    return Capture(packets)
+
+
+def _attach(packets: socket.socket, code: bytes) -> None:
+    instructions = ctypes.create_string_buffer(code, len(code))
+    length = len(code) // _INSTRUCTION_BYTES
+    packets.setsockopt(
+        socket.SOL_SOCKET,
+        _SO_ATTACH_FILTER,
+        struct.pack("HL", length, ctypes.addressof(instructions)),
+    )
+
+
+def _bind(packets: socket.socket, index: int) -> None:
+    # By hand, as Python's own bind wants the name of one interface.
+    address = struct.pack(
+        "=HHiHBB8s", socket.AF_PACKET, socket.htons(_ETH_P_ALL), index, 0, 0, 0, b""
+    )
+    if _libc.bind(packets.fileno(), address, len(address)) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def _enlarge(packets: socket.socket) -> None:
+    try:
+        packets.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_BYTES)
+    except PermissionError:  # without CAP_NET_ADMIN the system's limit holds
+        packets.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)

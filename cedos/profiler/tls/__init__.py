@@ -1,0 +1,1 @@
+"""Server names from TLS and QUIC handshakes."""

@@ -1,0 +1,239 @@
+"""The ClientHello in a QUIC client's Initial packets, versions 1 and 2 (RFC 9000, 9001, 9369).
+
+Initial packets are encrypted with keys that anybody can derive from the first one's destination
+connection id. A hello may be spread over several datagrams, in pieces of any order. After a Retry or a
+version negotiation the client begins again, with other keys; its later Initials go to a connection id
+that the server chose, with the keys of the first.
+
+`cryptography` is imported when the first Initial is seen: the daemon's start does not wait for it.
+"""
+
+import hmac
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cedos.profiler.tls.reassembly import MAX_BYTES, Reassembly
+from cedos.profiler.tls.tls import ClientHello, read_handshake
+
+VERSION_1, VERSION_2 = 0x00000001, 0x6B3343CF
+
+_MAX_CONNECTION_ID_BYTES = 20
+_MAX_PACKETS = 8  # in one datagram, or in several that offload has not yet split
+_MAX_TRIES = 48  # decryptions for one flow
+_MAX_ATTEMPTS = 4  # of the client: after a retry, a version negotiation
+_SAMPLE_BYTES = 16
+_PADDING, _PING, _ACK, _ACK_ECN, _CRYPTO = 0x00, 0x01, 0x02, 0x03, 0x06
+
+
+class _Version(NamedTuple):
+    initial_type: int
+    salt: bytes
+    label: str
+
+
+_VERSIONS = {
+    VERSION_1: _Version(0, bytes.fromhex("38762cf7f55934b34d179ae6a4c80cadccbb7f0a"), "quic "),
+    VERSION_2: _Version(1, bytes.fromhex("0dede3def700a6db819381be6e269dcbf9bd2ed9"), "quicv2 "),
+}
+
+
+class Keys(NamedTuple):
+    """What a client's Initial packets are protected with (RFC 9001, 5.2)."""
+
+    key: bytes
+    iv: bytes
+    header: bytes
+
+
+class Initial(NamedTuple):
+    """An Initial packet as it lies in a datagram; `number_at` is where its packet number begins."""
+
+    version: int
+    destination: bytes
+    packet: bytes
+    number_at: int
+
+
+def client_keys(version: int, destination: bytes) -> Keys:
+    """The keys of a client that sent its first Initial to this connection id."""
+    _, salt, label = _VERSIONS[version]
+    initial = hmac.digest(salt, destination, "sha256")
+    secret = _expand(initial, "client in", 32)
+    return Keys(
+        _expand(secret, f"{label}key", 16),
+        _expand(secret, f"{label}iv", 12),
+        _expand(secret, f"{label}hp", 16),
+    )
+
+
+def initials(datagram: bytes) -> Iterator[Initial]:
+    """The Initial packets of a datagram, whatever else it holds; nothing after what is malformed."""
+    at = 0
+    for _ in range(_MAX_PACKETS):
+        try:
+            first = datagram[at]
+            if not first & 0x80:
+                return  # a short header goes on to the datagram's end; zeros are padding
+            version = int.from_bytes(datagram[at + 1 : at + 5], "big")
+            known = _VERSIONS.get(version)
+            if known is None:
+                return  # version negotiation, or what we cannot read
+            end = at + 6 + datagram[at + 5]
+            destination = datagram[at + 6 : end]
+            if len(destination) > _MAX_CONNECTION_ID_BYTES:
+                return
+            end += 1 + datagram[end]
+            kind = (first >> 4 & 3) - known.initial_type & 3
+            if kind == 3:
+                return  # a retry has no length
+            if kind == 0:
+                token, end = _integer(datagram, end)
+                end += token
+            length, end = _integer(datagram, end)
+        except IndexError:
+            return
+        if kind == 0 and end + length <= len(datagram):
+            yield Initial(version, destination, datagram[at : end + length], end - at)
+        at = end + length
+
+
+class InitialReader:
+    """Follows one client's Initial packets until its hello is complete."""
+
+    def __init__(self) -> None:
+        self.complete = False
+        self._tries = 0
+        self._attempts: list[_Attempt] = []
+
+    def feed(self, datagram: bytes) -> ClientHello | None:
+        """Takes a datagram from the client; what is known of the hello, None where nothing new is."""
+        told = None
+        for packet in initials(datagram):
+            if self.complete:
+                break
+            attempt, frames = self._opened(packet)
+            if attempt is None or not attempt.take(frames):
+                continue
+            hello = read_handshake(attempt.stream.prefix)
+            if hello is not None:
+                told = hello
+                self.complete = hello.complete
+        return told
+
+    def _opened(self, packet: Initial) -> "tuple[_Attempt | None, bytes]":
+        """Whose packet it is and its frames: of a known attempt, newest first, or of a new one."""
+        for attempt in reversed(self._attempts):
+            frames = self._try(attempt.opener(packet.version), packet)
+            if frames is not None:
+                return attempt, frames
+        if len(self._attempts) < _MAX_ATTEMPTS:
+            attempt = _Attempt(packet.destination)
+            frames = self._try(attempt.opener(packet.version), packet)
+            if frames is not None:
+                self._attempts.append(attempt)
+                return attempt, frames
+        return None, b""
+
+    def _try(self, opener: "_Opener", packet: Initial) -> bytes | None:
+        self._tries += 1
+        return opener.open(packet) if self._tries <= _MAX_TRIES else None
+
+
+class _Attempt:
+    """A client's try to connect: one connection id, and the stream that its hello goes over."""
+
+    def __init__(self, destination: bytes) -> None:
+        self.stream = Reassembly()
+        self._destination = destination
+        self._openers: dict[int, _Opener] = {}
+
+    def opener(self, version: int) -> "_Opener":
+        """By version: a client may change it on the way (RFC 9368)."""
+        if version not in self._openers:
+            self._openers[version] = _Opener(client_keys(version, self._destination))
+        return self._openers[version]
+
+    def take(self, frames: bytes) -> bool:
+        """Takes the CRYPTO frames; whether the stream has grown at its front."""
+        grown = False
+        for offset, piece in crypto_frames(frames):
+            grown |= self.stream.add(offset, piece)
+        return grown
+
+
+def crypto_frames(frames: bytes) -> Iterator[tuple[int, bytes]]:
+    """Offset and bytes of the CRYPTO frames of an Initial packet, as far as it makes sense."""
+    at = 0
+    try:
+        while at < len(frames):
+            kind = frames[at]
+            if kind == _PADDING:
+                at = len(frames) - len(frames[at:].lstrip(b"\0"))
+            elif kind == _PING:
+                at += 1
+            elif kind == _CRYPTO:
+                offset, at = _integer(frames, at + 1)
+                length, at = _integer(frames, at)
+                if offset < MAX_BYTES:
+                    yield offset, frames[at : at + length]
+                at += length
+            elif kind in (_ACK, _ACK_ECN):
+                _, at = _integer(frames, at + 1)
+                _, at = _integer(frames, at)
+                ranges, at = _integer(frames, at)
+                for _ in range(1 + 2 * ranges + (3 if kind == _ACK_ECN else 0)):
+                    _, at = _integer(frames, at)
+            else:
+                return  # a close, or nothing that belongs here
+    except IndexError:
+        return
+
+
+def _integer(data: bytes, at: int) -> tuple[int, int]:
+    """A variable-length integer (RFC 9000, 16) and where it ends; IndexError where it is cut."""
+    first = data[at]
+    end = at + (1 << (first >> 6))
+    if end > len(data):
+        raise IndexError
+    if end == at + 1:
+        return first, end
+    return int.from_bytes(data[at:end], "big") & (1 << 8 * (end - at) - 2) - 1, end
+
+
+def _expand(secret: bytes, label: str, size: int) -> bytes:
+    """HKDF-Expand-Label without context (RFC 8446, 7.1), for at most 32 bytes."""
+    full = b"tls13 " + label.encode()
+    info = size.to_bytes(2, "big") + bytes([len(full)]) + full + b"\0\x01"
+    return hmac.digest(secret, info, "sha256")[:size]
+
+
+class _Opener:
+    """Takes the protection off packets, given their keys."""
+
+    def __init__(self, keys: Keys) -> None:
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+
+        # One block at a time, each a mask of its own (RFC 9001, 5.4.3).
+        self._header = Cipher(algorithms.AES(keys.header), modes.ECB())  # noqa: S305
+        self._payload = AESGCM(keys.key)
+        self._iv = int.from_bytes(keys.iv, "big")
+        self._refused = InvalidTag
+
+    def open(self, packet: Initial) -> bytes | None:
+        """The packet's frames; None where it was not protected with these keys."""
+        raw, at = packet.packet, packet.number_at
+        sample = raw[at + 4 : at + 4 + _SAMPLE_BYTES]
+        if len(sample) < _SAMPLE_BYTES:
+            return None
+        mask = self._header.encryptor().update(sample)
+        first = raw[0] ^ mask[0] & 0x0F
+        size = (first & 3) + 1
+        number = bytes(a ^ b for a, b in zip(raw[at : at + size], mask[1:], strict=False))
+        nonce = (self._iv ^ int.from_bytes(number, "big")).to_bytes(12, "big")
+        associated = bytes([first]) + raw[1:at] + number
+        try:
+            return self._payload.decrypt(nonce, raw[at + size :], associated)
+        except self._refused:
+            return None

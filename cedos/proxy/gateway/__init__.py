@@ -1,0 +1,1 @@
+"""The well-connected host: the MPTCP relay."""

@@ -1,0 +1,210 @@
+"""The side that faces the origins: names become addresses, addresses a connected socket.
+
+Plain TCP. Where a name has several addresses, they are tried one after the other, the families in
+turn, each a quarter of a second after the one before, and the first that connects is taken
+("Happy Eyeballs", RFC 8305).
+"""
+
+import asyncio
+import errno
+import os
+import socket
+import threading
+from contextlib import suppress
+from http import HTTPStatus
+from ipaddress import ip_address
+from itertools import chain, zip_longest
+from typing import Any, Final
+
+from cedos.proxy.answers import RefusedError
+from cedos.proxy.gateway.admission import Destinations
+
+_STAGGER_S: Final = 0.25
+_MOST_LOOKUPS: Final = 64
+_KEEPALIVE: Final = {socket.TCP_KEEPIDLE: 60, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 4}
+
+Endpoint = tuple[str, int]
+
+
+class Origins:
+    """Connects to origins.
+
+    Args:
+        destinations: where it may connect.
+        timeout_s: for the look-up and the connection together.
+
+    Attributes:
+        outgoing: the local ends of its sockets, so that a connection that comes back to the relay
+            is known.
+    """
+
+    def __init__(self, destinations: Destinations, timeout_s: float = 10.0) -> None:
+        self._destinations = destinations
+        self._timeout_s = timeout_s
+        self._lookups = asyncio.Semaphore(_MOST_LOOKUPS)
+        self.outgoing: set[Endpoint] = set()
+
+    async def connect(self, host: str, port: int) -> socket.socket:
+        """A connected non-blocking socket; give it back to `close`.
+
+        Raises:
+            RefusedError: 403 where it must not connect, 502 where that fails, 504 where it takes
+                too long.
+        """
+        what = f"{host} was not found in time"
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                addresses = self._permitted(await self._resolve(host), port)
+                what = f"{host} port {port} did not answer within {self._timeout_s:g} s"
+                return await self._race(host, addresses, port)
+        except TimeoutError:
+            kind = "connection_timeout" if "did not answer" in what else "dns_timeout"
+            raise RefusedError(HTTPStatus.GATEWAY_TIMEOUT, kind, what) from None
+
+    def close(self, origin: socket.socket) -> None:
+        """Closes a socket of `connect`."""
+        with suppress(OSError):
+            self.outgoing.discard(origin.getsockname()[:2])
+        origin.close()
+
+    async def _resolve(self, host: str) -> list[str]:
+        with suppress(ValueError):
+            return [str(ip_address(host))]
+        async with self._lookups:
+            try:
+                found = await _getaddrinfo(host)
+            except (OSError, UnicodeError) as error:
+                said = getattr(error, "strerror", None) or "not a name"
+                raise RefusedError(
+                    HTTPStatus.BAD_GATEWAY, "dns_error", f"{host} was not found: {said}"
+                ) from None
+        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+    def _permitted(self, addresses: list[str], port: int) -> list[str]:
+        """Those it may connect to, families in turn, the resolver's first one first."""
+        permitted, refused = [], None
+        for address in addresses:
+            try:
+                self._destinations.check(address, port)
+                permitted.append(address)
+            except RefusedError as error:
+                refused = error
+        if not permitted and refused is not None:
+            raise refused
+        ours = [address for address in permitted if (":" in address) == (":" in permitted[0])]
+        others = [address for address in permitted if address not in ours]
+        return [each for each in chain.from_iterable(zip_longest(ours, others)) if each]
+
+    async def _race(self, host: str, addresses: list[str], port: int) -> socket.socket:
+        trying: set[asyncio.Task[socket.socket]] = set()
+        waiting = list(reversed(addresses))
+        error = OSError(errno.EADDRNOTAVAIL, "there is no address")
+        connected: socket.socket | None = None
+        try:
+            while waiting or trying:
+                if waiting:
+                    trying.add(asyncio.create_task(self._one(waiting.pop(), port)))
+                stagger_s = _STAGGER_S if waiting else None
+                done, _ = await asyncio.wait(
+                    trying, timeout=stagger_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    trying.discard(task)
+                    if isinstance(failed := task.exception(), OSError):
+                        error = failed
+                    elif connected is None:
+                        connected = task.result()
+                    else:
+                        self.close(task.result())
+                if connected is not None:
+                    return connected
+        finally:
+            for task in trying:
+                task.cancel()
+            for late in await asyncio.gather(*trying, return_exceptions=True):
+                if isinstance(late, socket.socket):
+                    self.close(late)
+        raise _failed(host, port, error)
+
+    async def _one(self, address: str, port: int) -> socket.socket:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        trying = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            trying.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(trying)
+            code = trying.connect_ex((address, port))
+            self.outgoing.add(trying.getsockname()[:2])
+            if code == errno.EINPROGRESS:
+                await _writable(trying)
+                code = trying.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                raise OSError(code, os.strerror(code))
+        except BaseException:
+            self.close(trying)
+            raise
+        return trying
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Lets the kernel find out that a silent peer is gone; where it cannot, nothing happens."""
+    with suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE.items():
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+async def _writable(one: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def tell() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_writer(one, tell)
+    try:
+        await ready
+    finally:
+        loop.remove_writer(one)
+
+
+def _failed(host: str, port: int, error: OSError) -> RefusedError:
+    kinds = {
+        errno.ECONNREFUSED: "connection_refused",
+        errno.ETIMEDOUT: "connection_timeout",
+        errno.EHOSTUNREACH: "destination_ip_unroutable",
+        errno.ENETUNREACH: "destination_ip_unroutable",
+    }
+    timed_out = error.errno == errno.ETIMEDOUT
+    return RefusedError(
+        HTTPStatus.GATEWAY_TIMEOUT if timed_out else HTTPStatus.BAD_GATEWAY,
+        kinds.get(error.errno or 0, "connection_terminated"),
+        f"{host} port {port}: {error.strerror or error}",
+    )
+
+
+async def _getaddrinfo(host: str) -> list[Any]:
+    """The resolver's answer, from a thread that does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    answered: asyncio.Future[list[Any]] = loop.create_future()
+
+    def tell(result: list[Any] | None, error: Exception | None) -> None:
+        if answered.done():
+            return
+        if error is not None:
+            answered.set_exception(error)
+        else:
+            answered.set_result(result or [])
+
+    def look_up() -> None:
+        result: list[Any] | None = None
+        failed: Exception | None = None
+        try:
+            result = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            failed = error
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(tell, result, failed)
+
+    threading.Thread(target=look_up, name=f"look up {host}", daemon=True).start()
+    return await answered

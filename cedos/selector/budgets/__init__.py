@@ -1,0 +1,1 @@
+"""Budgets as prices: supplies, periods, controllers, and hard ones."""

@@ -1,0 +1,196 @@
+"""Keeps one budget over all its periods: which one it is, what is spent, what that bought, the price.
+
+What is spent comes from outside, measured, whoever used it; nothing here reads a clock. The period
+follows from the instant alone, so a clock that jumps, and jumps back, finds the same period again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import tzinfo
+from math import exp, isfinite
+from typing import Any
+
+from cedos.selector.budgets.budget import Budget, Resource
+from cedos.selector.budgets.calendar import Period, period_at
+from cedos.selector.budgets.controller import Controller, MakeController, Option, Quote
+from cedos.selector.budgets.increments import IncrementQuote, bought
+
+_FORECAST_MEMORY = 1 / 6
+"""The forecast goes by the spending of this share of the period."""
+
+_FIRST = 1 / 100
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a budget stands.
+
+    Attributes:
+        budget: whose.
+        period: the present one.
+        spent: units since its beginning.
+        forecast: units at its end, if they are spent as lately.
+        rate: the price, seconds per unit.
+        bought_s: the seconds that its units have saved in this period.
+        over: whether it is past its end, and does not recur.
+    """
+
+    budget: Budget
+    period: Period
+    spent: float
+    forecast: float
+    rate: float
+    bought_s: float
+    over: bool
+
+    @property
+    def left(self) -> float:
+        """Units that are not spent; negative where the budget is broken."""
+        return self.budget.supply - self.spent
+
+
+class Keeper:
+    """See the module.
+
+    Args:
+        budget: what to keep.
+        make: makes its controller.
+        now_s: seconds since the epoch.
+        zone: of the wall; None: this host's.
+        kept: what an earlier one's `state` says.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        make: MakeController,
+        now_s: float,
+        zone: tzinfo | None = None,
+        kept: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.budget = budget
+        self._make = make
+        self._zone = zone
+        self._learned: dict[str, Any] = {}
+        self._bought_s = 0.0
+        self.period = period_at(budget, now_s, zone)
+        if kept:
+            self._learned = dict(kept.get("learned") or {})
+            if kept.get("period") == list(self.period):
+                bought_s = kept.get("bought_s")
+                self._bought_s = float(bought_s) if isinstance(bought_s, int | float) else 0.0
+        self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        make, period = self._make, self.period
+        supply = self.budget.supply
+        self._made_s = now_s
+        self.spent = self._lately = self._lately_s = 0.0
+        self._seen_s: float | None = None
+        try:
+            self.controller: Controller = make(supply, *period, now_s=now_s, learned=self._learned)
+        except ValueError:  # another version's, or damaged: habits are learned anew
+            self.controller = make(supply, *period, now_s=now_s)
+
+    def roll(self, now_s: float) -> bool:
+        """Goes to the period of an instant; whether it is another one."""
+        period = period_at(self.budget, now_s, self._zone)
+        if period == self.period:
+            return False
+        self._learned = self.controller.state()
+        self.period, self._bought_s = period, 0.0
+        self._begin(now_s)
+        return True
+
+    def over(self, now_s: float) -> bool:
+        """Whether the budget has come to its end, and does not recur."""
+        return now_s >= self.period.ends_s
+
+    def observe(self, now_s: float, spent: float) -> None:
+        """Takes what has been spent in this period, by whomever; of units, one more is bought for it."""
+        if not isfinite(spent):
+            return
+        if (increment := self.budget.increment) is not None:
+            supply = min(bought(spent, increment), increment.most) * increment.amount
+            if supply != self.budget.supply:
+                self.changed(replace(self.budget, supply=supply), now_s)
+        if self._seen_s is not None and now_s > self._seen_s:
+            elapsed_s = now_s - self._seen_s
+            kept = exp(
+                -elapsed_s / (_FORECAST_MEMORY * (self.period.ends_s - self.period.begins_s))
+            )
+            self._lately = kept * self._lately + max(spent - self.spent, 0.0)
+            self._lately_s = kept * self._lately_s + elapsed_s
+        left = self.budget.supply - spent
+        if self._seen_s is None:
+            # What was spent before this one was there is known, and no sign of any habit.
+            self.controller.observe(self._made_s, left)
+        self._seen_s, self.spent = now_s, spent
+        self.controller.observe(now_s, left)
+
+    def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
+        """Takes a choice that came up, and what was chosen."""
+        if options:
+            self.credited(options, chosen)
+            self.controller.offered(now_s, options, chosen)
+
+    def credited(self, options: Sequence[Option], chosen: Option) -> None:
+        """Takes what a choice has bought, where the controller knows of it by `waiting`."""
+        least = min(options, key=lambda option: (option.amount, option.cost_s))
+        if chosen.amount > least.amount and isfinite(least.cost_s):
+            self._bought_s += max(least.cost_s - chosen.cost_s, 0.0)
+
+    def quote(self, now_s: float) -> Quote:
+        """The price now."""
+        quote, increment = self.controller.quote(now_s), self.budget.increment
+        if increment is None:
+            return quote
+        units = round(self.budget.supply / increment.amount)
+        left = self.budget.supply - self.spent
+        units_left = increment.most - units
+        spare = self.controller.spare(
+            now_s, left + units_left * increment.amount, increment.most * increment.amount
+        )
+        return IncrementQuote(quote, left, units_left, increment, spare)
+
+    def changed(self, budget: Budget, now_s: float) -> None:
+        """The person has another mind; what was spent in the period, and learned, stays."""
+        period = period_at(budget, now_s, self._zone)
+        same = period.begins_s == self.period.begins_s and budget.resource == self.budget.resource
+        self.budget = budget
+        if same:
+            self.period = period
+            self.controller.changed(now_s, budget.supply, period.ends_s)
+            return
+        self._learned = self.controller.state()
+        self.period, self._bought_s = period, 0.0
+        self._begin(now_s)
+
+    def standing(self, now_s: float) -> Standing:
+        """How it stands."""
+        left_s = max(self.period.ends_s - now_s, 0.0)
+        # What is seen in the first moments is not taken for what goes on.
+        seen_s = max(self._lately_s, _FIRST * (self.period.ends_s - self.period.begins_s))
+        lately = self._lately / seen_s
+        return Standing(
+            self.budget,
+            self.period,
+            self.spent,
+            self.spent + lately * left_s,
+            self.quote(now_s).rate,
+            self._bought_s,
+            self.over(now_s),
+        )
+
+    def state(self) -> dict[str, Any]:
+        """What must survive a restart, as plain data for JSON; what is spent is measured elsewhere."""
+        return {
+            "period": list(self.period),
+            "learned": self.controller.state() or self._learned,
+            "bought_s": self._bought_s,
+        }
+
+
+def unit(resource: Resource) -> str:
+    """What amounts of a resource are counted in."""
+    return {Resource.DATA: "B", Resource.ENERGY: "J", Resource.MONEY: ""}[resource]

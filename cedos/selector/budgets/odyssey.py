@@ -1,0 +1,152 @@
+"""Odyssey's goal-directed adaptation, as IMP uses it (dissertation, 3.2.2.4).
+
+Once a second the rate at which a resource is spent is smoothed; the demand that this makes until the
+goal, over the supply without its insurance, is what the price is multiplied by. What the paper leaves
+out is as in its authors' implementation: the smoothing factor 2^(-1 / (0.1 * seconds to the goal)),
+which makes half of an observation's weight last for a tenth of the time left; an arithmetic mean of
+the first hundred seconds, begun with the even rate; a starting price at which the whole supply is
+worth the whole period; a least price at which it is worth 10 ms; and prices beyond all measure
+without supply or past the goal.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log2
+from typing import Any
+
+from cedos.selector.budgets.budget import PROHIBITIVE, reduced
+from cedos.selector.budgets.controller import Option
+
+_SMOOTHED_OVER = 0.1
+_MEAN_SAMPLES = 100.0
+LEAST_S = 0.01
+"""The price never falls below so many seconds for the whole supply, or it could not rise again."""
+
+
+@dataclass(frozen=True, slots=True)
+class OdysseyQuote:
+    """The price of one second; contemplated spending counts as this second's."""
+
+    rate: float
+    supply: float
+    left: float
+    left_s: float
+    spending: float
+    samples: float
+
+    def rate_for(self, amount: float, duration_s: float) -> float:
+        """As if `amount` had been spent already, at its own rate beside the present one."""
+        planned = reduced(self.left - amount, self.supply)
+        if self.left_s <= 0.0 or planned <= 0.0:
+            return PROHIBITIVE
+        sample = self.spending + amount / max(duration_s, 1e-3)
+        spending = _smoothed(self.spending, sample, 1.0, self.samples, self.left_s)
+        return _moved(self.rate, spending * self.left_s / planned, 1.0, self.supply)
+
+
+class Odyssey:
+    """The published controller.
+
+    Args:
+        supply: units for the period.
+        begins_s: when the period began.
+        ends_s: the goal.
+        now_s: when the controller begins, in the middle of a period; None: at its beginning.
+        learned: nothing of use to it.
+    """
+
+    name = "odyssey"
+
+    def __init__(
+        self,
+        supply: float,
+        begins_s: float,
+        ends_s: float,
+        *,
+        now_s: float | None = None,
+        learned: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._supply = supply
+        self._left = supply
+        self._now_s = begins_s if now_s is None else now_s
+        self._ends_s = ends_s
+        left_s = max(ends_s - begins_s, 1.0)
+        self._spending = max(supply, 0.0) / left_s
+        self._samples = 1.0
+        self._rate = min(left_s / supply, PROHIBITIVE) if supply > 0.0 else PROHIBITIVE
+
+    def observe(self, now_s: float, left: float) -> None:
+        """See `Controller.observe`; a longer pause counts as so many seconds with the same sample."""
+        elapsed_s = now_s - self._now_s
+        # More than before is left where somebody filled up, or measures better now: nothing was spent.
+        spent = max(self._left - left, 0.0)
+        self._left, self._now_s = left, now_s
+        left_s = self._ends_s - now_s
+        if elapsed_s <= 0.0 or left_s <= 0.0:
+            return
+        self._spending = _smoothed(
+            self._spending, spent / elapsed_s, elapsed_s, self._samples, left_s
+        )
+        self._samples = min(self._samples + elapsed_s, _MEAN_SAMPLES)
+        planned = reduced(left, self._supply)
+        if planned <= 0.0:
+            self._rate = PROHIBITIVE
+        else:
+            self._rate = _moved(
+                self._rate, self._spending * left_s / planned, elapsed_s, self._supply
+            )
+
+    def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
+        """Nothing: it goes by what is spent alone."""
+
+    def waiting(self, choices: Sequence[Sequence[Option]]) -> None:
+        """Nothing."""
+
+    def foreseen(self, amount: float) -> None:
+        """Nothing."""
+
+    def changed(self, now_s: float, supply: float, ends_s: float) -> None:
+        """See `Controller.changed`: what was spent stays spent, and the price starts from here."""
+        self._left += supply - self._supply
+        self._supply, self._ends_s, self._now_s = supply, ends_s, now_s
+        left_s = ends_s - now_s
+        if left_s > 0.0 and self._left > 0.0:
+            self._rate = min(left_s / self._left, PROHIBITIVE)
+
+    def quote(self, now_s: float) -> OdysseyQuote:
+        """See `Controller.quote`."""
+        left_s = self._ends_s - now_s
+        spent = left_s <= 0.0 or reduced(self._left, self._supply) <= 0.0
+        rate = PROHIBITIVE if spent else self._rate
+        return OdysseyQuote(rate, self._supply, self._left, left_s, self._spending, self._samples)
+
+    def spare(self, now_s: float, left: float, supply: float) -> float:
+        """See `Controller.spare`: what is used without a choice is not told apart."""
+        return left
+
+    def state(self) -> dict[str, Any]:
+        """See `Controller.state`: nothing, as the next period begins anew."""
+        return {}
+
+
+def _smoothed(
+    spending: float, sample: float, elapsed_s: float, samples: float, left_s: float
+) -> float:
+    """The spending rate after `elapsed_s` seconds with this sample each."""
+    in_mean_s = min(elapsed_s, max(_MEAN_SAMPLES - samples, 0.0))
+    if in_mean_s > 0.0:
+        spending = (spending * samples + sample * in_mean_s) / (samples + in_mean_s)
+        elapsed_s -= in_mean_s
+    kept: float = 2.0 ** (-elapsed_s / (_SMOOTHED_OVER * left_s))
+    return kept * spending + (1.0 - kept) * sample
+
+
+def _moved(rate: float, ratio: float, times: float, supply: float) -> float:
+    """The price after it was multiplied by demand over supply so many times, within its bounds."""
+    least = min(LEAST_S / supply, PROHIBITIVE)
+    if ratio <= 0.0:
+        return least
+    exponent = log2(rate) + times * log2(ratio)
+    return (
+        PROHIBITIVE if exponent >= 200.0 else max(2.0**exponent if exponent > -900 else 0.0, least)
+    )

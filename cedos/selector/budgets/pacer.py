@@ -1,0 +1,264 @@
+"""Our own controller: the price at which what will be asked for just uses the supply up.
+
+Odyssey's feedback moves a price until spending fits, which takes days of a month while it is too low
+or too high. Here the price is the dual variable of the period's problem itself (seconds saved are to
+be the most, within the supply), solved anew at each observation for what is left: the demand over price
+is learned from the choices that come up (`budget_demand`), and what is used without a choice is set
+aside, with a margin for its ups and downs. Errors of the forecast show in what is left, and are
+corrected by the next solution. Of a day, how wrong such forecasts are is learned, too
+(`budget_shortfall`): in the morning only a part of what is left over by them is counted on.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cedos.selector.budgets.budget import PROHIBITIVE, reduced
+from cedos.selector.budgets.controller import Option
+from cedos.selector.budgets.demand import Curve, Demand, bin_of, curve, increments, priced
+from cedos.selector.budgets.hours import DAY_S, Hours
+from cedos.selector.budgets.odyssey import LEAST_S
+from cedos.selector.budgets.shortfall import Shortfalls
+from cedos.selector.budgets.unchosen import Unchosen, daily
+
+_MEMORY = 1 / 6
+"""Habits are remembered for this share of the period: five days of a month, so that weekends count."""
+
+_DAILY_MEMORY_S = 5 * DAY_S
+"""At least for so long, where the period is a day or nearly; for what happens within an hour, not."""
+
+_FIRST = 1 / 100
+"""For this share of the period nothing is known: the same share of the supply may be spent freely, and
+beyond that the supply is worth the whole period."""
+
+_SHADED, _SHADED_AT_END, _END = 0.9, 0.4, 0.15
+"""What is expected to be asked for is taken for so much less, and in the last part of the period for less
+and less: a price that was too low can still rise, what is left over because it was too high is lost."""
+
+_MARGIN = 1.25
+"""So many standard deviations of the use without a choice are set aside."""
+
+_SURE = 16.0
+"""Of a day's forecast, what it leaves over is counted on in full where that is so many times what
+forecasts of this hour have lacked, and else in proportion: twice as unsure, half of it. So little is
+bought on a promise, and that where it saves most, while a plain margin would forbid whole mornings."""
+
+_SURE_LONG = 3.0
+"""Of longer periods too few are seen to learn errors: there it is in full where it is so many times what
+is expected to be used without a choice, by the last days or by all that was ever seen. A trip in the last
+week of a month may take several times what the weeks before it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class PacerQuote:
+    """The price of one instant; contemplated spending takes its units from what can be planned.
+
+    Attributes:
+        rate: nothing contemplated.
+        planned: units that may be used at all.
+        capacity: those of them that are not set aside for what is used without a choice.
+        dear: the price of units that are set aside.
+        known: the demand.
+        unsure: with less capacity than this, a part of it is counted on.
+    """
+
+    rate: float
+    planned: float = 0.0
+    capacity: float = 0.0
+    dear: float = PROHIBITIVE
+    known: Curve | None = None
+    unsure: float = 0.0
+
+    def rate_for(self, amount: float, duration_s: float) -> float:
+        """What the last of these units, and all after them, would have to be worth."""
+        if amount <= 0.0:
+            return self.rate
+        if amount > self.planned:
+            return PROHIBITIVE
+        if amount >= self.capacity:
+            return max(self.rate, self.dear)
+        if self.known is None:
+            return self.rate
+        return self.known.price(_counted_on(self.capacity - amount, self.unsure))
+
+
+def _counted_on(units: float, unsure: float) -> float:
+    return units * min(units / unsure, 1.0) if unsure > 0.0 else units
+
+
+class Pacer:
+    """See the module.
+
+    Args:
+        supply: units for the period.
+        begins_s: when the period began.
+        ends_s: the goal.
+        now_s: when the controller begins, in the middle of a period; None: at its beginning.
+        learned: what an earlier period's `state` says of habits; None: nothing is known.
+
+    Raises:
+        ValueError: `learned` is no such state.
+    """
+
+    name = "pacer"
+
+    def __init__(
+        self,
+        supply: float,
+        begins_s: float,
+        ends_s: float,
+        *,
+        now_s: float | None = None,
+        learned: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._supply = supply
+        self._left = self._first_left = supply
+        self._now_s = begins_s if now_s is None else now_s
+        self._begins_s, self._ends_s = begins_s, ends_s
+        self._period_s = max(ends_s - begins_s, 1.0)
+        memory_s = _MEMORY * self._period_s
+        if self._period_s >= DAY_S / 2:
+            memory_s = max(memory_s, _DAILY_MEMORY_S)
+        self._demand = Demand(memory_s)
+        self._hours = Hours(memory_s)
+        self._stock: dict[int, float] = {}
+        self._stock_least = self._foreseen = 0.0
+        self._unchosen = Unchosen(memory_s, self._period_s)
+        # Of months there are too few, and in minutes the hours of a day cannot be told apart.
+        self._shortfalls = Shortfalls(ends_s) if daily(self._period_s) else None
+        if learned:
+            self._resume(learned)
+
+    def observe(self, now_s: float, left: float) -> None:
+        """See `Controller.observe`."""
+        elapsed_s = now_s - self._now_s
+        spent = max(self._left - left, 0.0)
+        self._left, self._now_s = left, now_s
+        if elapsed_s <= 0.0:
+            if self._demand.seen_s <= 0.0:
+                self._first_left = left
+            return
+        # (What was foreseen and is not used yet will be.)
+        self._foreseen, spent = max(self._foreseen - spent, 0.0), max(spent - self._foreseen, 0.0)
+        self._demand.age(elapsed_s)
+        self._hours.passed(now_s, elapsed_s)
+        self._unchosen.passed(now_s, elapsed_s, spent)
+        if self._shortfalls is not None:
+            expected, _ = self._unchosen.to_come(now_s, self._ends_s, 0.0)
+            self._shortfalls.passed(now_s, spent)
+            self._shortfalls.forecast(now_s, expected, self._unchosen.usual(self._period_s))
+
+    def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
+        """See `Controller.offered`."""
+        if not options:
+            return
+        steps = increments(options)
+        self._demand.add(steps)
+        self._hours.add(now_s, sum([step.amount for step in steps]))
+        more = chosen.amount - min(option.amount for option in options)
+        self._unchosen.chosen(now_s, more)
+        if self._shortfalls is not None:
+            self._shortfalls.chosen(more)
+
+    def waiting(self, choices: Sequence[Sequence[Option]]) -> None:
+        """See `Controller.waiting`."""
+        self._stock, self._stock_least = {}, 0.0
+        for options in choices:
+            self._stock_least += min((option.amount for option in options), default=0.0)
+            for step in priced(increments(options)):
+                saved = bin_of(step.s_per_unit)
+                self._stock[saved] = self._stock.get(saved, 0.0) + step.amount
+
+    def foreseen(self, amount: float) -> None:
+        """See `Controller.foreseen`: it was set aside already, and would be counted twice."""
+        self._foreseen += amount
+
+    def changed(self, now_s: float, supply: float, ends_s: float) -> None:
+        """See `Controller.changed`: what was learned of habits stays, what was spent stays spent."""
+        self._left += supply - self._supply
+        self._first_left += supply - self._supply
+        self._supply, self._ends_s = supply, ends_s
+        if self._shortfalls is not None:
+            self._shortfalls.changed(ends_s)
+        self._period_s = max(ends_s - self._begins_s, 1.0)
+
+    def quote(self, now_s: float) -> PacerQuote:
+        """See `Controller.quote`."""
+        left_s = self._ends_s - now_s
+        planned = reduced(self._left, self._supply)
+        if left_s <= 0.0 or planned <= 0.0 or self._supply <= 0.0:
+            return PacerQuote(PROHIBITIVE)
+        usual_s = self._hours.usual_s(now_s, self._ends_s)
+        unsure = 0.0
+        if self._shortfalls is None:
+            # What waits is used in part even if nothing of it is chosen.
+            capacity = planned - self._stock_least - self.set_aside(now_s, usual_s)
+            if self._period_s > DAY_S:
+                expected, _ = self._unchosen.to_come(now_s, self._ends_s, usual_s)
+                unsure = _SURE_LONG * max(expected, self._unchosen.ever(usual_s))
+        else:
+            expected, lacked = self._forecast(now_s)
+            # What is expected to be needed is not for sale.
+            planned = capacity = planned - self._stock_least - expected
+            unsure = _SURE * lacked
+            if capacity <= 0.0:
+                return PacerQuote(PROHIBITIVE)
+        # Units that are needed anyhow are worth what all are at the beginning, when nothing is known.
+        dear = min(self._period_s / self._supply, PROHIBITIVE)
+        if capacity <= 0.0:
+            return PacerQuote(dear, planned, 0.0, dear)
+        least = min(LEAST_S / self._supply, PROHIBITIVE)
+        if self._demand.seen_s < _FIRST * self._period_s and not self._stock:
+            free = min(_FIRST * self._supply - (self._first_left - self._left), capacity)
+            return PacerQuote(least if free > 0.0 else dear, planned, free, dear)
+        # A day's choices have come to their end before its night.
+        end_s = usual_s if daily(self._period_s) else left_s
+        end_in = min(end_s / (_END * self._period_s), 1.0)
+        shaded = _SHADED_AT_END + (_SHADED - _SHADED_AT_END) * end_in
+        known = curve(self._demand, shaded * usual_s, self._stock, least)
+        rate = known.price(_counted_on(capacity, unsure))
+        return PacerQuote(rate, planned, capacity, dear, known, unsure)
+
+    def spare(self, now_s: float, left: float, supply: float) -> float:
+        """See `Controller.spare`."""
+        planned = reduced(left, supply) - self._stock_least
+        if self._demand.seen_s < _FIRST * self._period_s:
+            return planned  # what is used in the first moments is no habit
+        return planned - self.set_aside(now_s, self._hours.usual_s(now_s, self._ends_s))
+
+    def set_aside(self, now_s: float, least_s: float = 0.0) -> float:
+        """Units for what will be used without a choice until the end; see `Unchosen.to_come`."""
+        if self._shortfalls is not None:
+            expected, deviation = self._forecast(now_s)
+        else:
+            expected, deviation = self._unchosen.to_come(now_s, self._ends_s, least_s)
+        return expected + _MARGIN * deviation
+
+    def _forecast(self, now_s: float) -> tuple[float, float]:
+        """Of a day: units that are expected to be used without a choice, and what may lack of them."""
+        assert self._shortfalls is not None
+        expected, _ = self._unchosen.to_come(now_s, self._ends_s, 0.0)
+        usual = self._unchosen.usual(self._period_s)
+        return expected, self._shortfalls.deviation(now_s, expected, usual)
+
+    def state(self) -> dict[str, Any]:
+        """What was learned of habits, as plain data for JSON; rates, and so good for any supply."""
+        return {
+            "demand": {str(saved): amount for saved, amount in self._demand.amounts.items()},
+            "seen_s": self._demand.seen_s,
+            "hours": [self._hours.amounts, self._hours.seen_s],
+            "unchosen": self._unchosen.state(),
+            "shortfalls": None if self._shortfalls is None else self._shortfalls.state(),
+        }
+
+    def _resume(self, learned: Mapping[str, Any]) -> None:
+        try:
+            amounts = {int(saved): float(amount) for saved, amount in learned["demand"].items()}
+            self._demand = Demand(self._demand.memory_s, amounts, float(learned["seen_s"]))
+            hours = [[float(each) for each in known] for known in learned["hours"]]
+            self._hours = Hours(self._demand.memory_s, *hours)
+            self._unchosen = Unchosen(self._demand.memory_s, self._period_s, learned["unchosen"])
+            if self._shortfalls is not None and (shortfalls := learned["shortfalls"]) is not None:
+                self._shortfalls = Shortfalls(self._ends_s, shortfalls)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"nothing that a pacer has learned: {error!r}") from error

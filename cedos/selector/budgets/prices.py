@@ -1,0 +1,84 @@
+"""All prices of one instant: what bytes over a network, joules and money are worth in seconds."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from cedos.selector.budgets.budget import Resource
+from cedos.selector.budgets.controller import Quote
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Quotes by what they price; several budgets may count the same bytes.
+
+    Attributes:
+        data: network -> quotes for its bytes.
+        energy: for joules.
+        money: for money.
+    """
+
+    data: Mapping[str, tuple[Quote, ...]] = field(default_factory=dict)
+    energy: tuple[Quote, ...] = ()
+    money: tuple[Quote, ...] = ()
+
+    def data_s(self, network: str, amount: float, duration_s: float) -> float:
+        """What bytes over a network cost, in seconds."""
+        return _cost_s(self.data.get(network, ()), amount, duration_s)
+
+    def energy_s(self, amount: float, duration_s: float) -> float:
+        """What joules cost, in seconds."""
+        return _cost_s(self.energy, amount, duration_s)
+
+    def money_s(self, amount: float, duration_s: float) -> float:
+        """What money costs, in seconds."""
+        return _cost_s(self.money, amount, duration_s)
+
+    def data_rate(self, network: str, amount: float = 0.0, duration_s: float = 1.0) -> float:
+        """Seconds per byte over a network, with this amount contemplated."""
+        return _rate(self.data.get(network, ()), amount, duration_s)
+
+    def energy_rate(self, amount: float = 0.0, duration_s: float = 1.0) -> float:
+        """Seconds per joule, with this amount contemplated."""
+        return _rate(self.energy, amount, duration_s)
+
+
+FREE: Final = Prices()
+"""Without budgets nothing has a price."""
+
+
+def prices(
+    quoted: Iterable[tuple[Resource, tuple[str, ...], Quote]], metered: Iterable[str]
+) -> Prices:
+    """The prices by all budgets.
+
+    Args:
+        quoted: per budget its resource, the networks it counts (none: all metered ones), its quote.
+        metered: the metered networks of this host.
+    """
+    metered = tuple(metered)
+    data: dict[str, tuple[Quote, ...]] = {}
+    energy: tuple[Quote, ...] = ()
+    money: tuple[Quote, ...] = ()
+    for resource, networks, quote in quoted:
+        match resource:
+            case Resource.DATA:
+                for name in networks or metered:
+                    data[name] = (*data.get(name, ()), quote)
+            case Resource.ENERGY:
+                energy = (*energy, quote)
+            case Resource.MONEY:
+                money = (*money, quote)
+    return Prices(data, energy, money)
+
+
+def _rate(quotes: tuple[Quote, ...], amount: float, duration_s: float) -> float:
+    if amount <= 0.0:
+        return sum([quote.rate for quote in quotes])
+    return sum([quote.rate_for(amount, duration_s) for quote in quotes])
+
+
+def _cost_s(quotes: tuple[Quote, ...], amount: float, duration_s: float) -> float:
+    if not quotes or amount <= 0.0:
+        return 0.0
+    return amount * _rate(quotes, amount, duration_s)

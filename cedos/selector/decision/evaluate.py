@@ -1,0 +1,239 @@
+"""What every strategy would cost: predictions, energy and metered bytes, in the objective's unit."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from cedos.model import Context, Evaluation, Strategy, StrategyKind, Transfer
+from cedos.selector.decision.aging import aged, widened
+from cedos.selector.decision.features import features
+from cedos.selector.decision.liveness import may_return
+from cedos.selector.decision.objective import Objective, Outcome
+from cedos.selector.decision.own_queue import emptied, own_queues, queued
+from cedos.selector.decision.roles import ROLES, ROLES_OF, Roles, strategies
+from cedos.selector.decision.silent import delayed, silences
+from cedos.selector.decision.usage import second_share
+from cedos.selector.energy.power_model import PowerModel
+from cedos.selector.uncertainty import CompletionModel, Spread, spread_of
+from cedos.selector.uncertainty.method import BRUTE_FORCE, ERROR_BOUNDS, Method, bounded_cost, taken
+from predictors.base import Distribution, minimum_of
+
+# A second subflow's join where no round trip is known.
+_UNKNOWN_RTT_S = 0.1
+_MPTCP = ("mptcp_wifi", "mptcp_cellular")
+_REDUNDANT = StrategyKind.REDUNDANT
+_PRICE_PER_METERED_MB = 0.01
+"""What a metered network's megabyte costs where nobody says; only ratios to other prices matter."""
+
+NO_PRICES: Mapping[str, float] = {}
+
+Retime = Callable[
+    [Mapping[Strategy, Distribution], Collection[Strategy]], Mapping[Strategy, Distribution]
+]
+"""Takes the times of all strategies, and those whose rates are old; gives the times as they are."""
+
+
+class _Part(NamedTuple):
+    """What a network costs while it plays a part: W while active, the tail's J, money per byte.
+
+    `budgeted` is its name where a budget counts its bytes.
+    """
+
+    watts: float
+    tail_j: float
+    metered: bool
+    price: float
+    budgeted: str | None
+
+
+def evaluate(
+    transfer: Transfer,
+    context: Context,
+    roles: Roles,
+    model: CompletionModel,
+    objective: Objective,
+    power: PowerModel,
+    *,
+    kinds: Collection[StrategyKind],
+    idle_s: Mapping[str, float],
+    dead: Collection[str] = (),
+    joined: bool = False,
+    retime: Retime | None = None,
+    price_per_mb: Mapping[str, float] = NO_PRICES,
+    method: Method = BRUTE_FORCE,
+) -> tuple[Evaluation, ...]:
+    """Evaluates every strategy that the roles and the model allow.
+
+    Args:
+        transfer: what is to be carried; its median size counts.
+        context: what is known of the networks.
+        roles: who plays Wi-Fi and cellular.
+        model: the predictors.
+        objective: makes one number of seconds, joules and metered bytes.
+        power: the radios.
+        kinds: strategies that can be carried out for this transfer.
+        idle_s: network name -> seconds since it was last used, for the tail; absent: long ago.
+        dead: networks that take no part while another one lives, but as one that joins a new
+            connection later.
+        joined: whether the second subflow is there already (a living connection).
+        retime: what is known of the strategies' times beside the predictions.
+        price_per_mb: network name -> money per megabyte; absent: 0.01 if metered, else nothing.
+        method: how uncertainty is taken.
+
+    Returns:
+        One record per strategy in the order of `roles.strategies`; none where the model knows none.
+    """
+    direction = transfer.direction
+    measured = features(context, transfer, roles, model.features)
+    columns, added = aged(measured, context, roles, direction)
+    queues_s = own_queues(context, roles)
+    if queues_s:
+        columns = emptied(columns, queues_s)
+    predicted = model.predict(columns)
+    if added:
+        predicted = {name: widened(name, time, added) for name, time in predicted.items()}
+    if queues_s:
+        predicted = {
+            name: queued(ROLES_OF[name], time, queues_s) for name, time in predicted.items()
+        }
+    if silent := silences(context, roles):
+        predicted = {
+            name: delayed(ROLES_OF[name], time, silent, joined=joined)
+            for name, time in predicted.items()
+        }
+    predicted = _completed(taken(method, predicted), redundant=_REDUNDANT in kinds, joined=joined)
+    # A living connection is joined by what lives again when it is looked at then; until that it must
+    # not be counted on, for what is under way on it holds up the rest.
+    awaited = () if joined else [name for name in dead if may_return(context, name)]
+    available = strategies(roles, kinds, dead, awaited)
+    if retime is not None:
+        known: Mapping[Strategy, Distribution] = {
+            strategy: predicted[name] for name, strategy in available if name in predicted
+        }
+        old = {
+            strategy for name, strategy in available if not added.keys().isdisjoint(ROLES_OF[name])
+        }
+        known = retime(known, old)
+        predicted = predicted | {name: known[each] for name, each in available if each in known}
+    times = {name: spread_of(distribution) for name, distribution in predicted.items()}
+    size_bytes = float(transfer.size.median_bytes)
+    data = objective.prices.data
+    parts = {}
+    for role, network in roles.players():
+        radio = power.radios[network.kind]
+        tail_j = radio.added_tail_j(idle_s.get(network.name))
+        per_mb = price_per_mb.get(network.name, _PRICE_PER_METERED_MB if network.metered else 0.0)
+        budgeted = network.name if network.name in data else None
+        parts[role] = _Part(
+            radio.active_w(direction), tail_j, network.metered, per_mb / 1e6, budgeted
+        )
+    found: list[Evaluation] = []
+    outcomes: dict[str, Outcome] = {}
+    for name, strategy in available:
+        time = times.get(name)
+        if time is None:
+            continue
+        used = ROLES_OF[name]
+        first = parts[used[0]]
+        data_s = 0.0
+        if len(used) == 1:
+            tails_j = first.tail_j
+            energy_j = tails_j + first.watts * time.mean_s
+            metered_bytes = size_bytes if first.metered else 0.0
+            money = size_bytes * first.price
+            if first.budgeted is not None:
+                data_s = objective.prices.data_s(first.budgeted, size_bytes, time.mean_s)
+        else:
+            other = parts[used[1]]
+            tails_j = first.tail_j + other.tail_j
+            if strategy.kind == _REDUNDANT:
+                # Nothing promises that the slower copy is called back, so both are paid in full.
+                carried = second = 1.0
+                energy_j = tails_j + sum([parts[role].watts * times[role].mean_s for role in used])
+            else:
+                second = 0.0
+                if first[2:] != other[2:]:
+                    second = _second_share(name, times, time, None if joined else columns)
+                carried = 1.0 - second
+                energy_j = tails_j + (first.watts + other.watts) * time.mean_s
+            metered_bytes = size_bytes * (carried * first.metered + second * other.metered)
+            money = size_bytes * (carried * first.price + second * other.price)
+            for part, share in ((first, carried), (other, second)) if data else ():
+                if part.budgeted is not None:
+                    bytes_of_part = share * size_bytes
+                    data_s += objective.prices.data_s(part.budgeted, bytes_of_part, time.mean_s)
+        seconds, joules = time.mean_s, energy_j
+        if objective.relative:
+            seconds = time.usual_s
+            joules = tails_j + (energy_j - tails_j) * seconds / time.mean_s
+        outcome = Outcome(seconds, joules, metered_bytes, size_bytes, money, data_s)
+        outcomes[name] = outcome
+        found.append(
+            Evaluation(
+                strategy=strategy,
+                time_s=time.mean_s,
+                time_low_s=time.low_s,
+                time_high_s=time.high_s,
+                energy_j=energy_j,
+                metered_bytes=metered_bytes,
+                cost=objective.cost(outcome),
+            )
+        )
+    if method == ERROR_BOUNDS and "redundant" in outcomes:
+        watts = {role: part.watts for role, part in parts.items()}
+        return _bounded(found, outcomes, predicted, watts, objective)
+    return tuple(found)
+
+
+def _bounded(
+    found: Sequence[Evaluation],
+    outcomes: Mapping[str, Outcome],
+    predicted: Mapping[str, Distribution],
+    watts: Mapping[str, float],
+    objective: Objective,
+) -> tuple[Evaluation, ...]:
+    """The evaluations with the cost of sending twice as error bounds have it."""
+    first, *others = sorted(
+        [role for role in ROLES if role in outcomes],
+        key=lambda role: objective.cost(outcomes[role]),
+    )
+    cost = bounded_cost(
+        objective,
+        (outcomes[first], predicted[first]),
+        [(outcomes[role], predicted[role], watts[role]) for role in others],
+        objective.cost(outcomes[first]),
+    )
+    if cost is None:
+        return tuple(found)
+    return tuple(
+        [replace(each, cost=cost) if each.strategy.kind == _REDUNDANT else each for each in found]
+    )
+
+
+def _completed(
+    predicted: Mapping[str, Distribution], *, redundant: bool, joined: bool
+) -> dict[str, Distribution]:
+    """The times of all strategies that the model knows, or that follow from those it knows."""
+    times = dict(predicted)
+    if redundant and all(role in predicted for role in ROLES):
+        times["redundant"] = minimum_of(*[predicted[role] for role in ROLES])
+    if joined and all(name in times for name in _MPTCP):
+        # Once both subflows are there, the late start behind the worse primary is over.
+        sooner = min([times[name] for name in _MPTCP], key=lambda time: time.mean)
+        times.update(dict.fromkeys(_MPTCP, sooner))
+    return times
+
+
+def _second_share(
+    name: str, times: Mapping[str, Spread], time: Spread, columns: Mapping[str, float] | None
+) -> float:
+    """The share of the bytes on MPTCP's second network; `columns` tell when it joins, None: it has."""
+    primary, second = ROLES_OF[name]
+    if primary not in times or second not in times:
+        return 0.5
+    join_s = 0.0
+    if columns is not None:
+        # It joins after the first one's handshake and its own.
+        join_s += columns.get(f"{primary}_rtt_s", _UNKNOWN_RTT_S)
+        join_s += 2.0 * columns.get(f"{second}_rtt_s", _UNKNOWN_RTT_S)
+    return second_share(times[primary].mean_s, times[second].mean_s, time.mean_s, join_s)

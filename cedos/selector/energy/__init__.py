@@ -1,0 +1,1 @@
+"""What transfers cost in joules: constant powers, and radios with states and tails."""

@@ -1,0 +1,1 @@
+"""What is worth fetching ahead of time (dissertation, chapter 3)."""

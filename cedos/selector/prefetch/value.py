@@ -1,0 +1,294 @@
+"""What fetching ahead of time gains and costs, in seconds (dissertation, 3.2.2).
+
+For one item on one network, with A the probability that it will be asked for:
+
+    A * T_fetch - c_energy * (E_prefetch - A * E_fetch) - c_data * (D_prefetch - A * D_fetch)
+
+where the fetch is the one that a person would wait for later. What many items share, waking the radio
+and its tail, is paid once per batch (3.2.2.5). The paper tries one item, two items, and so on; here an
+item joins the batch where it pays for itself on an awake radio, so that one that is too large does not
+stand in the way of the others, and the batch must pay for the waking.
+
+Two things are ours. An item that may be asked for before its prefetch ends gains less. And it must gain
+more than waiting for a better network would, at the chance that this comes before the person asks.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, isfinite
+
+from cedos.selector.budgets.budget import PROHIBITIVE
+from cedos.selector.prefetch.path import Path, Prices, Use, on_demand
+
+_LONG_S = 1e6
+"""Spending over so long is no news for a controller that goes by the rate of it."""
+
+_PROHIBITIVE = PROHIBITIVE / 2
+
+_HEADERS = 1.06
+"""What a byte of an item is on the wire, with headers and acknowledgements."""
+
+_UNSURE = 1.3
+"""Joules depend on rates to come: so much more than expected must fit into a budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An item that could be prefetched: what is left of it, and how likely it is asked for.
+
+    `hazard_per_s` is how likely somebody comes to it within the next second.
+    """
+
+    key: Hashable
+    size_bytes: float
+    accuracy: float
+    hazard_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """What the fetches on demand that are still to be expected will take: joules, bytes by network.
+
+    No prefetch may spend that, but for what it spares of it.
+    """
+
+    energy_j: float = 0.0
+    sent: Mapping[str, float] = field(default_factory=dict)
+
+
+_NOTHING = Reserve()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What would be prefetched over one network, in order, and what it gains in all (seconds).
+
+    `gains_s` is what each item gains on the awake radio.
+    """
+
+    network: str
+    keys: tuple[Hashable, ...]
+    gains_s: tuple[float, ...]
+    gain_s: float
+    energy_j: float
+    size_bytes: float
+
+
+@dataclass(slots=True)
+class _Sums:
+    """A batch so far; its gain is linear in the prices.
+
+    `else_j` and `else_bytes` are what its items are expected to take if they are not fetched now: on
+    demand, or ahead of time over a better network that comes before that.
+    """
+
+    time_s: float = 0.0
+    busy_s: float = 0.0
+    active_j: float = 0.0
+    spared_j: float = 0.0
+    size_bytes: float = 0.0
+    spared_bytes: float = 0.0
+    other_s: float = 0.0
+    else_j: float = 0.0
+    else_bytes: float = 0.0
+
+    def plus(self, other: "_Sums") -> "_Sums":
+        return _Sums(
+            self.time_s + other.time_s,
+            self.busy_s + other.busy_s,
+            self.active_j + other.active_j,
+            self.spared_j + other.spared_j,
+            self.size_bytes + other.size_bytes,
+            self.spared_bytes + other.spared_bytes,
+            self.other_s + other.other_s,
+            self.else_j + other.else_j,
+            self.else_bytes + other.else_bytes,
+        )
+
+    def gain_s(self, wake_j: float, joule_s: float, byte_s: float) -> float:
+        energy_j = self.active_j + wake_j - self.spared_j
+        return (
+            self.time_s
+            + self.other_s
+            - joule_s * energy_j
+            - byte_s * (self.size_bytes - self.spared_bytes)
+        )
+
+
+def best_batch(
+    index: int,
+    candidates: Sequence[Candidate],
+    paths: Sequence[Path],
+    prices: Prices,
+    instead: Mapping[Hashable, float] | None = None,
+    reserve: Reserve = _NOTHING,
+) -> Batch | None:
+    """The batch that gains most over one network; None: nothing is worth it now.
+
+    Args:
+        index: of the network among `paths`.
+        candidates: in the order in which they would be fetched.
+        paths: all networks that are known, the absent ones too: a later fetch may meet them.
+        prices: conversion rates; for each size of the batch at its own spending.
+        instead: what items would gain elsewhere: they must gain more here.
+        reserve: what must be left.
+    """
+    path = paths[index]
+    kept_bytes = reserve.sent.get(path.name, 0.0)
+    wake_j = path.wake_j()
+    batch, keys, gains = _Sums(), list[Hashable](), list[float]()
+    best: Batch | None = None
+    for candidate in candidates:
+        one = _one(index, candidate, paths, prices, batch.busy_s)
+        if one is None:
+            continue
+        grown = batch.plus(one)
+        energy_j = grown.active_j + wake_j
+        joule_s = prices.energy_rate(energy_j, grown.busy_s)
+        byte_s = prices.data_rate(path.name, grown.size_bytes, grown.busy_s)
+        beside_j = max(reserve.energy_j - grown.else_j, 0.0)
+        beside_bytes = max(kept_bytes - grown.else_bytes, 0.0)
+        # (A batch that takes less than leaving it would helps to keep a budget as long as it fits into
+        # it: what is left may never be asked for, or come over a better network.)
+        needed_j = energy_j + (beside_j if energy_j > grown.else_j else 0.0)
+        if (
+            prices.energy_rate(_UNSURE * needed_j, _LONG_S) >= _PROHIBITIVE
+            or prices.data_rate(path.name, _HEADERS * grown.size_bytes + beside_bytes, _LONG_S)
+            >= _PROHIBITIVE
+        ):
+            continue
+        gain_s = one.gain_s(0.0, joule_s, byte_s)
+        above_s = instead.get(candidate.key, 0.0) if instead else 0.0
+        if not gain_s > above_s:
+            continue  # too large, say; the next one may do
+        batch = grown
+        batch.other_s -= above_s
+        keys.append(candidate.key)
+        gains.append(gain_s)
+        gain_s = batch.gain_s(wake_j, joule_s, byte_s)
+        if gain_s > 0.0 and (best is None or gain_s > best.gain_s):
+            best = Batch(path.name, tuple(keys), tuple(gains), gain_s, energy_j, batch.size_bytes)
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What fetching one item over a network is expected to gain and cost, for people.
+
+    Attributes:
+        saves_s: waiting that is spared, as often as the item is asked for in time.
+        energy_j: joules on an awake radio, without those spared later; negative: it spares some.
+        sent_bytes: bytes over this network, without those spared there later.
+        waiting_s: what leaving it to a network that is away is worth.
+        gain_s: what remains at today's prices.
+    """
+
+    saves_s: float
+    energy_j: float
+    sent_bytes: float
+    waiting_s: float
+    gain_s: float
+
+
+def weighed(
+    index: int, candidate: Candidate, paths: Sequence[Path], prices: Prices
+) -> Weighed | None:
+    """One item on one network; None where that cannot carry anything."""
+    one = _one(index, candidate, paths, prices, 0.0)
+    if one is None:
+        return None
+    joule_s = prices.energy_rate(one.active_j, one.busy_s)
+    byte_s = prices.data_rate(paths[index].name, one.size_bytes, one.busy_s)
+    waiting_s = _waiting(
+        index, candidate, on_demand(candidate.size_bytes, paths, prices), paths, prices
+    )[0]
+    return Weighed(
+        one.time_s,
+        one.active_j - one.spared_j,
+        one.size_bytes - one.spared_bytes,
+        waiting_s,
+        one.gain_s(0.0, joule_s, byte_s),
+    )
+
+
+def worth_it(
+    index: int,
+    candidate: Candidate,
+    paths: Sequence[Path],
+    prices: Prices,
+) -> float:
+    """What an item that is being fetched still gains by going on, in seconds; below 0: better not."""
+    one = _one(index, candidate, paths, prices, 0.0)
+    if one is None:
+        return float("-inf")
+    joule_s = prices.energy_rate(one.active_j, one.busy_s)
+    if joule_s >= _PROHIBITIVE:
+        return float("-inf")
+    byte_s = prices.data_rate(paths[index].name, one.size_bytes, one.busy_s)
+    return one.gain_s(0.0, joule_s, byte_s)
+
+
+def _one(
+    index: int,
+    candidate: Candidate,
+    paths: Sequence[Path],
+    prices: Prices,
+    before_s: float,
+) -> _Sums | None:
+    """What one item adds to a batch that takes `before_s` seconds until its turn."""
+    path = paths[index]
+    size, accuracy = candidate.size_bytes, candidate.accuracy
+    took_s = path.fetch_s(size)
+    if not (isfinite(took_s) and isfinite(accuracy)):
+        return None
+    spared = on_demand(size, paths, prices)
+    intime = accuracy * exp(-candidate.hazard_per_s * (before_s + took_s))
+    # Bytes spared on other metered networks count at those networks' own prices.
+    elsewhere_s = sum(
+        prices.data_rate(other.name) * sent
+        for at, (other, sent) in enumerate(zip(paths, spared.sent, strict=True))
+        if at != index
+    )
+    wait_s, chance, wait_j = _waiting(index, candidate, spared, paths, prices)
+    return _Sums(
+        time_s=intime * spared.time_s,
+        busy_s=took_s,
+        active_j=path.active_j(took_s, size),
+        spared_j=intime * spared.energy_j,
+        size_bytes=size,
+        spared_bytes=intime * spared.sent[index],
+        other_s=intime * elsewhere_s - wait_s,
+        else_j=chance * wait_j + (1.0 - chance) * accuracy * spared.energy_j,
+        else_bytes=(1.0 - chance) * accuracy * spared.sent[index],
+    )
+
+
+def _waiting(
+    index: int,
+    candidate: Candidate,
+    spared: Use,
+    paths: Sequence[Path],
+    prices: Prices,
+) -> tuple[float, float, float]:
+    """What leaving an item to other networks would come to.
+
+    Returns:
+        what the best network that is away would gain (s); the chance that any other one fetches it in
+        time, and its joules for that.
+    """
+    joule_s = prices.energy_rate()
+    rates = [prices.data_rate(path.name) for path in paths]
+    worth_s = spared.time_s + joule_s * spared.energy_j
+    worth_s += sum(rate * sent for rate, sent in zip(rates, spared.sent, strict=True))
+    size, most_s, other = candidate.size_bytes, 0.0, (float("-inf"), 0.0, 0.0)
+    for at, (path, byte_s) in enumerate(zip(paths, rates, strict=True)):
+        if at == index or (not path.present and path.average.availability <= 0.0):
+            continue
+        energy_j = path.active_j(path.average.fetch_s(size), size)
+        chance = path.in_time(size, candidate.hazard_per_s)
+        cost_s = joule_s * energy_j + byte_s * size
+        gain_s = chance * (candidate.accuracy * worth_s - cost_s)
+        other = max(other, (gain_s, chance, energy_j))
+        if not path.present:
+            most_s = max(most_s, gain_s)
+    return most_s, other[1], other[2]

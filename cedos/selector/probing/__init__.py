@@ -1,0 +1,1 @@
+"""When an active probe is worth sending, and what it costs."""

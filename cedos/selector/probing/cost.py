@@ -1,0 +1,58 @@
+"""What an active probe costs in joules (Delphi, Table 3, with the tail that the table leaves out).
+
+Delphi's measured energies are delay times the radio's power: for its UDP probe, whose bytes went one
+way, that of the way, for a DNS query and pings between the two. So they are here.
+"""
+
+from dataclasses import dataclass
+
+from cedos.model import Direction, NetworkKind
+from cedos.selector.energy.power_model import DELPHI, PowerModel
+
+_ONE_WAY = 0.9
+"""A probe with this share of its bytes in one direction is charged at that direction's power."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeCost:
+    """Joules while the probe lasted, and those by which it prolonged the radio's tail."""
+
+    active_j: float
+    tail_j: float
+
+    @property
+    def energy_j(self) -> float:
+        """All of them."""
+        return self.active_j + self.tail_j
+
+
+def probe_cost(
+    kind: NetworkKind,
+    *,
+    bytes_up: float,
+    bytes_down: float,
+    seconds: float,
+    idle_s: float | None = None,
+    power: PowerModel = DELPHI,
+) -> ProbeCost:
+    """The joules of one probe.
+
+    Args:
+        kind: the network's.
+        bytes_up: sent; where nothing was sent, nothing is paid.
+        bytes_down: received.
+        seconds: from the first packet to the last, or to the end of waiting for it.
+        idle_s: seconds since the radio was last used; None: long ago.
+        power: watts and tails.
+    """
+    if bytes_up <= 0:
+        return ProbeCost(0.0, 0.0)
+    radio = power.radios[kind]
+    up_share = bytes_up / (bytes_up + bytes_down)
+    if up_share > _ONE_WAY:
+        active_w = radio.active_w(Direction.UP)
+    elif up_share < 1 - _ONE_WAY:
+        active_w = radio.active_w(Direction.DOWN)
+    else:
+        active_w = (radio.active_w(Direction.UP) + radio.active_w(Direction.DOWN)) / 2
+    return ProbeCost(active_w * seconds, radio.added_tail_j(idle_s))

@@ -1,0 +1,175 @@
+"""When an active probe is worth sending: the interface, Delphi's rule, and the fixed rate to beat.
+
+Our own rule (`probe_value`) is behind the same interface.
+
+A probe is bytes, joules and a woken radio (Delphi, Table 3), so networks are probed only when the
+answer is likely to be news. Delphi (section 5.2) takes a change of the passive indicators for the
+sign of news, and lets a host that nobody looks at probe only when it has something to send.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from cedos.model import Evaluation, Indicator
+from cedos.selector.budgets.prices import FREE, Prices
+
+TYPICAL_RANGES: Mapping[str, tuple[float, float]] = {
+    "rssi_dbm": (-85.0, -45.0),
+    "link_bps": (6e6, 300e6),
+    "chan_util": (0.0, 1.0),
+    "ap_count": (0.0, 20.0),
+    "rsrp_dbm": (-115.0, -80.0),
+    "rsrq_db": (-18.0, -6.0),
+    "sinr_db": (-5.0, 25.0),
+    "cqi": (1.0, 15.0),
+    "speed_mps": (0.0, 15.0),
+}
+"""What each passive indicator is expected to range over before its own extremes are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a rule may look at.
+
+    Attributes:
+        now_s: the monotonic instant.
+        attended: whether a person is at the host (Delphi: the screen is on).
+        pending: whether a transfer waits to be started.
+        indicators: network name -> what is known of it, passive and active, with ages.
+        evaluations: what the strategies of the next transfer would cost by what is known now.
+        transfers_per_s: how many transfers begin, of late.
+        prices: what budgets ask today.
+    """
+
+    now_s: float
+    attended: bool
+    pending: bool
+    indicators: Mapping[str, Mapping[str, Indicator]]
+    evaluations: tuple[Evaluation, ...] = ()
+    transfers_per_s: float = 0.0
+    prices: Prices = FREE
+
+
+class Verdict(NamedTuple):
+    """Whether a probe is to be sent now, and why.
+
+    Attributes:
+        send: whether.
+        why: in words, with the numbers it rests on, either way.
+        gain_s: what its answer is expected to save, in seconds; None: the rule does not weigh that.
+        cost_s: what it costs in seconds, with what budgets ask today; None: likewise.
+        change: of the passive indicators since the last probe, in ranges; None: it is not looked at.
+        threshold: the change that is enough.
+    """
+
+    send: bool
+    why: str
+    gain_s: float | None = None
+    cost_s: float | None = None
+    change: float | None = None
+    threshold: float | None = None
+
+
+class ProbeRule(Protocol):
+    """Says when a network is to be probed; told of every probe."""
+
+    def weigh(self, network: str, moment: Moment) -> Verdict:
+        """Whether a probe of the network is worth sending now."""
+        ...
+
+    def probed(self, network: str, moment: Moment) -> None:
+        """A probe of the network has been sent at this moment."""
+        ...
+
+
+class FixedRate:
+    """Probes every network every `interval_s`, whatever happens: what adaptive probing is to beat."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._probed_at_s: dict[str, float] = {}
+
+    def weigh(self, network: str, moment: Moment) -> Verdict:
+        """See `ProbeRule.weigh`."""
+        last_s = self._probed_at_s.get(network)
+        each = f"one is sent every {self._interval_s:g} s"
+        if last_s is None:
+            return Verdict(True, f"it was never probed, and {each}")
+        age_s = moment.now_s - last_s
+        return Verdict(age_s >= self._interval_s, f"the last probe is {age_s:.1f} s old; {each}")
+
+    def probed(self, network: str, moment: Moment) -> None:
+        """See `ProbeRule.probed`."""
+        self._probed_at_s[network] = moment.now_s
+
+
+class PassiveChange:
+    """Delphi's adaptive probing: only after the passive indicators have changed (equation 1).
+
+    `change` is the sum over the network's passive indicators of |now - at the last probe| over the
+    range of that indicator. Attended, a change above the threshold is enough; else a transfer must
+    be waiting as well. An indicator that came or went counts as changed by its whole range.
+
+    Args:
+        threshold: Delphi's Th, in ranges.
+        longest_s: probe anyway after so long; infinite is the paper's rule, under which a network
+            without passive indicators is probed once and never again.
+    """
+
+    def __init__(self, threshold: float, longest_s: float = float("inf")) -> None:
+        self._threshold = threshold
+        self._longest_s = longest_s
+        self._then: dict[str, Mapping[str, float]] = {}
+        self._probed_at_s: dict[str, float] = {}
+        self._ranges: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def change(self, network: str, moment: Moment) -> float:
+        """Equation 1, between the last probe and now; infinite before the first probe."""
+        now = passive(moment.indicators.get(network, {}))
+        for name, value in now.items():
+            low, high = self._ranges.get((network, name)) or TYPICAL_RANGES.get(
+                name, (value, value)
+            )
+            self._ranges[network, name] = min(low, value), max(high, value)
+        then = self._then.get(network)
+        if then is None:
+            return float("inf")
+        total = 0.0
+        for name in now.keys() | then.keys():
+            if name not in now or name not in then:
+                total += 1.0
+                continue
+            low, high = self._ranges[network, name]
+            if high > low:
+                total += abs(now[name] - then[name]) / (high - low)
+        return total
+
+    def weigh(self, network: str, moment: Moment) -> Verdict:
+        """See `ProbeRule.weigh`."""
+        change, threshold = self.change(network, moment), self._threshold
+        last_s = self._probed_at_s.get(network)
+        if last_s is None:
+            return Verdict(True, "it was never probed", threshold=threshold)
+        age_s = moment.now_s - last_s
+        than = "more than" if change > threshold else "not more than"
+        said = (
+            f"its passive indicators changed by {change:.2f} of their ranges since the last probe,"
+            f" {than} {threshold:.2f}"
+        )
+        send = change > threshold
+        if not send and age_s >= self._longest_s:
+            send, said = True, f"{said}; but that probe is {age_s:.0f} s old"
+        if send and not (moment.attended or moment.pending):
+            send, said = False, f"{said}; but nobody is there, and nothing waits to be sent"
+        return Verdict(send, said, change=change, threshold=threshold)
+
+    def probed(self, network: str, moment: Moment) -> None:
+        """See `ProbeRule.probed`."""
+        self._then[network] = passive(moment.indicators.get(network, {}))
+        self._probed_at_s[network] = moment.now_s
+
+
+def passive(indicators: Mapping[str, Indicator]) -> dict[str, float]:
+    """The values that the radio tells by itself: those of `TYPICAL_RANGES`."""
+    return {name: indicators[name].value for name in TYPICAL_RANGES if name in indicators}

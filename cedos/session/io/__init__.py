@@ -1,0 +1,1 @@
+"""The paths of a session on real sockets: dialled, watched, and driven by one event loop."""

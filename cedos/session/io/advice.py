@@ -1,0 +1,192 @@
+"""A session's networks as somebody chooses them who knows the host: its daemon, where there is one.
+
+A session knows what its own connections measured. The daemon knows the radios, the budgets, what waiting
+costs, and predicts; so the dialling end asks it for each label that is in use, and lets the label only
+onto the networks that were chosen, in both directions (`Session.allow`). Nobody waits for an answer:
+until it is there, when none comes and when it has grown old, the session's own scheduler has all paths.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from cedos.model import Direction, Label, Strategy, StrategyKind
+from cedos.session.protocol.schedulers.chosen import Chosen, permissions
+from cedos.session.protocol.schedulers.interface import LABELS
+from cedos.session.protocol.session import Session
+
+ASK_S: Final = 2.0
+"""A label in use is asked about so often."""
+VALID_S: Final = 6.0
+"""An answer counts for so long: a daemon that has ended leaves no trace."""
+_LEAST_BYTES: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is about to be carried; coarse, so that many sessions have one question.
+
+    `size_bytes` is rounded up to a power of four times 1000, `deadline_s` down to whole seconds.
+    """
+
+    label: Label
+    size_bytes: int
+    direction: Direction = Direction.UP
+    deadline_s: float | None = None
+
+
+class Chooser(Protocol):
+    """Somebody who knows more of this host's networks than a session does."""
+
+    async def choose(self, question: Question) -> Strategy | None:
+        """The strategy, its networks named by their interfaces; None: nobody knows. Raises nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a session's transfer has come.
+
+    `expected_bytes` is the whole of the peer's stream (0: not known), `deadline_at_s` when all of it is
+    wanted, `stream_rank` its label's.
+    """
+
+    received_bytes: int
+    expected_bytes: int
+    deadline_at_s: float | None
+    stream_rank: int
+
+
+class Advice:
+    """Asks for one session, while it sends or receives, and applies the answers.
+
+    Args:
+        core: the session's.
+        scheduler: the one that the core was made with.
+        chooser: who is asked.
+        progress: how far it has come, now.
+        changed: called when paths may be used otherwise than before.
+    """
+
+    def __init__(
+        self,
+        core: Session,
+        scheduler: Chosen,
+        chooser: Chooser,
+        progress: Callable[[], Progress],
+        changed: Callable[[], None],
+    ) -> None:
+        self._core, self._scheduler, self._chooser = core, scheduler, chooser
+        self._progress, self._changed = progress, changed
+        self._loop = asyncio.get_running_loop()
+        self._strategies: list[Strategy | None] = [None] * len(LABELS)
+        self._until_s = [float("-inf")] * len(LABELS)
+        self._received = 0
+        self._irobs_bytes = list(core.receiver.irobs_bytes)
+        self._timer: asyncio.Handle | None = None
+        self._asking: dict[int, asyncio.Task[None]] = {}
+        self._closed = False
+        scheduler.used = self.used
+
+    def apply(self) -> None:
+        """Lets labels onto paths as was chosen; to be called when paths have come or gone."""
+        now = self._loop.time()
+        for rank, until_s in enumerate(self._until_s):
+            if until_s <= now:
+                self._strategies[rank] = None
+        self._scheduler.repeat(
+            sum(
+                1 << rank
+                for rank, strategy in enumerate(self._strategies)
+                if strategy is not None and strategy.kind is StrategyKind.REDUNDANT
+            )
+        )
+        paths = {path.path_id: path for path in self._core.paths}
+        moved = [
+            self._core.allow(number, mask, now)
+            for number, mask in permissions(self._strategies, paths).items()
+        ]
+        if any(moved):
+            self._changed()
+
+    def used(self) -> None:
+        """There is data to send, or something has come: it looks, soon and then now and again."""
+        if self._timer is None and not self._closed:
+            self._timer = self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        """Asks about what is in use; ends once nothing is and no answer counts any more."""
+        now = self._loop.time()
+        # What was put off waits still, though nobody asks for it.
+        lanes = self._core.sender.lanes
+        waited = list(map(max, self._scheduler.taken(), (lane.waiting_bytes for lane in lanes)))
+        progress = self._progress()
+        received, self._received = progress.received_bytes - self._received, progress.received_bytes
+        irobs_bytes = list(self._core.receiver.irobs_bytes)
+        came = [now - before for now, before in zip(irobs_bytes, self._irobs_bytes, strict=True)]
+        self._irobs_bytes = irobs_bytes
+        for rank, size, direction in _in_use(waited, came, received, progress):
+            if rank not in self._asking and len(self._core.paths) > 1:
+                left_s = None
+                if progress.deadline_at_s is not None:
+                    left_s = max(1.0, (progress.deadline_at_s - now) // 1.0)
+                question = Question(LABELS[rank], _rounded(size), direction, left_s)
+                self._asking[rank] = self._loop.create_task(self._ask(rank, question))
+        self.apply()
+        resting = not (received or any(came) or any(waited) or any(self._strategies))
+        self._timer = None if resting else self._loop.call_later(ASK_S, self._look)
+
+    async def _ask(self, rank: int, question: Question) -> None:
+        try:
+            strategy = await self._chooser.choose(question)
+        finally:
+            self._asking.pop(rank, None)
+        if strategy is not None and not self._closed:
+            self._strategies[rank] = strategy
+            self._until_s[rank] = self._loop.time() + VALID_S
+            self.apply()
+
+    def close(self) -> None:
+        """Asks no more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._asking.values()):
+            task.cancel()
+
+
+def _in_use(
+    waited: list[int], came: list[int], received: int, progress: Progress
+) -> list[tuple[int, int, Direction]]:
+    """Labels with the bytes that they are about to carry, and which way most of them go.
+
+    What is of unknown length goes on for as long as it has, as far as anybody can tell (the profiler
+    thinks so too). An answer on the stream has the label of its question, IROBs have their own.
+
+    Args:
+        waited: by rank, what was to be sent.
+        came: by rank, what came in IROBs since the last look.
+        received: and on the stream.
+        progress: how far that has come.
+    """
+    coming = max(received, progress.expected_bytes - progress.received_bytes)
+    answered = received > sum(waited)
+    ranks = {rank for rank in range(len(LABELS)) if waited[rank] or came[rank]}
+    if received:
+        ranks.add(progress.stream_rank)
+    found = []
+    for rank in sorted(ranks):
+        down = came[rank] + (coming if answered else 0)
+        if down > waited[rank]:
+            found.append((rank, down, Direction.DOWN))
+        else:
+            found.append((rank, waited[rank] or received, Direction.UP))
+    return found
+
+
+def _rounded(size_bytes: int) -> int:
+    size = _LEAST_BYTES
+    while size < size_bytes:
+        size *= 4
+    return size

@@ -1,0 +1,189 @@
+"""Tries to get a TCP connection over one way, again and again until one is there."""
+
+import asyncio
+import errno
+import os
+import socket
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final, Protocol
+
+from cedos.session.io.links import Way
+from cedos.session.io.path import prepare
+
+if TYPE_CHECKING:
+    from cedos.session.io.driver import Driver
+
+Endpoint = tuple[str, int]
+"""An address (IPv4 or IPv6, no name) and a port."""
+
+# A SYN that is not answered is not repeated by the kernel before a second has passed, and then ever more
+# rarely; so we begin anew beside it. The first tries of a way are frequent, for a network that has just
+# come takes a moment to carry anything.
+_PAUSES_S: Final = (0.1, 0.2, 0.4, *((1.0,) * 60), *((3.0,) * 60))
+_LAST_PAUSE_S: Final = 10.0
+_EACH_SECOND: Final = 3  # the number of a try, from which on they are that far apart
+_AT_ONCE: Final = 3  # unanswered tries of one way: a round trip may be longer than a pause
+_HASTE_S: Final = 0.010
+# The other end of a link that has just come up need not hear at once. Its hardware address is asked for
+# first, and that question the kernel repeats after a second only, whatever is tried meanwhile.
+_SETTLE_S: Final = 0.020
+
+
+@dataclass(slots=True)
+class Connected:
+    """A TCP connection that is there, and has said nothing yet."""
+
+    way: Way
+    endpoint: Endpoint
+    connection: socket.socket
+
+
+class Dialling(Protocol):
+    """Whoever wants a connection."""
+
+    not_before_s: float
+    """The server asked not to be tried before."""
+
+    def wanted(self, interface: str) -> bool:
+        """Whether it still needs one over this interface."""
+
+    def connected(self, made: Connected) -> None:
+        """One is there; all other tries of this way have ended."""
+
+    def complain(self, why: str, code: int = 0) -> None:
+        """A try failed; `code` is an errno."""
+
+    def looks_lost(self) -> None:
+        """Several tries had no answer: is the server where it was said to be?"""
+
+
+class Trial:
+    """What is going on over one way.
+
+    Args:
+        driver: of the loop.
+        dialling: is told.
+        way: over which interface.
+
+    Attributes:
+        endpoints: where the server may be; asked in turn.
+        probing: it is tried beside a connection that is silent, wanted or not.
+        resting: nothing is tried nor planned.
+    """
+
+    def __init__(self, driver: "Driver", dialling: Dialling, way: Way) -> None:
+        self._driver = driver
+        self._dialling = dialling
+        self.way = way
+        self.endpoints: list[Endpoint] = []
+        self.probing = False
+        self._tries: list[Connected] = []
+        self._count = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._tried_s = 0.0
+
+    @property
+    def resting(self) -> bool:
+        """Nothing is tried nor planned."""
+        return self._timer is None and not self._tries
+
+    def begin(self) -> None:
+        """Begins a try, unless one is planned already."""
+        if self._timer is not None or not self.endpoints:
+            return
+        now = self._driver.now()
+        not_before_s = max(self._dialling.not_before_s, self.way.came_s + _SETTLE_S)
+        if now < not_before_s:
+            self._plan(not_before_s - now)
+            return
+        if len(self._tries) >= _AT_ONCE:
+            self._drop(self._tries[0])
+        endpoint = self.endpoints[self._count % len(self.endpoints)]
+        pause_s = _PAUSES_S[self._count] if self._count < len(_PAUSES_S) else _LAST_PAUSE_S
+        self._count += 1
+        self._tried_s = now
+        if self._count % 8 == 4:
+            self._dialling.looks_lost()
+        self._plan(pause_s)
+        self._dial(endpoint)
+
+    def probe(self) -> None:
+        """Begins to try once a second, beside a connection that is silent."""
+        self.probing = True
+        self._count = _EACH_SECOND
+        self.begin()
+
+    def anew(self) -> None:
+        """What was connected is not any more: the next tries are frequent again."""
+        if self.resting:
+            self._count = 0
+
+    def hasten(self) -> None:
+        """Something has changed: what was tried before may get through now.
+
+        An interface that is up may drop everything for a second more, until the kernel has noticed its
+        carrier; it says so when it has.
+        """
+        if self._timer is not None and self._driver.now() - self._tried_s > _HASTE_S:
+            self._timer.cancel()
+            self._timer = None
+            self._count = 0
+
+    def calm(self) -> None:
+        """A connection stands: no further ones are needed."""
+        self._count, self.probing = 0, False
+        self.end()
+
+    def end(self) -> None:
+        """Ends all tries, and plans no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for attempt in list(self._tries):
+            self._drop(attempt)
+
+    def _plan(self, pause_s: float) -> None:
+        def again() -> None:
+            self._timer = None
+            if self.probing or self._dialling.wanted(self.way.interface):
+                self.begin()
+
+        self._timer = self._driver.loop.call_later(pause_s, again)
+
+    def _dial(self, endpoint: Endpoint) -> None:
+        family = socket.AF_INET if ip_address(endpoint[0]).version == 4 else socket.AF_INET6
+        connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        attempt = Connected(self.way, endpoint, connection)
+        try:
+            prepare(connection, self.way.interface)
+            code = connection.connect_ex(endpoint)
+        except OSError as error:
+            code = error.errno or errno.EIO
+        if code not in (0, errno.EINPROGRESS):
+            self._failed(attempt, code)
+            return
+        self._tries.append(attempt)
+        self._driver.loop.add_writer(connection.fileno(), lambda: self._answered(attempt))
+
+    def _answered(self, attempt: Connected) -> None:
+        connection = attempt.connection
+        code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        self._driver.loop.remove_writer(connection.fileno())
+        self._tries.remove(attempt)
+        if code:
+            self._failed(attempt, code)
+            return
+        for other in list(self._tries):
+            self._drop(other)
+        self._dialling.connected(attempt)
+
+    def _failed(self, attempt: Connected, code: int) -> None:
+        attempt.connection.close()
+        over = f"{attempt.endpoint[0]} over {attempt.way.interface}"
+        self._dialling.complain(f"{over}: {os.strerror(code)}", code)
+
+    def _drop(self, attempt: Connected) -> None:
+        self._tries.remove(attempt)
+        self._driver.loop.remove_writer(attempt.connection.fileno())
+        attempt.connection.close()

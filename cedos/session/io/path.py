@@ -1,0 +1,365 @@
+"""One TCP connection of a session: bytes between the kernel and the channel, and nothing hidden between.
+
+No transport of asyncio: its buffers would cost half the speed, and anticipatory scheduling needs to know
+every byte that waits. What the kernel does not take stays in one list here, at most one batch long.
+"""
+
+import errno
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Protocol
+
+from cedos.errors import ProtocolError
+from cedos.kernel import tcp_info
+from cedos.session.io.path_estimator import Scout
+from cedos.session.protocol.channel.channel import Channel
+from cedos.session.protocol.crypto import Buffer
+from cedos.session.protocol.events import Probed
+from cedos.session.protocol.frames.packing import RECORD_BYTES
+from cedos.session.protocol.schedulers.interface import RECENT_S, Facts
+
+if TYPE_CHECKING:
+    from cedos.session.io.driver import Driver
+    from cedos.session.protocol.frames.frames import Sync
+    from cedos.session.protocol.session import Session
+
+_SO_BINDTODEVICE: Final = 25
+_TCP_USER_TIMEOUT: Final = 18
+_LINGER_RESET: Final = struct.pack("ii", 1, 0)
+# Of what was never sent, the kernel keeps no more than this: what waits there cannot be sent elsewhere,
+# and nothing more urgent can go before it.
+UNSENT_BYTES: Final = 1 << 19
+_MOST_BUFFERS: Final = 256  # of one sendmsg; the kernel takes 1024
+# Records smaller than this go to the kernel together, where the path is fast.
+_BATCH_BYTES: Final = 1 << 17
+_SLOW_BPS: Final = 200e6
+_RECORD_S: Final = 0.020
+_LEAST_RECORD: Final = 4_096
+# Silence ends a connection: the kernel gives up what nobody acknowledges, and asks after a quiet peer.
+SILENCE_S: Final = 30
+_KEEP_ALIVE: Final = (
+    (socket.TCP_KEEPIDLE, 30),
+    (socket.TCP_KEEPINTVL, 5),
+    (socket.TCP_KEEPCNT, 4),
+)
+
+
+def prepare(connection: socket.socket, interface: str | None = None) -> None:
+    """Sets what every connection of a session has; with `interface`, binds it there.
+
+    Raises:
+        OSError: the interface is gone, or the kernel refuses.
+    """
+    connection.setblocking(False)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, 1000 * SILENCE_S)
+    for option, value in _KEEP_ALIVE:
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    tcp_info.wake_below(connection, UNSENT_BYTES)
+    if interface is not None:
+        connection.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, interface.encode() + b"\0")
+
+
+class Owner(Protocol):
+    """Whom a path tells what happens to it: a flow, a dialler, or a listener."""
+
+    def path_opened(self, path: "Path") -> None:
+        """The peer is who it should be; it may still have to confirm that it is there now."""
+
+    def path_confirmed(self, path: "Path") -> None:
+        """After `path_opened`: the peer has shown that it is there now."""
+
+    def path_received(self, path: "Path") -> None:
+        """Records were handed to the core."""
+
+    def path_wrong(self, path: "Path", error: ProtocolError) -> None:
+        """The peer sent what no honest one sends."""
+
+    def path_lost(self, path: "Path", why: str) -> None:
+        """The connection is over and closed."""
+
+
+class Path:
+    """A connection with its channel.
+
+    Attributes:
+        path_id: unique in this process.
+        core: the session's, once it is known (`attach`).
+        facts: what the scheduler sees; kept up to date here.
+        way: the interface it is bound to, empty for an accepted one; `index` is its number.
+        known: how far the session had come before the first message here; of a dialled one.
+        probed: it has been silent for so long that another connection is tried beside it.
+        replaces: older paths that end once this one's peer has confirmed that it is there.
+        on_proved: called when the peer has confirmed, or the connection is over before.
+    """
+
+    __slots__ = (
+        "_driver", "_pending", "_reading", "_shut", "_told_confirmed", "_told_opened", "_writing",
+        "channel", "closed", "connection", "core", "facts", "index", "known", "last_received_s",
+        "on_proved", "on_room", "owner", "path_id", "peer", "probed",
+        "replaces", "scout", "way",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        driver: "Driver",
+        connection: socket.socket,
+        channel: Channel,
+        owner: Owner,
+        facts: Facts,
+        *,
+        way: str = "",
+        index: int = 0,
+        peer: str = "",
+    ) -> None:
+        self._driver = driver
+        self.connection = connection
+        self.channel = channel
+        self.owner = owner
+        self.facts = facts
+        self.way = way
+        self.index = index
+        self.probed = False
+        self.known: Sync | None = None
+        self.peer = peer
+        self.path_id = driver.new_path_id()
+        self.core: Session | None = None
+        self.closed = False
+        self.scout = Scout(facts)
+        self.last_received_s = driver.now()
+        self.on_room: Callable[[], None] | None = None
+        self.on_proved: Callable[[], None] | None = None
+        self.replaces: list[Path] = []
+        self._pending: list[Buffer] = []
+        self._reading = self._writing = self._shut = False
+        self._told_opened = self._told_confirmed = False
+
+    def start(self) -> None:
+        """Begins to read, and sends what the channel has to say."""
+        self._reading = True
+        self._driver.loop.add_reader(self.connection.fileno(), self._readable)
+        self.flush(self._driver.now())
+
+    def attach(self, core: "Session") -> None:
+        """Records go to and come from this core from now on."""
+        self.core = core
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the kernel takes nothing now."""
+        return bool(self._pending)
+
+    def _readable(self) -> None:
+        driver = self._driver
+        try:
+            size = self.connection.recv_into(driver.buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"the connection broke: {error.strerror or error}")
+            return
+        if not size:
+            self.close("the other end closed the connection")
+            return
+        now = driver.now()
+        self.last_received_s = now
+        self._take(driver.view[:size], now)
+
+    def _take(self, data: memoryview, now: float) -> None:
+        channel = self.channel
+        records = channel.receive(data, now)
+        if not self._told_confirmed:
+            if channel.failure is None and channel.opened is not None:
+                self._tell()
+            self.flush(now)
+        if records and not self.closed:
+            core = self.core
+            if core is None:
+                self.close("records before the flow is known")
+                return
+            try:
+                for record in records:
+                    core.receive(self.path_id, record, now)
+            except ProtocolError as error:
+                self.owner.path_wrong(self, error)
+                return
+            self.owner.path_received(self)
+        if channel.failure is not None and not self.closed:
+            self.flush(now)
+            self.close(channel.failure.why)
+
+    def _tell(self) -> None:
+        if not self._told_opened:
+            self._told_opened = True
+            self.owner.path_opened(self)
+        if self.channel.confirmed and not self.closed:
+            self._told_confirmed = True
+            self._proved()
+            self.owner.path_confirmed(self)
+
+    def _proved(self) -> None:
+        if self.on_proved is not None:
+            proved, self.on_proved = self.on_proved, None
+            proved()
+
+    def pump(self, now: float) -> bool:
+        """Sends what the core has for this path and the kernel takes; whether anything went out."""
+        if self._pending or self.closed:
+            return False
+        core, channel = self.core, self.channel
+        if core is None or channel.opened is None or channel.failure is not None:
+            return False
+        facts, path_id = self.facts, self.path_id
+        self.look(now)
+        if not core.wants(path_id):
+            return False
+        facts.unsent_bytes = tcp_info.unsent_bytes(self.connection)
+        if now - max(core.backlog.foreground_at_s, facts.foreground_at_s) < RECENT_S:
+            unacknowledged = tcp_info.unacknowledged_bytes(self.connection)
+            facts.under_way_bytes = max(0, unacknowledged - facts.unsent_bytes)
+        rate = facts.rate_bps
+        if rate is None or rate < _SLOW_BPS:
+            room = max(_LEAST_RECORD, min(RECORD_BYTES, int((rate or 8e6) / 8 * _RECORD_S)))
+            most = room
+        else:
+            room, most = RECORD_BYTES, _BATCH_BYTES
+        moved = False
+        more = True
+        while more:
+            batch: list[Buffer] = []
+            size = 0
+            while size < most and len(batch) < _MOST_BUFFERS:
+                parts = core.next_record(path_id, room, now)
+                if not parts:
+                    more = False
+                    break
+                batch += channel.send(parts)
+                size += sum(map(len, parts))
+            if batch:
+                moved = True
+                if not self._send(batch):
+                    break
+        return moved
+
+    def look(self, now: float) -> None:
+        """Brings the facts up to date."""
+        if self.scout.look(self.connection, now) and self.index:
+            self.facts.foreground_at_s = now - self._driver.foreground.idle_s(self.index)
+
+    def answered(self, said: Probed) -> None:
+        """The core has measured what this path carries: the other end may want to know as well."""
+        now = self._driver.now()
+        self.scout.probed(said, now)
+        if self.core is not None and not self.closed:
+            self.core.path_facts(self.path_id, self.facts, now)
+
+    def send_one(self, plain: bytes) -> None:
+        """Sends a record made of a small message, on a path that is not blocked."""
+        data = self.channel.send_one(plain)
+        try:
+            sent = self.connection.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self.close(f"the connection broke: {error.strerror or error}")
+            return
+        if sent < len(data):
+            self._pending = [memoryview(data)[sent:]]
+            self._wait()
+
+    def flush(self, now: float) -> None:
+        """Sends what the handshake has to say."""
+        if not self._pending and not self.closed:
+            waiting = self.channel.outgoing()
+            if waiting:
+                self._send(list(waiting))
+
+    def _send(self, batch: list[Buffer]) -> bool:
+        """Whether the kernel took all of it; if not, the rest is sent when it can."""
+        try:
+            sent = self.connection.sendmsg(batch)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            if error.errno == errno.EMSGSIZE and len(batch) > 1:
+                return self._send([b"".join(batch)])
+            self.close(f"the connection broke: {error.strerror or error}")
+            return False
+        for index, part in enumerate(batch):
+            if sent < len(part):
+                self._pending = [memoryview(part)[sent:], *batch[index + 1 :]]
+                self._wait()
+                return False
+            sent -= len(part)
+        return True
+
+    def _wait(self) -> None:
+        if not self._writing:
+            self._writing = True
+            self._driver.loop.add_writer(self.connection.fileno(), self._writable)
+
+    def _writable(self) -> None:
+        pending, self._pending = self._pending, []
+        if pending and not self._send(pending):
+            return
+        if self._writing:
+            self._writing = False
+            self._driver.loop.remove_writer(self.connection.fileno())
+        if self._shut:
+            self.shut()
+            return
+        self.flush(self._driver.now())
+        if self.on_room is not None:
+            self.on_room()
+
+    def rate_towards_us_bps(self) -> float | None:
+        """What the other end has measured of the way towards us, bit/s."""
+        if self.core is None:
+            return None
+        for state in self.core.paths:
+            if state.path_id == self.path_id and state.peer is not None:
+                return state.peer.rate_bps
+        return None
+
+    def shut(self) -> None:
+        """Nothing more will be sent; what the kernel has still goes out."""
+        self._shut = True
+        if not self.closed and not self._pending:
+            with suppress(OSError):
+                self.connection.shutdown(socket.SHUT_WR)
+
+    def own_address(self) -> str:
+        """Where it comes from; empty where it is no longer connected."""
+        try:
+            return str(self.connection.getsockname()[0])
+        except OSError:
+            return ""
+
+    def peer_address(self) -> tuple[str, int]:
+        """The other end of the connection; the port is 0 where it is no longer connected."""
+        try:
+            return self.peer, int(self.connection.getpeername()[1])
+        except OSError:
+            return self.peer, 0
+
+    def close(self, why: str, *, reset: bool = False) -> None:
+        """Ends the connection and tells the owner. With `reset` nothing in the kernel is kept."""
+        if self.closed:
+            return
+        self.closed = True
+        file = self.connection.fileno()
+        if self._reading:
+            self._driver.loop.remove_reader(file)
+        if self._writing:
+            self._driver.loop.remove_writer(file)
+        self._pending = []
+        self.channel.abandon()
+        self._proved()
+        if reset:
+            with suppress(OSError):
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
+        self.connection.close()
+        self.owner.path_lost(self, why)

@@ -1,0 +1,129 @@
+"""The connection scout: what a path carries and how quickly, from the session's own traffic and probes.
+
+IntNW measures by probes and by the answers to its own messages, and joins both with a flip-flop filter
+(dissertation, 2.3.1, 2.3.2). The kernel sees every acknowledgement: its smoothed round trip is used as
+it is, its delivery rate through a filter of two gains. With nothing more to send, that is the rate
+of a short burst, which may fit into a buffer (measured: 146 Mbit/s on a link of 4). What was acknowledged
+over the time in which something was on its way is then a lower bound for what the path carries.
+
+A light probe (`probing`) tells of a path that carries nothing. It is one short burst as well, so it
+weighs little: it takes the place of guesses only, and the first rate under load takes its own place.
+"""
+
+import socket
+from enum import IntEnum
+from typing import Final
+
+from cedos.kernel import tcp_info
+from cedos.session.protocol.events import Probed
+from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.sending.path_probes import PAD_BYTES
+
+_LOOK_S: Final = 0.010
+_LEAST_BUSY_S: Final = 0.050
+_STEADY: Final = 0.125
+_AGILE: Final = 0.5
+# Beyond this factor a measurement is a change of the path and not noise: the agile gain follows it.
+_JUMP: Final = 2.0
+# Lower bounds from less than this say less than a probe, whose own bytes are counted too.
+_MANY_BYTES: Final = 2 * PAD_BYTES
+
+
+class _From(IntEnum):
+    """What the known rate rests on; the higher, the more."""
+
+    NOTHING = 0  # or the kernel's guess from a few packets
+    FEW = 1  # a lower bound, from so few bytes that it may be far too low
+    PROBE = 2
+    TRAFFIC = 3
+
+
+class Scout:
+    """Keeps one path's facts up to date.
+
+    Args:
+        facts: written in place.
+    """
+
+    __slots__ = ("_before", "_facts", "_from", "_jumps", "_limited", "_looked_s", "info")
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._looked_s = float("-inf")
+        self._jumps = 0
+        self._before = (0, 0.0)  # acknowledged bytes and busy seconds when the last rate was taken
+        self._limited = False
+        self._from = _From.NOTHING
+        self.info: tcp_info.TcpInfo | None = None
+
+    def look(self, connection: socket.socket, now: float, *, at_once: bool = False) -> bool:
+        """Asks the kernel, if it was not asked just now; whether there is news."""
+        if not at_once and now - self._looked_s < _LOOK_S:
+            return False
+        self._looked_s = now
+        self.info = info = tcp_info.tcp_info(connection)
+        if info is None:
+            return False
+        facts = self._facts
+        facts.rtt_s = info.rtt_s
+        facts.rtt_min_s = info.rtt_min_s
+        facts.loss = info.loss
+        facts.window_bytes = info.window_bytes
+        facts.unsent_bytes = info.unsent_bytes
+        facts.measured_at_s = now
+        if not info.rate_limited_by_us:
+            if info.delivery_rate_bps is not None:
+                self.measured(info.delivery_rate_bps, at_least=False)
+        elif facts.rate_bps is None:
+            facts.rate_bps = info.delivery_rate_bps  # until the first that is worth the name
+        self._limited |= info.rate_limited_by_us
+        acknowledged, busy_s = self._before
+        over_s = info.busy_s - busy_s
+        if over_s >= max(_LEAST_BUSY_S, info.rtt_s or 0.0):
+            if self._limited:
+                size = info.acknowledged_bytes - acknowledged
+                self.measured(8 * size / over_s, at_least=True, few=size < _MANY_BYTES)
+            self._before, self._limited = (info.acknowledged_bytes, info.busy_s), False
+        return True
+
+    def measured(self, rate_bps: float, *, at_least: bool, few: bool = False) -> None:
+        """One more rate of traffic; `at_least`: the path may carry more. `few`: it had not many bytes."""
+        known, source = self._facts.rate_bps, _From.FEW if few else _From.TRAFFIC
+        if not rate_bps:
+            return  # nothing got through at all, which says nothing of the rate
+        if known is None or self._from is _From.NOTHING:
+            self._set(rate_bps, source)
+        elif at_least:
+            if rate_bps >= known:
+                self._set(rate_bps, max(self._from, source))
+        elif self._from is _From.PROBE:
+            self._set(rate_bps, source)
+        else:
+            self._set(self._filtered(known, rate_bps), source)
+
+    def probed(self, said: Probed, now: float) -> None:
+        """A probe over the path was answered."""
+        facts, known = self._facts, self._facts.rate_bps
+        facts.measured_at_s = now
+        if facts.rtt_s is None:
+            facts.rtt_s = said.round_trip_s
+        if said.at_least:
+            self.measured(said.rate_bps, at_least=True, few=True)
+        elif known is None or self._from is _From.NOTHING:
+            self._set(said.rate_bps, _From.PROBE)
+        elif self._from is _From.FEW:
+            self._set(max(known, said.rate_bps), _From.PROBE)
+        else:
+            self._set(self._filtered(known, said.rate_bps), self._from)
+        facts.rate_at_s = now
+
+    def _set(self, rate_bps: float, source: _From) -> None:
+        self._facts.rate_bps, self._from = rate_bps, source
+        if source > _From.FEW:
+            self._facts.rate_at_s = self._looked_s
+
+    def _filtered(self, known_bps: float, rate_bps: float) -> float:
+        jumped = not known_bps / _JUMP < rate_bps < known_bps * _JUMP
+        self._jumps = self._jumps + 1 if jumped else 0
+        gain = _AGILE if self._jumps > 1 else _STEADY
+        return known_bps + gain * (rate_bps - known_bps)

@@ -1,0 +1,1 @@
+"""One secured TCP connection, as bytes in and records out."""

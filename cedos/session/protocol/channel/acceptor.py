@@ -1,0 +1,78 @@
+"""The accepting host: a channel for each connection from outside, under limits. Pure."""
+
+from cedos.session.protocol.channel.channel import Channel
+from cedos.session.protocol.crypto import KeyPair, Random
+from cedos.session.protocol.handshake.accepting import Accepting, FlowBook, Reception
+from cedos.session.protocol.handshake.limits import HalfOpen, HostLedger, Limits
+
+_NO_LIMITS = Limits()
+
+
+class Acceptor:
+    """Makes channels, and watches those that are not confirmed yet.
+
+    `ledger` counts what known hosts have; whoever keeps the flows shares it. `allow_clear`: records
+    in clear for those who ask for it.
+    """
+
+    def __init__(
+        self,
+        me: KeyPair,
+        flows: FlowBook,
+        *,
+        random: Random,
+        hardware_aes: bool,
+        now: float,
+        allow_clear: bool = False,
+        limits: Limits = _NO_LIMITS,
+        ledger: HostLedger | None = None,
+    ) -> None:
+        self.ledger = ledger or HostLedger(limits)
+        self._limits = limits
+        self._half_open: HalfOpen[Channel] = HalfOpen(limits)
+        self._allow_clear = allow_clear
+        self._pushed_out: list[Channel] = []
+        self._reception = Reception(
+            me,
+            flows,
+            random=random,
+            hardware_aes=hardware_aes,
+            limits=limits,
+            ledger=self.ledger,
+            half_open=self._half_open,
+            now=now,
+        )
+
+    def __len__(self) -> int:
+        """How many channels are not confirmed."""
+        return len(self._half_open)
+
+    def channel(
+        self, address: str, now: float, *, allow_clear: bool | None = None
+    ) -> Channel | None:
+        """For a connection from an address (without its port).
+
+        None: this address has too many half-open ones; close the connection without a word.
+        """
+        clear = self._allow_clear if allow_clear is None else allow_clear
+        accepting = Accepting(self._reception, address, allow_clear=clear)
+        channel = Channel(accepting, now + self._limits.handshake_s, done=self._half_open.done)
+        try:
+            pushed = self._half_open.add(channel, address, now)
+        except OverflowError:
+            return None
+        if pushed is not None:
+            self._pushed_out.append(pushed)
+        return channel
+
+    def overdue(self, now: float) -> list[Channel]:
+        """Those that were too slow or were pushed out by newer ones: close their connections."""
+        late, self._pushed_out = self._pushed_out, []
+        late += self._half_open.overdue(now)
+        for channel in late:
+            channel.expire()
+        return late
+
+    def next_expiry(self) -> float | None:
+        """When `overdue` will have something; at once if something was pushed out."""
+        return float("-inf") if self._pushed_out else self._half_open.next_expiry()

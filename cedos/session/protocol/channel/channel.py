@@ -1,0 +1,282 @@
+"""One secured TCP connection, one path of a flow: bytes in, records out, and back. Sans-I/O.
+
+A record is a header of 4 bytes and up to 256 KB of frames, protected by the flow's suite with a key of
+this connection and direction alone. Whatever does not fit (forged, cut short, out of order) ends the
+connection, never the flow.
+"""
+
+import hmac
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from cedos.session.protocol.crypto import (
+    TAG_BYTES,
+    Buffer,
+    KeyPair,
+    Random,
+    RecordKey,
+    Suite,
+    expand,
+)
+from cedos.session.protocol.frames.frames import Chunk
+from cedos.session.protocol.frames.packing import RECORD_BYTES
+from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.handshake.messages import (
+    CONFIRM_BYTES,
+    GREETING_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    MalformedError,
+    Message,
+    framed,
+)
+from cedos.session.protocol.handshake.noise import NoiseError
+from cedos.session.protocol.handshake.outcome import (
+    Failure,
+    FailureKind,
+    Handshake,
+    Kind,
+    Opened,
+    Secrets,
+    Step,
+)
+from cedos.session.protocol.handshake.resume import Resuming
+from cedos.session.protocol.handshake.set_up import Ask, Opening
+
+HANDSHAKE_S: Final = 10.0
+_RECORD: Final = int(Message.RECORD)
+
+
+class Channel:
+    """A connection from its first byte; made by `set_up`, `resume` or `Acceptor.channel`.
+
+    `opened` is None until the peer is who it should be; then the channel sends and receives.
+    `confirmed`: the peer has shown that it is there now (an acceptor may send before). `failure`
+    ends it: send what is `outgoing` and close the connection. `expires_at`: see `expire`.
+    """
+
+    __slots__ = (
+        "_done", "_handshake", "_held", "_initiator", "_least", "_most", "_opener", "_outgoing",
+        "_partial", "_sealer", "_secrets", "confirmed", "expires_at", "failure", "opened",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        handshake: Handshake,
+        expires_at: float,
+        *,
+        first: bytes = b"",
+        done: Callable[["Channel"], None] | None = None,
+    ) -> None:
+        self.opened: Opened | None = None
+        self.confirmed = False
+        self.failure: Failure | None = None
+        self.expires_at: float | None = expires_at
+        self._handshake: Handshake | None = handshake
+        self._initiator = bool(first)
+        self._outgoing = [first] if first else []
+        self._done = done
+        self._held: Opened | None = None
+        self._secrets: Secrets | None = None
+        self._sealer: RecordKey | None = None
+        self._opener: RecordKey | None = None
+        self._partial = bytearray()
+        self._least, self._most = 1, 0  # bytes of a record; none before the peer is confirmed
+
+    def send(self, parts: Sequence[Buffer]) -> list[Buffer]:
+        """One record of all parts together, with what is `outgoing` before it: for `sendmsg`.
+
+        In clear the parts themselves are in the answer: they must not change before they are sent.
+
+        Raises:
+            ValueError: nothing, or more than `RECORD_BYTES`.
+        """
+        assert self.opened is not None
+        assert self.failure is None
+        n_bytes = sum(map(len, parts))
+        if not 0 < n_bytes <= RECORD_BYTES:
+            raise ValueError(f"a record of {n_bytes} bytes; 1 to {RECORD_BYTES} are possible")
+        before: list[Buffer] = [*self._outgoing]
+        self._outgoing.clear()
+        sealer = self._sealer
+        if sealer is None:
+            return [*before, HEADER.pack(n_bytes << 8 | _RECORD), *parts]
+        header = HEADER.pack(n_bytes + TAG_BYTES << 8 | _RECORD)
+        return [*before, header, sealer.seal(header, parts)]
+
+    def send_one(self, plain: bytes) -> bytes:
+        """As `send`, where all is one small part: one piece for `send`."""
+        sealer = self._sealer
+        if self._outgoing:
+            return b"".join(self.send([plain]))
+        if sealer is None:
+            return HEADER.pack(len(plain) << 8 | _RECORD) + plain
+        header = HEADER.pack(len(plain) + TAG_BYTES << 8 | _RECORD)
+        return header + sealer.seal(header, (plain,))
+
+    def outgoing(self) -> list[bytes]:
+        """Messages of the handshake that wait to be sent; they are gone from here."""
+        waiting, self._outgoing = self._outgoing, []
+        return waiting
+
+    def receive(self, data: Buffer, now: float) -> list[Chunk]:
+        """The records' contents that are whole now, in order; then look at `opened` and `failure`.
+
+        They are valid until the next call or until `data` changes: copy what is to be kept.
+        """
+        records: list[Chunk] = []
+        view = memoryview(data)
+        at = self._complete(view, records, now) if self._partial else 0
+        end = len(view)
+        while self.failure is None and end - at >= HEADER_BYTES:
+            number = HEADER.unpack_from(view, at)[0]
+            n_bytes, start = number >> 8, at + HEADER_BYTES
+            # Records of a confirmed peer are nearly all there is: no questions where all is well.
+            usual = number & 0xFF == _RECORD and self._least <= n_bytes <= self._most
+            if not usual:
+                n_bytes, kind = self._bounded(view, at)
+            if end - start < n_bytes or self.failure is not None:
+                break
+            header, at = view[at:start], start + n_bytes
+            if usual:
+                self._record(header, view[start:at], records)
+            else:
+                self._message(kind, header, view[start:at], records, now)
+        if self.failure is None and at < end:
+            self._partial += view[at:]
+        return records
+
+    def expire(self) -> None:
+        """To be called when `expires_at` is over: the peer was too slow to prove itself."""
+        self._fail(Failure(FailureKind.TIMED_OUT, "no proof of the peer in time"))
+
+    def abandon(self) -> None:
+        """The connection broke; nothing comes any more."""
+        self._release()
+
+    def _complete(self, view: memoryview, records: list[Chunk], now: float) -> int:
+        """Fills up a message that began earlier; how much of `view` that took."""
+        partial, taken = self._partial, 0
+        if len(partial) < HEADER_BYTES:
+            taken = min(HEADER_BYTES - len(partial), len(view))
+            partial += view[:taken]
+            if len(partial) < HEADER_BYTES:
+                return taken
+        n_bytes, kind = self._bounded(partial, 0)
+        if self.failure is not None:
+            return taken
+        more = min(HEADER_BYTES + n_bytes - len(partial), len(view) - taken)
+        partial += view[taken : taken + more]
+        if len(partial) == HEADER_BYTES + n_bytes:
+            self._partial = bytearray()  # the record may be a view of the old one
+            whole = memoryview(partial)
+            self._message(kind, whole[:HEADER_BYTES], whole[HEADER_BYTES:], records, now)
+        return taken + more
+
+    def _bounded(self, data: Buffer, at: int) -> tuple[int, int]:
+        """Length and kind of a message. What cannot be is refused before anything is kept of it."""
+        number: int = HEADER.unpack_from(data, at)[0]
+        n_bytes, kind = number >> 8, number & 0xFF
+        if not self.confirmed:
+            if n_bytes > GREETING_BYTES:
+                self._garbled("it does not speak this protocol")
+        elif kind != _RECORD or not self._least <= n_bytes <= self._most:
+            self._garbled("bytes that are no record")
+        return n_bytes, kind
+
+    def _record(self, header: memoryview, body: memoryview, records: list[Chunk]) -> None:
+        record = body if self._opener is None else self._opener.open(header, body)
+        if record is None:
+            self._garbled("a record that was forged, altered, replayed or out of order")
+        else:
+            records.append(record)
+
+    def _message(
+        self, kind: int, header: memoryview, body: memoryview, records: list[Chunk], now: float
+    ) -> None:
+        if self.confirmed:
+            self._record(header, body, records)
+        elif self._secrets is not None:
+            self._confirm(kind, bytes(body))
+        elif self._handshake is not None:
+            try:
+                self._step(self._handshake.receive(Message(kind), bytes(body), now))
+            except (MalformedError, NoiseError, ValueError) as error:
+                self._garbled(str(error))
+
+    def _step(self, step: Step) -> None:
+        if step.reply:
+            self._outgoing.append(step.reply)
+        if step.failure is not None:
+            self._fail(step.failure)
+            return
+        if step.secrets is None:
+            return
+        self._handshake = None
+        secrets = self._secrets = step.secrets
+        if secrets.suite is not Suite.CLEAR:
+            self._sealer = RecordKey(secrets.suite, secrets.send)
+            self._opener = RecordKey(secrets.suite, secrets.receive)
+        if self._initiator:
+            self._outgoing.append(framed(Message.CONFIRM, _confirmation(secrets.send)))
+            self.opened = step.opened
+            self._confirmed()
+        elif step.unproven:
+            self._held = step.opened
+        else:
+            self.opened = step.opened
+
+    def _confirm(self, kind: int, body: bytes) -> None:
+        assert self._secrets is not None
+        if kind != Message.CONFIRM or not hmac.compare_digest(
+            body, _confirmation(self._secrets.receive)
+        ):
+            self._garbled("a replayed hello: its sender cannot confirm")
+            return
+        self.opened = self.opened or self._held
+        self._confirmed()
+
+    def _confirmed(self) -> None:
+        self.confirmed = True
+        overhead = 0 if self._opener is None else TAG_BYTES
+        self._least, self._most = overhead + 1, overhead + RECORD_BYTES
+        self.expires_at = None
+        self._secrets = None
+        self._release()
+
+    def _garbled(self, why: str) -> None:
+        self._fail(Failure(FailureKind.GARBLED, why))
+
+    def _fail(self, failure: Failure) -> None:
+        if self.failure is None:
+            self.failure = failure
+        self._partial = bytearray()
+        self.expires_at = None
+        self._release()
+
+    def _release(self) -> None:
+        if self._done is not None:
+            done, self._done = self._done, None
+            done(self)
+
+
+def _confirmation(secret: bytes) -> bytes:
+    return expand(secret, "confirmation", length=CONFIRM_BYTES)
+
+
+def set_up(me: KeyPair, server_key: bytes, ask: Ask, *, random: Random, now: float) -> Channel:
+    """The channel of a new flow to the holder of a key.
+
+    Raises:
+        NoiseError: `server_key` is no key.
+    """
+    opening = Opening(me, server_key, ask, random)
+    return Channel(opening, now + HANDSHAKE_S, first=opening.first())
+
+
+def resume(
+    me: KeyPair, credentials: Credentials, kind: Kind, *, random: Random, now: float
+) -> Channel:
+    """The channel of a further connection of a flow; counts an attempt in its credentials."""
+    resuming = Resuming(me, credentials, kind, random)
+    return Channel(resuming, now + HANDSHAKE_S, first=resuming.first())

@@ -1,0 +1,212 @@
+"""Everything two ends say to each other besides data and its acknowledgements.
+
+What is said here may be lost with its path, and is said again on the next one (`statement`): every such
+frame states how things are and can come twice.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from cedos.errors import ProtocolError
+from cedos.session.protocol.events import (
+    Event,
+    Failed,
+    Finished,
+    KeepAliveAgreed,
+    PeerClosed,
+    PeerWishes,
+    Ponged,
+)
+from cedos.session.protocol.frames import frames as f
+from cedos.session.protocol.frames import packing
+from cedos.session.protocol.life import Closing, KeepAliveTerms, State
+from cedos.session.protocol.receiving.receiver import Receiver
+from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.sending.in_flight import PathFlight
+from cedos.session.protocol.sending.sender import Sender
+
+NO_DEADLINE: Final = float("inf")
+_MOST_DUE: Final = 64
+
+
+class Control:
+    """Keep-alive, wishes, facts about paths, pings, closing and failing.
+
+    `due` holds frames for whichever path is asked first.
+    """
+
+    def __init__(
+        self, sender: Sender, receiver: Receiver, terms: KeepAliveTerms, events: list[Event]
+    ) -> None:
+        self.state = State.OPEN
+        self.failure: Failed | None = None
+        self.terms = terms
+        self.closing = Closing()
+        self.due: deque[bytes] = deque()
+        self.wish: tuple[int, float] | None = None  # bytes, deadline
+        self._sender = sender
+        self._receiver = receiver
+        self._events = events
+        self._pings: dict[tuple[int, int], float] = {}
+        self.handlers: dict[type[Any], Callable[[PathFlight, Any, float], None]] = {
+            f.Abort: self._on_abort,
+            f.Close: self._on_close,
+            f.Closed: self._on_closed,
+            f.Deadline: self._on_deadline,
+            f.KeepAlive: self._on_keep_alive,
+            f.PathSays: self._on_path_says,
+            f.Ping: self._on_ping,
+            f.Pong: self._on_pong,
+        }
+
+    # Said by us
+
+    def propose_keep_alive(self, seconds: int) -> None:
+        """Proposes how long the session outlives its last path."""
+        self.terms.propose(seconds)
+        self.due.append(_keep_alive(self.terms.proposed))
+
+    def set_wish(self, expected_bytes: int, deadline_at_s: float, now: float) -> None:
+        """Tells the peer what is expected of it, and until when."""
+        self.wish = (expected_bytes, deadline_at_s)
+        self.due.append(self._wish(now))
+
+    def ping(self, path: PathFlight, token: int, pad_bytes: int, now: float) -> None:
+        """Asks for an answer over one path; `pad_bytes` make the question longer."""
+        self._pings[path.state.path_id, token] = now
+        path.control.append(packing.ping(token, pad_bytes))
+
+    def path_lost(self, path_id: int) -> None:
+        """Pings over a path that is gone have no answers."""
+        self._pings = {key: at_s for key, at_s in self._pings.items() if key[0] != path_id}
+
+    def close(self) -> None:
+        """We have no more than what was handed in."""
+        self.state = State.CLOSING
+        self.closing.asked = True
+        self.due.append(self._close())
+
+    def fail(self, why: str, *, by_peer: bool) -> None:
+        """The session is over; the first reason counts."""
+        if self.failure is None and self.state is not State.FINISHED:
+            self.state = State.FAILED
+            stream = min(self._sender.stream.acked.floor, self._sender.stream.written)
+            self.failure = Failed(why, by_peer, stream, self._sender.irobs.floor)
+            self._events.append(self.failure)
+            self._sender.forget()
+
+    def ended_without_us(self) -> bool:
+        """The peer is gone: whether that is how it should be, since it had all and told us all."""
+        closing = self.closing
+        self.closing.confirmed = (
+            closing.asked and closing.answered and self._sender.everything_acknowledged()
+        )
+        self._check_finished()
+        return self.state is State.FINISHED
+
+    def statement(self, path: PathFlight, now: float) -> list[bytes]:
+        """All that holds now and that a new path's other end might have missed."""
+        said = [path_says(path)]
+        if self.terms.proposed is not None:
+            said.append(_keep_alive(self.terms.proposed))
+        if self.terms.theirs is not None:
+            said.append(_keep_alive(self.terms.theirs))
+        if self.wish is not None:
+            said.append(self._wish(now))
+        if self.closing.asked:
+            said.append(self._close())
+        if self.closing.answered:
+            said.append(packing.closed())
+        return said
+
+    def _wish(self, now: float) -> bytes:
+        expected, at_s = self.wish or (0, NO_DEADLINE)
+        left_ms = 0 if at_s == NO_DEADLINE else max(1, int((at_s - now) * 1000))
+        return packing.deadline(expected, min(left_ms, packing.MAX_POSITION - 1))
+
+    def _close(self) -> bytes:
+        return packing.close(self._sender.stream.written, self._sender.next_irob)
+
+    # Said by the peer
+
+    def check_close(self) -> None:
+        """Answers the peer's Close as soon as everything it named is here."""
+        closing, receiver = self.closing, self._receiver
+        if closing.theirs is None or closing.answered:
+            return
+        closing.check(receiver.stream.received.top, receiver.irobs.top)
+        if closing.complete(receiver.stream.received.floor, receiver.irobs.floor):
+            closing.answered = True
+            self.due.append(packing.closed())
+            self._events.append(PeerClosed())
+            self._check_finished()
+
+    def _check_finished(self) -> None:
+        if self.closing.confirmed and self.closing.answered and self.state is State.CLOSING:
+            self.state = State.FINISHED
+            self._events.append(Finished())
+            self._sender.forget()
+
+    def _on_close(self, _path: PathFlight, said: f.Close, _now: float) -> None:
+        self.closing.hear(said)
+
+    def _on_closed(self, _path: PathFlight, _said: f.Closed, _now: float) -> None:
+        if not self.closing.asked:
+            raise ProtocolError("the peer answers a Close that was never said")
+        self.closing.confirmed = True
+        self._check_finished()
+
+    def _on_abort(self, _path: PathFlight, said: f.Abort, _now: float) -> None:
+        self.fail(said.reason or f"the peer gave up (code {said.code})", by_peer=True)
+
+    def _on_keep_alive(self, _path: PathFlight, said: f.KeepAlive, _now: float) -> None:
+        if self.terms.hear(said):
+            self._events.append(KeepAliveAgreed(self.terms.seconds))
+        if not said.agreed and len(self.due) < _MOST_DUE:
+            self.due.append(_keep_alive(self.terms.theirs))
+
+    def _on_deadline(self, _path: PathFlight, said: f.Deadline, now: float) -> None:
+        at_s = now + said.milliseconds / 1000 if said.milliseconds else NO_DEADLINE
+        self._events.append(PeerWishes(said.expected_bytes, at_s))
+
+    def _on_path_says(self, path: PathFlight, said: f.PathSays, _now: float) -> None:
+        path.allowed_there = said.allowed
+        path.state.allowed = path.allowed_here & path.allowed_there
+        path.state.peer = Facts(
+            kind=packing.KINDS[said.kind],
+            metered=said.metered,
+            rtt_s=said.rtt_us / 1e6 if said.rtt_us else None,
+            rate_bps=float(said.rate_bps) if said.rate_bps else None,
+            loss=said.loss_ppm / 1e6,
+        )
+
+    def _on_ping(self, path: PathFlight, said: f.Ping, _now: float) -> None:
+        if len(path.control) < _MOST_DUE:  # whoever asks faster than answers leave gets fewer
+            path.control.append(packing.pong(said.token))
+
+    def _on_pong(self, path: PathFlight, said: f.Pong, now: float) -> None:
+        path_id = path.state.path_id
+        asked = self._pings.pop((path_id, said.token), None)
+        if asked is not None:
+            self._events.append(Ponged(path_id, said.token, now - asked))
+
+
+def path_says(path: PathFlight) -> bytes:
+    """What this end knows of a path, for the other one."""
+    facts = path.state.facts
+    return packing.path_says(
+        f.PathSays(
+            packing.KINDS.index(facts.kind),
+            facts.metered,
+            path.allowed_here,
+            min(int((facts.rtt_s or 0.0) * 1e6), 2**32 - 1),
+            int(facts.rate_bps or 0),
+            int(min(max(facts.loss, 0.0), 1.0) * 1e6),
+        )
+    )
+
+
+def _keep_alive(said: f.KeepAlive | None) -> bytes:
+    assert said is not None
+    return packing.keep_alive(said.agreed, said.serial, said.seconds)

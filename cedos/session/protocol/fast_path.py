@@ -1,0 +1,84 @@
+"""The shortest way of a small message that somebody waits for: nothing else waits, one path, no queues.
+
+What a scheduler would be asked has one answer then. So the record is made at once out of the one
+message, and the accounts are kept while it is on its way; in all other cases the message goes the usual
+way, through its label's lane.
+"""
+
+from typing import Final
+
+from cedos.session.protocol.control import Control
+from cedos.session.protocol.frames import packing
+from cedos.session.protocol.frames.frames import Order
+from cedos.session.protocol.life import State
+from cedos.session.protocol.receiving.acknowledging import Acknowledging
+from cedos.session.protocol.schedulers.interface import FOREGROUND_RANKS, Backlog, Scheduler
+from cedos.session.protocol.sending.in_flight import Flights, PathFlight
+from cedos.session.protocol.sending.pieces import Batch
+from cedos.session.protocol.sending.sender import SMALL_BYTES, Sender
+
+_OPEN: Final = State.OPEN
+_ORDER: Final = Order.AFTER_ALL
+
+
+class Express:
+    """Sends past the lanes where it may; part of a session's core."""
+
+    __slots__ = ("_acknowledging", "_backlog", "_control", "_flights", "_prompt", "_sender")
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        sender: Sender,
+        flights: Flights,
+        control: Control,
+        acknowledging: Acknowledging,
+        backlog: Backlog,
+    ) -> None:
+        self._prompt = scheduler.prompt
+        self._sender = sender
+        self._flights = flights
+        self._control = control
+        self._acknowledging = acknowledging
+        self._backlog = backlog
+
+    def path(self, size: int, rank: int) -> PathFlight | None:
+        """The path on which an IROB of this size would go at once; None: the usual way."""
+        path = self._flights.only
+        control, acknowledging = self._control, self._acknowledging
+        if (
+            path is None
+            or not self._prompt
+            or rank not in FOREGROUND_RANKS
+            or size > SMALL_BYTES
+            or path.owes_statement
+            or path.control
+            or control.due
+            or control.state is not _OPEN
+            or acknowledging.due
+            or acknowledging.along
+            or not path.state.allowed >> rank & 1
+            or self._sender.waits
+            or self._flights.full
+        ):
+            return None
+        return path
+
+    def send(self, data: bytes, rank: int) -> tuple[int, bytes] | None:
+        """An IROB that waits for all before it: its id and a record's plaintext; None: no room.
+
+        To be asked where there is a `path`, which has to carry the record; then `sent` is due.
+        """
+        irob = self._sender.take_id(len(data), rank)
+        return (irob, packing.one_message(irob, rank, _ORDER, data)) if irob else None
+
+    def sent(self, path: PathFlight, irob: int, data: bytes, rank: int, now: float) -> None:
+        """The record was sent; where that has ended the path, it waits for another one."""
+        batch = Batch(irob, rank, _ORDER, (), [data])
+        if self._flights.only is not path:
+            self._sender.lanes[rank].batch(batch)
+            return
+        self._flights.sent(path, batch)
+        state = path.state
+        state.sent_bytes += batch.size
+        state.last_sent_at_s = self._backlog.foreground_at_s = now

@@ -1,0 +1,1 @@
+"""Frames as data, and how records pack and unpack them."""

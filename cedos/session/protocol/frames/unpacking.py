@@ -1,0 +1,303 @@
+"""Strict unpacking of a record: frames, or one `ProtocolError` that names the frame and the bound.
+
+The counterpart of `wire`'s packing, apart from it because this half reads what strangers write.
+"""
+
+import struct
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Final
+
+from cedos.errors import ProtocolError
+from cedos.session.protocol.frames import packing
+from cedos.session.protocol.frames.frames import (
+    Abandon,
+    Abort,
+    Ack,
+    Ask,
+    Close,
+    Closed,
+    Deadline,
+    Extent,
+    Frame,
+    KeepAlive,
+    Messages,
+    Order,
+    PathSays,
+    Ping,
+    Pong,
+    Space,
+    StreamData,
+    Sync,
+    Window,
+)
+
+_ORDERS: Final = {int(each): each for each in Order}
+_SPACES: Final = {int(each): each for each in Space}
+_Reader = Callable[[memoryview, int], tuple[Frame, int]]
+
+
+def unpack(record: bytes | memoryview) -> list[Frame]:
+    """All frames of one record's plaintext, in order.
+
+    Payloads of extents are views of `record` (copy what outlives it), those of messages are bytes.
+
+    Raises:
+        ProtocolError: anything is wrong anywhere in the record: nothing of it may be used.
+    """
+    view = memoryview(record)
+    size = len(view)
+    if not 0 < size <= packing.RECORD_BYTES:
+        raise ProtocolError(f"a record of {size} bytes; allowed are 1 to {packing.RECORD_BYTES}")
+    frames: list[Frame] = []
+    at = 0
+    try:
+        while at < size:
+            reader = _READERS.get(view[at])
+            if reader is None:
+                raise ProtocolError(f"a record with an unknown frame type {view[at]} at byte {at}")
+            frame, at = reader(view, at)
+            frames.append(frame)
+    except struct.error:
+        raise ProtocolError(f"a record that ends within its frame at byte {at}") from None
+    return frames
+
+
+def _bad(frame: str, field: str, value: object, right: str) -> ProtocolError:
+    return ProtocolError(f"{frame} frame with {field} {value}; right would be {right}")
+
+
+def _flag(frame: str, field: str, value: int) -> bool:
+    if value > 1:
+        raise _bad(frame, field, value, "0 or 1")
+    return value == 1
+
+
+def _position(frame: str, field: str, value: int, least: int = 0) -> int:
+    if not least <= value < packing.MAX_POSITION:
+        raise _bad(frame, field, value, f"{least} to {packing.MAX_POSITION - 1}")
+    return value
+
+
+def _rank(frame: str, value: int) -> int:
+    if value > 3:
+        raise _bad(frame, "label", value, "0 to 3")
+    return value
+
+
+def _payload(frame: str, view: memoryview, at: int, length: int) -> memoryview:
+    if at + length > len(view):
+        raise _bad(
+            frame, "length", length, f"at most {max(len(view) - at, 0)}, what the record has left"
+        )
+    return view[at : at + length]
+
+
+def _order(
+    frame: str, irob: int, order: int, count: int, view: memoryview, at: int
+) -> tuple[Order, tuple[int, ...], int]:
+    """The order of an IROB and the ids it waits for, which are written as distances to lower ids."""
+    which = _ORDERS.get(order)
+    if which is None:
+        raise _bad(frame, "order", order, "0, 1 or 2")
+    if which is not Order.LISTED:
+        if count:
+            raise _bad(frame, "number of dependencies", count, "0, its order is not a list")
+        return which, (), at
+    if not 0 < count <= packing.MAX_DEPENDENCIES:
+        raise _bad(frame, "number of dependencies", count, f"1 to {packing.MAX_DEPENDENCIES}")
+    distances = struct.unpack_from(f">{count}I", view, at)
+    if not 0 < min(distances) <= max(distances) < irob:
+        raise _bad(frame, "a dependency", [irob - each for each in distances], "lower ids, from 1")
+    return which, tuple([irob - each for each in distances]), at + 4 * count
+
+
+def _stream(view: memoryview, at: int) -> tuple[Frame, int]:
+    _, flags, offset, length = packing.STREAM.unpack_from(view, at)
+    at += packing.STREAM.size
+    end = _flag("stream", "flags", flags)
+    if not (length or end):
+        raise _bad("stream", "length", 0, "1 or more, or the end")
+    _position("stream", "offset", offset + length)
+    return StreamData(offset, end, _payload("stream", view, at, length)), at + length
+
+
+def _extent(view: memoryview, at: int) -> tuple[Frame, int]:
+    _, flags, rank, order, count, irob, offset, length = packing.EXTENT.unpack_from(view, at)
+    at += packing.EXTENT.size
+    end = _flag("extent", "flags", flags)
+    if not (length or end):
+        raise _bad("extent", "length", 0, "1 or more, or the end")
+    _position("extent", "IROB id", irob, 1)
+    _position("extent", "offset", offset + length)
+    _rank("extent", rank)
+    which, after, at = _order("extent", irob, order, count, view, at)
+    payload = _payload("extent", view, at, length)
+    return Extent(irob, rank, which, after, offset, end, payload), at + length
+
+
+def _messages(view: memoryview, at: int) -> tuple[Frame, int]:
+    _, rank, order, listed, count, first = packing.MESSAGES.unpack_from(view, at)
+    at += packing.MESSAGES.size
+    usual = count == 1 and not listed and order < 2 and rank < 4 and at + 2 <= len(view)
+    if usual and 0 < first < packing.MAX_POSITION - 1:
+        at += 2  # the most frequent one: what follows would find nothing wrong either
+        stop = at + (view[at - 2] << 8 | view[at - 1])
+        if stop <= len(view):
+            return Messages(first, rank, _ORDERS[order], (), [bytes(view[at:stop])]), stop
+        at -= 2
+    if not 0 < count <= packing.MAX_MESSAGES:
+        raise _bad("messages", "number of messages", count, f"1 to {packing.MAX_MESSAGES}")
+    _position("messages", "first IROB id", first, 1)
+    _position("messages", "last IROB id", first + count)
+    _rank("messages", rank)
+    if listed and count > 1:
+        raise _bad("messages", "number of messages", count, "1 where dependencies are listed")
+    which, after, at = _order("messages", first, order, listed, view, at)
+    lengths = struct.unpack_from(f">{count}H", view, at)
+    at += 2 * count
+    body = bytes(_payload("messages", view, at, sum(lengths)))
+    if count == 1:
+        return Messages(first, rank, which, after, [body]), at + len(body)
+    ends = list(accumulate(lengths))
+    payloads = [body[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    return Messages(first, rank, which, after, payloads), at + len(body)
+
+
+def _abandon(view: memoryview, at: int) -> tuple[Frame, int]:
+    _, first, count = packing.ABANDON.unpack_from(view, at)
+    if not count:
+        raise _bad("abandon", "count", 0, "1 or more")
+    _position("abandon", "first IROB id", first, 1)
+    _position("abandon", "last IROB id", first + count)
+    return Abandon(first, count), at + packing.ABANDON.size
+
+
+def _ack(view: memoryview, at: int) -> tuple[Frame, int]:
+    _, space, irob, floor, count = packing.ACK.unpack_from(view, at)
+    at += packing.ACK.size
+    which = _SPACES.get(space)
+    if which is None:
+        raise _bad("acknowledgement", "space", space, "0, 1 or 2")
+    if (which is Space.EXTENTS) != (irob > 0):
+        raise _bad("acknowledgement", "IROB id", irob, "0, or an id where extents are acknowledged")
+    if count > packing.MAX_RANGES:
+        raise _bad("acknowledgement", "number of ranges", count, f"at most {packing.MAX_RANGES}")
+    _position("acknowledgement", "IROB id", irob)
+    last = _position("acknowledgement", "floor", floor)
+    if not count:
+        return Ack(which, irob, floor, ()), at
+    edges = struct.unpack_from(f">{2 * count}Q", view, at)
+    for edge in edges:
+        if edge <= last:
+            raise _bad(
+                "acknowledgement", "a range's edge", edge, f"more than {last}, the edge before"
+            )
+        last = edge
+    _position("acknowledgement", "last edge", last)
+    ranges = tuple(zip(edges[::2], edges[1::2], strict=True))
+    return Ack(which, irob, floor, ranges), at + 16 * count
+
+
+def _window(view: memoryview, at: int) -> tuple[Frame, int]:
+    _, stream_limit, credit, irob_bytes = packing.WINDOW.unpack_from(view, at)
+    _position("window", "stream limit", stream_limit)
+    _position("window", "IROB credit", credit)
+    return Window(stream_limit, credit, irob_bytes), at + packing.WINDOW.size
+
+
+def _sync(view: memoryview, at: int) -> tuple[Frame, int]:
+    _, *positions = packing.SYNC.unpack_from(view, at)
+    for each in positions:
+        _position("sync", "a position", each)
+    return Sync(*positions), at + packing.SYNC.size
+
+
+def _ask(_view: memoryview, at: int) -> tuple[Frame, int]:
+    return Ask(), at + 1
+
+
+def _keep_alive(view: memoryview, at: int) -> tuple[Frame, int]:
+    _, agreed, serial, seconds = packing.KEEP_ALIVE.unpack_from(view, at)
+    if seconds > packing.MAX_KEEP_ALIVE_S:
+        raise _bad("keep-alive", "seconds", seconds, f"at most {packing.MAX_KEEP_ALIVE_S}")
+    said = KeepAlive(_flag("keep-alive", "agreed", agreed), serial, seconds)
+    return said, at + packing.KEEP_ALIVE.size
+
+
+def _deadline(view: memoryview, at: int) -> tuple[Frame, int]:
+    _, expected, milliseconds = packing.DEADLINE.unpack_from(view, at)
+    _position("deadline", "expected bytes", expected)
+    _position("deadline", "milliseconds", milliseconds)
+    return Deadline(expected, milliseconds), at + packing.DEADLINE.size
+
+
+def _path(view: memoryview, at: int) -> tuple[Frame, int]:
+    _, kind, metered, allowed, rtt_us, rate_bps, loss_ppm = packing.PATH.unpack_from(view, at)
+    if kind >= len(packing.KINDS):
+        raise _bad("path", "kind", kind, f"0 to {len(packing.KINDS) - 1}")
+    if allowed > 15:
+        raise _bad("path", "mask of labels", allowed, "0 to 15")
+    if loss_ppm > 1_000_000:
+        raise _bad("path", "loss", loss_ppm, "at most 1000000 in a million")
+    _position("path", "rate", rate_bps)
+    said = PathSays(kind, _flag("path", "metered", metered), allowed, rtt_us, rate_bps, loss_ppm)
+    return said, at + packing.PATH.size
+
+
+def _ping(view: memoryview, at: int) -> tuple[Frame, int]:
+    _, token, pad = packing.PING.unpack_from(view, at)
+    at += packing.PING.size
+    if pad > packing.MAX_PAD_BYTES:
+        raise _bad("ping", "padding", pad, f"at most {packing.MAX_PAD_BYTES}")
+    if any(_payload("ping", view, at, pad)):
+        raise _bad("ping", "padding", "with other bytes", "zeros")
+    return Ping(token, pad), at + pad
+
+
+def _pong(view: memoryview, at: int) -> tuple[Frame, int]:
+    _, token = packing.PONG.unpack_from(view, at)
+    return Pong(token), at + packing.PONG.size
+
+
+def _close(view: memoryview, at: int) -> tuple[Frame, int]:
+    _, stream_end, irob_end = packing.CLOSE.unpack_from(view, at)
+    _position("close", "end of the stream", stream_end)
+    _position("close", "first unused IROB id", irob_end, 1)
+    return Close(stream_end, irob_end), at + packing.CLOSE.size
+
+
+def _closed(_view: memoryview, at: int) -> tuple[Frame, int]:
+    return Closed(), at + 1
+
+
+def _abort(view: memoryview, at: int) -> tuple[Frame, int]:
+    _, code, length = packing.ABORT.unpack_from(view, at)
+    at += packing.ABORT.size
+    if length > packing.MAX_REASON_BYTES:
+        raise _bad("abort", "length of the reason", length, f"at most {packing.MAX_REASON_BYTES}")
+    try:
+        reason = str(_payload("abort", view, at, length), "utf-8")
+    except UnicodeDecodeError:
+        raise _bad("abort", "a reason", "that is no text", "UTF-8") from None
+    return Abort(code, reason), at + length
+
+
+_READERS: Final[dict[int, _Reader]] = {
+    packing.K_STREAM: _stream,
+    packing.K_EXTENT: _extent,
+    packing.K_MESSAGES: _messages,
+    packing.K_ABANDON: _abandon,
+    packing.K_ACK: _ack,
+    packing.K_WINDOW: _window,
+    packing.K_SYNC: _sync,
+    packing.K_ASK: _ask,
+    packing.K_KEEP_ALIVE: _keep_alive,
+    packing.K_DEADLINE: _deadline,
+    packing.K_PATH: _path,
+    packing.K_PING: _ping,
+    packing.K_PONG: _pong,
+    packing.K_CLOSE: _close,
+    packing.K_CLOSED: _closed,
+    packing.K_ABORT: _abort,
+}

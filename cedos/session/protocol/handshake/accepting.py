@@ -1,0 +1,224 @@
+"""The accepting end of a connection: what it is for, whether it may be, under which limits."""
+
+from collections.abc import Sized
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol
+
+from cedos.session.protocol.crypto import KeyPair, Random, Suite, host_id
+from cedos.session.protocol.handshake import resume, set_up
+from cedos.session.protocol.handshake.cookies import Cookies
+from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.handshake.limits import HostLedger, Limits, Rate
+from cedos.session.protocol.handshake.locators import Locators
+from cedos.session.protocol.handshake.messages import (
+    LOWEST_VERSION,
+    VERSION,
+    Granted,
+    Hello,
+    MalformedError,
+    Message,
+    Notice,
+    Offer,
+    Purpose,
+    Resume,
+    Status,
+    framed,
+    pack_notice,
+)
+from cedos.session.protocol.handshake.noise import NoiseError, Responder
+from cedos.session.protocol.handshake.outcome import (
+    Failure,
+    FailureKind,
+    Kind,
+    Opened,
+    Secrets,
+    Step,
+    failed,
+)
+
+_HELLOS: Final = 8  # of one connection: cookies, duplicates, stale attempts, a question
+_BUSY_FACTOR: Final = 4  # so many times the rate from which on cookies are asked for
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """Somebody wants a new flow. Proved: the host's key. Not yet: that it is asked for just now."""
+
+    flow_id: bytes
+    peer_key: bytes
+    deadline_s: int
+
+    @property
+    def host_id(self) -> bytes:
+        """Who asks."""
+        return host_id(self.peer_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Yes, with this deadline (0: none)."""
+
+    deadline_s: int
+
+
+class Reason(Enum):
+    """Why not."""
+
+    DUPLICATE = Status.DUPLICATE  # there is a flow of this id
+    LIMIT = Status.LIMIT
+    NOT_ALLOWED = Status.NOT_ALLOWED
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No."""
+
+    reason: Reason
+    retry_after_s: int = 0
+
+
+class FlowBook(Protocol):
+    """All flows of this host, live and idle."""
+
+    def find(self, flow_id: bytes) -> Credentials | None:
+        """Those of a flow; the same object as long as the flow lives. None: unknown or expired."""
+
+    def admit(self, request: OpenRequest) -> Grant | Refusal:
+        """Whether a flow may be opened. Reserves nothing: the request may be a replay."""
+
+
+class Reception:
+    """What all accepting connections of a host share."""
+
+    def __init__(
+        self,
+        me: KeyPair,
+        flows: FlowBook,
+        *,
+        random: Random,
+        hardware_aes: bool,
+        limits: Limits,
+        ledger: HostLedger,
+        half_open: Sized,
+        now: float,
+    ) -> None:
+        self.me, self.flows, self.random, self.limits = me, flows, random, limits
+        self.hardware_aes, self.ledger = hardware_aes, ledger
+        self.locators = Locators(me)
+        self.cookies = Cookies(random(32))
+        self._half_open = half_open
+        rate = limits.set_ups_per_s
+        self._calm = Rate(rate, rate, now)
+        self._busy = Rate(rate * _BUSY_FACTOR, rate * _BUSY_FACTOR, now)
+
+    def asks_cookie(self, now: float) -> bool:
+        """Whether strangers have to show first that they read answers."""
+        return len(self._half_open) >= self.limits.cookies_from or not self._calm.take(now)
+
+    def overloaded(self, now: float) -> bool:
+        """Whether not even those with a cookie can be served. Resumptions always can."""
+        return not self._busy.take(now)
+
+
+class Accepting:
+    """One connection from outside, until it is opened or given up."""
+
+    def __init__(self, reception: Reception, address: str, *, allow_clear: bool) -> None:
+        self._reception, self._address, self._allow_clear = reception, address, allow_clear
+        self._hellos = 0
+
+    def receive(self, kind: Message, body: bytes, now: float) -> Step:
+        """A hello."""
+        if kind not in {Message.SET_UP, Message.RESUME}:
+            raise MalformedError(f"a message of kind {kind} instead of a hello")
+        self._hellos += 1
+        if self._hellos > _HELLOS:
+            raise MalformedError("a hello after a hello after a hello")
+        hello = Hello.unpack(body)
+        if not LOWEST_VERSION <= hello.version <= VERSION:
+            why = f"the peer speaks version {hello.version} of the protocol"
+            return failed(FailureKind.VERSION, why, reply=_notice(Notice.VERSION))
+        if hello.detail not in {0, 1}:
+            raise MalformedError("a hello of an unknown sort")
+        return self._resume(hello, now) if kind is Message.RESUME else self._set_up(hello, now)
+
+    def _set_up(self, hello: Hello, now: float) -> Step:
+        here = self._reception
+        bound = hello.bound + hello.content
+        if not here.cookies.good(hello.cookie, self._address, bound, now):
+            if here.asks_cookie(now):
+                cookie = here.cookies.make(self._address, bound, now)
+                return Step(reply=framed(Message.COOKIE, cookie))
+        elif here.overloaded(now):
+            why = "more set-ups than this host can serve"
+            return failed(FailureKind.BUSY, why, reply=_notice(Notice.BUSY, 1.0))
+        noise = Responder(here.me, hello.bound, chacha=bool(hello.detail))
+        try:
+            offer = Offer.unpack(noise.read(hello.content))
+        except NoiseError:
+            why = "a set-up for another key than this host's"
+            return failed(FailureKind.WRONG_KEY, why, reply=_notice(Notice.WRONG_KEY))
+        if offer.purpose == Purpose.ASK:
+            return self._told(noise, offer)
+        if offer.purpose != Purpose.OPEN:
+            raise MalformedError("a set-up for an unknown purpose")
+        answer = here.flows.admit(OpenRequest(offer.flow_id, noise.peer, offer.deadline_s))
+        if isinstance(answer, Refusal):
+            granted = Granted(answer.reason.value, retry_after_s=answer.retry_after_s)
+            reply = self._answer(noise, granted)
+            if answer.reason is Reason.DUPLICATE:
+                return Step(reply=reply)
+            why = f"a new flow was refused: {answer.reason.name.lower().replace('_', ' ')}"
+            return failed(FailureKind.REFUSED, why, reply=reply)
+        return self._granted(noise, offer, answer)
+
+    def _granted(self, noise: Responder, offer: Offer, answer: Grant) -> Step:
+        here = self._reception
+        if offer.clear and self._allow_clear:
+            suite = Suite.CLEAR
+        elif offer.hardware_aes and here.hardware_aes:
+            suite = Suite.AES_128_GCM
+        else:
+            suite = Suite.CHACHA20_POLY1305
+        deadline_s = min(answer.deadline_s, here.limits.deadline_s)
+        locator = here.locators.issue(offer.flow_id, here.random)
+        reply = self._answer(noise, Granted(Status.ACCEPTED, deadline_s, suite, 0, locator))
+        secret, receive, send = set_up.flow_secrets(noise)
+        credentials = Credentials(offer.flow_id, secret, noise.peer, suite, offer.locator)
+        opened = Opened(Kind.NEW, credentials, deadline_s)
+        # A replayed hello gets this far; only its author can confirm.
+        return Step(reply, opened, Secrets(suite, send, receive), unproven=True)
+
+    def _told(self, noise: Responder, offer: Offer) -> Step:
+        """Whether a flow is known, said with proof; of another host's flow: no."""
+        credentials = self._reception.flows.find(offer.flow_id)
+        known = credentials is not None and credentials.peer_key == noise.peer
+        reply = self._answer(noise, Granted(Status.KNOWN if known else Status.GONE))
+        why = f"the peer asked after a flow that is {'known' if known else 'not known'}"
+        return failed(FailureKind.LOST_STATE, why, reply=reply)
+
+    def _answer(self, noise: Responder, granted: Granted) -> bytes:
+        ephemeral = KeyPair(self._reception.random(32))
+        return framed(Message.SET_UP_ANSWER, noise.write(ephemeral, granted.pack()))
+
+    def _resume(self, hello: Hello, now: float) -> Step:
+        here = self._reception
+        asked, _ = Resume.unpack(hello.content)
+        credentials = here.flows.find(here.locators.read(asked.locator))
+        if credentials is None or resume.verified(here.me, credentials, hello) is None:
+            return Step(reply=_notice(Notice.UNKNOWN_FLOW))
+        if not credentials.is_new(asked.attempt):
+            return Step(reply=resume.stale(here.me, credentials, asked))
+        wait_s = here.ledger.resume(host_id(credentials.peer_key), now)
+        if wait_s:
+            why = "a host resumes more often than it may"
+            return Step(
+                reply=_notice(Notice.BUSY, wait_s),
+                failure=Failure(FailureKind.BUSY, why, retry_after_s=wait_s),
+            )
+        return resume.answered(here.me, credentials, hello, asked, here.random)
+
+
+def _notice(notice: Notice, retry_after_s: float = 0.0) -> bytes:
+    return framed(Message.NOTICE, pack_notice(notice, retry_after_s))

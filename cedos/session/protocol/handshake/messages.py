@@ -1,0 +1,239 @@
+"""The bytes of the handshakes.
+
+Every message, and every record after them, has a header of 4 bytes: the length of what follows
+(24 bits, big-endian) and its kind.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from cedos.session.protocol.crypto import KEY_BYTES, TAG_BYTES
+
+HEADER: Final = struct.Struct(">I")  # length << 8 | kind
+HEADER_BYTES: Final = 4
+MAGIC: Final = b"ceds"
+LOWEST_VERSION: Final = 1
+VERSION: Final = 1
+FLOW_ID_BYTES: Final = 16
+LOCATOR_BYTES: Final = 28
+COOKIE_BYTES: Final = 20
+CHALLENGE_BYTES: Final = 16
+MAC_BYTES: Final = 32
+CONFIRM_BYTES: Final = 16
+GREETING_BYTES: Final = 320  # no message of a handshake is longer
+
+
+class Message(IntEnum):
+    """What a message is."""
+
+    SET_UP = 1
+    SET_UP_ANSWER = 2
+    RESUME = 3
+    RESUME_ANSWER = 4
+    STALE = 5
+    COOKIE = 6
+    NOTICE = 7
+    CONFIRM = 8
+    RECORD = 16
+
+
+class Notice(IntEnum):
+    """What is said without proof. A hint: it ends a connection, never a flow."""
+
+    UNKNOWN_FLOW = 1
+    WRONG_KEY = 2
+    VERSION = 3
+    BUSY = 4
+
+
+class Purpose(IntEnum):
+    """What a set-up is for."""
+
+    OPEN = 0  # a new flow
+    ASK = 1  # is this flow still known? Asked where a resumption was answered with a hint
+
+
+class Status(IntEnum):
+    """What the acceptor answers to a set-up, with proof."""
+
+    ACCEPTED = 0
+    DUPLICATE = 1  # another flow has this id: try again with another one
+    LIMIT = 2
+    NOT_ALLOWED = 3
+    KNOWN = 4
+    GONE = 5
+
+
+class MalformedError(Exception):
+    """Bytes that are no message of this protocol."""
+
+
+_HELLO = struct.Struct(">4sBBB")  # magic, version, noise or kind, length of the cookie
+_OFFER = struct.Struct(f">{FLOW_ID_BYTES}sBIB{LOCATOR_BYTES}s")
+_GRANT = struct.Struct(f">BIBH{LOCATOR_BYTES}s")
+_RESUME = struct.Struct(f">{LOCATOR_BYTES}s6s{CHALLENGE_BYTES}s{KEY_BYTES}s")
+_ANSWER = struct.Struct(f">{CHALLENGE_BYTES}s{KEY_BYTES}s")
+_STALE = struct.Struct(f">6s{MAC_BYTES}s")
+_NOTICE = struct.Struct(">BBBH")
+BOX_BYTES: Final = LOCATOR_BYTES + TAG_BYTES
+
+
+def framed(kind: Message, body: bytes) -> bytes:
+    """A whole message."""
+    return HEADER.pack(len(body) << 8 | kind) + body
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message of an initiator: SET_UP (detail: 1 = ChaChaPoly) or RESUME (detail: 1 = join).
+
+    The cookie is outside of what is hashed, so that the same hello can be sent again with one.
+    """
+
+    detail: int
+    content: bytes
+    cookie: bytes = b""
+    version: int = VERSION
+
+    @property
+    def bound(self) -> bytes:
+        """What both ends bind the handshake to besides its content."""
+        return MAGIC + bytes((self.version, self.detail))
+
+    def pack(self) -> bytes:
+        """The body."""
+        head = _HELLO.pack(MAGIC, self.version, self.detail, len(self.cookie))
+        return head + self.cookie + self.content
+
+    @classmethod
+    def unpack(cls, body: bytes) -> "Hello":
+        """The parts of a body.
+
+        Raises:
+            MalformedError: not ours.
+        """
+        if len(body) < _HELLO.size:
+            raise MalformedError("a hello that is cut short")
+        magic, version, detail, cookie_bytes = _HELLO.unpack_from(body)
+        if magic != MAGIC:
+            raise MalformedError("it does not speak this protocol")
+        if cookie_bytes not in (0, COOKIE_BYTES):
+            raise MalformedError("a cookie of a strange length")
+        end = _HELLO.size + cookie_bytes
+        return cls(detail, body[end:], body[_HELLO.size : end], version)
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the opener asks for, encrypted in message 1 of the set-up. A deadline of 0: none."""
+
+    flow_id: bytes
+    purpose: int
+    deadline_s: int
+    hardware_aes: bool
+    clear: bool
+    locator: bytes  # by which the acceptor could dial back
+
+    def pack(self) -> bytes:
+        """The payload."""
+        flags = self.hardware_aes | self.clear << 1
+        return _OFFER.pack(self.flow_id, self.purpose, self.deadline_s, flags, self.locator)
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> "Offer":
+        """The parts of a payload; raises MalformedError."""
+        if len(payload) != _OFFER.size:
+            raise MalformedError("an offer of a strange length")
+        flow_id, purpose, deadline_s, flags, locator = _OFFER.unpack(payload)
+        return cls(flow_id, purpose, deadline_s, bool(flags & 1), bool(flags & 2), locator)
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What the acceptor grants, encrypted in message 2 of the set-up."""
+
+    status: int
+    deadline_s: int = 0
+    suite: int = 0
+    retry_after_s: int = 0
+    locator: bytes = bytes(LOCATOR_BYTES)
+
+    def pack(self) -> bytes:
+        """The payload."""
+        return _GRANT.pack(
+            self.status, self.deadline_s, self.suite, min(self.retry_after_s, 0xFFFF), self.locator
+        )
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> "Granted":
+        """The parts of a payload; raises MalformedError."""
+        if len(payload) != _GRANT.size:
+            raise MalformedError("a grant of a strange length")
+        return cls(*_GRANT.unpack(payload))
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The content of a RESUME: which flow, which attempt, a challenge, a fresh key; then a MAC."""
+
+    locator: bytes
+    attempt: int
+    challenge: bytes
+    ephemeral: bytes
+
+    def pack(self) -> bytes:
+        """Without the MAC."""
+        return _RESUME.pack(
+            self.locator, self.attempt.to_bytes(6, "big"), self.challenge, self.ephemeral
+        )
+
+    @classmethod
+    def unpack(cls, content: bytes) -> tuple["Resume", bytes]:
+        """The parts of a content, and its MAC; raises MalformedError."""
+        if len(content) != _RESUME.size + MAC_BYTES:
+            raise MalformedError("a resumption of a strange length")
+        locator, attempt, challenge, ephemeral = _RESUME.unpack_from(content)
+        resume = cls(locator, int.from_bytes(attempt, "big"), challenge, ephemeral)
+        return resume, content[_RESUME.size :]
+
+
+def pack_answer(challenge: bytes, ephemeral: bytes) -> bytes:
+    """The acceptor's half of a resumption, without MAC and box."""
+    return _ANSWER.pack(challenge, ephemeral)
+
+
+def unpack_answer(body: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    """What the MAC is over, the ephemeral key in it, the MAC, and the box; raises MalformedError."""
+    if len(body) != _ANSWER.size + MAC_BYTES + BOX_BYTES:
+        raise MalformedError("an answer of a strange length")
+    ephemeral = _ANSWER.unpack_from(body)[1]
+    mac_end = _ANSWER.size + MAC_BYTES
+    return body[: _ANSWER.size], ephemeral, body[_ANSWER.size : mac_end], body[mac_end:]
+
+
+def pack_stale(highest: int, mac: bytes) -> bytes:
+    """An attempt that was seen before, and the highest that was."""
+    return _STALE.pack(highest.to_bytes(6, "big"), mac)
+
+
+def unpack_stale(body: bytes) -> tuple[int, bytes]:
+    """The highest attempt seen, and the MAC; raises MalformedError."""
+    if len(body) != _STALE.size:
+        raise MalformedError("a stale-message of a strange length")
+    highest, mac = _STALE.unpack(body)
+    return int.from_bytes(highest, "big"), mac
+
+
+def pack_notice(notice: Notice, retry_after_s: float = 0.0) -> bytes:
+    """A hint; with the versions that are spoken here, whatever it is."""
+    return _NOTICE.pack(notice, LOWEST_VERSION, VERSION, min(int(retry_after_s * 1000), 0xFFFF))
+
+
+def unpack_notice(body: bytes) -> tuple[int, int, int, float]:
+    """Which, lowest and highest version, seconds to wait; raises MalformedError."""
+    if len(body) != _NOTICE.size:
+        raise MalformedError("a notice of a strange length")
+    notice, lowest, highest, retry_ms = _NOTICE.unpack(body)
+    return notice, lowest, highest, retry_ms / 1000

@@ -1,0 +1,97 @@
+"""What comes of a handshake."""
+
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Protocol
+
+from cedos.session.protocol.crypto import Suite, host_id
+from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.handshake.messages import Message
+
+
+class Kind(IntEnum):
+    """What a connection is to its flow."""
+
+    RESUME = 0  # the dialling end has no other path: the older ones are dead
+    JOIN = 1  # a further path beside those that live
+    NEW = 2  # the flow's first
+
+
+class FailureKind(Enum):
+    """Why a connection was not had."""
+
+    LOST_STATE = "lost-state"  # the peer has no such flow (any more)
+    REFUSED = "refused"
+    WRONG_KEY = "wrong-key"
+    VERSION = "version"
+    BUSY = "busy"
+    GARBLED = "garbled"
+    TIMED_OUT = "timed-out"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The end of a connection. Only an authenticated one may end a flow; others end the path.
+
+    `retry_after_s`: the peer's wish, 0 without one.
+    """
+
+    kind: FailureKind
+    why: str
+    authenticated: bool = False
+    retry_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A connection whose peer is who it should be. `deadline_s` is what was granted; 0: none."""
+
+    kind: Kind
+    credentials: Credentials
+    deadline_s: int = 0
+
+    @property
+    def host_id(self) -> bytes:
+        """Who the peer is."""
+        return host_id(self.credentials.peer_key)
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """What a connection's two directions are protected with, seen from one end."""
+
+    suite: Suite
+    send: bytes = field(repr=False)
+    receive: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to do after a message: send a reply; use the connection; or give it up.
+
+    With `secrets` the handshake's messages are over. The initiator then confirms; `unproven` says
+    that `opened` does not hold before that confirmation came.
+    """
+
+    reply: bytes = b""
+    opened: Opened | None = None
+    secrets: Secrets | None = None
+    failure: Failure | None = None
+    unproven: bool = False
+
+
+class Handshake(Protocol):
+    """One end of a handshake, without the connection's framing."""
+
+    def receive(self, kind: Message, body: bytes, now: float) -> Step:
+        """The next message; raises MalformedError or NoiseError for what cannot be."""
+
+
+def failed(kind: FailureKind, why: str, *, reply: bytes = b"", retry_after_s: float = 0.0) -> Step:
+    """A failure that proves nothing."""
+    return Step(reply=reply, failure=Failure(kind, why, retry_after_s=retry_after_s))
+
+
+def refused(kind: FailureKind, why: str, *, retry_after_s: float = 0.0) -> Step:
+    """A failure that the peer has proved to be its own."""
+    return Step(failure=Failure(kind, why, authenticated=True, retry_after_s=retry_after_s))

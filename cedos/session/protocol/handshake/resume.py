@@ -1,0 +1,195 @@
+"""Resumption, and join of a further path: who knows the flow's secret may go on with it.
+
+    -> locator, attempt, challenge, fresh key, proof
+    <- challenge, fresh key, proof, next locator (encrypted)
+    -> confirmation, records
+
+Both ends prove the secret over both challenges, as DTP's one end does (3.3.2); proofs are checked
+before any X25519 is computed, and the fresh keys make each connection's records unreadable to whoever
+learns the flow's secret later. One round trip: both ends may send records after it.
+"""
+
+import hmac
+from hashlib import sha256
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+
+from cedos.session.protocol.crypto import KeyPair, Random, Suite, aead, expand, extract
+from cedos.session.protocol.handshake.credentials import LAST_ATTEMPT, Credentials
+from cedos.session.protocol.handshake.locators import Locators
+from cedos.session.protocol.handshake.messages import (
+    CHALLENGE_BYTES,
+    Hello,
+    MalformedError,
+    Message,
+    Notice,
+    Resume,
+    framed,
+    pack_answer,
+    pack_stale,
+    unpack_answer,
+    unpack_notice,
+    unpack_stale,
+)
+from cedos.session.protocol.handshake.outcome import (
+    FailureKind,
+    Kind,
+    Opened,
+    Secrets,
+    Step,
+    failed,
+)
+from cedos.session.protocol.handshake.set_up import Ask, Opening, noticed
+
+_NONCE: Final = bytes(12)  # of the box: its key is used once
+_STALE_TRIES: Final = 3
+
+
+def _proof(
+    credentials: Credentials, what: str, initiator: bytes, responder: bytes, *parts: bytes
+) -> bytes:
+    # Both static keys in it: what one host sent cannot be sent back to it.
+    return credentials.mac(what, initiator, responder, *parts)
+
+
+def _connection(
+    credentials: Credentials, shared: bytes, transcript: bytes
+) -> tuple[bytes, bytes, bytes]:
+    """The initiator's direction, the responder's, and the key of the box."""
+    root = extract(credentials.secret, shared)
+    return (
+        expand(root, "initiator", transcript),
+        expand(root, "responder", transcript),
+        expand(root, "box", transcript),
+    )
+
+
+class Resuming:
+    """The end that dials."""
+
+    def __init__(self, me: KeyPair, credentials: Credentials, kind: Kind, random: Random) -> None:
+        assert kind in {Kind.RESUME, Kind.JOIN}
+        self._me, self._credentials, self._kind, self._random = me, credentials, kind, random
+        self._stale = 0
+        self._asking: Opening | None = None
+        self._ephemeral: KeyPair
+        self._hello: Hello
+        self._challenge: bytes
+
+    def first(self) -> bytes:
+        """The hello, a whole message."""
+        credentials = self._credentials
+        self._ephemeral = KeyPair(self._random(32))
+        self._challenge = self._random(CHALLENGE_BYTES)
+        content = Resume(
+            credentials.locator,
+            credentials.next_attempt(),
+            self._challenge,
+            self._ephemeral.public,
+        ).pack()
+        empty = Hello(int(self._kind), b"")
+        proof = _proof(
+            credentials, "resume", self._me.public, credentials.peer_key, empty.bound, content
+        )
+        self._hello = Hello(int(self._kind), content + proof)
+        return framed(Message.RESUME, self._hello.pack())
+
+    def receive(self, kind: Message, body: bytes, now: float) -> Step:
+        """The other end's answer."""
+        if self._asking is not None:
+            return self._asking.receive(kind, body, now)
+        match kind:
+            case Message.RESUME_ANSWER:
+                return self._answered(body)
+            case Message.STALE:
+                return self._again(body)
+            case Message.NOTICE if unpack_notice(body)[0] == Notice.UNKNOWN_FLOW:
+                # Anybody could say that. The peer itself has to, by its static key.
+                credentials = self._credentials
+                ask = Ask(hardware_aes=credentials.suite is not Suite.CHACHA20_POLY1305)
+                self._asking = Opening(
+                    self._me, credentials.peer_key, ask, self._random, credentials.flow_id
+                )
+                return Step(reply=self._asking.first())
+            case Message.NOTICE:
+                return noticed(body)
+        raise MalformedError(f"a message of kind {kind} in answer to a resumption")
+
+    def _answered(self, body: bytes) -> Step:
+        credentials = self._credentials
+        signed, ephemeral, proof, box = unpack_answer(body)
+        transcript = sha256(self._hello.bound + self._hello.content + signed).digest()
+        me, peer = self._me.public, credentials.peer_key
+        if not hmac.compare_digest(proof, _proof(credentials, "answer", me, peer, transcript)):
+            return failed(
+                FailureKind.GARBLED, "an answer of somebody who has not the flow's secret"
+            )
+        try:
+            shared = self._ephemeral.exchange(ephemeral)
+        except ValueError as error:
+            raise MalformedError("a public key that no honest host has") from error
+        send, receive, box_key = _connection(credentials, shared, transcript)
+        try:
+            credentials.locator = aead(box_key, chacha=True).decrypt(_NONCE, box, transcript)
+        except InvalidTag:
+            return failed(FailureKind.GARBLED, "an answer that was altered on its way")
+        return Step(
+            opened=Opened(self._kind, credentials),
+            secrets=Secrets(credentials.suite, send, receive),
+        )
+
+    def _again(self, body: bytes) -> Step:
+        """This end has forgotten how often it tried (a crash): goes on where the peer says."""
+        credentials = self._credentials
+        highest, proof = unpack_stale(body)
+        me, peer = self._me.public, credentials.peer_key
+        right = _proof(credentials, "stale", me, peer, self._challenge, body[:6])
+        if not hmac.compare_digest(proof, right):
+            return failed(
+                FailureKind.GARBLED, "an answer of somebody who has not the flow's secret"
+            )
+        self._stale += 1
+        if self._stale > _STALE_TRIES or highest >= LAST_ATTEMPT:
+            return failed(FailureKind.GARBLED, "the peer takes each attempt for an old one")
+        credentials.attempt = max(credentials.attempt, highest)
+        return Step(reply=self.first())
+
+
+def verified(me: KeyPair, credentials: Credentials, hello: Hello) -> Resume | None:
+    """The acceptor's end: what an initiator who has proved the flow's secret sent; else None."""
+    resume, proof = Resume.unpack(hello.content)
+    content = resume.pack()
+    right = _proof(credentials, "resume", credentials.peer_key, me.public, hello.bound, content)
+    return resume if hmac.compare_digest(proof, right) else None
+
+
+def stale(me: KeyPair, credentials: Credentials, resume: Resume) -> bytes:
+    """The acceptor's answer to an attempt that it has seen: a replay, or a host that forgot."""
+    number = credentials.seen.to_bytes(6, "big")
+    peer = credentials.peer_key
+    proof = _proof(credentials, "stale", peer, me.public, resume.challenge, number)
+    return framed(Message.STALE, pack_stale(credentials.seen, proof))
+
+
+def answered(
+    me: KeyPair, credentials: Credentials, hello: Hello, resume: Resume, random: Random
+) -> Step:
+    """The acceptor's answer to a resumption or join that is verified and new."""
+    credentials.note(resume.attempt)
+    ephemeral = KeyPair(random(32))
+    signed = pack_answer(random(CHALLENGE_BYTES), ephemeral.public)
+    transcript = sha256(hello.bound + hello.content + signed).digest()
+    proof = _proof(credentials, "answer", credentials.peer_key, me.public, transcript)
+    try:
+        shared = ephemeral.exchange(resume.ephemeral)
+    except ValueError as error:
+        raise MalformedError("a public key that no honest host has") from error
+    receive, send, box_key = _connection(credentials, shared, transcript)
+    locator = Locators(me).issue(credentials.flow_id, random)
+    box = aead(box_key, chacha=True).encrypt(_NONCE, locator, transcript)
+    return Step(
+        reply=framed(Message.RESUME_ANSWER, signed + proof + box),
+        opened=Opened(Kind(hello.detail), credentials),
+        secrets=Secrets(credentials.suite, send, receive),
+    )

@@ -1,0 +1,156 @@
+"""Set-up: a new flow by Noise_IK with the server's key pinned; one round trip, then data.
+
+Unlike DTP's (3.3.4), both ends are authenticated and the secret is never sent, not even encrypted.
+The deadline is DTP's keep-alive duration (3.2): the opener asks, the acceptor grants as much or less.
+The same exchange answers, with proof, whether a flow is still known.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from cedos.session.protocol.crypto import KeyPair, Random, Suite, expand, extract
+from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.handshake.locators import Locators
+from cedos.session.protocol.handshake.messages import (
+    FLOW_ID_BYTES,
+    Granted,
+    Hello,
+    MalformedError,
+    Message,
+    Notice,
+    Offer,
+    Purpose,
+    Status,
+    framed,
+    unpack_notice,
+)
+from cedos.session.protocol.handshake.noise import Initiator, NoiseError, Responder
+from cedos.session.protocol.handshake.outcome import (
+    FailureKind,
+    Kind,
+    Opened,
+    Secrets,
+    Step,
+    failed,
+    refused,
+)
+
+_TRIES: Final = 3  # with other flow ids; two of 2^128 meet by accident never
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What an opener wants: a deadline in seconds (0: none), and how records are protected."""
+
+    deadline_s: int = 0
+    hardware_aes: bool = True
+    clear: bool = False  # no protection of records, if the other end wants that as well
+
+
+def flow_secrets(noise: Initiator | Responder) -> tuple[bytes, bytes, bytes]:
+    """From a finished handshake: the flow's secret, the initiator's direction, the responder's."""
+    root = extract(noise.hash, b"".join(noise.split()))
+    return expand(root, "flow"), expand(root, "initiator"), expand(root, "responder")
+
+
+class Opening:
+    """The opener's end; with a `flow_id`, the question whether the peer still knows that flow."""
+
+    def __init__(
+        self, me: KeyPair, server: bytes, ask: Ask, random: Random, flow_id: bytes | None = None
+    ) -> None:
+        self._me, self._server, self._ask, self._random = me, server, ask, random
+        self._purpose = Purpose.OPEN if flow_id is None else Purpose.ASK
+        self._flow_id = flow_id
+        self._tries = 0
+        self._noise: Initiator
+        self._hello: Hello
+
+    def first(self) -> bytes:
+        """The hello, a whole message."""
+        self._tries += 1
+        flow_id = self._random(FLOW_ID_BYTES) if self._purpose is Purpose.OPEN else self._flow_id
+        assert flow_id is not None
+        self._flow_id = flow_id
+        chacha = not self._ask.hardware_aes
+        offer = Offer(
+            flow_id,
+            self._purpose,
+            self._ask.deadline_s,
+            self._ask.hardware_aes,
+            self._ask.clear,
+            Locators(self._me).issue(flow_id, self._random),
+        )
+        empty = Hello(int(chacha), b"")
+        ephemeral = KeyPair(self._random(32))
+        self._noise = Initiator(self._me, ephemeral, self._server, empty.bound, chacha=chacha)
+        self._hello = Hello(int(chacha), self._noise.write(offer.pack()))
+        return framed(Message.SET_UP, self._hello.pack())
+
+    def receive(self, kind: Message, body: bytes, now: float) -> Step:
+        """The acceptor's answer."""
+        match kind:
+            case Message.COOKIE:
+                hello = Hello(self._hello.detail, self._hello.content, body)
+                return Step(reply=framed(Message.SET_UP, hello.pack()))
+            case Message.NOTICE:
+                return noticed(body)
+            case Message.SET_UP_ANSWER:
+                try:
+                    granted = Granted.unpack(self._noise.read(body))
+                except NoiseError:
+                    why = "the answer does not come from the holder of the server's key"
+                    return failed(FailureKind.WRONG_KEY, why)
+                return self._granted(granted)
+        raise MalformedError(f"a message of kind {kind} in answer to a set-up")
+
+    def _granted(self, granted: Granted) -> Step:
+        opening = self._purpose is Purpose.OPEN
+        match granted.status:
+            case Status.ACCEPTED if opening:
+                return self._accepted(granted)
+            case Status.DUPLICATE if opening and self._tries < _TRIES:
+                return Step(reply=self.first())
+            case Status.NOT_ALLOWED if opening:
+                why = "the server does not know this host's key; its owner has to allow it"
+                return refused(FailureKind.REFUSED, why)
+            case Status.LIMIT | Status.DUPLICATE if opening:
+                why = "the server takes no more flows of this host now"
+                return refused(FailureKind.REFUSED, why, retry_after_s=granted.retry_after_s)
+            case Status.GONE if not opening:
+                return refused(FailureKind.LOST_STATE, "the peer has no such flow any more")
+            case Status.KNOWN if not opening:
+                why = "the peer knows the flow: somebody disturbed its resumption"
+                return failed(FailureKind.GARBLED, why)
+        raise MalformedError(f"a status {granted.status} in answer to a set-up")
+
+    def _accepted(self, granted: Granted) -> Step:
+        try:
+            suite = Suite(granted.suite)
+        except ValueError as error:
+            raise MalformedError(f"an unknown protection of records {granted.suite}") from error
+        if suite is Suite.CLEAR and not self._ask.clear:
+            return refused(FailureKind.REFUSED, "the server wants to send in clear; this end not")
+        secret, send, receive = flow_secrets(self._noise)
+        assert self._flow_id is not None
+        credentials = Credentials(self._flow_id, secret, self._server, suite, granted.locator)
+        return Step(
+            opened=Opened(Kind.NEW, credentials, granted.deadline_s),
+            secrets=Secrets(suite, send, receive),
+        )
+
+
+def noticed(body: bytes) -> Step:
+    """What a hint means to an initiator; nothing in it is proved."""
+    notice, lowest, highest, retry_after_s = unpack_notice(body)
+    match notice:
+        case Notice.WRONG_KEY:
+            why = "the server says that it does not hold the key that is pinned for it"
+            return failed(FailureKind.WRONG_KEY, why)
+        case Notice.VERSION:
+            why = f"the peer speaks versions {lowest} to {highest} of the protocol"
+            return failed(FailureKind.VERSION, why)
+        case Notice.BUSY:
+            why = "the peer is busy"
+            return failed(FailureKind.BUSY, why, retry_after_s=retry_after_s)
+    raise MalformedError(f"an unknown notice {notice}")

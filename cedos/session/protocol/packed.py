@@ -1,0 +1,160 @@
+"""An idle session as a short record, and back. Pure.
+
+Idle is a session in which nothing waits: all that was handed in has been acknowledged, all that came was
+read. What is left are positions, what both ends may still send, and the keep-alive. One with a path can
+be written down too, in case that its program is killed.
+"""
+
+import struct
+from dataclasses import astuple, dataclass
+from typing import Final
+
+from cedos.session.protocol.life import State
+from cedos.session.protocol.schedulers.interface import Scheduler
+from cedos.session.protocol.sending.credit import (
+    INITIAL_IROB_BYTES,
+    INITIAL_IROB_CREDIT,
+    INITIAL_STREAM_BYTES,
+)
+from cedos.session.protocol.sending.memory import Memory
+from cedos.session.protocol.session import Session
+from cedos.session.protocol.session_limits import Limits
+
+_PACKED: Final = struct.Struct(">QQQQQQIIIIIIIBB")
+IDLE_BYTES: Final = _PACKED.size
+_MOST: Final = 2**32 - 1
+_ENDED_HERE, _ENDED_THERE = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """All that an idle session remembers. Positions count the end of the stream as one.
+
+    `*_room` are what may be sent beyond the positions: by us, and by the peer (`told_*`), who was told
+    so and may have begun. `absent_unix_s` is when the last path was lost.
+    """
+
+    stream_sent: int
+    irobs_sent: int  # the next id
+    stream_received: int
+    irobs_received: int
+    reserved: int
+    delivered: int
+    stream_room: int
+    irob_room: int
+    told_stream_room: int
+    told_irob_room: int
+    irob_bytes: int
+    keep_alive_s: int
+    absent_unix_s: int
+    rank: int
+    ended: int
+
+    def to_bytes(self) -> bytes:
+        """`IDLE_BYTES` bytes."""
+        return _PACKED.pack(*astuple(self))
+
+    @classmethod
+    def from_bytes(cls, packed: bytes) -> "Idle":
+        """What `to_bytes` made; any `IDLE_BYTES` bytes are some idle session."""
+        return cls(*_PACKED.unpack(packed))
+
+    @classmethod
+    def at_the_beginning(cls, keep_alive_s: int, unix_s: float) -> "Idle":
+        """A session that has not carried anything."""
+        windows = (INITIAL_STREAM_BYTES, INITIAL_IROB_CREDIT)
+        return cls(
+            0,
+            1,
+            0,
+            1,
+            0,
+            0,
+            *windows,
+            *windows,
+            INITIAL_IROB_BYTES,
+            keep_alive_s,
+            int(unix_s),
+            0,
+            0,
+        )
+
+    @property
+    def expires_unix_s(self) -> int:
+        """From when on the session has ended."""
+        return self.absent_unix_s + self.keep_alive_s
+
+
+def pack(session: Session, now: float, unix_s: float) -> Idle | None:
+    """The session as a record; None while it is not idle, or not open.
+
+    Args:
+        session: it is not changed; forget it if it shall sleep.
+        now: the session's clock.
+        unix_s: the same instant, in seconds since the epoch: other clocks do not survive a restart.
+    """
+    sender, receiver, control = session.sender, session.receiver, session.control
+    idle = (
+        control.state is State.OPEN
+        and control.closing.theirs is None
+        and control.terms.proposed is None
+        and control.wish is None
+        and not len(session.thunks)
+        and not session.happened
+        and sender.everything_acknowledged()
+        and session.flights.idle
+        and receiver.idle
+    )
+    if not idle:
+        return None
+    # One that has a path has it until now: written down, it may be wanted after a crash.
+    absent_s = 0.0 if session.absent_since_s is None else now - session.absent_since_s
+    stream, told_stream, told_credit = sender.stream, *receiver.told()
+    return Idle(
+        stream.stop,
+        sender.next_irob,
+        receiver.stream.received.floor,
+        receiver.irobs.floor,
+        sender.credit.reserved,
+        receiver.delivered_cost,
+        min(max(stream.limit - stream.written, 0), _MOST),
+        min(sender.credit.credit - sender.credit.reserved, _MOST),
+        told_stream,
+        told_credit,
+        min(sender.credit.irob_bytes, _MOST),
+        control.terms.seconds,
+        int(max(unix_s - absent_s, 0)),
+        stream.rank,
+        _ENDED_HERE * stream.ended + _ENDED_THERE * receiver.stream.complete,
+    )
+
+
+def unpack_session(
+    idle: Idle,
+    scheduler: Scheduler,
+    now: float,
+    unix_s: float,
+    *,
+    limits: Limits,
+    memory: Memory | None = None,
+) -> Session:
+    """The session that `pack` recorded, awake: without a path, and as long absent as it was."""
+    ended_here = bool(idle.ended & _ENDED_HERE)
+    session = Session(scheduler, now, limits=limits, memory=memory, keep_alive_s=idle.keep_alive_s)
+    sender, receiver = session.sender, session.receiver
+    sender.restore(idle.stream_sent, idle.irobs_sent, ended=ended_here)
+    sender.stream.rank = idle.rank & 3
+    sender.stream.limit = sender.stream.written + idle.stream_room
+    sender.credit.reserved = idle.reserved
+    sender.credit.credit = idle.reserved + idle.irob_room
+    sender.credit.irob_bytes = idle.irob_bytes
+    sender.credit.told = True
+    receiver.restore(
+        idle.stream_received,
+        idle.irobs_received,
+        idle.delivered,
+        (idle.told_stream_room, idle.told_irob_room),
+        ended=bool(idle.ended & _ENDED_THERE),
+    )
+    session.absent_since_s = now - max(0.0, unix_s - idle.absent_unix_s)
+    return session

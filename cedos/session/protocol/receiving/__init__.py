@@ -1,0 +1,1 @@
+"""The receiving half: extents in any order, acknowledged, delivered."""

@@ -1,0 +1,285 @@
+"""The receiving half of a session: extents in any order, until the application has taken their bytes."""
+
+from typing import Final
+
+from cedos.errors import ProtocolError
+from cedos.session.protocol.frames import packing
+from cedos.session.protocol.frames.extents import Progress
+from cedos.session.protocol.frames.frames import Abandon, Extent, Messages, Space, StreamData
+from cedos.session.protocol.receiving.arrivals import MAX_GAPS, Arrivals
+from cedos.session.protocol.receiving.delivery import Delivery, Run
+from cedos.session.protocol.sending.credit import (
+    INITIAL_IROB_BYTES,
+    INITIAL_IROB_CREDIT,
+    INITIAL_STREAM_BYTES,
+    IROB_COST,
+)
+from cedos.session.protocol.sending.sender import ID_SPAN
+
+MAX_ID_GAPS: Final = 20_000
+"""More gaps in the ids than any sender of this protocol leaves at once."""
+
+
+class _Partial:
+    """A large IROB that has not come whole."""
+
+    __slots__ = ("after", "arrivals", "order", "rank")
+
+    def __init__(self, extent: Extent) -> None:
+        self.rank = extent.rank
+        self.order = extent.order
+        self.after = extent.after
+        self.arrivals = Arrivals()
+
+    def agrees(self, extent: Extent) -> bool:
+        return (self.rank, self.order, self.after) == (extent.rank, extent.order, extent.after)
+
+
+class Receiver:
+    """Streams put together, IROBs delivered whole, and what is to be acknowledged and granted.
+
+    `unacknowledged_bytes` came since the last acknowledgement was written, `irobs_bytes` of IROBs so far,
+    by rank of label.
+    """
+
+    def __init__(self, stream_window: int, irob_window: int, irob_bytes: int) -> None:
+        self.stream = Arrivals()
+        self.irobs = Progress(1)  # ids received whole, or abandoned
+        self.delivery = Delivery()
+        self.unacknowledged_bytes = 0
+        self.irobs_bytes = [0, 0, 0, 0]
+        self.irob_bytes = max(irob_bytes, INITIAL_IROB_BYTES)
+        self._stream_window = max(stream_window, INITIAL_STREAM_BYTES)
+        self._irob_window = max(irob_window, INITIAL_IROB_CREDIT, 2 * (irob_bytes + IROB_COST))
+        self._taken = 0  # of the stream by the application
+        self._stream_limit = INITIAL_STREAM_BYTES  # what the peer has been told
+        self._credit_told = INITIAL_IROB_CREDIT
+        self.owes_window = False  # the peer may send notably more than it knows
+        self.delivered_cost = 0
+        self._pieces = 0  # of large IROBs, behind gaps
+        self._held_cost = 0  # of IROBs that arrived, whole or in part, and were not delivered
+        self._partial: dict[int, _Partial] = {}
+        self._dirty_stream = False
+        self._dirty_irobs = False
+        self._dirty_partial: set[int] = set()
+
+    # Frames
+
+    def on_stream(self, extent: StreamData, record: bytes | memoryview) -> None:
+        """Bytes of the stream."""
+        stop = extent.offset + len(extent.payload)
+        if stop > self._stream_limit:
+            raise ProtocolError(
+                f"stream bytes up to {stop}; the window ends at {self._stream_limit}"
+            )
+        self.unacknowledged_bytes += self.stream.add(
+            extent.offset, keep(extent.payload, record), extent.end
+        )
+        self._dirty_stream = True
+
+    def on_extent(self, extent: Extent, record: bytes | memoryview) -> None:
+        """Bytes of a large IROB."""
+        irob = extent.irob
+        self._check_id(irob)
+        self._dirty_irobs = True
+        if self.irobs.covers(irob, irob + 1):
+            return
+        stop = extent.offset + len(extent.payload)
+        if stop > self.irob_bytes:
+            raise ProtocolError(
+                f"IROB {irob} has at least {stop} bytes; allowed are {self.irob_bytes}"
+            )
+        partial = self._partial.get(irob)
+        if partial is None:
+            partial = self._partial[irob] = _Partial(extent)
+            self._hold(IROB_COST)
+        elif not partial.agrees(extent):
+            raise ProtocolError(f"IROB {irob} has two labels or orders")
+        arrivals = partial.arrivals
+        self._pieces -= arrivals.pieces
+        new = arrivals.add(extent.offset, keep(extent.payload, record), extent.end)
+        self._pieces += arrivals.pieces
+        self.unacknowledged_bytes += new
+        self.irobs_bytes[extent.rank] += new
+        self._hold(new)
+        if self._pieces > MAX_GAPS:
+            raise ProtocolError(f"IROBs arrive in more than {MAX_GAPS} separate pieces")
+        if not arrivals.complete:
+            self._dirty_partial.add(irob)
+            return
+        del self._partial[irob]
+        self._dirty_partial.discard(irob)
+        self.irobs.add(irob, irob + 1)
+        data = b"".join(arrivals.ready)
+        self.delivery.arrive(Run(irob, partial.rank, [data]), partial.order, partial.after)
+
+    def on_messages(self, table: Messages) -> None:
+        """Small whole IROBs."""
+        first, payloads = table.first, table.payloads
+        stop = first + len(payloads)
+        self._check_id(stop - 1)
+        self._dirty_irobs = True
+        irobs = self.irobs
+        whole = (
+            first == irobs.floor and not irobs.beyond
+        )  # as they were sent, and for the first time
+        for low, high in ((first, stop),) if whole else irobs.missing(first, stop):
+            part = payloads if high - low == len(payloads) else payloads[low - first : high - first]
+            size = sum(map(len, part))
+            self.unacknowledged_bytes += size + len(part)
+            self.irobs_bytes[table.rank] += size
+            self._hold(size + len(part) * IROB_COST)
+            if self._partial:
+                self._refuse_partial(low, high)
+            irobs.add(low, high)
+            self.delivery.arrive(Run(low, table.rank, part), table.order, table.after)
+        if len(irobs.beyond) > MAX_ID_GAPS:
+            raise ProtocolError(f"IROBs arrive with more than {MAX_ID_GAPS} gaps in their ids")
+
+    def on_abandon(self, frame: Abandon) -> None:
+        """IROBs that will never come."""
+        stop = frame.first + frame.count
+        self._check_id(stop - 1)
+        self._dirty_irobs = True
+        for low, high in self.irobs.missing(frame.first, stop):
+            for irob in [each for each in self._partial if low <= each < high]:
+                arrivals = self._partial.pop(irob).arrivals
+                self._dirty_partial.discard(irob)
+                self._pieces -= arrivals.pieces
+                self._held_cost -= arrivals.ready_bytes + arrivals.waiting_bytes + IROB_COST
+            self.irobs.add(low, high)
+            self.delivery.never(low, high)
+        if len(self.irobs.beyond) > MAX_ID_GAPS:
+            raise ProtocolError(
+                f"IROBs are abandoned with more than {MAX_ID_GAPS} gaps in their ids"
+            )
+
+    # The application
+
+    def read(self, limit_bytes: int) -> bytes | memoryview:
+        """The stream's next bytes, at most so many; empty where none are there."""
+        chunk = self.stream.take(limit_bytes)
+        self._taken += len(chunk)
+        window = self._stream_window
+        if self._taken + window - self._stream_limit >= window // 4:
+            self.owes_window = True
+        return chunk
+
+    def pop(self, limit: int) -> Run | None:
+        """The next IROBs, at most `limit`, all of one label; None where none is eligible."""
+        run = self.delivery.pop(limit)
+        if run is not None:
+            cost = sum(map(len, run.payloads)) + len(run.payloads) * IROB_COST
+            self._held_cost -= cost
+            self.delivered_cost += cost
+            window = self._irob_window
+            if self.delivered_cost + window - self._credit_told >= window // 4:
+                self.owes_window = True
+        return run
+
+    @property
+    def held_bytes(self) -> int:
+        """What has arrived and was not taken."""
+        return self._held_cost + self.stream.ready_bytes + self.stream.waiting_bytes
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the stream has ended and all of it was read."""
+        return self.stream.complete and not self.stream.ready
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits here, for the application or for the peer."""
+        return not (
+            self._held_cost
+            or self.stream.ready
+            or self.stream.received.beyond
+            or self.irobs.beyond
+            or self.delivery.waiting
+        )
+
+    # To the peer
+
+    def acknowledgements(self, *, everything: bool) -> list[bytes]:
+        """Acknowledgement frames for what came since the last time, or for `everything`."""
+        frames = []
+        if self._dirty_stream or everything:
+            frames.append(_ack(Space.STREAM, 0, self.stream.received))
+        if self._dirty_irobs or everything:
+            frames.append(_ack(Space.IROBS, 0, self.irobs))
+        frames += [
+            _ack(Space.EXTENTS, irob, self._partial[irob].arrivals.received)
+            for irob in (list(self._partial) if everything else sorted(self._dirty_partial))
+        ]
+        self._dirty_stream = self._dirty_irobs = False
+        self._dirty_partial.clear()
+        self.unacknowledged_bytes = 0
+        return frames
+
+    @property
+    def owes_acknowledgement(self) -> bool:
+        """Whether anything came that was not acknowledged."""
+        return self._dirty_stream or self._dirty_irobs
+
+    def window(self) -> bytes:
+        """A Window frame: all that the peer may send now."""
+        self.owes_window = False
+        self._stream_limit = max(self._taken + self._stream_window, self._stream_limit)
+        self._credit_told = max(self.delivered_cost + self._irob_window, self._credit_told)
+        return packing.window(self._stream_limit, self._credit_told, self.irob_bytes)
+
+    # Sleep
+
+    def told(self) -> tuple[int, int]:
+        """How much more of the stream, and of IROBs, the peer was told that it may send."""
+        return self._stream_limit - self._taken, self._credit_told - self.delivered_cost
+
+    def restore(
+        self, stop: int, next_irob: int, delivered: int, told: tuple[int, int], *, ended: bool
+    ) -> None:
+        """Goes on where a session left off: all below these positions was received and taken."""
+        self.stream = Arrivals(stop - ended)
+        if ended:
+            self.stream.add(stop - 1, b"", end=True)
+        self.irobs = Progress(next_irob)
+        self.delivery = Delivery(next_irob)
+        self.delivered_cost = delivered
+        self._taken = stop - ended
+        self._stream_limit = self._taken + told[0]
+        self._credit_told = delivered + told[1]
+
+    # Inside
+
+    def _check_id(self, irob: int) -> None:
+        if irob >= self.irobs.floor + ID_SPAN:
+            raise ProtocolError(
+                f"IROB {irob}, while {self.irobs.floor} is the lowest that is missing"
+            )
+
+    def _hold(self, cost: int) -> None:
+        self._held_cost += cost
+        if self._held_cost > self._irob_window:
+            raise ProtocolError(f"more IROBs than the window of {self._irob_window} bytes allows")
+
+    def _refuse_partial(self, low: int, high: int) -> None:
+        for irob in self._partial:
+            if low <= irob < high:
+                raise ProtocolError(
+                    f"IROB {irob} comes as a small one after it came as a large one"
+                )
+
+
+def keep(payload: memoryview, record: bytes | memoryview) -> bytes | memoryview:
+    """The payload in memory that stays: its record's, if that is ours and mostly this payload."""
+    if type(record) is bytes and 2 * len(payload) > len(record):
+        return payload
+    return bytes(payload)
+
+
+def _ack(space: Space, irob: int, progress: Progress) -> bytes:
+    ranges = []
+    for each in progress.beyond:
+        ranges.append(each)
+        if len(ranges) == packing.MAX_RANGES:
+            break
+    return packing.ack(space, irob, progress.floor, ranges)

@@ -1,0 +1,43 @@
+"""Path schedulers: which label's bytes go over which network. One file each; all pure.
+
+`scheduler(name)` makes one. They share the Protocol of
+`cedos.session.protocol.schedulers.interface` and one conformance
+test: nothing waits for ever, nothing is granted that is not there.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from cedos.errors import ConfigError
+from cedos.session.protocol.schedulers.anticipatory import Anticipatory
+from cedos.session.protocol.schedulers.interface import Scheduler
+from cedos.session.protocol.schedulers.labels import LabelMapping
+from cedos.session.protocol.schedulers.lowest_rtt import LowestRtt
+from cedos.session.protocol.schedulers.redundant import Redundant
+from cedos.session.protocol.schedulers.round_robin import RoundRobin
+from cedos.session.protocol.schedulers.swtc import Swtc
+
+DEFAULT: Final = "intnw"
+
+_MADE: Final[dict[str, Callable[[], Scheduler]]] = {
+    "intnw": lambda: Anticipatory(LabelMapping()),
+    "labels": LabelMapping,
+    "lowest-rtt": LowestRtt,
+    "redundant": Redundant,
+    "round-robin": RoundRobin,
+    "swtc": Swtc,
+}
+
+NAMES: Final = tuple(_MADE)
+"""The schedulers that `scheduler` makes; `chosen.Chosen` wraps one where somebody else decides."""
+
+
+def scheduler(name: str = DEFAULT) -> Scheduler:
+    """A new scheduler; each session needs one of its own, since some remember.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    if name not in _MADE:
+        raise ConfigError(f"no scheduler is called {name!r}: there are {', '.join(NAMES)}")
+    return _MADE[name]()

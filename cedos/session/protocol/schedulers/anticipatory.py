@@ -1,0 +1,110 @@
+"""Anticipatory scheduling (dissertation, 2.3.2): background data never fills the queues on the way.
+
+Foreground data comes in bursts. While some was sent lately, no more background data may wait than the
+path carries in 40 ms, so that the next foreground message waits no longer; otherwise one second's worth,
+so that the network never runs dry. The paper counts what this host's kernel has not sent
+(`SIOCOUTQNSD`), 50 ms of it. On slow networks the congestion window then fills the network's own queue,
+and the message waits there, or is lost where that overflows: so what is under way beyond what fills the
+shortest round trip counts as well, with the queue of this host's others on the same network. (These
+count only then: a bound by a flow's own rate would leave nothing to each of many that share it.)
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from cedos.session.protocol.schedulers.estimates import CHUNK_BYTES, quickest, rate_bps, widest
+from cedos.session.protocol.schedulers.interface import (
+    BACKGROUND_RANKS,
+    RECENT_S,
+    Backlog,
+    Grant,
+    PathState,
+    Scheduler,
+)
+
+CAREFUL_S: Final = 0.040  # 25 ms: no sooner there over two networks (measured), and less background
+AMPLE_S: Final = 1.0
+_LEAST_BYTES: Final = 4_096  # below it, headers and wake-ups cost more than the delay they save
+# So much of a round trip as well: where the path carries more than was measured, each round trip shows
+# so much more of it.
+_GROWTH: Final = 0.25
+_LOOK_S: Final = 0.010
+
+
+def bound_bytes(path: PathState, recent: bool) -> int:
+    """How many bytes background data may have waiting for the path."""
+    facts = path.facts
+    if facts.rate_bps is None:
+        # Never measured: two chunks show what it carries, and cost 50 ms on 5 Mbit/s.
+        return 2 * CHUNK_BYTES
+    seconds = CAREFUL_S + _GROWTH * (facts.rtt_min_s or 0.0) if recent else AMPLE_S
+    return max(_LEAST_BYTES, int(rate_bps(path) / 8 * seconds))
+
+
+def waiting_bytes(path: PathState) -> int:
+    """How much waits in this host's kernel and in the network, beyond what fills the round trip."""
+    facts = path.facts
+    fills = rate_bps(path) / 8 * (facts.rtt_min_s or 0.0)
+    return facts.unsent_bytes + max(0, int(facts.under_way_bytes - fills))
+
+
+class Anticipatory:
+    """Bounds the background data that another scheduler would send.
+
+    Args:
+        inner: decides which label goes where.
+        recent_s: how long after foreground data more of it is expected.
+    """
+
+    def __init__(self, inner: Scheduler, recent_s: float = RECENT_S) -> None:
+        self.name = f"anticipatory {inner.name}"
+        self.copies = inner.copies
+        self.prompt = inner.prompt
+        self._inner = inner
+        self._recent_s = recent_s
+        self._held = False
+
+    def choose(
+        self,
+        path: PathState,
+        paths: Sequence[PathState],
+        backlog: Backlog,
+        room_bytes: int,
+        now: float,
+    ) -> Grant | None:
+        """What the inner scheduler grants, background data only up to the bound."""
+        grant = self._inner.choose(path, paths, backlog, room_bytes, now)
+        if grant is None or grant.rank not in BACKGROUND_RANKS:
+            return grant
+        recent = self._recent(path, paths, backlog, now)
+        facts = path.facts
+        queued = waiting_bytes(path) if recent else facts.unsent_bytes
+        left = bound_bytes(path, recent) - queued
+        if recent and not facts.unsent_bytes and now - path.last_sent_at_s > CAREFUL_S:
+            left = max(left, _LEAST_BYTES)  # whatever queues elsewhere: never come to a stop
+        if left <= 0:
+            self._held = True
+            return None
+        return grant if grant.limit_bytes <= left else grant._replace(limit_bytes=left)
+
+    def _recent(
+        self, path: PathState, paths: Sequence[PathState], backlog: Backlog, now: float
+    ) -> bool:
+        """Whether foreground data may soon want this path."""
+        if now - path.facts.foreground_at_s < self._recent_s:
+            return True
+        if now - backlog.foreground_at_s >= self._recent_s:
+            return False
+        return path is quickest(paths) or path is widest(paths)
+
+    def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
+        """As the inner scheduler says."""
+        return self._inner.appropriate(rank, paths, now)
+
+    def next_look_s(self, paths: Sequence[PathState], now: float) -> float | None:
+        """Soon, where something was held back; otherwise as the inner scheduler says."""
+        look_s = self._inner.next_look_s(paths, now)
+        if not self._held:
+            return look_s
+        self._held = False
+        return _LOOK_S if look_s is None else min(look_s, _LOOK_S)

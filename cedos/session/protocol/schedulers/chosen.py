@@ -1,0 +1,99 @@
+"""Another scheduler's work, under somebody's decision for each label (DESIGN, "Words").
+
+Which networks a label may use is said by masks on the paths (`Session.allow`), which hold in both
+directions: `single(n)` leaves one, `mptcp(primary=n)` leaves all that were named, `defer` none. What is
+left to do here is `redundant(n, m)`: what is in flight is sent again on the other path. And to notice
+what there is to decide about: how much waited under which label.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from cedos.model import Strategy, StrategyKind
+from cedos.session.protocol.schedulers.interface import LABELS, Backlog, Grant, PathState, Scheduler
+
+
+class Chosen:
+    """Sends by another scheduler; what is to be sent twice, twice.
+
+    Attributes:
+        copies: whether something is to be sent twice now.
+        used: called when there is data to send, once after each `taken`.
+
+    Args:
+        inner: decides among the paths that are left.
+    """
+
+    prompt = False  # what it is not asked about it would not notice
+
+    def __init__(self, inner: Scheduler) -> None:
+        self.name = f"chosen {inner.name}"
+        self.copies = inner.copies
+        self._twice = 0
+        self.used: Callable[[], None] = lambda: None
+        self._inner = inner
+        self._most_bytes = [0] * len(LABELS)
+        self._told = False
+
+    def repeat(self, ranks: int) -> None:
+        """From now on, data of these labels (a mask) is repeated on each other path that it may use."""
+        self._twice = ranks
+        self.copies = bool(ranks) or self._inner.copies
+
+    def taken(self) -> list[int]:
+        """The most bytes that waited under each label since this was asked."""
+        most, self._most_bytes = self._most_bytes, [0] * len(LABELS)
+        self._told = False
+        return most
+
+    def choose(
+        self,
+        path: PathState,
+        paths: Sequence[PathState],
+        backlog: Backlog,
+        room_bytes: int,
+        now: float,
+    ) -> Grant | None:
+        """What the inner scheduler grants, else a copy of what is in flight elsewhere."""
+        most = self._most_bytes
+        for rank, count in enumerate(backlog.waiting_bytes):
+            most[rank] = max(most[rank], count)
+        if not self._told:
+            self._told = True
+            self.used()
+        grant = self._inner.choose(path, paths, backlog, room_bytes, now)
+        if grant is None and self._twice:
+            for rank in range(len(LABELS)):
+                may = self._twice & path.allowed
+                if may >> rank & 1 and backlog.copyable_bytes[rank]:
+                    return Grant(rank, room_bytes, copy=True)
+        return grant
+
+    def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
+        """As the inner scheduler says, of the paths that are left."""
+        return self._inner.appropriate(rank, paths, now)
+
+    def next_look_s(self, paths: Sequence[PathState], now: float) -> float | None:
+        """As the inner scheduler says."""
+        return self._inner.next_look_s(paths, now)
+
+
+def permissions(
+    strategies: Sequence[Strategy | None], paths: Mapping[int, PathState]
+) -> dict[int, int]:
+    """Which labels each path may carry, a mask over ranks by path id.
+
+    A choice must never end a flow: where none of the networks that were chosen is there, all may be
+    used, unless the choice is to wait. None: nothing was decided about this label.
+    """
+    masks = dict.fromkeys(paths, 0)
+    for rank, strategy in enumerate(strategies):
+        if strategy is not None and strategy.kind is StrategyKind.DEFER:
+            continue
+        meant = [
+            number
+            for number, path in paths.items()
+            if strategy is None or path.facts.network in strategy.networks
+        ]
+        for number in meant or paths:
+            masks[number] |= 1 << rank
+    return masks

@@ -1,0 +1,54 @@
+"""What a path costs a byte, from what is known of it; the same reading in all schedulers."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from cedos.session.protocol.schedulers.interface import PathState
+
+UNKNOWN_RTT_S: Final = 0.1
+UNKNOWN_RATE_BPS: Final = 1e6
+CHUNK_BYTES: Final = 16_384
+"""Large data is cut into pieces of this size where it is spread over paths."""
+
+
+def rtt_s(path: PathState) -> float:
+    """The round trip; a path that has not been measured is thought of as slow, but not hopeless."""
+    return path.facts.rtt_s if path.facts.rtt_s is not None else UNKNOWN_RTT_S
+
+
+def rate_bps(path: PathState) -> float:
+    """What it carries; never zero."""
+    return max(1e3, path.facts.rate_bps if path.facts.rate_bps is not None else UNKNOWN_RATE_BPS)
+
+
+def queue_s(path: PathState) -> float:
+    """How long this host's kernel needs for what it has not sent yet over the network."""
+    return 8 * path.facts.unsent_bytes / rate_bps(path)
+
+
+def latency_s(path: PathState) -> float:
+    """When an answer to a byte handed over now could be here."""
+    return rtt_s(path) + queue_s(path)
+
+
+def allowed(paths: Sequence[PathState], rank: int) -> list[PathState]:
+    """The paths that both ends let this label onto; without stalled ones, if there are others.
+
+    Where all of them are stalled, whatever else is alive will do: no permission may stop a flow. A label
+    that is let onto none has none.
+    """
+    may = [path for path in paths if path.allowed >> rank & 1]
+    if len(paths) > 1 and any(path.facts.stalled_at_s is not None for path in may):
+        alive = [path for path in may if path.facts.stalled_at_s is None]
+        return alive or [path for path in paths if path.facts.stalled_at_s is None] or may
+    return may
+
+
+def quickest(paths: Sequence[PathState]) -> PathState:
+    """The path of the lowest latency; the older one of equals."""
+    return min(paths, key=lambda path: (latency_s(path), path.path_id))
+
+
+def widest(paths: Sequence[PathState]) -> PathState:
+    """The path of the highest rate; the one with the shorter round trip of equals."""
+    return min(paths, key=lambda path: (-rate_bps(path), rtt_s(path), path.path_id))

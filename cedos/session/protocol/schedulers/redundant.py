@@ -1,0 +1,51 @@
+"""The same data on every path; the first copy wins.
+
+New data goes before copies. So a path that is faster than the others carries everything, and the slower
+ones repeat what is still on its way, oldest first: what a dying path takes with it is already coming.
+"""
+
+from collections.abc import Sequence
+
+from cedos.session.protocol.schedulers.estimates import allowed
+from cedos.session.protocol.schedulers.interface import ALL_RANKS, LABELS, Backlog, Grant, PathState
+
+
+class Redundant:
+    """Sends again, on each other path, what is in flight.
+
+    Args:
+        ranks: the labels that are sent twice, a mask over ranks; the others go where there is room.
+    """
+
+    name = "redundant"
+    copies = True
+    prompt = False
+
+    def __init__(self, ranks: int = ALL_RANKS) -> None:
+        self._ranks = ranks
+
+    def choose(
+        self,
+        path: PathState,
+        paths: Sequence[PathState],
+        backlog: Backlog,
+        room_bytes: int,
+        now: float,
+    ) -> Grant | None:
+        """By urgency: what nobody has sent, else what the others have in flight."""
+        for rank in range(len(LABELS)):
+            if not path.allowed >> rank & 1 and path not in allowed(paths, rank):
+                continue
+            if backlog.waiting_bytes[rank]:
+                return Grant(rank, room_bytes)
+            if self._ranks >> rank & 1 and backlog.copyable_bytes[rank]:
+                return Grant(rank, room_bytes, copy=True)
+        return None
+
+    def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
+        """Any path that the label is let onto."""
+        return bool(allowed(paths, rank))
+
+    def next_look_s(self, paths: Sequence[PathState], now: float) -> float | None:
+        """Nothing changes by waiting."""
+        return None

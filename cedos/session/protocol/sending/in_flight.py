@@ -1,0 +1,222 @@
+"""What is on the way over which path, and what is held back until the peer has said what it has.
+
+A path delivers in order (TCP), so a path's pieces are acknowledged from the front.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from cedos.session.protocol.schedulers.estimates import allowed
+from cedos.session.protocol.schedulers.interface import Backlog, Facts, Grant, PathState
+from cedos.session.protocol.sending.pieces import Batch, Piece
+from cedos.session.protocol.sending.sender import SMALL_BYTES, Sender
+
+if TYPE_CHECKING:
+    from cedos.session.protocol.sending.path_probes import Probe
+
+MAX_IN_FLIGHT: Final = 8_192
+"""Pieces on the way at once; the peer need not put up with more gaps than that."""
+
+
+class PathFlight:
+    """One path: what a scheduler sees of it, what is on the way, what is to be said on it."""
+
+    __slots__ = (
+        "allowed_here", "allowed_there", "control", "dialled", "flight", "heard_at_s", "heard_bytes",
+        "owes_statement", "probe", "state",
+    )  # fmt: skip
+
+    def __init__(self, path_id: int, facts: Facts, now: float) -> None:
+        self.state = PathState(path_id, facts, now)
+        self.flight: deque[Piece] = deque()
+        self.control: deque[bytes] = deque()
+        self.owes_statement = True  # acknowledgements, windows and all the rest: the path is new
+        self.allowed_here = self.allowed_there = self.state.allowed
+        self.probe: Probe | None = None
+        self.dialled = False  # by this end
+        self.heard_at_s = now
+        self.heard_bytes = 0
+
+
+class Flights:
+    """All paths of a session and their pieces; `states` is what schedulers are shown."""
+
+    def __init__(self, sender: Sender) -> None:
+        self.paths: dict[int, PathFlight] = {}
+        self.states: list[PathState] = []
+        self.only: PathFlight | None = None  # the path, where there is just one
+        self._sender = sender
+        self._held: list[Piece] = []
+        self._count = 0
+
+    def up(self, path_id: int, facts: Facts, now: float) -> PathFlight:
+        """A new path."""
+        path = PathFlight(path_id, facts, now)
+        self.paths[path_id] = path
+        self._counted()
+        return path
+
+    def lost(self, path_id: int) -> None:
+        """A path is gone: what was on the way there is held back, what is small and urgent goes on."""
+        path = self.paths.pop(path_id)
+        self._counted()
+        self._count -= len(path.flight)
+        urgent: list[Piece] = []
+        for piece in path.flight:
+            piece.on = tuple(each for each in piece.on if each != path_id)
+            if piece.done or piece.on or piece.queued:
+                continue
+            if piece.acknowledged(self._sender.irobs):
+                self._finish(piece)
+            elif piece.rank == 0 and piece.size <= SMALL_BYTES and self.paths:
+                urgent.append(piece)
+            else:
+                self._held.append(piece)
+        if urgent:
+            self._sender.lanes[0].again(urgent)
+
+    def release(self) -> None:
+        """The peer has said what it has: the rest of what was held back is sent again."""
+        held, self._held = self._held, []
+        self._again(held)
+
+    def requeue(self, path_id: int) -> None:
+        """What is on the way over a path that stalls may go elsewhere too."""
+        self._again([piece for piece in self.paths[path_id].flight if not piece.queued])
+
+    def sweep(self) -> None:
+        """Drops what has been acknowledged."""
+        irobs = self._sender.irobs
+        for path in self.paths.values():
+            flight = path.flight
+            gone = 0
+            while flight and (flight[0].done or flight[0].acknowledged(irobs)):
+                piece = flight.popleft()
+                gone += piece.size
+                self._count -= 1
+                if not piece.done:
+                    self._finish(piece)
+            path.state.in_flight_bytes -= gone
+
+    def take(self, path: PathFlight, grant: Grant, room_bytes: int) -> Piece | None:
+        """The piece that a scheduler granted, now on the way over `path`; None if there is none."""
+        path_id = path.state.path_id
+        state = path.state
+        if not state.allowed >> grant.rank & 1 and state not in allowed(self.states, grant.rank):
+            return None
+        if grant.copy:
+            piece = self._copy(path_id, grant.rank, room_bytes)
+            if piece is None:
+                return None
+        else:
+            lane = self._sender.lanes[grant.rank]
+            while True:
+                if self.full and not lane.has_pending:
+                    return None
+                piece = lane.take(min(room_bytes, max(grant.limit_bytes, 1)), grant.skip_bytes)
+                if piece is None:
+                    return None
+                if not piece.queued:
+                    break
+                piece.queued = False
+                if piece.done:
+                    continue
+                if piece.acknowledged(self._sender.irobs):
+                    self._finish(piece)
+                elif path_id not in piece.on:
+                    break
+        self.sent(path, piece)
+        return piece
+
+    def sent(self, path: PathFlight, piece: Piece) -> None:
+        """The piece is on the way over the path."""
+        piece.on += (path.state.path_id,)
+        path.flight.append(piece)
+        path.state.in_flight_bytes += piece.size
+        self._count += 1
+
+    @property
+    def full(self) -> bool:
+        """Whether as many pieces are on the way as the peer need put up with."""
+        return self._count >= MAX_IN_FLIGHT
+
+    def count_copyable(self, path_id: int, backlog: Backlog) -> None:
+        """Fills in what could be sent a second time over a path."""
+        copyable = backlog.copyable_bytes = [0, 0, 0, 0]
+        for piece in self._others(path_id):
+            copyable[piece.rank] += piece.size
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is on the way or held back."""
+        return not (self._count or self._held)
+
+    def _counted(self) -> None:
+        """Paths have come or gone."""
+        paths = list(self.paths.values())
+        self.states = [each.state for each in paths]
+        self.only = paths[0] if len(paths) == 1 else None
+
+    def _copy(self, path_id: int, rank: int, room_bytes: int) -> Piece | None:
+        for piece in self._others(path_id):
+            if piece.rank == rank:
+                if piece.size + piece.extra <= room_bytes:
+                    return piece
+                return self._cut(piece, room_bytes - piece.extra)
+        return None
+
+    def _others(self, path_id: int) -> Iterator[Piece]:
+        """What is on the way over other paths and was never sent on this one."""
+        irobs = self._sender.irobs
+        seen: set[int] = set()
+        for path in self.paths.values():
+            for piece in path.flight if path.state.path_id != path_id else ():
+                known = piece.done or piece.queued or path_id in piece.on or id(piece) in seen
+                if not known and not piece.acknowledged(irobs):
+                    seen.add(id(piece))
+                    yield piece
+
+    def _cut(self, piece: Piece, room_bytes: int) -> Piece | None:
+        """Cuts a piece that is on the way: both parts take its place everywhere."""
+        parts = piece.cut(room_bytes)
+        if parts is None:
+            return None
+        for part in parts:
+            part.on = piece.on
+        for path in self.paths.values():
+            if path.state.path_id in piece.on:
+                at = path.flight.index(piece)
+                path.flight[at] = parts[0]
+                path.flight.insert(at + 1, parts[1])
+                self._count += 1
+                path.state.in_flight_bytes += parts[0].size + parts[1].size - piece.size
+        return parts[0]
+
+    def _again(self, pieces: list[Piece]) -> None:
+        """Queues what the peer has not got of these, in front of its labels' queues."""
+        irobs = self._sender.irobs
+        waiting: tuple[list[Piece], ...] = ([], [], [], [])
+        for piece in pieces:
+            if piece.done:
+                continue
+            if piece.acknowledged(irobs):
+                self._finish(piece)
+            else:
+                waiting[piece.rank].extend(self._rest(piece))
+        for lane, again in zip(self._sender.lanes, waiting, strict=True):
+            if again:
+                lane.again(again)
+
+    def _rest(self, piece: Piece) -> Sequence[Piece]:
+        if isinstance(piece, Batch):
+            batches = piece.rest(self._sender.irobs)
+            if piece.done:  # what the others do not contain has arrived
+                self._sender.give(piece.bytes - sum(each.bytes for each in batches))
+            return batches
+        return piece.rest(self._sender.irobs)
+
+    def _finish(self, piece: Piece) -> None:
+        piece.done = True
+        if isinstance(piece, Batch):
+            self._sender.give(piece.bytes)

@@ -1,0 +1,79 @@
+"""What a session keeps until the peer has acknowledged it: how much that may be, and is. Pure."""
+
+from cedos.session.protocol.schedulers.interface import BACKGROUND_RANKS
+from cedos.session.protocol.sending.credit import INITIAL_STREAM_BYTES, URGENT_BYTES
+from cedos.session.protocol.sending.memory import SPARE, Memory
+
+
+class Keeping:
+    """A session's account with replay memory.
+
+    `held_bytes` is what is kept for it. `limit_bytes` bounds that, `memory` the sum over all sessions, in
+    which this one goes by `owner`. `refused` says that something was not taken for want of room. While a
+    path is up (it is not `absent`), of the stream may be held the first window and as much again as was
+    acknowledged, which grows ahead of any congestion window: thousands of sessions that begin together
+    do not fill memory with what could not be sent yet.
+    """
+
+    def __init__(self, memory: Memory, limit_bytes: int, owner: object) -> None:
+        self.held_bytes = 0
+        self.refused = False
+        self.absent = True
+        self.limit_bytes = limit_bytes
+        self._earned_bytes = INITIAL_STREAM_BYTES
+        self._memory = memory
+        self._least_bytes = min(limit_bytes, memory.quantum_bytes)
+        self._owner = owner
+
+    def most_bytes(self, rank: int = 0) -> int:
+        """How much this session may hold at this moment for data of a label to be taken."""
+        most = min(self.limit_bytes, self._memory.share_bytes)
+        return most - min(URGENT_BYTES, most // 4) if rank in BACKGROUND_RANKS else most
+
+    def stream_room_bytes(self, rank: int) -> int:
+        """How much of a stream would be kept now; 0 where it is too little to begin with."""
+        most = self.most_bytes(rank)
+        room = (most if self.absent else min(most, self._earned_bytes)) - self.held_bytes
+        return room if room >= self._least_bytes else 0
+
+    def fitting(self, data: bytes, rank: int, room: int) -> bytes:
+        """As much of it as there is room for, which is taken."""
+        if len(data) > room:
+            if room < self._least_bytes:
+                self._refuse(self._least_bytes)
+                return b""
+            self.refused = True
+            data = data[:room]
+        return data if self.take(len(data), rank) else b""
+
+    def _refuse(self, wanted: int) -> None:
+        self.refused = True
+        if not self.held_bytes:  # else an acknowledgement of our own tells us
+            self._memory.wait(self._owner, wanted)
+
+    def take(self, size: int, rank: int) -> bool:
+        """Takes room for so many bytes of a label, if there is."""
+        held = self.held_bytes
+        if held + size > self.most_bytes(rank) and (held or not self._fits_alone(size)):
+            self._refuse(size)
+            return False
+        if size:
+            self._memory.take(size, first=not held)
+            self.held_bytes = held + size
+        return True
+
+    def _fits_alone(self, size: int) -> bool:
+        """Whether what cannot be divided may be taken by a session that holds nothing else."""
+        return size <= min(self.limit_bytes, self._memory.free_bytes // SPARE)
+
+    def give(self, size: int) -> None:
+        """Bytes that need not be kept any more."""
+        if size:
+            self.held_bytes -= size
+            self._earned_bytes += size
+            self._memory.give(size, last=not self.held_bytes)
+
+    def give_all(self) -> None:
+        """The session has ended."""
+        self.give(self.held_bytes)
+        self._memory.forget(self._owner)

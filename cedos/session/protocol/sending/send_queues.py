@@ -1,0 +1,142 @@
+"""One label's queue: what waits to be sent, first come first served (dissertation, 2.3.2)."""
+
+from collections import deque
+from typing import Final, TypeAlias
+
+from cedos.session.protocol.frames import packing
+from cedos.session.protocol.frames.frames import Order
+from cedos.session.protocol.sending.outgoing import ByteQueue
+from cedos.session.protocol.sending.pieces import Batch, BytePiece, Piece
+
+_Item: TypeAlias = ByteQueue | Batch
+PIECE_BYTES: Final = packing.RECORD_BYTES - 64
+"""An extent with its header fits a record."""
+
+
+class Lane:
+    """Pieces that were sent and lost, or left for another path, before bytes that were never sent."""
+
+    __slots__ = ("_items", "_pending", "rank", "waiting_bytes")
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self._pending: deque[Piece] = deque()
+        self._items: deque[_Item] = deque()
+        self.waiting_bytes = 0  # may be sent now
+
+    def message(self, irob: int, order: Order, after: tuple[int, ...], payload: bytes) -> None:
+        """Queues a small IROB."""
+        items = self._items
+        if items and not after:
+            last = items[-1]
+            if type(last) is Batch and last.grows(irob, order):
+                last.append(payload)
+                self.waiting_bytes += len(payload) + 2
+                return
+        batch = Batch(irob, self.rank, order, after, [payload])
+        items.append(batch)
+        self.waiting_bytes += batch.size
+
+    def batch(self, batch: Batch) -> None:
+        """Queues messages, or that IROBs are abandoned."""
+        self._items.append(batch)
+        self.waiting_bytes += batch.size
+
+    def update(self, queue: ByteQueue) -> None:
+        """A stream of this label has more, or may send more or less, than before."""
+        sendable = queue.sendable()
+        self.waiting_bytes += sendable - queue.counted
+        queue.counted = sendable
+        if sendable and not queue.listed:
+            queue.listed = True
+            self._items.append(queue)
+
+    def leave(self, queue: ByteQueue) -> None:
+        """A stream gives up what it has not sent, or goes to another lane."""
+        if queue.listed:
+            self._items.remove(queue)
+            queue.listed = False
+        self.waiting_bytes -= queue.counted
+        queue.counted = 0
+
+    def again(self, pieces: list[Piece]) -> None:
+        """Pieces that have to be sent again go in front, in their order."""
+        self._pending.extendleft(reversed(pieces))
+        for each in pieces:
+            each.queued = True
+            self.waiting_bytes += each.size
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether anything waits that was sent before."""
+        return bool(self._pending)
+
+    def take(self, room_bytes: int, skip_bytes: int = 0) -> Piece | None:
+        """The piece that begins `skip_bytes` behind the head, of at most `room_bytes`; None: none fits.
+
+        What is skipped stays in front for others.
+        """
+        if room_bytes < 1:
+            return None
+        if not (skip_bytes or self._pending):
+            piece = self._carve(room_bytes)
+            if piece is None or piece.size + piece.extra <= room_bytes:
+                return piece
+            self._pending.append(piece)
+            self.waiting_bytes += piece.size
+        skipped: list[Piece] = []
+        while skip_bytes > 0:
+            piece = self._next(skip_bytes, exact=False)
+            if piece is None:
+                break
+            skipped.append(piece)
+            skip_bytes -= piece.size
+        taken = self._next(room_bytes, exact=True)
+        if skipped:
+            self.again(skipped)
+        return taken
+
+    def _next(self, room_bytes: int, *, exact: bool) -> Piece | None:
+        """The first piece, cut to the room; where it cannot be cut, whole or (`exact`) not at all."""
+        if not self._pending:
+            piece = self._carve(room_bytes)
+            if piece is None:
+                return None
+        else:
+            piece = self._pending.popleft()
+            self.waiting_bytes -= piece.size
+        room_bytes -= piece.extra
+        if piece.size <= room_bytes:
+            return piece
+        parts = piece.cut(room_bytes)
+        if parts is not None:
+            parts[0].queued = piece.queued
+            self.again([parts[1]])
+            piece = parts[0]
+        elif exact:
+            self.again([piece])
+            return None
+        return piece
+
+    def _carve(self, room_bytes: int) -> Piece | None:
+        """A new piece of what was never sent."""
+        items = self._items
+        while items:
+            item = items[0]
+            if isinstance(item, Batch):
+                items.popleft()
+                self.waiting_bytes -= item.size
+                return item
+            count = min(item.counted, min(room_bytes, PIECE_BYTES) - 4 * len(item.after))
+            if count <= 0 < item.counted:
+                return None  # its dependencies alone take the room
+            start = item.fresh
+            item.fresh = stop = start + count
+            item.counted -= count
+            self.waiting_bytes -= count
+            if not item.counted:
+                items.popleft()
+                item.listed = False
+            if count:
+                return BytePiece(item, start, stop)
+        return None

@@ -1,0 +1,345 @@
+"""The sending half of a session: what the application handed in, until the peer has acknowledged it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from cedos.errors import ProtocolError, SessionError
+from cedos.session.protocol.frames.extents import Progress
+from cedos.session.protocol.frames.frames import Ack, Order, Space, Window
+from cedos.session.protocol.frames.packing import MAX_DEPENDENCIES, MAX_POSITION
+from cedos.session.protocol.sending.credit import INITIAL_STREAM_BYTES, IROB_COST, Credit
+from cedos.session.protocol.sending.memory import Memory
+from cedos.session.protocol.sending.outgoing import ByteQueue, Fetch
+from cedos.session.protocol.sending.pieces import Batch
+from cedos.session.protocol.sending.replay_account import Keeping
+from cedos.session.protocol.sending.send_queues import Lane
+
+SMALL_BYTES: Final = 4_096
+"""A complete IROB up to this size travels in a table with others and is never cut."""
+
+ID_SPAN: Final = 1 << 20
+"""Ids in use reach at most this far above the lowest that is not acknowledged."""
+
+MANY: Final = 1_500
+"""So many small IROBs make one batch."""
+
+NO_ROOM: Final = 0
+"""Instead of an IROB's id: no room in replay memory or in the peer's window, nothing was taken."""
+
+
+class Sender(Keeping):
+    """Lanes of what waits to be sent, and the accounts of what was acknowledged.
+
+    What of it may be kept, and is, `Keeping` tells.
+    """
+
+    def __init__(self, memory: Memory, limit_bytes: int, owner: object) -> None:
+        super().__init__(memory, limit_bytes, owner)
+        self.stream = ByteQueue(0, 0)
+        self.stream.limit = INITIAL_STREAM_BYTES
+        self.irobs = Progress(1)  # ids that the peer has, whole
+        self.next_irob = 1
+        self.credit = Credit()
+        self.lanes = tuple(Lane(rank) for rank in range(4))
+        self._large: dict[int, ByteQueue] = {}  # IROBs cut into extents, or without a reservation
+        self._reserved: dict[int, int] = {}  # what those among them have reserved
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything waits that may be sent now."""
+        first, second, third, last = self.lanes
+        return bool(
+            first.waiting_bytes or second.waiting_bytes or third.waiting_bytes or last.waiting_bytes
+        )
+
+    # The stream
+
+    def has_room(self) -> bool:
+        """Whether there is room for notably more."""
+        return (
+            self.held_bytes <= self.most_bytes() * 3 // 4
+            and self.next_irob - self.irobs.floor < ID_SPAN * 3 // 4
+            and self.credit.room > SMALL_BYTES + IROB_COST
+        )
+
+    def write(self, data: bytes) -> int:
+        """Appends to the stream as much as there is room for; how many bytes that is."""
+        stream = self.stream
+        self._open(stream, "the stream")
+        data = self.fitting(data, stream.rank, self.room_bytes)
+        if data:
+            stream.write(data)
+            self.lanes[stream.rank].update(stream)
+        return len(data)
+
+    @property
+    def room_bytes(self) -> int:
+        """How much of the stream would be kept now; 0 where it is too little to begin with."""
+        return self.stream_room_bytes(self.stream.rank)
+
+    def write_source(self, fetch: Fetch, length: int) -> None:
+        """Appends bytes that are fetched whenever they are sent, and take no replay memory."""
+        self._open(self.stream, "the stream")
+        if length > 0:
+            self.stream.write_source(fetch, length)
+            self.lanes[self.stream.rank].update(self.stream)
+
+    def finish(self) -> None:
+        """Ends the stream behind what was written."""
+        self.stream.ended = True
+        self.lanes[self.stream.rank].update(self.stream)
+
+    def label_stream(self, rank: int) -> None:
+        """Gives the stream another label; what was sent keeps its own."""
+        self.lanes[self.stream.rank].leave(self.stream)
+        self.stream.rank = rank
+        self.lanes[rank].update(self.stream)
+
+    # IROBs
+
+    def send(self, data: bytes, rank: int, order: Order, after: tuple[int, ...]) -> int:
+        """A whole IROB; its id, or `NO_ROOM`."""
+        size = len(data)
+        if size > SMALL_BYTES:
+            self._check_size(size)
+        if after:
+            self._check_after(after)
+        irob = self.take_id(size, rank)
+        if not irob:
+            return NO_ROOM
+        if size <= SMALL_BYTES:
+            self.lanes[rank].message(irob, order, after, data)
+        else:
+            queue = self._large[irob] = ByteQueue(irob, rank, order, after)
+            queue.write(data)
+            queue.ended = True
+            self._reserved[irob] = size + IROB_COST
+            self.lanes[rank].update(queue)
+        return irob
+
+    def take_id(self, size: int, rank: int) -> int:
+        """Room here and at the peer for a whole IROB; its id, or `NO_ROOM`."""
+        irob = self.next_irob
+        if irob - self.irobs.floor >= ID_SPAN or not self._take_whole(size, 1, rank):
+            self.refused = True
+            return NO_ROOM
+        self.next_irob = irob + 1
+        return irob
+
+    def send_many(self, many: Sequence[bytes], rank: int, order: Order) -> int:
+        """As many of these small IROBs as there is room for, with consecutive ids; how many."""
+        if max(map(len, many), default=0) > SMALL_BYTES:
+            raise SessionError(
+                f"send_many takes IROBs of at most {SMALL_BYTES} bytes; send the others"
+            )
+        done = 0
+        room = ID_SPAN - (self.next_irob - self.irobs.floor)
+        while done < len(many) and room > 0:
+            batch = list(many[done : done + min(room, MANY)])
+            while batch and not self._take_whole(sum(map(len, batch)), len(batch), rank):
+                del batch[len(batch) // 2 :]  # how many fit, near enough
+            if not batch:
+                break
+            self.lanes[rank].batch(Batch(self.next_irob, rank, order, (), batch))
+            self.next_irob += len(batch)
+            done += len(batch)
+            room -= len(batch)
+        self.refused |= done < len(many)
+        return done
+
+    def begin(self, rank: int, order: Order, after: tuple[int, ...]) -> int:
+        """An IROB whose bytes follow; its id, or `NO_ROOM`."""
+        self._check_after(after)
+        irob = self.next_irob
+        if irob - self.irobs.floor >= ID_SPAN:
+            self.refused = True
+            return NO_ROOM
+        self.next_irob = irob + 1
+        queue = ByteQueue(irob, rank, order, after)
+        self._large[irob] = queue
+        self.credit.begin(irob)
+        return irob
+
+    def append(self, irob: int, data: bytes) -> int:
+        """Appends to an open IROB as much as there is room for; how many bytes that is."""
+        queue = self._opened(irob)
+        reserved = self._reserved.get(irob)
+        most = self.credit.irob_bytes if reserved is None else reserved - IROB_COST
+        if queue.written + len(data) > most:
+            raise SessionError(
+                f"IROB {irob} grows beyond {most} bytes, the most that the peer takes"
+            )
+        data = self.fitting(data, queue.rank, self.most_bytes(queue.rank) - self.held_bytes)
+        if data:
+            queue.write(data)
+            self._has_bytes(queue)
+        return len(data)
+
+    def end(self, irob: int) -> None:
+        """Nothing more follows in an open IROB."""
+        queue = self._opened(irob)
+        queue.ended = True
+        cost = queue.written + IROB_COST
+        reserved = self._reserved.get(irob)
+        if reserved is None:
+            self._want(queue, cost)
+        else:
+            self._reserved[irob] = cost
+            self.credit.back(reserved - cost)
+            self.lanes[queue.rank].update(queue)
+            self.reserve()
+
+    def abandon(self, irob: int) -> None:
+        """An open IROB will never be delivered; what waits for it need not wait any longer."""
+        queue = self._opened(irob)
+        self._drop(queue)
+        self.lanes[queue.rank].batch(Batch(irob, queue.rank, Order.FREE, (), [], abandoned=1))
+        self.reserve()
+
+    def abandon_open(self) -> None:
+        """Abandons all IROBs that have not ended."""
+        for irob in [irob for irob, queue in self._large.items() if not queue.ended]:
+            self.abandon(irob)
+
+    # What the peer says
+
+    def acknowledge(self, ack: Ack) -> None:
+        """Takes an acknowledgement.
+
+        Raises:
+            ProtocolError: it names bytes or IROBs that were never sent.
+        """
+        last = ack.ranges[-1][1] if ack.ranges else ack.floor
+        if ack.space is Space.STREAM:
+            self._acknowledge_bytes(self.stream, ack, last)
+        elif ack.space is Space.EXTENTS:
+            queue = self._large.get(ack.irob)
+            if queue is not None:
+                self._acknowledge_bytes(queue, ack, last)
+        else:
+            if last > self.next_irob:
+                raise ProtocolError(
+                    f"the peer acknowledges IROB {last - 1}; the last one begun is {self.next_irob - 1}"
+                )
+            self._acknowledge_irobs(self.irobs.floor, ack.floor)
+            for start, stop in ack.ranges:
+                self._acknowledge_irobs(start, stop)
+
+    def window(self, window: Window) -> None:
+        """The peer takes more. Frames that were overtaken by others say less and change nothing."""
+        stream, credit = self.stream, self.credit
+        if window.stream_limit > stream.limit:
+            stream.limit = window.stream_limit
+            self.lanes[stream.rank].update(stream)
+        credit.irob_bytes = max(credit.irob_bytes, window.irob_bytes)
+        credit.told = True
+        if window.irob_credit > credit.credit:
+            credit.credit = window.irob_credit
+            self.reserve()
+
+    def reserve(self) -> None:
+        """Gives reservations to those that wait for one, as far as the peer's window allows."""
+        for irob, cost in self.credit.ready():
+            queue = self._large[irob]
+            if queue.ended and queue.written <= SMALL_BYTES:
+                del self._large[irob]
+                data = b"".join(queue.slices(0, queue.written))
+                self.lanes[queue.rank].message(irob, queue.order, queue.after, data)
+            else:
+                self._reserved[irob] = cost
+                self.lanes[queue.rank].update(queue)
+
+    def everything_acknowledged(self) -> bool:
+        """Whether the peer has all that was ever handed in."""
+        return self.irobs.floor == self.next_irob and self.stream.acked.floor == self.stream.stop
+
+    def restore(self, stop: int, next_irob: int, *, ended: bool) -> None:
+        """Goes on where a session left off: all below these positions was sent and acknowledged."""
+        self.stream = ByteQueue(0, 0, position=stop - ended)
+        self.stream.ended = ended
+        self.stream.fresh = stop
+        self.stream.acked.add(0, stop)
+        self.next_irob = next_irob
+        self.irobs = Progress(next_irob)
+
+    def forget(self) -> None:
+        """The session has ended: gives all its replay memory back."""
+        self.give_all()
+        self._large.clear()
+
+    # Inside
+
+    def _take_whole(self, size: int, count: int, rank: int) -> bool:
+        """Room here and at the peer for `count` IROBs that are whole."""
+        if not self.credit.at_once(size + count * IROB_COST, rank):
+            return False
+        if self.take(size, rank):
+            return True
+        self.credit.back(size + count * IROB_COST)
+        return False
+
+    def _check_after(self, after: tuple[int, ...]) -> None:
+        if len(after) > MAX_DEPENDENCIES:
+            raise SessionError(f"an IROB may wait for {MAX_DEPENDENCIES} others, not {len(after)}")
+        if after and not 0 < min(after) <= max(after) < self.next_irob:
+            raise SessionError(f"an IROB may wait for ids 1 to {self.next_irob - 1}, not {after}")
+
+    def _open(self, queue: ByteQueue, name: str) -> None:
+        if queue.ended:
+            raise SessionError(f"{name} has been finished; nothing more can be written")
+
+    def _opened(self, irob: int) -> ByteQueue:
+        queue = self._large.get(irob)
+        if queue is None or queue.ended:
+            raise SessionError(f"IROB {irob} is not open: begin it first, and end it once")
+        return queue
+
+    def _check_size(self, size: int) -> None:
+        most = min(self.limit_bytes, self.credit.irob_bytes if self.credit.told else MAX_POSITION)
+        if size > most:
+            raise SessionError(f"an IROB of {size} bytes; at most {most} can be sent in one")
+
+    def _has_bytes(self, queue: ByteQueue) -> None:
+        """An open IROB has got bytes: they go, or it asks for room for the largest IROB."""
+        if queue.irob in self._reserved:
+            self.lanes[queue.rank].update(queue)
+        else:
+            self._want(queue, self.credit.irob_bytes + IROB_COST)
+
+    def _want(self, queue: ByteQueue, cost: int) -> None:
+        self.credit.want(queue.irob, queue.rank, cost)
+        self.reserve()
+
+    def _acknowledge_bytes(self, queue: ByteQueue, ack: Ack, last: int) -> None:
+        if last > queue.fresh:
+            raise ProtocolError(
+                f"the peer acknowledges up to {last} of stream {queue.irob}; sent were {queue.fresh}"
+            )
+        freed = queue.acknowledge(0, ack.floor)
+        for start, stop in ack.ranges:
+            freed += queue.acknowledge(start, stop)
+        if freed:
+            self.give(freed)
+
+    def _acknowledge_irobs(self, start: int, stop: int) -> None:
+        if self._large:
+            for low, high in self.irobs.missing(start, stop):
+                few = range(low, high) if high - low < len(self._large) else sorted(self._large)
+                for irob in few:
+                    queue = self._large.get(irob)
+                    if queue is not None and low <= irob < high:
+                        self._drop(queue, delivered=True)
+        self.irobs.add(start, stop)
+
+    def _drop(self, queue: ByteQueue, *, delivered: bool = False) -> None:
+        """Nothing of an IROB has to be sent any more."""
+        del self._large[queue.irob]
+        self.credit.forget(queue.irob)
+        reserved = self._reserved.pop(queue.irob, 0)
+        if reserved and not delivered:
+            self.credit.back(reserved)
+        self.lanes[queue.rank].leave(queue)
+        queue.ended = True
+        self.give(queue.held_bytes)
+        queue.held_bytes = 0
+        queue.acked.add(0, MAX_POSITION)

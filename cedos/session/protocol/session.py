@@ -1,0 +1,400 @@
+"""A session: streams and IROBs over any number of paths that come and go. No I/O, no clock.
+
+The driver hands in records and time, and asks each path that has room for its next record. What is on
+the way over a path is known here (`_Path.flight`) until the peer has acknowledged it; a path that is lost
+gives it back. It is sent again only after the peer has said on another path what it has (Sync), so that
+little travels twice; small foreground messages do not wait for that.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from cedos.errors import SessionError
+from cedos.session.protocol.application import ApplicationSide
+from cedos.session.protocol.control import path_says
+from cedos.session.protocol.events import Failed, ThunkReady
+from cedos.session.protocol.fast_path import Express
+from cedos.session.protocol.frames import frames as f
+from cedos.session.protocol.frames import packing
+from cedos.session.protocol.frames.frames import Chunk
+from cedos.session.protocol.frames.unpacking import unpack
+from cedos.session.protocol.life import KeepAliveTerms, State, lost_state
+from cedos.session.protocol.receiving.acknowledging import Acknowledging
+from cedos.session.protocol.receiving.receiver import Receiver
+from cedos.session.protocol.schedulers.interface import Backlog, Facts, PathState, Scheduler
+from cedos.session.protocol.sending.in_flight import Flights, PathFlight
+from cedos.session.protocol.sending.memory import Memory
+from cedos.session.protocol.sending.path_probes import Probing
+from cedos.session.protocol.sending.sender import SMALL_BYTES, Sender
+from cedos.session.protocol.session_limits import Limits
+
+BROKEN_PROTOCOL, LOST_STATE = 1, 2
+"""Codes of Abort."""
+
+_HEADER_BYTES: Final = 40  # of an extent or a table, without its lengths and dependencies
+_WORTH_BYTES: Final = 256  # less room than this is left empty: another frame costs more
+_PADDED_BYTES: Final = packing.PING.size  # a Ping that is longer has padding
+_LEAST_ROOM: Final = SMALL_BYTES + 2 * _HEADER_BYTES
+_DEFAULTS: Final = Limits()
+_SENDS: Final = (State.OPEN, State.CLOSING)
+
+
+class Session(ApplicationSide):
+    """One session, the same at both ends. Times are the driver's monotonic seconds.
+
+    Args:
+        scheduler: which bytes go on which path.
+        now: the session begins without a path.
+        limits: what it may use.
+        memory: the one replay limit, shared with all other sessions; None: a limit of its own.
+        keep_alive_s: how long it outlives its last path, as granted at set-up; 0: not at all.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        now: float,
+        *,
+        limits: Limits = _DEFAULTS,
+        memory: Memory | None = None,
+        keep_alive_s: int = 0,
+    ) -> None:
+        self.scheduler = scheduler
+        self.limits = limits
+        super().__init__(
+            Sender(memory or Memory(16 * limits.send_bytes), limits.send_bytes, self),
+            Receiver(limits.stream_window, limits.irob_window, limits.irob_bytes),
+            KeepAliveTerms(keep_alive_s, limits.keep_alive_s),
+        )
+        self.flights = Flights(self.sender)
+        self.backlog = Backlog()
+        self._now = now
+        self.absent_since_s: float | None = None  # when the last path was lost
+        self._resumed_on: int | None = None  # its first Sync tells whether state was lost
+        self._kept_then = self.positions()  # by the peer, when that path was dialled
+        self.acknowledging = Acknowledging(
+            self.receiver, limits.acknowledge_bytes, limits.acknowledge_delay_s
+        )
+        self.express = Express(
+            scheduler, self.sender, self.flights, self.control, self.acknowledging, self.backlog
+        )
+        self.probing = Probing(
+            *(self.flights, self.sender, lambda: self.control.state, self.happened),
+            self.control.handlers[f.Pong],
+            wanted=limits.probes,
+        )
+        self._synced = False
+        self._drained_at: float | None = None
+        self._handlers: dict[type[Any], Callable[[PathFlight, Any, float], None]] = {
+            **self.control.handlers,
+            f.Abandon: self._on_abandon,
+            f.Ack: self._on_ack,
+            f.Ask: self._on_ask,
+            f.Pong: self.probing.on_pong,
+            f.Sync: self._on_sync,
+            f.Window: self._on_window,
+        }
+
+    # Paths
+
+    @property
+    def paths(self) -> list[PathState]:
+        """The paths that are up."""
+        return self.flights.states
+
+    def path_up(self, path_id: int, facts: Facts, now: float, known: f.Sync | None = None) -> None:
+        """An authenticated connection to the peer; `facts` may be changed by the caller at any time.
+
+        `known`: the `positions` before this connection's first message was sent, at the end that dialled.
+        The peer may have spoken on it when older paths still brought acknowledgements.
+        """
+        if path_id in self.flights.paths:
+            raise SessionError(f"path {path_id} is up already")
+        if not self.flights.paths:
+            self._resumed_on = path_id
+            self._kept_then = known or self.positions()
+        self.flights.up(path_id, facts, now).dialled = known is not None
+        self.absent_since_s = None
+        self.sender.absent = False
+        self._tell_thunks(now)
+
+    def path_facts(self, path_id: int, facts: Facts, now: float) -> None:
+        """Something about a path has changed notably: tells the peer and thunks."""
+        path = self._path(path_id)
+        path.state.facts = facts
+        path.control.append(path_says(path))
+        self._tell_thunks(now)
+
+    def path_lost(self, path_id: int, now: float) -> None:
+        """A connection is gone, with whatever was on the way over it."""
+        self._path(path_id)
+        self.flights.lost(path_id)
+        self.control.path_lost(path_id)
+        others = self.flights.paths.values()
+        for other in others:
+            other.control.append(packing.ask())
+            other.owes_statement = True
+        if not others:
+            self.absent_since_s = now
+            self.sender.absent = True
+            self.check_writable()
+        self._tell_thunks(now)
+
+    def requeue(self, path_id: int, now: float) -> None:
+        """A path stalls, though it may live: what is on the way there may go elsewhere as well."""
+        self._path(path_id)
+        self._now = now
+        self.flights.requeue(path_id)
+
+    def allow(self, path_id: int, ranks: int, now: float) -> bool:
+        """Which labels (a mask of ranks) may use a path, in both directions; whether that is new.
+
+        A label whose every path is silent may use the others, one that is let onto none waits.
+        """
+        path = self._path(path_id)
+        if path.allowed_here == ranks:
+            return False
+        path.allowed_here = ranks
+        path.state.allowed = path.allowed_here & path.allowed_there
+        path.control.append(path_says(path))
+        self._tell_thunks(now)
+        return True
+
+    def ping(self, path_id: int, token: int, pad_bytes: int, now: float) -> None:
+        """Asks for a Pong over a path; `Ponged` tells the time."""
+        self.control.ping(self._path(path_id), token, pad_bytes, now)
+
+    # Records
+
+    def receive(self, path_id: int, record: bytes | memoryview, now: float) -> None:
+        """Takes the plaintext of one record. What is kept of a memoryview is copied, of bytes it is not.
+
+        Raises:
+            ProtocolError: the peer broke the protocol; `abort` the session.
+        """
+        path = self._path(path_id)
+        path.heard_at_s = now
+        path.heard_bytes += len(record)
+        if self.control.state is State.FAILED:
+            return
+        receiver = self.receiver
+        for frame in unpack(record):
+            kind = type(frame)
+            if kind is f.StreamData:
+                receiver.on_stream(frame, record)  # type: ignore[arg-type] # by its type, above
+            elif kind is f.Messages:
+                receiver.on_messages(frame)  # type: ignore[arg-type]
+            elif kind is f.Extent:
+                receiver.on_extent(frame, record)  # type: ignore[arg-type]
+            else:
+                self._handlers[kind](path, frame, now)
+                if self.control.failure is not None:
+                    return
+        if self._synced:  # behind the acknowledgements that follow it
+            self._synced = False
+            self.flights.release()
+        self.acknowledging.received(now)
+        if self.control.closing.theirs is not None:
+            self.acknowledging.due |= receiver.owes_acknowledgement
+            self.control.check_close()
+
+    def next_record(self, path_id: int, room_bytes: int, now: float) -> list[Chunk]:
+        """Parts of the plaintext of one record for a path that has room; empty: nothing now.
+
+        What is in it counts as unsent in the path's facts from then on.
+        The record has at most 262,144 bytes; it exceeds `room_bytes` by little, and only so that a small
+        message need not be cut.
+        """
+        path = self.flights.paths.get(path_id)
+        if path is None:
+            return []
+        parts: list[Chunk] = []
+        used = self._say(path, parts, now) if self._has_to_say(path) else 0
+        if path.control or self.control.state not in _SENDS:
+            return parts
+        room = min(max(room_bytes, _LEAST_ROOM), packing.RECORD_BYTES) - used - _HEADER_BYTES
+        lanes, backlog, states = self.sender.lanes, self.backlog, self.flights.states
+        scheduler, state, flights = self.scheduler, path.state, self.flights
+        while room > _WORTH_BYTES:
+            waiting = backlog.waiting_bytes = [lane.waiting_bytes for lane in lanes]
+            if waiting[0] or waiting[1]:
+                backlog.foreground_at_s = now
+            if scheduler.copies:
+                flights.count_copyable(path_id, backlog)
+            elif not (waiting[0] or waiting[1] or waiting[2] or waiting[3]):
+                break
+            grant = scheduler.choose(state, states, backlog, room, now)
+            if grant is None:
+                break
+            piece = flights.take(path, grant, room)
+            if piece is None:
+                break
+            frame = piece.frame()
+            size = sum(map(len, frame))
+            parts += frame
+            room -= size
+            state.sent_bytes += size
+            state.facts.unsent_bytes += size
+            state.last_sent_at_s = now
+        return parts
+
+    def wants(self, path_id: int) -> bool:
+        """Whether `next_record` could give something for the path."""
+        path = self.flights.paths.get(path_id)
+        return path is not None and (self._has_to_say(path) or self.sender.waits)
+
+    # Life
+
+    @property
+    def failure(self) -> Failed | None:
+        """Why it failed, once it has."""
+        return self.control.failure
+
+    def close(self) -> None:
+        """No more will be sent. What was handed in is delivered, then the session is `FINISHED`."""
+        if self.control.state is State.OPEN:
+            self.sender.abandon_open()
+            self.sender.finish()
+            self.control.close()
+
+    def abort(self, code: int, why: str) -> None:
+        """Ends the session at once and tells the peer, if a path is up."""
+        if self.control.failure is None:
+            for path in self.flights.paths.values():
+                path.control.append(packing.abort(code, why))
+            self.control.fail(why, by_peer=False)
+
+    def peer_forgot(self) -> None:
+        """The peer says, authenticated, that it does not know this session any more."""
+        if not self.control.ended_without_us():
+            self.control.fail("the peer does not know this session any more", by_peer=True)
+
+    def appropriate(self, rank: int) -> bool:
+        """Whether the label has a network it should be sent on now."""
+        return self.scheduler.appropriate(rank, self.flights.states, self._now)
+
+    def next_timer(self) -> float | None:
+        """When `tick` has something to do; None: not before something else happens."""
+        if self.control.state is State.FAILED:
+            return None
+        at = [self.acknowledging.at] if self.acknowledging.at is not None else []
+        if self._drained_at is not None:
+            at.append(self._drained_at)
+        elif self.absent_since_s is not None:
+            at.append(self.absent_since_s + self.control.terms.seconds)
+        probe = self.probing.next_at()
+        if probe is not None:
+            at.append(probe)
+        look = self.scheduler.next_look_s(self.flights.states, self._now)
+        if look is not None and (len(self.thunks) or self.sender.waits):
+            at.append(self._now + look)
+        return min(at) if at else None
+
+    def tick(self, now: float) -> None:
+        """Does what is due."""
+        self._now = now
+        self.acknowledging.tick(now)
+        self.probing.tick(now)
+        keep_alive_s = self.control.terms.seconds
+        if self.absent_since_s is not None and self.absent_since_s + keep_alive_s <= now:
+            self.control.fail(f"no path for the agreed {keep_alive_s} s", by_peer=False)
+        self._tell_thunks(now)
+
+    def over(self, now: float) -> bool:
+        """Whether nothing will happen any more: it can be forgotten once its sockets are drained."""
+        if self.control.state is State.FAILED:
+            return not any(path.control for path in self.flights.paths.values())
+        return self._drained_at is not None and self._drained_at <= now
+
+    # Inside
+
+    def _path(self, path_id: int) -> PathFlight:
+        path = self.flights.paths.get(path_id)
+        if path is None:
+            raise SessionError(f"there is no path {path_id}; up are {sorted(self.flights.paths)}")
+        return path
+
+    def _has_to_say(self, path: PathFlight) -> bool:
+        return bool(
+            path.owes_statement
+            or self.acknowledging.due
+            or self.receiver.owes_window
+            or path.control
+            or self.control.due
+            or (self.acknowledging.along and self.sender.waits)
+        )
+
+    def _say(self, path: PathFlight, parts: list[Chunk], now: float) -> int:
+        """Puts what has to be said into a record, as much as fits; how many bytes that is."""
+        receiver, control = self.receiver, path.control
+        if self.control.state is not State.FAILED:
+            everything = path.owes_statement
+            if everything:
+                control.append(packing.sync(self.positions()))
+            if everything or self.acknowledging.due or self.acknowledging.along:
+                control += receiver.acknowledgements(everything=everything)
+                self.acknowledging.said(now)
+            if everything or receiver.owes_window:
+                control.append(receiver.window())
+            if everything:
+                path.owes_statement = False
+                control += self.control.statement(path, now)
+            control += self.control.due
+            self.control.due.clear()
+            if self.control.state is State.FINISHED and self._drained_at is None:
+                self._drained_at = now + self.limits.drain_s
+        used = 0
+        while control and used + len(control[0]) <= packing.RECORD_BYTES:
+            if used and len(control[0]) > _PADDED_BYTES and control[0][0] == packing.K_PING:
+                break  # in a record of its own, so that what goes before it is answered before
+            used += len(control[0])
+            parts.append(control.popleft())
+        return used
+
+    def positions(self) -> f.Sync:
+        """How far both directions have come."""
+        sender, receiver = self.sender, self.receiver
+        return f.Sync(
+            sender.stream.acked.floor,
+            sender.irobs.floor,
+            receiver.stream.received.floor,
+            receiver.irobs.floor,
+        )
+
+    def _tell_thunks(self, now: float) -> None:
+        self._now = now
+        if len(self.thunks):
+            due = self.thunks.due(self.scheduler, self.flights.states, now)
+            self.happened += [ThunkReady(token, rank) for token, rank in due]
+
+    def _on_ack(self, _path: PathFlight, ack: f.Ack, _now: float) -> None:
+        self.sender.acknowledge(ack)
+        self.flights.sweep()
+        self.check_writable()
+
+    def _on_abandon(self, _path: PathFlight, said: f.Abandon, _now: float) -> None:
+        self.receiver.on_abandon(said)
+
+    def _on_window(self, _path: PathFlight, window: f.Window, _now: float) -> None:
+        self.sender.window(window)
+        self.check_writable()
+
+    def _on_ask(self, path: PathFlight, _ask: f.Ask, now: float) -> None:
+        """The peer has lost a path: any but this one. What is on the way on those goes here as well."""
+        path.owes_statement = True
+        for other in self.flights.paths.values():
+            if other is not path and other.state.facts.stalled_at_s is None:
+                other.state.facts.stalled_at_s = now
+                self.flights.requeue(other.state.path_id)
+                # Whoever answers is alive after all.
+                self.control.ping(other, 0, 0, now)
+
+    def _on_sync(self, path: PathFlight, sync: f.Sync, _now: float) -> None:
+        if path.state.path_id == self._resumed_on:
+            self._resumed_on = None
+            # A path that joined meanwhile may be ahead of this one: its acknowledgements are no loss.
+            sent = (self.sender.stream.fresh, self.sender.next_irob)
+            why = lost_state(sync, self.positions(), self._kept_then, sent)
+            if why is not None:
+                self.abort(LOST_STATE, why)
+        self._synced = True

@@ -1,0 +1,334 @@
+"""BSD-like sockets over sessions: what a program that uses `socket` needs to change is one import.
+
+    from cedos.session import blocking
+    s = blocking.socket()
+    s.setsockopt(blocking.SOL_SESSION, blocking.SO_SERVER_KEY, key)
+    s.connect(("server.example", 9000))
+
+A socket works from any thread, blocks or does not as `settimeout` says, and its `fileno` can be given to
+`select`. IROBs are messages with labels: `begin_irob`, `irob_send`, `end_irob`, `ms_send`, `ms_recv`
+(dissertation, Table 2.2).
+"""
+
+import builtins
+import errno
+import socket as bsd
+from collections import deque
+from typing import Any, Final, Self, TypeVar
+
+from cedos.errors import SessionError
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.sockets import background, sockets
+from cedos.session.sockets.blocking_messages import Messages
+from cedos.session.sockets.connection import Connection
+from cedos.session.sockets.labelled import STREAM_LABEL
+from cedos.session.sockets.listener import Listener
+from cedos.session.sockets.options import (
+    SO_CHOOSER,
+    SO_DEADLINE,
+    SO_ESIZE,
+    SO_KEY,
+    SO_LABEL,
+    SO_NETWORKS,
+    SO_RCVBUFTH,
+    SO_SCHEDULER,
+    SO_SERVER_KEY,
+    SOL_SESSION,
+    Option,
+    known,
+)
+from cedos.session.sockets.os_errors import as_os_error, run
+
+SHUT_WR: Final = bsd.SHUT_WR
+_READ_AHEAD: Final = 1 << 20
+_FIRST_PATH_S: Final = 30.0
+
+T = TypeVar("T")
+
+
+class socket(Messages):  # noqa: N801 - as the standard library's
+    """A session, or what accepts sessions.
+
+    Errors are OSError with a socket's numbers and a session's words
+    (`cedos.session.sockets.os_errors`); what the session raised is their cause.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._options: dict[Option, Any] = {}
+        self._address: tuple[str, int] = ("", 0)
+        self._listener: Listener | None = None
+        self._chunks: deque[memoryview] = deque()
+        self._buffered = 0
+        self._ended: SessionError | None = None
+        self._eof = False
+        self._others = False  # whether something else than the stream makes it readable
+        self._accepted: deque[Connection] = deque()
+
+    # Options
+
+    def setsockopt(self, level: int, option: int, value: Any) -> None:
+        """Sets an option; `deadline`, `expected size`, thresholds and label at any time."""
+        self._options[known(level, option)] = value
+        if self._connection is not None:
+            run(self._apply())
+
+    def getsockopt(self, level: int, option: int) -> Any:
+        """What was set; None where nothing was."""
+        return self._options.get(known(level, option))
+
+    async def _apply(self) -> None:
+        connection, options = self._connection, self._options
+        if connection is None:  # closed meanwhile
+            return
+        if Option.LABEL in options:
+            connection.label = options[Option.LABEL]
+        low, high = options.get(Option.BUFFER_THRESHOLDS, (None, None))
+        deadline_s = options.get(Option.DEADLINE)
+        if connection.holding is not None and (deadline_s is not None or low is not None):
+            connection.wait_for(
+                deadline_s=deadline_s,
+                expected_bytes=options.get(Option.EXPECTED_SIZE, 0),
+                low_bytes=low,
+                high_bytes=high,
+                buffered=lambda: self._buffered,
+            )
+
+    def fileno(self) -> int:
+        """For `select`: readable when `recv`, `ms_recv` or `accept` have something."""
+        if not self._ready.shown and self._connection is not None:
+            self._now(lambda _: self._look())
+        with self._changed:  # the loop may be telling it something meanwhile
+            return self._ready.fileno()
+
+    # Beginning
+
+    def bind(self, address: tuple[str, int]) -> None:
+        """Where to listen: an own address ("" for all) and a port (0 for any)."""
+        self._address = address
+
+    def listen(self, backlog: int = 128) -> None:
+        """Begins to accept sessions; `backlog` is the driver's own choice."""
+        self._listener = run(self._listen())
+
+    async def _listen(self) -> Listener:
+        listener = await sockets.listen(self._address, key=self._options.get(Option.KEY))
+        listener.on_new = lambda: self._new(listener)
+        return listener
+
+    def _new(self, listener: Listener) -> None:
+        with self._changed:
+            while (connection := listener.accept_now()) is not None:
+                self._accepted.append(connection)
+            self._ready.readable(bool(self._accepted))
+            self._changed.notify_all()
+        background.helm().look()
+
+    def accept(self) -> "builtins.tuple[socket, tuple[str, int]]":
+        """The next session and where its first connection came from."""
+        with self._changed:
+            if self._listener is None:
+                raise self._wrong(errno.EINVAL, "the socket does not listen")
+            self._wait(lambda: bool(self._accepted))
+            connection = self._accepted.popleft()
+            self._ready.readable(bool(self._accepted))
+        made = socket()
+        run(made._take(connection))
+        return made, connection.peer_address
+
+    def connect(self, address: tuple[str, int]) -> None:
+        """A session with a server; options say with which key, how long it may wait, and so on.
+
+        Tries until the time of `settimeout` is over, half a minute without one; never returns before.
+
+        Raises:
+            ConnectionRefusedError: the server refuses or has another key, or nobody listens.
+            TimeoutError: nobody answered.
+            OSError: EINVAL: an option or the address cannot be used; EISCONN; EBADF.
+            socket.gaierror: there is no such name.
+        """
+        if self._connection is not None or self._listener is not None:
+            raise OSError(errno.EISCONN, "the socket is connected, or listens, already")
+        if self._closed:
+            raise self._wrong(errno.EBADF, "")
+        if Option.SERVER_KEY not in self._options:
+            raise OSError(errno.EINVAL, "the server's key is not known; set SO_SERVER_KEY first")
+        run(self._connect(address))
+
+    async def _connect(self, address: tuple[str, int]) -> None:
+        options = self._options
+        key: KeyPair | None = options.get(Option.KEY)
+        more = {"scheduler": options[Option.SCHEDULER]} if Option.SCHEDULER in options else {}
+        connection = await sockets.connect(
+            address,
+            server_key=options[Option.SERVER_KEY],
+            key=key,
+            label=options.get(Option.LABEL, STREAM_LABEL),
+            deadline=options.get(Option.DEADLINE),
+            timeout_s=self._timeout_s or _FIRST_PATH_S,
+            networks=options.get(Option.NETWORKS),
+            chooser=options.get(Option.CHOOSER),
+            **more,
+        )
+        await self._take(connection)
+
+    async def _take(self, connection: Connection) -> None:
+        self._connection = connection
+        connection.on_change = self._look
+        await self._apply()
+        self._look()
+
+    # The stream
+
+    def _look(self) -> None:
+        """Reads ahead, in the loop; called whenever anything happened."""
+        with self._changed:
+            connection = self._connection
+            if connection is None:  # closed, when this call was on its way already
+                return
+            while self._buffered < _READ_AHEAD and connection.readable_bytes:
+                data = connection.read_now()
+                if not data:
+                    break
+                self._chunks.append(memoryview(data))
+                self._buffered += len(data)
+            self._eof = connection.at_eof
+            self._ended = connection.failure
+            over = self._eof or self._ended is not None or connection.ended
+            self._others = over or connection.receivable > 0
+            self._ready.readable(bool(self._chunks) or self._others)
+            self._ready.writable(connection.room_bytes > 0 or connection.ended)
+            self._changed.notify_all()
+        background.helm().look()
+
+    def recv(self, most_bytes: int) -> bytes:
+        """The next bytes of the stream; empty at its end."""
+        with self._changed:
+            if self._connection is None:
+                raise self._wrong(errno.ENOTCONN, "the socket is not connected")
+            self._wait(lambda: bool(self._chunks) or self._eof or self._ended is not None)
+            if not self._chunks:
+                if self._ended is not None and not self._eof:
+                    raise as_os_error(self._ended) from self._ended
+                return b""
+            chunk = self._chunks[0]
+            data = bytes(chunk[:most_bytes])
+            if len(data) == len(chunk):
+                self._chunks.popleft()
+            else:
+                self._chunks[0] = chunk[len(data) :]
+            full = self._buffered >= _READ_AHEAD  # the loop has left something unread
+            self._buffered -= len(data)
+            self._ready.readable(bool(self._chunks) or self._others)
+        if full:
+            background.loop().call_soon_threadsafe(self._look)
+        return data
+
+    def recv_into(self, buffer: bytearray | memoryview) -> int:
+        """As `recv`, into a buffer."""
+        data = self.recv(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def send(self, data: bytes) -> int:
+        """Hands bytes to the stream; how many there was room for."""
+        whole = bytes(data)
+        taken = self._now(lambda connection: self._write(connection, whole))
+        if not taken:
+            taken = run(self._send(whole), self._timeout_s or None)
+        if not taken and data:
+            raise BlockingIOError("no room for more unacknowledged bytes")
+        return taken
+
+    def _write(self, connection: Connection, data: bytes) -> int:
+        taken = connection.write_now(data)
+        if self._ready.shown:
+            self._ready.writable(connection.room_bytes > 0)
+        return taken
+
+    async def _send(self, data: bytes) -> int:
+        connection = self._of()
+        taken = connection.write_now(data)
+        if not taken and self._timeout_s != 0:
+            await connection.write(data)
+            taken = len(data)
+        with self._changed:
+            self._ready.writable(connection.room_bytes > 0)
+        return taken
+
+    def sendall(self, data: bytes) -> None:
+        """Hands all bytes to the stream."""
+        view = memoryview(data)
+        while view:
+            view = view[self.send(bytes(view[: 1 << 20])) :]
+
+    def shutdown(self, how: int) -> None:
+        """With SHUT_WR, nothing more will be sent."""
+        if how in (bsd.SHUT_WR, bsd.SHUT_RDWR):
+            run(self._finish())
+
+    async def _finish(self) -> None:
+        self._of().finish()
+
+    # Ending
+
+    def close(self) -> None:
+        """Ends the session; what was sent still arrives, as long as this process lives and it can."""
+        with self._changed:
+            connection, self._connection = self._connection, None
+            listener, self._listener = self._listener, None
+            self._end()
+        if connection is not None:
+            connection.on_change = None
+            background.loop().call_soon_threadsafe(background.spawn, _close(connection))
+        if listener is not None:
+            run(listener.close())
+        background.helm().nudge()
+
+    def close_wait(self, timeout_s: float | None = None) -> None:
+        """As `close`, but waits until everything has arrived; OSError if it has not."""
+        connection = self._of()
+        connection.on_change = None
+        run(connection.close(), timeout_s)
+        with self._changed:
+            self._connection = None
+            self._end()
+
+    def getsockname(self) -> tuple[str, int]:
+        """Where it listens."""
+        return self._address if self._listener is None else self._listener.address
+
+    @property
+    def session(self) -> Connection:
+        """The session itself; to be used in its loop only."""
+        return self._of()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+async def _close(connection: Connection) -> None:
+    try:
+        await connection.close()
+    except SessionError:
+        return  # nobody is left to be told
+
+
+__all__ = [
+    "SHUT_WR",
+    "SOL_SESSION",
+    "SO_CHOOSER",
+    "SO_DEADLINE",
+    "SO_ESIZE",
+    "SO_KEY",
+    "SO_LABEL",
+    "SO_NETWORKS",
+    "SO_RCVBUFTH",
+    "SO_SCHEDULER",
+    "SO_SERVER_KEY",
+    "Option",
+    "socket",
+]

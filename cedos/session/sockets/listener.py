@@ -1,0 +1,285 @@
+"""The accepting end: TCP connections from anywhere become paths of flows, new, known or idle.
+
+A stranger costs a socket and a few hundred bytes until it has proved itself, for ten seconds at most and
+so many at a time (`cedos.session.protocol.handshake.limits`).
+"""
+
+import asyncio
+import errno
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Final, Self
+
+from cedos.errors import HostError, ProtocolError, SessionError
+from cedos.session.io.path import Path, prepare
+from cedos.session.protocol.channel.acceptor import Acceptor
+from cedos.session.protocol.channel.channel import Channel
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.handshake.limits import HostLedger
+from cedos.session.protocol.handshake.limits import Limits as HostLimits
+from cedos.session.protocol.handshake.outcome import Kind
+from cedos.session.protocol.schedulers.interface import Facts, Scheduler
+from cedos.session.protocol.session import Session
+from cedos.session.protocol.session_limits import Limits
+from cedos.session.sockets.connection import Connection
+from cedos.session.sockets.flow_table import Book
+
+if TYPE_CHECKING:
+    from cedos.session.io.driver import Driver
+
+_BACKLOG: Final = 1024
+_BURST: Final = 64  # connections taken at once: the living ones have their turn in between
+_FULL_S: Final = 0.5
+
+
+def _open(address: tuple[str, int]) -> socket.socket:
+    host, port = address
+    try:
+        if not host and socket.has_dualstack_ipv6():
+            with suppress(OSError):
+                return socket.create_server(
+                    ("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
+                )
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise HostError(
+            f"cannot listen at {host or 'all addresses'} port {port}: {error.strerror or error}; "
+            "an own address and a port that is free would be right"
+        ) from error
+
+
+class Listener:
+    """Accepts sessions on one port.
+
+    Args are those of `cedos.session.listen`.
+
+    Raises:
+        HostError: the address cannot be listened at.
+    """
+
+    def __init__(
+        self,
+        driver: "Driver",
+        address: tuple[str, int],
+        me: KeyPair,
+        *,
+        allow: Callable[[bytes], bool] | None,
+        clear: bool,
+        idle: FilePath | None,
+        scheduler: Callable[[], Scheduler],
+        limits: Limits,
+        hosts: HostLimits,
+    ) -> None:
+        self._driver = driver
+        self._scheduler = scheduler
+        self._limits = limits
+        self._socket = _open(address)
+        self._socket.setblocking(False)
+        ledger = HostLedger(hosts)
+        self._flows = Book(driver, allow, ledger, idle)
+        self._acceptor = Acceptor(
+            me,
+            self._flows,
+            random=os.urandom,
+            hardware_aes=driver.hardware_aes,
+            now=driver.now(),
+            allow_clear=clear,
+            limits=hosts,
+            ledger=ledger,
+        )
+        self._shaking: dict[Channel, Path] = {}
+        self._new: deque[Connection] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._pause: asyncio.TimerHandle | None = None
+        self._closed = False
+        self.on_new: Callable[[], None] | None = None
+        driver.hold(self)
+        self._listen()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        host, port = self._socket.getsockname()[:2]
+        return str(host), int(port)
+
+    @property
+    def half_open(self) -> int:
+        """How many connections have not proved themselves yet."""
+        return len(self._shaking)
+
+    async def accept(self) -> Connection:
+        """The next session: a new one, or (`resumed`) one that was idle.
+
+        Raises:
+            SessionError: the listener has been closed.
+        """
+        while True:
+            connection = self.accept_now()
+            if connection is not None:
+                return connection
+            if self._closed:
+                raise SessionError("the listener has been closed")
+            waiter = self._driver.loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    def accept_now(self) -> Connection | None:
+        """As `accept`, but None where there is none."""
+        return self._new.popleft() if self._new else None
+
+    def only_known(self) -> None:
+        """No more new sessions: only further connections of those that were accepted."""
+        self._flows.closed = True
+        for other in self._new:
+            other.abort("the server is busy with another one")
+        self._new.clear()
+
+    def _listen(self) -> None:
+        self._pause = None
+        self._driver.loop.add_reader(self._socket.fileno(), self._readable)
+
+    def _readable(self) -> None:
+        for _ in range(_BURST):
+            try:
+                connection, peer = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                break
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    # No room for another one: those in the kernel's queue wait a little.
+                    self._driver.loop.remove_reader(self._socket.fileno())
+                    self._pause = self._driver.loop.call_later(_FULL_S, self._listen)
+                break
+            self._accepted(connection, str(peer[0]).removeprefix("::ffff:"))
+        self._expire()
+
+    def _accepted(self, connection: socket.socket, address: str) -> None:
+        channel = self._acceptor.channel(address, self._driver.now())
+        if channel is None:
+            connection.close()
+            return
+        try:
+            prepare(connection)
+        except OSError:
+            channel.abandon()
+            connection.close()
+            return
+        facts = Facts(network=address)
+        path = Path(self._driver, connection, channel, self, facts, peer=address)
+        self._shaking[channel] = path
+        path.on_proved = lambda: self._proved(channel)
+        path.start()
+
+    def _proved(self, channel: Channel) -> None:
+        self._shaking.pop(channel, None)
+
+    def _expire(self) -> None:
+        for channel in self._acceptor.overdue(self._driver.now()):
+            path = self._shaking.get(channel)
+            if path is not None:
+                path.close("it did not prove itself in time", reset=True)
+        at = self._acceptor.next_expiry()
+        if at is not None and self._timer is None and not self._closed:
+            self._timer = self._driver.loop.call_at(at, self._expiry)
+
+    def _expiry(self) -> None:
+        self._timer = None
+        self._expire()
+
+    def path_opened(self, path: Path) -> None:
+        """The peer is who it says: its flow gets the path."""
+        opened = path.channel.opened
+        assert opened is not None
+        connection = self._create(path) if opened.kind is Kind.NEW else self._known(path)
+        if connection is not None:
+            connection.flow.adopt(path)
+
+    def _create(self, path: Path) -> Connection | None:
+        opened = path.channel.opened
+        assert opened is not None
+        if self._flows.get(opened.credentials.flow_id) is not None:
+            path.close("two hellos with one flow id", reset=True)
+            return None
+        core = Session(
+            self._scheduler(),
+            self._driver.now(),
+            limits=self._limits,
+            memory=self._driver.memory,
+            keep_alive_s=opened.deadline_s,
+        )
+        connection = Connection(self._driver, core)
+        self._flows.add(opened, connection)
+        self._offer(connection, path)
+        return connection
+
+    def _known(self, path: Path) -> Connection | None:
+        opened = path.channel.opened
+        assert opened is not None
+        connection = self._flows.get(opened.credentials.flow_id)
+        if connection is None:
+            connection = self._flows.wake(opened, self._scheduler, self._limits)
+            if connection is None:
+                path.close("its session has ended meanwhile", reset=True)
+                return None
+            self._offer(connection, path)
+            return connection
+        if opened.kind is Kind.RESUME:
+            connection.flow.replace_by(path)
+        return connection
+
+    def _offer(self, connection: Connection, path: Path) -> None:
+        connection.peer_address = path.peer_address()
+        self._new.append(connection)
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                break
+        if self.on_new is not None:
+            self.on_new()
+
+    def path_confirmed(self, path: Path) -> None:
+        """Told to the flow, which has the path by then."""
+
+    def path_received(self, path: Path) -> None:
+        """Only paths of flows have records."""
+
+    def path_wrong(self, path: Path, error: ProtocolError) -> None:
+        """Only adopted paths have records."""
+
+    def path_lost(self, path: Path, why: str) -> None:
+        """It did not get as far as a flow."""
+
+    async def close(self) -> None:
+        """Listens no more; sessions that were accepted go on, as long as they have a path."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._pause is not None:
+            self._pause.cancel()
+        self._driver.loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for path in list(self._shaking.values()):
+            path.close("the listener has been closed", reset=True)
+        self._flows.close()
+        for connection in self._new:
+            connection.abort("the server ends")
+        self._new.clear()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._driver.release(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()

@@ -1,0 +1,53 @@
+"""The options of a session's socket."""
+
+import errno
+from enum import IntEnum
+from typing import Final
+
+SOL_SESSION: Final = 0xCED05
+
+
+class Option(IntEnum):
+    """Options of level `SOL_SESSION`; those of Cedos' D2TP keep their meaning (Cedos, IV-A)."""
+
+    DEADLINE = (
+        1  # seconds: until when everything should be here, and how long to do without a network
+    )
+    EXPECTED_SIZE = 2  # bytes that the stream will bring
+    BUFFER_THRESHOLDS = 3  # (low, high) bytes: when cellular networks are used
+    LABEL = 4  # of the stream: a cedos.model.Label
+    SERVER_KEY = 5  # 32 bytes, before `connect`
+    KEY = 6  # a KeyPair of one's own, before `connect` and `listen`
+    SCHEDULER = 7  # a name
+    NETWORKS = 8  # a function: whether an interface may be used
+    CHOOSER = 9  # who chooses among them: a cedos.session.io.advice.Chooser, before `connect`
+
+
+(
+    SO_DEADLINE,
+    SO_ESIZE,
+    SO_RCVBUFTH,
+    SO_LABEL,
+    SO_SERVER_KEY,
+    SO_KEY,
+    SO_SCHEDULER,
+    SO_NETWORKS,
+    SO_CHOOSER,
+) = Option
+
+
+def known(level: int, option: int) -> Option:
+    """The option.
+
+    Raises:
+        OSError: ENOPROTOOPT: there is none.
+    """
+    if level != SOL_SESSION:
+        raise OSError(errno.ENOPROTOOPT, f"level {level} is not a session's; SOL_SESSION is")
+    try:
+        return Option(option)
+    except ValueError as error:
+        names = ", ".join(f"{each.name} ({each.value})" for each in Option)
+        raise OSError(
+            errno.ENOPROTOOPT, f"there is no option {option}; there are {names}"
+        ) from error

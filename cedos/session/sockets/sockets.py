@@ -1,0 +1,293 @@
+"""`connect` and `listen`: where sessions begin for a program with an event loop."""
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, cast
+
+from cedos.errors import ConfigError, SessionError, SessionRefusedError
+from cedos.model import Label
+from cedos.session import keys
+from cedos.session.io import driver as drivers
+from cedos.session.io.advice import Advice, Chooser
+from cedos.session.io.connect_attempts import Endpoint
+from cedos.session.io.dialler import Dialler
+from cedos.session.io.driver import Driver
+from cedos.session.protocol import schedulers
+from cedos.session.protocol.channel.channel import Channel, resume, set_up
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.handshake.limits import Limits as HostLimits
+from cedos.session.protocol.handshake.outcome import Failure, FailureKind, Kind
+from cedos.session.protocol.handshake.set_up import Ask
+from cedos.session.protocol.schedulers.chosen import Chosen
+from cedos.session.protocol.schedulers.interface import Scheduler, rank_of
+from cedos.session.protocol.session import Session
+from cedos.session.protocol.session_limits import Limits
+from cedos.session.sockets.connection import Connection
+from cedos.session.sockets.labelled import STREAM_LABEL
+from cedos.session.sockets.listener import Listener
+from cedos.session.sockets.metered_gate import Holding
+
+FIRST_PATH_S: Final = 30.0
+KEEP_ALIVE_S: Final = 86_400
+_AGAIN_S: Final = 1.0
+
+
+async def connect(
+    address: Endpoint | Sequence[Endpoint],
+    *,
+    server_key: bytes,
+    key: KeyPair | None = None,
+    label: Label = STREAM_LABEL,
+    deadline: float | None = None,
+    clear: bool = False,
+    scheduler: str | Scheduler = schedulers.DEFAULT,
+    timeout_s: float | None = FIRST_PATH_S,
+    networks: Callable[[str], bool] | None = None,
+    chooser: Chooser | None = None,
+    limits: Limits | None = None,
+) -> Connection:
+    """A session with a server, over every network that leads there.
+
+    Args:
+        address: host (a name or an address) and port; several, where the server may be at any of them.
+            Names are looked up again while no connection succeeds, so that the server may move.
+        server_key: the server's public key, 32 bytes, known beforehand.
+        key: who we are; this user's own key without.
+        label: of the stream; messages have labels of their own.
+        deadline: seconds that the session may be without any network (DTP's keep-alive); a day without.
+        clear: without protecting records, if the server allows it too. For measurements.
+        scheduler: the name of a path scheduler, or one.
+        timeout_s: for the first connection; None waits as long as it takes.
+        networks: which interfaces may be used; all without.
+        chooser: who chooses among them for each label; the scheduler alone without. Programs of a host
+            hand in its daemon (`cedos.api.session_choices`).
+        limits: what the session may take of this process.
+
+    Raises:
+        SessionError: no connection in time, the server refuses, or it has another key.
+        ConfigError: an argument that cannot be used.
+    """
+    if len(server_key) != 32:
+        raise ConfigError(f"a server's key has 32 bytes, not {len(server_key)}")
+    seconds = KEEP_ALIVE_S if deadline is None else deadline
+    if not 0 <= seconds < 2**31:
+        raise ConfigError(f"a deadline of {seconds} s; between 0 and 2147483647 would be right")
+    rank_of(label)  # what is none is told before anything was begun
+    me = keys.own(keys.own_key_path()) if key is None else key
+    wanted = _endpoints(address)
+    driver = drivers.current()
+    made = schedulers.scheduler(scheduler) if isinstance(scheduler, str) else scheduler
+    chosen = Chosen(made)
+    core = Session(
+        made if chooser is None else chosen,
+        driver.now(),
+        limits=limits or Limits(),
+        memory=driver.memory,
+        keep_alive_s=int(seconds),
+    )
+    connection = Connection(driver, core)
+    connection.label = label
+    if chooser is not None:
+        connection.flow.advice = Advice(
+            core, chosen, chooser, connection.progress, connection.flow.pump_soon
+        )
+    try:
+        async with asyncio.timeout(timeout_s):
+            found = await _resolve(wanted, forever=timeout_s is None)
+            dialler = _dialler(
+                driver, connection, found, me, server_key, int(seconds), clear, networks
+            )
+            dialler.lost_names = _looker(dialler, wanted)
+            dialler.start()
+            await connection.connected()
+    except TimeoutError:
+        flow = connection.flow
+        dialled = flow.dialler
+        why = (dialled.last_why if dialled else "") or _no_way(driver, dialled)
+        code = (dialled.last_code if dialled else 0) or errno.ETIMEDOUT
+        error = SessionError(
+            f"no connection to {_shown(wanted)} within {timeout_s:g} s ({why}); a network that leads "
+            "there and a server that listens there would be right"
+        )
+        connection.fail(error)
+        raise error from OSError(code, os.strerror(code))
+    except BaseException:
+        connection.abort("not connected")
+        raise
+    return connection
+
+
+async def listen(
+    address: Endpoint,
+    *,
+    key: KeyPair | None = None,
+    allow: Callable[[bytes], bool] | None = None,
+    clear: bool = False,
+    idle: Path | None = None,
+    scheduler: str = schedulers.DEFAULT,
+    limits: Limits | None = None,
+    hosts: HostLimits | None = None,
+) -> Listener:
+    """Accepts sessions.
+
+    Args:
+        address: an own address ("" for all) and a port (0 for any).
+        key: who we are; this user's own key without.
+        allow: whether the holder of this public key may open sessions; everybody without.
+        clear: allow records without protection to clients that ask for it. For measurements.
+        idle: a file for sessions that are idle; they survive a restart of this program.
+        scheduler: the name of a path scheduler; each session gets one of its own.
+        limits: what one session may take of this process.
+        hosts: what one host, and all strangers together, may ask of it.
+
+    Raises:
+        HostError: the address cannot be listened at.
+        ConfigError: the key or the file cannot be used.
+    """
+    me = keys.own(keys.own_key_path()) if key is None else key
+    schedulers.scheduler(scheduler)  # an unknown name is told now
+    return Listener(
+        drivers.current(),
+        address,
+        me,
+        allow=allow,
+        clear=clear,
+        idle=idle,
+        scheduler=lambda: schedulers.scheduler(scheduler),
+        limits=limits or Limits(),
+        hosts=hosts or HostLimits(),
+    )
+
+
+def _endpoints(address: Endpoint | Sequence[Endpoint]) -> list[Endpoint]:
+    one = isinstance(address, tuple) and len(address) == 2 and isinstance(address[0], str)
+    found = [cast(Endpoint, address)] if one else list(cast(Sequence[Endpoint], address))
+    if not found:
+        raise ConfigError("no address; one (host, port) or several would be right")
+    for host, port in found:
+        if not host or not 0 < port < 65_536:
+            raise ConfigError(
+                f"{host!r} port {port} is no address; a host and a port 1 to 65535 are"
+            )
+    return found
+
+
+def _no_way(driver: Driver, dialler: Dialler | None) -> str:
+    """Why nothing was dialled."""
+    if dialler is None:
+        return "the name was not found"
+    there = sorted(
+        {way.interface for host, _ in dialler.endpoints for way in driver.links.ways(host)}
+    )
+    if there:
+        return f"none of the networks that lead there may be used: {', '.join(there)}"
+    return "no network leads there"
+
+
+def _shown(wanted: Sequence[Endpoint]) -> str:
+    return ", ".join(f"{host} port {port}" for host, port in wanted)
+
+
+async def _resolve(wanted: Sequence[Endpoint], *, forever: bool) -> list[Endpoint]:
+    """The addresses behind the names; tries until there is one."""
+    while True:
+        found: list[Endpoint] = []
+        unknown: OSError | None = None
+        for host, port in wanted:
+            try:
+                found.append((str(ip_address(host)), port))
+                continue
+            except ValueError:
+                pass
+            try:
+                infos = await asyncio.get_running_loop().getaddrinfo(
+                    host, port, type=socket.SOCK_STREAM
+                )
+                found += [(str(info[4][0]), port) for info in infos]
+            except OSError as error:
+                unknown = error
+        if found:
+            return list(dict.fromkeys(found))
+        if (
+            isinstance(unknown, socket.gaierror)
+            and unknown.errno == socket.EAI_NONAME
+            and not forever
+        ):
+            raise SessionError(f"{_shown(wanted)}: {unknown.strerror}") from unknown
+        await asyncio.sleep(_AGAIN_S)
+
+
+def _looker(dialler: Dialler, wanted: Sequence[Endpoint]) -> Callable[[], None] | None:
+    """Looks names up again; nothing where there are only addresses."""
+    if all(_is_address(host) for host, _ in wanted):
+        return None
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def again() -> None:
+        try:
+            async with asyncio.timeout(20):
+                dialler.moved(await _resolve(wanted, forever=True))
+        except TimeoutError:
+            pass
+
+    def look() -> None:
+        if not tasks:
+            task = asyncio.get_running_loop().create_task(again())
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    return look
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _dialler(
+    driver: Driver,
+    connection: Connection,
+    endpoints: Sequence[Endpoint],
+    me: KeyPair,
+    server_key: bytes,
+    deadline_s: int,
+    clear: bool,
+    networks: Callable[[str], bool] | None,
+) -> Dialler:
+    ask = Ask(deadline_s, driver.hardware_aes, clear)
+
+    def channel(kind: Kind) -> Channel:
+        now, credentials = driver.now(), connection.flow.credentials
+        if credentials is None or kind is Kind.NEW:
+            return set_up(me, server_key, ask, random=os.urandom, now=now)
+        return resume(me, credentials, kind, random=os.urandom, now=now)
+
+    def failed(failure: Failure) -> None:
+        if failure.kind is FailureKind.LOST_STATE:
+            connection.forgotten()
+            return
+        if failure.kind is FailureKind.WRONG_KEY:
+            why = "the server has another key than the one that was given; ask its owner"
+        else:
+            why = f"the server refuses: {failure.why}"
+        connection.fail(SessionRefusedError(why))
+
+    holding = connection.holding = Holding(connection)
+
+    def permitted(interface: str) -> bool:
+        return holding.permitted(interface) and (networks is None or networks(interface))
+
+    dialler = Dialler(driver, connection.flow, endpoints, channel, failed, permitted)
+    connection.flow.dialler = dialler
+    return dialler
+
+
+__all__ = ["FIRST_PATH_S", "KEEP_ALIVE_S", "connect", "listen"]

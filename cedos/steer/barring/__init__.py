@@ -1,0 +1,1 @@
+"""Networks that a spent hard budget closes to programs."""

@@ -1,0 +1,125 @@
+"""Bars networks: nothing of a program's goes over them, as the budget that they count to is spent.
+
+The packet filter refuses (`barring_filter`). A living MPTCP connection moves to another network where
+it can; one that cannot ends, as the kernel keeps one that has lost all its subflows for a second only.
+The record of the packet filter stands for the chains: they are found by their names.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from cedos.errors import SteeringError
+from cedos.model import Network
+from cedos.selector.decision.barred import usable
+from cedos.steer.kernel.interface import Kernel
+from cedos.steer.mptcp.living import LivingConnections
+from cedos.steer.parts import Append, change_sysctl
+from cedos.steer.restore import refusals
+from cedos.steer.undo import FILTER
+
+_log = structlog.get_logger(__name__)
+
+# For so long the kernel keeps an MPTCP connection without subflows (a minute by itself), in seconds;
+# its program hears nothing meanwhile. A second is enough for a subflow that is under way.
+_KEEPS: Final = "net.mptcp.close_timeout"
+_KEEPS_S: Final = "1"
+
+
+class Barring:
+    """Which networks are barred.
+
+    Args:
+        kernel: what to act on.
+        living: moves connections.
+        networks: those of this host by name; the caller keeps them up to date.
+        append: writes to the journal.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        living: LivingConnections,
+        networks: Mapping[str, Network],
+        append: Append,
+    ) -> None:
+        self._kernel = kernel
+        self._living = living
+        self._networks = networks
+        self._append = append
+        self._names: frozenset[str] = frozenset()
+        self._interfaces: dict[str, str] = {}
+        self._kept: str | None = None
+        self._written = False
+        self._stands = False
+        self._open = True
+
+    @property
+    def interfaces(self) -> Sequence[str]:
+        """Those of the barred networks."""
+        return sorted(self._interfaces.values())
+
+    def usable(self) -> Sequence[Network]:
+        """The networks; what is barred counts as down."""
+        return usable(list(self._networks.values()), self._names)
+
+    def bar(self, names: Collection[str]) -> None:
+        """Bars these networks and no others, at once; again repairs what others took out.
+
+        Args:
+            names: of networks; those that are not there are barred when they come.
+
+        Raises:
+            SteeringError: steering has been closed, or the kernel or iptables refuses.
+        """
+        if not self._open:
+            raise SteeringError("steering has been closed")
+        self._names = frozenset(names)
+        with refusals(f"bar {', '.join(sorted(names)) or 'no network'}"):
+            if self._names or self._stands:
+                if not self._written:
+                    self._append(FILTER)
+                    self._written = True
+                self._follow()
+                self._stands = True
+                self._kernel.bar(self.interfaces)
+                self._stands = bool(self._names)
+            self._keep(briefly=bool(self._names))
+            self._living.networks_changed(self.usable())
+
+    def networks_changed(self) -> None:
+        """Follows the networks: one that comes back under another interface is barred there.
+
+        A refusal is no reason not to follow them otherwise: whoever bars sees what gets through.
+        """
+        before = self.interfaces
+        self._follow()
+        if self.interfaces != before:
+            try:
+                self._kernel.bar(self.interfaces)
+            except OSError as error:
+                _log.warning("a network cannot be barred", why=error.strerror)
+
+    def close(self) -> None:
+        """Bars nothing any more; what stands is the journal's."""
+        self._open = False
+
+    def _follow(self) -> None:
+        """An interface that is gone stays barred: it has its bar before it has an address again."""
+        self._interfaces = {
+            name: self._networks[name].interface if name in self._networks else known
+            for name in self._names
+            if (known := self._interfaces.get(name, "")) or name in self._networks
+        }
+
+    def _keep(self, *, briefly: bool) -> None:
+        """Connections without subflows for a second, or for as long as this host does."""
+        now = self._kernel.read_sysctl(_KEEPS)
+        if briefly and self._kept is None and now is not None and now != _KEEPS_S:
+            self._kept = now
+            change_sysctl(self._kernel, self._append, _KEEPS, _KEEPS_S)
+        elif not briefly and self._kept is not None:
+            if now == _KEEPS_S:  # and nobody has set it since
+                self._kernel.write_sysctl(_KEEPS, self._kept)
+            self._kept = None

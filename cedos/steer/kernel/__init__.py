@@ -1,0 +1,1 @@
+"""The operating system as steering needs it: the real kernel, and one that is only looked at."""

@@ -1,0 +1,62 @@
+"""What the packet filter does with barred networks: nothing of a program's goes over them.
+
+Three chains, through the real `iptables` and `ip6tables`. A program that begins a connection is refused
+at once; one in the middle of it is reset by its next packet, and then the kernel itself resets whatever
+the other end still sends, so that this stops too. Datagrams are refused to their sender on either side.
+The same holds for what this host forwards (containers, guests). What keeps the network itself goes on:
+addresses (DHCP), neighbours, routers and multicast listeners of IPv6; ARP is no concern of iptables.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from cedos.steer.kernel import iptables
+from cedos.steer.kernel.iptables import Chain
+
+# Destination unreachable, multicast listeners (RFC 2710, RFC 3810), neighbour discovery (RFC 4861).
+_ICMPV6: Final = (1, 130, 131, 132, 133, 134, 135, 136, 137, 143)
+_UNREACHABLE: Final = 3
+# -4 and -6: of the one IP version only.
+_HOSTS_OUT: Final = (
+    "-4 {where} -p udp --sport 68 --dport 67 -j RETURN",
+    "-6 {where} -p udp --sport 546 --dport 547 -j RETURN",
+    f"-4 {{where}} -p icmp --icmp-type {_UNREACHABLE} -j RETURN",
+    *(f"-6 {{where}} -p ipv6-icmp --icmpv6-type {kind} -j RETURN" for kind in _ICMPV6),
+)
+_HOSTS_IN: Final = (
+    "-4 {where} -p udp --sport 67 --dport 68 -j RETURN",
+    "-6 {where} -p udp --dport 546 -j RETURN",
+)
+# A reset ends a connection at the other end too: it must get through.
+_OUT: Final = (
+    "{where} -p tcp --tcp-flags RST RST -j RETURN",
+    "{where} -p tcp -j REJECT --reject-with tcp-reset",
+    "{where} -j REJECT",
+)
+# What comes for a living connection must reach it, or it would never learn that it is to end.
+_IN: Final = (
+    "{where} -p tcp --syn -j REJECT --reject-with tcp-reset",
+    "{where} -p udp -j REJECT",
+)
+
+
+def put_in(interfaces: Collection[str]) -> None:
+    """Bars these interfaces and no others; none: all are open. Errors: OSError, iptables' own words."""
+
+    def rules(*of: tuple[str, tuple[str, ...]]) -> Iterator[str]:
+        for interface in interfaces:
+            for side, lines in of:
+                for line in lines:
+                    # Braces are nothing special in a name.
+                    name = interface.replace("{", "{{").replace("}", "}}")
+                    yield line.format(where=f"{side} {name}")
+
+    iptables.put_in(
+        [
+            Chain(
+                "filter", "CEDOS_BAR_OUT", "OUTPUT", tuple(rules(("-o", _HOSTS_OUT), ("-o", _OUT)))
+            ),
+            Chain("filter", "CEDOS_BAR_IN", "INPUT", tuple(rules(("-i", _HOSTS_IN), ("-i", _IN)))),
+            Chain("filter", "CEDOS_BAR_FWD", "FORWARD", tuple(rules(("-o", _OUT), ("-i", _IN)))),
+        ]
+    )

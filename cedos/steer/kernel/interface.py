@@ -1,0 +1,87 @@
+"""What steering needs of an operating system: the real one, one in memory, one that only listens."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from cedos.kernel.mptcp_netlink import Endpoint, PathCommand, PathEvent
+from cedos.kernel.tcp_sockets import SeenSocket
+from cedos.model import Address
+from cedos.steer.kernel.rescue import RescueKernel
+from cedos.steer.kernel.rtnetlink import SeenLink, SeenRoute, SeenRule
+from cedos.steer.routing.rules import Route, Rule
+
+
+class Kernel(Protocol):
+    """All methods act at once; refusals are OSError with the kernel's own words.
+
+    Adding what is there and deleting what is gone are no refusals.
+    """
+
+    @property
+    def rescue(self) -> RescueKernel:
+        """What a rescue of first packets needs."""
+
+    def rules(self) -> Sequence[SeenRule]:
+        """All policy rules of both IP versions, in the order in which the kernel asks them."""
+
+    def add_rules(self, rules: Sequence[Rule]) -> None:
+        """Adds rules in this order; one with an equal preference is asked after those there."""
+
+    def delete_rules(self, rules: Sequence[Rule]) -> None:
+        """Deletes rules of ours in this order."""
+
+    def routes(self, protocol: int = 0) -> Sequence[SeenRoute]:
+        """All unicast routes of all tables; with a protocol number, those that bear it."""
+
+    def add_routes(self, routes: Sequence[Route]) -> None:
+        """Adds routes, replacing those to the same destination in the same table."""
+
+    def delete_routes(self, routes: Sequence[Route]) -> None:
+        """Deletes routes of ours."""
+
+    def links(self) -> Sequence[SeenLink]:
+        """All interfaces."""
+
+    def lookup(self, remote: Address, local: Address | None = None) -> SeenRoute | None:
+        """The route that a packet to `remote` (from `local`) would take; None where there is none."""
+
+    def read_sysctl(self, key: str) -> str | None:
+        """A sysctl's value without its line's end; None where this kernel does not have it."""
+
+    def write_sysctl(self, key: str, value: str) -> None:
+        """Sets a sysctl."""
+
+    def steer(self, commands: Sequence[PathCommand]) -> list[OSError | None]:
+        """Carries out path-manager commands in order; what became of each."""
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """The endpoints of the kernel's own path manager."""
+
+    def ours_to_steer(self, token: int) -> bool:
+        """Whether a living connection was made under the userspace path manager."""
+
+    def sockets(self) -> Sequence[SeenSocket]:
+        """All TCP sockets that listen or are connected."""
+
+    def track_flows(self) -> None:
+        """Puts our packet filter in: it makes the kernel track flows."""
+
+    def bar(self, interfaces: Sequence[str]) -> None:
+        """Lets nothing of a program's go over these interfaces, and over all others; none: over all."""
+
+    def has_filter(self) -> bool:
+        """Whether our packet filter is there."""
+
+    def remove_filter(self) -> bool:
+        """Removes our packet filter; whether there was one."""
+
+    def watch(
+        self,
+        on_path_event: Callable[[PathEvent], None],
+        on_routing_change: Callable[[], None],
+        on_loss: Callable[[], None],
+    ) -> None:
+        """Calls back from the running event loop: path events, changed routing, lost events."""
+
+    def close(self) -> None:
+        """Gives up all sockets; nothing that was changed is undone by this."""

@@ -1,0 +1,1 @@
+"""Living MPTCP connections: our path manager, and the receive window that keeps moves quick."""

@@ -1,0 +1,59 @@
+"""What the path manager remembers of a connection, and what follows from a fact. Pure data."""
+
+from dataclasses import dataclass, field
+
+from cedos.kernel.mptcp_netlink import PathCommand
+from cedos.model import Address, FlowKey, Strategy, StrategyKind
+from cedos.steer.mptcp.connections import Connection, ConnectionEvent, Path
+
+
+@dataclass(slots=True)
+class Step:
+    """What follows from a fact: commands in their order, and what to tell others and people."""
+
+    commands: list[PathCommand] = field(default_factory=list)
+    events: list[ConnectionEvent] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Join:
+    """A subflow that we have asked for or shall ask for again: until when, and how often so far."""
+
+    until_s: float
+    tries: int
+    asked: bool
+
+
+@dataclass(slots=True)
+class KnownConnection:
+    """A living connection: its paths, where it is to go, and the subflows that it waits for.
+
+    `home` is the network that it began on, `unsteerable` why it is left alone; `joins` by network.
+    """
+
+    token: int
+    initial: FlowKey
+    home: str | None
+    unsteerable: str | None
+    strategy: Strategy | None = None
+    paths: dict[FlowKey, Path] = field(default_factory=dict)
+    joins: dict[str, Join] = field(default_factory=dict)
+    # Per address the requests that may still come up, oldest first: whether as a backup.
+    asked: dict[Address, list[bool]] = field(default_factory=dict)
+
+    def view(self) -> Connection:
+        """It as others see it."""
+        paths = tuple(self.paths.values())
+        return Connection(self.token, paths, self.strategy, self.unsteerable)
+
+    def wants_backup(self, network: str) -> bool:
+        """Whether subflows over a network are to be backups."""
+        return self.alone is not None and network != self.alone
+
+    @property
+    def alone(self) -> str | None:
+        """The network that is to carry everything; None: all of them are."""
+        if self.strategy is None:
+            return self.home
+        return self.strategy.networks[0] if self.strategy.kind is StrategyKind.SINGLE else None

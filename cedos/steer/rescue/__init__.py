@@ -1,0 +1,1 @@
+"""First packets into a dead network go out again over another one."""

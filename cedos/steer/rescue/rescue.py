@@ -1,0 +1,203 @@
+"""Rescues first packets from dead networks.
+
+A flow whose socket still waits for its first answer is led over another network, for its life, and the
+program notices nothing. The kernel itself sends the first packet again; what is changed is where that
+goes: a rule of the flow's own leads it to the other network, connection tracking forgets that it ever
+went elsewhere, and the packet filter gives it the other network's address. From the moment of the
+rescue on, whatever the first network still answers is dropped, so that never two connections live.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from cedos.errors import HostError, SteeringError
+from cedos.model import Address, FlowKey, Network
+from cedos.steer.kernel.first_timeout import FirstTimeouts, root_cgroup
+from cedos.steer.kernel.interface import Kernel
+from cedos.steer.kernel.rescue import Connecting
+from cedos.steer.mptcp.living import LivingConnections
+from cedos.steer.parts import Append, change_sysctl
+from cedos.steer.restore import refusals
+from cedos.steer.routing.routing import Routing
+from cedos.steer.undo import RESCUE
+
+_log = structlog.get_logger(__name__)
+
+_MOUNTS: Final = Path("/proc/self/mounts")
+# MPTCP takes so many repeated first packets for a sign that somebody on the way eats its option, goes
+# on in plain TCP and, if that works, does without MPTCP for an hour. Packets that are repeated every
+# quarter of a second (the first four times; net.ipv4.tcp_syn_linear_timeouts) must not look so sooner
+# than ones that are repeated every second: six of them take 2.75 s, where two took 3 s.
+_RETRIES, _USUAL = "net.ipv4.tcp_syn_retries", 6
+_FALLBACK: Final = "net.mptcp.syn_retrans_before_tcp_fallback"
+_FALLBACK_AFTER: Final = 6
+
+
+class Rescues:
+    """All rescued flows.
+
+    Args:
+        kernel: what to act on.
+        routing: leads the flows.
+        living: is told which network carries a rescued subflow.
+        networks: those of this host by name; the caller keeps them up to date.
+        append: writes to the journal.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        routing: Routing,
+        living: LivingConnections,
+        networks: Mapping[str, Network],
+        append: Append,
+    ) -> None:
+        self._kernel = kernel
+        self._routing = routing
+        self._living = living
+        self._networks = networks
+        self._append = append
+        self._timeouts: FirstTimeouts | None = None
+        self._ready = False
+
+    def begin(self) -> None:
+        """Puts in what rescues need.
+
+        Raises:
+            HostError: this host cannot do it.
+        """
+        self._append(RESCUE)
+        try:
+            self._kernel.rescue.prepare()
+        except OSError as error:
+            raise HostError(
+                f"the packet filter cannot translate flows ({error.strerror}; it needs iptables"
+                " with NAT and ipset in the kernel), so first packets into a dead network are lost"
+            ) from error
+        self._ready = True
+
+    def repeat_early(self) -> None:
+        """Lets the time-out of first packets be set (`set_first_timeouts`).
+
+        Raises:
+            HostError: this host cannot do it, or this process may not.
+        """
+        try:
+            self._timeouts = FirstTimeouts(
+                root_cgroup(_MOUNTS.read_text()), int(self._kernel.read_sysctl(_RETRIES) or _USUAL)
+            )
+        except (OSError, HostError) as error:
+            why = "CAP_BPF is missing" if isinstance(error, PermissionError) else str(error)
+            raise HostError(
+                f"no BPF program can be attached to the sockets here ({why}), so first packets are"
+                " repeated, and rescued, after a second and not after a quarter of one"
+            ) from error
+
+    def set_first_timeouts(self, timeouts_s: Mapping[str, float]) -> bool:
+        """Has unanswered first packets repeated after so many seconds, by network.
+
+        Those of other networks are repeated after a second, as the kernel does it by itself.
+
+        Returns:
+            Whether that can be done here.
+
+        Raises:
+            SteeringError: the kernel refuses.
+        """
+        if self._timeouts is None:
+            return False
+        by_address: dict[Address, float] = {}
+        for name, timeout_s in timeouts_s.items():
+            if (network := self._networks.get(name)) is not None and network.up:
+                by_address |= dict.fromkeys((each.ip for each in network.addresses), timeout_s)
+        with refusals("repeat first packets early"):
+            if by_address:
+                self._be_patient()
+            self._timeouts.set(by_address)
+        return True
+
+    def connecting(self, key: FlowKey) -> Connecting | None:
+        """The flow's socket if it still waits for its first answer and may be rescued.
+
+        Raises:
+            SteeringError: the kernel refuses to tell.
+        """
+        if not self._ready:
+            return None
+        with refusals("look at a socket"):
+            return self._kernel.rescue.connecting(key)
+
+    def rescue(self, key: FlowKey, network_name: str) -> bool:
+        """Leads a flow that still waits for its first answer over a network, for its life.
+
+        It takes less than a millisecond and does not wait: the kernel may repeat the packet any
+        moment. `ended` is to be called when the flow has ended.
+
+        Returns:
+            Whether it is led there: not where it has been answered meanwhile, or where another route
+            than a default one leads there (a VPN, a local network).
+
+        Raises:
+            SteeringError: no such network, one that is down, or the kernel refuses.
+        """
+        if not self._ready:
+            return False
+        network = self._networks.get(network_name)
+        if network is None or not network.up:
+            raise SteeringError(f"the network {network_name} is not {'up' if network else 'there'}")
+        own = any(each.ip == key.local for each in network.addresses)
+        with refusals(f"rescue {key.remote}"):
+            if not self._living.by_default(key.remote, key.local):
+                return False
+            return self._lead(key, None if own else network_name)
+
+    def ended(self, key: FlowKey) -> None:
+        """A rescued flow has ended, or needs no rescue: nothing of it stays.
+
+        Raises:
+            SteeringError: the kernel refuses.
+        """
+        if not self._ready:
+            return
+        with refusals(f"forget the rescue of {key.remote}"):
+            if self._routing.rescues.get(key) is not None:
+                self._routing.set_rescue(key, None)
+            self._kernel.rescue.release(key)
+            self._living.rescued(key, None)
+
+    def _lead(self, key: FlowKey, name: str | None) -> bool:
+        """Leads a flow that waits for its first answer over a network; None: over its own again.
+
+        Returns:
+            Whether it is led there: not if it has been answered meanwhile.
+        """
+        hands = self._kernel.rescue
+        hands.adopt(key)
+        # From here on nothing can come from where it was: what it is now it stays.
+        if hands.connecting(key) is not None:
+            self._routing.set_rescue(key, name)
+            if name is None:
+                hands.release(key)
+            hands.forget(key)
+            # Save for an answer that was past the filter, but not yet with the socket.
+            if hands.connecting(key) is not None:
+                self._living.rescued(key, name)
+                return True
+        self.ended(key)
+        return False
+
+    def _be_patient(self) -> None:
+        """Keeps MPTCP from giving up where first packets are repeated early."""
+        before = self._kernel.read_sysctl(_FALLBACK)
+        if before is not None and before.isdecimal() and int(before) < _FALLBACK_AFTER:
+            change_sysctl(self._kernel, self._append, _FALLBACK, str(_FALLBACK_AFTER))
+
+    def close(self) -> None:
+        """First packets have the kernel's own time-out again; the rest is the journal's."""
+        self._ready = False
+        if self._timeouts is not None:
+            self._timeouts.close()
+            self._timeouts = None

@@ -1,0 +1,1 @@
+"""Policy rules and routes: where new connections go."""

@@ -1,0 +1,165 @@
+"""Brings the kernel's rules and routes to what is planned: make before break, and nothing foreign."""
+
+import errno
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cedos.model import FlowKey, Network
+from cedos.steer.kernel.interface import Kernel
+from cedos.steer.kernel.rtnetlink import SeenRoute, SeenRule
+from cedos.steer.routing.rules import (
+    MAIN_TABLE,
+    PROTOCOL,
+    Destination,
+    Plan,
+    Preference,
+    Route,
+    Rule,
+    default_rules,
+    is_ours,
+    plan,
+    rescue_rule,
+)
+from cedos.steer.routing.tunnels import Foreign, examine
+
+
+class Routing:
+    """What stands, and what is to stand. All methods raise OSError where the kernel refuses."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._networks: tuple[Network, ...] = ()
+        self._metrics: dict[tuple[int, int], bytes] = {}
+        self._stands = Plan()
+        self._given: dict[Route, bytes] = {}
+        self.default: str | None = None
+        self.destinations: dict[Destination, str] = {}
+        self.marks: dict[int, str] = {}
+        self.rescues: dict[FlowKey, str] = {}
+        self.foreign = Foreign()
+
+    def networks_changed(self, networks: Sequence[Network]) -> None:
+        """Adopts new facts about the networks."""
+        self._networks = tuple(networks)
+        self.reconcile()
+
+    def set_default(self, name: str | None) -> None:
+        """Leads new connections to a network: the new rules are there before the old ones go."""
+        before, self.default = self.default, name
+        if self.foreign.tunnelled:
+            self._bring_to(self._planned())
+            return
+        by_name = {network.name: network for network in self._networks}
+        old = default_rules(by_name[before], self._networks) if before in by_name else frozenset()
+        new = default_rules(by_name[name], self._networks) if name in by_name else frozenset()
+        rules = (self._stands.rules - old) | new
+        self._bring_to(Plan(rules, self._stands.routes))
+
+    def set_destination(self, destination: Destination, name: str | None) -> None:
+        """Leads new connections to some destination to a network; None: to the default again."""
+        if name is None:
+            self.destinations.pop(destination, None)
+        else:
+            self.destinations[destination] = name
+        self._bring_to(self._planned())
+
+    def set_mark(self, mark: int, name: str | None) -> None:
+        """Leads new connections that carry a mark to a network; None: to the default again."""
+        if name is None:
+            self.marks.pop(mark, None)
+        else:
+            self.marks[mark] = name
+        self._bring_to(self._planned())
+
+    def set_rescue(self, key: FlowKey, name: str | None) -> None:
+        """Leads one flow to a network, ahead of all others of its address; None: as them again."""
+        before = self.rescues.pop(key, None)
+        if name is not None:
+            self.rescues[key] = name
+        by_name = {network.name: network for network in self._networks}
+        old, new = (
+            frozenset(filter(None, [rescue_rule(key, by_name[which])]))
+            if which in by_name
+            else frozenset[Rule]()
+            for which in (before, name)
+        )
+        self._bring_to(Plan((self._stands.rules - old) | new, self._stands.routes))
+
+    def reconcile(self) -> bool:
+        """Looks at what really stands and repairs it; whether anything foreign is new or gone."""
+        routes = self._kernel.routes()
+        rules = self._kernel.rules()
+        indices = {network.index for network in self._networks}
+        foreign = examine(rules, routes, self._kernel.links(), indices)
+        self._metrics = {
+            (route.version, route.index): route.metrics
+            for route in sorted(routes, key=lambda route: -route.metric)
+            if route.table == MAIN_TABLE and route.destination.prefixlen == 0
+        }
+        news = foreign != self.foreign
+        self.foreign = foreign
+        self._stands = self._read(rules, routes)
+        self._bring_to(self._planned())
+        return news
+
+    def _planned(self) -> Plan:
+        return plan(
+            self._networks,
+            self.default,
+            self.destinations,
+            marks=self.marks,
+            rescues=self.rescues,
+            tunnelled=self.foreign.tunnelled,
+            metrics=self._metrics,
+        )
+
+    def _read(self, rules: Sequence[SeenRule], routes: Sequence[SeenRoute]) -> Plan:
+        """What stands of ours. Routes count with the metrics that we gave them."""
+        stand = set()
+        for seen in routes:
+            if seen.protocol == PROTOCOL:
+                bare = Route(seen.table, seen.destination, seen.index, seen.gateway)
+                stand.add(replace(bare, metrics=self._given.get(bare, seen.metrics)))
+        ours = (seen.rule for seen in rules if seen.rule and is_ours(seen.preference))
+        return Plan(frozenset(ours), frozenset(stand))
+
+    def _bring_to(self, wanted: Plan) -> None:
+        """New routes, new rules, then old rules, old routes: at no time is there neither."""
+        stood, self._stands = self._stands, wanted
+        new_rules, old_rules = wanted.rules - stood.rules, stood.rules - wanted.rules
+        new_routes, old_routes = wanted.routes - stood.routes, stood.routes - wanted.routes
+        try:
+            added = {route for route in sorted(new_routes, key=str) if self._add(route)}
+            self._stands = replace(wanted, routes=wanted.routes - new_routes | added)
+            self._kernel.add_rules(sorted(new_rules, key=_rule_order))
+            # What holds something back comes last and goes first.
+            self._kernel.delete_rules(sorted(old_rules, key=_rule_order, reverse=True))
+            # A route to the same destination has replaced its predecessor.
+            replaced = {(route.table, route.destination) for route in added}
+            self._kernel.delete_routes(
+                [route for route in old_routes if (route.table, route.destination) not in replaced]
+            )
+        except OSError:
+            self._stands = self._read(self._kernel.rules(), self._kernel.routes(PROTOCOL))
+            raise
+
+    def _add(self, route: Route) -> bool:
+        """Adds a route; False where its interface has gone meanwhile, as the monitor will tell."""
+        bare = replace(route, metrics=b"")
+        # Metrics that some other kernel understood may be refused; the route counts for more.
+        for attempt in dict.fromkeys((route, bare)):
+            try:
+                self._kernel.add_routes([attempt])
+            except OSError as error:
+                if error.errno in (errno.EPERM, errno.EACCES):
+                    raise
+                continue
+            self._given[bare] = route.metrics
+            return True
+        return False
+
+
+def _rule_order(rule: Rule) -> tuple[bool, bool, int, str]:
+    # The default is what is waited for.
+    late = rule.table is None
+    return late, rule.preference != Preference.DEFAULT, rule.preference, str(rule)

@@ -1,0 +1,86 @@
+"""Full-tunnel VPNs: has one taken the default, and do other people's rules stand behind ours?"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cedos.steer.kernel.rtnetlink import SeenLink, SeenRoute, SeenRule
+from cedos.steer.routing.rules import LAST_PREFERENCE, MAIN_TABLE
+
+# Drivers' own words (IFLA_INFO_KIND), and ARPHRD numbers: NONE, PPP, TUNNEL, TUNNEL6, SIT, IPGRE,
+# IP6GRE, RAWIP.
+_KINDS: Final = frozenset(
+    ("tun", "wireguard", "ovpn", "amneziawg", "ppp", "xfrm", "vti", "vti6")
+) | frozenset(("ipip", "ip6tnl", "sit", "gre", "gretap", "ip6gre"))
+_HARDWARE: Final = frozenset((65534, 512, 768, 769, 776, 778, 823, 519))
+_MAIN_PREFERENCE: Final = 32766
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """What others have put into the host's routing.
+
+    `tunnelled` holds the IP versions whose default a VPN has; `notes` say what was found, in words.
+    """
+
+    tunnelled: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+def examine(
+    rules: Sequence[SeenRule],
+    routes: Sequence[SeenRoute],
+    links: Sequence[SeenLink],
+    networks: Collection[int],
+) -> Foreign:
+    """Looks for full tunnels and for rules that ours would overtake.
+
+    Args:
+        rules: all rules of the host.
+        routes: all routes of the host.
+        links: its interfaces.
+        networks: the interface indices of the access networks: never tunnels, even if they look so
+            (a modem is a raw IP interface).
+    """
+    tunnels = {
+        link.index: link.name
+        for link in links
+        if (link.kind in _KINDS or link.hardware in _HARDWARE) and link.index not in networks
+    }
+    tunnelled: dict[int, str] = {}
+    notes = []
+    for version in (4, 6):
+        own = [route for route in routes if route.version == version]
+        through = _tunnel(own, MAIN_TABLE, tunnels)
+        for rule in rules:
+            if rule.version != version or rule.ours or rule.table is None:
+                continue
+            if rule.general and 0 < rule.preference < _MAIN_PREFERENCE:
+                through = through or _tunnel(own, rule.table, tunnels)
+            elif LAST_PREFERENCE < rule.preference < _MAIN_PREFERENCE and not rule.general:
+                notes.append(
+                    f"the IPv{version} rule {rule.preference} of another program stands behind"
+                    " the default that cedos sets; a preference below 32000 keeps it in force"
+                )
+        if through is not None:
+            tunnelled[version] = through
+            notes.append(
+                f"IPv{version}: a VPN ({through}) carries everything; new connections are left to it"
+            )
+    return Foreign(frozenset(tunnelled), tuple(notes))
+
+
+def _tunnel(routes: Sequence[SeenRoute], table: int, tunnels: dict[int, str]) -> str | None:
+    """The tunnel that a table's default route, or both halves of one, lead into."""
+    inside = [route for route in routes if route.table == table]
+    defaults = [route for route in inside if route.destination.prefixlen == 0]
+    if defaults:
+        best = min(defaults, key=lambda route: route.metric)
+        if best.index in tunnels:
+            return tunnels[best.index]
+    halves = {
+        route.destination: route.index
+        for route in inside
+        if route.destination.prefixlen == 1 and route.index in tunnels
+    }
+    return tunnels[next(iter(halves.values()))] if len(halves) == 2 else None

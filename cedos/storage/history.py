@@ -1,0 +1,238 @@
+"""The daemon's memory: every decision and every finished flow, in SQLite (WAL).
+
+A decision must never wait for the disk: `add_*` only appends to a list in memory, and `flush`, which
+the daemon calls about once a second in a thread, writes what has gathered in one transaction. Where
+the disk is full or the file cannot be used, the newest records stay in memory, `problem` says why,
+and writing is tried again later.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from cedos.errors import HistoryError
+from cedos.model import Decision, FlowRecord
+from cedos.storage.history_rows import (
+    Matcher,
+    decision_of,
+    decision_row,
+    decision_target,
+    flow_of,
+    flow_row,
+    flow_target,
+    matcher,
+)
+from cedos.storage.history_store import DECISIONS, FLOWS, Row, Store, Table
+
+_Record = TypeVar("_Record")
+_Result = TypeVar("_Result")
+
+
+class _Waiting(Generic[_Record]):
+    """The newest records of one kind that are not on disk; the oldest go when there are too many."""
+
+    def __init__(self, bound: int) -> None:
+        self._records: deque[_Record] = deque(maxlen=bound)
+        self._lock = threading.Lock()
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, record: _Record) -> None:
+        with self._lock:
+            self.dropped += len(self._records) == self._records.maxlen
+            self._records.append(record)
+
+    def all(self) -> tuple[_Record, ...]:
+        with self._lock:
+            return tuple(self._records)
+
+    def take(self) -> tuple[_Record, ...]:
+        with self._lock:
+            records = tuple(self._records)
+            self._records.clear()
+            return records
+
+    def put_back(self, records: Iterable[_Record]) -> None:
+        """Puts what `take` gave before what came since."""
+        with self._lock:
+            kept = (*records, *self._records)
+            self._records.clear()
+            self._records.extend(kept)
+            self.dropped += len(kept) - len(self._records)
+
+
+class History:
+    """Decisions and flows, newest first. Any thread may call any method.
+
+    Nothing here raises for want of a disk: a file that is damaged or not ours is moved aside
+    (`notice` says so), and while nothing can be written the history lives in memory (`problem`).
+
+    Attributes:
+        problem: what keeps the history from the disk right now, in words; None: nothing.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_rows: int = 20_000,
+        max_waiting: int = 1_000,
+        retry_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Opens or makes the file.
+
+        Args:
+            path: the file; its folder is made.
+            max_rows: decisions and flows to keep, each; the oldest go. 20,000 take about 50 MB.
+            max_waiting: records of each kind to keep in memory while the disk is of no use.
+            retry_s: seconds from a failure to the next try.
+            clock: monotonic seconds.
+        """
+        self.problem: str | None = None
+        self._store = Store(path)
+        self._disk = threading.Lock()
+        self._max_rows = max_rows
+        self._retry_s = retry_s
+        self._retry_at_s = 0.0
+        self._clock = clock
+        self._decisions = _Waiting[Decision](max_waiting)
+        self._flows = _Waiting[FlowRecord](max_waiting)
+        with self._disk:
+            self._highest_number = self._attempt(self._store.highest_number, 0)
+
+    @property
+    def notice(self) -> str | None:
+        """What happened to an earlier file, in words; None: nothing."""
+        return self._store.notice
+
+    @property
+    def waiting(self) -> int:
+        """How many records are in memory only."""
+        return len(self._decisions) + len(self._flows)
+
+    @property
+    def dropped(self) -> int:
+        """How many records were lost because the disk was of no use for too long."""
+        return self._decisions.dropped + self._flows.dropped
+
+    @property
+    def next_number(self) -> int:
+        """One more than the highest decision number seen: where a new daemon goes on counting."""
+        return self._highest_number + 1
+
+    def add_decision(self, decision: Decision) -> None:
+        """Remembers a decision; takes about a microsecond, the disk comes later."""
+        self._highest_number = max(self._highest_number, decision.number)
+        self._decisions.add(decision)
+
+    def add_flow(self, flow: FlowRecord) -> None:
+        """Remembers a finished flow; takes about a microsecond, the disk comes later."""
+        self._flows.add(flow)
+
+    def flush(self) -> None:
+        """Writes what has gathered and prunes the oldest rows; blocks on the disk."""
+        with self._disk:
+            if self.problem is not None and self._clock() < self._retry_at_s:
+                return
+            decisions, flows = self._decisions.take(), self._flows.take()
+            if not decisions and not flows and self.problem is None:
+                return
+            batches = (
+                (DECISIONS, [decision_row(each) for each in decisions]),
+                (FLOWS, [flow_row(each) for each in flows]),
+            )
+
+            def write() -> bool:
+                self._store.write(batches, self._max_rows)
+                return True
+
+            if self._attempt(write, False):
+                self.problem = None
+            else:
+                self._decisions.put_back(decisions)
+                self._flows.put_back(flows)
+
+    def decisions(
+        self, limit: int = 20, *, flow: str | None = None, number: int | None = None
+    ) -> list[Decision]:
+        """The newest decisions; reads the disk.
+
+        Args:
+            limit: at most so many.
+            flow: only those about this flow (see `history_rows.matcher`).
+            number: only those of this number.
+        """
+        matches = _anything if flow is None else matcher(flow)
+
+        def wanted(decision: Decision) -> bool:
+            known = number is None or decision.number == number
+            return known and matches(*decision_target(decision))
+
+        with self._disk:
+            rows = self._read(DECISIONS, matches, number, limit)
+            return _newest(self._decisions.all(), wanted, rows, decision_of, limit)
+
+    def flows(
+        self, limit: int = 20, *, flow: str | None = None, decision: int | None = None
+    ) -> list[FlowRecord]:
+        """The newest finished flows; reads the disk.
+
+        Args:
+            limit: at most so many.
+            flow: only this one (see `history_rows.matcher`).
+            decision: only those that the decision of this number was about.
+        """
+        matches = _anything if flow is None else matcher(flow)
+
+        def wanted(record: FlowRecord) -> bool:
+            known = decision is None or record.decision == decision
+            return known and matches(*flow_target(record))
+
+        with self._disk:
+            rows = self._read(FLOWS, matches, decision, limit)
+            return _newest(self._flows.all(), wanted, rows, flow_of, limit)
+
+    def close(self) -> None:
+        """Writes what is left and closes the file; a later call opens it again."""
+        self._retry_at_s = 0.0
+        self.flush()
+        with self._disk:
+            self._store.close()
+
+    def _read(self, table: Table, matches: Matcher, number: int | None, limit: int) -> list[Row]:
+        """What the file has, even while it cannot be written."""
+        return self._attempt(lambda: self._store.read(table, matches, number, limit), [])
+
+    def _attempt(self, action: Callable[[], _Result], otherwise: _Result) -> _Result:
+        try:
+            return action()
+        except HistoryError as error:
+            self.problem = (
+                f"the history {self._store.path} cannot be used ({error}); the newest records are "
+                f"kept in memory, and the disk is tried again every {self._retry_s:g} s"
+            )
+            self._retry_at_s = self._clock() + self._retry_s
+            return otherwise
+
+
+def _newest(
+    waiting: Sequence[_Record],
+    wanted: Callable[[_Record], bool],
+    rows: Sequence[Row],
+    of_row: Callable[[Row], _Record],
+    limit: int,
+) -> list[_Record]:
+    found = list(islice(filter(wanted, reversed(waiting)), limit))
+    found.extend(of_row(row) for row in rows[: limit - len(found)])
+    return found
+
+
+def _anything(_remote: str | None, _port: int | None, _server_name: str | None) -> bool:
+    return True

@@ -1,0 +1,65 @@
+"""`cedos-emu`: one file in `emu/commands` is one command, imported only when it is used."""
+
+import ast
+import importlib
+from pathlib import Path
+
+import click
+
+from cedos.errors import CedosError
+
+_COMMANDS = Path(__file__).parent
+
+
+class LazyGroup(click.Group):
+    """Commands by the names of the files that define them as `command`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All commands there are, without importing one."""
+        return sorted(
+            path.stem.replace("_", "-")
+            for path in _COMMANDS.glob("*.py")
+            if not path.stem.startswith("_") and path.name != Path(__file__).name
+        )
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports the one command that is used."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"emu.commands.{cmd_name.replace('-', '_')}")
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands with what their files say they are for."""
+        rows = [(name, _purpose(name)) for name in self.list_commands(ctx)]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+def _purpose(name: str) -> str:
+    """The first line of a command's file, less the command's own name at its beginning."""
+    source = (_COMMANDS / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
+    said = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    said = said.removeprefix(f"`cedos-emu {name}`: ")
+    return said[:1].upper() + said[1:]
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="cedos", prog_name="cedos-emu")
+def group() -> None:
+    """The testbed of cedos: two emulated phones that replay real traces, and what is measured there.
+
+    It needs root for everything that emulates, and leaves the host's own networking as it is.
+    """
+
+
+def main() -> None:
+    """Runs `cedos-emu`: an error that a user can act on is one line and an exit status."""
+    try:
+        group(prog_name="cedos-emu")
+    except CedosError as error:
+        click.echo(f"cedos-emu: {error}", err=True)
+        raise SystemExit(error.exit_code) from None

@@ -1,0 +1,1 @@
+"""What people see of long work: tables, progress, help."""

@@ -1,0 +1,1 @@
+"""The papers' experiments: scenarios as TOML files, and the code that carries them out."""

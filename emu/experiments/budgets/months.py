@@ -1,0 +1,183 @@
+"""Months with budgets, simulated with the product's own keeper; the clock is an argument."""
+
+import gc
+import random
+from calendar import monthrange
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from cedos.selector.budgets.budget import PROHIBITIVE
+from cedos.selector.budgets.controller import MakeController
+from cedos.selector.budgets.increments import bought
+from cedos.selector.budgets.keeper import Keeper
+from cedos.selector.budgets.odyssey import Odyssey
+from cedos.selector.budgets.pacer import Pacer
+from emu.experiments.budgets.habits import DAY_S, draw, month
+from emu.experiments.budgets.plans import PLANS, Month, World, paid_s
+
+CONTROLLERS: dict[str, MakeController] = {"odyssey": Odyssey, "pacer": Pacer}
+_STEP_S = 600.0
+"""Without a choice the supply is looked at so often; Odyssey's seconds in between are summed up."""
+
+WASTED = 0.05
+"""More than this share of a supply left over is much."""
+
+_FIRST_MONTH = (2026, 1)
+_LIVES = 4
+"""Months that one person lives through, habits going on; the first one knows nothing of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A period as a controller got through it: units spent and declined, seconds bought.
+
+    Of units that are bought, the supply is what was bought, and `declined` counts from the last purchase.
+    `declined_late` is what was declined in the last quarter of the period, of `declined`.
+    """
+
+    world: World
+    supply: float
+    spent: float
+    declined: float
+    declined_late: float
+    bought_s: float
+    path: Sequence[tuple[float, float, float]]
+    """Day by day: seconds since the period began, units spent, price in seconds per unit."""
+
+    @property
+    def met(self) -> bool:
+        """Whether no more was spent than there was."""
+        return self.spent <= self.world.budget.supply
+
+    @property
+    def wanted(self) -> bool:
+        """Whether what was declined would have used up what is left over."""
+        return self.declined >= self.supply - self.spent
+
+    @property
+    def wasted(self) -> bool:
+        """Whether much was left over though what was declined in the last quarter would have used it."""
+        left = self.supply - self.spent
+        return left > WASTED * self.supply and self.declined_late >= left
+
+    @property
+    def spent_share(self) -> float:
+        """The share of the supply that was spent."""
+        return self.spent / self.supply
+
+    @property
+    def gained_s(self) -> float:
+        """Seconds bought, less those that the units bought for them are worth."""
+        unit = self.world.budget.increment
+        return self.bought_s - paid_s(unit, self.spent, self.world.forced)
+
+
+def lives(seed: int, count: int) -> Iterator[tuple[list[Month], random.Random]]:
+    """The months of `count` people, each a life of `_LIVES` months; and dice for what depends on them."""
+    for person in range(count):
+        dice = random.Random(f"{seed}/{person}")
+        habits = draw(dice)
+        months = []
+        for number in range(_LIVES):
+            year, of_year = _FIRST_MONTH[0], _FIRST_MONTH[1] + number
+            days = monthrange(year, of_year)[1]
+            choices, habits = month(habits, days, dice)
+            begins_s = datetime(year, of_year, 1, tzinfo=UTC).timestamp()
+            months.append(Month(begins_s, days, choices, dice.uniform(0.1, 0.5)))
+        yield months, dice
+
+
+def live(worlds: Sequence[World], make: MakeController) -> list[Outcome]:
+    """One person's periods under one controller, one after the other."""
+    keeper: Keeper | None = None
+    found = []
+    for world in worlds:
+        if keeper is None:
+            keeper = Keeper(world.budget, make, world.begins_s, UTC)
+        else:
+            keeper.roll(world.begins_s)
+            keeper.changed(world.budget, world.begins_s)
+        found.append(_period(world, keeper))
+    return found
+
+
+def _period(world: World, keeper: Keeper) -> Outcome:
+    spent = declined = declined_late = bought_s = 0.0
+    late_s = 0.75 * world.length_s
+    looked_s, day, path = 0.0, 0.0, []
+    keeper.observe(world.begins_s, 0.0)
+    for choice in world.choices:
+        while looked_s + _STEP_S < choice.at_s:
+            looked_s += _STEP_S
+            keeper.observe(world.begins_s + looked_s, spent)
+            if looked_s >= day:
+                day += DAY_S
+                path.append((looked_s, spent, keeper.quote(world.begins_s + looked_s).rate))
+        now_s = world.begins_s + choice.at_s
+        looked_s, supply = choice.at_s, keeper.budget.supply
+        keeper.observe(now_s, spent)
+        if keeper.budget.supply != supply:  # another unit
+            declined = declined_late = 0.0
+        if not choice.steered:
+            spent += choice.actual[0].amount
+            continue
+        options, taken = choice.options, 0
+        if len(options) > 1:
+            quote = keeper.quote(now_s)
+            costs = [
+                each.cost_s + each.amount * quote.rate_for(each.amount, each.cost_s)
+                for each in options
+            ]
+            taken = costs.index(min(costs))
+        keeper.offered(now_s, options, options[taken])
+        least = min(choice.actual, key=lambda each: (each.amount, each.cost_s))
+        quickest = min(choice.actual, key=lambda each: (each.cost_s, each.amount))
+        spent += choice.actual[taken].amount
+        bought_s += least.cost_s - choice.actual[taken].cost_s
+        more = max(quickest.amount - choice.actual[taken].amount, 0.0)
+        declined += more
+        declined_late += more if choice.at_s >= late_s else 0.0
+    end_s = world.begins_s + world.length_s - 1.0
+    keeper.observe(end_s, spent)
+    path.append((world.length_s, spent, min(keeper.quote(end_s).rate, PROHIBITIVE)))
+    return Outcome(world, _supply(world, spent), spent, declined, declined_late, bought_s, path)
+
+
+def _supply(world: World, spent: float) -> float:
+    unit = world.budget.increment
+    if unit is None:
+        return world.budget.supply
+    return min(bought(spent, unit), unit.most) * unit.amount
+
+
+def simulate(
+    seed: int, months: int, progress: Callable[[str], None] = lambda _: None
+) -> dict[str, dict[str, list[Outcome]]]:
+    """At least so many months of each plan under each controller, on the same months.
+
+    Returns:
+        plan -> controller -> outcomes, period by period.
+    """
+    found: dict[str, dict[str, list[Outcome]]] = {
+        plan: {name: [] for name in CONTROLLERS} for plan in PLANS
+    }
+    count = -(-months // _LIVES)
+    # Millions of choices live on, and in no cycles: looking for some would take most of the time.
+    gc.disable()
+    try:
+        for number, (lived, dice) in enumerate(lives(seed, count)):
+            if number % 10 == 0:
+                progress(f"person {number + 1} of {count}")
+            for plan, worlds_of in PLANS.items():
+                worlds = worlds_of(lived, dice)
+                for name, make in CONTROLLERS.items():
+                    found[plan][name].extend(live(worlds, make))
+    finally:
+        gc.enable()
+    return found
+
+
+def months_of(found: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> int:
+    """So many months were simulated, of each plan under each controller."""
+    return len(found["data"]["pacer"])

@@ -1,0 +1,277 @@
+"""All strategies under all budgets on all places, and what that says beside the best simple one.
+
+A budget is met where no trial took more. A simple strategy that meets it in all trials is what ours is
+measured against: the one of them with the shortest mean fetch time. How much is to be gained at all says
+one who knows what will be read, and in which order, and has no budget.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from cedos.errors import ConfigError
+from cedos.selector.prefetch.queue import Queue
+from emu.experiments.imp.budgets import Budgets, ControllerName
+from emu.experiments.imp.demand import METERED
+from emu.experiments.imp.setting import Setting, setting
+from emu.experiments.imp.simulate import Outcome, Trial
+from emu.experiments.imp.strategies import clairvoyant, simple
+from emu.experiments.imp.workload import Workload
+from emu.experiments.meatballs.trials import beside, figure
+from emu.lab.data.folds import Progress
+from emu.places.places import Places
+
+_NOTHING_S = 0.02
+"""A mean fetch time that nobody notices: nothing is twice as fast as that."""
+
+SCENARIOS = ("energy", "data", "both")
+CLAIRVOYANT = "clairvoyant"
+
+
+class PlaceParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[parameters.place]]`.
+
+    Attributes:
+        name: what figures call it.
+        parts: places of the collection, one after another.
+        energy_j: the budget of joules.
+        data_mb: the budget of metered megabytes.
+        cellular: the device's radio that its cellular network has.
+        controllers: what moves the prices; beyond the first one only with the first load.
+        contacts_seed: draw the contacts with Wi-Fi anew (`emu.experiments.imp.drive`); the first
+            part's networks.
+    """
+
+    name: str
+    parts: list[str]
+    energy_j: float
+    data_mb: float
+    cellular: str = "3g"
+    controllers: tuple[ControllerName, ...] = ("pacer",)
+    contacts_seed: int | None = None
+
+    @classmethod
+    def read(cls, given: Sequence[Mapping[str, Any]]) -> "list[PlaceParameters]":
+        """From TOML; ConfigError names what is wrong."""
+        try:
+            return msgspec.convert(list(given), list[cls])  # type: ignore[valid-type]
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"[[parameters.place]]: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A strategy on a place: its outcomes by trial, and the budgets that it had."""
+
+    outcomes: list[Outcome]
+    energy_j: float | None
+    data_bytes: float | None
+
+    def kept(self, energy_j: float | None, data_bytes: float | None) -> int:
+        """In how many trials it kept within these."""
+        return sum(
+            (energy_j is None or one.energy_j <= energy_j)
+            and (data_bytes is None or one.data_bytes <= data_bytes)
+            for one in self.outcomes
+        )
+
+    @property
+    def fetch_s(self) -> list[float]:
+        """The mean fetch time of each trial."""
+        return [float(np.mean(one.fetch_s)) for one in self.outcomes]
+
+
+def grid(
+    places: Places,
+    wanted: Sequence[PlaceParameters],
+    loads: Mapping[str, Callable[[int], Workload]],
+    *,
+    trials: int,
+    duration_s: float,
+    detection_s: float,
+    device: str,
+    seed: int,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Everything, simulated.
+
+    Args:
+        places: the collection.
+        wanted: what to replay.
+        loads: suffix of our strategies' names -> the workload of a seed; simple strategies use the first.
+        trials: so many.
+        duration_s: of each.
+        detection_s: how late a loss is noticed.
+        device: whose radios.
+        seed: of everything drawn.
+        progress: told of the share done.
+
+    Returns:
+        `{"simulated", "places": {NAME: {"networks", "budgets", "strategies": {NAME: figures},
+        "beside": {NAME: {...}}, "events": {...}}}}`.
+    """
+    found: dict[str, Any] = {}
+    for number, one in enumerate(wanted):
+        place = setting(
+            places, one.parts, device, one.cellular, detection_s, contacts_seed=one.contacts_seed
+        )
+        runs = _runs(one, place, loads, trials, duration_s, seed)
+        results: dict[str, _Run] = {}
+        for count, (name, make, energy_j, data_bytes) in enumerate(runs):
+            progress((number + count / len(runs)) / len(wanted), f"{one.name}, {name}")
+            results[name] = _Run([make(trial) for trial in range(trials)], energy_j, data_bytes)
+        found[one.name] = {
+            "parts": one.parts,
+            "synthetic": place.synthetic,
+            "contacts_drawn": one.contacts_seed is not None,
+            "radios": f"{device}, {one.cellular}",
+            "networks": _described(place),
+            "budgets": {"energy_j": one.energy_j, "data_mb": one.data_mb},
+            "strategies": {name: _figures(run) for name, run in results.items()},
+            "beside": _beside(results),
+            "events": _events(results),
+        }
+    return {
+        "simulated": True,
+        "trials": trials,
+        "duration_s": duration_s,
+        "detection_s": detection_s,
+        "seed": seed,
+        "places": found,
+    }
+
+
+def _runs(
+    one: PlaceParameters,
+    place: Setting,
+    loads: Mapping[str, Callable[[int], Workload]],
+    trials: int,
+    duration_s: float,
+    seed: int,
+) -> list[tuple[str, Callable[[int], Outcome], float | None, float | None]]:
+    """(name, trial -> outcome, joules, bytes) of all strategies."""
+
+    def runner(
+        load: Callable[[int], Workload],
+        queue: Callable[[Workload], Queue],
+        energy_j: float | None = None,
+        data_bytes: float | None = None,
+        controller: ControllerName = "pacer",
+    ) -> Callable[[int], Outcome]:
+        def run(trial: int) -> Outcome:
+            work = load(seed * 1000 + trial)
+            start_s = float(np.random.default_rng([seed, trial]).uniform(0.0, place.period_s))
+            budgets = Budgets(duration_s, energy_j, data_bytes, controller)
+            return Trial(
+                work,
+                place.networks,
+                place.radios,
+                queue(work),
+                budgets,
+                place.averages,
+                start_s=start_s,
+                duration_s=duration_s,
+            ).run()
+
+        return run
+
+    first = next(iter(loads.values()))
+
+    def simply(name: str) -> Callable[[Workload], Queue]:
+        return lambda work: simple(work.threshold_bytes)[name]()
+
+    found: list[tuple[str, Callable[[int], Outcome], float | None, float | None]] = [
+        (name, runner(first, simply(name)), None, None) for name in simple(0.0)
+    ]
+    found.append(("imp-free", runner(first, lambda work: Queue()), None, None))
+    found.append((CLAIRVOYANT, runner(first, clairvoyant), None, None))
+    for suffix, load in loads.items():
+        for scenario in SCENARIOS:
+            energy_j = one.energy_j if scenario != "data" else None
+            data_bytes = one.data_mb * 1e6 if scenario != "energy" else None
+            for controller in one.controllers:
+                if suffix and controller != one.controllers[0]:
+                    continue
+                run = runner(load, lambda work: Queue(), energy_j, data_bytes, controller)
+                found.append((f"imp-{scenario}-{controller}{suffix}", run, energy_j, data_bytes))
+    return found
+
+
+def _figures(run: _Run) -> dict[str, Any]:
+    of = run.outcomes
+    kept = run.kept(run.energy_j, run.data_bytes)
+    budgeted = run.energy_j is not None or run.data_bytes is not None
+    return {
+        **figure("fetch_s", run.fetch_s, 4),
+        "fetch_p95_s": round(float(np.quantile([s for one in of for s in one.fetch_s], 0.95)), 3),
+        "fetch_max_s": round(max(s for one in of for s in one.fetch_s), 2),
+        **figure("energy_j", [one.energy_j for one in of], 2),
+        **figure("data_mb", [one.data_bytes / 1e6 for one in of], 3),
+        **figure("wifi_mb", [one.wifi_bytes / 1e6 for one in of], 3),
+        **figure("hit_share", [one.prefetched / max(len(one.fetch_s), 1) for one in of], 3),
+        "trials_energy_j": [round(one.energy_j, 1) for one in of],
+        "trials_data_mb": [round(one.data_bytes / 1e6, 3) for one in of],
+        "trials_fetch_s": [round(s, 4) for s in run.fetch_s],
+        "late": sum(one.late for one in of),
+        **({"met": kept, "of": len(of)} if budgeted else {}),
+    }
+
+
+def _beside(results: Mapping[str, _Run]) -> dict[str, Any]:
+    """Ours beside the best simple strategy that meets the same budgets in all trials."""
+    found: dict[str, Any] = {}
+    for name, run in results.items():
+        if run.energy_j is None and run.data_bytes is None:
+            continue
+        meeting = {
+            other: results[other].fetch_s
+            for other in simple(0.0)
+            if results[other].kept(run.energy_j, run.data_bytes) == len(run.outcomes)
+        }
+        found[name] = {"meeting": list(meeting)}
+        if meeting:
+            best = min(meeting, key=lambda other: sum(meeting[other]))
+            against = beside(run.fetch_s, meeting[best])
+            found[name] |= {"best": best, **against}
+            found[name]["times_better"] = times_better(run.fetch_s, meeting[best])
+            found[name]["at_most"] = times_better(results[CLAIRVOYANT].fetch_s, meeting[best])
+    return found
+
+
+def times_better(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    """How many times longer the others wait; None where they wait for next to nothing already."""
+    if float(np.mean(theirs)) < _NOTHING_S:
+        return None
+    return round(sum(theirs) / max(sum(ours), _NOTHING_S), 2)
+
+
+def _events(results: Mapping[str, _Run]) -> dict[str, Any]:
+    """What one trial did (Figure 3.3), for a few strategies."""
+    return {
+        name: [
+            [event.at_s, event.what, event.key, event.network] for event in run.outcomes[0].events
+        ]
+        for name, run in results.items()
+        if name in ("imp-energy-pacer", "imp-data-pacer")
+    }
+
+
+def _described(place: Setting) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, network in place.networks.items():
+        bare_s = sum(end_s - begin_s for begin_s, end_s in network.coverage.bare)
+        lengths = [each.end_s - each.begin_s for each in network.contacts()]
+        found[name] = {
+            "coverage": round(1.0 - bare_s / network.coverage.period_s, 4),
+            "contacts": [
+                [round(each.begin_s, 1), round(each.end_s, 1)] for each in network.contacts()
+            ],
+            "contact_median_s": round(float(np.median(lengths)), 1) if lengths else None,
+            "mean_mbps": round(network.mean_bps / 1e6, 2),
+            "rtt_s": round(network.rtt_s, 4),
+            "metered": name in METERED,
+        }
+    return found

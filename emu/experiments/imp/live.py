@@ -1,0 +1,220 @@
+"""The same trial in real time: two emulated phones, nginx, the real prefetcher; beside its simulation.
+
+    python -m emu.experiments.imp.live --places DIR --trial 1 --trial 2 --strategy imp-data --json F
+
+What the simulation leaves out is in here: connections are set up, TCP is the kernel's, queues fill, and
+the fetchers are those of `cedos.prefetch`. Rates and coverage are told as in the simulation.
+"""
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+import numpy as np
+
+from cedos.model import NetworkKind
+from cedos.prefetch.future import Future
+from cedos.prefetch.http import Body, HttpFetcher
+from cedos.prefetch.prefetcher import Prefetcher
+from cedos.prefetch.turn import FetchError, Turn
+from cedos.selector.prefetch.path import Path, Prices
+from cedos.selector.prefetch.queue import Plan, Queue
+from emu.experiments.imp import workload
+from emu.experiments.imp.budgets import Budgets
+from emu.experiments.imp.setting import Setting, setting
+from emu.experiments.imp.simulate import Outcome, Trial
+from emu.experiments.imp.strategies import simple
+from emu.experiments.imp.workload import Workload
+from emu.experiments.imp.world import LOOK_S, World, counters
+from emu.places import places
+from emu.testbed.access import INTERFACES
+from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.servers import Servers
+
+
+class Fetcher(HttpFetcher):
+    """On demand over the network that is best then, and off one that is lost."""
+
+    def __init__(self, url: str, size_bytes: int, world: World) -> None:
+        super().__init__(url)
+        self._size_bytes = size_bytes
+        self._world = world
+
+    @property
+    def _left_bytes(self) -> float:
+        return max(self._size_bytes - self._part.size, 1.0)
+
+    async def fetch(self, turn: Turn) -> Body:
+        """See `HttpFetcher.fetch`."""
+        if turn.interface is not None:
+            return await super().fetch(turn)
+        while (name := self._world.best(self._left_bytes)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        turn.interface = INTERFACES[NetworkKind(name)]
+        fetching = asyncio.ensure_future(super().fetch(turn))
+        try:
+            while not fetching.done():
+                await asyncio.wait({fetching}, timeout=0.2)
+                if fetching.done():
+                    break
+                if not self._world.up(name):
+                    raise FetchError(f"{name} is lost")
+                if self._world.moves(name, self._left_bytes):
+                    raise FetchError(f"another network is better than {name} by now")
+            return fetching.result()
+        finally:
+            fetching.cancel()
+
+
+class _Told(Queue):
+    """Ours; its budgets see what waits."""
+
+    budgets: Budgets
+
+    def plan(self, now_s: float, paths: Sequence[Path], prices: Prices) -> Plan:
+        """See `Queue.plan`."""
+        self.budgets.waiting(self, now_s, paths)
+        return super().plan(now_s, paths, prices)
+
+
+async def _read(
+    work: Workload, world: World, queue: Queue, place: Setting, duration_s: float
+) -> Outcome:
+    outcome = Outcome()
+    async with Prefetcher(world) as prefetcher:
+        for cls, (came, issued) in work.history.items():
+            for number in range(issued):
+                consumed = (number * came) // issued != ((number + 1) * came) // issued
+                queue.accuracy.resolved(cls, consumed)
+        prefetcher.queue = queue
+        prefetcher.rates.outlook.prior = place.averages
+        counting = asyncio.create_task(world.count())
+        futures: dict[int, Future[Body]] = {
+            item.key: prefetcher.prefetch(
+                Fetcher(f"http://{SERVER}/bytes/{item.size_bytes}", item.size_bytes, world),
+                size=item.size_bytes,
+                cls=item.cls,
+            )
+            for item in work.items
+        }
+        read = {item.key: item.read for item in work.items}
+        # Setting everything up took a while already.
+        think_s = max(work.steps[0].think_s - world.now_s(), 0.0)
+        for step, following in zip(work.steps, [*work.steps[1:], None], strict=True):
+            await asyncio.sleep(think_s)
+            think_s = following.think_s if following is not None else 0.0
+            future = futures[step.key]
+            if not read[step.key]:
+                future.cancel()
+                continue
+            outcome.prefetched += future.ready
+            asked_s = world.now_s()
+            while True:
+                try:
+                    await future.get()
+                    break
+                except FetchError:
+                    await asyncio.sleep(0.05)
+            outcome.fetch_s.append(world.now_s() - asked_s)
+        await asyncio.sleep(max(duration_s - world.now_s(), 0.0))
+        await asyncio.sleep(2 * LOOK_S)
+        used = world.used()
+        outcome.joules, outcome.energy_j = used.joules, sum(used.joules.values())
+        outcome.data_bytes = used.metered_bytes
+        counting.cancel()
+    return outcome
+
+
+def live(
+    work: Workload, place: Setting, queue: Queue, budgets: Budgets, start_s: float, seconds: float
+) -> Outcome:
+    """Plays it in real time, as root."""
+    accesses = [network.access.rotated(start_s) for network in place.networks.values()]
+    with Laptop(*accesses, source_rules=True) as laptop, Servers(laptop, dns=False) as servers:
+        for item in work.items:
+            servers.make_size(item.size_bytes)
+        with laptop.client.entered():
+            # The replay began when the links stood: the world's clock is theirs within 0.1 s.
+            began_s = min(link.started_at_s for link in laptop.links.values())
+            world = World(place, budgets, start_s, seconds, began_s, counters())
+            return asyncio.run(_read(work, world, queue, place, seconds))
+
+
+def figures(outcome: Outcome) -> dict[str, Any]:
+    """The figures to compare."""
+    return {
+        "fetch_s": round(float(np.mean(outcome.fetch_s)), 4),
+        "each_s": [round(one, 3) for one in outcome.fetch_s],
+        "hits": sum(one < 0.05 for one in outcome.fetch_s),
+        "energy_j": round(outcome.energy_j, 2),
+        "joules": {name: round(joules, 2) for name, joules in outcome.joules.items()},
+        "data_mb": round(outcome.data_bytes / 1e6, 3),
+    }
+
+
+def main() -> None:
+    """Plays some strategies live and simulated, and writes both."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--places", type=FilePath)
+    parser.add_argument("--place", default="p12")
+    parser.add_argument("--contacts-seed", type=int, default=1)
+    parser.add_argument("--strategy", action="append", default=[])
+    parser.add_argument("--scale", type=float, default=4.29)
+    parser.add_argument("--data-mb", type=float, default=12.0)
+    parser.add_argument("--reading", type=float, default=150.0)
+    parser.add_argument("--seconds", type=float, default=200.0)
+    parser.add_argument("--trial", type=int, action="append", default=[])
+    parser.add_argument("--simulate-only", action="store_true")
+    parser.add_argument("--json", type=FilePath)
+    given = parser.parse_args()
+    known = places.load(places.default_directory(given.places))
+    place = setting(known, [given.place], "nexus-one", "3g", 3.0, given.contacts_seed)
+    trials = []
+    for number in given.trial or [0]:
+        start_s = float(np.random.default_rng([1, number]).uniform(0.0, place.period_s))
+        work = workload.email(1000 + number, scale=given.scale, reading_s=given.reading)
+        found = {}
+        for name in given.strategy or ["wifi-only", "always", "imp-data"]:
+            found[name] = _both(name, work, place, start_s, given)
+            print(number, name, json.dumps(found[name]), flush=True)
+        trials.append({"trial": number, "start_s": round(start_s, 3), "strategies": found})
+    if given.json is not None:
+        settings = {key: getattr(given, key) for key in ("scale", "data_mb", "reading", "seconds")}
+        given.json.write_text(json.dumps({**settings, "trials": trials}) + "\n")
+
+
+def _both(
+    name: str,
+    work: Workload,
+    place: Setting,
+    start_s: float,
+    given: argparse.Namespace,
+) -> dict[str, Any]:
+    """One strategy on one trial, simulated and live."""
+    made = simple(work.threshold_bytes)
+    data_bytes = given.data_mb * 1e6 if name == "imp-data" else None
+    simulated = Trial(
+        work,
+        place.networks,
+        place.radios,
+        made[name]() if name in made else Queue(),
+        Budgets(given.seconds, None, data_bytes),
+        place.averages,
+        start_s=start_s,
+        duration_s=given.seconds,
+    ).run()
+    found = {"simulated": figures(simulated)}
+    if not given.simulate_only:
+        queue = made[name]() if name in made else _Told()
+        budgets = Budgets(given.seconds, None, data_bytes)
+        if isinstance(queue, _Told):
+            queue.budgets = budgets
+        found["live"] = figures(live(work, place, queue, budgets, start_s, given.seconds))
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,367 @@
+"""One trial without a clock: a person reads, something prefetches, two networks carry it. Simulated.
+
+The decisions are those of the real program (`cedos.selector`), at the same moments: once a second and
+whenever something begins or ends. Networks are replayed packet opportunity by packet opportunity
+(`emu.lab.simulation`). One fetch at a time on a network, each over a connection of its own, as the
+fetchers of `cedos.prefetch` open them. What somebody
+waits for has the networks to itself: prefetches stand back, and go on with what is left. A host is
+taken to know what a network carried in the last seconds, without paying for it: so are all strategies.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from cedos.selector.energy.radio import Radio
+from cedos.selector.prefetch.outlook import Average, Outlook
+from cedos.selector.prefetch.path import Path, mean_wake_j
+from cedos.selector.prefetch.queue import Queue, State
+from emu.experiments.imp import demand
+from emu.experiments.imp.accounts import Account
+from emu.experiments.imp.budgets import Budgets
+from emu.experiments.imp.demand import METERED
+from emu.experiments.imp.knowledge import EVERY_S, Knowledge
+from emu.experiments.imp.workload import Workload
+from emu.lab.simulation.network import Exchange, ReplayedNetwork
+
+REQUEST_BYTES = 300
+_PAST_S = 120.0
+"""What the host knows of other places counts as so many seconds of this one."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A fetch that is under way; `had_bytes` were there before it began."""
+
+    key: int
+    network: str
+    exchange: Exchange
+    had_bytes: float
+    size_bytes: float
+
+    def received(self, at_s: float) -> float:
+        return self.had_bytes + self.exchange.received_bytes(at_s)
+
+
+@dataclass(slots=True)
+class Event:
+    """For pictures: what happened to an item, and over which network."""
+
+    at_s: float
+    what: str
+    key: int
+    network: str = ""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a trial came to.
+
+    Attributes:
+        fetch_s: what the person waited for each item that was read.
+        energy_j: of both radios, until the end of the period.
+        joules: the same by network.
+        data_bytes: over metered networks, headers included.
+        wifi_bytes: over the others.
+        prefetched: items that were there before somebody asked.
+        wasted_bytes: of items that nobody asked for.
+        late: items that were read after the period.
+        events: what happened, where that was wanted.
+    """
+
+    fetch_s: list[float] = field(default_factory=list)
+    energy_j: float = 0.0
+    joules: dict[str, float] = field(default_factory=dict)
+    data_bytes: float = 0.0
+    wifi_bytes: float = 0.0
+    prefetched: int = 0
+    wasted_bytes: float = 0.0
+    late: int = 0
+    events: list[Event] = field(default_factory=list)
+
+
+class Trial:
+    """One strategy on one workload.
+
+    Args:
+        workload: what is read.
+        networks: by name.
+        radios: by the networks' names.
+        queue: the strategy.
+        budgets: what it is to keep.
+        averages: what the host knows of its networks from before.
+        start_s: where in the places it begins.
+        duration_s: the period.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        networks: Mapping[str, ReplayedNetwork],
+        radios: Mapping[str, Radio],
+        queue: Queue,
+        budgets: Budgets,
+        averages: Mapping[str, Average],
+        *,
+        start_s: float,
+        duration_s: float,
+    ) -> None:
+        self._workload = workload
+        self._networks = networks
+        self._queue = queue
+        self._budgets = budgets
+        self._knowledge = Knowledge(networks, Outlook(dict(averages), prior_s=_PAST_S))
+        self._start_s = start_s
+        self._duration_s = duration_s
+        self._accounts = {name: Account(radios[name], start_s) for name in networks}
+        self._running: dict[str, _Running] = {}
+        self._demand: _Running | None = None
+        self._wanted: int | None = None
+        self._asked_s = 0.0
+        self._now_s = 0.0
+        self._steps = list(workload.steps)[::-1]
+        self._reading_until_s = 0.0
+        self._seen_s: float | None = None
+        self._items = {item.key: item for item in workload.items}
+        self.outcome = Outcome()
+
+    def run(self) -> Outcome:
+        """Plays it to its end: the person's last item, or the period's, whichever is later."""
+        for cls, (came, issued) in self._workload.history.items():
+            # The last ones of a month, evenly mixed.
+            for number in range(issued):
+                self._queue.accuracy.resolved(
+                    cls, (number * came) // issued != ((number + 1) * came) // issued
+                )
+        for item in self._workload.items:
+            self._queue.hint(item.key, 0.0, item.size_bytes, item.cls)
+        self._reading_until_s = self._steps[-1].think_s
+        next_tick_s, ended = 0.0, False
+        while not ended:
+            if self._now_s >= next_tick_s:
+                next_tick_s = self._now_s + EVERY_S
+                self._look()
+            self._plan()
+            self._now_s = self._next(next_tick_s)
+            self._happen()
+            done = not self._steps and self._wanted is None
+            if self._now_s >= self._duration_s and self.outcome.energy_j == 0.0:
+                self._close()
+            ended = done and self._now_s >= self._duration_s
+        return self.outcome
+
+    def _close(self) -> None:
+        """The period is over."""
+        at_s = self._duration_s
+        self.outcome.joules = {
+            name: account.energy_j(at_s) for name, account in self._accounts.items()
+        }
+        self.outcome.energy_j = sum(self.outcome.joules.values())
+        self.outcome.data_bytes = sum(self._accounts[name].bytes for name in METERED)
+        self.outcome.wifi_bytes = sum(
+            account.bytes for name, account in self._accounts.items() if name not in METERED
+        )
+        self.outcome.late = len(self._steps) + (self._wanted is not None)
+
+    def _next(self, tick_s: float) -> float:
+        """The next instant at which anything happens."""
+        ends = [one.exchange.ended_at_s - self._start_s for one in self._all()]
+        changes = [
+            network.next_change_s(self._start_s + self._now_s) - self._start_s
+            for network in self._networks.values()
+        ]
+        user_s = self._reading_until_s if self._wanted is None and self._steps else inf
+        return max(min([tick_s, user_s, *ends, *changes]), self._now_s + 1e-6)
+
+    def _all(self) -> list[_Running]:
+        return [*self._running.values(), *([self._demand] if self._demand is not None else [])]
+
+    def _up(self, name: str) -> bool:
+        return self._networks[name].up_at(self._start_s + self._now_s)
+
+    def _happen(self) -> None:
+        at_s = self._start_s + self._now_s
+        for account in self._accounts.values():
+            account.count(self._now_s)
+        if self._demand is not None and self._demand.exchange.ended_at_s <= at_s:
+            self._demand_ended(self._demand)
+        for one in list(self._running.values()):
+            if one.exchange.ended_at_s <= at_s:
+                self._prefetch_ended(one)
+        if self._wanted is None and self._steps and self._now_s >= self._reading_until_s - 1e-9:
+            self._act()
+
+    def _act(self) -> None:
+        """The person comes to the next item."""
+        step = self._steps.pop()
+        item = self._items[step.key]
+        if not item.read:
+            running = next((one for one in self._running.values() if one.key == step.key), None)
+            if running is not None:
+                self._cut(running)
+            if self._queue.items[step.key].received_bytes:
+                self.outcome.wasted_bytes += self._queue.items[step.key].received_bytes
+            self._queue.cancel(step.key, self._now_s)
+            self._note("cancelled", step.key)
+            self._read_on()
+            return
+        self._asked_s = self._now_s
+        was = self._queue.demand(step.key, self._now_s)
+        self._note("demanded", step.key)
+        if was is State.READY:
+            self.outcome.prefetched += 1
+            self.outcome.fetch_s.append(0.0)
+            self._read_on()
+            return
+        self._wanted = step.key
+        for one in list(self._running.values()):
+            if one.key == step.key:
+                # Under way already: it goes on, now as what somebody waits for.
+                del self._running[one.network]
+                self._demand = one
+            else:
+                self._cut(one)
+        self._serve()
+
+    def _read_on(self) -> None:
+        if self._steps:
+            self._reading_until_s = self._now_s + self._steps[-1].think_s
+
+    def _serve(self) -> None:
+        """Fetches what somebody waits for, over the network of the lowest cost.
+
+        What would break a cap on data waits for a free network.
+        """
+        if self._wanted is None or self._demand is not None:
+            return
+        name = self._best(self._queue.left_bytes(self._wanted))
+        if name is not None:
+            self._demand = self._fetch(self._wanted, name)
+
+    def _best(self, size_bytes: float) -> str | None:
+        prices, breaks = self._budgets.prices(self._now_s), self._budgets.breaks(size_bytes)
+        return demand.best(self._offers(), size_bytes, prices, breaks=breaks)
+
+    def _offers(self) -> list[demand.Offer]:
+        return [
+            demand.Offer(
+                name,
+                self._knowledge.rate_bps(name),
+                network.rtt_s,
+                self._accounts[name].radio,
+                self._accounts[name].watch.idle_s(self._now_s),
+            )
+            for name, network in self._networks.items()
+            if self._up(name)
+        ]
+
+    def _fetch(self, key: int, name: str) -> _Running:
+        item = self._queue.items[key]
+        exchange = self._networks[name].exchange(
+            self._start_s + self._now_s,
+            REQUEST_BYTES,
+            max(round(self._queue.left_bytes(key)), 1),
+            handshake=True,
+        )
+        self._accounts[name].begins(exchange)
+        return _Running(key, name, exchange, item.received_bytes, item.size_bytes or 0.0)
+
+    def _demand_ended(self, one: _Running) -> None:
+        self._demand = None
+        if one.exchange.completed_at_s <= one.exchange.lost_at_s:
+            self._queue.finished(one.key, one.size_bytes)
+            self.outcome.fetch_s.append(self._now_s - self._asked_s)
+            self._note("fetched", one.key, one.network)
+            self._wanted = None
+            self._read_on()
+        else:
+            self._progress(one)
+
+    def _prefetch_ended(self, one: _Running) -> None:
+        del self._running[one.network]
+        if one.exchange.completed_at_s <= one.exchange.lost_at_s:
+            self._queue.finished(one.key, one.size_bytes)
+            self._note("prefetched", one.key, one.network)
+        else:
+            self._progress(one)
+            self._queue.stopped(one.key)
+            self._note("lost", one.key, one.network)
+
+    def _progress(self, one: _Running) -> None:
+        self._queue.progressed(one.key, one.received(self._start_s + self._now_s))
+
+    def _cut(self, one: _Running) -> None:
+        """A prefetch steps back; what it has stays."""
+        self._running.pop(one.network, None)
+        self._accounts[one.network].cut(self._now_s)
+        self._progress(one)
+        self._queue.stopped(one.key)
+        self._note("stopped", one.key, one.network)
+
+    def _look(self) -> None:
+        """Once a second: what networks are like, and what has been used."""
+        self._seen_s = self._now_s
+        self._knowledge.look(self._start_s + self._now_s)
+        energy_j = sum(account.committed_j(self._now_s) for account in self._accounts.values())
+        data = sum(self._accounts[name].bytes for name in METERED)
+        self._budgets.observe(self._now_s, energy_j, data)
+        if self._demand is not None:
+            self._reconsider(self._demand)
+
+    def _reconsider(self, one: _Running) -> None:
+        """A transfer that somebody waits for moves where it will be done much sooner."""
+        left = max(one.size_bytes - one.received(self._start_s + self._now_s), 1.0)
+        prices, breaks = self._budgets.prices(self._now_s), self._budgets.breaks(left)
+        if demand.moves(self._offers(), one.network, left, prices, breaks=breaks):
+            self._accounts[one.network].cut(self._now_s)
+            self._progress(one)
+            self._demand = None
+
+    def paths(self) -> list[Path]:
+        """The networks as a prefetch would find them."""
+        found = []
+        for name, network in self._networks.items():
+            account = self._accounts[name]
+            average = self._knowledge.outlook.of(name)
+            assert average is not None
+            found.append(
+                Path(
+                    name,
+                    self._knowledge.rate_bps(name),
+                    network.rtt_s,
+                    account.radio,
+                    average,
+                    mean_wake_j(account.radio, account.watch.shares(self._now_s)),
+                    idle_s=account.watch.idle_s(self._now_s),
+                    present=self._up(name),
+                    stretch=self._knowledge.outlook.stretch(name),
+                )
+            )
+        return found
+
+    def _plan(self) -> None:
+        self._serve()
+        if self._now_s >= self._duration_s:
+            return
+        paths = self.paths()
+        for one in self._running.values():
+            self._progress(one)
+        if self._seen_s == self._now_s:
+            # Once a second: what is open changes slowly.
+            self._budgets.waiting(self._queue, self._now_s, paths)
+        if self._wanted is not None:
+            return  # all stand back
+        prices = self._budgets.prices(self._now_s)
+        plan = self._queue.plan(self._now_s, paths, prices)
+        for key in plan.stops:
+            self._cut(next(one for one in self._running.values() if one.key == key))
+        if plan.stops:
+            plan = self._queue.plan(self._now_s, paths, prices)
+        for key, name in plan.starts:
+            assert isinstance(key, int)
+            self._queue.started(key, name)
+            self._running[name] = self._fetch(key, name)
+            self._note("started", key, name)
+
+    def _note(self, what: str, key: int, network: str = "") -> None:
+        self.outcome.events.append(Event(round(self._now_s, 3), what, key, network))

@@ -1,0 +1,238 @@
+"""Figures 4.1 and 4.2: small exchanges on the walking and on the driving place. Simulated.
+
+Every policy meets the same requests at the same instants of the same places. What a policy that knows
+nothing of costs does is the same under all settings, and is only charged differently.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cedos.selector.energy.radio import Radio
+from cedos.selector.energy.radio_watch import RadioWatch
+from emu.experiments.meatballs.client import Policy, Record
+from emu.experiments.meatballs.deciding import STYLES, Deciding
+from emu.experiments.meatballs.plan import SETTINGS, Request, Setting, requests
+from emu.experiments.meatballs.simple import Preferring
+from emu.experiments.meatballs.simulate import simulate
+from emu.experiments.meatballs.trials import at_least_one, beside_simple, figure
+from emu.experiments.meatballs.usage import Usage, radios_of
+from emu.lab.data.folds import Progress
+from emu.lab.simulation.coverage import DETECTION_S
+from emu.lab.simulation.joined import joined
+from emu.lab.simulation.network import ReplayedNetwork
+from emu.places.places import Places
+
+METERED = ("cellular",)
+SIMPLE: Mapping[str, tuple[str, ...]] = {
+    "cellular-only": ("cellular",),
+    "wifi-preferred": ("wifi", "cellular"),
+}
+
+PAPER: Mapping[str, Any] = {
+    "walking": {
+        "wifi_coverage": 0.69,
+        "no": {"saved_of_cellular-only": 0.24, "times_wifi-preferred": 2.0, "times_adaptive": 2.0},
+        "low": {
+            "saved_of_cellular-only": 0.21,
+            "saved_of_wifi-preferred": 0.44,
+            "saved_of_adaptive": 0.44,
+        },
+        "mid": {"equal_to": "wifi-preferred"},
+        "high": {"equal_to": "wifi-preferred"},
+    },
+    "driving": {"wifi_coverage": 0.27, "all": {"equal_to": "cellular-only"}},
+}
+"""What the text of 4.5.5.1 says of its Figures 4.1 and 4.2, which print no numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """One trial under one policy."""
+
+    records: Sequence[Record]
+    energy_j: float
+    metered_bytes: float
+    all_bytes: float
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds waited in all."""
+        return sum(record.wait_s for record in self.records)
+
+    def cost_s(self, setting: Setting) -> float:
+        """The weighted cost of 4.3, in seconds."""
+        return (
+            self.wait_s + setting.s_per_j * self.energy_j + setting.s_per_byte * self.metered_bytes
+        )
+
+
+def run(
+    places: Places,
+    *,
+    walking: Sequence[str],
+    driving: Sequence[str],
+    trials: int = 5,
+    duration_s: float = 1200.0,
+    detection_s: float = DETECTION_S,
+    device: str = "nexus-one",
+    cellular: str = "3g",
+    seed: int = 1,
+    progress: Progress = lambda share, what: None,
+) -> dict[str, Any]:
+    """All policies under all settings on both places.
+
+    Args:
+        places: the collection.
+        walking: places that are walked through, one after another.
+        driving: the same for the drive.
+        trials: how often, from another second of the place and with other requests each time.
+        duration_s: of one trial.
+        detection_s: how late the host notices that a network is gone.
+        device: whose radios (`cedos/selector/radios.toml`).
+        cellular: its cellular technology.
+        seed: of the requests and of the seconds at which trials begin.
+        progress: told of the share done.
+
+    Returns:
+        `{"simulated", "paper", "places": {NAME: {"policies": {SETTING: {POLICY: figures}},
+        "beside": {SETTING: {POLICY: {"best_simple", ...}}}}}}`.
+
+    Raises:
+        ConfigError: no trial, or a radio that nobody knows.
+        PlaceError: a place that is not there.
+    """
+    at_least_one(trials)
+    wanted = {"walking": tuple(walking), "driving": tuple(driving)}
+    found: dict[str, Any] = {}
+    for number, (name, parts) in enumerate(wanted.items()):
+        accesses = joined([places[each] for each in parts])
+        networks = {
+            each: ReplayedNetwork(access, detection_s=detection_s)
+            for each, access in accesses.items()
+        }
+        period_s = accesses["wifi"].down.period_s
+        rng = np.random.default_rng([seed, number])
+        spent: dict[str, dict[str, list[Spent]]] = {setting: {} for setting in SETTINGS}
+        for trial in range(trials):
+            progress((number + trial / trials) / len(wanted), f"{name}, trial {trial + 1}")
+            start_s = float(rng.uniform(0.0, period_s))
+            asked = requests(duration_s, seed * 1000 + trial)
+            for setting, policy, outcome in _trial(
+                asked, networks, start_s, duration_s, device, cellular, detection_s
+            ):
+                spent[setting].setdefault(policy, []).append(outcome)
+        found[name] = {
+            "places": list(parts),
+            "synthetic": any(places[each].synthetic for each in parts),
+            "seconds": period_s,
+            **_described(networks),
+            "policies": {
+                setting: {policy: _figures(of, SETTINGS[setting]) for policy, of in by.items()}
+                for setting, by in spent.items()
+            },
+            "beside": {setting: _beside(by, SETTINGS[setting]) for setting, by in spent.items()},
+        }
+    return {
+        "simulated": True,
+        "trials": trials,
+        "duration_s": duration_s,
+        "detection_s": detection_s,
+        "radios": f"{device}, {cellular}",
+        "paper": PAPER,
+        "places": found,
+    }
+
+
+def usage_of(device: str, cellular: str) -> tuple[Usage, dict[str, Radio]]:
+    """Fresh counters of a trial, and the radios behind them."""
+    of = dict(zip(("wifi", "cellular"), radios_of(device, "wifi", cellular), strict=True))
+    return Usage({name: RadioWatch(radio) for name, radio in of.items()}), of
+
+
+def policies_of(
+    setting: Setting, device: str, cellular: str, detection_s: float
+) -> dict[str, tuple[Policy[Request], Usage]]:
+    """All policies under a setting, each with counters of its own."""
+    found: dict[str, tuple[Policy[Request], Usage]] = {}
+    for name, order in SIMPLE.items():
+        found[name] = (Preferring(*order), usage_of(device, cellular)[0])
+    for name, style in STYLES.items():
+        usage, of = usage_of(device, cellular)
+        policy = Deciding(style, setting, of, METERED, usage, detection_s=detection_s)
+        found[name] = (policy, usage)
+    return found
+
+
+def _trial(
+    asked: Sequence[Request],
+    networks: Mapping[str, ReplayedNetwork],
+    start_s: float,
+    duration_s: float,
+    device: str,
+    cellular: str,
+    detection_s: float,
+) -> list[tuple[str, str, Spent]]:
+    """(setting, policy, outcome) of all policies under all settings, from the same second."""
+    found = []
+    simple: dict[str, Spent] = {}
+    for setting in SETTINGS.values():
+        for name, (policy, usage) in policies_of(setting, device, cellular, detection_s).items():
+            if name not in simple:
+                records = simulate(
+                    asked, networks, policy, usage, start_s=start_s, duration_s=duration_s
+                )
+                end_s = max([duration_s] + [each.began_s + each.wait_s for each in records])
+                outcome = Spent(
+                    records,
+                    usage.energy_j(end_s + 30.0),  # the last tail is part of it
+                    sum(usage.bytes_of(each) for each in METERED),
+                    sum(usage.bytes_of(each) for each in networks),
+                )
+                if name in SIMPLE:
+                    simple[name] = outcome
+            else:
+                outcome = simple[name]
+            found.append((setting.name, name, outcome))
+    return found
+
+
+def _described(networks: Mapping[str, ReplayedNetwork]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, network in networks.items():
+        bare_s = sum(end_s - begin_s for begin_s, end_s in network.coverage.bare)
+        lengths = [each.end_s - each.begin_s for each in network.contacts()]
+        found[name] = {
+            "coverage": round(1.0 - bare_s / network.coverage.period_s, 4),
+            "rtt_s": round(network.rtt_s, 5),
+            "mean_mbps": round(network.mean_bps / 1e6, 2),
+            "contacts": len(lengths),
+            "contact_median_s": round(float(np.median(lengths)), 1) if lengths else None,
+        }
+    return found
+
+
+def _figures(of: Sequence[Spent], setting: Setting) -> dict[str, Any]:
+    records = [record for each in of for record in each.records]
+    return {
+        "requests": len(records),
+        **figure("wait_ms", [1e3 * each.wait_s / len(each.records) for each in of], 3),
+        "wait_p95_ms": round(1e3 * float(np.quantile([r.wait_s for r in records], 0.95)), 2),
+        "wait_max_s": round(max(r.wait_s for r in records), 3),
+        **figure("energy_j", [each.energy_j for each in of], 2),
+        **figure("cellular_kb", [each.metered_bytes / 1e3 for each in of], 2),
+        **figure("all_kb", [each.all_bytes / 1e3 for each in of], 2),
+        **figure("cost_s", [each.cost_s(setting) for each in of], 4),
+        "hedged_share": round(float(np.mean([r.hedged for r in records])), 4),
+        "second_thought_share": round(
+            float(np.mean([r.redundant and not r.hedged for r in records])), 4
+        ),
+        "unanswered": sum(not r.answered for r in records),
+    }
+
+
+def _beside(by: Mapping[str, Sequence[Spent]], setting: Setting) -> dict[str, Any]:
+    costs = {policy: [each.cost_s(setting) for each in of] for policy, of in by.items()}
+    return beside_simple(costs, SIMPLE, STYLES)

@@ -1,0 +1,195 @@
+"""The simulation held against live emulation: the same requests, places, seconds and decisions.
+
+Live means Mahimahi, real sockets, a real server and a real clock, in network namespaces (root). All
+policies run side by side. The simulation then plays the same seconds again; its decisions take no time,
+so that how long the live ones took is told beside.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from emu.experiments.meatballs import live
+from emu.experiments.meatballs.analyses.exchanges import METERED, policies_of
+from emu.experiments.meatballs.client import Policy, Record
+from emu.experiments.meatballs.plan import SETTINGS, Request, requests
+from emu.experiments.meatballs.simulate import simulate
+from emu.experiments.meatballs.trials import agreement
+from emu.experiments.meatballs.usage import Usage
+from emu.lab.data.folds import Progress
+from emu.lab.runs.sampler import Sample, Sampler
+from emu.lab.simulation.coverage import DETECTION_S
+from emu.lab.simulation.joined import joined
+from emu.lab.simulation.network import ReplayedNetwork
+from emu.places.places import Places
+from emu.testbed.access import INTERFACES, Access
+from emu.testbed.phones import Laptop
+
+_SETTLE_S = 1.0
+_LATE_MS = 500.0
+_APART_S = 0.15
+"""Policies ask one after another: none waits while another one decides, in the same program."""
+
+
+def run(
+    places: Places,
+    *,
+    walking: Sequence[str],
+    starts_s: Sequence[float],
+    duration_s: float = 240.0,
+    think_s: Sequence[float] = (1.0, 3.0),
+    policies: Sequence[str] = ("cellular-only", "wifi-preferred", "brute-force"),
+    settings: Sequence[str] = ("no", "low"),
+    detection_s: float = DETECTION_S,
+    device: str = "nexus-one",
+    cellular: str = "3g",
+    seed: int = 1,
+    progress: Progress = lambda share, what: None,
+) -> dict[str, Any]:
+    """Runs live, simulates the same, compares.
+
+    Args:
+        places: the collection.
+        walking: places, one after another.
+        starts_s: a trial begins at each of these seconds.
+        duration_s: of one trial, which takes so long.
+        think_s: between requests; shorter than in the experiment, so that few minutes tell more.
+        policies: which ones.
+        settings: under which settings; policies that know of no cost run once.
+        detection_s: how late the host notices that a network is gone.
+        device: whose radios.
+        cellular: its cellular technology.
+        seed: of the requests.
+        progress: told of the share done.
+
+    Returns:
+        `{"policies": {NAME: {"requests", "live_wait_ms", "simulated_wait_ms", "agree", ...}},
+        "bytes": {...}}`.
+
+    Raises:
+        EmulationError: the testbed failed.
+    """
+    accesses = joined([places[each] for each in walking])
+    networks = {
+        name: ReplayedNetwork(access, detection_s=detection_s) for name, access in accesses.items()
+    }
+    both: dict[str, list[tuple[Sequence[Record], Sequence[Record]]]] = {}
+    deciding_s: dict[str, list[float]] = {}
+    told = dict.fromkeys(accesses, 0)
+    counted = dict(told)
+    for trial, start_s in enumerate(starts_s):
+        progress(trial / len(starts_s), f"live from second {start_s:g}")
+        asked = requests(duration_s, seed * 1000 + trial, think_s)
+        wanted = _wanted(policies, settings, device, cellular, detection_s)
+        trials = {
+            name: live.Trial(*each, _later(asked, number * _APART_S))
+            for number, (name, each) in enumerate(wanted.items())
+        }
+        lasts_s = duration_s + _APART_S * len(trials)
+        moved = _live(accesses, networks, trials, start_s, lasts_s)
+        again = _wanted(policies, settings, device, cellular, detection_s)
+        for name, (policy, usage) in again.items():
+            deciding_s.setdefault(name, []).extend(trials[name].deciding_s)
+            simulated = simulate(
+                trials[name].requests,
+                networks,
+                policy,
+                usage,
+                start_s=start_s,
+                duration_s=lasts_s,
+            )
+            both.setdefault(name, []).append((trials[name].records, simulated))
+            for network in told:
+                told[network] += usage.bytes_of(network)
+        for network in counted:
+            counted[network] += moved[network]
+    return {
+        "places": list(walking),
+        "trials": len(starts_s),
+        "duration_s": duration_s,
+        "think_s": list(think_s),
+        "policies": {
+            name: {
+                **_compared(each),
+                "deciding_ms": round(1e3 * fmean(deciding_s[name]), 2),
+            }
+            for name, each in both.items()
+        },
+        "bytes": {
+            network: {"interface": counted[network], "simulated": told[network]} for network in told
+        },
+        "metered": list(METERED),
+    }
+
+
+def _later(asked: Sequence[Request], by_s: float) -> Sequence[Request]:
+    return [replace(each, at_s=each.at_s + by_s) for each in asked]
+
+
+def _wanted(
+    policies: Sequence[str],
+    settings: Sequence[str],
+    device: str,
+    cellular: str,
+    detection_s: float,
+) -> dict[str, tuple[Policy[Request], Usage]]:
+    found: dict[str, tuple[Policy[Request], Usage]] = {}
+    for number, setting in enumerate(settings):
+        known = policies_of(SETTINGS[setting], device, cellular, detection_s)
+        for name in policies:
+            simple = name in ("cellular-only", "wifi-preferred")
+            if simple and number:
+                continue
+            found[name if simple else f"{name}, {setting} cost"] = known[name]
+    return found
+
+
+def _live(
+    accesses: Mapping[str, Access],
+    networks: Mapping[str, ReplayedNetwork],
+    trials: Mapping[str, live.Trial],
+    start_s: float,
+    duration_s: float,
+) -> dict[str, int]:
+    """One live trial; returns the bytes that each interface of the laptop counted."""
+    with Laptop(source_rules=True, nice=-5) as laptop, live.serving(laptop):
+        laptop.attach(*(access.rotated(start_s - _SETTLE_S) for access in accesses.values()))
+        replay_at_s = max(link.started_at_s for link in laptop.links.values()) + _SETTLE_S
+        with Sampler(laptop.client, list(INTERFACES.values())) as sampler:
+            live.run(
+                laptop,
+                networks,
+                trials,
+                replay_at_s=replay_at_s,
+                start_s=start_s,
+                duration_s=duration_s,
+            )
+        return {
+            name: _moved([each for each in sampler.samples if each.interface == access.interface])
+            for name, access in accesses.items()
+        }
+
+
+def _moved(samples: Sequence[Sample]) -> int:
+    first, last = samples[0], samples[-1]
+    return (last.received_bytes + last.sent_bytes) - (first.received_bytes + first.sent_bytes)
+
+
+def _compared(trials: Sequence[tuple[Sequence[Record], Sequence[Record]]]) -> dict[str, Any]:
+    pairs = [list(zip(*each, strict=True)) for each in trials]
+    both = [pair for each in pairs for pair in each]
+    waits = [[(1e3 * a.wait_s, 1e3 * b.wait_s) for a, b in each] for each in pairs]
+    every = np.array([pair for each in waits for pair in each])
+    return {
+        "requests": len(both),
+        **agreement("wait_ms", waits, 2),
+        "late_live": int((every[:, 0] > _LATE_MS).sum()),
+        "late_simulated": int((every[:, 1] > _LATE_MS).sum()),
+        "same_winner_share": round(fmean(a.winner == b.winner for a, b in both), 4),
+        "hedged_live": round(fmean(a.redundant for a, _ in both), 4),
+        "hedged_simulated": round(fmean(b.redundant for _, b in both), 4),
+        "pairs_ms": [[round(wait, 1) for wait in pair] for each in waits for pair in each],
+    }

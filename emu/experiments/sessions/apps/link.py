@@ -1,0 +1,198 @@
+"""What the applications send over: a session with labels, or one plain TCP connection without.
+
+Over TCP a message is its length, its label and its bytes, one after the other: an application that
+ignores what the networks are, as the unmodified ones of the dissertation.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, Protocol
+
+from cedos.errors import SessionError
+from cedos.model import Bulk, Label, Urgency
+from cedos.session import Connection, connect, listen
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.session_limits import Limits
+
+FOREGROUND_SMALL: Final = Label(Urgency.FOREGROUND, Bulk.SMALL)
+FOREGROUND_LARGE: Final = Label(Urgency.FOREGROUND, Bulk.LARGE)
+BACKGROUND_SMALL: Final = Label(Urgency.BACKGROUND, Bulk.SMALL)
+BACKGROUND_LARGE: Final = Label(Urgency.BACKGROUND, Bulk.LARGE)
+LABELS: Final = (FOREGROUND_SMALL, FOREGROUND_LARGE, BACKGROUND_SMALL, BACKGROUND_LARGE)
+_HEAD: Final = struct.Struct("!IB")
+_READ_BYTES: Final = 1 << 16
+_DEADLINE_S: Final = 3600.0
+# A message of the largest scale is one IROB, and the session keeps several.
+_LIMITS: Final = Limits(send_bytes=64 << 20, irob_window=32 << 20, irob_bytes=8 << 20)
+
+
+class Link(Protocol):
+    """One end of an application's connection."""
+
+    async def send(
+        self,
+        data: bytes,
+        label: Label,
+        after: tuple[int, ...] = (),
+        thunk: Callable[[], None] | None = None,
+    ) -> int | None:
+        """Sends a message; its id, which later ones may name in `after`; None: the thunk was kept."""
+
+    async def receive(self) -> tuple[Label, bytes]:
+        """The next message that may be delivered."""
+
+    def ready(self) -> bool:
+        """Whether a message handed over now would begin to leave (`select` would say writable)."""
+
+    async def close(self) -> None:
+        """Ends it once everything has arrived."""
+
+
+class SessionLink:
+    """Messages are IROBs with their labels, in no order but where `after` asks for one.
+
+    Args:
+        connection: the session.
+        labels: False: all messages have the same label.
+    """
+
+    def __init__(self, connection: Connection, labels: bool) -> None:
+        self.connection = connection
+        self._labels = labels
+
+    async def send(
+        self,
+        data: bytes,
+        label: Label,
+        after: tuple[int, ...] = (),
+        thunk: Callable[[], None] | None = None,
+    ) -> int | None:
+        """See `Link`."""
+        told = label if self._labels else BACKGROUND_LARGE
+        return await self.connection.send(data, told, after=after, thunk=thunk)
+
+    async def receive(self) -> tuple[Label, bytes]:
+        """See `Link`; EOFError when the other end has closed."""
+        message = await self.connection.receive()
+        if message is None:
+            raise EOFError
+        return message.label, message.data
+
+    def ready(self) -> bool:
+        """Always: what to do without a network is the thunks' matter."""
+        return True
+
+    async def close(self) -> None:
+        """See `Link`."""
+        await self.connection.close()
+
+
+class TcpLink:
+    """Messages in the order in which they were handed over."""
+
+    def __init__(self, plain: socket.socket) -> None:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setblocking(False)
+        self._socket = plain
+        self._loop = asyncio.get_running_loop()
+        self._out: deque[bytes] = deque()
+        self._writing: asyncio.Task[None] | None = None
+        self._got = bytearray()
+        self._sent = 0
+
+    async def send(
+        self,
+        data: bytes,
+        label: Label,
+        after: tuple[int, ...] = (),
+        thunk: Callable[[], None] | None = None,
+    ) -> int | None:
+        """See `Link`; the order is always total, and there is always a network."""
+        self._out.append(_HEAD.pack(len(data), LABELS.index(label)) + data)
+        self._sent += 1
+        if self._writing is None or self._writing.done():
+            self._writing = self._loop.create_task(self._write())
+        return self._sent
+
+    async def _write(self) -> None:
+        while self._out:
+            await self._loop.sock_sendall(self._socket, self._out.popleft())
+
+    async def receive(self) -> tuple[Label, bytes]:
+        """See `Link`; EOFError when the other end has closed."""
+        head = await self._exactly(_HEAD.size)
+        size, label = _HEAD.unpack(head)
+        return LABELS[label], await self._exactly(size)
+
+    async def _exactly(self, size: int) -> bytes:
+        while len(self._got) < size:
+            data = await self._loop.sock_recv(self._socket, _READ_BYTES)
+            if not data:
+                raise EOFError
+            self._got += data
+        found = bytes(self._got[:size])
+        del self._got[:size]
+        return found
+
+    def ready(self) -> bool:
+        """See `Link`."""
+        return self._writing is None or self._writing.done()
+
+    async def close(self) -> None:
+        """See `Link`."""
+        if self._writing is not None:
+            await self._writing
+        self._socket.close()
+
+
+@asynccontextmanager
+async def connected(transport: str, host: str, port: int, server_key: str) -> AsyncIterator[Link]:
+    """A client's link: `session`, `unlabelled` or `tcp`."""
+    if transport == "tcp":
+        plain = socket.socket()
+        plain.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(plain, (host, port))
+        yield TcpLink(plain)
+        plain.close()
+        return
+    connection = await connect(
+        (host, port),
+        server_key=bytes.fromhex(server_key),
+        key=KeyPair(os.urandom(32)),
+        deadline=_DEADLINE_S,
+        timeout_s=None,
+        limits=_LIMITS,
+    )
+    yield SessionLink(connection, transport == "session")
+    connection.abort("the trial is over")
+
+
+async def serving(
+    transport: str, host: str, port: int, key: str, serve: Callable[[Link], Any]
+) -> None:
+    """Serves every client that comes, for ever."""
+    running: set[asyncio.Task[None]] = set()
+
+    async def one(link: Link) -> None:
+        with suppress(EOFError, OSError, SessionError):  # the client ends it
+            await serve(link)
+
+    def begin(link: Link) -> None:
+        task = asyncio.get_running_loop().create_task(one(link))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    if transport == "tcp":
+        listening = socket.create_server((host, port))
+        listening.setblocking(False)
+        while True:
+            plain, _ = await asyncio.get_running_loop().sock_accept(listening)
+            begin(TcpLink(plain))
+    listener = await listen((host, port), key=KeyPair(bytes.fromhex(key)), limits=_LIMITS)
+    while True:
+        begin(SessionLink(await listener.accept(), transport == "session"))

@@ -1,0 +1,243 @@
+"""DTP's experiment (5.2): one download across gaps, by several protocols.
+
+A client meets access points of 3 Mbit/s, each for a while, with gaps and another address each time.
+The n-th contact lasts n times the median connection time, as in the paper. Times and sizes are divided
+by `scale`, rates and round trips are not: whatever costs round trips weighs `scale` times as much.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from cedos.errors import EmulationError
+from cedos.model import NetworkKind
+from cedos.selector.energy.power_model import PowerModel
+from cedos.session.protocol.crypto import KeyPair
+from cedos.storage.radio_file import radios
+from emu.experiments.sessions.air.networks import Scripted
+from emu.experiments.sessions.air.world import World
+from emu.experiments.sessions.apps.program import Program
+from emu.experiments.sessions.together import Ready
+from emu.lab.runs.energy import run_energy_j
+from emu.lab.runs.sampler import Sample, Sampler
+from emu.places.traces import Trace
+from emu.testbed.bare import SERVER
+
+CONNECTED_S: Final = 6.6 * 60
+GAP_S: Final = 7.8 * 60
+NETWORK: Final = "wlan0"
+CELLULAR_BPS: Final = 0.78e6
+"""What the paper's 3G network carried (5.3)."""
+PHONE: Final = "nexus-one"
+"""The phone of our radio models that is nearest to the paper's Nexus S."""
+_PORT: Final = 7200
+_CONTACTS: Final = 6
+_NGINX: Final = "server {{ listen 80; root {root}; }}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One setting, times and sizes already scaled.
+
+    Attributes:
+        size_bytes: of the download.
+        contacts: in seconds from the beginning.
+        rate_bps: of the access points, both ways.
+        rtt_s: to the server.
+        scale: how much shorter everything is than in life.
+        kind: of the network.
+    """
+
+    size_bytes: int
+    contacts: tuple[tuple[float, float], ...]
+    rate_bps: float
+    rtt_s: float
+    scale: float
+    kind: NetworkKind = NetworkKind.WIFI
+
+    def network(self) -> Scripted:
+        """What the client has."""
+        trace = Trace.constant(self.rate_bps, 12.0)
+        return Scripted(NETWORK, trace, trace, [(0.0, self.rtt_s)], self.contacts)
+
+    @property
+    def limit_s(self) -> float:
+        """No protocol is waited for longer."""
+        return self.contacts[-1][1]
+
+    def bound_s(self) -> float:
+        """What nobody can be faster than: the link's rate, all of it, whenever it is there."""
+        left_s = 8 * self.size_bytes / self.rate_bps
+        for begin_s, end_s in self.contacts:
+            if left_s <= end_s - begin_s:
+                return begin_s + left_s
+            left_s -= end_s - begin_s
+        return float("inf")
+
+
+def plan(size_mb: float, scale: float, rate_bps: float, rtt_s: float) -> Plan:
+    """The paper's setting: contact n lasts n medians, with a median gap in between."""
+    contacts, at_s = [], 0.0
+    for number in range(1, _CONTACTS + 1):
+        contacts.append((at_s / scale, (at_s + number * CONNECTED_S) / scale))
+        at_s += number * CONNECTED_S + GAP_S
+    return Plan(round(1e6 * size_mb / scale), tuple(contacts), rate_bps, rtt_s, scale)
+
+
+def undisturbed(wanted: Plan, rtt_s: float) -> Plan:
+    """The same download over the paper's 3G network, which is always there (5.3)."""
+    lasts_s = 2 * 8 * wanted.size_bytes / CELLULAR_BPS
+    return replace(
+        wanted, contacts=((0.0, lasts_s),), rate_bps=CELLULAR_BPS, rtt_s=rtt_s,
+        kind=NetworkKind.CELLULAR,
+    )  # fmt: skip
+
+
+def measure(protocol: str, wanted: Plan, ready: Ready = lambda: None) -> dict[str, Any]:
+    """One download: `seconds`, and what else the protocol tells; `seconds` None: not within the plan.
+
+    `energy_j` is what the phone's radio would take for it in life (`energy_j` below).
+
+    Raises:
+        EmulationError: the testbed failed, or what arrived is not what was sent.
+    """
+    with World([wanted.network()]) as world, Sampler(world.client, [NETWORK], 0.05) as sampler:
+        found = PROTOCOLS[protocol](world, wanted, ready)
+        ended_s = time.monotonic()
+    within = [each for each in sampler.samples if world.began_s <= each.at_s <= ended_s]
+    found["energy_j"] = round(energy_j(within, wanted), 2)
+    if found["seconds"] is not None and found["bytes"] != wanted.size_bytes:
+        raise EmulationError(
+            f"{protocol}: {found['bytes']} bytes arrived instead of {wanted.size_bytes}"
+        )
+    return found
+
+
+def energy_j(samples: Sequence[Sample], wanted: Plan) -> float:
+    """Joules above idle, as if the seconds between the samples were `scale` times as long.
+
+    Rates are those of life, so that only the times have to be stretched; tails are not, as they are
+    part of the radio.
+    """
+    model = radios()[PHONE]
+    power = PowerModel({NetworkKind.WIFI: model["wifi"], NetworkKind.CELLULAR: model["3g"]})
+    stretched = [replace(each, at_s=each.at_s * wanted.scale) for each in samples]
+    return run_energy_j(stretched, wanted.kind, power)
+
+
+def _session(world: World, wanted: Plan, ready: Ready) -> dict[str, Any]:
+    key = os.urandom(32)
+    there: dict[str, Any] = {"host": SERVER, "port": _PORT}
+    server = Program(
+        world.server, "server", "fetch", **there, key=key.hex(), size=wanted.size_bytes
+    )
+    client = Program(
+        world.client, "client", "fetch", **there,
+        server_key=KeyPair(key).public.hex(), deadline_s=wanted.limit_s,
+    )  # fmt: skip
+    return _programs(world, wanted, ready, server, client)
+
+
+def _bundles(world: World, wanted: Plan, ready: Ready) -> dict[str, Any]:
+    there: dict[str, Any] = {"host": SERVER, "port": _PORT, "size": wanted.size_bytes}
+    client = Program(world.client, "client", "bundled", **there)
+    return _programs(
+        world, wanted, ready, Program(world.server, "server", "bundled", **there), client
+    )
+
+
+def _programs(
+    world: World, wanted: Plan, ready: Ready, server: Program, client: Program
+) -> dict[str, Any]:
+    with server, client:
+        server.ready().go()
+        _await_port(world, _PORT)
+        client.ready()
+        ready()
+        world.begin()
+        client.go()
+        found = _moving(world, wanted, lambda: client.said(0.02))
+    if found is None:
+        return {"seconds": None, "bytes": 0}
+    return found | {"seconds": found["ended_s"] - world.began_s}
+
+
+def _curl(world: World, wanted: Plan, ready: Ready, *, resume: bool) -> dict[str, Any]:
+    """A new curl in each contact, begun the instant the network is there and killed when it is gone.
+
+    So no time-out is waited for: TCP at its best.
+    """
+    file = world.directory / "fetched"
+    (world.directory / "www").mkdir()
+    with (world.directory / "www" / "file").open("wb") as hole:
+        hole.truncate(wanted.size_bytes)
+    world.serve(_NGINX.format(root=world.directory / "www"))
+    ready()
+    world.begin()
+    starts = [0]
+    running: list[subprocess.Popen[bytes]] = []
+    line = ["curl", "-sS", "-o", str(file), *(("-C", "-") if resume else ())]
+    spent = [0]
+
+    def look() -> dict[str, Any] | None:
+        now_s = time.monotonic() - world.began_s
+        there = any(begin_s <= now_s < end_s for begin_s, end_s in wanted.contacts)
+        if there and not running:
+            if not resume:
+                file.unlink(missing_ok=True)
+            starts[0] += 1
+            running.append(world.client.popen(*line, f"http://{SERVER}/file"))
+        elif running and running[0].poll() == 0:
+            size = file.stat().st_size
+            return {"seconds": now_s, "bytes": size, "starts": starts[0], "wasted_bytes": spent[0]}
+        elif running and (not there or running[0].poll() is not None):
+            running[0].kill()
+            running.pop().wait()
+            if not resume:
+                spent[0] += file.stat().st_size if file.exists() else 0
+        time.sleep(0.005)
+        return None
+
+    try:
+        found = _moving(world, wanted, look)
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
+    return found or {"seconds": None, "bytes": 0, "starts": starts[0]}
+
+
+def _moving(
+    world: World, wanted: Plan, look: Callable[[], dict[str, Any] | None]
+) -> dict[str, Any] | None:
+    """Looks until there is an answer; in the middle of each gap the client gets another address."""
+    moves = [
+        (before[1] + after[0]) / 2
+        for before, after in zip(wanted.contacts, wanted.contacts[1:], strict=False)
+    ]
+    while (now_s := time.monotonic() - world.began_s) < wanted.limit_s:
+        if moves and now_s > moves[0]:
+            moves.pop(0)
+            world.move(NETWORK)
+        if (found := look()) is not None:
+            return found
+    return None
+
+
+def _await_port(world: World, port: int) -> None:
+    end_s = time.monotonic() + 20
+    while f":{port} " not in world.server.run("ss", "-Htln").stdout:
+        if time.monotonic() > end_s:
+            raise EmulationError(f"nobody listens on port {port}")
+        time.sleep(0.05)
+
+
+PROTOCOLS: Mapping[str, Callable[[World, Plan, Ready], dict[str, Any]]] = {
+    "session": _session,
+    "tcp-restart": lambda world, wanted, ready: _curl(world, wanted, ready, resume=False),
+    "tcp-range": lambda world, wanted, ready: _curl(world, wanted, ready, resume=True),
+    "bundles": _bundles,
+}

@@ -1,0 +1,170 @@
+"""How long a flow takes from one network to another (Cedos, V-A, "Network Switching Delay").
+
+The client downloads without end while its networks change. The delay is the paper's: from the last data
+packet of the one network to the first of the other, as the client's interfaces see them.
+"""
+
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cedos.errors import EmulationError
+from cedos.session.protocol.crypto import KeyPair
+from emu.experiments.sessions.air.networks import Scripted
+from emu.experiments.sessions.air.world import World
+from emu.experiments.sessions.apps.program import Program
+from emu.places.traces import Trace
+from emu.testbed.access import LTE, WLAN
+from emu.testbed.bare import SERVER
+from emu.testbed.netns import Namespace
+
+# The paper's round trips from a train (V-B1); its rates are not given.
+WIFI_RTT_S, LTE_RTT_S = 0.014, 0.042
+_PORT: Final = 7400
+_DATA_BYTES: Final = 600  # a packet as long carries data, not an answer to some
+_QUEUE: Final = (100, 100)
+_AROUND: Final = 0.7
+"""A silence belongs to a change if it lies within this share of the time to the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of networks: from and to which interface, at which second of the script."""
+
+    at_s: float
+    before: str
+    after: str
+
+
+def script(
+    kind: str, changes: int, each_s: float, rate_bps: float
+) -> tuple[list[Scripted], list[Change]]:
+    """Both networks and when the flow has to change.
+
+    Args:
+        kind: `one-at-a-time`: the one network goes when the other comes, as the paper's phone has it;
+            `lte-always`: only Wi-Fi comes and goes.
+        changes: how many.
+        each_s: seconds between two.
+        rate_bps: of both networks.
+    """
+    ends = [(number * each_s, (number + 1) * each_s) for number in range(changes + 1)]
+    trace = Trace.constant(rate_bps, 12.0)
+    wifi = Scripted(WLAN, trace, trace, [(0.0, WIFI_RTT_S)], ends[::2], _QUEUE)
+    alone = ends[1::2] if kind == "one-at-a-time" else None
+    lte = Scripted(LTE, trace, trace, [(0.0, LTE_RTT_S)], alone, _QUEUE)
+    found = []
+    for number in range(changes):
+        pair = (WLAN, LTE) if number % 2 == 0 else (LTE, WLAN)
+        found.append(Change((number + 1) * each_s, *pair))
+    return [wifi, lte], found
+
+
+def measure(kind: str, changes: int, each_s: float, rate_bps: float) -> dict[str, Any]:
+    """Delays of all changes, by direction, in seconds.
+
+    Returns:
+        `{"wifi-to-lte": {"packets_s": [...], "silences_s": [...]}, "lte-to-wifi": ...}`: between
+        packets as the paper has it (less than 0: the other network began before), and the longest
+        time around the change in which the application had nothing to read.
+
+    Raises:
+        EmulationError: the testbed failed.
+    """
+    networks, planned = script(kind, changes, each_s, rate_bps)
+    key = os.urandom(32)
+    there: dict[str, Any] = {"host": SERVER, "port": _PORT}
+    duration_s = (changes + 1) * each_s - 0.2
+    with World(networks) as world:
+        server = Program(world.server, "server", "stream", **there, key=key.hex())
+        client = Program(
+            world.client, "client", "stream", **there, server_key=KeyPair(key).public.hex(),
+            seconds=duration_s - 0.5, silence_s=0.005,
+        )  # fmt: skip
+        with server, client:
+            server.ready().go()
+            client.ready()
+            time.sleep(0.3)
+            with packets(world.client, [WLAN, LTE]) as seen:
+                world.begin()
+                client.go()
+                said = client.said(duration_s + 20)
+        if said is None:
+            raise EmulationError("the stream's reader did not come to its end")
+        began_s = world.began_s
+    return delays(planned, seen, said["silences"], began_s, each_s)
+
+
+def delays(
+    planned: list[Change],
+    seen: dict[str, list[float]],
+    silences: list[list[float]],
+    began_s: float,
+    each_s: float,
+) -> dict[str, Any]:
+    """Puts packets, silences and planned changes together; see `measure`."""
+    found: dict[str, Any] = {
+        name: {"packets_s": [], "silences_s": []} for name in ("wifi-to-lte", "lte-to-wifi")
+    }
+    for change in planned:
+        at_s = began_s + change.at_s
+        until_s = at_s + each_s
+        last = [t for t in seen[change.before] if t < until_s and t > at_s - each_s]
+        first = [t for t in seen[change.after] if at_s - 0.01 < t < until_s]
+        name = "wifi-to-lte" if change.after == LTE else "lte-to-wifi"
+        around = [
+            end_s - begin_s
+            for begin_s, end_s in silences
+            if end_s > at_s and begin_s < at_s + _AROUND * each_s
+        ]
+        if last and first:
+            found[name]["packets_s"].append(round(first[0] - last[-1], 5))
+        found[name]["silences_s"].append(round(max(around, default=0.0), 5))
+    return found
+
+
+@contextmanager
+def packets(where: Namespace, interfaces: list[str]) -> Iterator[dict[str, list[float]]]:
+    """When data packets arrive at these interfaces, in monotonic seconds, while the block runs."""
+    seen: dict[str, list[float]] = {name: [] for name in interfaces}
+    over = threading.Event()
+    with selectors.DefaultSelector() as selector:
+        for name in interfaces:
+            with where.entered():
+                raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+            raw.bind((name, 0x0800))
+            raw.setblocking(False)
+            selector.register(raw, selectors.EVENT_READ, name)
+
+        def watch() -> None:
+            while not over.is_set():
+                for key, _ in selector.select(0.05):
+                    _note(key.fileobj, seen[key.data])
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield seen
+        finally:
+            over.set()
+            thread.join()
+            for selector_key in list(selector.get_map().values()):
+                selector_key.fileobj.close()  # type: ignore[union-attr]
+
+
+def _note(raw: Any, seen: list[float]) -> None:
+    while True:
+        try:
+            size = raw.recv_into(bytearray(1), 0, socket.MSG_TRUNC)
+        except BlockingIOError:
+            return
+        except OSError:
+            return  # the interface went down
+        if size >= _DATA_BYTES:
+            seen.append(time.monotonic())

@@ -1,0 +1,1 @@
+"""What experiments are made of: data sets, runs, figures, reports, places without a clock."""

@@ -1,0 +1,98 @@
+"""The emulated laptop that probes: one for many replays, each played again if the host was late."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from cedos.errors import EmulationError
+from emu.lab.data.measure import greet
+from emu.lab.data.probing import ProbePost
+from emu.places.places import Place, load
+from emu.testbed.access import ADDRESSES
+from emu.testbed.phones import Laptop
+from emu.testbed.replay import replay
+from emu.testbed.servers import Servers
+
+Found = TypeVar("Found")
+
+
+class ProbeLaptop:
+    """As a `with` block.
+
+    Args:
+        directory: the collection of places.
+        cancelled: asked between replays: where it says yes, `best_of` returns what there is.
+    """
+
+    def __init__(self, directory: Path, cancelled: Callable[[], bool] = lambda: False) -> None:
+        self._places = load(directory)
+        self._cancelled = cancelled
+        self._laptop = Laptop(source_rules=True, nice=-10)
+        self._stack = ExitStack()
+        self._post: ProbePost | None = None
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self._laptop)
+            stack.enter_context(Servers(self._laptop))
+            self._post = stack.enter_context(ProbePost(self._laptop))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def post(self) -> ProbePost:
+        """The probe server; EmulationError outside the `with` block."""
+        if self._post is None:
+            raise EmulationError("the bench is not there: use it in a `with` block")
+        return self._post
+
+    def best_of(
+        self, tries: int, most_late: float, once: Callable[[], Mapping[str, Any] | None]
+    ) -> dict[str, Any] | None:
+        """The result of `once` that was least `late`: the first one that is no later than `most_late`.
+
+        None where it was cancelled before there was one.
+        """
+        best: Mapping[str, Any] | None = None
+        for _ in range(tries):
+            found = None if self._cancelled() else once()
+            if found is None:
+                break
+            if best is None or found["late"] < best["late"]:
+                best = found
+            if found["late"] <= most_late:
+                break
+        return None if best is None else dict(best)
+
+    def play(
+        self,
+        place: Place,
+        start_s: float,
+        length_s: float,
+        probes: Callable[[float], Coroutine[Any, Any, Found]],
+        rtts_s: Mapping[str, float | None] | None = None,
+    ) -> Found:
+        """Replays a place from a second of it on while `probes`, told the instant of that, run.
+
+        Raises:
+            EmulationError: an emulated link ended meanwhile.
+        """
+        began_s = replay(self._laptop, place, start_s, length_s=length_s, rtts_s=rtts_s)
+        for address in ADDRESSES.values():
+            greet(self._laptop, address)
+        with self._laptop.client.entered():
+            found = asyncio.run(probes(began_s))
+        if not self._laptop.alive():
+            raise EmulationError("an emulated link ended during the probes")
+        return found

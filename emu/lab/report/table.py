@@ -1,0 +1,100 @@
+"""The table of a run on the terminal."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from emu.console.output import console
+from emu.lab.runs import runs
+
+COLUMNS = (
+    ("mean_s", "mean s", "{:.2f}"),
+    ("median_s", "median s", "{:.2f}"),
+    ("p95_s", "p95 s", "{:.2f}"),
+    ("mean_mbps", "Mbit/s", "{:.1f}"),
+    ("energy_j", "joules", "{:.0f}"),
+    ("cellular_mb", "cellular MB", "{:.1f}"),
+    ("oracle_match", "as the oracle", "{:.0%}"),
+    ("regret_mean", "regret", "{:.2f}"),
+    ("censored", "unfinished", "{:d}"),
+)
+"""Key of the summary, heading, format."""
+
+BROWSING = (
+    ("page_median_s", "page median s", "{:.2f}"),
+    ("page_p95_s", "page p95 s", "{:.2f}"),
+    ("page_transfer_median_s", "page transfer s", "{:.2f}"),
+    ("video_transfer_s", "segment s", "{:.2f}"),
+    ("video_start_s", "video starts after s", "{:.2f}"),
+    ("video_stall_s", "stands still s", "{:.2f}"),
+)
+"""The same for runs with pages or videos."""
+
+TOGETHER = (
+    ("transfer_mean_s", "mean s", "{:.2f}"),
+    ("transfer_median_s", "median s", "{:.2f}"),
+    ("reduction", "less than Wi-Fi first", "{:.0%}"),
+    ("reduction_by_place", "the same, median place", "{:.0%}"),
+    ("max_s", "S / best", "{:.2f}"),
+    ("max_s_per_e", "(S/E) / best", "{:.2f}"),
+    ("cellular_mean_mb", "cellular MB", "{:.1f}"),
+    ("censored", "unfinished", "{:d}"),
+)
+"""The same for several places together."""
+
+
+def print_table(directory: Path) -> None:
+    """Prints the figures of a run; the best of each column is bold."""
+    run = runs.read(directory)
+    table = Table(title=run.title, caption=caption(run), caption_justify="left")
+    table.add_column("policy")
+    for _, heading, _ in columns(run):
+        table.add_column(heading, justify="right")
+    for name, figures in run.summary["policies"].items():
+        cells = [
+            f"[bold]{form.format(figures[key])}[/]"
+            if is_best(run, key, figures[key])
+            else form.format(figures[key])
+            for key, _, form in columns(run)
+        ]
+        table.add_row(name, *cells)
+    console().print(table)
+
+
+def print_together(file: Path) -> None:
+    """Prints what several places say together (`emu.lab.runs.together`)."""
+    said = json.loads(file.read_text())
+    table = Table(title=f"{said['scenario']}: {len(said['places'])} places together")
+    table.add_column("policy")
+    for _, heading, _ in TOGETHER:
+        table.add_column(heading, justify="right")
+    for name, figures in said["policies"].items():
+        table.add_row(
+            name,
+            *(form.format(figures[key]) if key in figures else "" for key, _, form in TOGETHER),
+        )
+    console().print(table)
+
+
+def columns(run: runs.Recorded) -> list[tuple[str, str, str]]:
+    """The columns that this run has figures for."""
+    known = next(iter(run.summary["policies"].values()))
+    return [column for column in (*COLUMNS, *BROWSING) if column[0] in known]
+
+
+def is_best(run: runs.Recorded, key: str, value: Any) -> bool:
+    """Whether no policy of the run does better in this figure."""
+    values = [figures[key] for figures in run.summary["policies"].values()]
+    best = max(values) if key in ("mean_mbps", "oracle_match") else min(values)
+    return bool(value == best)
+
+
+def caption(run: runs.Recorded) -> str:
+    """What the figures mean, in one sentence or two."""
+    count = next(iter(run.summary["policies"].values()))["n"]
+    return (
+        f"{count} transfers a policy. Oracle: the fastest of these policies for each transfer; "
+        "'as the oracle': within 10 % of it. Joules by Delphi's power figures, tails included."
+    )

@@ -1,0 +1,126 @@
+"""The picture of a run: what each network could carry, what it carried, and who used it when."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.collections import LineCollection
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from emu.lab.runs.runs import Recorded
+
+COLOURS = {"wifi": "#1f77b4", "cellular": "#ff7f0e", "both": "#7b3fa0", "none": "#999999"}
+_INTERFACES = {"wlan0": "wifi", "lte0": "cellular"}
+_BIN_S = 0.5
+
+
+def draw(run: "Recorded", repeat: int = 0) -> "Figure":
+    """One row a policy: rates above, transfers below, switches as vertical marks.
+
+    The caller saves and closes the figure.
+    """
+    policies = run.policies
+    duration_s = run.duration_s
+    figure, axes = plt.subplots(
+        2 * len(policies),
+        1,
+        figsize=(11, 2.7 * len(policies) + 0.8),
+        sharex=True,
+        squeeze=False,
+        gridspec_kw={"height_ratios": [1.0, 0.8] * len(policies), "hspace": 0.12},
+        layout="constrained",
+    )
+    for number, name in enumerate(policies):
+        flows = [f for f in run.flows if f["policy"] == name and f["repeat"] == repeat]
+        rates = [r for r in run.rates if r["policy"] == name and r["repeat"] == repeat]
+        switches = [s for s in run.switches if s["policy"] == name and s["repeat"] == repeat]
+        above, below = axes[2 * number][0], axes[2 * number + 1][0]
+        _rates(above, run.capacity, rates, duration_s)
+        _transfers(below, flows)
+        for switch in switches:
+            for axis in (above, below):
+                axis.axvline(switch["at_s"], color=COLOURS[switch["to"]], lw=0.8, ls=":", zorder=1)
+        above.set_title(_headline(name, run.summary["policies"][name]), fontsize=9, loc="left")
+    axes[-1][0].set_xlabel("seconds into the run")
+    axes[-1][0].set_xlim(0, duration_s)
+    figure.legend(handles=_key(), loc="outside lower center", ncols=6, fontsize=8, frameon=False)
+    figure.suptitle(run.title, fontsize=11)
+    return figure
+
+
+def _headline(name: str, figures: Mapping[str, Any]) -> str:
+    return (
+        f"{name}:  mean {figures['mean_s']:.2f} s, p95 {figures['p95_s']:.2f} s, "
+        f"{figures['cellular_mb']:.1f} MB cellular, {figures['energy_j']:.0f} J"
+    )
+
+
+def _rates(
+    axis: "Axes",
+    capacity: Sequence[Mapping[str, Any]],
+    rates: Sequence[Mapping[str, Any]],
+    duration_s: float,
+) -> None:
+    for kind in ("wifi", "cellular"):
+        seconds = [c for c in capacity if c["network"] == kind]
+        axis.fill_between(
+            [c["at_s"] for c in seconds],
+            [c["rate_bps"] / 1e6 for c in seconds],
+            step="post",
+            color=COLOURS[kind],
+            alpha=0.16,
+            lw=0,
+        )
+    edges = np.arange(0.0, duration_s + 2 * _BIN_S, _BIN_S)
+    for interface, kind in _INTERFACES.items():
+        rows = [r for r in rates if r["interface"] == interface]
+        if len(rows) < 2:
+            continue
+        at_s = np.array([r["at_s"] for r in rows])
+        total = np.array([r["received_bytes"] + r["sent_bytes"] for r in rows], dtype=float)
+        carried = np.diff(np.interp(edges, at_s, total)) * 8e-6 / _BIN_S
+        axis.plot(edges[:-1] + _BIN_S / 2, carried, color=COLOURS[kind], lw=1.1)
+    axis.set_ylabel("Mbit/s", fontsize=8)
+    axis.set_ylim(bottom=0)
+    axis.tick_params(labelsize=7)
+
+
+def _transfers(axis: "Axes", flows: Sequence[Mapping[str, Any]]) -> None:
+    lanes: list[float] = []
+    segments, colours = [], []
+    for flow in sorted(flows, key=lambda f: f["started_s"]):
+        begin_s, end_s = flow["started_s"], flow["started_s"] + flow["time_s"]
+        lane = next((n for n, free_s in enumerate(lanes) if free_s <= begin_s), len(lanes))
+        if lane == len(lanes):
+            lanes.append(end_s)
+        lanes[lane] = end_s
+        segments.append([(begin_s, lane), (max(end_s, begin_s + 0.12), lane)])
+        colours.append(COLOURS[flow["network"]])
+        if flow["censored"]:
+            axis.plot(end_s, lane, marker="x", color="#d62728", ms=4, zorder=3)
+    axis.add_collection(LineCollection(segments, colors=colours, linewidths=2.2))
+    axis.set_ylim(max(len(lanes), 4) + 0.5, -1)
+    axis.set_yticks([])
+    axis.set_ylabel("transfers", fontsize=8)
+    axis.tick_params(labelsize=7)
+
+
+def _key() -> list[Any]:
+    return [
+        Patch(color=COLOURS["wifi"], alpha=0.2, label="Wi-Fi could carry"),
+        Patch(color=COLOURS["cellular"], alpha=0.2, label="cellular could carry"),
+        Line2D([], [], color=COLOURS["wifi"], lw=2, label="over Wi-Fi"),
+        Line2D([], [], color=COLOURS["cellular"], lw=2, label="over cellular"),
+        Line2D([], [], color=COLOURS["both"], lw=2, label="over both"),
+        Line2D([], [], color="#d62728", marker="x", ls="", label="not finished in time"),
+    ]

@@ -1,0 +1,152 @@
+"""Analyses: a paper's table or figure as an experiment that needs no network.
+
+A file says which analysis, of which data, with which parameters:
+
+    analysis = "correlations"
+    data = "traces/transfers.parquet"
+    [parameters]
+    direction = "down"
+
+An analysis is a module in one of `ROOMS` with a function `run`: of a data set, if its first parameter is
+called `data`, or of a collection of places, if it is called `places`.
+
+Its run folder holds `config.toml`, `environment.json` and `summary.json`, where `figures` are what the
+analysis returned.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import json
+import pkgutil
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import tomli_w
+
+from cedos.errors import ConfigError, DataSetError
+from emu.lab.data import datasets
+from emu.lab.data.folds import Progress
+from emu.lab.runs import environment, runs
+from emu.places import places
+from emu.repository import ROOT
+
+ROOMS = (
+    "emu.experiments.delphi",
+    "emu.experiments.meatballs.analyses",
+    "emu.experiments.imp.analyses",
+    "emu.experiments.sessions.analyses",
+)
+"""Where analyses live; a room that is not built has none."""
+
+_PROGRESS = "progress"
+
+
+class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One analysis, resolved: its module's name, and the data set of those that draw from one."""
+
+    analysis: str
+    data: str = "traces/transfers.parquet"
+    parameters: dict[str, Any] = {}
+
+
+def names() -> list[str]:
+    """All analyses that there are."""
+    return sorted(_modules())
+
+
+def _modules() -> dict[str, str]:
+    """Where each analysis is: name -> module."""
+    found: dict[str, str] = {}
+    for room in ROOMS:
+        # (A room that is not there: its own parent may be missing as well.)
+        if all(importlib.util.find_spec(each) for each in _with_parents(room)):
+            path = importlib.import_module(room).__path__
+            found |= {module.name: f"{room}.{module.name}" for module in pkgutil.iter_modules(path)}
+    return found
+
+
+def _with_parents(room: str) -> list[str]:
+    parts = room.split(".")
+    return [".".join(parts[: k + 1]) for k in range(len(parts))]
+
+
+def is_analysis(file: Path) -> bool:
+    """Whether a TOML file describes an analysis; what cannot be read is left to the scenario's reader."""
+    try:
+        return "analysis" in tomllib.loads(file.read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def read(file: Path) -> Analysis:
+    """Reads an analysis; ConfigError names the file, the key, and what would be right."""
+    try:
+        found = msgspec.toml.decode(file.read_bytes(), type=Analysis)
+    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+    if found.analysis not in names():
+        raise ConfigError(
+            f"{file}: there is no analysis {found.analysis!r}; there are {', '.join(names())}"
+        )
+    return found
+
+
+def carry_out(
+    analysis: Analysis, progress: Progress | None = None, directory: Path | None = None
+) -> dict[str, Any]:
+    """The figures of an analysis; those that take long tell `progress` the share done.
+
+    Args:
+        analysis: what to do.
+        progress: told of the share done.
+        directory: the collection of places, for those that replay some; None: the default one.
+
+    Raises:
+        ConfigError: a parameter that the analysis does not know.
+        DataSetError: data that cannot be read or do not hold what it needs.
+        PlaceError: a place that is not there.
+    """
+    module = importlib.import_module(_modules()[analysis.analysis])
+    first, *known = inspect.signature(module.run).parameters
+    if foreign := sorted(set(analysis.parameters) - set(known)):
+        raise ConfigError(
+            f"{analysis.analysis} has no parameter {foreign[0]!r}; it has {', '.join(known) or 'none'}"
+        )
+    told = {_PROGRESS: progress} if progress is not None and _PROGRESS in known else {}
+    source: Any = (
+        places.load(places.default_directory(directory))
+        if first == "places"
+        else datasets.read(ROOT / analysis.data)
+    )
+    figures: dict[str, Any] = module.run(source, **analysis.parameters, **told)
+    return figures
+
+
+def run(
+    analysis: Analysis,
+    folder: Path,
+    progress: Progress | None = None,
+    directory: Path | None = None,
+) -> Mapping[str, Any]:
+    """Carries an analysis out and leaves its run folder; returns its figures. See `carry_out`.
+
+    Raises:
+        DataSetError: `folder` is none, and there is something in it; said before anything is done.
+    """
+    runs.refuse_foreign(folder)
+    try:  # now, and not when all is computed
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataSetError(f"{folder}: {error.strerror}: choose another --out") from error
+    figures = carry_out(analysis, progress, directory)
+    runs.make_way(folder)
+    folder.mkdir(exist_ok=True)
+    (folder / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(analysis)))
+    (folder / "environment.json").write_text(json.dumps(environment.describe(0), indent=2) + "\n")
+    summary = {"analysis": analysis.analysis, "data": analysis.data, "figures": figures}
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    return figures

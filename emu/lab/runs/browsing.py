@@ -1,0 +1,263 @@
+"""The part of a run that a person sees: pages and videos in a real browser, and their records."""
+
+import shutil
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cedos.errors import EmulationError
+from emu.lab.runs.scenario import Scenario
+from emu.testbed.phones import Laptop
+from emu.testbed.servers import Servers
+from emu.testbed.wiring import SERVER_ADDRESSES
+from emu.workloads.web import corpus, media, pages
+from emu.workloads.web.browser import Browser, Tab
+from emu.workloads.web.pages import PlannedPage, Visit, Visits
+from emu.workloads.web.video import PLAYER, PlannedVideo, Watched, watch
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class BrowsingPlan:
+    """What is visited and watched in one repeat, the same for all policies."""
+
+    corpus: corpus.Corpus
+    pages: Sequence[PlannedPage]
+    videos: Sequence[PlannedVideo]
+
+    def __bool__(self) -> bool:
+        return bool(self.pages or self.videos)
+
+
+@dataclass(frozen=True, slots=True)
+class Browsed:
+    """What came of a plan."""
+
+    visits: Sequence[Visit] = ()
+    watched: Sequence[Watched] = ()
+
+    def tables(self, zero_at_s: float) -> dict[str, Rows]:
+        """Rows of `pages`, `videos` and of the details behind them; seconds from the run's zero."""
+        return {
+            "pages": [_page_row(each, zero_at_s) for each in self.visits],
+            "objects": [row for each in self.visits for row in _object_rows(each)],
+            "videos": [_video_row(each, zero_at_s) for each in self.watched],
+            "segments": [row for each in self.watched for row in _segment_rows(each)],
+        }
+
+
+def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
+    """Draws the scenario's sites and visits, and makes its videos (which are kept).
+
+    Sites are those of the scenario's own seed, so that repeats see them again in another order.
+
+    Raises:
+        EmulationError: ffmpeg is missing or failed.
+    """
+    sites = tuple(
+        site
+        for number, kind in enumerate(scenario.page)
+        for site in corpus.generate(
+            sites=kind.sites,
+            seed=scenario.seed,
+            first=1 + sum(k.sites for k in scenario.page[:number]),
+        ).sites
+    )
+    everything = corpus.Corpus(sites)
+    visits: list[PlannedPage] = []
+    first = 0
+    for kind in scenario.page:
+        visits += pages.schedule(
+            kind.name,
+            everything.pages[first : first + kind.sites],
+            every_s=kind.every_s,
+            tls=kind.tls,
+            duration_s=scenario.duration_s,
+            seed=seed,
+            number=len(visits),
+        )
+        first += kind.sites
+    videos = []
+    for number, video in enumerate(scenario.video):
+        made = media.make(video.bitrates_bps, duration_s=video.play_s, segment_s=video.segment_s)
+        fixed = None if video.bitrate_bps is None else video.bitrates_bps.index(video.bitrate_bps)
+        videos.append(
+            PlannedVideo(
+                number,
+                video.name,
+                video.at_s,
+                made,
+                made.segments,
+                fixed,
+                video.buffer_s,
+                video.tls,
+            )
+        )
+    return BrowsingPlan(everything, sorted(visits, key=lambda each: each.at_s), videos)
+
+
+def serve(wanted: BrowsingPlan, laptop: Laptop, *, http2: bool) -> Servers:
+    """The server with the plan's sites and videos on it, to be entered."""
+    folder = laptop.directory / "sites"
+    folder.mkdir(mode=0o755)
+    sites = ""
+    addresses = corpus.addresses(wanted.corpus)
+    if wanted.pages:
+        corpus.write(wanted.corpus, folder)
+        sites += corpus.nginx_servers(wanted.corpus, folder, tls=True, http2=http2)
+    if wanted.videos:
+        player = laptop.directory / "player"
+        shutil.copytree(PLAYER, player)
+        sites += media.nginx_servers(
+            [each.media for each in wanted.videos], player, tls=True, http2=http2
+        )
+        addresses[media.HOST] = SERVER_ADDRESSES[-1]
+    return Servers(laptop, tls=True, sites=sites, addresses=addresses)
+
+
+@dataclass(slots=True)
+class Person:
+    """A browser whose tabs wait for their moments, as a `with` block (start it before the clock runs).
+
+    Args:
+        laptop: where.
+        servers: whose certificate is trusted.
+        wanted: what is visited and watched.
+        log: for Chromium's words.
+        mptcp: whether its connections ask for MPTCP.
+        nice: its priority.
+    """
+
+    laptop: Laptop
+    servers: Servers
+    wanted: BrowsingPlan
+    log: Path
+    mptcp: bool
+    nice: int
+    _browser: Browser = field(init=False)
+    _visits: Visits = field(init=False)
+    _tabs: list[Tab] = field(init=False)
+
+    def __enter__(self) -> "Person":
+        self._browser = Browser(
+            self.laptop,
+            self.log,
+            certificate=self.servers.certificate,
+            mptcp=self.mptcp,
+            nice=self.nice,
+        )
+        self._browser.__enter__()
+        try:
+            self._visits = Visits(self._browser, self.wanted.pages)
+            self._tabs = [self._browser.open_tab() for _ in self.wanted.videos]
+        except BaseException:
+            self._browser.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._browser.close()
+
+    def browse(self, *, zero_at_s: float, limit_s: float) -> Browsed:
+        """Carries the plan out. EmulationError: the browser or one of its tabs crashed."""
+        watched: dict[int, Watched] = {}
+        failures: list[EmulationError] = []
+
+        def follow(planned: PlannedVideo, tab: Tab) -> None:
+            try:
+                watched[planned.number] = watch(tab, planned, zero_at_s=zero_at_s, limit_s=limit_s)
+            except EmulationError as error:
+                failures.append(error)
+            tab.close()
+
+        threads = [
+            threading.Thread(target=follow, args=each, name="video", daemon=True)
+            for each in zip(self.wanted.videos, self._tabs, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            visits = self._visits.run(zero_at_s=zero_at_s, limit_s=limit_s)
+        finally:
+            for thread in threads:
+                thread.join()
+        if failures:
+            raise failures[0]
+        return Browsed(visits, [watched[each.number] for each in self.wanted.videos])
+
+
+def _page_row(visit: Visit, zero_at_s: float) -> dict[str, Any]:
+    planned, loaded = visit.planned, visit.loaded
+    return {
+        "number": planned.number,
+        "name": planned.name,
+        "url": planned.page.document.url(tls=planned.tls),
+        "planned_s": planned.at_s,
+        "started_s": loaded.started_at_s - zero_at_s,
+        "load_s": loaded.load_s,
+        "transfer_s": loaded.transfer_s,
+        "censored": loaded.censored,
+        "missing": loaded.missing,
+        "objects": len(planned.page.objects),
+        "size_bytes": planned.page.size_bytes,
+        "received_bytes": loaded.received_bytes,
+        "problem": loaded.problem,
+    }
+
+
+def _object_rows(visit: Visit) -> Rows:
+    return [
+        {
+            "page": visit.planned.number,
+            "url": each.url,
+            "started_s": each.started_s,
+            "ended_s": each.ended_s,
+            "status": each.status,
+            "received_bytes": each.received_bytes,
+            "protocol": each.protocol,
+            "problem": each.problem,
+        }
+        for each in visit.loaded.objects
+    ]
+
+
+def _video_row(watched: Watched, zero_at_s: float) -> dict[str, Any]:
+    return {
+        "number": watched.planned.number,
+        "name": watched.planned.name,
+        "planned_s": watched.planned.at_s,
+        "started_s": watched.started_at_s - zero_at_s,
+        "start_s": watched.start_s,
+        "stalls": watched.stalls,
+        "stall_s": watched.stall_s,
+        "watched_s": watched.watched_s,
+        "transfer_s": watched.transfer_s,
+        "bitrate_bps": watched.bitrate_bps,
+        "segments": len(watched.segments),
+        "received_bytes": watched.received_bytes,
+        "censored": watched.censored,
+        "problem": watched.problem,
+    }
+
+
+def _segment_rows(watched: Watched) -> Rows:
+    return [
+        {
+            "video": watched.planned.number,
+            "number": each.number,
+            "bitrate_bps": each.bitrate_bps,
+            "started_s": each.started_s,
+            "ended_s": each.ended_s,
+            "size_bytes": each.size_bytes,
+        }
+        for each in watched.segments
+    ]

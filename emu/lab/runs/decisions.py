@@ -1,0 +1,82 @@
+"""What the controller recorded during a run: its decisions, and where they changed something."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cedos.config.directories import Directories
+from cedos.model import Decision, FlowKey, NetworkKind, Strategy, StrategyKind
+from cedos.storage.history import History
+from emu.testbed.access import INTERFACES
+
+_NAMES = {interface: str(kind) for kind, interface in INTERFACES.items()}
+_MOST = 1_000_000
+
+Rows = list[dict[str, Any]]
+
+
+def recorded(directory: Path, zero_unix_s: float) -> tuple[Rows, Rows]:
+    """The decisions in a policy's directory, and the switches among them; none for other policies.
+
+    Args:
+        directory: where the daemon had its state.
+        zero_unix_s: the instant that the run's seconds count from.
+    """
+    file = Directories(directory, directory).history
+    if not file.exists():
+        return [], []
+    history = History(file)
+    try:
+        decisions = sorted(history.decisions(limit=_MOST), key=lambda each: each.number)
+    finally:
+        history.close()
+    rows = [
+        {
+            "number": each.number,
+            "at_s": each.made_unix_s - zero_unix_s,
+            "made_unix_s": each.made_unix_s,
+            "choice": str(each.choice),
+            "reason": each.reason,
+            "record": msgspec.json.encode(each, enc_hook=str).decode(),
+        }
+        for each in decisions
+    ]
+    return rows, switches(decisions, zero_unix_s)
+
+
+def switches(decisions: Iterable[Decision], zero_unix_s: float) -> Rows:
+    """The decisions that differ from the one before about the same thing, in order.
+
+    The same thing is a living connection, or what all new connections do.
+    """
+    last: dict[tuple[FlowKey | None, str | None], Strategy] = {}
+    found = []
+    for decision in decisions:
+        about = (decision.transfer.flow, decision.transfer.server_name)
+        before = last.get(about)
+        last[about] = decision.choice
+        if before is not None and before != decision.choice:
+            found.append(
+                {
+                    "at_s": decision.made_unix_s - zero_unix_s,
+                    "what": _what(*about),
+                    "to": _to(decision.choice),
+                }
+            )
+    return found
+
+
+def _what(flow: FlowKey | None, server_name: str | None) -> str:
+    if flow is not None:
+        return "connection"
+    return "default" if server_name is None else "destination"
+
+
+def _to(choice: Strategy) -> str:
+    if choice.kind is StrategyKind.DEFER:
+        return "none"
+    if len(choice.networks) > 1:
+        return "both"
+    return _NAMES.get(choice.networks[0], str(NetworkKind.WIFI))

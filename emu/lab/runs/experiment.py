@@ -1,0 +1,366 @@
+"""Carries out a scenario: every policy on the same place from the same instant; writes a run folder."""
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from cedos.errors import ConfigError, EmulationError
+from cedos.model import Direction, NetworkKind
+from emu import policies
+from emu.console.progress import Report
+from emu.lab.runs import browsing, environment, summary
+from emu.lab.runs.browsing import Browsed, BrowsingPlan, Person
+from emu.lab.runs.decisions import recorded
+from emu.lab.runs.energy import run_energy_j
+from emu.lab.runs.runs import RunFolder, tables_of
+from emu.lab.runs.sampler import Sample, Sampler
+from emu.lab.runs.scenario import Scenario
+from emu.places.places import Place, Places
+from emu.policies.base import Stage
+from emu.testbed.access import INTERFACES
+from emu.testbed.carried import Carried, CarriedBytes
+from emu.testbed.phones import Laptop
+from emu.testbed.relaying import Relaying
+from emu.testbed.replay import replay
+from emu.testbed.servers import HTTP_PORT, Servers
+from emu.workloads import curl
+from emu.workloads.mixed import PlannedTransfer, schedule
+
+_OVERHEAD_S = 3.0
+"""Building, ending and clearing away of one policy's emulation, for the progress bar."""
+_BROWSER_S = 10.0
+"""Starting a browser with all its tabs."""
+
+
+def resolve(scenario: Scenario, places: Places) -> Scenario:
+    """The scenario with its place and duration filled in; ConfigError where they do not fit."""
+    place = places[scenario.place] if scenario.place else next(iter(places.values()))
+    left_s = place.common_s - scenario.start_s
+    if left_s <= 0:
+        raise ConfigError(
+            f"start_s = {scenario.start_s:g}, but {place.name} is {place.common_s} s long"
+        )
+    duration_s = min(scenario.duration_s or left_s, left_s)
+    for name in scenario.policies:
+        policies.make(name)  # an unknown one is refused before anything starts
+    return msgspec.structs.replace(scenario, place=place.name, duration_s=duration_s)
+
+
+def run(scenario: Scenario, places: Places, directory: Path, report: Report) -> RunFolder:
+    """Runs a resolved scenario; returns its folder, complete but for the page.
+
+    Raises:
+        EmulationError: the testbed or a policy failed; what ran so far stays in the folder.
+    """
+    place = places[scenario.place]
+    folder = RunFolder.create(
+        directory,
+        scenario,
+        environment.describe(scenario.seed)
+        | {"duration_s": scenario.duration_s, "synthetic": place.synthetic},
+    )
+    folder.write_table("capacity", _capacity(place, scenario))
+    results: dict[str, list[_Result]] = {name: [] for name in scenario.policies}
+    tables: dict[str, list[dict[str, Any]]] = {
+        name: [] for name in tables_of(scenario) if name != "capacity"
+    }
+    progress = _Progress(scenario, report)
+    for repeat in range(scenario.repeats):
+        plan = schedule(
+            [load.transfer_class() for load in scenario.load],
+            duration_s=scenario.duration_s,
+            seed=scenario.seed + repeat,
+        )
+        wanted = browsing.plan(scenario, scenario.seed + repeat)
+        for name in scenario.policies:
+            with progress.during(f"{name}, {_amount(plan, wanted)}"):
+                result = _run_policy(name, repeat, plan, wanted, scenario, place, folder)
+            results[name].append(result)
+            for table, rows in result.tables().items():
+                if table in tables:
+                    tables[table] += [{"policy": name, "repeat": repeat, **row} for row in rows]
+    for table, rows in tables.items():
+        folder.write_table(table, rows)
+    folder.write_json("summary.json", summary.summarise(
+        {name: _policy_run(each) for name, each in results.items()}, scenario.seed
+    ))  # fmt: skip
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """One policy's run: its transfers, the bytes they took from each network, counters, records."""
+
+    zero_at_s: float
+    zero_unix_s: float
+    completed: Sequence[curl.Completed]
+    carried: Mapping[int, CarriedBytes]
+    samples: Sequence[Sample]
+    decisions: Sequence[Mapping[str, Any]]
+    switches: Sequence[Mapping[str, Any]]
+    browsed: Browsed
+
+    def of_interface(self, kind: NetworkKind) -> list[Sample]:
+        return [sample for sample in self.samples if sample.interface == INTERFACES[kind]]
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        return {
+            "flows": [self._flow(completed) for completed in self.completed],
+            "rates": [
+                {**dataclasses.asdict(sample), "at_s": sample.at_s - self.zero_at_s}
+                for sample in self.samples
+            ],
+            "decisions": [dict(row) for row in self.decisions],
+            "switches": [dict(row) for row in self.switches],
+            **self.browsed.tables(self.zero_at_s),
+        }
+
+    def came_bytes(self, completed: curl.Completed) -> int:
+        """What a transfer brought: all of it, or what its connection carried until the limit."""
+        size_bytes = completed.planned.size_bytes
+        if not completed.censored:
+            return size_bytes
+        moved = self.carried.get(completed.local_port, CarriedBytes())
+        return min(size_bytes, moved.wifi + moved.cellular)
+
+    def _flow(self, completed: curl.Completed) -> dict[str, Any]:
+        planned = completed.planned
+        moved = self.carried.get(completed.local_port, CarriedBytes())
+        return {
+            "number": planned.number,
+            "name": planned.name,
+            "host": planned.host,
+            "direction": str(planned.direction),
+            "size_bytes": planned.size_bytes,
+            "mptcp": planned.mptcp,
+            "planned_s": planned.at_s,
+            "started_s": completed.started_at_s - self.zero_at_s,
+            "time_s": completed.time_s,
+            "censored": completed.censored,
+            "problem": completed.problem,
+            "local_ip": completed.local_ip,
+            "local_port": completed.local_port,
+            "network": moved.network,
+            "wifi_bytes": moved.wifi,
+            "cellular_bytes": moved.cellular,
+        }
+
+
+def _run_policy(
+    name: str,
+    repeat: int,
+    plan: Sequence[PlannedTransfer],
+    wanted: BrowsingPlan,
+    scenario: Scenario,
+    place: Place,
+    folder: RunFolder,
+) -> _Result:
+    policy = policies.make(name)
+    directory = folder.logs / f"{name}-{repeat}"
+    directory.mkdir()
+    # cedos brings its own rules, and they must do without the testbed's.
+    with ExitStack() as stack:
+        laptop = stack.enter_context(
+            Laptop(core=bool(scenario.relay), source_rules=not name.startswith("cedos"), nice=-5)
+        )
+        servers = stack.enter_context(
+            browsing.serve(wanted, laptop, http2=scenario.browser.http2)
+            if wanted
+            else Servers(laptop, mptcp=not scenario.relay)
+        )
+        variables: dict[str, str] = {}
+        if scenario.relay:
+            variables = stack.enter_context(Relaying(laptop, scenario.relay)).environment
+        told = ["env", *(f"{key}={value}" for key, value in variables.items())]
+        person = _person(stack, laptop, servers, wanted, scenario, directory)
+        offset_s = scenario.start_s - scenario.warm_up_s
+        replay_at_s = replay(laptop, place, offset_s)
+        zero_at_s = replay_at_s + scenario.warm_up_s
+        zero_unix_s = time.time() + zero_at_s - time.monotonic()
+        stage = Stage(
+            laptop, place, directory, replay_at_s, offset_s, scenario.policy.get(name, {})
+        )
+        uploads = _prepare(plan, servers, laptop.directory)
+        try:
+            policy.start(stage)
+            if time.monotonic() > zero_at_s:
+                raise EmulationError(
+                    f"{name} took longer than warm_up_s = {scenario.warm_up_s:g} to start"
+                )
+            with (
+                Sampler(laptop.client, list(INTERFACES.values())) as sampler,
+                Carried(laptop.client) as carried,
+            ):
+                browsed = person(zero_at_s)
+                completed = curl.run(
+                    laptop.client,
+                    plan,
+                    port=HTTP_PORT,
+                    upload_file=uploads.__getitem__,
+                    zero_at_s=zero_at_s,
+                    limit_s=scenario.limit_s,
+                    prefix=lambda _: told if variables else (),
+                )
+                seen = browsed.result()
+                time.sleep(0.2)  # the last sockets are told as destroyed
+            if not laptop.alive():
+                raise EmulationError("an emulated link died during the run")
+        finally:
+            policy.stop()
+    decisions, switches = recorded(directory, zero_unix_s)
+    return _Result(
+        zero_at_s,
+        zero_unix_s,
+        completed,
+        carried.by_local_port(),
+        sampler.samples,
+        decisions,
+        switches,
+        seen,
+    )
+
+
+def _person(
+    stack: ExitStack,
+    laptop: Laptop,
+    servers: Servers,
+    wanted: BrowsingPlan,
+    scenario: Scenario,
+    directory: Path,
+) -> Callable[[float], "Future[Browsed]"]:
+    """What begins the browsing at the run's zero, with a browser that is open by then."""
+    if not wanted:
+        nothing: Future[Browsed] = Future()
+        nothing.set_result(Browsed())
+        return lambda zero_at_s: nothing
+    settings = scenario.browser
+    # The browser ends before its thread is waited for, so that an interrupted run ends at once.
+    executor = stack.enter_context(ThreadPoolExecutor(1, "person"))
+    person = stack.enter_context(
+        Person(
+            *(laptop, servers, wanted, directory / "chromium.log"),
+            mptcp=settings.mptcp,
+            nice=settings.nice,
+        )
+    )
+    return lambda zero_at_s: executor.submit(
+        person.browse, zero_at_s=zero_at_s, limit_s=scenario.limit_s
+    )
+
+
+def _amount(plan: Sequence[PlannedTransfer], wanted: BrowsingPlan) -> str:
+    counts = {"transfers": len(plan), "pages": len(wanted.pages), "videos": len(wanted.videos)}
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+def _prepare(plan: Sequence[PlannedTransfer], servers: Servers, directory: Path) -> dict[int, Path]:
+    """Makes the files of all transfers before the clock runs; returns those to upload, by size."""
+    files = {}
+    for planned in plan:
+        if planned.direction is Direction.DOWN:
+            servers.make_size(planned.size_bytes)
+        else:
+            file = directory / f"upload-{planned.size_bytes}"
+            with file.open("wb") as hole:
+                hole.truncate(planned.size_bytes)
+            files[planned.size_bytes] = file
+    return files
+
+
+def _policy_run(results: Sequence[_Result]) -> summary.PolicyRun:
+    completed = [each for result in results for each in result.completed]
+    visits = [each for result in results for each in result.browsed.visits]
+    watched = [each for result in results for each in result.browsed.watched]
+    # A page is one transfer here, and so is a video: the mean one of its segments.
+    return summary.PolicyRun(
+        time_s=np.array(
+            [each.time_s for each in completed]
+            + [each.loaded.transfer_s for each in visits]
+            + [each.transfer_s for each in watched]
+        ),
+        size_bytes=np.array(
+            [result.came_bytes(each) for result in results for each in result.completed]
+            + [each.planned.page.size_bytes for each in visits]
+            + [each.segment_bytes for each in watched],
+            dtype=float,
+        ),
+        censored=np.array(
+            [each.censored for each in completed]
+            + [each.loaded.censored for each in visits]
+            + [each.censored for each in watched]
+        ),
+        browsing=summary.Browsing(
+            page_load_s=np.array([each.loaded.load_s for each in visits]),
+            page_transfer_s=np.array([each.loaded.transfer_s for each in visits]),
+            video_transfer_s=np.array([each.transfer_s for each in watched]),
+            video_stall_s=np.array([each.stall_s for each in watched]),
+            video_start_s=np.array([each.start_s for each in watched]),
+            video_mbps=np.array([each.bitrate_bps / 1e6 for each in watched]),
+        ),
+        energy_j=[
+            sum(run_energy_j(result.of_interface(kind), kind) for kind in INTERFACES)
+            for result in results
+        ],
+        cellular_bytes=[_moved(result.of_interface(NetworkKind.CELLULAR)) for result in results],
+    )
+
+
+def _moved(samples: Sequence[Sample]) -> float:
+    first, last = samples[0], samples[-1]
+    return float(last.received_bytes + last.sent_bytes - first.received_bytes - first.sent_bytes)
+
+
+def _capacity(place: Place, scenario: Scenario) -> list[dict[str, Any]]:
+    """What the traces could carry towards the client during the run, in seconds."""
+    return [
+        {
+            "network": name,
+            "at_s": float(second),
+            "rate_bps": network.down.rate_bps(
+                scenario.start_s + second, scenario.start_s + second + 1
+            ),
+        }
+        for name, network in place.networks.items()
+        for second in range(int(np.ceil(scenario.duration_s)) + 1)
+    ]
+
+
+class _Progress:
+    """Moves the bar by the seconds that each policy is expected to take."""
+
+    def __init__(self, scenario: Scenario, report: Report) -> None:
+        self._report = report
+        browser_s = _BROWSER_S if scenario.page or scenario.video else 0.0
+        self._each_s = scenario.warm_up_s + scenario.duration_s + _OVERHEAD_S + browser_s
+        self._total_s = self._each_s * len(scenario.policies) * scenario.repeats
+        self._done_s = 0.0
+
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Moves on by one policy while the block runs."""
+        stop = threading.Event()
+        began_at_s = time.monotonic()
+
+        def move() -> None:
+            while not stop.wait(0.5):
+                passed_s = min(time.monotonic() - began_at_s, self._each_s)
+                self._report((self._done_s + passed_s) / self._total_s, what)
+
+        mover = threading.Thread(target=move, name="progress", daemon=True)
+        mover.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            mover.join()
+        self._done_s += self._each_s
+        self._report(self._done_s / self._total_s, what)

@@ -1,0 +1,294 @@
+"""Run folders: one experiment's configuration, environment, raw records and summary.
+
+    config.toml  environment.json  flows.parquet  decisions.parquet  summary.json  logs/  report.html
+
+`flows.parquet` holds a row per transfer and policy, `decisions.parquet` what the controller recorded,
+`logs/` the raw records behind the pictures: `rates.parquet` (interface counters), `capacity.parquet`
+(what the trace could carry) and `switches.parquet`, and what the programs printed. Scenarios with pages
+or videos add `pages.parquet` and `videos.parquet`, and to the logs every object and segment.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cedos.errors import DataSetError
+from emu.lab.runs.scenario import Scenario
+
+FLOWS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("number", pa.int32()),
+        ("name", pa.string()),
+        ("host", pa.string()),
+        ("direction", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("mptcp", pa.bool_()),
+        ("planned_s", pa.float64()),
+        ("started_s", pa.float64()),
+        ("time_s", pa.float64()),
+        ("censored", pa.bool_()),
+        ("problem", pa.string()),
+        ("local_ip", pa.string()),
+        ("local_port", pa.int32()),
+        ("network", pa.string()),
+        ("wifi_bytes", pa.int64()),
+        ("cellular_bytes", pa.int64()),
+    ]
+)
+RATES = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("at_s", pa.float64()),
+        ("interface", pa.string()),
+        ("received_bytes", pa.int64()),
+        ("sent_bytes", pa.int64()),
+    ]
+)
+CAPACITY = pa.schema([("network", pa.string()), ("at_s", pa.float64()), ("rate_bps", pa.float64())])
+SWITCHES = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("at_s", pa.float64()),
+        ("what", pa.string()),
+        ("to", pa.string()),
+    ]
+)
+DECISIONS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("number", pa.int64()),
+        ("at_s", pa.float64()),
+        ("made_unix_s", pa.float64()),
+        ("choice", pa.string()),
+        ("reason", pa.string()),
+        ("record", pa.string()),
+    ]
+)
+PAGES = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("number", pa.int32()),
+        ("name", pa.string()),
+        ("url", pa.string()),
+        ("planned_s", pa.float64()),
+        ("started_s", pa.float64()),
+        ("load_s", pa.float64()),
+        ("transfer_s", pa.float64()),
+        ("censored", pa.bool_()),
+        ("missing", pa.int32()),
+        ("objects", pa.int32()),
+        ("size_bytes", pa.int64()),
+        ("received_bytes", pa.int64()),
+        ("problem", pa.string()),
+    ]
+)
+OBJECTS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("page", pa.int32()),
+        ("url", pa.string()),
+        ("started_s", pa.float64()),
+        ("ended_s", pa.float64()),
+        ("status", pa.int32()),
+        ("received_bytes", pa.int64()),
+        ("protocol", pa.string()),
+        ("problem", pa.string()),
+    ]
+)
+VIDEOS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("number", pa.int32()),
+        ("name", pa.string()),
+        ("planned_s", pa.float64()),
+        ("started_s", pa.float64()),
+        ("start_s", pa.float64()),
+        ("stalls", pa.int32()),
+        ("stall_s", pa.float64()),
+        ("watched_s", pa.float64()),
+        ("transfer_s", pa.float64()),
+        ("bitrate_bps", pa.float64()),
+        ("segments", pa.int32()),
+        ("received_bytes", pa.int64()),
+        ("censored", pa.bool_()),
+        ("problem", pa.string()),
+    ]
+)
+SEGMENTS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("video", pa.int32()),
+        ("number", pa.int32()),
+        ("bitrate_bps", pa.int64()),
+        ("started_s", pa.float64()),
+        ("ended_s", pa.float64()),
+        ("size_bytes", pa.int64()),
+    ]
+)
+
+_TABLES = {
+    "flows": ("flows.parquet", FLOWS),
+    "decisions": ("decisions.parquet", DECISIONS),
+    "rates": ("logs/rates.parquet", RATES),
+    "capacity": ("logs/capacity.parquet", CAPACITY),
+    "switches": ("logs/switches.parquet", SWITCHES),
+    "pages": ("pages.parquet", PAGES),
+    "objects": ("logs/objects.parquet", OBJECTS),
+    "videos": ("videos.parquet", VIDEOS),
+    "segments": ("logs/segments.parquet", SEGMENTS),
+}
+_ALWAYS = ("flows", "decisions", "rates", "capacity", "switches")
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def tables_of(scenario: Scenario) -> list[str]:
+    """The tables that a run of this scenario has."""
+    pages = ["pages", "objects"] if scenario.page else []
+    videos = ["videos", "segments"] if scenario.video else []
+    return [*_ALWAYS, *pages, *videos]
+
+
+def refuse_finished(directory: Path) -> None:
+    """Asks before a finished run is replaced: its records may have taken hours.
+
+    Raises:
+        DataSetError: `directory` holds a finished run.
+    """
+    # What is no run folder at all has no environment.json: `RunFolder.create` refuses it in any case.
+    if all((directory / name).exists() for name in ("environment.json", "summary.json")):
+        raise DataSetError(
+            f"{directory} holds a finished run: choose another --out, or replace it with --force"
+        )
+
+
+def refuse_foreign(directory: Path) -> None:
+    """Asks whether the folder can be a run's: a new one, an empty one, or that of an earlier run.
+
+    Raises:
+        DataSetError: something else lies there.
+    """
+    if directory.is_dir():
+        if any(directory.iterdir()) and not (directory / "environment.json").exists():
+            raise DataSetError(f"{directory} exists and is no run folder: choose another --out")
+    elif directory.exists():
+        raise DataSetError(f"{directory}: Not a directory: choose another --out")
+
+
+def make_way(directory: Path) -> None:
+    """Removes an earlier run; anything else is refused, and so it is where no folder can be.
+
+    Whether a finished run may be replaced is asked before: `refuse_finished`.
+
+    Raises:
+        DataSetError: as `refuse_foreign`.
+    """
+    refuse_foreign(directory)
+    if directory.is_dir() and any(directory.iterdir()):
+        shutil.rmtree(directory)
+
+
+class RunFolder:
+    """A run folder while its experiment runs; tables are written as a whole when they are known."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.logs = directory / "logs"
+
+    @classmethod
+    def create(
+        cls, directory: Path, scenario: Scenario, environment: Mapping[str, Any]
+    ) -> "RunFolder":
+        """Makes the folder, in place of an earlier run's (`make_way`)."""
+        make_way(directory)
+        folder = cls(directory)
+        try:
+            folder.logs.mkdir(parents=True)
+        except OSError as error:
+            raise DataSetError(f"{directory}: {error.strerror}: choose another --out") from error
+        (directory / "config.toml").write_bytes(msgspec.toml.encode(scenario))
+        folder.write_json("environment.json", environment)
+        return folder
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Writes a JSON file of the folder."""
+        (self.directory / name).write_text(json.dumps(content, indent=2) + "\n")
+
+    def write_table(self, name: str, rows: Rows) -> None:
+        """Writes one of the tables (`tables_of`) as a whole."""
+        file, schema = _TABLES[name]
+        pq.write_table(
+            pa.Table.from_pylist(list(rows), schema=schema),
+            self.directory / file,
+            compression="zstd",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A finished run, read back from its folder."""
+
+    directory: Path
+    scenario: Scenario
+    environment: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    flows: Rows
+    decisions: Rows
+    rates: Rows
+    capacity: Rows
+    switches: Rows
+    pages: Rows = ()
+    objects: Rows = ()
+    videos: Rows = ()
+    segments: Rows = ()
+
+    @property
+    def policies(self) -> list[str]:
+        """The policies in the scenario's order."""
+        return list(self.scenario.policies)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds of the load."""
+        return float(self.environment["duration_s"])
+
+    @property
+    def title(self) -> str:
+        """One line that says which run this is, and whether its place is synthetic."""
+        kind = " (synthetic)" if self.environment["synthetic"] else ""
+        return f"{self.scenario.name}: place {self.scenario.place}{kind}, seed {self.scenario.seed}"
+
+
+def read(directory: Path) -> Recorded:
+    """Reads a run folder; DataSetError names the file that is missing or broken."""
+    file = directory
+    try:
+        file = directory / "config.toml"
+        scenario = msgspec.toml.decode(file.read_bytes(), type=Scenario)
+        tables: dict[str, Rows] = {}
+        for name in tables_of(scenario):
+            file = directory / _TABLES[name][0]
+            tables[name] = pq.read_table(file).to_pylist()
+        file = directory / "environment.json"
+        environment = json.loads(file.read_text())
+        file = directory / "summary.json"
+        summary = json.loads(file.read_text())
+    except (OSError, pa.ArrowException, msgspec.MsgspecError, json.JSONDecodeError) as error:
+        raise DataSetError(f"{file}: not a finished run: {error}") from error
+    return Recorded(directory, scenario, environment, summary, **tables)

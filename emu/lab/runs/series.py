@@ -1,0 +1,108 @@
+"""One scenario at several places: a run folder for each, and what they say together.
+
+The start within each place is drawn from the seed and the place's name, never chosen by a result.
+"""
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cedos.errors import ConfigError, EmulationError
+from emu.console.progress import Report
+from emu.lab.runs import environment, experiment, runs
+from emu.lab.runs.scenario import Scenario
+from emu.lab.runs.together import together
+from emu.places.places import Places
+
+_ATTEMPTS = 2
+
+
+def expand(scenario: Scenario, places: Places) -> list[Scenario]:
+    """The scenario resolved at each of its `places`; ConfigError where one is unknown or too short."""
+    if scenario.place:
+        raise ConfigError("a scenario has a place or places, not both")
+    if scenario.duration_s <= 0:
+        raise ConfigError("a scenario with several places needs a duration_s, the same for all")
+    resolved = []
+    for name in scenario.places:
+        left_s = places[name].common_s - scenario.duration_s
+        if left_s < 0:
+            raise ConfigError(f"{name} is shorter than duration_s = {scenario.duration_s:g}")
+        start_s = float(int(random.Random(f"{scenario.seed}/{name}").uniform(0, left_s)))
+        one = msgspec.structs.replace(scenario, place=name, places=(), start_s=start_s)
+        resolved.append(experiment.resolve(one, places))
+    return resolved
+
+
+def run(
+    scenario: Scenario,
+    places: Places,
+    directory: Path,
+    report: Report,
+    tell: Callable[[str], None] = print,
+    *,
+    force: bool = False,
+) -> dict[str, Any]:
+    """Runs the scenario at every place into `directory/PLACE`; returns what they say together.
+
+    `directory/summary.json` holds the same. A run that is complete already is not repeated, so that an
+    interrupted series goes on where it stopped. A place whose run fails is tried again once, then left
+    out and named in `failed`. With `force`, a finished run of another scenario is replaced.
+
+    Raises:
+        DataSetError: without `force`, a finished run of another scenario is there.
+        EmulationError: no place could be run.
+    """
+    every = expand(scenario, places)
+    if not force:
+        runs.refuse_finished(directory)
+        for one in every:
+            if not _complete(directory / one.place, one):
+                runs.refuse_finished(directory / one.place)
+    if (directory / "environment.json").exists():
+        shutil.rmtree(directory)  # one run: with its files a series would be taken for it
+    directory.mkdir(parents=True, exist_ok=True)
+    failed: dict[str, str] = {}
+    for number, one in enumerate(every):
+        target = directory / one.place
+        tell(f"{one.place} ({number + 1} of {len(every)}): from second {one.start_s:g}")
+
+        def part(share: float, what: str, number: int = number, place: str = one.place) -> None:
+            report((number + share) / len(every), f"{place}: {what}")
+
+        attempts = 0
+        while not _complete(target, one) and attempts < _ATTEMPTS:
+            attempts += 1
+            failed.pop(one.place, None)
+            try:
+                experiment.run(one, places, target, part)
+            except EmulationError as error:
+                failed[one.place] = str(error)
+                tell(f"{one.place}: {error}")
+    done = [directory / one.place for one in every if one.place not in failed]
+    if not done:
+        raise EmulationError(f"no place could be run: {failed}")
+    return write(done, directory / "summary.json", failed)
+
+
+def write(
+    folders: Sequence[Path], file: Path, failed: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Puts finished runs together and writes that; DataSetError where one is not finished."""
+    recorded = [runs.read(folder) for folder in folders]
+    summary = together(recorded)
+    summary["failed"] = dict(failed or {})
+    summary["environment"] = environment.describe(recorded[0].scenario.seed)
+    file.write_text(json.dumps(summary, indent=1) + "\n")
+    return summary
+
+
+def _complete(folder: Path, scenario: Scenario) -> bool:
+    if not (folder / "summary.json").exists():
+        return False
+    return runs.read(folder).scenario == scenario

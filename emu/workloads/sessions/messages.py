@@ -1,0 +1,48 @@
+"""Small messages: how many a second."""
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from cedos import session
+from cedos.model import Label
+
+if TYPE_CHECKING:
+    from emu.workloads.sessions.peer import Peer
+
+COMMANDS: Final = ("count", "flood")
+SIZE: Final = 100
+_LABEL: Final = Label()
+
+
+async def flood(
+    peer: "Peer", mode: str, to: str, port: int, key: str, number: int, batch: int
+) -> dict[str, Any]:
+    """Sends messages as fast as they are taken, `batch` at a time (1: one by one)."""
+    connection = await session.connect(
+        (to, port), server_key=bytes.fromhex(key), key=peer.key, clear=mode == "clear"
+    )
+    data = bytes(SIZE)
+    many = [data] * batch
+    began_s = time.perf_counter()
+    if batch == 1:
+        for _ in range(number):
+            await connection.send(data, _LABEL)
+    else:
+        for _ in range(number // batch):
+            await connection.send_many(many, _LABEL)
+    await connection.receive()
+    seconds = time.perf_counter() - began_s
+    await connection.close()
+    return {"seconds": seconds}
+
+
+async def count(peer: "Peer", number: int) -> dict[str, Any]:
+    """Takes so many messages, then says so."""
+    assert peer.listener is not None
+    connection = await peer.listener.accept()
+    left = number
+    while left:
+        left -= len(await connection.receive_many(4096))
+    await connection.send(b"all", _LABEL)
+    await connection.close()
+    return {}

@@ -1,0 +1,143 @@
+"""How soon data flows again: after an address change, after a black-out.
+
+What is timed begins when the kernel has answered that the network is there, and ends with the first new
+bytes of the stream at the application.
+"""
+
+import asyncio
+import contextlib
+import socket
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from pyroute2.iproute.linux import AsyncIPRoute
+
+from cedos import session
+from cedos.errors import SessionError
+from cedos.session.protocol.session_limits import Limits
+
+if TYPE_CHECKING:
+    from emu.workloads.sessions.peer import Peer
+
+COMMANDS: Final = ("black_out", "drip", "wander")
+_PIECE: Final = bytes(1_000)
+_SMALL: Final = Limits(send_bytes=262_144, stream_window=262_144)
+
+
+async def drip(peer: "Peer") -> dict[str, Any]:
+    """Sends a little all the time, until the other end gives up."""
+    assert peer.listener is not None
+    connection = await peer.listener.accept()
+    with contextlib.suppress(SessionError):
+        while True:
+            await connection.write(_PIECE)
+            await asyncio.sleep(0.001)
+    return {}
+
+
+class _Walk:
+    """A stream that is taken all the time, and an interface that changes."""
+
+    def __init__(self, connection: session.Connection, interface: str) -> None:
+        self.connection = connection
+        self.index = socket.if_nametoindex(interface)
+        self.got = 0
+        self._new = asyncio.Event()
+        self.task = asyncio.ensure_future(self._take())
+
+    async def _take(self) -> None:
+        while data := await self.connection.read():
+            self.got += len(data)
+            self._new.set()
+
+    async def flows(self, timeout_s: float = 30.0) -> None:
+        """Until the next bytes are here."""
+        self._new.clear()
+        async with asyncio.timeout(timeout_s):
+            await self._new.wait()
+
+    async def quiet(self) -> None:
+        """Until nothing comes any more."""
+        while True:
+            self._new.clear()
+            try:
+                async with asyncio.timeout(0.05):
+                    await self._new.wait()
+            except TimeoutError:
+                return
+
+
+async def _begin(peer: "Peer", mode: str, to: str, port: int, key: str, interface: str) -> _Walk:
+    connection = await session.connect(
+        (to, port), server_key=bytes.fromhex(key), key=peer.key, clear=mode == "clear",
+        limits=_SMALL,
+    )  # fmt: skip
+    walk = _Walk(connection, interface)
+    await walk.flows()
+    return walk
+
+
+async def wander(
+    peer: "Peer",
+    mode: str,
+    to: str,
+    port: int,
+    key: str,
+    interface: str,
+    addresses: list[str],
+    gateway: str,
+    rounds: int,
+) -> dict[str, Any]:
+    """Changes the interface's address again and again; the seconds until data flows each time."""
+    walk = await _begin(peer, mode, to, port, key, interface)
+    times: list[float] = []
+    async with AsyncIPRoute() as kernel:
+        for number in range(rounds):
+            old, new = addresses[number % 2], addresses[(number + 1) % 2]
+            await kernel.addr("del", index=walk.index, address=old, prefixlen=24)
+            await walk.quiet()
+            await kernel.addr("add", index=walk.index, address=new, prefixlen=24)
+            await kernel.route("add", dst="default", gateway=gateway, oif=walk.index)
+            began_s = time.perf_counter()
+            await walk.flows()
+            times.append(time.perf_counter() - began_s)
+            await asyncio.sleep(0.05)
+    rtts = [path.rtt_s for path in walk.connection.paths() if path.rtt_s is not None]
+    walk.task.cancel()
+    walk.connection.abort("measured")
+    await walk.connection.told()
+    return {"times": times, "rtt_s": min(rtts, default=0.0)}
+
+
+async def black_out(
+    peer: "Peer",
+    mode: str,
+    to: str,
+    port: int,
+    key: str,
+    interface: str,
+    gateway: str,
+    seconds: float,
+    simulated_s: float,
+) -> dict[str, Any]:
+    """Takes the link down, for so many real seconds and, by a clock that jumps, so many more."""
+    walk = await _begin(peer, mode, to, port, key, interface)
+    loop = asyncio.get_running_loop()
+    async with AsyncIPRoute() as kernel:
+        await kernel.link("set", index=walk.index, state="down")
+        await walk.quiet()
+        await asyncio.sleep(seconds / 2)
+        if simulated_s:
+            usual = loop.time
+            loop.time = lambda: usual() + simulated_s  # type: ignore[method-assign]
+            walk.connection.flow.driver.now = loop.time
+        await asyncio.sleep(seconds / 2)
+        await kernel.link("set", index=walk.index, state="up")
+        await kernel.route("add", dst="default", gateway=gateway, oif=walk.index)
+        began_s = time.perf_counter()
+        await walk.flows()
+        took_s = time.perf_counter() - began_s
+    walk.task.cancel()
+    walk.connection.abort("measured")
+    await walk.connection.told()
+    return {"resume_s": took_s}

@@ -1,0 +1,206 @@
+"""Headless Chromium as a person's browser in the emulated laptop: unmodified, driven over DevTools.
+
+It runs as nobody in namespaces of its own for processes and mounts, so that ending one process ends all
+of it, and its profile, a tmpfs, is gone with it. What it does by itself (updates, field trials, proxies,
+QUIC, safe browsing) is switched off: everything on the networks is the pages'.
+"""
+
+import base64
+import hashlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from cedos.errors import EmulationError
+from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.started import Started
+from emu.workloads.web.devtools import DevTools
+
+PROGRAM = Path("/usr/lib/chromium/chromium")
+"""The program itself: Debian's /usr/bin/chromium is a script that adds a desktop's options."""
+
+_NOBODY = 65534
+_START_TIMEOUT_S = 30.0
+_WINDOW = "640,480"
+
+_OFF = (
+    "AutofillServerCommunication",
+    "CertificateTransparencyComponentUpdater",
+    "HttpsFirstBalancedModeAutoEnable",
+    "HttpsUpgrades",
+    "MediaRouter",
+    "NetworkTimeServiceQuerying",
+    "OptimizationHints",
+    "Translate",
+)
+_OPTIONS = (
+    *("--headless", "--no-startup-window", f"--window-size={_WINDOW}"),
+    *("--no-sandbox", "--no-zygote", "--in-process-gpu"),
+    *("--disable-gpu", "--disable-software-rasterizer", "--mute-audio"),
+    *("--no-first-run", "--no-default-browser-check", "--password-store=basic"),
+    *("--no-proxy-server", "--disable-quic", "--disable-field-trial-config"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-default-apps", "--disable-extensions", "--disable-domain-reliability"),
+    *("--disable-client-side-phishing-detection", "--disable-breakpad"),
+    # A tab that nobody looks at does all its work at once, as one that somebody looks at.
+    *("--disable-background-timer-throttling", "--disable-renderer-backgrounding"),
+    *("--disable-backgrounding-occluded-windows", "--autoplay-policy=no-user-gesture-required"),
+    # Whom else it would like to ask (its maker's sign-in service, for one) has no address.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE *.example",
+    "--remote-debugging-pipe",
+    f"--disable-features={','.join(_OFF)}",
+)
+
+# DevTools wants its pipes as 3 and 4; names are asked of the emulated server.
+_START = """set -e
+mount --bind "$1" "$(readlink -f /etc/resolv.conf)"
+mount -t tmpfs -o mode=700,uid={nobody},gid={nobody} browser "$2"
+cd "$2"
+export HOME="$2"
+shift 2
+exec setpriv --reuid={nobody} --regid={nobody} --clear-groups "$@" 3<&0 4>&1 0</dev/null 1>&2
+"""
+
+
+class Browser(Started):
+    """Chromium in the client of a laptop, as a `with` block.
+
+    Args:
+        laptop: leave this block before the laptop's.
+        log: where Chromium's own words go.
+        certificate: in PEM: its key is trusted, by whatever name.
+        mptcp: run under `mptcpize`: its TCP connections ask for MPTCP.
+        nice: added to this process' own; below zero it is served before what else the machine does.
+
+    Attributes:
+        directory: where its profile is mounted, for itself alone.
+    """
+
+    def __init__(
+        self,
+        laptop: Laptop,
+        log: Path,
+        *,
+        certificate: Path | None = None,
+        mptcp: bool = True,
+        nice: int = 0,
+    ) -> None:
+        self._laptop = laptop
+        self.directory = laptop.directory / f"browser-{id(self):x}"
+        self._log = log
+        self._certificate = certificate
+        self._mptcp = mptcp
+        self._nice = nice
+        self._process: subprocess.Popen[bytes] | None = None
+        self._devtools: DevTools | None = None
+
+    @property
+    def devtools(self) -> DevTools:
+        """Its protocol; EmulationError outside the `with` block."""
+        if self._devtools is None:
+            raise EmulationError("the browser does not run: use it in a `with` block")
+        return self._devtools
+
+    def open_tab(self) -> "Tab":
+        """A tab with empty caches and no connections. EmulationError if the browser has ended."""
+        context = self.devtools.call("Target.createBrowserContext")["browserContextId"]
+        blank = {"url": "about:blank", "browserContextId": context}
+        target = self.devtools.call("Target.createTarget", blank)["targetId"]
+        attached = {"targetId": target, "flatten": True}
+        session = self.devtools.call("Target.attachToTarget", attached)["sessionId"]
+        return Tab(self.devtools, context, session)
+
+    def close(self) -> None:
+        """Ends it, with all its processes and files; again does nothing."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        # The group holds the first process of its own process namespace: all others end with that one.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        devtools, self._devtools = self._devtools, None
+        if devtools is not None:
+            devtools.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+    def _start(self) -> None:
+        directory = self.directory
+        directory.mkdir()
+        resolver = self._laptop.directory / "resolv.conf"
+        resolver.write_text(f"nameserver {SERVER}\n")
+        command = ["unshare", "--mount", "--pid", "--fork", "--mount-proc"]
+        command += ["sh", "-c", _START.format(nobody=_NOBODY), "browser"]
+        command += [str(resolver), str(directory)]
+        command += ["mptcpize", "run"] if self._mptcp else []
+        command += [str(PROGRAM), *_OPTIONS, f"--user-data-dir={directory}/profile"]
+        if self._certificate is not None:
+            command.append(f"--ignore-certificate-errors-spki-list={_pin(self._certificate)}")
+        with self._log.open("wb") as log:
+            self._process = process = subprocess.Popen(
+                ["nice", "-n", str(self._nice), *self._laptop.client.command(*command)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._devtools = DevTools(process.stdin, process.stdout)
+        try:
+            self._devtools.call("Browser.getVersion", timeout_s=_START_TIMEOUT_S)
+        except EmulationError as error:
+            said = self._log.read_text(errors="replace").strip()[-500:]
+            raise EmulationError(f"Chromium did not start: {error}: {said}") from error
+
+
+class Tab:
+    """One tab, with storage and connections of its own; its events are on from the start."""
+
+    def __init__(self, devtools: DevTools, context: str, session: str) -> None:
+        self._devtools = devtools
+        self._context = context
+        self._session = session
+        # Nobody asks for the bodies again: the browser need not keep them.
+        self.call("Network.enable", {"maxTotalBufferSize": 0, "maxResourceBufferSize": 0})
+        for domain in ("Page", "Inspector"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Sends a command and waits for its result (`DevTools.call`)."""
+        return self._devtools.call(method, parameters, session=self._session)
+
+    def go(self, url: str) -> None:
+        """Sends the tab somewhere, without waiting."""
+        # The answer comes with the document's first bytes: not at all while the network is dead.
+        self._devtools.send("Page.navigate", {"url": url}, session=self._session)
+
+    def event(self, timeout_s: float) -> dict[str, Any] | None:
+        """The next event, or None; EmulationError where the tab or the browser has crashed."""
+        event = self._devtools.event(self._session, timeout_s)
+        if event is not None and event["method"] == "Inspector.targetCrashed":
+            raise EmulationError("a page's process crashed")
+        return event
+
+    def close(self) -> None:
+        """Closes it, with its connections."""
+        # A browser that has crashed has closed its tabs; that it did is told by whoever waits for it.
+        with suppress(EmulationError):
+            self._devtools.call("Target.disposeBrowserContext", {"browserContextId": self._context})
+
+
+def _pin(certificate: Path) -> str:
+    """The SHA-256 of a certificate's public key, in base64."""
+    key = x509.load_pem_x509_certificate(certificate.read_bytes()).public_key()
+    encoded = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return base64.b64encode(hashlib.sha256(encoded).digest()).decode()

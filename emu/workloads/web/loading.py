@@ -1,0 +1,140 @@
+"""Loads one page in a tab and says how long everything took."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from emu.workloads.web.browser import Tab
+from emu.workloads.web.model import Page
+
+
+@dataclass(slots=True)
+class ObjectTiming:
+    """One request of a page; seconds count from the page's first request.
+
+    `ended_s` is None where it did not end; `problem` is the browser's word for what ended it.
+    """
+
+    url: str
+    started_s: float
+    ended_s: float | None = None
+    status: int = 0
+    received_bytes: int = 0
+    protocol: str = ""
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """How loading a page went.
+
+    Attributes:
+        started_at_s: monotonic instant of the navigation's start.
+        load_s: from there to the `load` event, or the time limit.
+        transfer_s: from the first request to the last byte of the page's objects, or the limit.
+        censored: `load` did not fire, or objects were missing, when the limit came.
+        missing: number of objects that did not come.
+        received_bytes: on the wire, as the browser counts them.
+        objects: in the order of their requests.
+        problem: what went wrong, in words.
+    """
+
+    started_at_s: float
+    load_s: float
+    transfer_s: float
+    censored: bool
+    missing: int
+    received_bytes: int
+    objects: tuple[ObjectTiming, ...]
+    problem: str | None
+
+
+@dataclass(slots=True)
+class _Account:
+    """What the browser has told so far; its timestamps are seconds of the monotonic clock."""
+
+    began_at_s: float | None = None
+    loaded_at_s: float | None = None
+    problem: str | None = None
+    objects: dict[str, ObjectTiming] = field(default_factory=dict)
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Notes one event."""
+        said = event["params"]
+        kind = event["method"]
+        if kind == "Page.loadEventFired":
+            self.loaded_at_s = said["timestamp"]
+            return
+        if kind == "Network.requestWillBeSent":
+            if self.began_at_s is None:
+                self.began_at_s = said["timestamp"]
+            self.objects[said["requestId"]] = ObjectTiming(
+                said["request"]["url"], said["timestamp"] - self.began_at_s
+            )
+        each = self.objects.get(said.get("requestId", ""))
+        if each is None or self.began_at_s is None:
+            return
+        if kind == "Network.responseReceived":
+            each.status = said["response"]["status"]
+            each.protocol = said["response"]["protocol"]
+        elif kind == "Network.loadingFinished":
+            each.ended_s = said["timestamp"] - self.began_at_s
+            each.received_bytes = said["encodedDataLength"]
+        elif kind == "Network.loadingFailed":
+            each.ended_s = said["timestamp"] - self.began_at_s
+            # An answer without a body is taken for a cancelled one.
+            each.problem = None if each.status == 204 else said["errorText"]
+
+    def came(self) -> int:
+        """Different objects that came whole."""
+        return len({each.url for each in self.objects.values() if _whole(each)})
+
+
+def load(tab: Tab, page: Page, *, tls: bool, limit_s: float) -> Loaded:
+    """Sends a fresh tab to the page's document and waits for the last of its objects.
+
+    Args:
+        tab: where nothing was loaded before.
+        page: whose objects are waited for.
+        tls: by https.
+        limit_s: what has not come by then is missing.
+
+    Raises:
+        EmulationError: the browser or the tab crashed.
+    """
+    account = _Account()
+    started_at_s = time.monotonic()
+    deadline_at_s = started_at_s + limit_s
+    tab.go(page.document.url(tls=tls))
+    while (left_s := deadline_at_s - time.monotonic()) > 0:
+        event = tab.event(left_s)
+        if event is not None:
+            account.take(event)
+        if account.loaded_at_s is not None and account.came() >= len(page.objects):
+            break
+    return _loaded(account, page, started_at_s, limit_s)
+
+
+def _whole(each: ObjectTiming) -> bool:
+    return each.ended_s is not None and each.problem is None and each.status in {200, 204}
+
+
+def _loaded(account: _Account, page: Page, started_at_s: float, limit_s: float) -> Loaded:
+    objects = tuple(account.objects.values())
+    missing = len(page.objects) - account.came()
+    censored = missing > 0 or account.loaded_at_s is None
+    began_at_s = account.began_at_s or started_at_s
+    ended_s = [each.ended_s for each in objects if each.ended_s is not None]
+    problems = sorted({each.problem for each in objects if each.problem})
+    if missing and not problems:
+        problems = [f"{missing} objects had not come"]
+    return Loaded(
+        started_at_s=started_at_s,
+        load_s=limit_s if account.loaded_at_s is None else account.loaded_at_s - began_at_s,
+        transfer_s=limit_s if censored else max(ended_s),
+        censored=censored,
+        missing=missing,
+        received_bytes=sum(each.received_bytes for each in objects),
+        objects=objects,
+        problem=", ".join(problems) or None,
+    )

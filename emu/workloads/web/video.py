@@ -1,0 +1,196 @@
+"""A video, watched in the browser: how its segments came, and what whoever watched had to wait for."""
+
+import json
+import time
+import urllib.parse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from emu.workloads.web.browser import Tab
+from emu.workloads.web.media import HOST, MIME, Media
+
+PLAYER = Path(__file__).with_name("player")
+
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedVideo:
+    """One video; `at_s` counts from the start of the measured part of the run.
+
+    Attributes:
+        number: in the plan.
+        name: of its kind.
+        at_s: when it is opened.
+        media: what is played.
+        segments: how many of its segments.
+        fixed: the representation, or None for the player's choice by its buffer.
+        buffer_s: seconds that the player fetches ahead at most.
+        tls: by https.
+    """
+
+    number: int
+    name: str
+    at_s: float
+    media: Media
+    segments: int
+    fixed: int | None
+    buffer_s: float
+    tls: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTiming:
+    """One segment; seconds count from the opening of the video. `ended_s` None: cut off."""
+
+    number: int
+    bitrate_bps: int
+    started_s: float
+    ended_s: float | None
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """How watching a video went.
+
+    Attributes:
+        planned: what was asked for.
+        started_at_s: monotonic instant of its opening.
+        start_s: from there to the first picture; the time limit where none came.
+        stalls: how often it stood still afterwards.
+        stall_s: for how long in all.
+        watched_s: from its opening to its end, or to the time limit.
+        segments: those that were begun.
+        censored: it had not ended at the limit.
+        problem: what went wrong, in words.
+    """
+
+    planned: PlannedVideo
+    started_at_s: float
+    start_s: float
+    stalls: int
+    stall_s: float
+    watched_s: float
+    segments: tuple[SegmentTiming, ...]
+    censored: bool
+    problem: str | None
+
+    @property
+    def transfer_s(self) -> float:
+        """Mean seconds of a segment's transfer; one that was cut off counts as far as it came."""
+        times = [
+            (self.watched_s if each.ended_s is None else each.ended_s) - each.started_s
+            for each in self.segments
+        ]
+        return sum(times) / len(times) if times else self.watched_s
+
+    @property
+    def bitrate_bps(self) -> float:
+        """Mean rate of what came whole; 0 where nothing did."""
+        rates = [each.bitrate_bps for each in self.segments if each.ended_s is not None]
+        return sum(rates) / len(rates) if rates else 0.0
+
+    @property
+    def segment_bytes(self) -> float:
+        """Mean bytes of a segment that was begun, by its nominal rate where it did not come."""
+        sizes = [
+            each.size_bytes or each.bitrate_bps * self.planned.media.segment_s / 8
+            for each in self.segments
+        ]
+        return sum(sizes) / len(sizes) if sizes else 0.0
+
+    @property
+    def received_bytes(self) -> int:
+        """All segments that came whole."""
+        return sum(each.size_bytes for each in self.segments)
+
+
+def watch(tab: Tab, planned: PlannedVideo, *, zero_at_s: float, limit_s: float) -> Watched:
+    """Opens the video in a fresh tab and follows it to its end.
+
+    Args:
+        tab: where nothing was loaded before.
+        planned: what to watch; it is opened at `zero_at_s + at_s`.
+        zero_at_s: monotonic instant of the plan's zero.
+        limit_s: how much longer than the video itself it may take.
+
+    Raises:
+        EmulationError: the browser or the tab crashed.
+    """
+    time.sleep(max(0.0, zero_at_s + planned.at_s - time.monotonic()))
+    length_s = planned.segments * planned.media.segment_s
+    started_at_s = time.monotonic()
+    deadline_at_s = started_at_s + length_s + limit_s
+    tab.go(_url(planned))
+    told: dict[str, Any] | None = None
+    while (left_s := deadline_at_s - time.monotonic()) > 0:
+        # Events tell of crashes; all else is asked for.
+        look_at_s = time.monotonic() + min(_LOOK_S, left_s)
+        while (wait_s := look_at_s - time.monotonic()) > 0:
+            tab.event(wait_s)
+        told = _told(tab) or told
+        if told is not None and (told["ended_s"] is not None or told["problem"]):
+            break
+    return _watched(planned, started_at_s, time.monotonic() - started_at_s, told)
+
+
+def _url(planned: PlannedVideo) -> str:
+    media = planned.media
+    wanted = {
+        "mime": MIME,
+        "folder": f"/{media.folder.name}/",
+        "segments": planned.segments,
+        "segment_s": media.segment_s,
+        "representations": len(media.bitrates_bps),
+        "fixed": planned.fixed,
+        "buffer_s": planned.buffer_s,
+    }
+    scheme = "https" if planned.tls else "http"
+    return f"{scheme}://{HOST}/player.html#{urllib.parse.quote(json.dumps(wanted))}"
+
+
+def _told(tab: Tab) -> dict[str, Any] | None:
+    """The player's account, with its clock's distance from the opening; None before it runs."""
+    expression = "typeof told === 'object' ? JSON.stringify(told) : null"
+    answer = tab.call("Runtime.evaluate", {"expression": expression})["result"].get("value")
+    if answer is None:
+        return None
+    account: dict[str, Any] = json.loads(answer)
+    return account
+
+
+def _watched(
+    planned: PlannedVideo, started_at_s: float, watched_s: float, told: dict[str, Any] | None
+) -> Watched:
+    if told is None:
+        return Watched(
+            planned, started_at_s, watched_s, 0, 0.0, watched_s, (), True, "the player did not come"
+        )
+    # The player's clock begins with the navigation, which is when the video was opened.
+    end_s = watched_s if told["ended_s"] is None else told["ended_s"]
+    stalls_s = [
+        (end_s if each["ended_s"] is None else each["ended_s"]) - each["started_s"]
+        for each in told["stalls"]
+    ]
+    return Watched(
+        planned=planned,
+        started_at_s=started_at_s,
+        start_s=end_s if told["started_s"] is None else told["started_s"],
+        stalls=len(stalls_s),
+        stall_s=sum(stalls_s),
+        watched_s=end_s,
+        segments=tuple(
+            SegmentTiming(
+                each["number"],
+                planned.media.bitrates_bps[each["representation"]],
+                each["started_s"],
+                each["ended_s"],
+                each["bytes"],
+            )
+            for each in told["segments"]
+        ),
+        censored=told["ended_s"] is None,
+        problem=told["problem"],
+    )

@@ -1,0 +1,158 @@
+"""The profiler at work in a namespace, with the parts of the daemon that feed it, and its answers."""
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from ipaddress import ip_address
+from types import TracebackType
+
+from cedos.model import FlowKey, SizeEstimate
+from cedos.monitor.events import FlowClosed, FlowOpened
+from cedos.monitor.flows.flows import FlowMonitor
+from cedos.profiler.capture.capture import Capture, open_capture
+from cedos.profiler.frame import Captured
+from cedos.profiler.http import parse_response
+from cedos.profiler.profiler import Profiler
+from emu.testbed.netns import Namespace
+
+_QUIET_S = 0.1
+_NOTHING = SizeEstimate(0, 0, 0, "content-length")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer as it began: what it states, and the estimate at that moment."""
+
+    status: int
+    stated_bytes: int | None
+    chunked: bool
+    estimate: SizeEstimate
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A TLS connection: bytes in the end, the estimate at its hello, how often its host was seen."""
+
+    host: str
+    down_bytes: int
+    up_bytes: int
+    estimate: SizeEstimate
+    seen: int
+
+
+class Watch:
+    """Watches a client's only address from a thread of its own, as a `with` block.
+
+    Attributes:
+        answers: by server's address and local port, in order; to be cleared by whoever has read
+            them.
+        connections: all that have ended, in order.
+    """
+
+    def __init__(self, client: Namespace, address: str) -> None:
+        self.answers: dict[tuple[str, int], list[Answer]] = defaultdict(list)
+        self.connections: list[Connection] = []
+        self.error: BaseException | None = None
+        self._client, self._address = client, ip_address(address)
+        self._profiler = Profiler()
+        self._hellos: dict[FlowKey, tuple[str, SizeEstimate]] = {}
+        self._seen: dict[str, int] = defaultdict(int)
+        self._begun: set[tuple[FlowKey, int | None]] = set()
+        self._last_at_s = 0.0
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Watch":
+        for program in ("iptables", "ip6tables"):  # connection tracking runs where something asks
+            self._client.run(program, "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "INVALID")
+        self._thread.start()
+        self._ready.wait()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._ready.is_set() and self.error is None:
+            self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join()
+
+    def settle(self, answers: int = 0, timeout_s: float = 10.0) -> None:
+        """Waits until so many answers were seen, all TLS connections have ended, and all is quiet."""
+        deadline_at_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_at_s and self.error is None:
+            seen = sum(map(len, list(self.answers.values())))
+            quiet_s = time.monotonic() - self._last_at_s
+            if seen >= answers and not self._hellos and quiet_s > _QUIET_S:
+                return
+            time.sleep(0.01)
+        self._hellos.clear()  # of connections whose ends the kernel did not tell in time
+
+    def _run(self) -> None:
+        try:
+            with self._client.entered():  # this thread is in there for life
+                asyncio.run(self._watch())
+        except BaseException as error:
+            self.error = error
+            self._ready.set()
+            raise
+
+    async def _watch(self) -> None:
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+        with open_capture() as capture:
+            async with FlowMonitor(lambda address: address == self._address) as flows:
+                self._loop.add_reader(capture.fileno(), self._captured, capture)
+                following = asyncio.create_task(self._follow(flows, capture))
+                self._ready.set()
+                await self._stopped.wait()
+                following.cancel()
+                await asyncio.wait({following})
+                self._loop.remove_reader(capture.fileno())
+
+    def _captured(self, capture: Capture) -> None:
+        for captured in capture.read(limit=1000):
+            self._last_at_s = now_s = time.monotonic()
+            told = self._profiler.observe(captured, now_s)
+            size = told[-1].size if told else None
+            name = self._profiler.server_name(captured.key)
+            if captured.outgoing:
+                if captured.key.remote_port == 443 and name and size:
+                    self._hellos[captured.key] = name, size
+            else:
+                self._answered(captured, size)
+
+    def _answered(self, captured: Captured, size: SizeEstimate | None) -> None:
+        response = parse_response(captured.payload)
+        place = captured.key, captured.sequence
+        if place in self._begun:
+            return  # sent again
+        if response is not None and response.status >= 200:
+            self._begun.add(place)
+            connection = str(captured.key.remote), captured.key.local_port
+            self.answers[connection].append(
+                Answer(response.status, response.content_length, response.chunked, size or _NOTHING)
+            )
+
+    async def _follow(self, flows: FlowMonitor, capture: Capture) -> None:
+        async for event in flows.events():
+            self._last_at_s = now_s = time.monotonic()
+            if isinstance(event, FlowOpened):
+                self._profiler.opened(event.key, now_s, incoming=event.incoming)
+            else:
+                self._captured(capture)  # a flow's end must not come before its last message
+                self._closed(event)
+
+    def _closed(self, event: FlowClosed) -> None:
+        down, up = (event.bytes_down, event.bytes_up) if event.exact else (None, None)
+        self._profiler.closed(event.key, down, up)
+        hello = self._hellos.pop(event.key, None)
+        if hello is not None and event.exact:
+            host, estimate = hello
+            self.connections.append(
+                Connection(host, event.bytes_down, event.bytes_up, estimate, self._seen[host])
+            )
+            self._seen[host] += 1

@@ -1,0 +1,1 @@
+"""Fits predictors with scikit-learn; what comes out is plain lists."""

@@ -1,0 +1,138 @@
+"""Rows to learn from, and the table of inputs that they become."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import GroupKFold
+
+from predictors.completion import STAND_INS
+from predictors.inputs import RARE, inputs_of
+from predictors.regressor import Regressor
+from predictors.tree import mirrored
+
+Floats = NDArray[np.float64]
+
+# Without a single measurement of a network: a usual one of its kind.
+_USUAL = {
+    "wifi_rtt_s": 0.018,
+    "wifi_past1_bps": 20e6,
+    "cellular_rtt_s": 0.050,
+    "cellular_past1_bps": 10e6,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Rows to learn from; all arrays have one entry per row.
+
+    Attributes:
+        columns: some of `predictors.inputs.COLUMNS`, NaN where unknown; `size_bytes` must be there.
+        times_s: completion times by strategy, NaN where not measured; at the limit where censored.
+        censored: by strategy, whether the transfer had not ended by then.
+        groups: rows of one group (a place, or trials of one path) are never on both sides of a split.
+        instants: rows of one instant (a place and a start) share what happened then; None: unknown,
+            every row is taken for an instant of its own.
+    """
+
+    columns: Mapping[str, Floats]
+    times_s: Mapping[str, Floats]
+    censored: Mapping[str, NDArray[np.bool_]]
+    groups: NDArray[Any]
+    instants: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    def take(self, rows: NDArray[Any]) -> "Examples":
+        """Some of the rows, by index or mask."""
+        return Examples(
+            {name: column[rows] for name, column in self.columns.items()},
+            {name: time_s[rows] for name, time_s in self.times_s.items()},
+            {name: censored[rows] for name, censored in self.censored.items()},
+            self.groups[rows],
+            None if self.instants is None else self.instants[rows],
+        )
+
+    def row(self, index: int) -> dict[str, float]:
+        """One row's known columns, as a model is asked with them."""
+        values = ((name, float(column[index])) for name, column in self.columns.items())
+        return {name: value for name, value in values if not np.isnan(value)}
+
+
+def typical_of(examples: Examples) -> dict[str, float]:
+    """Medians of the columns that stand in for unknown round trips and rates."""
+    typical = {}
+    for name in STAND_INS:
+        column = examples.columns.get(name, np.empty(0))
+        known = column[np.isfinite(column) & (column > 0.0)]
+        typical[name] = float(f"{np.median(known):.6g}") if known.size else _USUAL[name]
+    return typical
+
+
+def table(
+    examples: Examples, typical: Mapping[str, float], names: tuple[str, ...]
+) -> tuple[Floats, Floats]:
+    """Inputs of the trees and naive times, row by row by the very code that predictions use.
+
+    The inputs' columns are those of `INPUTS`, less the last ones if they are `RARE` and unknown.
+    """
+    rows = [inputs_of(examples.row(index), typical) for index in range(len(examples))]
+    inputs = np.array([values for values, _ in rows], dtype=np.float64)
+    # Inputs that nobody measured would take part in every draw of inputs to split by.
+    usual = inputs.shape[1] - len(RARE)
+    while inputs.shape[1] > usual and not np.isfinite(inputs[:, -1]).any():
+        inputs = inputs[:, :-1]
+    return inputs, np.array([[naive_s[name] for name in names] for _, naive_s in rows])
+
+
+def dealt(groups: NDArray[Any], folds: int) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Indices to train on and to test on, `folds` times, no group on both sides."""
+    return iter(GroupKFold(folds).split(np.empty((len(groups), 1)), groups=groups))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a model is grown; the defaults were chosen by cross-validation over groups.
+
+    Attributes:
+        kind: the family, one of `predictors.training.train.KINDS`.
+        trees: how many of them, for families that have several; None: the family's own number.
+        min_leaf: the fewest rows of a leaf; None: the family's own.
+        inputs_share: the share of inputs that each split of `trees` may choose from, one random
+            threshold each (extremely randomised trees).
+        folds: the groups are dealt to this many folds to learn the errors from.
+        seed: of all randomness.
+    """
+
+    kind: str = "trees"
+    trees: int | None = None
+    min_leaf: int | None = None
+    inputs_share: float = 0.6
+    folds: int = 8
+    seed: int = 0
+
+
+USUAL = Settings()
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """What a family makes of inputs and targets.
+
+    Attributes:
+        parts: regressors in plain data, each for some of the strategies, together for all of them in
+            the order of the targets' columns.
+        predict: the same, many rows at once: shape (rows, inputs) to (rows, strategies).
+    """
+
+    parts: tuple[tuple[tuple[str, ...], Regressor], ...]
+    predict: Callable[[Floats], Floats]
+
+
+def walked(parts: Sequence[tuple[tuple[str, ...], Regressor]], inputs: Floats) -> Floats:
+    """`Grown.predict` for regressors that walk fast: row by row, by the code that predicts later."""
+    rows = [mirrored(row) for row in inputs.tolist()]
+    return np.array([[v for _, part in parts for v in part.walk(row)] for row in rows])
