@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-UNIT = Path(__file__).parents[2] / "unit" / "history"
+UNIT = Path(__file__).parents[2] / "unit" / "storage"
 SCRIPT = """
 import os, sys
 from pathlib import Path
