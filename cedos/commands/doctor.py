@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from cedos import doctor
 from cedos.commands.console import render
 from cedos.commands.console.manual import CONFIG, STATE, Manual, json_option
 from cedos.config import load
 from cedos.config.directories import directories
-from cedos.doctor import Finding, State
+from cedos.doctor.examine import can_run, examine
+from cedos.doctor.finding import Finding, FindingState
 from cedos.errors import HostError
 
-_COLOURS = {State.OK: "green", State.LIMITED: "yellow", State.MISSING: "red"}
+_COLOURS = {FindingState.OK: "green", FindingState.LIMITED: "yellow", FindingState.MISSING: "red"}
 
 
 @click.command(
@@ -46,9 +46,9 @@ def command(config_file: Path | None, as_json: bool) -> None:
     what this user could not do as the daemon, is told as limited.
     """
     config = load(config_file)
-    findings = asyncio.run(doctor.examine(config, directories()))
+    findings = asyncio.run(examine(config, directories()))
     if as_json:
-        render.print_json({"can_run": doctor.can_run(findings), "findings": findings})
+        render.print_json({"can_run": can_run(findings), "findings": findings})
     else:
         width = max(len(finding.topic) for finding in findings)
         for finding in findings:

@@ -122,10 +122,10 @@ def command(
     key = read_key(key_file)
 
     from cedos import logs  # noqa: PLC0415
-    from cedos.monitor.probing.limits import Limits  # noqa: PLC0415
+    from cedos.monitor.probing.server_limits import ProbeLimits  # noqa: PLC0415
 
     logs.configure()
-    asyncio.run(_serve(address, port, key, Limits(rate_limit * 1e6, total_limit * 1e6, burst)))
+    asyncio.run(_serve(address, port, key, ProbeLimits(rate_limit * 1e6, total_limit * 1e6, burst)))
 
 
 async def _serve(address: Address, port: int, key: bytes, limits: Any) -> None:

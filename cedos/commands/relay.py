@@ -14,12 +14,12 @@ from cedos.commands.console import render
 from cedos.commands.console.manual import Manual, json_option
 from cedos.commands.exec import Duration
 from cedos.doctor import mptcp
-from cedos.doctor.finding import Files, Finding, State
+from cedos.doctor.finding import Files, Finding, FindingState
 from cedos.errors import ConfigError, HostError, PrivilegeError
 from cedos.kernel.service_manager import Notifier
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import IPNetwork, read_tokens
-from cedos.proxy.gateway.listening import ListenAt, open_socket
+from cedos.proxy.gateway.listening import ListenAddress, open_socket
 from cedos.proxy.gateway.relay import PORT, Relay, Settings, log
 from cedos.proxy.request import authority
 
@@ -222,9 +222,9 @@ def command(
     asyncio.run(_serve(settings))
 
 
-def _spread(given: tuple[tuple[str, int], ...], *, transparent: bool) -> list[ListenAt]:
+def _spread(given: tuple[tuple[str, int], ...], *, transparent: bool) -> list[ListenAddress]:
     return [
-        ListenAt(each, port, transparent)
+        ListenAddress(each, port, transparent)
         for address, port in given
         for each in ([address] if address else ["0.0.0.0", "::"])  # noqa: S104
     ]
@@ -280,16 +280,16 @@ def _check(settings: Settings, as_json: bool) -> None:
 
 
 def _fine(findings: list[Finding]) -> bool:
-    return all(finding.state is not State.MISSING for finding in findings)
+    return all(finding.state is not FindingState.MISSING for finding in findings)
 
 
-def _listening(where: ListenAt) -> Finding:
+def _listening(where: ListenAddress) -> Finding:
     topic = f"{'transparent at' if where.transparent else 'listen at'} {where}"
     try:
         open_socket(where)[0].close()
     except (HostError, OSError) as error:
-        return Finding(topic, State.MISSING, str(error), "no clients", "another --listen")
+        return Finding(topic, FindingState.MISSING, str(error), "no clients", "another --listen")
     except PrivilegeError as error:
         remedy = "run it as root, or by the systemd unit (`cedos example relay-unit`)"
-        return Finding(topic, State.MISSING, str(error), "no clients", remedy)
-    return Finding(topic, State.OK, "possible")
+        return Finding(topic, FindingState.MISSING, str(error), "no clients", remedy)
+    return Finding(topic, FindingState.OK, "possible")

@@ -36,9 +36,8 @@ from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Context, Decision, SizeEstimate, Transfer
 from cedos.monitor.flows.own_flows import is_own
-from cedos.monitor.probing.ledger import Ledger
-from cedos.profiler.hints import Hint as ProfilerHint
-from cedos.profiler.hints import Match
+from cedos.monitor.probing.costs import ProbeCosts
+from cedos.profiler.hints import HintMatch, TransferHint
 from cedos.profiler.profiler import Profiler
 from cedos.storage.history import History
 
@@ -77,7 +76,7 @@ class Answers:
         *,
         dry_run: bool,
         config_file: Path | None = None,
-        ledger: Ledger | None = None,
+        ledger: ProbeCosts | None = None,
     ) -> None:
         self.decided: Broadcast[DecisionMessage] = Broadcast()
         self.budgets: Budgets | None = None
@@ -92,7 +91,7 @@ class Answers:
         self._problems = problems
         self._dry_run = dry_run
         self._config_file = config_file
-        self._ledger = ledger or Ledger()
+        self._ledger = ledger or ProbeCosts()
         self._started_at_s = time.monotonic()
         self._recent: dict[int, Decision] = {}
         self._programs: dict[int, int] = {}
@@ -218,7 +217,7 @@ class Answers:
         if hint.program is not None:
             self._last_program += 1
             mark = program_mark(self._last_program)
-        match = Match(
+        match = HintMatch(
             destination=hint.destination,
             port=hint.port,
             server_name=hint.server_name,
@@ -227,7 +226,7 @@ class Answers:
         )
         now_s = time.monotonic()
         number, changed = self._profiler.hint(
-            ProfilerHint(
+            TransferHint(
                 match,
                 size_bytes=hint.size_bytes,
                 direction=hint.direction,

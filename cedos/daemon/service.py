@@ -36,11 +36,11 @@ from cedos.kernel.service_manager import Notifier
 from cedos.model import Decision, Direction, FlowKey, Network
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.dns.resolvers import HostResolvers
-from cedos.monitor.flows.flows import FlowMonitor
+from cedos.monitor.flows.flow_monitor import FlowMonitor
 from cedos.monitor.networks.counters import Counters
 from cedos.monitor.networks.links import LinkMonitor
 from cedos.monitor.providers.battery import BatteryReader
-from cedos.profiler.capture.capture import Capture
+from cedos.profiler.capture.packet_socket import Capture
 from cedos.profiler.priors import CHUNKED, Prior
 from cedos.profiler.profiler import Profiler
 from cedos.profiler.sizes import SizeHistory
@@ -160,7 +160,7 @@ class Daemon:
             self._observer.context,
             self.problems,
             dry_run=dry_run,
-            ledger=self._observer.prober.ledger,
+            ledger=self._observer.prober.costs,
         )
         self._rescuer = Rescuer(
             steering.rescues, self._observer.context, self._rescued, dry_run=dry_run

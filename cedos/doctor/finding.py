@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 
-class State(StrEnum):
+class FindingState(StrEnum):
     """How well something is there."""
 
     OK = "ok"
@@ -22,7 +22,7 @@ class Finding:
     """
 
     topic: str
-    state: State
+    state: FindingState
     found: str
     lost: str = ""
     remedy: str = ""
@@ -31,17 +31,17 @@ class Finding:
 
 def ok(topic: str, found: str) -> Finding:
     """Everything is there."""
-    return Finding(topic, State.OK, found)
+    return Finding(topic, FindingState.OK, found)
 
 
 def limited(topic: str, found: str, lost: str, remedy: str = "") -> Finding:
     """It is there in part, or cannot be seen."""
-    return Finding(topic, State.LIMITED, found, lost, remedy)
+    return Finding(topic, FindingState.LIMITED, found, lost, remedy)
 
 
 def missing(topic: str, found: str, lost: str, remedy: str = "", *, fatal: bool = False) -> Finding:
     """It is not there."""
-    return Finding(topic, State.MISSING, found, lost, remedy, fatal)
+    return Finding(topic, FindingState.MISSING, found, lost, remedy, fatal)
 
 
 class Files:

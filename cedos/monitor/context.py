@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cedos.model import Attachment, Context, Direction, Indicator
 from cedos.monitor.flows.losses import Losses
-from cedos.monitor.networks.rates import Rates, Stretch
+from cedos.monitor.networks.rates import RateEstimator, RateSample
 
 _MOMENT_S = 0.01
 # A queue of any size makes round trips longer than this, times the least.
@@ -17,14 +17,14 @@ _CALM = 1.2
 _ABOUT_S = 0.4
 
 
-class _Network:
+class _NetworkState:
     """What is known of one network."""
 
     def __init__(self, pings: int) -> None:
         self.given: dict[str, Indicator] = {}
         self.rtts: deque[tuple[float, float, bool]] = deque(maxlen=256)  # at, RTT, active
         self.answers: deque[tuple[float, bool]] = deque(maxlen=pings)  # at, answered
-        self.rates = {direction: Rates(direction) for direction in Direction}
+        self.rates = {direction: RateEstimator(direction) for direction in Direction}
         self.losses = Losses()
         self.up: tuple[float, bool] | None = None
         self.attachment: Attachment | None = None
@@ -60,14 +60,14 @@ class ContextKeeper:
         self._rtt_min_window_s = rtt_min_window_s
         self._pings = pings
         self._grace_s = grace_s
-        self._networks: dict[str, _Network] = {}
+        self._networks: dict[str, _NetworkState] = {}
         self._last: Context | None = None
 
-    def _network(self, name: str) -> _Network:
+    def _network(self, name: str) -> _NetworkState:
         """A network, of which something new is about to be known."""
         self._last = None
         if name not in self._networks:
-            self._networks[name] = _Network(self._pings)
+            self._networks[name] = _NetworkState(self._pings)
         return self._networks[name]
 
     def update(self, network: str, indicators: Mapping[str, Indicator]) -> None:
@@ -119,7 +119,7 @@ class ContextKeeper:
         rates[Direction.DOWN].counted(received_bytes, at_s)
         rates[Direction.UP].counted(sent_bytes, at_s)
 
-    def observe_delivery(self, network: str, stretches: Mapping[Direction, Stretch]) -> None:
+    def observe_delivery(self, network: str, stretches: Mapping[Direction, RateSample]) -> None:
         """Takes what flows carried over the network (`delivery`)."""
         known = self._network(network)
         for direction, stretch in stretches.items():
@@ -185,7 +185,7 @@ class ContextKeeper:
         )
         return self._last
 
-    def _merged(self, known: _Network, now_s: float) -> dict[str, Indicator]:
+    def _merged(self, known: _NetworkState, now_s: float) -> dict[str, Indicator]:
         merged = self._derived(known, now_s)
         for name, indicator in known.given.items():
             derived = merged.get(name)
@@ -193,7 +193,7 @@ class ContextKeeper:
                 merged[name] = indicator
         return merged
 
-    def _derived(self, known: _Network, now_s: float) -> dict[str, Indicator]:
+    def _derived(self, known: _NetworkState, now_s: float) -> dict[str, Indicator]:
         derived = known.losses.indicators()
         for rates in known.rates.values():
             derived |= rates.indicators()
@@ -215,12 +215,12 @@ class ContextKeeper:
         return derived
 
     @staticmethod
-    def _since(known: _Network, since_s: float) -> list[float]:
+    def _since(known: _NetworkState, since_s: float) -> list[float]:
         values = [rtt_s for at_s, rtt_s, _ in known.rtts if at_s >= since_s]
         return values or [known.rtts[-1][1]]
 
 
-def _calm(known: _Network, begin_s: float, end_s: float) -> bool:
+def _calm(known: _NetworkState, begin_s: float, end_s: float) -> bool:
     """Whether a round trip ended about then, and none that did was longer than they ever are."""
     then = [rtt_s for at_s, rtt_s, _ in known.rtts if begin_s - _ABOUT_S <= at_s <= end_s]
     return bool(then) and max(then) <= _CALM * min(rtt_s for _, rtt_s, _ in known.rtts)

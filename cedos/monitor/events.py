@@ -1,14 +1,14 @@
-"""What the monitor tells, and the interfaces it tells it through (test implementations: doubles)."""
+"""What the monitor tells of networks and flows."""
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
-from cedos.model import Address, FlowKey, Network
+from cedos.model import FlowKey, Network
 
 
 class Change(StrEnum):
@@ -100,30 +100,11 @@ class FlowSample:
     segments: int = 0
 
 
-class Links(Protocol):
-    """The host's networks."""
-
-    def networks(self) -> list[Network]:
-        """All networks now, up or not, those with the better metric first."""
-
-    def metrics(self) -> Mapping[str, int]:
-        """The metric of each network's default route; a network without one is missing."""
-
-    def is_local(self, address: Address) -> bool:
-        """Whether the address is one of a network's own."""
-
-    def events(self) -> AsyncIterator[NetworkEvent]:
-        """Changes from now on; for one consumer."""
-
-
-class Flows(Protocol):
-    """The host's flows."""
-
-    def events(self) -> AsyncIterator[FlowEvent]:
-        """Openings and ends from now on; for one consumer."""
+class FlowSnapshots(Protocol):
+    """Where samples of the living TCP flows come from (`flow_monitor.FlowMonitor`)."""
 
     async def snapshot(self) -> list[FlowSample]:
-        """The living TCP flows."""
+        """Raises OSError or TimeoutError where the kernel does not tell."""
 
 
 T = TypeVar("T")

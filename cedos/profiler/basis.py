@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cedos.model import Direction, SizeEstimate
-from cedos.profiler.http import Response
+from cedos.profiler.http import HttpResponse
 from cedos.profiler.priors import Prior
 from cedos.profiler.sizes import SizeHistory
 
@@ -46,7 +46,9 @@ class Basis(NamedTuple):
         )
 
 
-def of_chunks(hosts: Sequence[str], prior: Prior, response: Response, before: int | None) -> Basis:
+def of_chunks(
+    hosts: Sequence[str], prior: Prior, response: HttpResponse, before: int | None
+) -> Basis:
     """Of a body in chunks: what it was `before`, else what its first chunk tells.
 
     What is made while it is sent is unlike all else, so it has a history of its own.

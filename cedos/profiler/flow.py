@@ -35,7 +35,7 @@ class Asked(NamedTuple):
 
 
 @dataclass(slots=True)
-class Flow:
+class ProfiledFlow:
     """What is known of a flow.
 
     `client`: this host asks and the other end serves. `opaque`: the whole flow counts as one

@@ -19,7 +19,7 @@ _WITH_BOTH_KEYS_BYTES = 20
 _NUMBERS = 0xFFFFFFFF
 
 
-class Captured(NamedTuple):
+class CapturedPacket(NamedTuple):
     """A packet that begins a message: its flow as this host sees it, and what it carries.
 
     Attributes:
@@ -44,7 +44,7 @@ class Captured(NamedTuple):
     segment: int = 0
 
 
-def parse_frame(packet: bytes, *, outgoing: bool, interface: str = "") -> Captured | None:
+def parse_frame(packet: bytes, *, outgoing: bool, interface: str = "") -> CapturedPacket | None:
     """Reads a packet from its IPv4 or IPv6 header on; None where it carries no TCP or UDP payload.
 
     Padding after the packet's end is left off; a packet cut short is read as far as it goes.
@@ -87,7 +87,7 @@ def parse_frame(packet: bytes, *, outgoing: bool, interface: str = "") -> Captur
         numbers: tuple[int | None, int | None] = sequence, acknowledgement
     else:
         numbers = _data_numbers(option)
-    return Captured(
+    return CapturedPacket(
         key, outgoing, packet[data:end], *numbers, option is not None, interface, sequence
     )
 
@@ -100,7 +100,7 @@ def _datagram(
     destination: bytes,
     outgoing: bool,
     interface: str,
-) -> Captured | None:
+) -> CapturedPacket | None:
     data = start + _UDP_HEADER_BYTES
     if not 20 <= start <= end - _UDP_HEADER_BYTES or data == end:
         return None
@@ -109,7 +109,7 @@ def _datagram(
     if not outgoing:
         near, near_port, far, far_port = far, far_port, near, near_port
     key = FlowKey(near, near_port, far, far_port, "udp")
-    return Captured(key, outgoing, packet[data:end], None, None, interface=interface)
+    return CapturedPacket(key, outgoing, packet[data:end], None, None, interface=interface)
 
 
 def _transport_in_ipv6(packet: bytes) -> tuple[int, int]:

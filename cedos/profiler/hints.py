@@ -10,7 +10,7 @@ _MAX_HINTS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class HintMatch:
     """Which transfers a hint is about: those that fit everything that is given; one must be.
 
     `destination` is an address or a prefix (`198.51.100.0/24`). `server_name` is a name, or `*.` and
@@ -58,13 +58,13 @@ def _names(wanted: str, server_name: str | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Hint:
+class TransferHint:
     """What was said; None is not said. Without a size it gives label and deadline alone.
 
     `deadline_s` counts from each transfer's start. `until_s` is monotonic, None for ever.
     """
 
-    match: Match
+    match: HintMatch
     size_bytes: int | None = None
     direction: Direction | None = None
     label: Label | None = None
@@ -72,11 +72,11 @@ class Hint:
     until_s: float | None = None
 
 
-class Hints:
+class TransferHints:
     """The hints in force; of several that fit a flow the newest counts."""
 
     def __init__(self) -> None:
-        self._hints: dict[int, Hint] = {}
+        self._hints: dict[int, TransferHint] = {}
         self._last_number = 0
 
     def __len__(self) -> int:
@@ -87,7 +87,7 @@ class Hints:
         """Whether a hint tells sockets by their mark."""
         return any(hint.match.mark is not None for hint in self._hints.values())
 
-    def add(self, hint: Hint) -> int:
+    def add(self, hint: TransferHint) -> int:
         """Puts a hint in force and gives its number; beyond 256 the oldest is forgotten."""
         self._last_number += 1
         self._hints[self._last_number] = hint
@@ -101,7 +101,7 @@ class Hints:
 
     def find(
         self, key: FlowKey, server_name: str | None, mark: int | None, now_s: float
-    ) -> Hint | None:
+    ) -> TransferHint | None:
         """The newest hint about this flow."""
         if not self._hints:
             return None

@@ -18,7 +18,7 @@ _LONGEST_TARGET = 2048
 _LONGEST_NUMBER = 18  # decimal digits of a length: an exabyte
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """The head of a request.
 
     Attributes:
@@ -39,8 +39,8 @@ class Request(NamedTuple):
     target: bytes | None = None
 
 
-class Response(NamedTuple):
-    """The head of a response; fields as in `Request`.
+class HttpResponse(NamedTuple):
+    """The head of a response; fields as in `HttpRequest`.
 
     Attributes:
         status: 100 to 599.
@@ -55,7 +55,7 @@ class Response(NamedTuple):
     first_chunk: int | None = None
 
 
-def parse_request(payload: bytes) -> Request | None:
+def parse_request(payload: bytes) -> HttpRequest | None:
     """Reads the beginning of a request; None where it is not one."""
     method = _METHODS.get(payload[: max(0, payload.find(b" ", 0, 8))])
     if method is None:
@@ -67,14 +67,14 @@ def parse_request(payload: bytes) -> Request | None:
     length, chunked = _body(head)
     if method == "CONNECT":
         tunnel = payload[8 : payload.find(b" ", 8)]
-        return Request(method, _host(tunnel), length, chunked, head_bytes)
+        return HttpRequest(method, _host(tunnel), length, chunked, head_bytes)
     host = _field(head, b"\r\nhost:")
     seen = 0 <= line_end <= _LONGEST_TARGET
     target = payload[len(method) + 1 : line_end - 9] if seen else None
-    return Request(method, _host(host) if host else None, length, chunked, head_bytes, target)
+    return HttpRequest(method, _host(host) if host else None, length, chunked, head_bytes, target)
 
 
-def parse_response(payload: bytes) -> Response | None:
+def parse_response(payload: bytes) -> HttpResponse | None:
     """Reads the beginning of a response; None where it is not one."""
     status = payload[9:12]
     if payload[:7] != b"HTTP/1." or not status.isdigit() or not b"100" <= status < b"600":
@@ -84,7 +84,7 @@ def parse_response(payload: bytes) -> Response | None:
     if length is None and status == b"206":
         length = _part(head)
     first = _chunk(payload[head_bytes : head_bytes + 20]) if chunked and head_bytes else None
-    return Response(int(status), length, chunked, head_bytes, first)
+    return HttpResponse(int(status), length, chunked, head_bytes, first)
 
 
 def _part(head: bytes) -> int | None:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from cedos.model import Direction, FlowKey, Label, SizeEstimate
 from cedos.profiler import http
 from cedos.profiler.basis import Basis, in_chunks, of_chunks
-from cedos.profiler.flow import Asked, Flow, Running, ways
-from cedos.profiler.frame import Captured
-from cedos.profiler.hints import Hint, Hints
+from cedos.profiler.flow import Asked, ProfiledFlow, Running, ways
+from cedos.profiler.frame import CapturedPacket
+from cedos.profiler.hints import TransferHint, TransferHints
 from cedos.profiler.priors import CHUNKED, UNKNOWN, WHOLE, Prior
 from cedos.profiler.sizes import SizeHistory, resource_name
-from cedos.profiler.tls.hellos import Hellos
-from cedos.profiler.tls.tls import ClientHello
+from cedos.profiler.tls.client_hello import ClientHello
+from cedos.profiler.tls.handshakes import Handshakes
 
 # A connection's opening is told by another way than its packets, and may be told after the first.
 _OPENING_LATE_S = 2.0
@@ -62,9 +62,9 @@ class Profiler:
         self.history = history if history is not None else SizeHistory()
         self._unknown, self._chunked = unknown, chunked
         self._max_flows = max_flows
-        self._flows: OrderedDict[FlowKey, Flow] = OrderedDict()
-        self._hints = Hints()
-        self._hellos = Hellos()
+        self._flows: OrderedDict[FlowKey, ProfiledFlow] = OrderedDict()
+        self._hints = TransferHints()
+        self._hellos = Handshakes()
 
     def __len__(self) -> int:
         return len(self._flows)
@@ -82,7 +82,7 @@ class Profiler:
         flow.mark = mark
         return [self._whole(flow, now_s)]
 
-    def observe(self, captured: Captured, now_s: float) -> list[SizeLearned]:
+    def observe(self, captured: CapturedPacket, now_s: float) -> list[SizeLearned]:
         """A captured packet begins a message; empty where that tells nothing new.
 
         Messages on any subflow of an MPTCP connection belong together: replace the packet's key by
@@ -134,7 +134,7 @@ class Profiler:
         Of an MPTCP connection, give the first subflow's key and the sums over all subflows, as for
         `progressed`.
         """
-        flow = self._flows.pop(key, None) or Flow(key)
+        flow = self._flows.pop(key, None) or ProfiledFlow(key)
         self._hellos.forget(key)
         if bytes_down is None or bytes_up is None:
             return
@@ -150,7 +150,7 @@ class Profiler:
             if flow.numbered:
                 self._ended(flow, direction, stream.end_body(finals[direction]))
 
-    def hint(self, hint: Hint, now_s: float) -> tuple[int, list[SizeLearned]]:
+    def hint(self, hint: TransferHint, now_s: float) -> tuple[int, list[SizeLearned]]:
         """An application speaks: the hint's number, and what it changes for flows under way."""
         number = self._hints.add(hint)
         told = [
@@ -175,7 +175,7 @@ class Profiler:
         flow = self._flows.get(key)
         return flow.server_name if flow else None
 
-    def _client_hello(self, captured: Captured, now_s: float) -> list[SizeLearned]:
+    def _client_hello(self, captured: CapturedPacket, now_s: float) -> list[SizeLearned]:
         flow = self._flow(captured.key, client=captured.outgoing)
         if self._began(flow, captured, now_s) is None:
             return []
@@ -183,7 +183,7 @@ class Profiler:
             flow.opaque, flow.running = True, None
         return self._named(flow, self._hellos.begin(captured), now_s)
 
-    def _initial(self, captured: Captured, now_s: float) -> list[SizeLearned]:
+    def _initial(self, captured: CapturedPacket, now_s: float) -> list[SizeLearned]:
         hello = self._hellos.initial(captured)
         if hello is None:
             return []  # not an Initial of anybody's: no flow is remembered for it
@@ -191,7 +191,9 @@ class Profiler:
         flow.observed_at_s = flow.observed_at_s or now_s
         return self._named(flow, hello, now_s)
 
-    def _named(self, flow: Flow, hello: ClientHello | None, now_s: float) -> list[SizeLearned]:
+    def _named(
+        self, flow: ProfiledFlow, hello: ClientHello | None, now_s: float
+    ) -> list[SizeLearned]:
         """What a hello tells, perhaps only in part yet."""
         if hello is not None and hello.ech:
             flow.ech = True
@@ -202,7 +204,7 @@ class Profiler:
         return [self._whole(flow, now_s)]
 
     def _request(
-        self, captured: Captured, request: http.Request, now_s: float
+        self, captured: CapturedPacket, request: http.HttpRequest, now_s: float
     ) -> list[SizeLearned]:
         flow = self._flow(captured.key, client=captured.outgoing)
         position = self._began(flow, captured, now_s)
@@ -234,7 +236,7 @@ class Profiler:
         return [self._guess(flow, back, base, Basis(flow.hosts, self._unknown, evidence), now_s)]
 
     def _response(
-        self, captured: Captured, response: http.Response, now_s: float
+        self, captured: CapturedPacket, response: http.HttpResponse, now_s: float
     ) -> list[SizeLearned]:
         flow = self._flow(captured.key, client=not captured.outgoing)
         position = self._began(flow, captured, now_s)
@@ -272,10 +274,10 @@ class Profiler:
             basis = of_chunks(flow.hosts, self._chunked, response, before)
         return [self._guess(flow, way, position, basis, now_s)]
 
-    def _flow(self, key: FlowKey, *, client: bool | None = None) -> Flow:
+    def _flow(self, key: FlowKey, *, client: bool | None = None) -> ProfiledFlow:
         flow = self._flows.get(key)
         if flow is None:
-            flow = self._flows[key] = Flow(key)
+            flow = self._flows[key] = ProfiledFlow(key)
             if len(self._flows) > self._max_flows:
                 self._flows.popitem(last=False)
         else:
@@ -284,7 +286,7 @@ class Profiler:
             flow.client = client
         return flow
 
-    def _began(self, flow: Flow, captured: Captured, now_s: float) -> int | None:
+    def _began(self, flow: ProfiledFlow, captured: CapturedPacket, now_s: float) -> int | None:
         """Where in its stream the message begins; None where it was seen before."""
         if flow.observed_at_s is None:
             flow.observed_at_s = now_s
@@ -305,7 +307,7 @@ class Profiler:
             self._ended(flow, way, stream.end_body(position))
         return position
 
-    def _ended(self, flow: Flow, direction: Direction, size_bytes: int | None) -> None:
+    def _ended(self, flow: ProfiledFlow, direction: Direction, size_bytes: int | None) -> None:
         """A body whose length was not stated has ended."""
         if size_bytes is None:
             return
@@ -318,11 +320,11 @@ class Profiler:
                 self.history.learn_resource(flow.body_of, size_bytes)
             flow.body_of, flow.body_chunked = None, False
 
-    def _learn(self, flow: Flow, direction: Direction, size_bytes: int) -> None:
+    def _learn(self, flow: ProfiledFlow, direction: Direction, size_bytes: int) -> None:
         for host in flow.hosts:
             self.history.learn(host, flow.port, direction, size_bytes)
 
-    def _whole(self, flow: Flow, now_s: float) -> SizeLearned:
+    def _whole(self, flow: ProfiledFlow, now_s: float) -> SizeLearned:
         """An estimate for the whole flow, in the direction that is likely to carry more."""
         known = {}
         for direction in ways(flow.client):
@@ -335,12 +337,12 @@ class Profiler:
         basis, size = known[direction]
         return self._told(flow, direction, size, 0, basis, now_s)
 
-    def _prior(self, flow: Flow, direction: Direction) -> Prior:
+    def _prior(self, flow: ProfiledFlow, direction: Direction) -> Prior:
         """What is expected of a transfer with a server that nothing is known of."""
         whole = WHOLE.get((flow.port, direction)) if flow.opaque and flow.client else None
         return whole or self._unknown
 
-    def _again(self, flow: Flow, now_s: float) -> list[SizeLearned]:
+    def _again(self, flow: ProfiledFlow, now_s: float) -> list[SizeLearned]:
         """The transfer under way, told anew as what hints say of it may have changed."""
         running = flow.running
         if running is None:
@@ -349,14 +351,14 @@ class Profiler:
         return [self._told(flow, running.direction, size, base, running.basis, now_s)]
 
     def _guess(
-        self, flow: Flow, direction: Direction, base: int, basis: Basis, now_s: float
+        self, flow: ProfiledFlow, direction: Direction, base: int, basis: Basis, now_s: float
     ) -> SizeLearned:
         size = basis.estimate(self.history, flow.port, direction)
         return self._told(flow, direction, size, base, basis, now_s)
 
     def _told(
         self,
-        flow: Flow,
+        flow: ProfiledFlow,
         direction: Direction,
         size: SizeEstimate,
         base: int,
@@ -374,7 +376,7 @@ class Profiler:
         return self._event(flow, hint)
 
     @staticmethod
-    def _event(flow: Flow, hint: Hint | None) -> SizeLearned:
+    def _event(flow: ProfiledFlow, hint: TransferHint | None) -> SizeLearned:
         running = flow.running
         assert running is not None
         return SizeLearned(

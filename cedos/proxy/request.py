@@ -31,7 +31,7 @@ _KEPT = frozenset((b"content-length", b"transfer-encoding", b"host"))
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ProxyRequest:
     """What a client wants.
 
     Attributes:
@@ -65,7 +65,7 @@ class RequestParser:
         """Whether nothing has come yet."""
         return not self._data
 
-    def feed(self, data: bytes) -> Request | None:
+    def feed(self, data: bytes) -> ProxyRequest | None:
         """Takes what the client sent; the request once it is whole, None before.
 
         Raises:
@@ -95,7 +95,7 @@ def _bad(details: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> RefusedEr
     return RefusedError(status, "http_request_error", details)
 
 
-def _parse(head: bytes, rest: bytes) -> Request:
+def _parse(head: bytes, rest: bytes) -> ProxyRequest:
     first, *lines = head.split(b"\r\n")
     line = _LINE.fullmatch(first)
     if line is None:
@@ -110,7 +110,7 @@ def _parse(head: bytes, rest: bytes) -> Request:
         host, port = authority(target.decode())
         if port is None:
             raise _bad("CONNECT wants host:port")
-        return Request(True, host, port, b"", None, shown, rest)
+        return ProxyRequest(True, host, port, b"", None, shown, rest)
     scheme, separator, remaining = target.partition(b"://")
     if not separator:
         raise _bad("this is a proxy: the target must be a whole URL, or use CONNECT host:port")
@@ -131,7 +131,9 @@ def _parse(head: bytes, rest: bytes) -> Request:
             b"Connection: close",
         ]
     )
-    return Request(False, host, port or _HTTP_PORT, text + b"\r\n\r\n", body_bytes, shown, rest)
+    return ProxyRequest(
+        False, host, port or _HTTP_PORT, text + b"\r\n\r\n", body_bytes, shown, rest
+    )
 
 
 def _field(line: bytes) -> tuple[bytes, bytes]:

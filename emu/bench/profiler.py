@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from cedos.errors import EmulationError
-from cedos.profiler.capture.capture import Capture, open_capture
+from cedos.profiler.capture.packet_socket import Capture, open_capture
 from cedos.profiler.profiler import Profiler
 from emu.testbed import kernel, stale
 from emu.testbed.netns import Namespace

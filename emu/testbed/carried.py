@@ -15,7 +15,7 @@ from types import TracebackType
 from cedos.errors import EmulationError
 from cedos.model import FlowKey, NetworkKind
 from cedos.monitor.events import FlowClosed
-from cedos.monitor.flows.flows import FlowMonitor
+from cedos.monitor.flows.flow_monitor import FlowMonitor
 from emu.testbed.access import ADDRESSES
 from emu.testbed.netns import Namespace
 

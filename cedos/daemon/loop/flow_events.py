@@ -12,7 +12,7 @@ from cedos.daemon.loop.packet_handler import Captured
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.monitor.events import FlowClosed, FlowOpened
-from cedos.monitor.flows.flows import FlowMonitor
+from cedos.monitor.flows.flow_monitor import FlowMonitor
 from cedos.profiler.profiler import Profiler
 from cedos.steer.mptcp.connections import ConnectionClosed, ConnectionOpened, PathUp
 from cedos.steer.steering import Steering

@@ -18,8 +18,7 @@ from cedos.daemon.flows.flows import Flows
 from cedos.daemon.networks.observer import Observer
 from cedos.daemon.networks.silence import RoundTrips, Silence
 from cedos.model import Context, Direction
-from cedos.monitor.events import Flows as FlowSource
-from cedos.monitor.events import FlowSample
+from cedos.monitor.events import FlowSample, FlowSnapshots
 from cedos.profiler.profiler import Profiler
 
 _log = structlog.get_logger(__name__)
@@ -45,7 +44,7 @@ class Looking:
 
     def __init__(
         self,
-        source: FlowSource,
+        source: FlowSnapshots,
         flows: Flows,
         observer: Observer,
         profiler: Profiler,

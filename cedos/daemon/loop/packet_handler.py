@@ -9,7 +9,7 @@ from cedos.daemon.flows.flows import Flows
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.networks.observer import Observer
 from cedos.kernel.batched_reader import Resting
-from cedos.profiler.capture.capture import Capture
+from cedos.profiler.capture.packet_socket import Capture
 from cedos.profiler.profiler import Profiler
 
 _REST_S = 0.02

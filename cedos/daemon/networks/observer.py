@@ -19,11 +19,11 @@ from cedos.monitor.bus import SystemBus
 from cedos.monitor.context import ContextKeeper
 from cedos.monitor.events import FlowClosed, FlowSample
 from cedos.monitor.flows.delivery import DeliveryWatch
-from cedos.monitor.flows.passive import FlowWatch
+from cedos.monitor.flows.passive import PassiveWatch
 from cedos.monitor.networks.counters import Counters, InterfaceCounters
 from cedos.monitor.networks.sleep_watch import SleepWatch
 from cedos.monitor.portal import check, gateway
-from cedos.monitor.portal.portal import TestPage
+from cedos.monitor.portal.verdict import TestPage
 from cedos.monitor.portal.watch import Check, PortalWatch, usual_rtt_s
 from cedos.monitor.probing.keyfile import read_key
 from cedos.monitor.probing.prober import Prober
@@ -32,7 +32,7 @@ from cedos.monitor.probing.schedule import ProbeSchedule
 from cedos.monitor.providers.adb import AdbProvider
 from cedos.monitor.providers.cellular import CellularProvider
 from cedos.monitor.providers.networkmanager import NetworkManager
-from cedos.monitor.providers.providers import Guarded, IndicatorProvider, read_each
+from cedos.monitor.providers.provider import Guarded, IndicatorProvider, read_each
 from cedos.monitor.providers.screen import Screen
 from cedos.monitor.providers.series import SeriesProvider
 from cedos.monitor.providers.wifi import WifiProvider
@@ -179,7 +179,7 @@ class Observer:
         self._counters = InterfaceCounters()
         self._counting: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._barred: frozenset[str] = frozenset()
-        self._watch = FlowWatch()
+        self._watch = PassiveWatch()
         self._delivery = DeliveryWatch()
         self._told = asyncio.Event()
         self._networks: Sequence[Network] = ()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from cedos.model import Direction, FlowKey, Network
 from cedos.monitor.events import FlowClosed, FlowSample
-from cedos.monitor.networks.rates import LEAST_BYTES, Stretch
+from cedos.monitor.networks.rates import LEAST_BYTES, RateSample
 
 _ROUNDS = 4.0
 """Whoever has carried so many times what fits on the path is past slow start, which doubles what it
@@ -40,7 +40,7 @@ _MOST_CLOSED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _FlowDelivery:
     """What one flow carried, and from when to when.
 
     `before_bytes` is what it had carried before, since it last stood still; `steady`: its data were
@@ -82,7 +82,7 @@ class DeliveryWatch:
 
     def observe(
         self, samples: Iterable[FlowSample], networks: Iterable[Network], at_s: float
-    ) -> Mapping[str, Mapping[Direction, Stretch]]:
+    ) -> Mapping[str, Mapping[Direction, RateSample]]:
         """What each network delivered since the last look, where that says something.
 
         Args:
@@ -91,7 +91,7 @@ class DeliveryWatch:
             at_s: now, monotonic seconds.
         """
         owner = {address.ip: n.name for n in networks for address in n.addresses}
-        parts: dict[tuple[str, Direction], list[_Part]] = defaultdict(list)
+        parts: dict[tuple[str, Direction], list[_FlowDelivery]] = defaultdict(list)
         before, self._before = self._before, {}
         since_s, self._looked_at_s = self._looked_at_s, at_s
         ended = {event.key for event in self._closed}
@@ -113,7 +113,7 @@ class DeliveryWatch:
             self._add(parts, owner.get(key.local), began_s, old, event)
             self.forget(key)
         self._closed.clear()
-        found: dict[str, dict[Direction, Stretch]] = defaultdict(dict)
+        found: dict[str, dict[Direction, RateSample]] = defaultdict(dict)
         for (name, direction), each in parts.items():
             if (stretch := _joined(each)) is not None:
                 found[name][direction] = stretch
@@ -127,7 +127,7 @@ class DeliveryWatch:
 
     def _add(
         self,
-        parts: dict[tuple[str, Direction], list[_Part]],
+        parts: dict[tuple[str, Direction], list[_FlowDelivery]],
         network: str | None,
         began_s: float | None,
         old: FlowSample | None,
@@ -149,7 +149,9 @@ class DeliveryWatch:
             steady = steady and (not living or new.idle_down_s <= fresh_s)
             end_s, stood = new.at_s - new.idle_down_s, self._stood_down.get(new.key, 0)
             parts[network, Direction.DOWN].append(
-                _Part(began_s, end_s, new.bytes_down - before, before - stood, steady, rtt_s)
+                _FlowDelivery(
+                    began_s, end_s, new.bytes_down - before, before - stood, steady, rtt_s
+                )
             )
         before = old.bytes_up if old else 0
         if new.bytes_up > before and new.idle_ack_s is not None:
@@ -159,11 +161,11 @@ class DeliveryWatch:
                 steady = steady and bool(new.unacknowledged) and new.idle_ack_s <= fresh_s
             end_s, stood = new.at_s - new.idle_ack_s, self._stood_up.get(new.key, 0)
             parts[network, Direction.UP].append(
-                _Part(began_s, end_s, new.bytes_up - before, before - stood, steady, rtt_s)
+                _FlowDelivery(began_s, end_s, new.bytes_up - before, before - stood, steady, rtt_s)
             )
 
 
-def _joined(parts: list[_Part]) -> Stretch | None:
+def _joined(parts: list[_FlowDelivery]) -> RateSample | None:
     """What flows over one network carried together; None where it says nothing."""
     begin_s, end_s = min(part.begin_s for part in parts), max(part.end_s for part in parts)
     carried_bytes = sum(part.carried_bytes for part in parts)
@@ -178,4 +180,4 @@ def _joined(parts: list[_Part]) -> Stretch | None:
     )
     if not saturated and carried_bytes < LEAST_BYTES:
         return None
-    return Stretch(begin_s, end_s, carried_bytes, saturated)
+    return RateSample(begin_s, end_s, carried_bytes, saturated)

@@ -14,7 +14,7 @@ _BULK_BYTES = 15_000
 
 
 @dataclass(slots=True)
-class Glimpse:
+class PassiveSample:
     """What the flows over one network say of the time since the last sample.
 
     `rtts_s` are fresh round-trip times; `segments_again` of the `segments` were sent a second time.
@@ -25,7 +25,7 @@ class Glimpse:
     segments_again: int = 0
 
 
-class FlowWatch:
+class PassiveWatch:
     """Compares the flows' samples with those before."""
 
     def __init__(self) -> None:
@@ -33,27 +33,27 @@ class FlowWatch:
 
     def observe(
         self, samples: Iterable[FlowSample], networks: Iterable[Network]
-    ) -> Mapping[str, Glimpse]:
+    ) -> Mapping[str, PassiveSample]:
         """What the samples say of each network that carries flows; by the network's name.
 
         A flow belongs to the network that has its local address.
         """
         owner = {address.ip: n.name for n in networks for address in n.addresses}
         before, self._before = self._before, {}
-        found: dict[str, Glimpse] = {}
+        found: dict[str, PassiveSample] = {}
         for sample in samples:
             self._before[sample.key] = sample
             name = owner.get(sample.key.local)
             if name is None:
                 continue
-            glimpse = found.setdefault(name, Glimpse())
+            glimpse = found.setdefault(name, PassiveSample())
             old = before.get(sample.key)
             if old is not None and old.bytes_down <= sample.bytes_down:
                 _compare(glimpse, old, sample)
         return found
 
 
-def _compare(glimpse: Glimpse, old: FlowSample, new: FlowSample) -> None:
+def _compare(glimpse: PassiveSample, old: FlowSample, new: FlowSample) -> None:
     down, up = new.bytes_down - old.bytes_down, new.bytes_up - old.bytes_up
     # The smoothed estimate moves when something sent is acknowledged, and stands still on a pure
     # download; the receiver's own moves with the data.

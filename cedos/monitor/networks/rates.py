@@ -32,7 +32,7 @@ _DELIVERY = {Direction.DOWN: "delivery_down_bps", Direction.UP: "delivery_up_bps
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class RateSample:
     """What a network carried in one direction from one instant to another (monotonic seconds).
 
     `saturated`: the network set the pace, and neither a program nor the start of a transfer.
@@ -49,7 +49,7 @@ class Stretch:
         return 8.0 * self.carried_bytes / (self.end_s - self.begin_s)
 
 
-class Rates:
+class RateEstimator:
     """A network's rates over the last 1, 5 and 10 s, and what it delivers at least.
 
     Args:
@@ -58,12 +58,12 @@ class Rates:
 
     def __init__(self, direction: Direction = Direction.DOWN) -> None:
         self._direction = direction
-        self._stretches: deque[Stretch] = deque()
-        self._delivered: deque[Stretch] = deque()
+        self._stretches: deque[RateSample] = deque()
+        self._delivered: deque[RateSample] = deque()
         self._counted: tuple[float, int] | None = None
         self._known: dict[str, Indicator] = {}
 
-    def observe(self, stretch: Stretch, *, calm: bool = False) -> None:
+    def observe(self, stretch: RateSample, *, calm: bool = False) -> None:
         """Takes what was carried, in the order of time; one that took no time says nothing.
 
         Args:
@@ -82,7 +82,7 @@ class Rates:
         for name, span_s in _PAST[self._direction]:
             self._known[name] = Indicator(self._rate_bps(at_s - span_s), at_s)
 
-    def _trickles(self, stretch: Stretch) -> bool:
+    def _trickles(self, stretch: RateSample) -> bool:
         known = self._known.get(_PAST[self._direction][0][0])
         return (
             known is not None
@@ -97,9 +97,9 @@ class Rates:
         """
         before, self._counted = self._counted, (at_s, total_bytes)
         if before is not None and total_bytes - before[1] >= LEAST_BYTES and at_s > before[0]:
-            self._deliver(Stretch(before[0], at_s, total_bytes - before[1], saturated=False))
+            self._deliver(RateSample(before[0], at_s, total_bytes - before[1], saturated=False))
 
-    def _deliver(self, stretch: Stretch) -> None:
+    def _deliver(self, stretch: RateSample) -> None:
         delivered = self._delivered
         # Only those can ever be the best that no later one exceeds.
         while delivered and delivered[-1].rate_bps <= stretch.rate_bps:

@@ -12,11 +12,11 @@ from cedos.model import Address, Network
 from cedos.monitor.dns import answer as dns_answer
 from cedos.monitor.dns import query
 from cedos.monitor.flows import own_flows
-from cedos.monitor.portal.portal import (
+from cedos.monitor.portal.verdict import (
     MAX_ANSWER_BYTES,
-    Finding,
+    PortalFinding,
+    PortalVerdict,
     TestPage,
-    Verdict,
     judge,
     origin,
     same_private_address,
@@ -30,7 +30,7 @@ _NAMES_SHARE = 0.5
 
 async def check(
     network: Network, page: TestPage, timeout_s: float, port: int = _DNS_PORT
-) -> Finding:
+) -> PortalFinding:
     """Looks whether the network lets the test page through. Never raises, never takes longer.
 
     Besides the page's own name one is asked for that cannot exist: a portal's resolver gives both the
@@ -45,25 +45,25 @@ async def check(
     try:
         async with asyncio.timeout(timeout_s):
             found = await _addresses(network, page.host, timeout_s * _NAMES_SHARE, port)
-            if isinstance(found, Finding):
+            if isinstance(found, PortalFinding):
                 return found
             return judge(page, await _fetch(network, found, page))
     except TimeoutError:
-        return Finding(Verdict.SILENT, "the test page does not answer")
+        return PortalFinding(PortalVerdict.SILENT, "the test page does not answer")
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
-        return Finding(Verdict.SILENT, f"the test page cannot be reached ({why})")
+        return PortalFinding(PortalVerdict.SILENT, f"the test page cannot be reached ({why})")
 
 
 async def _addresses(
     network: Network, host: str, timeout_s: float, port: int
-) -> Sequence[Address] | Finding:
+) -> Sequence[Address] | PortalFinding:
     with contextlib.suppress(ValueError):
         return [ip_address(host)]
     # Where nobody says whom to ask, the router mostly is the resolver.
     resolvers = network.resolvers or network.gateways
     if not resolvers:
-        return Finding(Verdict.UNCLEAR, "it is not known whom to ask for names")
+        return PortalFinding(PortalVerdict.UNCLEAR, "it is not known whom to ask for names")
     unreal = f"{secrets.token_hex(8)}.invalid"
     names = await asyncio.gather(
         *(_resolve(network, resolvers[0], name, timeout_s, port) for name in (host, unreal))
@@ -71,11 +71,11 @@ async def _addresses(
     asked = dict(zip((host, unreal), names, strict=True))
     if address := same_private_address({n: found for n, found in asked.items() if found}):
         why = f"every name is answered with {address}"
-        return Finding(Verdict.CAPTIVE, why, origin(address), likeness=f"dns {address}")
+        return PortalFinding(PortalVerdict.CAPTIVE, why, origin(address), likeness=f"dns {address}")
     if names[0] is None:
-        return Finding(Verdict.SILENT, "names are not answered")
+        return PortalFinding(PortalVerdict.SILENT, "names are not answered")
     # Where names that do not exist are given to an advertiser, the page's own may still be right.
-    return names[0] or Finding(Verdict.UNCLEAR, f"{host} has no address")
+    return names[0] or PortalFinding(PortalVerdict.UNCLEAR, f"{host} has no address")
 
 
 async def _resolve(

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from cedos.model import FlowKey, Indicator, Network
 from cedos.monitor.events import FlowSample
-from cedos.monitor.portal.portal import Finding, Verdict
 from cedos.monitor.portal.unanswered import RESCUED_AFTER_S, Unanswered
+from cedos.monitor.portal.verdict import PortalFinding, PortalVerdict
 
 CAPTIVE_EVERY_S = 30.0
 LOGGING_IN_EVERY_S = 3.0
@@ -38,12 +38,12 @@ _BELIEVED_S = 60.0
 # What pings and our own look bring in is less; a log-in page is more.
 _CARRIES_BYTES = 4000
 
-Check = Callable[[Network, float], Awaitable[Finding]]
+Check = Callable[[Network, float], Awaitable[PortalFinding]]
 """Looks at a network within so many seconds (`portal_check.check`)."""
 
 
 @dataclass(slots=True)
-class _Watched:
+class _NetworkPortal:
     network: Network
     due_s: float
     tries: int = 0
@@ -51,7 +51,7 @@ class _Watched:
     why: str = ""
     page: str = ""
     received_bytes: int = 0
-    finding: Finding | None = None
+    finding: PortalFinding | None = None
     at_s: float = float("-inf")
     pings_waited: bool = False
     silence_believed_s: float = 0.0
@@ -93,7 +93,7 @@ class PortalWatch:
         self._gateway_answers = gateway_answers
         self._pings_wait = pings_wait
         self._rtt_s = rtt_s
-        self._watched: dict[str, _Watched] = {}
+        self._watched: dict[str, _NetworkPortal] = {}
         self._unanswered = Unanswered()
         self._wake = asyncio.Event()
 
@@ -117,7 +117,7 @@ class PortalWatch:
             if known is None or _moved(known.network, network):
                 if known is not None:
                     _stop(known)
-                self._watched[name] = _Watched(network, time.monotonic())
+                self._watched[name] = _NetworkPortal(network, time.monotonic())
             else:
                 known.network = network
         self._wake.set()
@@ -201,68 +201,71 @@ class PortalWatch:
             for one in self._watched.values():
                 _stop(one)
 
-    async def _look_at(self, one: _Watched) -> None:
+    async def _look_at(self, one: _NetworkPortal) -> None:
         try:
             finding = await self._find(one)
         except Exception as error:  # whatever it is, it must not end the watch
-            finding = Finding(Verdict.UNCLEAR, f"{type(error).__name__}: {error}")
+            finding = PortalFinding(PortalVerdict.UNCLEAR, f"{type(error).__name__}: {error}")
         self._found(one, finding)
         self._wake.set()
 
-    async def _find(self, one: _Watched) -> Finding:
+    async def _find(self, one: _NetworkPortal) -> PortalFinding:
         network = one.network
         rtt_s = self._rtt_s(network.name)
         timeout_s = min(max(USUAL_TIMEOUT_S, 6.0 * (rtt_s or 0.0)), _LONGEST_S)
         waiting = self._unanswered.in_vain(network.name, time.monotonic())
         if waiting:  # others have waited before us
             timeout_s = _SHORT_TIMEOUT_S
-        finding = Finding(Verdict.UNCLEAR, "nobody can tell")
+        finding = PortalFinding(PortalVerdict.UNCLEAR, "nobody can tell")
         one.pings_waited = self._pings_wait(network)
         if self._check is not None:
             finding = self._compared(one, await self._check(network, timeout_s))
-        if finding.verdict in (Verdict.UNCLEAR, Verdict.SILENT) and self._manager is not None:
+        if (
+            finding.verdict in (PortalVerdict.UNCLEAR, PortalVerdict.SILENT)
+            and self._manager is not None
+        ):
             said = await self._manager(network)
             if said is not None:
-                verdict = Verdict.CAPTIVE if said else Verdict.FREE
-                finding = Finding(verdict, "NetworkManager's check says so")
-        open_ = finding.verdict in (Verdict.UNCLEAR, Verdict.SILENT)
+                verdict = PortalVerdict.CAPTIVE if said else PortalVerdict.FREE
+                finding = PortalFinding(verdict, "NetworkManager's check says so")
+        open_ = finding.verdict in (PortalVerdict.UNCLEAR, PortalVerdict.SILENT)
         ask = self._gateway_answers if open_ and waiting else None
         one.pings_waited |= self._pings_wait(network)
         if ask is not None and await ask(network):
             why = f"its router answers, but none of {waiting} servers that were asked"
-            return Finding(Verdict.CAPTIVE, why, by_silence=True)
+            return PortalFinding(PortalVerdict.CAPTIVE, why, by_silence=True)
         return finding
 
-    def _compared(self, one: _Watched, finding: Finding) -> Finding:
+    def _compared(self, one: _NetworkPortal, finding: PortalFinding) -> PortalFinding:
         """The finding in the light of what the other networks found."""
         others = [each for each in self._watched.values() if each is not one and each.finding]
-        if finding.verdict is Verdict.CAPTIVE and finding.likeness:
+        if finding.verdict is PortalVerdict.CAPTIVE and finding.likeness:
             for other in others:
                 if other.finding is not None and other.finding.likeness == finding.likeness:
                     self._freed(other, time.monotonic())
-                    return Finding(
-                        Verdict.UNCLEAR,
+                    return PortalFinding(
+                        PortalVerdict.UNCLEAR,
                         "the test page answers otherwise than it should on several networks",
                         likeness=finding.likeness,
                     )
         now_s = time.monotonic()
         vouched = any(
             other.finding is not None
-            and other.finding.verdict is Verdict.FREE
+            and other.finding.verdict is PortalVerdict.FREE
             and now_s - other.at_s <= _VOUCHED_S
             for other in others
         )
         # One that answers no ping either is known to be dead without our help.
         answers_pings = self._rtt_s(one.network.name) is not None
-        if finding.verdict is Verdict.SILENT and vouched and answers_pings:
+        if finding.verdict is PortalVerdict.SILENT and vouched and answers_pings:
             why = f"{finding.why}, which it does on another network"
-            return Finding(Verdict.CAPTIVE, why, by_silence=True)
+            return PortalFinding(PortalVerdict.CAPTIVE, why, by_silence=True)
         return finding
 
-    def _found(self, one: _Watched, finding: Finding) -> None:
+    def _found(self, one: _NetworkPortal, finding: PortalFinding) -> None:
         now_s = time.monotonic()
         was_silence, one.finding, one.at_s = one.by_silence, finding, now_s
-        if finding.verdict is Verdict.CAPTIVE:
+        if finding.verdict is PortalVerdict.CAPTIVE:
             one.captive_at_s, one.why, one.page = now_s, finding.why, finding.page
             self._told(one.network.name, Indicator(1.0, now_s, active=True))
             again_s = CAPTIVE_EVERY_S
@@ -272,9 +275,9 @@ class PortalWatch:
                 longer_s = max(2.0 * one.silence_believed_s, SILENT_AGAIN_S)
                 again_s = one.silence_believed_s = min(longer_s, CAPTIVE_EVERY_S)
             one.due_s = min(one.due_s, now_s + again_s)
-        elif finding.verdict is Verdict.FREE:
+        elif finding.verdict is PortalVerdict.FREE:
             self._freed(one, now_s)
-        elif was_silence and finding.verdict is Verdict.UNCLEAR:
+        elif was_silence and finding.verdict is PortalVerdict.UNCLEAR:
             self._freed(one, now_s, proven=False)
         elif one.captive_at_s is not None:
             if now_s - one.captive_at_s >= _BELIEVED_S:
@@ -285,7 +288,7 @@ class PortalWatch:
             one.due_s = min(one.due_s, now_s + _AGAIN_S[one.tries])
             one.tries += 1
 
-    def _freed(self, one: _Watched, now_s: float, *, proven: bool = True) -> None:
+    def _freed(self, one: _NetworkPortal, now_s: float, *, proven: bool = True) -> None:
         one.captive_at_s, one.tries = None, 0
         if proven:
             one.silence_believed_s = 0.0
@@ -300,7 +303,7 @@ def _moved(before: Network, after: Network) -> bool:
     )
 
 
-def _stop(one: _Watched) -> None:
+def _stop(one: _NetworkPortal) -> None:
     if one.task is not None:
         one.task.cancel()
 

@@ -15,13 +15,13 @@ from typing import Protocol
 from cedos.errors import PrivilegeError
 from cedos.model import Address, Direction, Network
 from cedos.monitor.events import Mailbox
-from cedos.monitor.probing import lookup, tcp_probe, train
-from cedos.monitor.probing.ledger import Ledger
+from cedos.monitor.probing import dns_probe, tcp_probe, udp_train
+from cedos.monitor.probing.costs import ProbeCosts
 from cedos.monitor.probing.ping import PING_BYTES, PingSocket
 from cedos.monitor.probing.result import (
-    Outcome,
     Price,
     ProbeKind,
+    ProbeOutcome,
     ProbeResult,
     ProbeServer,
     Spent,
@@ -77,7 +77,7 @@ class _Path:
     def _answered(self, sequence: int, rtt_s: float) -> None:
         self._timers.pop(sequence).cancel()
         size = PING_BYTES[self.version]
-        self._finish(sequence, Outcome({"rtt_s": rtt_s}, Spent(size, size, rtt_s)))
+        self._finish(sequence, ProbeOutcome({"rtt_s": rtt_s}, Spent(size, size, rtt_s)))
 
     def _overdue(self, sequence: int) -> None:
         del self._timers[sequence]
@@ -86,7 +86,7 @@ class _Path:
         spent = Spent(PING_BYTES[self.version], 0, waited_s)
         self._finish(sequence, _lost("no answer in time", spent))
 
-    def _finish(self, sequence: int, outcome: Outcome) -> None:
+    def _finish(self, sequence: int, outcome: ProbeOutcome) -> None:
         future = self._waiting.pop(sequence)
         del self._sent_at_s[sequence]
         result = self._prober.finished(self.network, outcome)
@@ -117,8 +117,8 @@ class _Path:
         self._pinger.close()
 
 
-def _lost(problem: str, spent: Spent | None = None) -> Outcome:
-    return Outcome({}, spent or Spent(), problem)
+def _lost(problem: str, spent: Spent | None = None) -> ProbeOutcome:
+    return ProbeOutcome({}, spent or Spent(), problem)
 
 
 class Prober:
@@ -138,7 +138,7 @@ class Prober:
         open_pinger: a test's stand-in for `PingSocket`.
 
     Attributes:
-        ledger: what all probes have cost so far.
+        costs: what all probes have cost so far.
         problem: why nothing is pinged, empty when all is well.
     """
 
@@ -155,7 +155,7 @@ class Prober:
         open_pinger: OpenPinger = PingSocket,
     ) -> None:
         self.problem = ""
-        self.ledger = Ledger()
+        self.costs = ProbeCosts()
         self._ping_timeout_s = ping_timeout_s
         self._dns_name = dns_name
         self._server = server
@@ -251,13 +251,13 @@ class Prober:
                 return await started
             return self.finished(network, _lost(self.problem or "there is nobody to ping"))
         if kind is ProbeKind.DNS:
-            outcome = await lookup.run(network, self._dns_name, timeout_s=self._timeout_s)
+            outcome = await dns_probe.run(network, self._dns_name, timeout_s=self._timeout_s)
         elif self._server is None:
             outcome = _lost("no probe server is configured")
         elif not _reaches(network, self._server.address):
             outcome = _lost(f"{network.name} has no IPv{self._server.address.version} address")
         else:
-            run = train.run if kind is ProbeKind.UDP_TRAIN else tcp_probe.run
+            run = udp_train.run if kind is ProbeKind.UDP_TRAIN else tcp_probe.run
             async with self._turns[network.name]:
                 outcome = await run(
                     self._server,
@@ -271,7 +271,7 @@ class Prober:
     def finished(
         self,
         network: Network,
-        outcome: Outcome,
+        outcome: ProbeOutcome,
         kind: ProbeKind = ProbeKind.PING,
         direction: Direction = Direction.DOWN,
     ) -> ProbeResult:
@@ -296,7 +296,7 @@ class Prober:
             outcome.problem,
             direction,
         )
-        self.ledger.add(result)
+        self.costs.add(result)
         self._mailbox.put(result)
         return result
 

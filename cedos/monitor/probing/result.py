@@ -31,7 +31,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProbeOutcome:
     """How a train or a transfer went: indicators by name, or none and the problem in words.
 
     `rtt_s` is the round trip of the train's own HELLO, None without an answer: no indicator, since

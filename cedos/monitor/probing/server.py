@@ -21,8 +21,8 @@ from cedos.errors import HostError
 from cedos.model import Address, Direction
 from cedos.monitor.probing import wire
 from cedos.monitor.probing.datagrams import CLOCK_S, Datagrams, Source, clock_offset_s
-from cedos.monitor.probing.limits import Limits
 from cedos.monitor.probing.result import UDP_HEADERS
+from cedos.monitor.probing.server_limits import ProbeLimits
 from cedos.monitor.probing.server_tcp import TcpSide
 
 _log = structlog.get_logger(__name__)
@@ -70,7 +70,7 @@ class ProbeServing:
         counts: how often what happened, by a few words.
     """
 
-    def __init__(self, address: Address, port: int, key: bytes, limits: Limits) -> None:
+    def __init__(self, address: Address, port: int, key: bytes, limits: ProbeLimits) -> None:
         self.port = port
         self.counts: Counter[str] = Counter()
         self._address = address
@@ -138,18 +138,18 @@ class ProbeServing:
             return
         if isinstance(message, wire.TrainUp):
             self._arrived(message, len(data), at_s, source)
-        elif isinstance(message, wire.Hello):
+        elif isinstance(message, wire.ProbeHello):
             self._note("greetings")
             cookie = wire.cookie(
                 self._secret, _address(source), source[1], message.session, time.monotonic()
             )
             self._begin(self._send(wire.Cookie(message.session, cookie), source))
-        elif isinstance(message, wire.Ask):
+        elif isinstance(message, wire.TrainRequest):
             self._asked(message, source)
         elif isinstance(message, wire.Done):
             self._report(message.session, source)
 
-    def _asked(self, ask: wire.Ask, source: Source) -> None:
+    def _asked(self, ask: wire.TrainRequest, source: Source) -> None:
         now_s = time.monotonic()
         address = _address(source)
         held = (self._secret, address, source[1], ask.session, now_s)
@@ -182,16 +182,16 @@ class ProbeServing:
             self._begin(self._send(wire.Ready(ask.session), source))
 
     def _refusal(
-        self, ask: wire.Ask, address: Address, now_s: float
-    ) -> tuple[wire.Reason, float] | None:
+        self, ask: wire.TrainRequest, address: Address, now_s: float
+    ) -> tuple[wire.RefusalReason, float] | None:
         sizes_fit = (
             wire.MIN_PACKETS <= ask.packets <= wire.MAX_PACKETS
             and wire.MIN_PACKET_BYTES <= ask.packet_bytes <= wire.MAX_PACKET_BYTES
         )
         if not sizes_fit:
-            return wire.Reason.TOO_LARGE, 0.0
+            return wire.RefusalReason.TOO_LARGE, 0.0
         if len(self._used) >= _MOST_SESSIONS or len(self._upward) >= _MOST_UPWARD:
-            return wire.Reason.BUSY, _SESSION_LIFE_S
+            return wire.RefusalReason.BUSY, _SESSION_LIFE_S
         count = ask.packets * (ask.packet_bytes + self._headers)
         return self._limits.take(address, count, now_s)
 
@@ -204,7 +204,7 @@ class ProbeServing:
                 break
             _cancel(self._upward.pop(session))
 
-    async def _train(self, ask: wire.Ask, source: Source) -> None:
+    async def _train(self, ask: wire.TrainRequest, source: Source) -> None:
         # All are made before the first one leaves, so that they leave one upon the other.
         train = [
             wire.encode(

@@ -9,7 +9,7 @@ from ipaddress import ip_address
 
 from cedos.model import Address, Direction
 from cedos.monitor.probing import wire
-from cedos.monitor.probing.limits import Limits
+from cedos.monitor.probing.server_limits import ProbeLimits
 
 _MOST_CONNECTIONS = 64
 _REQUEST_S = 5.0
@@ -27,7 +27,7 @@ class TcpSide:
         note: called with what happened, in a few words.
     """
 
-    def __init__(self, key: bytes, limits: Limits, note: Callable[[str], None]) -> None:
+    def __init__(self, key: bytes, limits: ProbeLimits, note: Callable[[str], None]) -> None:
         self._key = key
         self._limits = limits
         self._note = note
@@ -76,11 +76,11 @@ class TcpSide:
         writer.write(wire.encode(wire.Challenge(number), b""))
         async with asyncio.timeout(_REQUEST_S):
             request = wire.decode(await reader.readexactly(wire.REQUEST_BYTES), self._key)
-        if not isinstance(request, wire.Request) or request.challenge != number:
+        if not isinstance(request, wire.TransferRequest) or request.challenge != number:
             self._note("connections without the key")
             return
         peer = ip_address(writer.get_extra_info("peername")[0])
-        refused: tuple[wire.Reason, float] | None = (wire.Reason.TOO_LARGE, 0.0)
+        refused: tuple[wire.RefusalReason, float] | None = (wire.RefusalReason.TOO_LARGE, 0.0)
         if 0 < request.size_bytes <= wire.MAX_TRANSFER_BYTES:
             refused = self._limits.take(peer, request.size_bytes, time.monotonic())
         if refused is not None:
@@ -89,7 +89,7 @@ class TcpSide:
             await writer.drain()
             return
         self._note(f"transfers {request.direction}")
-        writer.write(wire.encode(wire.Grant(request.session), self._key))
+        writer.write(wire.encode(wire.TransferGrant(request.session), self._key))
         left = request.size_bytes
         while left:
             if request.direction is Direction.DOWN:

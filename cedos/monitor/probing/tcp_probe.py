@@ -11,8 +11,8 @@ from collections.abc import Awaitable
 from cedos.model import Direction
 from cedos.monitor.flows import own_flows
 from cedos.monitor.probing import wire
-from cedos.monitor.probing.result import TCP_HEADERS, Outcome, ProbeServer, Spent
-from cedos.monitor.probing.train import ProbeFailed
+from cedos.monitor.probing.result import TCP_HEADERS, ProbeOutcome, ProbeServer, Spent
+from cedos.monitor.probing.udp_train import ProbeFailed
 
 _BLOCK = bytes(65536)
 _INFO_BYTES = 208
@@ -27,7 +27,7 @@ async def run(
     index: int = 0,
     direction: Direction = Direction.DOWN,
     timeout_s: float = 2.0,
-) -> Outcome:
+) -> ProbeOutcome:
     """Carries `server.tcp_bytes` over one TCP connection.
 
     Returns:
@@ -52,7 +52,7 @@ async def run(
         except OSError as error:
             problem = f"{interface}: {os.strerror(error.errno) if error.errno else error}"
         spent = _spent(connection, server, time.monotonic() - started_s)
-    return Outcome({} if problem else known, spent, problem, known.get("tcp_connect_s"))
+    return ProbeOutcome({} if problem else known, spent, problem, known.get("tcp_connect_s"))
 
 
 async def _transfer(
@@ -73,13 +73,13 @@ async def _transfer(
     session = secrets.token_bytes(wire.SESSION_BYTES)
     # A challenge is not signed; its number is all that is taken from it.
     number = challenge[5 : 5 + wire.SESSION_BYTES]
-    request = wire.Request(session, number, direction, server.tcp_bytes)
+    request = wire.TransferRequest(session, number, direction, server.tcp_bytes)
     asked_s = time.monotonic()
     await loop.sock_sendall(connection, wire.encode(request, server.key))
     answer = _ours(await _exactly(connection, wire.GRANT_BYTES), server.key, session)
     if isinstance(answer, wire.Refused):
         raise ProbeFailed(f"the server refuses: {wire.REASONS[answer.reason]}")
-    if not isinstance(answer, wire.Grant):
+    if not isinstance(answer, wire.TransferGrant):
         raise ProbeFailed("the server answers something else than was asked")
     left = server.tcp_bytes
     if direction is Direction.DOWN:

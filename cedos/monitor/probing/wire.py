@@ -57,7 +57,7 @@ _END = struct.Struct("!I")
 _WAYS = (Direction.DOWN, Direction.UP)
 
 
-class Reason(IntEnum):
+class RefusalReason(IntEnum):
     """Why a server refuses."""
 
     SOURCE_LIMIT = 1
@@ -67,15 +67,15 @@ class Reason(IntEnum):
 
 
 REASONS = {
-    Reason.SOURCE_LIMIT: "this source's rate limit is used up",
-    Reason.TOTAL_LIMIT: "the server's rate limit is used up",
-    Reason.TOO_LARGE: "it is larger than the server allows",
-    Reason.BUSY: "the server has too much to do",
+    RefusalReason.SOURCE_LIMIT: "this source's rate limit is used up",
+    RefusalReason.TOTAL_LIMIT: "the server's rate limit is used up",
+    RefusalReason.TOO_LARGE: "it is larger than the server allows",
+    RefusalReason.BUSY: "the server has too much to do",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class ProbeHello:
     """A client is there and has the key. As long as its answer."""
 
     session: bytes
@@ -90,7 +90,7 @@ class Cookie:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class TrainRequest:
     """A train of `packets` datagrams with `packet_bytes` of payload each is wanted."""
 
     session: bytes
@@ -112,7 +112,7 @@ class Refused:
     """Not now; perhaps after `retry_s`."""
 
     session: bytes
-    reason: Reason
+    reason: RefusalReason
     retry_s: float
 
 
@@ -162,7 +162,7 @@ class Challenge:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TransferRequest:
     """TCP: `size_bytes` are wanted, or will come."""
 
     session: bytes
@@ -172,7 +172,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class TransferGrant:
     """TCP: the bytes follow, or may come."""
 
     session: bytes
@@ -187,13 +187,13 @@ class End:
 
 
 Message = (
-    Hello | Cookie | Ask | Ready | Refused | TrainDown | TrainUp | Done | Report
-    | Challenge | Request | Grant | End
+    ProbeHello | Cookie | TrainRequest | Ready | Refused | TrainDown | TrainUp | Done | Report
+    | Challenge | TransferRequest | TransferGrant | End
 )  # fmt: skip
 
 _TYPES: tuple[type[Message], ...] = (
-    Hello, Cookie, Ask, Ready, Refused, TrainDown, TrainUp, Done, Report,
-    Challenge, Request, Grant, End,
+    ProbeHello, Cookie, TrainRequest, Ready, Refused, TrainDown, TrainUp, Done, Report,
+    Challenge, TransferRequest, TransferGrant, End,
 )  # fmt: skip
 _NUMBERS = {kind: number for number, kind in enumerate(_TYPES, 1)}
 
@@ -220,16 +220,16 @@ def encode(message: Message, key: bytes, size_bytes: int = 0) -> bytes:
 
 def _body(message: Message) -> bytes:
     match message:
-        case Hello():
+        case ProbeHello():
             return bytes(COOKIE_BYTES)
         case Cookie():
             return _COOKIE.pack(message.cookie)
-        case Ask():
+        case TrainRequest():
             way = _WAYS.index(message.direction)
             return _ASK.pack(message.cookie, way, message.packets, message.packet_bytes)
         case Refused():
             return _REFUSED.pack(message.reason, _units(message.retry_s, 1e3))
-        case Grant():
+        case TransferGrant():
             return bytes(_REFUSED.size)
         case TrainDown() | TrainUp():
             return _TRAIN.pack(message.index, message.packets)
@@ -238,7 +238,7 @@ def _body(message: Message) -> bytes:
             for index, at_s in message.arrivals:
                 body += _ARRIVAL.pack(index, _units(at_s, 1e6))
             return body
-        case Request():
+        case TransferRequest():
             way = _WAYS.index(message.direction)
             return _REQUEST.pack(message.challenge, way, message.size_bytes)
         case End():
@@ -270,23 +270,23 @@ def decode(data: bytes, key: bytes) -> Message | None:
 def _parsed(kind: type[Message], session: bytes, body: bytes) -> Message | None:
     if kind is Cookie:
         return Cookie(session, *_COOKIE.unpack(body))
-    if kind is Ask:
+    if kind is TrainRequest:
         cookie, way, packets, packet_bytes = _ASK.unpack(body)
-        return Ask(session, cookie, _WAYS[way], packets, packet_bytes)
+        return TrainRequest(session, cookie, _WAYS[way], packets, packet_bytes)
     if kind is Refused:
         reason, retry_ms = _REFUSED.unpack(body)
-        return Refused(session, Reason(reason), retry_ms / 1e3)
+        return Refused(session, RefusalReason(reason), retry_ms / 1e3)
     if kind is TrainDown or kind is TrainUp:
         index, packets = _TRAIN.unpack_from(body)
         return kind(session, index, packets) if index < packets else None
     if kind is Report:
         return _report(session, body)
-    if kind is Request:
+    if kind is TransferRequest:
         challenge, way, size_bytes = _REQUEST.unpack(body)
-        return Request(session, challenge, _WAYS[way], size_bytes)
+        return TransferRequest(session, challenge, _WAYS[way], size_bytes)
     if kind is End:
         return End(session, *_END.unpack(body))
-    lengths = {Hello: COOKIE_BYTES, Grant: _REFUSED.size}
+    lengths = {ProbeHello: COOKIE_BYTES, TransferGrant: _REFUSED.size}
     return kind(session) if len(body) == lengths.get(kind, 0) else None  # type: ignore[call-arg]
 
 

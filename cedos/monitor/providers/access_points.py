@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cedos.kernel import generic_netlink
 from cedos.kernel.netlink import attribute, attributes, unsigned
-from cedos.monitor.providers.providers import AccessPoint
+from cedos.monitor.providers.provider import AccessPoint
 
 # linux/nl80211.h
 _GET_SCAN = 32

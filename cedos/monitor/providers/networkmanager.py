@@ -12,7 +12,7 @@ from typing import Any
 
 from cedos.model import Indicator, Network, NetworkKind
 from cedos.monitor.bus import BusError, SystemBus
-from cedos.monitor.providers.providers import AccessPoint
+from cedos.monitor.providers.provider import AccessPoint
 
 SERVICE = "org.freedesktop.NetworkManager"
 PATH = "/org/freedesktop/NetworkManager"

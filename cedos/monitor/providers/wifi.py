@@ -10,7 +10,7 @@ from pyroute2.netlink.nl80211 import NL80211_NAMES, nl80211cmd
 from cedos.kernel.netlink_client import Client
 from cedos.model import Indicator, Network, NetworkKind
 from cedos.monitor.providers import access_points
-from cedos.monitor.providers.providers import AccessPoint
+from cedos.monitor.providers.provider import AccessPoint
 
 _STATION = NL80211_NAMES["NL80211_CMD_NEW_STATION"]
 _SURVEY = NL80211_NAMES["NL80211_CMD_NEW_SURVEY_RESULTS"]

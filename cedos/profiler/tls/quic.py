@@ -12,8 +12,8 @@ import hmac
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from cedos.profiler.tls.client_hello import ClientHello, read_handshake
 from cedos.profiler.tls.reassembly import MAX_BYTES, Reassembly
-from cedos.profiler.tls.tls import ClientHello, read_handshake
 
 VERSION_1, VERSION_2 = 0x00000001, 0x6B3343CF
 
@@ -103,7 +103,7 @@ class InitialReader:
     def __init__(self) -> None:
         self.complete = False
         self._tries = 0
-        self._attempts: list[_Attempt] = []
+        self._attempts: list[_InitialAttempt] = []
 
     def feed(self, datagram: bytes) -> ClientHello | None:
         """Takes a datagram from the client; what is known of the hello, None where nothing new is."""
@@ -120,14 +120,14 @@ class InitialReader:
                 self.complete = hello.complete
         return told
 
-    def _opened(self, packet: Initial) -> "tuple[_Attempt | None, bytes]":
+    def _opened(self, packet: Initial) -> "tuple[_InitialAttempt | None, bytes]":
         """Whose packet it is and its frames: of a known attempt, newest first, or of a new one."""
         for attempt in reversed(self._attempts):
             frames = self._try(attempt.opener(packet.version), packet)
             if frames is not None:
                 return attempt, frames
         if len(self._attempts) < _MAX_ATTEMPTS:
-            attempt = _Attempt(packet.destination)
+            attempt = _InitialAttempt(packet.destination)
             frames = self._try(attempt.opener(packet.version), packet)
             if frames is not None:
                 self._attempts.append(attempt)
@@ -139,7 +139,7 @@ class InitialReader:
         return opener.open(packet) if self._tries <= _MAX_TRIES else None
 
 
-class _Attempt:
+class _InitialAttempt:
     """A client's try to connect: one connection id, and the stream that its hello goes over."""
 
     def __init__(self, destination: bytes) -> None:

@@ -45,7 +45,7 @@ def _within(address: Address, networks: Iterable[IPNetwork]) -> bool:
     return any(address.version == network.version and address in network for network in networks)
 
 
-class Clients:
+class ClientRules:
     """Who may use the relay.
 
     Args:
@@ -116,7 +116,7 @@ def read_tokens(file: Path) -> tuple[bytes, ...]:
     return tokens
 
 
-class Destinations:
+class DestinationRules:
     """Where the relay may connect.
 
     Args:

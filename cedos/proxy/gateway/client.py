@@ -10,10 +10,10 @@ from typing import Final
 import structlog
 
 from cedos.proxy.answers import ESTABLISHED, RefusedError, answer
-from cedos.proxy.gateway.admission import Clients
+from cedos.proxy.gateway.admission import ClientRules
 from cedos.proxy.gateway.listening import original_destination, subflows
 from cedos.proxy.gateway.origin import Origins, keep_alive
-from cedos.proxy.request import Request, RequestParser
+from cedos.proxy.request import ProxyRequest, RequestParser
 from cedos.proxy.splice import Moved, Tunnel, reset_on_close
 
 _HEAD_TIMEOUT_S: Final = 20.0
@@ -24,7 +24,7 @@ _BLOCK: Final = 16384
 log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 
-class Client:
+class RelayClient:
     """A client's connection; `serve` owns the socket and closes it.
 
     Args:
@@ -43,7 +43,7 @@ class Client:
         name: str,
         *,
         transparent: bool,
-        clients: Clients,
+        clients: ClientRules,
         origins: Origins,
         buffer: memoryview,
         idle_s: float,
@@ -102,7 +102,7 @@ class Client:
                     seconds=round(time.monotonic() - began_s, 3), subflows=flows,
                 )  # fmt: skip
 
-    async def _request(self) -> Request | None:
+    async def _request(self) -> ProxyRequest | None:
         """What the client asks for; None: it went away without a word."""
         loop = asyncio.get_running_loop()
         parser = RequestParser()
@@ -127,11 +127,11 @@ class Client:
         self._clients.check(request.credentials)
         return request
 
-    def _diverted(self) -> Request:
+    def _diverted(self) -> ProxyRequest:
         host, port = original_destination(self._connection)
-        return Request(True, host, port, b"", None, None, b"")
+        return ProxyRequest(True, host, port, b"", None, None, b"")
 
-    async def _relay(self, request: Request) -> tuple[Moved, int | None]:
+    async def _relay(self, request: ProxyRequest) -> tuple[Moved, int | None]:
         origin = await self._origins.connect(request.host, request.port)
         try:
             if request.tunnel and not self._transparent:

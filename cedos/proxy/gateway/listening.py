@@ -23,7 +23,7 @@ _INFO_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class ListenAt:
+class ListenAddress:
     """Where to listen; `transparent`: for connections that go somewhere else."""
 
     address: str
@@ -35,7 +35,7 @@ class ListenAt:
             f"{self.address}:{self.port}")  # fmt: skip
 
 
-def open_socket(where: ListenAt) -> tuple[socket.socket, bool]:
+def open_socket(where: ListenAddress) -> tuple[socket.socket, bool]:
     """A listening non-blocking socket, and whether it takes MPTCP.
 
     Raises:

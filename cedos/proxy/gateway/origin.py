@@ -17,7 +17,7 @@ from itertools import chain, zip_longest
 from typing import Any, Final
 
 from cedos.proxy.answers import RefusedError
-from cedos.proxy.gateway.admission import Destinations
+from cedos.proxy.gateway.admission import DestinationRules
 
 _STAGGER_S: Final = 0.25
 _MOST_LOOKUPS: Final = 64
@@ -38,7 +38,7 @@ class Origins:
             is known.
     """
 
-    def __init__(self, destinations: Destinations, timeout_s: float = 10.0) -> None:
+    def __init__(self, destinations: DestinationRules, timeout_s: float = 10.0) -> None:
         self._destinations = destinations
         self._timeout_s = timeout_s
         self._lookups = asyncio.Semaphore(_MOST_LOOKUPS)

@@ -16,9 +16,9 @@ import structlog
 from cedos.errors import HostError
 from cedos.model import Address
 from cedos.proxy.answers import RefusedError
-from cedos.proxy.gateway.admission import PRIVATE, Clients, Destinations, IPNetwork, plain
-from cedos.proxy.gateway.client import Client
-from cedos.proxy.gateway.listening import ListenAt, open_socket
+from cedos.proxy.gateway.admission import PRIVATE, ClientRules, DestinationRules, IPNetwork, plain
+from cedos.proxy.gateway.client import RelayClient
+from cedos.proxy.gateway.listening import ListenAddress, open_socket
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.splice import make_buffer
 
@@ -49,7 +49,7 @@ class Settings:
         drain_s: how long connections may go on when it is told to end.
     """
 
-    listen: Sequence[ListenAt] = (ListenAt("0.0.0.0", PORT), ListenAt("::", PORT))  # noqa: S104
+    listen: Sequence[ListenAddress] = (ListenAddress("0.0.0.0", PORT), ListenAddress("::", PORT))  # noqa: S104
     listen_optional: bool = True
     allow: Sequence[IPNetwork] = PRIVATE
     tokens: Sequence[bytes] = ()
@@ -71,14 +71,14 @@ class Relay:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._clients = Clients(settings.allow, settings.tokens)
-        destinations = Destinations(
+        self._clients = ClientRules(settings.allow, settings.tokens)
+        destinations = DestinationRules(
             (each.port for each in settings.listen), settings.deny, local=settings.local
         )
         self._origins = Origins(destinations, settings.connect_s)
         self._buffer = make_buffer()
-        self._sockets: list[tuple[socket.socket, ListenAt]] = []
-        self._tasks: dict[asyncio.Task[None], Client] = {}
+        self._sockets: list[tuple[socket.socket, ListenAddress]] = []
+        self._tasks: dict[asyncio.Task[None], RelayClient] = {}
         self._refusals: set[asyncio.Task[None]] = set()
         self._per_client: Counter[Address] = Counter()
         self._ending = asyncio.Event()
@@ -177,7 +177,7 @@ class Relay:
         if refused is not None and len(self._refusals) >= _MOST_REFUSALS:
             connection.close()
             return
-        client = Client(
+        client = RelayClient(
             connection,
             f"{address} port {peer[1]}",
             transparent=transparent,

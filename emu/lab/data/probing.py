@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 
 from cedos.model import Direction, Network, NetworkKind
-from cedos.monitor.probing import lookup, train
+from cedos.monitor.probing import dns_probe, udp_train
 from cedos.monitor.probing.keyfile import read_key, write_new_key
 from cedos.monitor.probing.prober import Prober
-from cedos.monitor.probing.result import Outcome, ProbeServer
+from cedos.monitor.probing.result import ProbeOutcome, ProbeServer
 from emu.testbed.access import INTERFACES
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.service import Service
@@ -80,21 +80,21 @@ def new_prober(ping_timeout_s: float) -> Prober:
 
 async def lookup_s(network: Network, timeout_s: float) -> float | None:
     """The time of the lookup of a name that nobody has asked for before; None without an answer."""
-    outcome = await lookup.run(network, f"{secrets.token_hex(6)}.example", timeout_s=timeout_s)
+    outcome = await dns_probe.run(network, f"{secrets.token_hex(6)}.example", timeout_s=timeout_s)
     took_s = outcome.indicators.get("dns_s")
     return None if took_s is None else round(took_s, 6)
 
 
 async def train_over(
     server: ProbeServer, network: Network, direction: Direction, timeout_s: float
-) -> Outcome:
+) -> ProbeOutcome:
     """One train over a network; an end of the emulation itself is an error, not a loss."""
-    return await train.run(
+    return await udp_train.run(
         server, interface=network.interface, direction=direction, timeout_s=timeout_s
     )
 
 
-def columns(outcome: Outcome) -> dict[str, float]:
+def columns(outcome: ProbeOutcome) -> dict[str, float]:
     """A train's indicators, rounded, and whether it had a result at all (`udp_answered`)."""
     found: dict[str, float] = {"udp_answered": float(not outcome.problem)}
     for name, value in outcome.indicators.items():

@@ -10,9 +10,9 @@ from types import TracebackType
 
 from cedos.model import FlowKey, SizeEstimate
 from cedos.monitor.events import FlowClosed, FlowOpened
-from cedos.monitor.flows.flows import FlowMonitor
-from cedos.profiler.capture.capture import Capture, open_capture
-from cedos.profiler.frame import Captured
+from cedos.monitor.flows.flow_monitor import FlowMonitor
+from cedos.profiler.capture.packet_socket import Capture, open_capture
+from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.http import parse_response
 from cedos.profiler.profiler import Profiler
 from emu.testbed.netns import Namespace
@@ -125,7 +125,7 @@ class Watch:
             else:
                 self._answered(captured, size)
 
-    def _answered(self, captured: Captured, size: SizeEstimate | None) -> None:
+    def _answered(self, captured: CapturedPacket, size: SizeEstimate | None) -> None:
         response = parse_response(captured.payload)
         place = captured.key, captured.sequence
         if place in self._begun:

@@ -25,9 +25,9 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as served:
         data, source = served.recvfrom(2048)
         said = wire.decode(data, key)
         answer = None
-        if isinstance(said, wire.Hello):
+        if isinstance(said, wire.ProbeHello):
             answer = wire.Cookie(said.session, bytes(16))
-        elif isinstance(said, wire.Ask) and said.direction is Direction.UP:
+        elif isinstance(said, wire.TrainRequest) and said.direction is Direction.UP:
             packets[said.session] = said.packets, said.packet_bytes
             answer = wire.Ready(said.session)
         elif isinstance(said, wire.Done) and said.session in packets:

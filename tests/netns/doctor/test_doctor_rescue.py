@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from cedos.doctor import rescue
-from cedos.doctor.finding import Files, State
+from cedos.doctor.finding import Files, FindingState
 from cedos.steer.kernel import first_timeout, ipset
 
 
 def test_here_everything_is_there():
-    assert rescue.translation().state is State.OK
-    assert rescue.early(Files()).state is State.OK
+    assert rescue.translation().state is FindingState.OK
+    assert rescue.early(Files()).state is FindingState.OK
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -25,4 +25,4 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(first_timeout, "try_out", refused)
     assert "CAP_BPF" in rescue.early(Files()).found
     monkeypatch.setattr(ipset, "_TYPE", b"hash:no,such\0")
-    assert rescue.translation().state is State.MISSING
+    assert rescue.translation().state is FindingState.MISSING

@@ -13,7 +13,7 @@ from cedos.kernel import conntrack
 from cedos.kernel.netlink import Requester
 from cedos.model import FlowKey
 from cedos.monitor.events import FlowClosed, FlowEvent, FlowOpened
-from cedos.monitor.flows.flows import FlowMonitor
+from cedos.monitor.flows.flow_monitor import FlowMonitor
 from cedos.monitor.networks.links import LinkMonitor
 from emu.testbed.netns import Namespace
 

@@ -10,13 +10,13 @@ import pytest
 
 from cedos.model import Direction
 from cedos.monitor.networks.links import LinkMonitor
-from cedos.monitor.probing import lookup
-from cedos.monitor.probing.limits import Limits
+from cedos.monitor.probing import dns_probe
 from cedos.monitor.probing.ping import PING_BYTES
 from cedos.monitor.probing.prober import Prober
 from cedos.monitor.probing.result import ProbeKind, ProbeServer
 from cedos.monitor.probing.schedule import ProbeSchedule
 from cedos.monitor.probing.server import ProbeServing
+from cedos.monitor.probing.server_limits import ProbeLimits
 from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]
@@ -83,7 +83,7 @@ def test_ping_goes_through_the_networks_interface(
                     result = await prober.ping(network)
                     assert 0 < result.indicators["rtt_s"] < 5
                     assert result.spent.bytes == 2 * PING_BYTES[version]
-                assert prober.ledger.bytes(network.name) == 6 * PING_BYTES[version]
+                assert prober.costs.bytes(network.name) == 6 * PING_BYTES[version]
                 for name, count in before.items():
                     gained = echoes(bench.far, version, name) - count
                     assert gained == (3 if name == network.interface else 0), name
@@ -156,16 +156,16 @@ def test_dns_time_through_the_right_interface(bench: Bench, version: int) -> Non
             task = asyncio.create_task(answer())
             async with LinkMonitor() as links:
                 for network in links.networks():
-                    nobody = await lookup.run(network, "example.org")
+                    nobody = await dns_probe.run(network, "example.org")
                     assert nobody.problem == f"{network.name} has no resolver to ask"
-                    outcome = await lookup.run(network, "example.org", resolver=TARGETS[version])
+                    outcome = await dns_probe.run(network, "example.org", resolver=TARGETS[version])
                     assert outcome.problem == ""
                     assert 0 < outcome.indicators["dns_s"] < 2
                     assert outcome.spent.bytes == 3 * ((28 if version == 4 else 48) + 29)
                     own = [a.ip for a in network.addresses]
                     assert ip_address(askers[-1]) in own
                 task.cancel()
-                silent = await lookup.run(
+                silent = await dns_probe.run(
                     links.networks()[0], "example.org", resolver=TARGETS[version], timeout_s=0.2
                 )
                 assert silent.problem == "no answer within 0.2 s"
@@ -186,7 +186,7 @@ def test_trains_and_transfers_go_through_the_networks_interface(bench: Bench, ve
 
     async def scenario() -> None:
         with bench.far.entered():
-            serving = ProbeServing(TARGETS[version], 7007, key, Limits(1e9, 1e9))
+            serving = ProbeServing(TARGETS[version], 7007, key, ProbeLimits(1e9, 1e9))
             server_task = await serving.__aenter__()
         try:
             server = ProbeServer(TARGETS[version], 7007, key)

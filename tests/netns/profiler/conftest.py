@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cedos.profiler.capture.capture import Capture, Captured
+from cedos.profiler.capture.packet_socket import Capture, Captured
 from emu.testbed.netns import Namespace
 
 IPPROTO_MPTCP = 262

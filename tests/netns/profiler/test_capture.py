@@ -21,10 +21,10 @@ from scapy.packet import Raw
 
 from cedos.errors import HostError
 from cedos.model import Direction, FlowKey
-from cedos.profiler.capture.capture import Captured, open_capture
+from cedos.profiler.capture.packet_socket import Captured, open_capture
 from cedos.profiler.http import parse_request, parse_response
 from cedos.profiler.profiler import Profiler
-from cedos.profiler.tls.tls import ClientHello, read_records
+from cedos.profiler.tls.client_hello import ClientHello, read_records
 
 BODY = os.urandom(2_000_000)
 GET = b"GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n"
@@ -291,7 +291,7 @@ def test_a_missing_interface_and_a_missing_capability_are_named(pair: Any) -> No
         open_capture("nope")
     program = (
         "from cedos.errors import PrivilegeError\n"
-        "from cedos.profiler.capture.capture import open_capture\n"
+        "from cedos.profiler.capture.packet_socket import open_capture\n"
         "try: open_capture()\n"
         "except PrivilegeError as error: print(error)\n"
     )

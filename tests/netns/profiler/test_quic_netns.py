@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from cedos.profiler.capture.capture import Captured, open_capture
+from cedos.profiler.capture.packet_socket import Captured, open_capture
 from cedos.profiler.profiler import Profiler
 from emu.testbed import kernel
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cedos.commands.probe_server import Endpoint
-from cedos.monitor.probing import train
+from cedos.monitor.probing import udp_train
 from cedos.monitor.probing.keyfile import read_key
 from cedos.monitor.probing.result import ProbeServer
 
@@ -71,7 +71,7 @@ def test_it_serves_until_it_is_ended(cedos: Any, tmp_path: Path) -> None:
     assert running.stderr is not None
     assert "listening" in running.stderr.readline()
     server = ProbeServer(ip_address("127.0.0.1"), port, read_key(path))
-    outcome = asyncio.run(train.run(server, interface="lo"))
+    outcome = asyncio.run(udp_train.run(server, interface="lo"))
     assert outcome.problem == ""
     running.send_signal(signal.SIGTERM)
     _, said = running.communicate(timeout=10)

@@ -12,8 +12,9 @@ import pytest
 from cedos.api.lock import only_daemon
 from cedos.config import Config, PredictorsConfig
 from cedos.config.directories import Directories
-from cedos.doctor import can_run, mptcp, observation, services, surroundings
-from cedos.doctor.finding import Files, Finding, State, limited, missing, ok
+from cedos.doctor import mptcp, observation, services, surroundings
+from cedos.doctor.examine import can_run
+from cedos.doctor.finding import Files, Finding, FindingState, limited, missing, ok
 
 
 @pytest.fixture
@@ -39,22 +40,22 @@ def test_the_daemon_runs_with_limits_but_not_without_networks() -> None:
 @pytest.mark.parametrize(
     ("release", "state", "lost"),
     [
-        ("6.18.44-fc", State.OK, ""),
-        ("5.19.0", State.OK, ""),
-        ("5.15.0-91-generic", State.LIMITED, "per-connection"),
-        ("5.4.0", State.LIMITED, "cannot be moved"),
-        ("strange", State.LIMITED, "cannot be moved"),
+        ("6.18.44-fc", FindingState.OK, ""),
+        ("5.19.0", FindingState.OK, ""),
+        ("5.15.0-91-generic", FindingState.LIMITED, "per-connection"),
+        ("5.4.0", FindingState.LIMITED, "cannot be moved"),
+        ("strange", FindingState.LIMITED, "cannot be moved"),
     ],
 )
-def test_kernel(release: str, state: State, lost: str) -> None:
+def test_kernel(release: str, state: FindingState, lost: str) -> None:
     finding = mptcp.kernel(release)
     assert finding.state is state
     assert lost in finding.lost
 
 
 def test_mptcp_not_compiled(files: Files) -> None:
-    assert mptcp.available(files).state is State.MISSING
-    assert mptcp.path_manager(files, False).state is State.MISSING
+    assert mptcp.available(files).state is FindingState.MISSING
+    assert mptcp.path_manager(files, False).state is FindingState.MISSING
     assert mptcp.black_hole(files) is None
     assert asyncio.run(mptcp.endpoints(files, False)) is None
 
@@ -62,7 +63,7 @@ def test_mptcp_not_compiled(files: Files) -> None:
 def test_mptcp_disabled(files: Files) -> None:
     sysctl(files, "net.mptcp.enabled", "0")
     finding = mptcp.available(files)
-    assert finding.state is State.MISSING
+    assert finding.state is FindingState.MISSING
     assert finding.remedy == "sysctl net.mptcp.enabled=1"
     assert mptcp.black_hole(files) is None
 
@@ -70,23 +71,26 @@ def test_mptcp_disabled(files: Files) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "daemon", "state"),
     [
-        ("pm_type", "0", False, State.OK),
-        ("path_manager", "kernel", False, State.OK),
-        ("pm_type", "1", True, State.OK),
-        ("pm_type", "1", False, State.LIMITED),
-        ("path_manager", "userspace", False, State.LIMITED),
+        ("pm_type", "0", False, FindingState.OK),
+        ("path_manager", "kernel", False, FindingState.OK),
+        ("pm_type", "1", True, FindingState.OK),
+        ("pm_type", "1", False, FindingState.LIMITED),
+        ("path_manager", "userspace", False, FindingState.LIMITED),
     ],
 )
-def test_path_manager(files: Files, name: str, value: str, daemon: bool, state: State) -> None:
+def test_path_manager(
+    files: Files, name: str, value: str, daemon: bool, state: FindingState
+) -> None:
     sysctl(files, f"net.mptcp.{name}", value)
     assert mptcp.path_manager(files, daemon).state is state
 
 
 @pytest.mark.parametrize(
-    ("lives", "state"), [(True, State.OK), (False, State.LIMITED), (None, State.LIMITED)]
+    ("lives", "state"),
+    [(True, FindingState.OK), (False, FindingState.LIMITED), (None, FindingState.LIMITED)],
 )
 def test_black_hole(
-    files: Files, monkeypatch: pytest.MonkeyPatch, lives: bool | None, state: State
+    files: Files, monkeypatch: pytest.MonkeyPatch, lives: bool | None, state: FindingState
 ) -> None:
     sysctl(files, "net.mptcp.enabled", "1")
     sysctl(files, "net.mptcp.blackhole_timeout", "3600")
@@ -109,11 +113,11 @@ def test_endpoints_of_others(files: Files, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(mptcp.generic_netlink, "dump", dump)
     finding = asyncio.run(mptcp.endpoints(files, False))
     assert finding is not None
-    assert finding.state is State.LIMITED
+    assert finding.state is FindingState.LIMITED
     assert finding.found == "2 there already: 192.0.2.7"
     kept = asyncio.run(mptcp.endpoints(files, True))
     assert kept is not None
-    assert kept.state is State.OK
+    assert kept.state is FindingState.OK
 
 
 @pytest.mark.parametrize("error", [PermissionError(1, "no"), LookupError("no mptcp_pm")])
@@ -128,30 +132,34 @@ def test_endpoints_that_cannot_be_seen(
     monkeypatch.setattr(mptcp.generic_netlink, "dump", dump)
     finding = asyncio.run(mptcp.endpoints(files, False))
     assert finding is not None
-    assert finding.state is State.LIMITED
+    assert finding.state is FindingState.LIMITED
 
 
 def test_connection_tracking(files: Files) -> None:
     assert "not loaded" in observation.connection_tracking(files).found
-    for value, state in (("0", State.LIMITED), ("1", State.OK), ("2", State.OK)):
+    for value, state in (
+        ("0", FindingState.LIMITED),
+        ("1", FindingState.OK),
+        ("2", FindingState.OK),
+    ):
         sysctl(files, "net.netfilter.nf_conntrack_events", value)
         assert observation.connection_tracking(files).state is state
 
 
 def test_ping(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observation.privileges, "held", lambda: frozenset({"CAP_NET_RAW"}))
-    assert observation.ping(files).state is State.OK
+    assert observation.ping(files).state is FindingState.OK
     monkeypatch.setattr(observation.privileges, "held", frozenset)
-    assert observation.ping(files, frozenset({0})).state is State.LIMITED
+    assert observation.ping(files, frozenset({0})).state is FindingState.LIMITED
     sysctl(files, "net.ipv4.ping_group_range", "100\t200")
-    assert observation.ping(files, frozenset({1, 150})).state is State.OK
-    assert observation.ping(files, frozenset({99, 201})).state is State.LIMITED
+    assert observation.ping(files, frozenset({1, 150})).state is FindingState.OK
+    assert observation.ping(files, frozenset({99, 201})).state is FindingState.LIMITED
 
 
 def test_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observation.privileges, "held", lambda: frozenset({"CAP_NET_RAW"}))
     finding = observation.capabilities()
-    assert finding.state is State.LIMITED
+    assert finding.state is FindingState.LIMITED
     assert finding.found == "this process lacks CAP_NET_ADMIN"
 
 
@@ -163,11 +171,11 @@ def test_bpf(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(observation, "load", refuse)
-    assert observation.bpf(files).state is State.LIMITED
+    assert observation.bpf(files).state is FindingState.LIMITED
 
 
 def test_flows_of_this_very_host() -> None:
-    assert asyncio.run(observation.flows()).state is State.OK
+    assert asyncio.run(observation.flows()).state is FindingState.OK
 
 
 def program(folder: Path, script: str) -> str:
@@ -179,7 +187,7 @@ def program(folder: Path, script: str) -> str:
 
 def test_iptables(tmp_path: Path) -> None:
     absent = services.iptables(str(tmp_path))
-    assert (absent.state, absent.found) == (State.MISSING, "not installed")
+    assert (absent.state, absent.found) == (FindingState.MISSING, "not installed")
     assert absent.remedy == "apt install iptables"
     good = program(tmp_path / "a", "echo 'iptables v1.8.9 (legacy)'")
     assert services.iptables(good) == ok("iptables", "iptables v1.8.9 (legacy)")
@@ -201,17 +209,17 @@ def test_services_on_the_bus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "SystemBus", FakeBus)
     states = {one.topic: (one.state, one.found) for one in asyncio.run(services.on_the_bus())}
     assert states == {
-        "systemd-resolved": (State.OK, "running"),
-        "ModemManager": (State.LIMITED, "not running"),
-        "UPower": (State.LIMITED, "not running"),
-        "NetworkManager": (State.OK, "not used"),
-        "screen (logind)": (State.LIMITED, "logind is not running"),
+        "systemd-resolved": (FindingState.OK, "running"),
+        "ModemManager": (FindingState.LIMITED, "not running"),
+        "UPower": (FindingState.LIMITED, "not running"),
+        "NetworkManager": (FindingState.OK, "not used"),
+        "screen (logind)": (FindingState.LIMITED, "logind is not running"),
     }
 
 
 def test_no_bus(tmp_path: Path) -> None:
     [finding] = asyncio.run(services.on_the_bus(f"unix:path={tmp_path}/none"))
-    assert finding.state is State.LIMITED
+    assert finding.state is FindingState.LIMITED
     assert "no system bus" in finding.found
 
 
@@ -221,7 +229,7 @@ def test_a_model_that_cannot_be_used(tmp_path: Path) -> None:
         if content is not None:
             path.write_text(content)
         finding = surroundings.model(Config(predictors=PredictorsConfig(model=str(path))))
-        assert finding.state is State.LIMITED
+        assert finding.state is FindingState.LIMITED
         assert str(path) in finding.found
 
 
@@ -230,11 +238,11 @@ Usage = namedtuple("Usage", "total used free")
 
 def test_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = Directories(tmp_path / "not" / "yet", tmp_path)
-    assert surroundings.state(where).state is State.OK
+    assert surroundings.state(where).state is FindingState.OK
     assert not where.state.exists()
     monkeypatch.setattr(surroundings.shutil, "disk_usage", lambda _: Usage(1, 1, 3_000_000))
     finding = surroundings.state(where)
-    assert (finding.state, finding.lost) == (State.LIMITED, "history, once the disk is full")
+    assert (finding.state, finding.lost) == (FindingState.LIMITED, "history, once the disk is full")
     assert "3 MB free" in finding.found
     (tmp_path / "file").touch(mode=0o777)
     blocked = surroundings.state(Directories(tmp_path / "file", tmp_path))
@@ -244,7 +252,7 @@ def test_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_state_directory_of_somebody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surroundings.os, "access", lambda *_: False)
     finding = surroundings.state(Directories(tmp_path, tmp_path))
-    assert (finding.state, finding.fatal) == (State.LIMITED, False)
+    assert (finding.state, finding.fatal) == (FindingState.LIMITED, False)
 
 
 def test_daemon(tmp_path: Path) -> None:
@@ -252,10 +260,10 @@ def test_daemon(tmp_path: Path) -> None:
     assert surroundings.daemon(where) == ok("daemon", "not running")
     where.state.mkdir()
     (where.state / "journal.jsonl").touch()
-    assert surroundings.daemon(where).state is State.OK
+    assert surroundings.daemon(where).state is FindingState.OK
     (where.state / "journal.jsonl").write_text("{}\n")
     left = surroundings.daemon(where)
-    assert (left.state, left.remedy) == (State.LIMITED, "cedos restore")
+    assert (left.state, left.remedy) == (FindingState.LIMITED, "cedos restore")
     with only_daemon(where.pid_file, steers=False):
         assert surroundings.daemon(where) == ok("daemon", f"running (process {os.getpid()})")
 
@@ -270,7 +278,7 @@ def test_report(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def examine(*_: object) -> list[Finding]:
         return found
 
-    monkeypatch.setattr("cedos.commands.doctor.doctor.examine", examine)
+    monkeypatch.setattr("cedos.commands.doctor.examine", examine)
     result = cedos("doctor")
     assert result.exit_code == 4
     assert result.stdout.splitlines() == [

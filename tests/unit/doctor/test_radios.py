@@ -8,7 +8,7 @@ import pytest
 
 from cedos.config import Config, ProbesConfig
 from cedos.doctor import radios
-from cedos.doctor.finding import State
+from cedos.doctor.finding import FindingState
 from cedos.monitor.bus import BusError, SystemBus
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ class Played(SystemBus):
 async def test_network_manager() -> None:
     assert (await radios.network_manager(Played(), set())).found == "not used"
     silent = await radios.network_manager(Played(), {NM})
-    assert (silent.state, "does not answer" in silent.found) == (State.LIMITED, True)
+    assert (silent.state, "does not answer" in silent.found) == (FindingState.LIMITED, True)
     for checks, words in ((True, "running, checks"), (False, "running, does not check")):
         bus = Played(NetworkManager={"ConnectivityCheckEnabled": checks})
         finding = await radios.network_manager(bus, {NM})
@@ -46,7 +46,7 @@ async def test_network_manager() -> None:
 
 
 async def test_modems() -> None:
-    assert (await radios.modems(Played(), set())).state is State.LIMITED
+    assert (await radios.modems(Played(), set())).state is FindingState.LIMITED
     assert "does not answer" in (await radios.modems(Played(), {MM})).found
     nothing = await radios.modems(Played(GetManagedObjects={}), {MM})
     assert nothing.found == "running, without a modem"
@@ -63,7 +63,7 @@ async def test_the_screen() -> None:
         finding = await radios.somebody_there(
             Played(Seat=seat, Session={"IdleHint": idle}), {LOGIND}
         )
-        assert (finding.state, finding.found) == (State.OK, words)
+        assert (finding.state, finding.found) == (FindingState.OK, words)
 
 
 async def test_phones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,15 +86,15 @@ async def test_phones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await radios.phones()).found == "no phone plugged in"
         lists("R58 unauthorized usb:1-4\\n")
         refused = await radios.phones()
-        assert (refused.state, refused.found) == (State.LIMITED, "R58 does not allow it")
+        assert (refused.state, refused.found) == (FindingState.LIMITED, "R58 does not allow it")
         lists("R58 device usb:1-4\\n")
         assert (await radios.phones()).found == "R58 may be asked"
         program.write_text("#!/bin/sh\nexit 1\n")
-        assert (await radios.phones()).state is State.LIMITED
+        assert (await radios.phones()).state is FindingState.LIMITED
 
 
 def test_portals() -> None:
-    assert radios.portals(Config()).state is State.OK
+    assert radios.portals(Config()).state is FindingState.OK
     off = radios.portals(Config(probes=ProbesConfig(portal_url="")))
-    assert (off.state, off.remedy) == (State.LIMITED, "set probes.portal_url")
+    assert (off.state, off.remedy) == (FindingState.LIMITED, "set probes.portal_url")
     assert radios.portals(Config(probes=ProbesConfig(enabled=False))).found == "probes are off"

@@ -4,7 +4,7 @@ import pytest
 
 from cedos.model import Direction, Indicator
 from cedos.monitor.context import ContextKeeper
-from cedos.monitor.networks.rates import Stretch
+from cedos.monitor.networks.rates import RateSample
 
 
 def value(keeper: ContextKeeper, name: str, now_s: float, network: str = "wlan0") -> float:
@@ -74,8 +74,8 @@ def test_past_rates_come_from_what_set_the_pace_and_least_ones_from_counters() -
     keeper.observe_delivery(
         "lte0",
         {
-            Direction.DOWN: Stretch(3.5, 4.0, 1_000_000, saturated=True),
-            Direction.UP: Stretch(3.5, 4.0, 100_000, saturated=True),
+            Direction.DOWN: RateSample(3.5, 4.0, 1_000_000, saturated=True),
+            Direction.UP: RateSample(3.5, 4.0, 100_000, saturated=True),
         },
     )
     assert value(keeper, "past5_bps", 4.0, "lte0") == pytest.approx(16e6)
@@ -98,7 +98,7 @@ def test_who_carries_little_while_round_trips_are_short_does_not_set_the_pace(
 ) -> None:
     keeper = ContextKeeper()
     quick, slow = (
-        {Direction.DOWN: Stretch(begin_s, begin_s + 0.2, carried, saturated=True)}
+        {Direction.DOWN: RateSample(begin_s, begin_s + 0.2, carried, saturated=True)}
         for begin_s, carried in ((8.0, 200_000), (10.0, 5_000))
     )
     keeper.observe_delivery("lte0", quick)
@@ -112,11 +112,11 @@ def test_a_provider_is_preferred_until_it_falls_silent() -> None:
     keeper = ContextKeeper(grace_s=2.5)
     keeper.update("wlan0", {"past1_bps": Indicator(50e6, 10.0)})
     keeper.observe_delivery(
-        "wlan0", {Direction.DOWN: Stretch(10.0, 11.0, 1_000_000, saturated=True)}
+        "wlan0", {Direction.DOWN: RateSample(10.0, 11.0, 1_000_000, saturated=True)}
     )
     assert value(keeper, "past1_bps", 11.0) == 50e6
     keeper.observe_delivery(
-        "wlan0", {Direction.DOWN: Stretch(11.0, 13.0, 1_000_000, saturated=True)}
+        "wlan0", {Direction.DOWN: RateSample(11.0, 13.0, 1_000_000, saturated=True)}
     )
     assert value(keeper, "past1_bps", 13.0) == pytest.approx(4e6)
 

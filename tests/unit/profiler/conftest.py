@@ -9,7 +9,7 @@ from ipaddress import ip_address
 import pytest
 
 from cedos.model import Direction, FlowKey, SizeEstimate
-from cedos.profiler.frame import Captured
+from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.profiler import Profiler, SizeLearned
 
 ANCILLARY = 0xFFFFF000
@@ -107,12 +107,12 @@ class Talk:
         self.bytes = {Direction.UP: 0, Direction.DOWN: 0}
         self.now_s = 1.0
 
-    def packet(self, way: Direction, payload: bytes) -> Captured:
+    def packet(self, way: Direction, payload: bytes) -> CapturedPacket:
         start = {Direction.UP: 4_294_900_000, Direction.DOWN: 77}
         sequence = {one: (start[one] + self.bytes[one]) % (1 << 32) for one in Direction}
         outgoing = way is Direction.UP
         other = Direction.DOWN if outgoing else Direction.UP
-        return Captured(
+        return CapturedPacket(
             self.key, outgoing, payload, sequence[way], sequence[other], self.mptcp, "wlan0"
         )
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.profiler.http import Request, Response, parse_request, parse_response
+from cedos.profiler.http import HttpRequest, HttpResponse, parse_request, parse_response
 
 
 def request(*lines: str, body: bytes = b"") -> bytes:
@@ -11,14 +11,14 @@ def request(*lines: str, body: bytes = b"") -> bytes:
 
 def test_a_download() -> None:
     payload = request("GET /x?a=b HTTP/1.1", "User-Agent: curl", "Host: Example.ORG:8080")
-    assert parse_request(payload) == Request(
+    assert parse_request(payload) == HttpRequest(
         "GET", "example.org", None, False, len(payload), b"/x?a=b"
     )
 
 
 def test_an_upload_with_the_beginning_of_its_body() -> None:
     head = request("PUT /x HTTP/1.1", "host:a.b", "cOnTent-LENGTH:  5000000 ", "Expect: y")
-    assert parse_request(head + b"\r\nhost: evil\r\n") == Request(
+    assert parse_request(head + b"\r\nhost: evil\r\n") == HttpRequest(
         "PUT", "a.b", 5_000_000, False, len(head), b"/x"
     )
 
@@ -27,7 +27,7 @@ def test_chunked_counts_more_than_a_length() -> None:
     payload = request(
         "POST / HTTP/1.1", "Host: a", "Content-Length: 5", "Transfer-Encoding: gzip, chunked"
     )
-    assert parse_request(payload) == Request("POST", "a", None, True, len(payload), b"/")
+    assert parse_request(payload) == HttpRequest("POST", "a", None, True, len(payload), b"/")
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "HEAD", "PATCH", "DELETE", "OPTIONS"])
@@ -66,10 +66,12 @@ def test_hosts(host: str, expected: str | None) -> None:
 
 def test_responses() -> None:
     payload = request("HTTP/1.1 200 OK", "Server: x", "Content-Length: 10000000")
-    assert parse_response(payload + bytes(1000)) == Response(200, 10_000_000, False, len(payload))
+    assert parse_response(payload + bytes(1000)) == HttpResponse(
+        200, 10_000_000, False, len(payload)
+    )
     payload = request("HTTP/1.1 206", "Transfer-Encoding: Chunked")
-    assert parse_response(payload) == Response(206, None, True, len(payload))
-    assert parse_response(b"HTTP/1.0 404 Not Found\r\n\r\n") == Response(404, None, False, 26)
+    assert parse_response(payload) == HttpResponse(206, None, True, len(payload))
+    assert parse_response(b"HTTP/1.0 404 Not Found\r\n\r\n") == HttpResponse(404, None, False, 26)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_lengths(length: str, expected: int | None) -> None:
 
 def test_a_body_is_never_read_for_a_head() -> None:
     parsed = parse_response(b"HTTP/1.1 200 OK\r\n\r\n\r\nContent-Length: 7\r\n")
-    assert parsed == Response(200, None, False, 19)
+    assert parsed == HttpResponse(200, None, False, 19)
 
 
 def test_a_head_cut_anywhere_says_nothing_wrong() -> None:

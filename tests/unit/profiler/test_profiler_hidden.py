@@ -8,7 +8,7 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 
 from cedos.model import Direction, FlowKey
-from cedos.profiler.frame import Captured
+from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.profiler import Profiler
 
 Hello = Callable[[str], bytes]
@@ -18,7 +18,7 @@ KEY = FlowKey(ip_address("192.168.43.2"), 40000, ip_address(SERVER), 80)
 TLS_KEY = replace(KEY, remote_port=443)
 
 
-def initial(name: str, key: FlowKey = TLS_KEY) -> list[Captured]:
+def initial(name: str, key: FlowKey = TLS_KEY) -> list[CapturedPacket]:
     """What a real client sends over QUIC."""
     connection = QuicConnection(
         configuration=QuicConfiguration(
@@ -28,7 +28,8 @@ def initial(name: str, key: FlowKey = TLS_KEY) -> list[Captured]:
     connection.connect((SERVER, 443), now=0.0)
     key = replace(key, protocol="udp")
     return [
-        Captured(key, True, data, None, None) for data, _ in connection.datagrams_to_send(now=0.0)
+        CapturedPacket(key, True, data, None, None)
+        for data, _ in connection.datagrams_to_send(now=0.0)
     ]
 
 
@@ -43,7 +44,7 @@ def test_quic_is_learned_by_name_with_tls_of_the_same_host(hello: Hello) -> None
         assert profiler.observe(second, 1.1) == []
         profiler.closed(key, 8_000_000, 20_000)
     assert named.size.median_bytes == 8_000_000
-    (tcp,) = profiler.observe(Captured(TLS_KEY, True, hello("big.example"), 1, 1), 2.0)
+    (tcp,) = profiler.observe(CapturedPacket(TLS_KEY, True, hello("big.example"), 1, 1), 2.0)
     assert (tcp.size.median_bytes, tcp.size.source) == (8_000_000, "history")
 
 
@@ -69,8 +70,8 @@ def test_a_hello_over_two_segments(hello: Hello) -> None:
     profiler = Profiler()
     profiler.opened(TLS_KEY, 1.0)
     raw = hello("big.example")
-    begin = Captured(TLS_KEY, True, raw[:60], 900, 1, segment=900)
-    end = Captured(TLS_KEY, True, raw[60:], 960, 1, segment=960)
+    begin = CapturedPacket(TLS_KEY, True, raw[:60], 900, 1, segment=900)
+    end = CapturedPacket(TLS_KEY, True, raw[60:], 960, 1, segment=960)
     assert profiler.observe(begin, 1.1) == []
     (named,) = profiler.observe(end, 1.1)
     assert named.server_name == "big.example"
@@ -86,9 +87,9 @@ def test_a_host_is_first_taken_for_its_domain(hello: Hello) -> None:
     profiler = Profiler()
     for number in range(4):
         key = replace(TLS_KEY, local_port=number, remote=ip_address("203.0.113.9"))
-        profiler.observe(Captured(key, True, hello("a.big.example"), 1, 1), 1.0)
+        profiler.observe(CapturedPacket(key, True, hello("a.big.example"), 1, 1), 1.0)
         profiler.closed(key, 8_000_000 + number, 9_000)
-    (named,) = profiler.observe(Captured(TLS_KEY, True, hello("b.big.example"), 1, 1), 2.0)
+    (named,) = profiler.observe(CapturedPacket(TLS_KEY, True, hello("b.big.example"), 1, 1), 2.0)
     assert 8_000_000 <= named.size.median_bytes < 8_000_004
 
 
@@ -97,14 +98,14 @@ def test_tls_is_learned_by_name_over_whole_connections(hello: Hello) -> None:
     for number in range(12):
         key = replace(TLS_KEY, local_port=50_000 + number)
         profiler.opened(key, 1.0)
-        (named,) = profiler.observe(Captured(key, True, hello("big.example"), 1, 1), 1.1)
+        (named,) = profiler.observe(CapturedPacket(key, True, hello("big.example"), 1, 1), 1.1)
         assert (named.server_name, named.direction) == ("big.example", DOWN)
         profiler.closed(key, 8_000_000, 20_000)
     assert named.size.source == "history"
     assert named.size.median_bytes == 8_000_000
     assert profiler.server_name(key) is None  # the flow has ended
     other = replace(TLS_KEY, remote=ip_address("203.0.113.9"))
-    (elsewhere,) = profiler.observe(Captured(other, True, hello("big.example"), 1, 1), 2.0)
+    (elsewhere,) = profiler.observe(CapturedPacket(other, True, hello("big.example"), 1, 1), 2.0)
     assert elsewhere.size.median_bytes == 8_000_000
     (nameless,) = profiler.opened(replace(TLS_KEY, local_port=1), 3.0)
     assert nameless.size.median_bytes == 8_000_000
@@ -120,7 +121,7 @@ def test_a_server_that_takes_more_than_it_gives() -> None:
 
 def test_a_hello_without_name_tells_nothing_new_of_an_opened_flow(hello: Hello) -> None:
     profiler = Profiler()
-    cut = Captured(TLS_KEY, True, hello("big.example")[:50], 1, 1)
+    cut = CapturedPacket(TLS_KEY, True, hello("big.example")[:50], 1, 1)
     profiler.opened(TLS_KEY, 1.0)
     assert profiler.observe(cut, 1.1) == []
     (told,) = profiler.observe(cut._replace(key=replace(TLS_KEY, local_port=1)), 1.2)

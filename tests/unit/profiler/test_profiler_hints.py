@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from cedos.model import Bulk, Direction, Label, Urgency
-from cedos.profiler.frame import Captured
-from cedos.profiler.hints import Hint, Match
+from cedos.profiler.frame import CapturedPacket
+from cedos.profiler.hints import HintMatch, TransferHint
 from cedos.profiler.profiler import Profiler
 
 Hello = Callable[[str], bytes]
@@ -19,8 +19,8 @@ def test_hints_win_over_history_but_not_over_what_the_message_states(web: Web) -
     for _ in range(5):
         profiler.closed(web.tls_key, 9_000, 500)
     label = Label(Urgency.BACKGROUND, Bulk.LARGE)
-    hint = Hint(
-        Match(destination=web.server),
+    hint = TransferHint(
+        HintMatch(destination=web.server),
         size_bytes=50_000_000,
         label=label,
         deadline_s=60.0,
@@ -42,8 +42,8 @@ def test_hints_win_over_history_but_not_over_what_the_message_states(web: Web) -
 
 def test_a_hint_gives_the_direction_of_what_cannot_be_read(web: Web) -> None:
     profiler = Profiler()
-    number, _ = profiler.hint(Hint(Match(port=443), size_bytes=9, direction=UP), 0.0)
-    profiler.hint(Hint(Match(port=80), size_bytes=9, direction=UP), 0.0)
+    number, _ = profiler.hint(TransferHint(HintMatch(port=443), size_bytes=9, direction=UP), 0.0)
+    profiler.hint(TransferHint(HintMatch(port=80), size_bytes=9, direction=UP), 0.0)
     assert profiler.opened(web.tls_key, 1.0)[0].direction is UP
     (asked,) = web.talk(profiler).send(web.get)
     assert (asked.direction, asked.size.source) == (DOWN, "default")
@@ -54,9 +54,11 @@ def test_a_hint_gives_the_direction_of_what_cannot_be_read(web: Web) -> None:
 def test_a_hint_reaches_flows_under_way(web: Web, hello: Hello) -> None:
     profiler = Profiler()
     profiler.opened(web.tls_key, 1.0)
-    profiler.observe(Captured(web.tls_key, True, hello("big.example"), 1, 1), 1.1)
+    profiler.observe(CapturedPacket(web.tls_key, True, hello("big.example"), 1, 1), 1.1)
     profiler.opened(replace(web.key, local_port=3), 1.0)
-    _, affected = profiler.hint(Hint(Match(server_name="*.example"), size_bytes=4_000_000), 2.0)
+    _, affected = profiler.hint(
+        TransferHint(HintMatch(server_name="*.example"), size_bytes=4_000_000), 2.0
+    )
     assert [(told.key, told.size) for told in affected] == [
         (web.tls_key, web.exactly(4_000_000, "hint"))
     ]
@@ -66,7 +68,7 @@ def test_a_hint_reaches_flows_under_way(web: Web, hello: Hello) -> None:
 
 def test_a_mark_that_is_told_late_still_finds_its_hint(web: Web) -> None:
     profiler = Profiler()
-    profiler.hint(Hint(Match(mark=7), size_bytes=4_000_000), 0.0)
+    profiler.hint(TransferHint(HintMatch(mark=7), size_bytes=4_000_000), 0.0)
     assert web.talk(profiler).send(web.get)[0].size.source == "default"
     assert profiler.opened(web.key, 1.1, mark=7)[0].size == web.exactly(4_000_000, "hint")
     (early,) = profiler.opened(web.tls_key, 1.1, mark=7)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.profiler.frame import Captured
+from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.profiler import Profiler, SizeLearned
 
 Web = Any
@@ -16,7 +16,7 @@ Web = Any
 def test_scraps_tell_nothing(web: Web, payload: bytes) -> None:
     profiler = Profiler()
     profiler.opened(web.key, 0.0)
-    assert profiler.observe(Captured(web.key, True, payload), 1.0) == []
+    assert profiler.observe(CapturedPacket(web.key, True, payload), 1.0) == []
 
 
 PAYLOADS = st.one_of(
@@ -65,7 +65,7 @@ def test_no_order_of_events_breaks_it(
             told += profiler.progressed(web.key, step[0], step[1], float(at))
         else:
             payload, outgoing, sequence, acknowledgement, mptcp = step
-            packet = Captured(web.key, outgoing, payload, sequence, acknowledgement, mptcp)
+            packet = CapturedPacket(web.key, outgoing, payload, sequence, acknowledgement, mptcp)
             told += profiler.observe(packet, float(at))
     for one in told:
         assert one.key == web.key

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.proxy.answers import RefusedError, answer
-from cedos.proxy.request import LONGEST_HEAD, Request, RequestParser, authority
+from cedos.proxy.request import LONGEST_HEAD, ProxyRequest, RequestParser, authority
 
 
-def parse(data: bytes) -> Request | None:
+def parse(data: bytes) -> ProxyRequest | None:
     return RequestParser().feed(data)
 
 
@@ -22,7 +22,7 @@ def refusal(data: bytes) -> RefusedError:
 
 def test_connect_is_a_tunnel_and_keeps_what_comes_behind_its_head():
     got = parse(b"CONNECT www.example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n\x16\x03\x01hello")
-    assert got == Request(True, "www.example.org", 443, b"", None, None, b"\x16\x03\x01hello")
+    assert got == ProxyRequest(True, "www.example.org", 443, b"", None, None, b"\x16\x03\x01hello")
 
 
 def test_a_whole_url_is_rewritten_for_its_origin():
@@ -127,7 +127,7 @@ def test_pieces_make_no_difference(cuts: list[int]):
 @given(st.binary(max_size=400))
 def test_whatever_comes_is_taken_refused_or_waited_for(data: bytes):
     for begin in (b"", b"CONNECT ", b"GET http://", GET):
-        got: Request | None = None
+        got: ProxyRequest | None = None
         status = 400
         try:
             got = parse(begin + data)

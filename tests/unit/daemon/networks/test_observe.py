@@ -17,7 +17,7 @@ from cedos.daemon.loop.flow_events import FlowEvents
 from cedos.daemon.networks.observer import Observer
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
-from cedos.monitor.probing.result import Outcome, Spent
+from cedos.monitor.probing.result import ProbeOutcome, Spent
 
 pytestmark = pytest.mark.anyio
 
@@ -28,8 +28,8 @@ WLAN = Network(
 )
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
 KEY = FlowKey(ip_address("10.0.0.2"), 4000, ip_address("198.51.100.1"), 80)
-ANSWERED = Outcome({"rtt_s": 0.03}, Spent(98, 98, 0.03))
-LOST = Outcome({}, Spent(98, 0, 1.0), "no answer in time")
+ANSWERED = ProbeOutcome({"rtt_s": 0.03}, Spent(98, 98, 0.03))
+LOST = ProbeOutcome({}, Spent(98, 0, 1.0), "no answer in time")
 
 Make = Callable[..., Observer]
 

@@ -7,7 +7,7 @@ from cedos.model import Direction, FlowKey, Network, NetworkKind
 from cedos.monitor.events import FlowClosed, FlowSample
 from cedos.monitor.flows import delivery
 from cedos.monitor.flows.delivery import DeliveryWatch
-from cedos.monitor.networks.rates import Stretch
+from cedos.monitor.networks.rates import RateSample
 
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False, (ip_interface("10.0.1.2/24"),))
 KEY = FlowKey(ip_address("10.0.1.2"), 5000, ip_address("198.51.100.1"), 443)
@@ -26,15 +26,15 @@ class Watched:
         for key in opened:
             self.watch.opened(key, 0.8)
 
-    def look(self, *flows: FlowSample) -> dict[Direction, Stretch]:
+    def look(self, *flows: FlowSample) -> dict[Direction, RateSample]:
         self.at_s += 0.2
         samples = [replace(flow, at_s=self.at_s) for flow in flows]
         return dict(self.watch.observe(samples, [WIFI], self.at_s).get("home", {}))
 
-    def down(self, *flows: FlowSample) -> Stretch | None:
+    def down(self, *flows: FlowSample) -> RateSample | None:
         return self.look(*flows).get(Direction.DOWN)
 
-    def up(self, *flows: FlowSample) -> Stretch | None:
+    def up(self, *flows: FlowSample) -> RateSample | None:
         return self.look(*flows).get(Direction.UP)
 
 
@@ -169,7 +169,7 @@ def test_what_ended_between_two_looks_counts() -> None:
     whole = replace(RECEIVING, key=OTHER, bytes_down=100_000)
     watched.watch.closed(end(whole, 1.2, idle_down_s=0.05))
     found = watched.down()
-    assert found == Stretch(1.05, pytest.approx(1.15), 100_000, saturated=False)
+    assert found == RateSample(1.05, pytest.approx(1.15), 100_000, saturated=False)
     assert watched.down() is None, "it is counted once"
 
 

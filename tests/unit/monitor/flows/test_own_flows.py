@@ -12,8 +12,8 @@ import pytest
 from cedos.model import FlowKey, Network, NetworkKind
 from cedos.monitor.flows import own_flows
 from cedos.monitor.portal import check
-from cedos.monitor.portal.portal import TestPage
-from cedos.monitor.probing import lookup, tcp_probe, train
+from cedos.monitor.portal.verdict import TestPage
+from cedos.monitor.probing import dns_probe, tcp_probe, udp_train
 from cedos.monitor.probing.result import ProbeServer
 
 pytestmark = pytest.mark.anyio
@@ -25,10 +25,12 @@ LO = Network(
 Look = Callable[[int], Coroutine[Any, Any, Any]]
 
 LOOKS: dict[str, tuple[str, Look]] = {
-    "a look-up": ("udp", lambda port: lookup.run(LO, "a.test", port=port, timeout_s=0.2)),
+    "a look-up": ("udp", lambda port: dns_probe.run(LO, "a.test", port=port, timeout_s=0.2)),
     "a train": (
         "udp",
-        lambda port: train.run(ProbeServer(HERE, port, b"k" * 32), interface="lo", timeout_s=0.2),
+        lambda port: udp_train.run(
+            ProbeServer(HERE, port, b"k" * 32), interface="lo", timeout_s=0.2
+        ),
     ),
     "a transfer": (
         "tcp",

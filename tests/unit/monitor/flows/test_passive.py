@@ -4,7 +4,7 @@ from ipaddress import ip_address, ip_interface
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
 from cedos.monitor.events import FlowSample
 from cedos.monitor.flows.losses import Losses
-from cedos.monitor.flows.passive import FlowWatch, Glimpse
+from cedos.monitor.flows.passive import PassiveSample, PassiveWatch
 
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False, (ip_interface("10.0.1.2/24"),))
 KEY = FlowKey(ip_address("10.0.1.2"), 5000, ip_address("198.51.100.1"), 443)
@@ -12,7 +12,7 @@ FIRST = FlowSample(KEY, 1.0, 1, None, 0.030, 0.020, None, 100_000, 1_000, 0, 0.0
 
 
 def test_an_rtt_counts_when_something_sent_was_acknowledged() -> None:
-    watch = FlowWatch()
+    watch = PassiveWatch()
     watch.observe([FIRST], [WIFI])
     assert watch.observe([replace(FIRST, rtt_s=0.04)], [WIFI])["home"].rtts_s == []
     sent = replace(FIRST, rtt_s=0.05, bytes_up=2_000)
@@ -22,10 +22,10 @@ def test_an_rtt_counts_when_something_sent_was_acknowledged() -> None:
 
 
 def test_a_host_that_only_downloads_has_round_trips() -> None:
-    watch = FlowWatch()
+    watch = PassiveWatch()
     first = replace(FIRST, receive_rtt_s=0.06)
     watch.observe([first], [WIFI])
-    assert watch.observe([replace(first, at_s=2.0)], [WIFI])["home"] == Glimpse()
+    assert watch.observe([replace(first, at_s=2.0)], [WIFI])["home"] == PassiveSample()
     more = replace(first, at_s=4.0, bytes_down=600_000, receive_rtt_s=0.07)
     assert watch.observe([more], [WIFI])["home"].rtts_s == [0.07]
     trickle = replace(more, at_s=5.0, bytes_down=600_500, receive_rtt_s=0.5)
@@ -33,7 +33,7 @@ def test_a_host_that_only_downloads_has_round_trips() -> None:
 
 
 def test_segments_sent_again() -> None:
-    watch = FlowWatch()
+    watch = PassiveWatch()
     first = replace(FIRST, segments=100, retransmits=2, unacknowledged=10)
     watch.observe([first], [WIFI])
     later = replace(first, at_s=3.0, segments=300, retransmits=12, bytes_up=251_000)
@@ -56,6 +56,6 @@ def test_the_loss_rate_needs_segments_and_forgets() -> None:
 
 
 def test_flows_of_no_network_are_left_out() -> None:
-    watch = FlowWatch()
+    watch = PassiveWatch()
     other = replace(FIRST, key=replace(KEY, local=ip_address("172.17.0.2")))
     assert watch.observe([other], [WIFI]) == {}

@@ -3,19 +3,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Direction, Indicator
-from cedos.monitor.networks.rates import Rates, Stretch
+from cedos.monitor.networks.rates import RateEstimator, RateSample
 
 
-def fed(megabits: list[float], *, saturated: bool = True) -> Rates:
+def fed(megabits: list[float], *, saturated: bool = True) -> RateEstimator:
     """One stretch a second, beginning at second 0."""
-    rates = Rates()
+    rates = RateEstimator()
     for second, rate in enumerate(megabits):
         carried = int(rate * 125_000)
-        rates.observe(Stretch(float(second), second + 1.0, carried, saturated))
+        rates.observe(RateSample(float(second), second + 1.0, carried, saturated))
     return rates
 
 
-def values(rates: Rates) -> dict[str, float]:
+def values(rates: RateEstimator) -> dict[str, float]:
     return {name: indicator.value for name, indicator in rates.indicators().items()}
 
 
@@ -37,38 +37,38 @@ def test_what_is_older_than_ten_seconds_is_gone() -> None:
 
 def test_what_somebody_else_held_back_is_no_rate_and_leaves_the_last_one() -> None:
     rates = fed([8.0, 8.0])
-    rates.observe(Stretch(2.0, 3.0, 10_000, saturated=False))
-    rates.observe(Stretch(4.0, 5.0, 20_000, saturated=False))
+    rates.observe(RateSample(2.0, 3.0, 10_000, saturated=False))
+    rates.observe(RateSample(4.0, 5.0, 20_000, saturated=False))
     assert values(rates)["past1_bps"] == pytest.approx(8e6)
     ages = {name: i.measured_at_s for name, i in rates.indicators().items()}
     assert {ages[name] for name in ("past1_bps", "past5_bps", "past10_bps")} == {2.0}
 
 
 def test_time_between_does_not_thin_a_rate() -> None:
-    rates = Rates()
-    rates.observe(Stretch(0.0, 0.2, 200_000, saturated=True))
-    rates.observe(Stretch(0.7, 0.9, 200_000, saturated=True))
+    rates = RateEstimator()
+    rates.observe(RateSample(0.0, 0.2, 200_000, saturated=True))
+    rates.observe(RateSample(0.7, 0.9, 200_000, saturated=True))
     assert values(rates)["past1_bps"] == pytest.approx(8e6)
 
 
 def test_what_reaches_into_a_span_counts_as_a_whole() -> None:
-    rates = Rates()
-    rates.observe(Stretch(0.0, 0.6, 600_000, saturated=True))
-    rates.observe(Stretch(0.6, 1.4, 400_000, saturated=True))
+    rates = RateEstimator()
+    rates.observe(RateSample(0.0, 0.6, 600_000, saturated=True))
+    rates.observe(RateSample(0.6, 1.4, 400_000, saturated=True))
     assert values(rates)["past1_bps"] == pytest.approx(1_000_000 * 8 / 1.4)
-    rates.observe(Stretch(1.4, 1.6, 50_000, saturated=True))
+    rates.observe(RateSample(1.4, 1.6, 50_000, saturated=True))
     assert values(rates)["past1_bps"] == pytest.approx(3.6e6)
 
 
 def test_at_least_what_was_delivered_is_the_best_of_three_seconds() -> None:
     rates = fed([2.0, 9.0, 3.0, 1.0], saturated=False)
     assert rates.indicators() == {"delivery_down_bps": Indicator(9e6, 2.0)}
-    rates.observe(Stretch(4.0, 5.5, 187_500, saturated=False))
+    rates.observe(RateSample(4.0, 5.5, 187_500, saturated=False))
     assert rates.indicators() == {"delivery_down_bps": Indicator(3e6, 3.0)}
 
 
 def test_a_counter_tells_the_least_and_nothing_after_it_began_anew() -> None:
-    rates = Rates(Direction.UP)
+    rates = RateEstimator(Direction.UP)
     rates.counted(10**9, 1.0)
     assert rates.indicators() == {}
     rates.counted(0, 2.0)
@@ -76,14 +76,14 @@ def test_a_counter_tells_the_least_and_nothing_after_it_began_anew() -> None:
     rates.counted(1_000_000, 3.0)
     rates.counted(1_000_000, 4.0)
     assert rates.indicators() == {"delivery_up_bps": Indicator(8e6, 3.0)}
-    rates.observe(Stretch(3.0, 4.0, 500_000, saturated=True))
+    rates.observe(RateSample(3.0, 4.0, 500_000, saturated=True))
     assert set(rates.indicators()) == {
         "past1_up_bps", "past5_up_bps", "past10_up_bps", "delivery_up_bps",
     }  # fmt: skip
 
 
 def test_pings_are_no_rate_and_do_not_displace_what_was_delivered() -> None:
-    rates = Rates()
+    rates = RateEstimator()
     for second in range(5):
         rates.counted(second * 200, float(second))
     assert rates.indicators() == {}
@@ -100,7 +100,7 @@ def test_sleep_makes_all_older_and_joins_nothing_across_it() -> None:
     assert {i.measured_at_s for i in rates.indicators().values()} == {-99.0}
     rates.counted(10**9, 2.0)
     assert values(rates)["delivery_down_bps"] == pytest.approx(8e6)
-    rates.observe(Stretch(2.0, 2.5, 125_000, saturated=True))
+    rates.observe(RateSample(2.0, 2.5, 125_000, saturated=True))
     assert set(values(rates).values()) == {2e6}
 
 
@@ -114,11 +114,11 @@ def test_sleep_makes_all_older_and_joins_nothing_across_it() -> None:
 def test_no_rhythm_breaks_it_and_no_rate_is_beyond_the_fastest(
     steps: list[tuple[float, float, int, bool]],
 ) -> None:
-    rates, at_s, fastest = Rates(), 0.0, 0.0
+    rates, at_s, fastest = RateEstimator(), 0.0, 0.0
     for pause_s, lasts_s, carried, saturated in steps:
         begin_s = at_s + pause_s
         at_s = max(begin_s + lasts_s, at_s)
-        stretch = Stretch(begin_s, at_s, carried, saturated)
+        stretch = RateSample(begin_s, at_s, carried, saturated)
         rates.observe(stretch)
         if at_s > begin_s:
             fastest = max(fastest, stretch.rate_bps)
@@ -129,18 +129,18 @@ def test_no_rhythm_breaks_it_and_no_rate_is_beyond_the_fastest(
 
 def test_a_trickle_without_a_queue_is_no_rate() -> None:
     rates = fed([8.0])
-    rates.observe(Stretch(1.0, 2.0, 350_000, saturated=True), calm=True)
+    rates.observe(RateSample(1.0, 2.0, 350_000, saturated=True), calm=True)
     assert values(rates)["past1_bps"] == pytest.approx(2.8e6), "more than a third"
     rates = fed([8.0])
-    rates.observe(Stretch(1.0, 2.0, 25_000, saturated=True), calm=True)
+    rates.observe(RateSample(1.0, 2.0, 25_000, saturated=True), calm=True)
     assert values(rates)["past1_bps"] == pytest.approx(8e6)
     assert values(rates)["delivery_down_bps"] == pytest.approx(8e6)
     # With a queue that is all that the network can do; and nobody remembers a rate for ever.
-    rates.observe(Stretch(2.0, 3.0, 25_000, saturated=True))
+    rates.observe(RateSample(2.0, 3.0, 25_000, saturated=True))
     assert values(rates)["past1_bps"] == pytest.approx(0.2e6)
     late = fed([8.0])
-    late.observe(Stretch(61.5, 62.5, 25_000, saturated=True), calm=True)
+    late.observe(RateSample(61.5, 62.5, 25_000, saturated=True), calm=True)
     assert values(late)["past1_bps"] == pytest.approx(0.2e6)
-    new = Rates()
-    new.observe(Stretch(0.0, 1.0, 25_000, saturated=True), calm=True)
+    new = RateEstimator()
+    new.observe(RateSample(0.0, 1.0, 25_000, saturated=True), calm=True)
     assert values(new)["past1_bps"] == pytest.approx(0.2e6)

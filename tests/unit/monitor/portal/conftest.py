@@ -9,7 +9,7 @@ import pytest
 
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
 from cedos.monitor.events import FlowSample
-from cedos.monitor.portal.portal import Finding
+from cedos.monitor.portal.verdict import PortalFinding
 from cedos.monitor.portal.watch import PortalWatch
 
 
@@ -22,7 +22,7 @@ class Told:
         asked: the networks whose router was asked.
     """
 
-    def __init__(self, answers: dict[str, Finding]) -> None:
+    def __init__(self, answers: dict[str, PortalFinding]) -> None:
         self.answers = answers
         self.values: list[tuple[str, float]] = []
         self.looks: list[tuple[str, float]] = []
@@ -31,7 +31,7 @@ class Told:
     def __call__(self, name: str, captive: Indicator) -> None:
         self.values.append((name, captive.value))
 
-    async def check(self, network: Network, timeout_s: float) -> Finding:
+    async def check(self, network: Network, timeout_s: float) -> PortalFinding:
         self.looks.append((network.name, timeout_s))
         return self.answers[network.name]
 
@@ -55,7 +55,7 @@ class Desk:
         self.tasks.append(asyncio.create_task(watch.run()))
 
     @staticmethod
-    def listen(answers: dict[str, Finding] | None = None) -> Told:
+    def listen(answers: dict[str, PortalFinding] | None = None) -> Told:
         """Without answers every look at a page fails."""
         return Told(answers if answers is not None else {})
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from cedos.monitor.portal import watch as portal_watch
-from cedos.monitor.portal.portal import Finding, Verdict
+from cedos.monitor.portal.verdict import PortalFinding, PortalVerdict
 from cedos.monitor.portal.watch import PortalWatch
 
 pytestmark = pytest.mark.anyio
 
-FREE = Finding(Verdict.FREE, "well")
-SILENT = Finding(Verdict.SILENT, "the test page does not answer")
+FREE = PortalFinding(PortalVerdict.FREE, "well")
+SILENT = PortalFinding(PortalVerdict.SILENT, "the test page does not answer")
 
 
 async def test_silence_counts_where_the_page_answers_another_network(desk: Any) -> None:
@@ -164,7 +164,7 @@ async def test_a_silent_page_stays_one_until_it_answers(
 
 
 async def test_a_ping_does_not_free_a_network_whose_portal_was_seen(desk: Any) -> None:
-    told = desk.listen({"home": Finding(Verdict.CAPTIVE, "a log-in page")})
+    told = desk.listen({"home": PortalFinding(PortalVerdict.CAPTIVE, "a log-in page")})
     watch = PortalWatch(told, check=told.check, pings_wait=lambda network: True)
     desk.run(watch)
     watch.networks_changed([desk.wifi])

@@ -10,16 +10,16 @@ import pytest
 
 from cedos.model import Indicator, Network
 from cedos.monitor.portal import watch as portal_watch
-from cedos.monitor.portal.portal import Finding, Verdict
+from cedos.monitor.portal.verdict import PortalFinding, PortalVerdict
 from cedos.monitor.portal.watch import PortalWatch, usual_rtt_s
 
 pytestmark = pytest.mark.anyio
 
-FREE = Finding(Verdict.FREE, "well")
+FREE = PortalFinding(PortalVerdict.FREE, "well")
 
 
 async def test_each_new_network_is_looked_at_once(desk: Any) -> None:
-    portal = Finding(Verdict.CAPTIVE, "redirected", "http://gw/", "302")
+    portal = PortalFinding(PortalVerdict.CAPTIVE, "redirected", "http://gw/", "302")
     told = desk.listen({"home": portal, "phone": FREE})
     watch = PortalWatch(told, check=told.check)
     desk.run(watch)
@@ -43,7 +43,7 @@ async def test_each_new_network_is_looked_at_once(desk: Any) -> None:
 
 async def test_a_captive_one_is_tried_again(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portal_watch, "CAPTIVE_EVERY_S", 0.05)
-    told = desk.listen({"home": Finding(Verdict.CAPTIVE, "x")})
+    told = desk.listen({"home": PortalFinding(PortalVerdict.CAPTIVE, "x")})
     watch = PortalWatch(told, check=told.check)
     desk.run(watch)
     watch.networks_changed([desk.wifi])
@@ -57,7 +57,7 @@ async def test_a_captive_one_is_tried_again(desk: Any, monkeypatch: pytest.Monke
 
 async def test_whoever_logs_in_is_let_back_soon(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portal_watch, "LOGGING_IN_EVERY_S", 0.02)
-    told = desk.listen({"home": Finding(Verdict.CAPTIVE, "x")})
+    told = desk.listen({"home": PortalFinding(PortalVerdict.CAPTIVE, "x")})
     watch = PortalWatch(told, check=told.check)
     desk.run(watch)
     watch.networks_changed([desk.wifi])
@@ -71,7 +71,7 @@ async def test_whoever_logs_in_is_let_back_soon(desk: Any, monkeypatch: pytest.M
 
 
 async def test_the_same_wrong_answer_on_two_networks_is_the_pages_fault(desk: Any) -> None:
-    wrong = Finding(Verdict.CAPTIVE, "another page", likeness="200 abc")
+    wrong = PortalFinding(PortalVerdict.CAPTIVE, "another page", likeness="200 abc")
     told = desk.listen({"home": wrong, "phone": wrong})
     watch = PortalWatch(told, check=told.check)
     desk.run(watch)
@@ -92,7 +92,7 @@ async def test_a_slow_network_is_given_time(desk: Any) -> None:
 
 
 async def test_what_the_test_page_says_is_not_refuted_by_a_log_in_page(desk: Any) -> None:
-    told = desk.listen({"home": Finding(Verdict.CAPTIVE, "another page")})
+    told = desk.listen({"home": PortalFinding(PortalVerdict.CAPTIVE, "another page")})
     watch = PortalWatch(told, check=told.check)
     desk.run(watch)
     watch.networks_changed([desk.wifi])

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cedos.model import Direction
-from cedos.monitor.probing import train
-from cedos.monitor.probing.limits import Limits
-from cedos.monitor.probing.result import Outcome, ProbeServer
+from cedos.monitor.probing import udp_train
+from cedos.monitor.probing.result import ProbeOutcome, ProbeServer
 from cedos.monitor.probing.server import ProbeServing
+from cedos.monitor.probing.server_limits import ProbeLimits
 
 HERE = ip_address("127.0.0.1")
 KEY = b"k" * 32
@@ -21,17 +21,17 @@ LIMITS = (100e6, 1e9)
 
 @asynccontextmanager
 async def _serving(**limits: float) -> AsyncIterator[tuple[ProbeServing, ProbeServer]]:
-    held = Limits(*LIMITS) if not limits else Limits(**limits)
+    held = ProbeLimits(*LIMITS) if not limits else ProbeLimits(**limits)
     async with ProbeServing(HERE, 0, KEY, held) as server:
         yield server, ProbeServer(HERE, server.port, KEY, packets=40, tcp_bytes=50_000)
 
 
 async def _measured(
     server: ProbeServer, direction: Direction = Direction.DOWN, timeout_s: float = 2.0
-) -> Outcome:
+) -> ProbeOutcome:
     """A train; it keeps its time limit, whatever happens."""
     started_s = time.monotonic()
-    outcome = await train.run(server, interface="lo", direction=direction, timeout_s=timeout_s)
+    outcome = await udp_train.run(server, interface="lo", direction=direction, timeout_s=timeout_s)
     assert time.monotonic() - started_s < timeout_s + 0.5
     assert bool(outcome.problem) != bool(outcome.indicators)
     return outcome

@@ -10,11 +10,11 @@ import pytest
 
 from cedos.errors import HostError
 from cedos.model import Address, Direction
-from cedos.monitor.probing import tcp_probe, train
+from cedos.monitor.probing import tcp_probe, udp_train
 from cedos.monitor.probing.dispersion import INDICATORS
-from cedos.monitor.probing.limits import Limits
 from cedos.monitor.probing.result import ProbeServer
 from cedos.monitor.probing.server import ProbeServing
+from cedos.monitor.probing.server_limits import ProbeLimits
 from cedos.monitor.probing.server_tcp import TcpSide
 
 pytestmark = pytest.mark.anyio
@@ -45,7 +45,7 @@ async def test_a_free_port_is_free_for_both(
         outcome = await measured(server)
         assert outcome.problem == ""
         with pytest.raises(HostError, match="port"):  # a certain port is not exchanged for another
-            async with ProbeServing(HERE, running.port, KEY, Limits(*LIMITS)):
+            async with ProbeServing(HERE, running.port, KEY, ProbeLimits(*LIMITS)):
                 pass
     taken[0].close()
 
@@ -112,7 +112,7 @@ async def test_a_server_that_is_gone(serving: Serving, measured: Measured) -> No
 
 async def test_an_interface_that_is_gone() -> None:
     server = ProbeServer(HERE, 9, KEY)
-    assert (await train.run(server, interface="none0")).problem == "none0: No such device"
+    assert (await udp_train.run(server, interface="none0")).problem == "none0: No such device"
     assert (await tcp_probe.run(server, interface="none0")).problem == "none0: No such device"
 
 
@@ -143,6 +143,6 @@ async def test_absurd_trains_are_refused(
 async def test_a_clock_that_is_set_meanwhile_spoils_the_train(
     monkeypatch: pytest.MonkeyPatch, serving: Serving, measured: Measured
 ) -> None:
-    monkeypatch.setattr(train.Datagrams, "clock_moved_s", 0.5)
+    monkeypatch.setattr(udp_train.Datagrams, "clock_moved_s", 0.5)
     async with serving() as (_, server):
         assert (await measured(server)).problem == "the host's clock was set during the train"

@@ -57,9 +57,9 @@ async def test_nothing_begins_without_the_round_trip_and_nothing_begins_twice(
     async with serving() as (running, server):
         session = b"s" * 16
         talker = talk(server.port)
-        forged = wire.Ask(session, b"c" * 16, Direction.DOWN, 40, 1200)
+        forged = wire.TrainRequest(session, b"c" * 16, Direction.DOWN, 40, 1200)
         assert await talker.say(wire.encode(forged, KEY)) == []
-        (answer,) = await talker.say(wire.encode(wire.Hello(session), KEY))
+        (answer,) = await talker.say(wire.encode(wire.ProbeHello(session), KEY))
         cookie = wire.decode(answer, KEY)
         assert isinstance(cookie, wire.Cookie)
         ask = wire.encode(replace(forged, cookie=cookie.cookie), KEY)
@@ -77,7 +77,7 @@ async def test_what_a_server_says_cannot_be_thrown_back_at_it(
 ) -> None:
     async with serving() as (running, server):
         talker = talk(server.port)
-        (cookie,) = await talker.say(wire.encode(wire.Hello(b"s" * 16), KEY))
+        (cookie,) = await talker.say(wire.encode(wire.ProbeHello(b"s" * 16), KEY))
         assert await talker.say(cookie) == []
         train_down = wire.encode(wire.TrainDown(b"s" * 16, 0, 40), KEY, 1200)
         assert await talker.say(train_down) == []

@@ -11,7 +11,7 @@ from cedos.kernel.netlink import attribute
 from cedos.model import Network, NetworkKind
 from cedos.monitor.providers import access_points, wifi
 from cedos.monitor.providers.access_points import Heard, Neighbourhood, parse, summarise
-from cedos.monitor.providers.providers import AccessPoint
+from cedos.monitor.providers.provider import AccessPoint
 
 pytestmark = pytest.mark.anyio
 

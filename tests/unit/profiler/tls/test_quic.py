@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.profiler.capture.first_packets import SNAP_BYTES, program
+from cedos.profiler.tls.client_hello import ClientHello
 from cedos.profiler.tls.quic import (
     VERSION_1,
     VERSION_2,
@@ -25,7 +26,6 @@ from cedos.profiler.tls.quic import (
     initials,
 )
 from cedos.profiler.tls.reassembly import MAX_BYTES
-from cedos.profiler.tls.tls import ClientHello
 
 PEER = ("198.51.100.1", 443)
 

@@ -8,7 +8,7 @@ import pytest
 
 from cedos.errors import ConfigError
 from cedos.proxy.answers import RefusedError, answer
-from cedos.proxy.gateway.admission import Clients, Destinations, plain, read_tokens
+from cedos.proxy.gateway.admission import ClientRules, DestinationRules, plain, read_tokens
 
 TOKEN = b"0123456789abcdef"
 
@@ -33,11 +33,11 @@ def basic(user: bytes, password: bytes) -> str:
     ],
 )
 def test_without_options_only_private_networks_are_admitted(address: str, fine: bool):
-    assert Clients().admits(ip_address(address)) is fine
+    assert ClientRules().admits(ip_address(address)) is fine
 
 
 def test_a_network_of_clients_replaces_the_default():
-    clients = Clients([ip_network("203.0.113.0/24")])
+    clients = ClientRules([ip_network("203.0.113.0/24")])
     assert clients.admits(ip_address("203.0.113.9"))
     assert not clients.admits(ip_address("127.0.0.1"))
 
@@ -52,7 +52,7 @@ def test_a_network_of_clients_replaces_the_default():
     ],
 )
 def test_a_token_opens(shown: str):
-    Clients(tokens=[b"f" * 16, TOKEN]).check(shown)
+    ClientRules(tokens=[b"f" * 16, TOKEN]).check(shown)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_token_opens(shown: str):
 )  # fmt: skip
 def test_nothing_else_does(shown: str | None):
     with pytest.raises(RefusedError) as caught:
-        Clients(tokens=[TOKEN]).check(shown)
+        ClientRules(tokens=[TOKEN]).check(shown)
     assert caught.value.status == 407
     assert b"\r\nProxy-Authenticate: Basic " in answer(caught.value)
 
@@ -94,7 +94,7 @@ def test_a_token_file_that_protects_nothing_is_refused(
         read_tokens(file)
 
 
-def forbidden(where: Destinations, address: str, port: int = 443) -> str | None:
+def forbidden(where: DestinationRules, address: str, port: int = 443) -> str | None:
     try:
         where.check(address, port)
     except RefusedError as error:
@@ -108,20 +108,20 @@ def forbidden(where: Destinations, address: str, port: int = 443) -> str | None:
      "fe80::1%lo", "224.0.0.1", "ff02::1", "255.255.255.255"],
 )  # fmt: skip
 def test_the_relays_own_host_and_link_are_out_of_reach(address: str):
-    assert forbidden(Destinations(), address) == "destination_ip_prohibited"
+    assert forbidden(DestinationRules(), address) == "destination_ip_prohibited"
 
 
 def test_others_are_within_reach_unless_denied():
-    assert forbidden(Destinations(), "203.0.113.1") is None
-    assert forbidden(Destinations(), "2001:db8::1") is None
-    denying = Destinations(denied=[ip_network("203.0.113.0/24"), ip_network("::/0")])
+    assert forbidden(DestinationRules(), "203.0.113.1") is None
+    assert forbidden(DestinationRules(), "2001:db8::1") is None
+    denying = DestinationRules(denied=[ip_network("203.0.113.0/24"), ip_network("::/0")])
     assert forbidden(denying, "203.0.113.1") == "destination_ip_prohibited"
     assert forbidden(denying, "::ffff:203.0.113.1") == "destination_ip_prohibited"
     assert forbidden(denying, "203.0.112.1") is None
 
 
 def test_itself_is_never_within_reach():
-    local = Destinations([3128], local=True)
+    local = DestinationRules([3128], local=True)
     assert forbidden(local, "127.0.0.1", 8080) is None
     for address in ("127.0.0.1", "::1", "0.0.0.0", "::ffff:127.0.0.1"):
         assert forbidden(local, address, 3128) == "proxy_loop_detected"

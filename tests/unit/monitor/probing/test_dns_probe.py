@@ -11,8 +11,8 @@ import pytest
 
 from cedos.model import Network, NetworkKind
 from cedos.monitor.dns.answer import Fault
-from cedos.monitor.probing import lookup
-from cedos.monitor.probing.result import Outcome
+from cedos.monitor.probing import dns_probe
+from cedos.monitor.probing.result import ProbeOutcome
 
 pytestmark = pytest.mark.anyio
 
@@ -70,12 +70,12 @@ def resolving(answer: Answer) -> Iterator[type[asyncio.DatagramProtocol]]:
         transport.close()
 
 
-async def looked_up(answer: Answer, timeout_s: float) -> Outcome:
+async def looked_up(answer: Answer, timeout_s: float) -> ProbeOutcome:
     with resolving(answer) as protocol:
         loop = asyncio.get_running_loop()
         made, _ = await loop.create_datagram_endpoint(protocol, local_addr=(str(HERE), 0))
         port = made.get_extra_info("sockname")[1]
-        return await lookup.run(LO, "example.com", resolver=HERE, port=port, timeout_s=timeout_s)
+        return await dns_probe.run(LO, "example.com", resolver=HERE, port=port, timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("how", ANSWERS)

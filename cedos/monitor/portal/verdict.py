@@ -21,7 +21,7 @@ _REDIRECTS = range(300, 400)
 _LOG_IN = frozenset({401, 403, 407, 511})
 
 
-class Verdict(StrEnum):
+class PortalVerdict(StrEnum):
     """What a look at a network found.
 
     `silent`: nothing answered; alone that may be the page's fault. `unclear`: an answer that says
@@ -35,7 +35,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PortalFinding:
     """A verdict with its reason in words; where the log-in page is, where that was told.
 
     `likeness` is equal for answers that are equal: two networks with the same wrong answer have not
@@ -43,7 +43,7 @@ class Finding:
     behind the network's router answers, so that one answer from behind it refutes the verdict.
     """
 
-    verdict: Verdict
+    verdict: PortalVerdict
     why: str
     page: str = ""
     likeness: str = ""
@@ -86,36 +86,39 @@ class TestPage:
         ).encode()
 
 
-def judge(page: TestPage, answer: bytes) -> Finding:
+def judge(page: TestPage, answer: bytes) -> PortalFinding:
     """What an answer to the page's request says (the first `MAX_ANSWER_BYTES` of it)."""
     head, _, body = answer.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ", 2)
     if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdecimal():
         if answer:
-            return Finding(
-                Verdict.CAPTIVE, "the test page was answered by something else than HTTP"
+            return PortalFinding(
+                PortalVerdict.CAPTIVE, "the test page was answered by something else than HTTP"
             )
-        return Finding(Verdict.SILENT, "the test page's connection was closed without an answer")
+        why = "the test page's connection was closed without an answer"
+        return PortalFinding(PortalVerdict.SILENT, why)
     status = int(words[1])
     named = [line.partition(":") for line in lines]
     location = next((v.strip() for n, _, v in named if n.strip().lower() == "location"), "")
     likeness = f"{status} {location} {sha256(body).hexdigest()}"
     if status == 204:
-        return Finding(Verdict.FREE, "the test page answered as it should")
+        return PortalFinding(PortalVerdict.FREE, "the test page answered as it should")
     if status == 200:
         if page.body and page.body.encode() in body:
-            return Finding(Verdict.FREE, "the test page answered as it should")
+            return PortalFinding(PortalVerdict.FREE, "the test page answered as it should")
         if not body:
-            return Finding(Verdict.UNCLEAR, "the test page came without its content")
+            return PortalFinding(PortalVerdict.UNCLEAR, "the test page came without its content")
         why = "another page came in place of the test page"
-        return Finding(Verdict.CAPTIVE, why, likeness=likeness)
+        return PortalFinding(PortalVerdict.CAPTIVE, why, likeness=likeness)
     if status in _REDIRECTS:
         why = f"the test page was redirected to {location or 'nowhere'}"
-        return Finding(Verdict.CAPTIVE, why, location, likeness)
+        return PortalFinding(PortalVerdict.CAPTIVE, why, location, likeness)
     if status in _LOG_IN:
-        return Finding(Verdict.CAPTIVE, f"the test page was refused ({status})", "", likeness)
-    return Finding(Verdict.UNCLEAR, f"the test page answered with status {status}")
+        return PortalFinding(
+            PortalVerdict.CAPTIVE, f"the test page was refused ({status})", "", likeness
+        )
+    return PortalFinding(PortalVerdict.UNCLEAR, f"the test page answered with status {status}")
 
 
 def same_private_address(answers: Mapping[str, Sequence[Address]]) -> Address | None:

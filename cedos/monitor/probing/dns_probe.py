@@ -10,7 +10,7 @@ from cedos.model import Address, Network
 from cedos.monitor.dns import query
 from cedos.monitor.dns.answer import Fault, fault
 from cedos.monitor.flows import own_flows
-from cedos.monitor.probing.result import UDP_HEADERS, Outcome, Spent
+from cedos.monitor.probing.result import UDP_HEADERS, ProbeOutcome, Spent
 
 
 async def run(
@@ -20,7 +20,7 @@ async def run(
     resolver: Address | None = None,
     port: int = 53,
     timeout_s: float = 2.0,
-) -> Outcome:
+) -> ProbeOutcome:
     """Times the lookup of a name's IPv4 address.
 
     Args:
@@ -40,7 +40,7 @@ async def run(
     """
     resolver = resolver or next(iter(network.resolvers), None)
     if resolver is None:
-        return Outcome({}, Spent(), f"{network.name} has no resolver to ask")
+        return ProbeOutcome({}, Spent(), f"{network.name} has no resolver to ask")
     number = secrets.randbits(16)
     question = query.query(number, name)
     headers = UDP_HEADERS[resolver.version]
@@ -71,4 +71,6 @@ async def run(
         problem = f"{network.interface}: {os.strerror(error.errno) if error.errno else error}"
     took_s = time.monotonic() - started_s
     spent = Spent(up, down, took_s)
-    return Outcome({}, spent, str(problem)) if problem else Outcome({"dns_s": took_s}, spent)
+    return (
+        ProbeOutcome({}, spent, str(problem)) if problem else ProbeOutcome({"dns_s": took_s}, spent)
+    )

@@ -9,13 +9,11 @@ import errno
 import os
 import socket
 import struct
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from cedos.errors import HostError, PrivilegeError
 from cedos.profiler.capture.first_packets import SNAP_BYTES, program
-from cedos.profiler.frame import Captured, parse_frame
-
-__all__ = ["Capture", "Captured", "PacketSource", "Statistics", "open_capture", "parse_frame"]
+from cedos.profiler.frame import CapturedPacket, parse_frame
 
 _ETH_P_ALL = 0x0003
 _ALL_INTERFACES = 0
@@ -37,21 +35,8 @@ class Statistics(NamedTuple):
     lost: int
 
 
-class PacketSource(Protocol):
-    """Where captured packets come from (test implementation: `replay.ReplayedCapture`)."""
-
-    def fileno(self) -> int:
-        """Becomes readable when packets wait: for `loop.add_reader`."""
-
-    def read(self, limit: int = 64) -> list[Captured]:
-        """The packets that wait, at most `limit` looked at; never blocks."""
-
-    def close(self) -> None:
-        """Ends the capture; a second time does nothing."""
-
-
 class Capture:
-    """A `PacketSource` on an open packet socket, which it owns."""
+    """An open packet socket, which it owns. `fileno` becomes readable when packets wait."""
 
     def __init__(self, packets: Any) -> None:
         self._socket = packets
@@ -63,10 +48,9 @@ class Capture:
         self.close()
 
     def fileno(self) -> int:
-        """The socket's descriptor, -1 when closed."""
         return int(self._socket.fileno())
 
-    def read(self, limit: int = 64) -> list[Captured]:
+    def read(self, limit: int = 64) -> list[CapturedPacket]:
         """The packets that wait, at most `limit` looked at; never blocks.
 
         An interface that went down is no error: it is heard again when it is back.

@@ -3,17 +3,17 @@
 from collections import OrderedDict
 
 from cedos.model import FlowKey
-from cedos.profiler.frame import Captured
+from cedos.profiler.frame import CapturedPacket
+from cedos.profiler.tls.client_hello import ClientHello, read_records
 from cedos.profiler.tls.quic import InitialReader
 from cedos.profiler.tls.reassembly import MAX_BYTES, Reassembly
-from cedos.profiler.tls.tls import ClientHello, read_records
 
 _NUMBERS = 1 << 32
 _MAX_HANDSHAKES = 256
 """At once, each of at most 16 KB; then the oldest is given up."""
 
 
-class Hellos:
+class Handshakes:
     """Reads each flow's hello as its packets come; each answers what is known by then, if new."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Hellos:
     def __len__(self) -> int:
         return len(self._segments) + len(self._initials)
 
-    def begin(self, captured: Captured) -> ClientHello | None:
+    def begin(self, captured: CapturedPacket) -> ClientHello | None:
         """A TCP segment begins a hello."""
         hello = read_records(captured.payload)
         self._segments.pop(captured.key, None)
@@ -35,7 +35,7 @@ class Hellos:
                 self._segments.popitem(last=False)
         return hello
 
-    def proceed(self, captured: Captured) -> ClientHello | None:
+    def proceed(self, captured: CapturedPacket) -> ClientHello | None:
         """A TCP segment that may go on with a hello; None where there is none to go on with."""
         begun = self._segments.get(captured.key)
         if begun is None:
@@ -49,7 +49,7 @@ class Hellos:
             del self._segments[captured.key]
         return hello
 
-    def initial(self, captured: Captured) -> ClientHello | None:
+    def initial(self, captured: CapturedPacket) -> ClientHello | None:
         """A datagram with a QUIC client's Initial packet."""
         reader = self._initials.get(captured.key)
         if reader is None:

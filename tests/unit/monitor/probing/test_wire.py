@@ -34,22 +34,22 @@ def reports(draw: st.DrawFn) -> wire.Report:
 
 
 messages = st.one_of(
-    st.builds(wire.Hello, sessions),
+    st.builds(wire.ProbeHello, sessions),
     st.builds(wire.Cookie, sessions, sessions),
-    st.builds(wire.Ask, sessions, sessions, directions, u16, u16),
+    st.builds(wire.TrainRequest, sessions, sessions, directions, u16, u16),
     st.builds(wire.Ready, sessions),
     st.builds(
         wire.Refused,
         sessions,
-        st.sampled_from(list(wire.Reason)),
+        st.sampled_from(list(wire.RefusalReason)),
         st.integers(0, 2**32 - 1).map(lambda value: value / 1e3),
     ),
     trains(),
     st.builds(wire.Done, sessions),
     reports(),
     st.builds(wire.Challenge, sessions),
-    st.builds(wire.Request, sessions, sessions, directions, u32),
-    st.builds(wire.Grant, sessions),
+    st.builds(wire.TransferRequest, sessions, sessions, directions, u32),
+    st.builds(wire.TransferGrant, sessions),
     st.builds(wire.End, sessions, u32),
 )
 
@@ -90,13 +90,13 @@ def test_trains_are_padded_to_their_size() -> None:
     assert wire.decode(said, KEY) == train
 
 
-@given(sessions, sessions, st.sampled_from(list(wire.Reason)))
+@given(sessions, sessions, st.sampled_from(list(wire.RefusalReason)))
 def test_no_answer_is_longer_than_its_question(
-    session: bytes, cookie: bytes, reason: wire.Reason
+    session: bytes, cookie: bytes, reason: wire.RefusalReason
 ) -> None:
-    hello = wire.encode(wire.Hello(session), KEY)
+    hello = wire.encode(wire.ProbeHello(session), KEY)
     assert len(hello) == wire.HELLO_BYTES == len(wire.encode(wire.Cookie(session, cookie), KEY))
-    ask = wire.encode(wire.Ask(session, cookie, Direction.DOWN, 50, 1200), KEY)
+    ask = wire.encode(wire.TrainRequest(session, cookie, Direction.DOWN, 50, 1200), KEY)
     assert len(wire.encode(wire.Refused(session, reason, 1.0), KEY)) <= len(ask)
     assert len(wire.encode(wire.Ready(session), KEY)) <= len(ask)
 
@@ -104,10 +104,10 @@ def test_no_answer_is_longer_than_its_question(
 def test_frames_over_tcp_have_fixed_lengths() -> None:
     session = b"s" * 16
     assert len(wire.encode(wire.Challenge(session), b"")) == wire.CHALLENGE_BYTES
-    request = wire.Request(session, session, Direction.UP, 5)
+    request = wire.TransferRequest(session, session, Direction.UP, 5)
     assert len(wire.encode(request, KEY)) == wire.REQUEST_BYTES
-    refused = wire.Refused(session, wire.Reason.BUSY, 1.0)
-    assert len(wire.encode(wire.Grant(session), KEY)) == wire.GRANT_BYTES
+    refused = wire.Refused(session, wire.RefusalReason.BUSY, 1.0)
+    assert len(wire.encode(wire.TransferGrant(session), KEY)) == wire.GRANT_BYTES
     assert len(wire.encode(refused, KEY)) == wire.GRANT_BYTES
     assert len(wire.encode(wire.End(session, 5), KEY)) == wire.END_BYTES
 

@@ -14,29 +14,29 @@ pytestmark = pytest.mark.anyio
 HERE = ip_address("127.0.0.1")
 KEY = b"k" * 32
 
-TCP_LIES: dict[str, tuple[Callable[[wire.Request], bytes], str]] = {
+TCP_LIES: dict[str, tuple[Callable[[wire.TransferRequest], bytes], str]] = {
     "a grant with a wrong key": (
-        lambda request: wire.encode(wire.Grant(request.session), b"x" * 32),
+        lambda request: wire.encode(wire.TransferGrant(request.session), b"x" * 32),
         "not signed with this key",
     ),
     "a grant of another session": (
-        lambda request: wire.encode(wire.Grant(b"r" * 16), KEY),
+        lambda request: wire.encode(wire.TransferGrant(b"r" * 16), KEY),
         "not signed with this key",
     ),
     "the end too soon": (
-        lambda request: wire.encode(wire.Grant(request.session), KEY) + bytes(100),
+        lambda request: wire.encode(wire.TransferGrant(request.session), KEY) + bytes(100),
         "closed 900 bytes before the end",
     ),
     "another end": (
         lambda request: (
-            wire.encode(wire.Grant(request.session), KEY)
+            wire.encode(wire.TransferGrant(request.session), KEY)
             + bytes(1000)
             + wire.encode(wire.End(request.session, 999), KEY)
         ),
         "does not vouch for all of the bytes",
     ),
     "no end": (
-        lambda request: wire.encode(wire.Grant(request.session), KEY) + bytes(1000),
+        lambda request: wire.encode(wire.TransferGrant(request.session), KEY) + bytes(1000),
         "closed the connection",
     ),
 }
@@ -48,7 +48,7 @@ async def test_a_transfer_that_is_a_lie_ends_as_a_problem(lie: str) -> None:
         if lie != "silence":
             writer.write(wire.encode(wire.Challenge(b"n" * 16), b""))
             request = wire.decode(await reader.readexactly(wire.REQUEST_BYTES), KEY)
-            assert isinstance(request, wire.Request)
+            assert isinstance(request, wire.TransferRequest)
             writer.write(TCP_LIES[lie][0](request))
         else:
             await reader.read()

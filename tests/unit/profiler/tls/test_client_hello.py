@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.profiler.tls.tls import ClientHello, read_handshake, read_records
+from cedos.profiler.tls.client_hello import ClientHello, read_handshake, read_records
 
 
 def name_in(payload: bytes) -> str | None:

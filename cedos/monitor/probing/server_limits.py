@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_network
 
 from cedos.model import Address
-from cedos.monitor.probing.wire import Reason
+from cedos.monitor.probing.wire import RefusalReason
 
 _MOST_SOURCES = 4096
 _V6_PREFIX = 64
@@ -28,7 +28,7 @@ class Bucket:
         return self.left_bytes
 
 
-class Limits:
+class ProbeLimits:
     """Decides who may have how many bytes.
 
     Args:
@@ -52,7 +52,7 @@ class Limits:
     def __len__(self) -> int:
         return len(self._sources)
 
-    def take(self, source: Address, count: int, now_s: float) -> tuple[Reason, float] | None:
+    def take(self, source: Address, count: int, now_s: float) -> tuple[RefusalReason, float] | None:
         """Takes `count` bytes for a source.
 
         Returns:
@@ -67,10 +67,13 @@ class Limits:
             if len(self._sources) > _MOST_SOURCES:
                 self._sources.popitem(last=False)
         self._sources.move_to_end(key)
-        for reason, bucket in ((Reason.SOURCE_LIMIT, own), (Reason.TOTAL_LIMIT, self._total)):
+        for reason, bucket in (
+            (RefusalReason.SOURCE_LIMIT, own),
+            (RefusalReason.TOTAL_LIMIT, self._total),
+        ):
             missing = count - bucket.filled(now_s)
             if count > bucket.burst_bytes:
-                return Reason.TOO_LARGE, 0.0
+                return RefusalReason.TOO_LARGE, 0.0
             if missing > 0:
                 return reason, missing / bucket.rate_bytes_s
         own.left_bytes -= count

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from cedos.model import Direction
 from cedos.monitor.probing import dispersion, wire
 from cedos.monitor.probing.datagrams import CLOCK_S, Datagrams, Source
-from cedos.monitor.probing.result import UDP_HEADERS, Outcome, ProbeServer, Spent
+from cedos.monitor.probing.result import UDP_HEADERS, ProbeOutcome, ProbeServer, Spent
 
 _REPEAT_S = (0.25, 0.5, 1.0, 2.0)
 """An unanswered question is asked again after these, and then no more often."""
@@ -38,7 +38,7 @@ async def run(
     index: int = 0,
     direction: Direction = Direction.DOWN,
     timeout_s: float = 2.0,
-) -> Outcome:
+) -> ProbeOutcome:
     """Measures one train.
 
     Args:
@@ -77,7 +77,7 @@ async def run(
         if exchange is not None:
             exchange.close()
     up, down = (exchange.bytes_up, exchange.bytes_down) if exchange is not None else (0, 0)
-    return Outcome(known, Spent(up, down, time.monotonic() - started_s), problem, rtt_s)
+    return ProbeOutcome(known, Spent(up, down, time.monotonic() - started_s), problem, rtt_s)
 
 
 class _Exchange:
@@ -176,13 +176,15 @@ class _Exchange:
     async def greet(self) -> tuple[bytes, float]:
         """The server's cookie, and the seconds that it took to get it."""
         asked_s = time.monotonic()
-        await self._ask(wire.Hello(self._session), lambda: wire.Cookie in self._answers, "greeting")
+        await self._ask(
+            wire.ProbeHello(self._session), lambda: wire.Cookie in self._answers, "greeting"
+        )
         cookie = self._answers[wire.Cookie]
         assert isinstance(cookie, wire.Cookie)
         return cookie.cookie, time.monotonic() - asked_s
 
-    def _question(self, cookie: bytes, direction: Direction) -> wire.Ask:
-        return wire.Ask(
+    def _question(self, cookie: bytes, direction: Direction) -> wire.TrainRequest:
+        return wire.TrainRequest(
             self._session, cookie, direction, self._server.packets, self._server.packet_bytes
         )
 

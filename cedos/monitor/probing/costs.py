@@ -7,7 +7,7 @@ from cedos.monitor.probing.result import ProbeKind, ProbeResult
 
 
 @dataclass(slots=True)
-class Total:
+class ProbeTotal:
     """The sum over probes of one kind on one network; `energy_j` of those whose joules are known."""
 
     probes: int = 0
@@ -23,15 +23,15 @@ class Total:
         return self.bytes_up + self.bytes_down
 
 
-class Ledger:
+class ProbeCosts:
     """Adds probes up. Its size is that of the networks there were, times the kinds."""
 
     def __init__(self) -> None:
-        self._totals: dict[tuple[str, ProbeKind], Total] = {}
+        self._totals: dict[tuple[str, ProbeKind], ProbeTotal] = {}
 
     def add(self, result: ProbeResult) -> None:
         """Takes a probe that has ended."""
-        total = self._totals.setdefault((result.network, result.kind), Total())
+        total = self._totals.setdefault((result.network, result.kind), ProbeTotal())
         total.probes += 1
         total.failed += bool(result.problem)
         total.bytes_up += result.spent.bytes_up
@@ -39,7 +39,7 @@ class Ledger:
         total.seconds += result.spent.seconds
         total.energy_j += result.energy_j or 0.0
 
-    def __iter__(self) -> Iterator[tuple[str, ProbeKind, Total]]:
+    def __iter__(self) -> Iterator[tuple[str, ProbeKind, ProbeTotal]]:
         """Network, kind and total, in the order of their first probes."""
         for (network, kind), total in self._totals.items():
             yield network, kind, total

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cedos.model import Direction
-from cedos.monitor.probing import train, wire
+from cedos.monitor.probing import udp_train, wire
 from cedos.monitor.probing.result import ProbeServer
 
 pytestmark = pytest.mark.anyio
@@ -43,17 +43,17 @@ async def liar(answer: Received) -> AsyncIterator[ProbeServer]:
         transport.close()
 
 
-def lying(train_of: Callable[[wire.Ask], list[bytes]], key: bytes = KEY) -> Received:
+def lying(train_of: Callable[[wire.TrainRequest], list[bytes]], key: bytes = KEY) -> Received:
     """Greets as it should; then answers an ASK by `train_of`."""
 
     def answer(data: bytes, source: tuple[str, int]) -> list[bytes]:
         message = wire.decode(data, KEY)
-        if isinstance(message, wire.Hello):
+        if isinstance(message, wire.ProbeHello):
             return [wire.encode(wire.Cookie(message.session, b"c" * 16), key)]
-        if isinstance(message, wire.Ask):
+        if isinstance(message, wire.TrainRequest):
             return train_of(message)
         if isinstance(message, wire.Done):
-            return train_of(wire.Ask(message.session, b"", Direction.UP, 10, 200))
+            return train_of(wire.TrainRequest(message.session, b"", Direction.UP, 10, 200))
         return []
 
     return answer
@@ -128,14 +128,14 @@ async def test_a_server_that_reports_a_thousand_times_the_rate_is_not_believed(
     slowly_s: float, monkeypatch: pytest.MonkeyPatch, measured: Measured
 ) -> None:
     """Every packet within a microsecond: what this end saw of it is the bound, with some room."""
-    send = train._Exchange._send
+    send = udp_train._Exchange._send
 
     async def slow(self: Any, message: wire.Message, size_bytes: int = 0) -> None:
         await send(self, message, size_bytes)
         if size_bytes:
             await asyncio.sleep(slowly_s / 10)
 
-    monkeypatch.setattr(train._Exchange, "_send", slow)
+    monkeypatch.setattr(udp_train._Exchange, "_send", slow)
     lie = reporting(
         lambda session: wire.Report(session, 2000, 0.001, tuple((n, n / 1e6) for n in range(10)))
     )

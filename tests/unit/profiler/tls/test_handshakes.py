@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import FlowKey
-from cedos.profiler.frame import Captured
-from cedos.profiler.tls.hellos import Hellos
-from cedos.profiler.tls.tls import ClientHello
+from cedos.profiler.frame import CapturedPacket
+from cedos.profiler.tls.client_hello import ClientHello
+from cedos.profiler.tls.handshakes import Handshakes
 
 KEY = FlowKey(ip_address("192.0.2.1"), 5000, ip_address("198.51.100.1"), 443)
 START = 4_294_966_900  # the numbers wrap within the hello
@@ -32,9 +32,9 @@ def in_records(raw: bytes, size: int) -> bytes:
     return b"".join(b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part for part in parts)
 
 
-def segment(raw: bytes, at: int, size: int, key: FlowKey = KEY) -> Captured:
+def segment(raw: bytes, at: int, size: int, key: FlowKey = KEY) -> CapturedPacket:
     number = (START + at) % (1 << 32)
-    return Captured(key, True, raw[at : at + size], number, 1, segment=number)
+    return CapturedPacket(key, True, raw[at : at + size], number, 1, segment=number)
 
 
 WHOLE = ClientHello("www.example.org", ech=True, complete=True)
@@ -43,7 +43,7 @@ WHOLE = ClientHello("www.example.org", ech=True, complete=True)
 @pytest.mark.parametrize("raw", [hello(), in_records(hello(), 200), hello(key_share=9000)])
 @pytest.mark.parametrize("size", [300, 536, 1200])
 def test_over_many_segments(raw: bytes, size: int) -> None:
-    hellos = Hellos()
+    hellos = Handshakes()
     first = hellos.begin(segment(raw, 0, size))
     assert first is None or first.name is None
     told = [hellos.proceed(segment(raw, at, size)) for at in range(size, len(raw), size)]
@@ -54,7 +54,7 @@ def test_over_many_segments(raw: bytes, size: int) -> None:
 def test_out_of_order_and_twice() -> None:
     raw, draw = hello(key_share=3000), random.Random(4)
     for _ in range(20):
-        hellos = Hellos()
+        hellos = Handshakes()
         rest = [segment(raw, at, 200) for at in range(200, len(raw), 200)]
         rest += draw.choices(rest, k=4)
         draw.shuffle(rest)
@@ -64,7 +64,7 @@ def test_out_of_order_and_twice() -> None:
 
 def test_the_name_is_told_before_the_hello_is_complete() -> None:
     raw = hello()
-    hellos = Hellos()
+    hellos = Handshakes()
     hellos.begin(segment(raw, 0, 1200))
     assert hellos.proceed(segment(raw, 1200, 100)) == ClientHello(
         "www.example.org", ech=False, complete=False
@@ -74,13 +74,13 @@ def test_the_name_is_told_before_the_hello_is_complete() -> None:
 
 def test_others_segments_and_other_places_are_not_taken() -> None:
     raw = hello()
-    hellos = Hellos()
+    hellos = Handshakes()
     hellos.begin(segment(raw, 0, 1200))
     other = FlowKey(KEY.local, 5001, KEY.remote, 443)
     assert hellos.proceed(segment(raw, 1200, 900, other)) is None
-    far = Captured(KEY, True, raw[1200:], segment=(START + 70_000) % (1 << 32))
+    far = CapturedPacket(KEY, True, raw[1200:], segment=(START + 70_000) % (1 << 32))
     assert hellos.proceed(far) is None
-    before = Captured(KEY, True, raw[1200:], segment=START - 70_000)
+    before = CapturedPacket(KEY, True, raw[1200:], segment=START - 70_000)
     assert hellos.proceed(before) is None
     hellos.forget(KEY)
     assert hellos.proceed(segment(raw, 1200, 900)) is None
@@ -88,18 +88,18 @@ def test_others_segments_and_other_places_are_not_taken() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1 << 32), st.binary(max_size=80))))
 def test_hostile_segments_are_bounded(steps: list[tuple[int, int, bytes]]) -> None:
-    hellos = Hellos()
+    hellos = Handshakes()
     for port, number, data in steps:
         key = FlowKey(KEY.local, port, KEY.remote, 443)
-        hellos.begin(Captured(key, True, b"\x16\x03\x01" + data, segment=number))
-        hellos.proceed(Captured(key, True, data * 50, segment=number + 20))
-        hellos.initial(Captured(key, True, b"\xc3\0\0\0\1" + data))
+        hellos.begin(CapturedPacket(key, True, b"\x16\x03\x01" + data, segment=number))
+        hellos.proceed(CapturedPacket(key, True, data * 50, segment=number + 20))
+        hellos.initial(CapturedPacket(key, True, b"\xc3\0\0\0\1" + data))
 
 
 def test_handshakes_under_way_are_bounded() -> None:
-    hellos, raw = Hellos(), hello()
+    hellos, raw = Handshakes(), hello()
     for port in range(1000):
         key = FlowKey(KEY.local, port, KEY.remote, 443)
         hellos.begin(segment(raw, 0, 1200, key))
-        hellos.initial(Captured(key, True, raw))
+        hellos.initial(CapturedPacket(key, True, raw))
     assert len(hellos) == 512

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from doubles.monitor import PlayedProvider
 
 from cedos.model import Indicator, Network, NetworkKind
 from cedos.monitor.context import ContextKeeper
-from cedos.monitor.doubles import PlayedProvider
-from cedos.monitor.providers.providers import AccessPoint, Guarded, read_each
+from cedos.monitor.providers.provider import AccessPoint, Guarded, read_each
 
 pytestmark = pytest.mark.anyio
 

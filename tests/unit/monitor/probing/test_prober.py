@@ -6,17 +6,17 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
+from doubles.monitor import played_pinger
 
 from cedos.errors import PrivilegeError
 from cedos.model import Direction, Network, NetworkKind
-from cedos.monitor.doubles import played_pinger
-from cedos.monitor.probing import train
-from cedos.monitor.probing.limits import Limits
+from cedos.monitor.probing import udp_train
 from cedos.monitor.probing.ping import PING_BYTES
 from cedos.monitor.probing.prober import Prober
-from cedos.monitor.probing.result import Outcome, ProbeKind, ProbeServer, Spent
+from cedos.monitor.probing.result import ProbeKind, ProbeOutcome, ProbeServer, Spent
 from cedos.monitor.probing.schedule import ProbeSchedule
 from cedos.monitor.probing.server import ProbeServing
+from cedos.monitor.probing.server_limits import ProbeLimits
 
 pytestmark = pytest.mark.anyio
 
@@ -66,7 +66,7 @@ async def test_who_comes_back_has_all_networks_pinged_at_once() -> None:
     async with Prober(lambda n: TARGET, schedule=schedule, open_pinger=played) as prober:
 
         def pinged() -> dict[str, int]:
-            return {network: total.probes for network, _, total in prober.ledger}
+            return {network: total.probes for network, _, total in prober.costs}
 
         prober.attended(False)
         prober.networks_changed([WIFI, LTE])
@@ -127,9 +127,9 @@ async def test_pings_are_matched_lost_and_paid_for() -> None:
         del rtts["lte0"]
         refused = await prober.ping(LTE)
         assert (refused.problem, refused.spent) == ("the network takes nothing", Spent())
-        assert prober.ledger.bytes("home") == 2 * PING_BYTES[4]
-        assert prober.ledger.bytes("phone") == PING_BYTES[4]
-        totals = {(name, kind): (t.probes, t.failed) for name, kind, t in prober.ledger}
+        assert prober.costs.bytes("home") == 2 * PING_BYTES[4]
+        assert prober.costs.bytes("phone") == PING_BYTES[4]
+        totals = {(name, kind): (t.probes, t.failed) for name, kind, t in prober.costs}
         assert totals == {("home", ProbeKind.PING): (1, 0), ("phone", ProbeKind.PING): (2, 2)}
 
 
@@ -153,7 +153,7 @@ async def test_joules_know_how_long_the_radio_has_rested() -> None:
         assert rested[0] >= 3600
         assert 0.04 < rested[1] < 1
         assert rested[2] < rested[1]
-        ((_, _, total),) = prober.ledger
+        ((_, _, total),) = prober.costs
         assert (total.probes, total.energy_j) == (3, 7.5)
 
 
@@ -162,7 +162,7 @@ async def test_every_kind_of_probe_goes_one_way() -> None:
     key = b"k" * 32
     here = ip_address("127.0.0.1")
     lo = Network("lo", "lo", 1, NetworkKind.ETHERNET, False)
-    async with ProbeServing(here, 0, key, Limits(1e9, 1e9)) as running:
+    async with ProbeServing(here, 0, key, ProbeLimits(1e9, 1e9)) as running:
         server = ProbeServer(here, running.port, key, packets=20, tcp_bytes=10_000)
         async with Prober(lambda n: None, server=server) as prober:
             results = prober.results()
@@ -185,7 +185,7 @@ async def test_every_kind_of_probe_goes_one_way() -> None:
                     else:
                         assert result.indicators[indicator] > 0
                         assert result.direction is direction
-            totals = {kind: (t.probes, t.failed) for _, kind, t in prober.ledger}
+            totals = {kind: (t.probes, t.failed) for _, kind, t in prober.costs}
             assert totals[ProbeKind.UDP_TRAIN] == (2, 0)
             assert totals[ProbeKind.TCP] == (2, 0)
 
@@ -193,15 +193,15 @@ async def test_every_kind_of_probe_goes_one_way() -> None:
 async def test_two_trains_on_one_network_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     running = 0
 
-    async def slow(*arguments: object, **options: object) -> Outcome:
+    async def slow(*arguments: object, **options: object) -> ProbeOutcome:
         nonlocal running
         running += 1
         assert running == 1
         await asyncio.sleep(0.02)
         running -= 1
-        return Outcome({"udp_bps": 1.0}, Spent(1, 1, 0.02))
+        return ProbeOutcome({"udp_bps": 1.0}, Spent(1, 1, 0.02))
 
-    monkeypatch.setattr(train, "run", slow)
+    monkeypatch.setattr(udp_train, "run", slow)
     server = ProbeServer(TARGET, 1, b"")
     async with Prober(lambda n: None, server=server) as prober:
         trains = [prober.probe(WIFI, ProbeKind.UDP_TRAIN) for _ in range(3)]

@@ -1,7 +1,6 @@
-"""The socket's side without a kernel, and the test twin."""
+"""The socket's side without a kernel."""
 
 import errno
-import select
 import struct
 from ipaddress import ip_address
 
@@ -11,9 +10,8 @@ from scapy.packet import Raw
 
 from cedos.errors import HostError, PrivilegeError
 from cedos.model import FlowKey
-from cedos.profiler.capture import capture
-from cedos.profiler.capture.capture import Capture, Captured, PacketSource, open_capture
-from cedos.profiler.replay import ReplayedCapture
+from cedos.profiler.capture import packet_socket
+from cedos.profiler.capture.packet_socket import Capture, open_capture
 
 PACKET = bytes(IP(src="192.0.2.1", dst="198.51.100.1") / TCP() / Raw(b"GET / HTTP/1.1\r\n"))
 KEY = FlowKey(ip_address("192.0.2.1"), 1, ip_address("198.51.100.1"), 80)
@@ -85,29 +83,6 @@ def test_what_is_missing_is_named(
     def refuse(*_: int) -> None:
         raise error
 
-    monkeypatch.setattr(capture.socket, "socket", refuse)
+    monkeypatch.setattr(packet_socket.socket, "socket", refuse)
     with pytest.raises(expected, match=says):
         open_capture()
-
-
-def test_the_twin_behaves_like_the_socket() -> None:
-    source = ReplayedCapture()
-    twin: PacketSource = source
-
-    def readable() -> bool:
-        return bool(select.select([twin.fileno()], [], [], 0)[0])
-
-    one = Captured(KEY, True, b"GET / HTTP/1.1\r\n")
-    assert not readable()
-    assert twin.read() == []
-    source.feed([])
-    assert not readable()
-    source.feed([one] * 3)
-    assert readable()
-    assert len(twin.read(limit=2)) == 2
-    assert readable()
-    assert twin.read() == [one]
-    assert not readable()
-    twin.close()
-    twin.close()
-    assert twin.fileno() == -1

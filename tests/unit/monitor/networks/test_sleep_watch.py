@@ -8,7 +8,7 @@ from cedos.config import Config, ProvidersConfig
 from cedos.daemon.networks.observer import Observer
 from cedos.model import Direction, Indicator
 from cedos.monitor.context import ContextKeeper
-from cedos.monitor.networks.rates import Stretch
+from cedos.monitor.networks.rates import RateSample
 from cedos.monitor.networks.sleep_watch import SleepWatch
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +40,7 @@ def test_after_sleep_all_that_is_known_is_old() -> None:
     for second in (97, 98, 99):
         keeper.observe_bytes("wlan0", second * 1_000_000, 0, float(second))
     keeper.observe_delivery(
-        "wlan0", {Direction.DOWN: Stretch(98.0, 99.0, 1_000_000, saturated=True)}
+        "wlan0", {Direction.DOWN: RateSample(98.0, 99.0, 1_000_000, saturated=True)}
     )
     keeper.observe_attachment("wlan0", "aa:bb", "home", 90.0)
     before = keeper.snapshot(100.0).networks["wlan0"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.monitor.portal.portal import TestPage, Verdict, judge, same_private_address
+from cedos.monitor.portal.verdict import PortalVerdict, TestPage, judge, same_private_address
 
 PAGE = TestPage.of("http://portal.test:8080/nm?x=1", "all is well")
 
@@ -23,21 +23,25 @@ def test_the_page_of_a_url() -> None:
 @pytest.mark.parametrize(
     ("answer", "verdict", "page"),
     [
-        (b"HTTP/1.1 204 No Content\r\n\r\n", Verdict.FREE, ""),
-        (b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\nall is well\n", Verdict.FREE, ""),
-        (b"HTTP/1.1 200 OK\r\n\r\nb\r\nall is well\r\n0\r\n\r\n", Verdict.FREE, ""),
-        (b"HTTP/1.1 200 OK\r\n\r\n<html>Welcome", Verdict.CAPTIVE, ""),
-        (b"HTTP/1.1 302 Found\r\nLOCATION: http://gw/l\r\n\r\n", Verdict.CAPTIVE, "http://gw/l"),
-        (b"HTTP/1.0 511 Log in\r\n\r\n", Verdict.CAPTIVE, ""),
-        (b"HTTP/1.1 407 Proxy\r\n\r\n", Verdict.CAPTIVE, ""),
-        (b"HTTP/1.1 200 OK\r\n\r\n", Verdict.UNCLEAR, ""),
-        (b"HTTP/1.1 404 Not Found\r\n\r\n", Verdict.UNCLEAR, ""),
-        (b"HTTP/1.1 503 Busy\r\n\r\nall is well", Verdict.UNCLEAR, ""),
-        (b"SSH-2.0-x\r\n", Verdict.CAPTIVE, ""),
-        (b"", Verdict.SILENT, ""),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", PortalVerdict.FREE, ""),
+        (b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\nall is well\n", PortalVerdict.FREE, ""),
+        (b"HTTP/1.1 200 OK\r\n\r\nb\r\nall is well\r\n0\r\n\r\n", PortalVerdict.FREE, ""),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>Welcome", PortalVerdict.CAPTIVE, ""),
+        (
+            b"HTTP/1.1 302 Found\r\nLOCATION: http://gw/l\r\n\r\n",
+            PortalVerdict.CAPTIVE,
+            "http://gw/l",
+        ),
+        (b"HTTP/1.0 511 Log in\r\n\r\n", PortalVerdict.CAPTIVE, ""),
+        (b"HTTP/1.1 407 Proxy\r\n\r\n", PortalVerdict.CAPTIVE, ""),
+        (b"HTTP/1.1 200 OK\r\n\r\n", PortalVerdict.UNCLEAR, ""),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", PortalVerdict.UNCLEAR, ""),
+        (b"HTTP/1.1 503 Busy\r\n\r\nall is well", PortalVerdict.UNCLEAR, ""),
+        (b"SSH-2.0-x\r\n", PortalVerdict.CAPTIVE, ""),
+        (b"", PortalVerdict.SILENT, ""),
     ],
 )
-def test_what_an_answer_says(answer: bytes, verdict: Verdict, page: str) -> None:
+def test_what_an_answer_says(answer: bytes, verdict: PortalVerdict, page: str) -> None:
     finding = judge(PAGE, answer)
     assert (finding.verdict, finding.page) == (verdict, page)
 
@@ -49,7 +53,7 @@ def test_no_answer_breaks_the_judge(noise: bytes) -> None:
         b"HTTP/1.1 302 x\r\nLocation:" + noise,
         b"HTTP/1.1 200 OK\r\n\r\n" + noise,
     ):
-        assert judge(PAGE, answer).verdict in Verdict
+        assert judge(PAGE, answer).verdict in PortalVerdict
 
 
 def test_one_private_address_for_every_name() -> None:

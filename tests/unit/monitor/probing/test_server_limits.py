@@ -8,49 +8,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import ConfigError
-from cedos.monitor.probing import limits as limits_module
+from cedos.monitor.probing import server_limits as limits_module
 from cedos.monitor.probing.keyfile import read_key, write_new_key
-from cedos.monitor.probing.limits import Limits
-from cedos.monitor.probing.wire import Reason
+from cedos.monitor.probing.server_limits import ProbeLimits
+from cedos.monitor.probing.wire import RefusalReason
 
 A, B = ip_address("192.0.2.1"), ip_address("192.0.2.2")
 
 
 def test_a_source_gets_its_burst_and_then_its_rate() -> None:
-    limits = Limits(8e3, 1e9, burst_s=5.0)  # 1000 bytes a second, 5000 at once
+    limits = ProbeLimits(8e3, 1e9, burst_s=5.0)  # 1000 bytes a second, 5000 at once
     assert limits.take(A, 5000, 100.0) is None
-    assert limits.take(A, 1000, 100.0) == (Reason.SOURCE_LIMIT, pytest.approx(1.0))
+    assert limits.take(A, 1000, 100.0) == (RefusalReason.SOURCE_LIMIT, pytest.approx(1.0))
     assert limits.take(B, 1000, 100.0) is None
     assert limits.take(A, 1000, 101.0) is None
-    assert limits.take(A, 5001, 1000.0) == (Reason.TOO_LARGE, 0.0)
+    assert limits.take(A, 5001, 1000.0) == (RefusalReason.TOO_LARGE, 0.0)
 
 
 def test_all_together_get_no_more_than_the_total() -> None:
-    limits = Limits(8e3, 16e3, burst_s=1.0)
+    limits = ProbeLimits(8e3, 16e3, burst_s=1.0)
     sources = [ip_address(f"192.0.2.{n}") for n in range(1, 10)]
     given_now = sum(limits.take(source, 1000, 0.0) is None for source in sources)
     assert given_now == 2
     refused = limits.take(sources[5], 1000, 0.0)
     assert refused is not None
-    assert refused[0] is Reason.TOTAL_LIMIT
+    assert refused[0] is RefusalReason.TOTAL_LIMIT
 
 
 def test_neighbours_in_a_v6_network_are_one_source() -> None:
-    limits = Limits(8e3, 1e9, burst_s=1.0)
+    limits = ProbeLimits(8e3, 1e9, burst_s=1.0)
     assert limits.take(ip_address("2001:db8::1"), 1000, 0.0) is None
     assert limits.take(ip_address("2001:db8::2"), 1000, 0.0) is not None
     assert limits.take(ip_address("2001:db8:0:1::2"), 1000, 0.0) is None
 
 
 def test_a_clock_that_goes_back_gives_nothing() -> None:
-    limits = Limits(8e3, 1e9, burst_s=1.0)
+    limits = ProbeLimits(8e3, 1e9, burst_s=1.0)
     assert limits.take(A, 1000, 100.0) is None
     assert limits.take(A, 1000, 0.0) is not None
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits_module, "_MOST_SOURCES", 10)
-    limits = Limits(8e3, 1e12, burst_s=1.0)
+    limits = ProbeLimits(8e3, 1e12, burst_s=1.0)
     for number in range(50):
         limits.take(ip_address(number), 100, 0.0)
         assert len(limits) <= 10
@@ -58,7 +58,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 3000), st.floats(0, 2)), max_size=60))
 def test_nobody_ever_gets_more_than_burst_and_rate(asked: list[tuple[int, float]]) -> None:
-    limits = Limits(8e3, 1e9, burst_s=2.0)
+    limits = ProbeLimits(8e3, 1e9, burst_s=2.0)
     now_s, had = 0.0, 0
     for count, pause_s in asked:
         now_s += pause_s
