@@ -16,8 +16,8 @@ from typing import Final
 
 from cedos.kernel import tcp_info
 from cedos.session.protocol.events import Probed
+from cedos.session.protocol.path_prober import PAD_BYTES
 from cedos.session.protocol.schedulers.interface import Facts
-from cedos.session.protocol.sending.path_probes import PAD_BYTES
 
 _LOOK_S: Final = 0.010
 _LEAST_BUSY_S: Final = 0.050

@@ -57,7 +57,7 @@ class Control:
             f.KeepAlive: self._on_keep_alive,
             f.PathSays: self._on_path_says,
             f.Ping: self._on_ping,
-            f.Pong: self._on_pong,
+            f.Pong: self.on_pong,
         }
 
     # Said by us
@@ -185,7 +185,7 @@ class Control:
         if len(path.control) < _MOST_DUE:  # whoever asks faster than answers leave gets fewer
             path.control.append(packing.pong(said.token))
 
-    def _on_pong(self, path: PathFlight, said: f.Pong, now: float) -> None:
+    def on_pong(self, path: PathFlight, said: f.Pong, now: float) -> None:
         path_id = path.state.path_id
         asked = self._pings.pop((path_id, said.token), None)
         if asked is not None:

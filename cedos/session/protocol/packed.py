@@ -15,6 +15,7 @@ from cedos.session.protocol.sending.credit import (
     INITIAL_IROB_BYTES,
     INITIAL_IROB_CREDIT,
     INITIAL_STREAM_BYTES,
+    Credit,
 )
 from cedos.session.protocol.sending.memory import Memory
 from cedos.session.protocol.session import Session
@@ -100,7 +101,7 @@ def pack(session: Session, now: float, unix_s: float) -> Idle | None:
         and control.terms.proposed is None
         and control.wish is None
         and not len(session.thunks)
-        and not session.happened
+        and not session.pending_events
         and sender.everything_acknowledged()
         and session.flights.idle
         and receiver.idle
@@ -139,22 +140,30 @@ def unpack_session(
     memory: Memory | None = None,
 ) -> Session:
     """The session that `pack` recorded, awake: without a path, and as long absent as it was."""
-    ended_here = bool(idle.ended & _ENDED_HERE)
-    session = Session(scheduler, now, limits=limits, memory=memory, keep_alive_s=idle.keep_alive_s)
-    sender, receiver = session.sender, session.receiver
-    sender.restore(idle.stream_sent, idle.irobs_sent, ended=ended_here)
-    sender.stream.rank = idle.rank & 3
-    sender.stream.limit = sender.stream.written + idle.stream_room
-    sender.credit.reserved = idle.reserved
-    sender.credit.credit = idle.reserved + idle.irob_room
-    sender.credit.irob_bytes = idle.irob_bytes
-    sender.credit.told = True
-    receiver.restore(
+    session = Session(
+        scheduler,
+        now,
+        limits=limits,
+        memory=memory,
+        keep_alive_s=idle.keep_alive_s,
+        absent_since_s=now - max(0.0, unix_s - idle.absent_unix_s),
+    )
+    credit = Credit(
+        idle.reserved + idle.irob_room, idle.irob_bytes, reserved=idle.reserved, told=True
+    )
+    session.sender.restore(
+        idle.stream_sent,
+        idle.stream_room,
+        idle.rank & 3,
+        idle.irobs_sent,
+        credit,
+        ended=bool(idle.ended & _ENDED_HERE),
+    )
+    session.receiver.restore(
         idle.stream_received,
         idle.irobs_received,
         idle.delivered,
         (idle.told_stream_room, idle.told_irob_room),
         ended=bool(idle.ended & _ENDED_THERE),
     )
-    session.absent_since_s = now - max(0.0, unix_s - idle.absent_unix_s)
     return session

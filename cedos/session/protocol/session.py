@@ -10,23 +10,28 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cedos.errors import SessionError
-from cedos.session.protocol.application import ApplicationSide
-from cedos.session.protocol.control import path_says
-from cedos.session.protocol.events import Failed, ThunkReady
+from cedos.session.protocol.control import NO_DEADLINE, Control, path_says
+from cedos.session.protocol.events import Event, Failed, ThunkReady, Writable
 from cedos.session.protocol.fast_path import Express
 from cedos.session.protocol.frames import frames as f
 from cedos.session.protocol.frames import packing
-from cedos.session.protocol.frames.frames import Chunk
+from cedos.session.protocol.frames.frames import Chunk, Order
 from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.life import KeepAliveTerms, State, lost_state
+from cedos.session.protocol.path_prober import FIRST_TOKEN, PathProber
 from cedos.session.protocol.receiving.acknowledging import Acknowledging
+from cedos.session.protocol.receiving.delivery import Run
 from cedos.session.protocol.receiving.receiver import Receiver
 from cedos.session.protocol.schedulers.interface import Backlog, Facts, PathState, Scheduler
 from cedos.session.protocol.sending.in_flight import Flights, PathFlight
 from cedos.session.protocol.sending.memory import Memory
-from cedos.session.protocol.sending.path_probes import Probing
+from cedos.session.protocol.sending.outgoing import Fetch
 from cedos.session.protocol.sending.sender import SMALL_BYTES, Sender
+from cedos.session.protocol.sending.thunks import DEFERRED, Thunks
 from cedos.session.protocol.session_limits import Limits
+
+ALL: Final = None
+"""As `after`: an IROB that waits for all that came before it, as a plain send does."""
 
 BROKEN_PROTOCOL, LOST_STATE = 1, 2
 """Codes of Abort."""
@@ -39,7 +44,7 @@ _DEFAULTS: Final = Limits()
 _SENDS: Final = (State.OPEN, State.CLOSING)
 
 
-class Session(ApplicationSide):
+class Session:
     """One session, the same at both ends. Times are the driver's monotonic seconds.
 
     Args:
@@ -48,6 +53,7 @@ class Session(ApplicationSide):
         limits: what it may use.
         memory: the one replay limit, shared with all other sessions; None: a limit of its own.
         keep_alive_s: how long it outlives its last path, as granted at set-up; 0: not at all.
+        absent_since_s: when the last path was lost; None: there was none yet.
     """
 
     def __init__(
@@ -58,18 +64,20 @@ class Session(ApplicationSide):
         limits: Limits = _DEFAULTS,
         memory: Memory | None = None,
         keep_alive_s: int = 0,
+        absent_since_s: float | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.limits = limits
-        super().__init__(
-            Sender(memory or Memory(16 * limits.send_bytes), limits.send_bytes, self),
-            Receiver(limits.stream_window, limits.irob_window, limits.irob_bytes),
-            KeepAliveTerms(keep_alive_s, limits.keep_alive_s),
-        )
+        self.sender = Sender(memory or Memory(16 * limits.send_bytes), limits.send_bytes, self)
+        self.receiver = Receiver(limits.stream_window, limits.irob_window, limits.irob_bytes)
+        self.pending_events: list[Event] = []
+        terms = KeepAliveTerms(keep_alive_s, limits.keep_alive_s)
+        self.control = Control(self.sender, self.receiver, terms, self.pending_events)
+        self.thunks = Thunks()
         self.flights = Flights(self.sender)
         self.backlog = Backlog()
         self._now = now
-        self.absent_since_s: float | None = None  # when the last path was lost
+        self.absent_since_s = absent_since_s
         self._resumed_on: int | None = None  # its first Sync tells whether state was lost
         self._kept_then = self.positions()  # by the peer, when that path was dialled
         self.acknowledging = Acknowledging(
@@ -78,10 +86,8 @@ class Session(ApplicationSide):
         self.express = Express(
             scheduler, self.sender, self.flights, self.control, self.acknowledging, self.backlog
         )
-        self.probing = Probing(
-            *(self.flights, self.sender, lambda: self.control.state, self.happened),
-            self.control.handlers[f.Pong],
-            wanted=limits.probes,
+        self.prober = PathProber(
+            self.flights, self.sender, self.control, self.pending_events, wanted=limits.probes
         )
         self._synced = False
         self._drained_at: float | None = None
@@ -90,7 +96,7 @@ class Session(ApplicationSide):
             f.Abandon: self._on_abandon,
             f.Ack: self._on_ack,
             f.Ask: self._on_ask,
-            f.Pong: self.probing.on_pong,
+            f.Pong: self._on_pong,
             f.Sync: self._on_sync,
             f.Window: self._on_window,
         }
@@ -113,9 +119,9 @@ class Session(ApplicationSide):
         if not self.flights.paths:
             self._resumed_on = path_id
             self._kept_then = known or self.positions()
-        self.flights.up(path_id, facts, now).dialled = known is not None
+        self.flights.up(path_id, facts, now, dialled=known is not None)
         self.absent_since_s = None
-        self.sender.absent = False
+        self.sender.replay.set_absent(False)
         self._tell_thunks(now)
 
     def path_facts(self, path_id: int, facts: Facts, now: float) -> None:
@@ -130,13 +136,14 @@ class Session(ApplicationSide):
         self._path(path_id)
         self.flights.lost(path_id)
         self.control.path_lost(path_id)
+        self.prober.path_lost(path_id)
         others = self.flights.paths.values()
         for other in others:
             other.control.append(packing.ask())
             other.owes_statement = True
         if not others:
             self.absent_since_s = now
-            self.sender.absent = True
+            self.sender.replay.set_absent(True)
             self.check_writable()
         self._tell_thunks(now)
 
@@ -163,6 +170,139 @@ class Session(ApplicationSide):
     def ping(self, path_id: int, token: int, pad_bytes: int, now: float) -> None:
         """Asks for a Pong over a path; `Ponged` tells the time."""
         self.control.ping(self._path(path_id), token, pad_bytes, now)
+
+    # The stream
+
+    def write(self, data: bytes) -> int:
+        """Appends to the stream what there is room for; how many bytes. `Writable` follows if not all."""
+        self._check_open()
+        return self.sender.write(data)
+
+    def write_source(self, fetch: Fetch, length: int) -> None:
+        """Appends `length` bytes; `fetch(offset, count)` gives them whenever they are sent."""
+        self._check_open()
+        self.sender.write_source(fetch, length)
+
+    def finish(self) -> None:
+        """Ends our half of the stream, as TCP's shutdown does."""
+        self._check_open()
+        self.sender.finish()
+
+    def read(self, limit_bytes: int = 1 << 30) -> bytes | memoryview:
+        """The stream's next bytes, at most so many; empty: none now, or `at_eof`."""
+        return self.receiver.read(limit_bytes)
+
+    @property
+    def readable_bytes(self) -> int:
+        """Bytes of the stream that can be read now."""
+        return self.receiver.stream.ready_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """What is kept in memory: sent and not acknowledged, received and not taken."""
+        return self.sender.replay.held_bytes + self.receiver.held_bytes
+
+    @property
+    def at_eof(self) -> bool:
+        """Whether the peer has ended its half of the stream and all of it was read."""
+        return self.receiver.at_end
+
+    @property
+    def acknowledged_bytes(self) -> int:
+        """How much of our half of the stream the peer has for certain."""
+        return min(self.sender.stream.acked.floor, self.sender.stream.written)
+
+    # IROBs
+
+    def send(
+        self,
+        data: bytes,
+        rank: int,
+        *,
+        after: tuple[int, ...] | None = ALL,
+        thunk: int | None = None,
+    ) -> int:
+        """Sends an IROB, whole; its id, `NO_ROOM` (nothing taken) or `DEFERRED` (the thunk will be told).
+
+        `after`: `ALL` that came before, the ids of some, or `()` for none.
+        """
+        self._check_open()
+        if thunk is not None and self._deferred(rank, thunk):
+            return DEFERRED
+        return self.sender.send(data, rank, _order(after), after or ())
+
+    def send_many(self, many: list[bytes], rank: int, *, ordered: bool = True) -> range:
+        """Sends small IROBs, as many as there is room for; their ids."""
+        self._check_open()
+        first = self.sender.next_irob
+        order = Order.AFTER_ALL if ordered else Order.FREE
+        return range(first, first + self.sender.send_many(many, rank, order))
+
+    def begin(
+        self, rank: int, *, after: tuple[int, ...] | None = ALL, thunk: int | None = None
+    ) -> int:
+        """Begins an IROB; its id, `NO_ROOM` or `DEFERRED`."""
+        self._check_open()
+        if thunk is not None and self._deferred(rank, thunk):
+            return DEFERRED
+        return self.sender.begin(rank, _order(after), after or ())
+
+    def append(self, irob: int, data: bytes) -> int:
+        """Appends to an open IROB what there is room for; how many bytes."""
+        self._check_open()
+        return self.sender.append(irob, data)
+
+    def end(self, irob: int) -> None:
+        """Ends an open IROB: the peer can deliver it."""
+        self._check_open()
+        self.sender.end(irob)
+
+    def abandon(self, irob: int) -> None:
+        """Takes an open IROB back: the peer will never deliver it."""
+        self._check_open()
+        self.sender.abandon(irob)
+
+    def cancel_thunk(self, token: int) -> bool:
+        """The deferred send is not wanted any more; False if it was told already."""
+        return self.thunks.cancel(token)
+
+    def receive_run(self, limit: int = 1 << 30) -> Run | None:
+        """The next IROBs in order, at most `limit`, all of one label and with consecutive ids."""
+        return self.receiver.pop(limit)
+
+    @property
+    def receivable(self) -> int:
+        """How many IROBs can be received now."""
+        return self.receiver.delivery.count
+
+    def keep_alive(self, seconds: int) -> None:
+        """Proposes how long the session outlives its last path; the peer may agree to less."""
+        self.control.propose_keep_alive(seconds)
+
+    def wish(self, expected_bytes: int, deadline_at_s: float = NO_DEADLINE, *, now: float) -> None:
+        """Tells the peer how much is expected of it and until when (0: unknown)."""
+        self.control.set_wish(expected_bytes, deadline_at_s, now)
+
+    @property
+    def state(self) -> State:
+        """Where the session is in its life."""
+        return self.control.state
+
+    def events(self) -> list[Event]:
+        """What pending_events since the last time."""
+        events = self.pending_events[:]
+        self.pending_events.clear()
+        return events
+
+    def check_writable(self) -> None:
+        """Tells whoever found no room that there is some again: not one by one."""
+        if self.sender.room_again():
+            self.pending_events.append(Writable())
+
+    def woken(self) -> None:
+        """Replay memory that other sessions used is free again."""
+        self.sender.forget_refusal()
+        self.pending_events.append(Writable())
 
     # Records
 
@@ -282,7 +422,7 @@ class Session(ApplicationSide):
             at.append(self._drained_at)
         elif self.absent_since_s is not None:
             at.append(self.absent_since_s + self.control.terms.seconds)
-        probe = self.probing.next_at()
+        probe = self.prober.next_at()
         if probe is not None:
             at.append(probe)
         look = self.scheduler.next_look_s(self.flights.states, self._now)
@@ -294,7 +434,7 @@ class Session(ApplicationSide):
         """Does what is due."""
         self._now = now
         self.acknowledging.tick(now)
-        self.probing.tick(now)
+        self.prober.tick(now)
         keep_alive_s = self.control.terms.seconds
         if self.absent_since_s is not None and self.absent_since_s + keep_alive_s <= now:
             self.control.fail(f"no path for the agreed {keep_alive_s} s", by_peer=False)
@@ -307,6 +447,17 @@ class Session(ApplicationSide):
         return self._drained_at is not None and self._drained_at <= now
 
     # Inside
+
+    def _deferred(self, rank: int, thunk: int) -> bool:
+        if self.appropriate(rank):
+            return False
+        self.thunks.register(thunk, rank)
+        return True
+
+    def _check_open(self) -> None:
+        if self.control.state is not State.OPEN:
+            failure = self.control.failure
+            raise SessionError(failure.why if failure else "the session has been closed")
 
     def _path(self, path_id: int) -> PathFlight:
         path = self.flights.paths.get(path_id)
@@ -365,7 +516,7 @@ class Session(ApplicationSide):
         self._now = now
         if len(self.thunks):
             due = self.thunks.due(self.scheduler, self.flights.states, now)
-            self.happened += [ThunkReady(token, rank) for token, rank in due]
+            self.pending_events += [ThunkReady(token, rank) for token, rank in due]
 
     def _on_ack(self, _path: PathFlight, ack: f.Ack, _now: float) -> None:
         self.sender.acknowledge(ack)
@@ -389,6 +540,12 @@ class Session(ApplicationSide):
                 # Whoever answers is alive after all.
                 self.control.ping(other, 0, 0, now)
 
+    def _on_pong(self, path: PathFlight, pong: f.Pong, now: float) -> None:
+        if pong.token < FIRST_TOKEN:
+            self.control.on_pong(path, pong, now)
+        else:
+            self.prober.on_pong(path, pong, now)
+
     def _on_sync(self, path: PathFlight, sync: f.Sync, _now: float) -> None:
         if path.state.path_id == self._resumed_on:
             self._resumed_on = None
@@ -398,3 +555,9 @@ class Session(ApplicationSide):
             if why is not None:
                 self.abort(LOST_STATE, why)
         self._synced = True
+
+
+def _order(after: tuple[int, ...] | None) -> Order:
+    if after is None:
+        return Order.AFTER_ALL
+    return Order.LISTED if after else Order.FREE

@@ -272,7 +272,7 @@ class Connection(Streamed):
             self.flow.pump_soon()
 
     def _changed(self, *, at_once: bool = False) -> None:
-        if self._core.happened:
+        if self._core.pending_events:
             for event in self._core.events():
                 self._event(event)
         if self.on_change is not None:

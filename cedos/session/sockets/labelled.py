@@ -7,11 +7,10 @@ from typing import Final, NamedTuple
 from cedos.model import Label
 from cedos.session.io.flow import Flow
 from cedos.session.io.waiter import Waiter
-from cedos.session.protocol.application import ALL
 from cedos.session.protocol.schedulers.interface import LABELS, rank_of
 from cedos.session.protocol.sending.sender import NO_ROOM
 from cedos.session.protocol.sending.thunks import DEFERRED
-from cedos.session.protocol.session import Session
+from cedos.session.protocol.session import ALL, Session
 
 STREAM_LABEL: Final = Label()
 

@@ -38,12 +38,17 @@ class Credit:
     )
 
     def __init__(
-        self, credit: int = INITIAL_IROB_CREDIT, irob_bytes: int = INITIAL_IROB_BYTES
+        self,
+        credit: int = INITIAL_IROB_CREDIT,
+        irob_bytes: int = INITIAL_IROB_BYTES,
+        *,
+        reserved: int = 0,
+        told: bool = False,
     ) -> None:
         self.credit = credit
         self.irob_bytes = irob_bytes
-        self.reserved = 0
-        self.told = False  # whether the peer has said more than what holds for everybody
+        self.reserved = reserved
+        self.told = told  # whether the peer has said more than what holds for everybody
         self._begun: set[int] = set()  # without a reservation, with or without bytes
         self._lowest: list[int] = []  # the same as a heap; what left `_begun` leaves it late
         self._waiting: dict[int, int] = {}  # id -> what it needs

@@ -5,15 +5,12 @@ A path delivers in order (TCP), so a path's pieces are acknowledged from the fro
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cedos.session.protocol.schedulers.estimates import allowed
 from cedos.session.protocol.schedulers.interface import Backlog, Facts, Grant, PathState
 from cedos.session.protocol.sending.pieces import Batch, Piece
 from cedos.session.protocol.sending.sender import SMALL_BYTES, Sender
-
-if TYPE_CHECKING:
-    from cedos.session.protocol.sending.path_probes import Probe
 
 MAX_IN_FLIGHT: Final = 8_192
 """Pieces on the way at once; the peer need not put up with more gaps than that."""
@@ -24,17 +21,16 @@ class PathFlight:
 
     __slots__ = (
         "allowed_here", "allowed_there", "control", "dialled", "flight", "heard_at_s", "heard_bytes",
-        "owes_statement", "probe", "state",
+        "owes_statement", "state",
     )  # fmt: skip
 
-    def __init__(self, path_id: int, facts: Facts, now: float) -> None:
+    def __init__(self, path_id: int, facts: Facts, now: float, *, dialled: bool) -> None:
         self.state = PathState(path_id, facts, now)
         self.flight: deque[Piece] = deque()
         self.control: deque[bytes] = deque()
         self.owes_statement = True  # acknowledgements, windows and all the rest: the path is new
         self.allowed_here = self.allowed_there = self.state.allowed
-        self.probe: Probe | None = None
-        self.dialled = False  # by this end
+        self.dialled = dialled  # by this end
         self.heard_at_s = now
         self.heard_bytes = 0
 
@@ -50,12 +46,11 @@ class Flights:
         self._held: list[Piece] = []
         self._count = 0
 
-    def up(self, path_id: int, facts: Facts, now: float) -> PathFlight:
+    def up(self, path_id: int, facts: Facts, now: float, *, dialled: bool) -> None:
         """A new path."""
-        path = PathFlight(path_id, facts, now)
+        path = PathFlight(path_id, facts, now, dialled=dialled)
         self.paths[path_id] = path
         self._counted()
-        return path
 
     def lost(self, path_id: int) -> None:
         """A path is gone: what was on the way there is held back, what is small and urgent goes on."""
@@ -212,11 +207,11 @@ class Flights:
         if isinstance(piece, Batch):
             batches = piece.rest(self._sender.irobs)
             if piece.done:  # what the others do not contain has arrived
-                self._sender.give(piece.bytes - sum(each.bytes for each in batches))
+                self._sender.replay.give(piece.bytes - sum(each.bytes for each in batches))
             return batches
         return piece.rest(self._sender.irobs)
 
     def _finish(self, piece: Piece) -> None:
         piece.done = True
         if isinstance(piece, Batch):
-            self._sender.give(piece.bytes)
+            self._sender.replay.give(piece.bytes)

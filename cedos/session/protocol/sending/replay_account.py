@@ -5,25 +5,27 @@ from cedos.session.protocol.sending.credit import INITIAL_STREAM_BYTES, URGENT_B
 from cedos.session.protocol.sending.memory import SPARE, Memory
 
 
-class Keeping:
+class ReplayAccount:
     """A session's account with replay memory.
 
     `held_bytes` is what is kept for it. `limit_bytes` bounds that, `memory` the sum over all sessions, in
-    which this one goes by `owner`. `refused` says that something was not taken for want of room. While a
-    path is up (it is not `absent`), of the stream may be held the first window and as much again as was
-    acknowledged, which grows ahead of any congestion window: thousands of sessions that begin together
-    do not fill memory with what could not be sent yet.
+    which this one goes by `owner`. While a path is up, of the stream may be held the first window and as
+    much again as was acknowledged, which grows ahead of any congestion window: thousands of sessions that
+    begin together do not fill memory with what could not be sent yet.
     """
 
     def __init__(self, memory: Memory, limit_bytes: int, owner: object) -> None:
         self.held_bytes = 0
-        self.refused = False
-        self.absent = True
+        self._absent = True
         self.limit_bytes = limit_bytes
         self._earned_bytes = INITIAL_STREAM_BYTES
         self._memory = memory
         self._least_bytes = min(limit_bytes, memory.quantum_bytes)
         self._owner = owner
+
+    def set_absent(self, absent: bool) -> None:
+        """Whether the session has no path now."""
+        self._absent = absent
 
     def most_bytes(self, rank: int = 0) -> int:
         """How much this session may hold at this moment for data of a label to be taken."""
@@ -33,21 +35,19 @@ class Keeping:
     def stream_room_bytes(self, rank: int) -> int:
         """How much of a stream would be kept now; 0 where it is too little to begin with."""
         most = self.most_bytes(rank)
-        room = (most if self.absent else min(most, self._earned_bytes)) - self.held_bytes
+        room = (most if self._absent else min(most, self._earned_bytes)) - self.held_bytes
         return room if room >= self._least_bytes else 0
 
     def fitting(self, data: bytes, rank: int, room: int) -> bytes:
         """As much of it as there is room for, which is taken."""
         if len(data) > room:
             if room < self._least_bytes:
-                self._refuse(self._least_bytes)
+                self._wait(self._least_bytes)
                 return b""
-            self.refused = True
             data = data[:room]
         return data if self.take(len(data), rank) else b""
 
-    def _refuse(self, wanted: int) -> None:
-        self.refused = True
+    def _wait(self, wanted: int) -> None:
         if not self.held_bytes:  # else an acknowledgement of our own tells us
             self._memory.wait(self._owner, wanted)
 
@@ -55,7 +55,7 @@ class Keeping:
         """Takes room for so many bytes of a label, if there is."""
         held = self.held_bytes
         if held + size > self.most_bytes(rank) and (held or not self._fits_alone(size)):
-            self._refuse(size)
+            self._wait(size)
             return False
         if size:
             self._memory.take(size, first=not held)

@@ -11,7 +11,7 @@ from cedos.session.protocol.sending.credit import INITIAL_STREAM_BYTES, IROB_COS
 from cedos.session.protocol.sending.memory import Memory
 from cedos.session.protocol.sending.outgoing import ByteQueue, Fetch
 from cedos.session.protocol.sending.pieces import Batch
-from cedos.session.protocol.sending.replay_account import Keeping
+from cedos.session.protocol.sending.replay_account import ReplayAccount
 from cedos.session.protocol.sending.send_queues import Lane
 
 SMALL_BYTES: Final = 4_096
@@ -27,14 +27,15 @@ NO_ROOM: Final = 0
 """Instead of an IROB's id: no room in replay memory or in the peer's window, nothing was taken."""
 
 
-class Sender(Keeping):
+class Sender:
     """Lanes of what waits to be sent, and the accounts of what was acknowledged.
 
-    What of it may be kept, and is, `Keeping` tells.
+    `replay` bounds what of it is kept; `refused`: something was not taken for want of room.
     """
 
     def __init__(self, memory: Memory, limit_bytes: int, owner: object) -> None:
-        super().__init__(memory, limit_bytes, owner)
+        self.replay = ReplayAccount(memory, limit_bytes, owner)
+        self.refused = False
         self.stream = ByteQueue(0, 0)
         self.stream.limit = INITIAL_STREAM_BYTES
         self.irobs = Progress(1)  # ids that the peer has, whole
@@ -57,25 +58,38 @@ class Sender(Keeping):
     def has_room(self) -> bool:
         """Whether there is room for notably more."""
         return (
-            self.held_bytes <= self.most_bytes() * 3 // 4
+            self.replay.held_bytes <= self.replay.most_bytes() * 3 // 4
             and self.next_irob - self.irobs.floor < ID_SPAN * 3 // 4
             and self.credit.room > SMALL_BYTES + IROB_COST
         )
+
+    def room_again(self) -> bool:
+        """Whether there is notably more room after something was refused; told once."""
+        if not self.refused or not self.has_room():
+            return False
+        self.refused = False
+        return True
+
+    def forget_refusal(self) -> None:
+        """Whoever was refused is told otherwise that it may try again."""
+        self.refused = False
 
     def write(self, data: bytes) -> int:
         """Appends to the stream as much as there is room for; how many bytes that is."""
         stream = self.stream
         self._open(stream, "the stream")
-        data = self.fitting(data, stream.rank, self.room_bytes)
-        if data:
-            stream.write(data)
+        fitting = self.replay.fitting(data, stream.rank, self.room_bytes)
+        if fitting:
+            stream.write(fitting)
             self.lanes[stream.rank].update(stream)
-        return len(data)
+        if len(fitting) < len(data):
+            self.refused = True
+        return len(fitting)
 
     @property
     def room_bytes(self) -> int:
         """How much of the stream would be kept now; 0 where it is too little to begin with."""
-        return self.stream_room_bytes(self.stream.rank)
+        return self.replay.stream_room_bytes(self.stream.rank)
 
     def write_source(self, fetch: Fetch, length: int) -> None:
         """Appends bytes that are fetched whenever they are sent, and take no replay memory."""
@@ -169,11 +183,15 @@ class Sender(Keeping):
             raise SessionError(
                 f"IROB {irob} grows beyond {most} bytes, the most that the peer takes"
             )
-        data = self.fitting(data, queue.rank, self.most_bytes(queue.rank) - self.held_bytes)
-        if data:
-            queue.write(data)
+        replay = self.replay
+        room = replay.most_bytes(queue.rank) - replay.held_bytes
+        fitting = replay.fitting(data, queue.rank, room)
+        if fitting:
+            queue.write(fitting)
             self._has_bytes(queue)
-        return len(data)
+        if len(fitting) < len(data):
+            self.refused = True
+        return len(fitting)
 
     def end(self, irob: int) -> None:
         """Nothing more follows in an open IROB."""
@@ -253,18 +271,31 @@ class Sender(Keeping):
         """Whether the peer has all that was ever handed in."""
         return self.irobs.floor == self.next_irob and self.stream.acked.floor == self.stream.stop
 
-    def restore(self, stop: int, next_irob: int, *, ended: bool) -> None:
-        """Goes on where a session left off: all below these positions was sent and acknowledged."""
-        self.stream = ByteQueue(0, 0, position=stop - ended)
-        self.stream.ended = ended
-        self.stream.fresh = stop
-        self.stream.acked.add(0, stop)
+    def restore(
+        self, stop: int, room: int, rank: int, next_irob: int, credit: Credit, *, ended: bool
+    ) -> None:
+        """Goes on where a session left off: all below these positions was sent and acknowledged.
+
+        Args:
+            stop: behind the last position of the stream.
+            room: how many bytes of the stream the peer takes beyond it.
+            rank: of the stream's label.
+            next_irob: the next id.
+            credit: what the peer takes of IROBs.
+            ended: whether the stream has.
+        """
+        stream = self.stream = ByteQueue(0, rank, position=stop - ended)
+        stream.ended = ended
+        stream.fresh = stop
+        stream.acked.add(0, stop)
+        stream.limit = stream.written + room
         self.next_irob = next_irob
         self.irobs = Progress(next_irob)
+        self.credit = credit
 
     def forget(self) -> None:
         """The session has ended: gives all its replay memory back."""
-        self.give_all()
+        self.replay.give_all()
         self._large.clear()
 
     # Inside
@@ -273,7 +304,7 @@ class Sender(Keeping):
         """Room here and at the peer for `count` IROBs that are whole."""
         if not self.credit.at_once(size + count * IROB_COST, rank):
             return False
-        if self.take(size, rank):
+        if self.replay.take(size, rank):
             return True
         self.credit.back(size + count * IROB_COST)
         return False
@@ -295,7 +326,9 @@ class Sender(Keeping):
         return queue
 
     def _check_size(self, size: int) -> None:
-        most = min(self.limit_bytes, self.credit.irob_bytes if self.credit.told else MAX_POSITION)
+        most = min(
+            self.replay.limit_bytes, self.credit.irob_bytes if self.credit.told else MAX_POSITION
+        )
         if size > most:
             raise SessionError(f"an IROB of {size} bytes; at most {most} can be sent in one")
 
@@ -319,7 +352,7 @@ class Sender(Keeping):
         for start, stop in ack.ranges:
             freed += queue.acknowledge(start, stop)
         if freed:
-            self.give(freed)
+            self.replay.give(freed)
 
     def _acknowledge_irobs(self, start: int, stop: int) -> None:
         if self._large:
@@ -340,6 +373,6 @@ class Sender(Keeping):
             self.credit.back(reserved)
         self.lanes[queue.rank].leave(queue)
         queue.ended = True
-        self.give(queue.held_bytes)
+        self.replay.give(queue.held_bytes)
         queue.held_bytes = 0
         queue.acked.add(0, MAX_POSITION)

@@ -124,7 +124,7 @@ def test_a_ping_pong_takes_its_acknowledgements_along() -> None:
                 alone += pump(sender, receiver, 1, now)
     assert alone == 0
     assert 100 < along < 250  # both, every 5 ms, for half a second
-    assert one.sender.held_bytes < 200
+    assert one.sender.replay.held_bytes < 200
 
 
 @pytest.mark.anyio

@@ -51,7 +51,7 @@ def one(data: bytes) -> None:
             core.receive_run(3)
             core.tick(float(at))
             core.events()
-    assert 0 <= core.sender.held_bytes <= LIMITS.send_bytes
+    assert 0 <= core.sender.replay.held_bytes <= LIMITS.send_bytes
     assert all(lane.waiting_bytes >= 0 for lane in core.sender.lanes)
     assert all(path.in_flight_bytes >= 0 for path in core.paths)
 

@@ -55,7 +55,7 @@ def test_what_a_stream_may_hold_grows_with_what_the_peer_has(cores: Cores) -> No
     for now in range(6):
         while one.write(bytes(65_536)):
             pass
-        held.append(one.sender.held_bytes)
+        held.append(one.sender.replay.held_bytes)
         while cores.pump(one, other, now=now):
             other.read(1 << 20)
         other.tick(now + 0.5)
@@ -72,7 +72,7 @@ def test_a_source_keeps_nothing_and_is_asked_again(cores: Cores) -> None:
         return bytes(range(offset % 256, offset % 256 + 1)) * count
 
     one.write_source(fetch, 50_000)
-    assert one.sender.held_bytes == 0
+    assert one.sender.replay.held_bytes == 0
     one.next_record(1, 70_000, 0.0)
     for each in (one, other):
         each.path_lost(1, 0.0)

@@ -44,7 +44,7 @@ def test_an_open_irob_is_delivered_when_it_ends_and_not_when_it_is_abandoned(cor
     assert cores.messages(other) == [(2, b"a" * 10_000), (0, b"w")]
     other.tick(1.0)
     cores.pump(one, other)
-    assert one.sender.held_bytes == 0
+    assert one.sender.replay.held_bytes == 0
     assert one.sender.credit.reserved == 10_000 + 1 + 2 * IROB_COST
     with pytest.raises(SessionError, match="not open"):
         one.append(kept, b"more")

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from cedos.errors import SessionError
-from cedos.session.protocol.application import ALL
 from cedos.session.protocol.events import (
     Failed,
     Finished,
@@ -18,7 +17,7 @@ from cedos.session.protocol.frames import packing
 from cedos.session.protocol.frames.frames import Messages, Space, StreamData, Sync
 from cedos.session.protocol.life import State
 from cedos.session.protocol.schedulers.interface import Facts
-from cedos.session.protocol.session import LOST_STATE
+from cedos.session.protocol.session import ALL, LOST_STATE
 from cedos.session.protocol.session_limits import Limits
 
 Cores = Any
@@ -91,7 +90,7 @@ def test_a_peer_that_forgot_us_is_a_failure_with_the_acknowledged_byte(cores: Co
     assert isinstance(failed, Failed)
     assert failed.by_peer
     assert failed.acknowledged_bytes == 5
-    assert one.sender.held_bytes == 0
+    assert one.sender.replay.held_bytes == 0
     with pytest.raises(SessionError, match="does not know"):
         one.write(b"more")
 

@@ -12,12 +12,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cedos.session.protocol.application import ALL
 from cedos.session.protocol.life import State
 from cedos.session.protocol.packed import Idle, pack, unpack_session
 from cedos.session.protocol.schedulers.interface import Facts, Grant
 from cedos.session.protocol.sending.memory import Memory
-from cedos.session.protocol.session import Session
+from cedos.session.protocol.session import ALL, Session
 from cedos.session.protocol.session_limits import Limits
 
 BYTES = random.Random(5).randbytes(1 << 19) * 2  # position p of a stream has BYTES[p % 2**19]
@@ -366,7 +365,7 @@ class Sessions(RuleBasedStateMachine):
     def nobody_has_failed(self) -> None:
         for end in getattr(self, "ends", []):
             assert end.core.failure is None
-            assert 0 <= end.core.sender.held_bytes <= LIMITS.send_bytes
+            assert 0 <= end.core.sender.replay.held_bytes <= LIMITS.send_bytes
             assert all(lane.waiting_bytes >= 0 for lane in end.core.sender.lanes)
             assert all(path.in_flight_bytes >= 0 for path in end.core.paths)
 
@@ -387,7 +386,7 @@ class Sessions(RuleBasedStateMachine):
             assert other.read == end.written
             assert end.gone == set(range(1, end.core.sender.next_irob))
             assert end.core.sender.everything_acknowledged()
-            assert end.core.sender.held_bytes == 0
+            assert end.core.sender.replay.held_bytes == 0
             assert end.core.flights.idle
             assert end.core.receiver.idle
             assert [lane.waiting_bytes for lane in end.core.sender.lanes] == [0, 0, 0, 0]

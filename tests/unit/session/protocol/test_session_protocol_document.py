@@ -8,11 +8,11 @@ import pytest
 
 from cedos.errors import ProtocolError
 from cedos.session.io import idle_sessions
-from cedos.session.protocol import session_limits
+from cedos.session.protocol import path_prober, session_limits
 from cedos.session.protocol.frames import frames, packing
 from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.receiving import arrivals, receiver
-from cedos.session.protocol.sending import credit, in_flight, path_probes, sender
+from cedos.session.protocol.sending import credit, in_flight, sender
 from emu.repository import ROOT
 
 DOCUMENT = (ROOT / "docs" / "session-protocol.md").read_text()
@@ -76,12 +76,12 @@ def test_every_frame_has_a_vector_and_a_row() -> None:
         ("{:,} ms after the first", round(session_limits.Limits().acknowledge_delay_s * 1000)),
         ("answering for {:,} s", round(session_limits.Limits().drain_s)),
         ("a record of {:,} bytes", idle_sessions.RECORD_BYTES),
-        ("second with {:,} bytes of padding", path_probes.PAD_BYTES),
-        ("more than {:,} bytes came over the path", path_probes.FIRST_SEGMENT_BYTES),
-        ("either way for {:,} s", round(path_probes.REST_S)),
-        ("known is {:,} s old", round(path_probes.OLD_S)),
-        ("{:,} times as old as a probe takes", path_probes.LEAST_TIME_SHARE),
-        ("has sent {:,} times the padding", path_probes.LEAST_BYTES_SHARE),
+        ("second with {:,} bytes of padding", path_prober.PAD_BYTES),
+        ("more than {:,} bytes came over the path", path_prober.FIRST_SEGMENT_BYTES),
+        ("either way for {:,} s", round(path_prober.REST_S)),
+        ("known is {:,} s old", round(path_prober.OLD_S)),
+        ("{:,} times as old as a probe takes", path_prober.LEAST_TIME_SHARE),
+        ("has sent {:,} times the padding", path_prober.LEAST_BYTES_SHARE),
     ],
 )
 def test_a_number_in_the_document(sentence: str, value: int) -> None:

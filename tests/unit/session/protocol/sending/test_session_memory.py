@@ -26,8 +26,8 @@ def test_the_first_leave_something_to_hundreds_more() -> None:
     for each in many:
         fill(each)
     assert memory.used_bytes <= LIMIT
-    assert all(each.held_bytes >= memory.quantum_bytes for each in many[:40])
-    assert len([each for each in many if each.held_bytes]) == memory.holders
+    assert all(each.replay.held_bytes >= memory.quantum_bytes for each in many[:40])
+    assert len([each for each in many if each.replay.held_bytes]) == memory.holders
 
 
 def test_what_the_first_took_too_much_goes_to_the_others() -> None:
@@ -37,9 +37,9 @@ def test_what_the_first_took_too_much_goes_to_the_others() -> None:
         fill(each)
     for _ in range(400):  # each gives back the same, and writes again
         for each in many:
-            each.give(min(each.held_bytes, 8_192))
+            each.replay.give(min(each.replay.held_bytes, 8_192))
             fill(each)
-    held = [each.held_bytes for each in many]
+    held = [each.replay.held_bytes for each in many]
     assert min(held) > max(held) / 2
 
 
@@ -50,8 +50,8 @@ def test_what_cannot_be_divided_finds_room_in_a_session_that_holds_nothing() -> 
         fill(each)
     whole = memory.free_bytes // 8
     assert whole > memory.share_bytes
-    assert many[30].take(whole, 0)
-    assert not many[30].take(1 + memory.share_bytes, 0)
+    assert many[30].replay.take(whole, 0)
+    assert not many[30].replay.take(1 + memory.share_bytes, 0)
 
 
 def test_a_whole_message_need_not_wait_until_nobody_sends_any_more() -> None:
@@ -60,12 +60,12 @@ def test_a_whole_message_need_not_wait_until_nobody_sends_any_more() -> None:
     for each in many[:50]:
         fill(each)
     late, whole = many[50], LIMIT // 16
-    assert not late.take(whole, 0)
+    assert not late.replay.take(whole, 0)
     for each in many[:50]:  # the others go on with less, and never hold nothing
-        each.give(each.held_bytes - memory.quantum_bytes)
+        each.replay.give(each.replay.held_bytes - memory.quantum_bytes)
     assert memory.used_bytes > 0
-    assert late._owner in memory.woken()
-    assert late.take(whole, 0)
+    assert late.replay._owner in memory.woken()
+    assert late.replay.take(whole, 0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -79,12 +79,12 @@ def test_whoever_was_refused_is_told_once_all_is_free(
     for number, size in steps:
         sender = many[number]
         if draw.random() < 0.5:
-            if not sender.write(bytes(size)) and not sender.held_bytes:
+            if not sender.write(bytes(size)) and not sender.replay.held_bytes:
                 empty_handed.add(number)
         else:
-            sender.give(min(size, sender.held_bytes))
+            sender.replay.give(min(size, sender.replay.held_bytes))
         empty_handed -= set(memory.woken())
     for sender in many:
-        sender.give(sender.held_bytes)
+        sender.replay.give(sender.replay.held_bytes)
     assert empty_handed <= set(memory.woken())
     assert (memory.used_bytes, memory.holders) == (0, 0)

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from cedos.session.io.path_estimator import Scout
+from cedos.session.protocol import path_prober as p
 from cedos.session.protocol.events import Probed
 from cedos.session.protocol.frames.frames import Ping, Pong
 from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.schedulers import scheduler
 from cedos.session.protocol.schedulers.interface import Facts
-from cedos.session.protocol.sending import path_probes as p
 from cedos.session.protocol.session import Session
 from cedos.session.protocol.session_limits import Limits
 
@@ -171,7 +171,7 @@ def test_foreground_goes_first() -> None:
     assert not ends.asks(7.9)
     irob = ends.near.begin(1, after=())
     ends.near.append(irob, b"x")
-    assert ends.near.probing.next_at() is None
+    assert ends.near.prober.next_at() is None
     ends.carry(7.9)
     assert ends.asks(8.1)  # it went over the other one
 

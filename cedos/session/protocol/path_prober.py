@@ -9,9 +9,9 @@ A probe costs what it measures: it is sent only where there is a choice between 
 and another only once it is less than the stated shares of the session's bytes and of time.
 """
 
-from collections.abc import Callable
 from typing import Final
 
+from cedos.session.protocol.control import Control
 from cedos.session.protocol.events import Event, Probed
 from cedos.session.protocol.frames import packing
 from cedos.session.protocol.frames.frames import Pong
@@ -42,7 +42,7 @@ FIRST_TOKEN: Final = 1 << 63
 """Tokens from here on belong to probes."""
 
 
-class Probe:
+class PathProbe:
     """The last one over a path."""
 
     __slots__ = ("answered_s", "asked_s", "heard_bytes", "over", "sent_bytes", "token")
@@ -56,15 +56,14 @@ class Probe:
         self.over = False
 
 
-class Probing:
+class PathProber:
     """Probes a session's resting paths. No I/O, no clock.
 
     Args:
         flights: the session's paths.
         sender: what waits to be sent on them.
-        state: where the session is in its life.
+        control: knows where the session is in its life.
         events: gets a `Probed` for each probe that was answered.
-        other: takes Pongs that no probe asked for.
         wanted: off where it is False.
     """
 
@@ -72,14 +71,14 @@ class Probing:
         self,
         flights: Flights,
         sender: Sender,
-        state: Callable[[], State],
+        control: Control,
         events: list[Event],
-        other: Callable[[PathFlight, Pong, float], None],
         *,
         wanted: bool,
     ) -> None:
-        self._flights, self._sender, self._state = flights, sender, state
-        self._events, self._other, self._wanted = events, other, wanted
+        self._flights, self._sender, self._control = flights, sender, control
+        self._events, self._wanted = events, wanted
+        self._probes: dict[int, PathProbe] = {}  # the last one over each path, by its id
         self._token = FIRST_TOKEN
 
     def next_at(self) -> float | None:
@@ -104,22 +103,25 @@ class Probing:
         for path in self._flights.paths.values():
             at = self._due(path, sent_bytes)
             if at is not None and at <= now:
-                path.probe = Probe(self._token, now, sent_bytes, path.heard_bytes)
+                self._probes[path.state.path_id] = PathProbe(
+                    self._token, now, sent_bytes, path.heard_bytes
+                )
                 path.control.append(packing.ping(self._token))
                 path.control.append(packing.ping(self._token + 1, PAD_BYTES))
                 self._token += 2
 
-    def on_pong(self, path: PathFlight, said: Pong, now: float) -> None:
+    def path_lost(self, path_id: int) -> None:
+        """A probe over a path that is gone has no answer."""
+        self._probes.pop(path_id, None)
+
+    def on_pong(self, path: PathFlight, pong: Pong, now: float) -> None:
         """An answer came; the second one to a probe tells the rate."""
-        if said.token < FIRST_TOKEN:
-            self._other(path, said, now)
-            return
-        probe = path.probe
+        probe = self._probes.get(path.state.path_id)
         if probe is None or probe.over:
             return
-        if said.token == probe.token and probe.answered_s is None:
+        if pong.token == probe.token and probe.answered_s is None:
             probe.answered_s = now
-        elif said.token == probe.token + 1 and probe.answered_s is not None:
+        elif pong.token == probe.token + 1 and probe.answered_s is not None:
             probe.over = True
             if path.heard_bytes - probe.heard_bytes > FIRST_SEGMENT_BYTES:
                 return  # the answers waited behind something else
@@ -129,13 +131,16 @@ class Probing:
                 over_s = now - probe.asked_s
             if over_s > 0:
                 round_trip_s = probe.answered_s - probe.asked_s
-                said_of = Probed(path.state.path_id, bits / over_s, round_trip_s, at_least=close)
-                self._events.append(said_of)
+                self._events.append(
+                    Probed(path.state.path_id, bits / over_s, round_trip_s, at_least=close)
+                )
 
     def _free(self) -> bool:
         """Whether nobody waits for anything that a probe could delay."""
         small, large, *_ = self._sender.lanes
-        return not (small.waiting_bytes or large.waiting_bytes) and self._state() is State.OPEN
+        return (
+            not (small.waiting_bytes or large.waiting_bytes) and self._control.state is State.OPEN
+        )
 
     def _sent_bytes(self) -> int:
         count = 0
@@ -144,7 +149,8 @@ class Probing:
         return count
 
     def _due(self, path: PathFlight, sent_bytes: int) -> float | None:
-        state, facts, last = path.state, path.state.facts, path.probe
+        state, facts = path.state, path.state.facts
+        last = self._probes.get(state.path_id)
         few = sent_bytes - (last.sent_bytes if last else 0) < LEAST_BYTES_SHARE * PAD_BYTES
         if last and few:
             return None
