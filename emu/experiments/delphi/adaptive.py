@@ -25,10 +25,10 @@ from cedos.selector.probing.cost import probe_cost
 from cedos.selector.probing.rules import FixedRate, PassiveChange, ProbeRule
 from cedos.selector.probing.value import Price, ProbeValue
 from emu.lab.data.datasets import DataSet
-from emu.lab.data.figures import Bootstrap, mean
 from emu.lab.data.folds import examples_of
 from emu.lab.data.probe_replay import DNS_BYTES, PING_BYTES, Asked, Walk, load, replay
 from emu.repository import ROOT
+from emu.statistics import Bootstrap, mean
 from predictors.completion import CompletionModel
 from predictors.training.examples import Examples, Settings, dealt
 from predictors.training.train import fit

@@ -19,9 +19,9 @@ from emu.experiments.delphi.prediction import whole
 from emu.lab.data.choices import cedos_choice
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES
-from emu.lab.data.figures import Bootstrap, Floats, mean, quantile
 from emu.lab.data.folds import Progress, examples_of, models_at_random, models_by_group
 from emu.lab.data.taken import Taken, costs, energies_j, taken
+from emu.statistics import Bootstrap, Floats, mean, quantile
 from predictors.completion import CompletionModel
 from predictors.training.examples import Settings
 

@@ -1,5 +1,6 @@
 """Figure 2: how each indicator goes with the throughput of single-path TCP (Delphi, section 5.1)."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -7,8 +8,7 @@ from numpy.typing import NDArray
 
 from cedos.errors import DataSetError
 from emu.lab.data.datasets import DataSet
-
-Floats = NDArray[np.float64]
+from emu.statistics import Floats, ci95, resampled_groups
 
 _LEAST_ROWS = 10
 _RESAMPLES = 400
@@ -70,13 +70,10 @@ def _of(indicators: dict[str, Floats], rate_bps: Floats, clusters: NDArray[Any])
     return dict(sorted(found.items(), key=lambda item: -abs(item[1]["r"])))
 
 
-def _interval(a: Floats, b: Floats, clusters: NDArray[Any]) -> tuple[float, float]:
-    draw = np.random.default_rng(1)
-    rows_of = [np.flatnonzero(clusters == name) for name in np.unique(clusters)]
-    seen = []
-    for _ in range(_RESAMPLES):
-        rows = np.concatenate([rows_of[i] for i in draw.integers(0, len(rows_of), len(rows_of))])
-        if np.ptp(a[rows]) > 0.0 and np.ptp(b[rows]) > 0.0:
-            seen.append(float(np.corrcoef(a[rows], b[rows])[0, 1]))
-    low, high = np.quantile(seen, [0.025, 0.975]) if seen else (np.nan, np.nan)
-    return float(low), float(high)
+def _interval(a: Floats, b: Floats, clusters: NDArray[Any]) -> list[float]:
+    seen = [
+        float(np.corrcoef(a[rows], b[rows])[0, 1])
+        for rows in resampled_groups(clusters, np.random.default_rng(1), _RESAMPLES)
+        if np.ptp(a[rows]) > 0.0 and np.ptp(b[rows]) > 0.0
+    ]
+    return ci95(seen) if seen else [math.nan, math.nan]

@@ -19,11 +19,11 @@ from emu.lab.data.adapted import FIRST
 from emu.lab.data.choices import cedos_choice
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES, steady_rows
-from emu.lab.data.figures import Bootstrap, Floats, mean, ratio
 from emu.lab.data.folds import Progress, examples_of, models_by_group
 from emu.lab.data.taken import costs as costs_of
 from emu.lab.data.taken import energies_j, taken
 from emu.repository import ROOT
+from emu.statistics import Bootstrap, Floats, mean, ratio
 from predictors.completion import CompletionModel
 from predictors.training.examples import USUAL
 

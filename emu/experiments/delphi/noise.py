@@ -14,9 +14,9 @@ from emu.experiments.delphi.floor import measured_twice
 from emu.experiments.delphi.prediction import whole
 from emu.lab.data import datasets
 from emu.lab.data.datasets import DataSet
-from emu.lab.data.figures import Bootstrap, Floats, quantile
 from emu.places import places as collections
 from emu.repository import ROOT
+from emu.statistics import Bootstrap, Floats, quantile
 from predictors.inputs import NETWORKS
 
 _LEAST_BPS = 1e4

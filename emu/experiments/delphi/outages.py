@@ -21,12 +21,12 @@ from emu.experiments.delphi.prediction import whole
 from emu.lab.data.choices import cedos_choice, rules
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES
-from emu.lab.data.figures import Bootstrap, Floats, mean, ratio, share
 from emu.lab.data.folds import Progress, examples_of, models_by_group
 from emu.lab.data.taken import can_be_redundant, energies_j, taken, with_late_copies
 from emu.places import places as collections
 from emu.places.outages import DEAD_BPS, next_outage_s
 from emu.repository import ROOT
+from emu.statistics import Bootstrap, Floats, mean, ratio, share
 from predictors.base import Distribution
 from predictors.inputs import NETWORKS, inputs_of
 from predictors.training.examples import Settings, typical_of

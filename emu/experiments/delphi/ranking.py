@@ -25,9 +25,9 @@ from emu.experiments.delphi.prediction import whole
 from emu.lab.data.choices import CELLULAR, WIFI, context_of
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES
-from emu.lab.data.figures import Bootstrap, Floats, mean
 from emu.lab.data.folds import Progress, examples_of, models_by_group
 from emu.lab.data.taken import costs, energies_j, taken
+from emu.statistics import Bootstrap, Floats, mean
 from predictors.completion import CompletionModel
 from predictors.error import SAMPLES, middles
 from predictors.inputs import STRATEGIES

@@ -16,9 +16,10 @@ from cedos.selector.decision.objective import MaxS, MaxSPerE, Objective
 from emu.lab.data import adapted
 from emu.lab.data.choices import cedos_choice, rules
 from emu.lab.data.datasets import DataSet, measured_together
-from emu.lab.data.figures import Bootstrap, Floats, Outcomes, judged, mean, quantile, share
+from emu.lab.data.figures import Outcomes, judged
 from emu.lab.data.folds import Progress, examples_of, models_at_random, models_by_group
 from emu.lab.data.taken import Taken, can_be_redundant, costs, energies_j, taken, with_late_copies
+from emu.statistics import Bootstrap, Floats, mean, quantile, share
 from predictors.base import Distribution
 from predictors.completion import CompletionModel
 from predictors.training.examples import USUAL, Settings

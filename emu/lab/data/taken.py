@@ -17,7 +17,7 @@ from cedos.selector.decision.roles import ROLES
 from cedos.selector.energy.power_model import transfer_energy_j
 from emu.lab.data.choices import REDUNDANT
 from emu.lab.data.datasets import DataSet
-from emu.lab.data.figures import Floats
+from emu.statistics import Floats
 from predictors.base import Distribution
 
 LATE_Q = 0.9

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cedos.errors import DataSetError
-from emu.lab.data.figures import Bootstrap, ratio, share
 from emu.lab.figures.mobility import FIXED
 from emu.lab.runs import several
 from emu.lab.runs.runs import Recorded
 from emu.places.outages import DEAD_BPS, next_outage_s
 from emu.places.places import Place
+from emu.statistics import Bootstrap, ratio, share
 
 LOST_S = 1.0
 

@@ -8,12 +8,12 @@ import numpy as np
 from cedos.model import NetworkKind
 from emu.experiments.meatballs import live
 from emu.experiments.meatballs.parts import PARTS, Parted, parts, pauses
-from emu.experiments.meatballs.trials import figure
 from emu.lab.data.folds import Progress
 from emu.lab.simulation.joined import joined
 from emu.lab.simulation.network import ReplayedNetwork
 from emu.places.places import Places
 from emu.places.traces import Trace
+from emu.statistics import trials_figure
 from emu.testbed.access import Access
 from emu.testbed.phones import Laptop
 
@@ -79,7 +79,7 @@ def compared(done: Sequence[Parted]) -> dict[str, Any]:
         return {
             "live_ms": round(1e3 * float(np.mean([lived for lived, _ in pairs])), 3),
             "simulated_ms": round(1e3 * float(np.mean([each for _, each in pairs])), 3),
-            **figure("difference_ms", more, 3),
+            **trials_figure("difference_ms", more, 3),
             "difference_median_ms": round(float(np.median(more)), 3),
         }
 

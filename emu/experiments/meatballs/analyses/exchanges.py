@@ -17,13 +17,14 @@ from emu.experiments.meatballs.deciding import STYLES, Deciding
 from emu.experiments.meatballs.plan import SETTINGS, Request, Setting, requests
 from emu.experiments.meatballs.simple import Preferring
 from emu.experiments.meatballs.simulate import simulate
-from emu.experiments.meatballs.trials import at_least_one, beside_simple, figure
 from emu.experiments.meatballs.usage import Usage, radios_of
+from emu.experiments.trials import at_least_one, beside_simple
 from emu.lab.data.folds import Progress
 from emu.lab.simulation.coverage import DETECTION_S
 from emu.lab.simulation.joined import joined
 from emu.lab.simulation.network import ReplayedNetwork
 from emu.places.places import Places
+from emu.statistics import trials_figure
 
 METERED = ("cellular",)
 SIMPLE: Mapping[str, tuple[str, ...]] = {
@@ -218,13 +219,13 @@ def _figures(of: Sequence[Spent], setting: Setting) -> dict[str, Any]:
     records = [record for each in of for record in each.records]
     return {
         "requests": len(records),
-        **figure("wait_ms", [1e3 * each.wait_s / len(each.records) for each in of], 3),
+        **trials_figure("wait_ms", [1e3 * each.wait_s / len(each.records) for each in of], 3),
         "wait_p95_ms": round(1e3 * float(np.quantile([r.wait_s for r in records], 0.95)), 2),
         "wait_max_s": round(max(r.wait_s for r in records), 3),
-        **figure("energy_j", [each.energy_j for each in of], 2),
-        **figure("cellular_kb", [each.metered_bytes / 1e3 for each in of], 2),
-        **figure("all_kb", [each.all_bytes / 1e3 for each in of], 2),
-        **figure("cost_s", [each.cost_s(setting) for each in of], 4),
+        **trials_figure("energy_j", [each.energy_j for each in of], 2),
+        **trials_figure("cellular_kb", [each.metered_bytes / 1e3 for each in of], 2),
+        **trials_figure("all_kb", [each.all_bytes / 1e3 for each in of], 2),
+        **trials_figure("cost_s", [each.cost_s(setting) for each in of], 4),
         "hedged_share": round(float(np.mean([r.hedged for r in records])), 4),
         "second_thought_share": round(
             float(np.mean([r.redundant and not r.hedged for r in records])), 4

@@ -17,8 +17,8 @@ from emu.experiments.meatballs.analyses.exchanges import METERED, policies_of
 from emu.experiments.meatballs.client import Policy, Record
 from emu.experiments.meatballs.plan import SETTINGS, Request, requests
 from emu.experiments.meatballs.simulate import simulate
-from emu.experiments.meatballs.trials import agreement
 from emu.experiments.meatballs.usage import Usage
+from emu.experiments.trials import agreement
 from emu.lab.data.folds import Progress
 from emu.lab.runs.sampler import Sample, Sampler
 from emu.lab.simulation.coverage import DETECTION_S

@@ -27,13 +27,14 @@ from emu.experiments.meatballs.offload import (
 )
 from emu.experiments.meatballs.offload_simulate import ComputePolicy, Processor, Speeds, simulate
 from emu.experiments.meatballs.plan import SETTINGS, Setting
-from emu.experiments.meatballs.trials import at_least_one, beside_simple, figure
 from emu.experiments.meatballs.usage import Usage, radios_of
+from emu.experiments.trials import at_least_one, beside_simple
 from emu.lab.data.folds import Progress
 from emu.lab.simulation.coverage import DETECTION_S
 from emu.lab.simulation.joined import joined
 from emu.lab.simulation.network import ReplayedNetwork
 from emu.places.places import Places
+from emu.statistics import trials_figure
 
 SIMPLE: Mapping[str, tuple[str, ...]] = {
     "local-only": (LOCAL,),
@@ -217,10 +218,10 @@ def _figures(of: Sequence[Spent], setting: Setting) -> dict[str, Any]:
     records = [record for each in of for record in each.records]
     return {
         "tasks": len(records),
-        **figure("wait_s", [each.wait_s / len(each.records) for each in of], 4),
+        **trials_figure("wait_s", [each.wait_s / len(each.records) for each in of], 4),
         "wait_p95_s": round(float(np.quantile([r.wait_s for r in records], 0.95)), 3),
-        **figure("energy_j", [each.energy_j for each in of], 2),
-        **figure("cost_s", [each.cost_s(setting) for each in of], 4),
+        **trials_figure("energy_j", [each.energy_j for each in of], 2),
+        **trials_figure("cost_s", [each.cost_s(setting) for each in of], 4),
         "hedged_share": round(float(np.mean([r.hedged for r in records])), 4),
         "second_thought_share": round(
             float(np.mean([r.redundant and not r.hedged for r in records])), 4

@@ -18,8 +18,8 @@ from emu.experiments.meatballs.offload import LENGTHS_S, REMOTE, WIFI, Utterance
 from emu.experiments.meatballs.offload_simulate import ComputePolicy, Processor, Speeds, simulate
 from emu.experiments.meatballs.plan import SETTINGS
 from emu.experiments.meatballs.service_times import measured, processors_apart
-from emu.experiments.meatballs.trials import agreement, at_least_one
 from emu.experiments.meatballs.usage import Usage
+from emu.experiments.trials import agreement, at_least_one
 from emu.lab.data.folds import Progress
 from emu.lab.simulation.coverage import DETECTION_S
 from emu.lab.simulation.joined import joined

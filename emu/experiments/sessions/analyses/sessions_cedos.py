@@ -4,12 +4,13 @@ Tables III and IV over a cable of the paper's rate instead of 802.11n, with both
 UDT and IBR-DTN are not there. Switching over two scripted networks of the paper's round trips.
 """
 
+from statistics import fmean
 from typing import Any
 
 from emu.experiments.sessions import switching
-from emu.experiments.sessions.intervals import interval
 from emu.lab.data.folds import Progress
 from emu.places.places import Places
+from emu.statistics import student_ci95
 from emu.workloads.sessions import wired
 from emu.workloads.sessions.crowd import jain
 from emu.workloads.sessions.pair import Pair, pair
@@ -89,9 +90,7 @@ def _throughput(ends: Pair, size: int, rounds: int, progress: Progress) -> dict[
         for key, values in zip(
             ("mbps", "cpu_share_sender", "cpu_share_receiver"), zip(*each, strict=True), strict=True
         ):
-            mean, low, high = interval(values)
-            figures[key] = mean
-            figures[f"{key}_ci95"] = [low, high]
+            figures[key], figures[f"{key}_ci95"] = student_ci95(values)
         found[name] = figures
     return found
 
@@ -112,7 +111,7 @@ def _times(found: dict[str, list[float]]) -> dict[str, Any]:
         ordered = sorted(values)
         figures[key] = {
             "n": len(ordered),
-            "mean": interval(ordered)[0],
+            "mean": fmean(ordered) if ordered else None,
             "median": ordered[len(ordered) // 2] if ordered else None,
             "least": ordered[0] if ordered else None,
             "most": ordered[-1] if ordered else None,

@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any, Final
 
 from emu.experiments.sessions import bundles, dtp
-from emu.experiments.sessions.intervals import interval
 from emu.experiments.sessions.together import together
 from emu.lab.data.folds import Progress
 from emu.places.places import Places
+from emu.statistics import student_ci95
 
 _CELLULAR: Final = "tcp-cellular"
 
@@ -64,14 +64,14 @@ def run(
             rates = [
                 8 * plan.size_bytes / 1e6 / each["seconds"] for each in runs if each["seconds"]
             ]
-            mean, low, high = interval(rates)
-            joules, least, most = interval([each["energy_j"] for each in runs])
+            mbps, mbps_ci95 = student_ci95(rates) if rates else (None, [None, None])
+            energy_j, energy_j_ci95 = student_ci95([each["energy_j"] for each in runs])
             protocols[name] = {
                 "seconds": [each["seconds"] and round(each["seconds"], 3) for each in runs],
-                "mbps": mean,
-                "mbps_ci95": [low, high],
-                "energy_j": joules,
-                "energy_j_ci95": [least, most],
+                "mbps": mbps,
+                "mbps_ci95": mbps_ci95,
+                "energy_j": energy_j,
+                "energy_j_ci95": energy_j_ci95,
                 "runs": runs,
             }
         sizes[f"{size:g}"] = {

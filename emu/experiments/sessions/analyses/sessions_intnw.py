@@ -7,10 +7,10 @@ from typing import Any
 
 from cedos.errors import ConfigError
 from emu.experiments.sessions import intnw
-from emu.experiments.sessions.intervals import interval
 from emu.experiments.sessions.together import together
 from emu.lab.data.folds import Progress
 from emu.places.places import Places
+from emu.statistics import student_ci95
 from emu.testbed.access import Access
 
 
@@ -116,9 +116,7 @@ def summary(trials: Sequence[dict[str, Any]]) -> dict[str, Any]:
         ("background_s", seconds),
         ("background_mbps", rates),
     ):
-        mean, low, high = interval(values)
-        figures[key] = mean
-        figures[f"{key}_ci95"] = [low, high]
+        figures[key], figures[f"{key}_ci95"] = student_ci95(values)
         figures[f"{key}_trials"] = [round(each, 4) for each in values]
     figures["foreground_worst_s"] = max(max(each["foreground_s"]) for each in trials)
     return figures

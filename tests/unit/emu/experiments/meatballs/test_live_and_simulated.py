@@ -6,7 +6,7 @@ import pytest
 
 from cedos.errors import EmulationError
 from emu.experiments.meatballs.service_times import processors_apart
-from emu.experiments.meatballs.trials import agreement
+from emu.experiments.trials import agreement
 
 
 def test_noise_agrees_and_what_is_always_later_does_not() -> None:

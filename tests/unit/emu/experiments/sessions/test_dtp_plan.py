@@ -3,7 +3,6 @@
 import pytest
 
 from emu.experiments.sessions import dtp
-from emu.experiments.sessions.intervals import interval
 from emu.lab.runs.sampler import Sample
 
 
@@ -30,10 +29,3 @@ def test_energy_is_that_of_life() -> None:
     # The tail of 4 and 6 s fits into the pause, and follows the end.
     tail_j = 4.0 * 0.892 + 6.0 * 0.396
     assert dtp.energy_j(samples, cellular) == pytest.approx(3 * 60 * 0.892 + 2 * tail_j)
-
-
-def test_intervals() -> None:
-    assert interval([]) == (None, None, None)
-    assert interval([2.0]) == (2.0, 2.0, 2.0)
-    mean, low, high = interval([1.0, 2.0, 3.0])
-    assert (mean, low, high) == pytest.approx((2.0, 2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5))

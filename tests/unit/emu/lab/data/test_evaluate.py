@@ -17,7 +17,7 @@ from emu.lab.data import datasets
 from emu.lab.data.choices import cedos_choice, rules
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES, evaluate, prediction
-from emu.lab.data.figures import Bootstrap
+from emu.statistics import Bootstrap
 from predictors.base import Distribution
 from predictors.completion import CompletionModel
 

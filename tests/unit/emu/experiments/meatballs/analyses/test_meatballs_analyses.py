@@ -7,7 +7,7 @@ from emu.experiments.meatballs.analyses import exchanges, offload
 from emu.experiments.meatballs.deciding import STYLES
 from emu.experiments.meatballs.offload import LENGTHS_S, utterances
 from emu.experiments.meatballs.plan import SETTINGS
-from emu.experiments.meatballs.trials import beside, figure, interval
+from emu.experiments.trials import beside
 from emu.places import places
 from emu.repository import ROOT
 
@@ -92,15 +92,6 @@ def test_utterances_are_those_of_the_paper() -> None:
     assert all(LENGTHS_S[0] <= each.length_s <= LENGTHS_S[1] for each in tasks)
     assert tasks[20].length_s == tasks[0].length_s
     assert tasks[0].up_bytes == pytest.approx(20_000 * tasks[0].length_s, abs=1)
-
-
-def test_intervals_are_students() -> None:
-    mean, (low, high) = interval([1.0, 2.0, 3.0, 4.0, 5.0])
-    assert (mean, low, high) == pytest.approx((3.0, 3 - 1.963, 3 + 1.963), abs=1e-3)
-    assert interval([7.0]) == (7.0, [7.0, 7.0])
-    assert figure("x", [1.0, 1.0]) == {"x": 1.0, "x_ci95": [1.0, 1.0]}
-    with pytest.raises(ValueError, match="at least one"):
-        interval([])
 
 
 def test_worse_means_beyond_the_interval() -> None:

@@ -1,40 +1,18 @@
-"""Figures over trials: means with 95 % intervals, and what one policy costs beside another."""
+"""One policy's cost beside another's, and what was lived beside what was simulated of it."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from cedos.errors import ConfigError
-from cedos.selector.uncertainty.student_t import quantile
+from emu.statistics import student_ci95, trials_figure
 
 
 def at_least_one(trials: int) -> None:
     """Refuses an experiment without a trial: ConfigError."""
     if trials < 1:
         raise ConfigError(f"trials = {trials}; at least one is needed")
-
-
-def interval(values: Sequence[float]) -> tuple[float, list[float]]:
-    """The mean and its 95 % interval by Student's t; no width where there is one value.
-
-    Raises:
-        ValueError: no value.
-    """
-    if not values:
-        raise ValueError("a mean is of at least one trial")
-    mean = float(np.mean(values))
-    if len(values) == 1:
-        return mean, [mean, mean]
-    half = quantile(0.975, len(values) - 1) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return mean, [mean - half, mean + half]
-
-
-def figure(key: str, values: Sequence[float], digits: int = 5) -> dict[str, float | list[float]]:
-    """`{KEY: mean, KEY_ci95: [low, high]}`, rounded."""
-    mean, bounds = interval(values)
-    return {key: round(mean, digits), f"{key}_ci95": [round(each, digits) for each in bounds]}
 
 
 def agreement(
@@ -55,11 +33,11 @@ def agreement(
     simulated = [float(np.mean([b for _, b in trial])) for trial in pairs]
     differences = [a - b for a, b in zip(lived, simulated, strict=True)]
     every = np.array([pair for trial in pairs for pair in trial])
-    low, high = interval(differences)[1]
+    low, high = student_ci95(differences)[1]
     return {
-        **figure(f"live_{key}", lived, digits),
-        **figure(f"simulated_{key}", simulated, digits),
-        **figure(f"difference_{key}", differences, digits),
+        **trials_figure(f"live_{key}", lived, digits),
+        **trials_figure(f"simulated_{key}", simulated, digits),
+        **trials_figure(f"difference_{key}", differences, digits),
         f"live_median_{key}": round(float(np.median(every[:, 0])), digits),
         f"simulated_median_{key}": round(float(np.median(every[:, 1])), digits),
         f"difference_median_{key}": round(float(np.median(every[:, 0] - every[:, 1])), digits),
@@ -74,11 +52,11 @@ def beside(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float | 
         `ratio` of the sums, `difference` with its interval, and whether ours is `worse` beyond it.
     """
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-    _, bounds = interval(differences)
+    _, bounds = student_ci95(differences)
     total = sum(theirs)
     return {
         "ratio": round(sum(ours) / total, 4) if total else 1.0,
-        **figure("difference", differences),
+        **trials_figure("difference", differences),
         "worse": bounds[0] > 0.0,
     }
 
