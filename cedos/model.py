@@ -1,13 +1,16 @@
-"""The words of cedos as data (DESIGN, "Words"): dataclasses without behaviour.
+"""The words of cedos as data (DESIGN, "Words"): dataclasses that say what cannot be, and no more.
 
 Times that end in `_at_s` are monotonic seconds (`time.monotonic`), those that end in `_unix_s` are
 seconds since the epoch; all other `_s` are durations. Rates are bits per second, sizes are bytes.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+from typing import Final
 
 Address = IPv4Address | IPv6Address
 Interface = IPv4Interface | IPv6Interface
@@ -236,3 +239,144 @@ class FlowRecord:
     size: SizeEstimate | None = None
     switches: tuple[tuple[float, Strategy], ...] = field(default=())
     exact: bool = True
+
+
+class Resource(StrEnum):
+    """What can be budgeted; amounts are bytes, joules, or money in the person's currency."""
+
+    DATA = "data"
+    ENERGY = "energy"
+    MONEY = "money"
+
+
+class Every(StrEnum):
+    """How a budget recurs."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+    YEAR = "year"
+
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
+_MOST_SUPPLY: Final = 1e15
+_MOST_MONEY: Final = 1e9
+_MOST_UNITS: Final = 1_000_000
+_FIRST_YEAR, _LAST_YEAR = 1981, 8999
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """Pay as you go (dissertation, 3.2.2.7): data comes in units that are bought, and not refunded.
+
+    Attributes:
+        amount: bytes of a unit.
+        money: what a unit costs.
+        s_per_money: seconds of waiting that one unit of money is worth to the person.
+        most: at most so many are bought in a period.
+    """
+
+    amount: float
+    money: float
+    s_per_money: float
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One resource for one period. Errors: ValueError, with what would be right.
+
+    Attributes:
+        name: what the person calls it.
+        resource: what is counted.
+        supply: bytes, joules or money for a period.
+        until: the end of a period, local time in ISO 8601 (`2026-12-01T00:00:00`).
+        since: the beginning of one that does not recur, likewise; empty: when it was first seen.
+        networks: names of the networks whose use counts; empty: all that are metered. Energy: empty.
+        every: how it recurs; None: it does not.
+        increment: data that is bought unit by unit; `supply` is then the unit's times the most.
+        battery: joules of this host's battery until it is charged; `supply` is what it then holds.
+        hard: data or money: once it is spent, programs are kept off the networks it counts.
+    """
+
+    name: str
+    resource: Resource
+    supply: float
+    until: str
+    since: str = ""
+    networks: tuple[str, ...] = ()
+    every: Every | None = None
+    increment: Increment | None = None
+    battery: bool = False
+    hard: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot be one."""
+        for what, name in (("budget", self.name), *(("network", each) for each in self.networks)):
+            if not is_name(name):
+                raise ValueError(
+                    f'"{name}" cannot be the name of a {what}: 1 to 31 letters, digits, and . _ -'
+                    " behind the first would be right"
+                )
+        if not 0.0 <= self.supply <= _MOST_SUPPLY:
+            raise ValueError(
+                f"a supply of {self.supply:g} cannot be; more than 0, and {_MOST_SUPPLY:g} at most,"
+                " would be right"
+            )
+        if not self.supply and not self.battery:
+            raise ValueError(
+                'a supply of 0 would forbid everything; more, such as "1MB", would be right'
+            )
+        if self.battery and self.resource is not Resource.ENERGY:
+            raise ValueError("only energy comes from a battery")
+        if self.hard and self.resource is Resource.ENERGY:
+            raise ValueError(
+                f"a budget of {'the battery' if self.battery else 'energy'} cannot be hard: programs"
+                " use energy whether they are let on a network or not; data and money can be"
+            )
+        until = _instant(self.until)
+        if self.since and _instant(self.since) >= until and self.every is None:
+            raise ValueError(f"it would end ({until:%Y-%m-%d %H:%M}) before it begins")
+        if self.increment is not None:
+            _check_increment(self.increment)
+
+
+def is_name(text: str) -> bool:
+    """Whether a budget or a network can be called so."""
+    return _NAME.fullmatch(text) is not None
+
+
+def end_wrong(end: datetime) -> str:
+    """Why a date and time cannot be the end of anything, in words; "": it can."""
+    if end.tzinfo is not None:
+        return "an end has no zone: what this host's wall shows would be right, 2026-12-01 08:00"
+    if not _FIRST_YEAR <= end.year <= _LAST_YEAR:
+        return f"the year {end.year} cannot be; {_FIRST_YEAR} to {_LAST_YEAR} would be right"
+    return ""
+
+
+def _instant(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f'"{text}" is no date and time such as 2026-12-01T00:00:00') from None
+    if why := end_wrong(found):
+        raise ValueError(f'"{text}": {why}')
+    return found
+
+
+def _check_increment(unit: Increment) -> None:
+    if not 0.0 < unit.amount <= _MOST_SUPPLY:
+        raise ValueError(f"a unit of {unit.amount:g} bytes cannot be; more than 0 would be right")
+    if not 0.0 <= unit.money <= _MOST_MONEY:
+        raise ValueError(
+            f"a unit for {unit.money:g} of money cannot be; 0 to {_MOST_MONEY:g} would be right"
+        )
+    if not 0.0 <= unit.s_per_money <= _MOST_MONEY:
+        raise ValueError(
+            f"{unit.s_per_money:g} seconds per money cannot be; 0 to {_MOST_MONEY:g} would be right"
+        )
+    if not 1 <= unit.most <= _MOST_UNITS:
+        raise ValueError(
+            f"{unit.most} units cannot be; 1 to {_MOST_UNITS} would be right: larger ones"
+        )

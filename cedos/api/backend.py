@@ -3,12 +3,13 @@
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from cedos.api.budgets import BudgetMessage, BudgetRequest
+from cedos.api.budgets import BudgetMessage
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import Hint, HintAccepted
 from cedos.api.messages import DecisionMessage, FlowMessage, NetworkMessage, StatusMessage
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
+from cedos.model import Budget
 
 
 class Backend(Protocol):
@@ -55,7 +56,7 @@ class Backend(Protocol):
     async def standing_budgets(self) -> list[BudgetMessage]:
         """All budgets, and how they stand."""
 
-    async def set_budget(self, request: BudgetRequest) -> BudgetMessage:
+    async def set_budget(self, budget: Budget) -> BudgetMessage:
         """Sets a budget, or changes the one of this name; ConfigError where it cannot be one."""
 
     async def remove_budget(self, name: str) -> None:

@@ -1,93 +1,13 @@
-"""Budgets over the control socket: what a person sets, and how it stands."""
+"""Budgets over the control socket: a person sets a `Budget`, and is told how all of them stand."""
 
-import re
-from math import isfinite
-from typing import Final, Literal
+from dataclasses import fields
+from typing import Any
 
 import msgspec
 
 from cedos.api.messages import Message
 from cedos.errors import ConfigError
-
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
-_MOST: Final = 1e15
-EveryName = Literal["day", "week", "month", "year"]
-_MOST_MONEY: Final = 1e9
-_MOST_UNITS: Final = 1_000_000
-
-
-def is_name(text: str) -> bool:
-    """Whether a budget or a network can be called so."""
-    return _NAME.fullmatch(text) is not None
-
-
-class IncrementRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Data that is bought unit by unit (`selector.budget.Increment`)."""
-
-    amount: float
-    money: float
-    s_per_money: float
-    most: int
-
-    def wrong(self) -> str:
-        """What cannot be, in words; "": all can."""
-        if not 0.0 < self.amount <= _MOST:
-            return f"a unit of {self.amount:g} bytes cannot be; more than 0 would be right"
-        if not 0.0 <= self.money <= _MOST_MONEY:
-            return (
-                f"a unit for {self.money:g} of money cannot be; 0 to {_MOST_MONEY:g} would be right"
-            )
-        if not 0.0 <= self.s_per_money <= _MOST_MONEY:
-            return (
-                f"{self.s_per_money:g} seconds per money cannot be;"
-                f" 0 to {_MOST_MONEY:g} would be right"
-            )
-        if not 1 <= self.most <= _MOST_UNITS:
-            return f"{self.most} units cannot be; 1 to {_MOST_UNITS} would be right: larger ones"
-        return ""
-
-
-class BudgetRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A budget to set (`selector.budget.Budget`): bytes, joules or money until a local time.
-
-    Errors: ValueError with what would be right, whoever makes one.
-    """
-
-    name: str
-    resource: Literal["data", "energy", "money"]
-    supply: float
-    until: str
-    since: str = ""
-    networks: list[str] = []
-    every: EveryName | None = None
-    increment: IncrementRequest | None = None
-    battery: bool = False
-    hard: bool = False
-
-    def __post_init__(self) -> None:
-        """Checks what a type cannot say."""
-        for what, name in (("budget", self.name), *(("network", each) for each in self.networks)):
-            if not is_name(name):
-                raise ValueError(
-                    f'"{name}" cannot be the name of a {what}: 1 to 31 letters, digits, and . _ -'
-                    " behind the first would be right"
-                )
-        if not isfinite(self.supply) or not 0.0 <= self.supply <= _MOST:
-            raise ValueError(
-                f"a supply of {self.supply:g} cannot be; more than 0, and {_MOST:g} at most,"
-                " would be right"
-            )
-        if not self.supply and not self.battery:
-            raise ValueError(
-                'a supply of 0 would forbid everything; more, such as "1MB", would be right'
-            )
-        if self.hard and self.resource == "energy":
-            raise ValueError(
-                f"a budget of {'the battery' if self.battery else 'energy'} cannot be hard: programs"
-                " use energy whether they are let on a network or not; data and money can be"
-            )
-        if self.increment is not None and (wrong := self.increment.wrong()):
-            raise ValueError(wrong)
+from cedos.model import Budget
 
 
 class UnitsMessage(Message, frozen=True, kw_only=True):
@@ -97,6 +17,15 @@ class UnitsMessage(Message, frozen=True, kw_only=True):
     most: int
     amount: float
     money: float
+
+    @classmethod
+    def of(cls, budget: Budget) -> "UnitsMessage | None":
+        """The units of a budget whose supply is that of those bought so far; None: it has none."""
+        one = budget.increment
+        if one is None:
+            return None
+        bought = round(budget.supply / one.amount)
+        return cls(bought=bought, most=one.most, amount=one.amount, money=one.money)
 
 
 class BudgetMessage(Message, frozen=True, kw_only=True):
@@ -130,15 +59,43 @@ class BudgetMessage(Message, frozen=True, kw_only=True):
     units: UnitsMessage | None = None
     controller: str | None = None
 
+    @classmethod
+    def of(
+        cls,
+        budget: Budget,
+        *,
+        spent: float,
+        begins_unix_s: float,
+        ends_unix_s: float,
+        **standing: Any,
+    ) -> "BudgetMessage":
+        """The message of a budget; `standing`: the fields that say how it stands."""
+        return cls(
+            name=budget.name,
+            resource=budget.resource.value,
+            supply=budget.supply,
+            networks=budget.networks,
+            every=budget.every.value if budget.every else None,
+            battery=budget.battery,
+            hard=budget.hard,
+            spent=spent,
+            begins_unix_s=begins_unix_s,
+            ends_unix_s=ends_unix_s,
+            **standing,
+        )
 
-def parse_budget(body: bytes) -> BudgetRequest:
-    """Reads a request from JSON.
+
+def parse_budget(body: bytes) -> Budget:
+    """Reads a budget from JSON.
 
     Raises:
         ConfigError: with the field and what would be right.
     """
     try:
-        return msgspec.json.decode(body, type=BudgetRequest)
+        found = msgspec.json.decode(body, type=dict[str, Any])
+        if strange := sorted(found.keys() - {field.name for field in fields(Budget)}):
+            raise ConfigError(f"budget: it has no field `{strange[0]}`")
+        return msgspec.convert(found, Budget)
     except msgspec.ValidationError as error:
         raise ConfigError(f"budget: {error}") from error
     except msgspec.DecodeError as error:

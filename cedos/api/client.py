@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from cedos import errors
-from cedos.api.budgets import BudgetMessage, BudgetRequest
+from cedos.api.budgets import BudgetMessage
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import Hint, HintAccepted
 from cedos.api.messages import (
@@ -23,6 +23,7 @@ from cedos.api.messages import (
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
 from cedos.errors import CedosError, DaemonUnreachableError, PrivilegeError
+from cedos.model import Budget
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 T = TypeVar("T")
@@ -83,9 +84,9 @@ class ControlClient:
         """All budgets, and how they stand."""
         return self._ask("GET", "/v1/budgets", list[BudgetMessage])
 
-    def set_budget(self, request: BudgetRequest) -> BudgetMessage:
+    def set_budget(self, budget: Budget) -> BudgetMessage:
         """Sets a budget, or changes the one of this name."""
-        return self._ask("POST", "/v1/budgets", BudgetMessage, msgspec.json.encode(request))
+        return self._ask("POST", "/v1/budgets", BudgetMessage, msgspec.json.encode(budget))
 
     def remove_budget(self, name: str) -> None:
         """Takes a budget back."""

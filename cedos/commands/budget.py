@@ -8,22 +8,16 @@ from pathlib import Path
 from typing import Literal
 
 import click
-import msgspec
 
-from cedos.api.budgets import (
-    BudgetMessage,
-    BudgetRequest,
-    EveryName,
-    IncrementRequest,
-    is_name,
-)
+from cedos.api.budgets import BudgetMessage
 from cedos.api.client import ControlClient
 from cedos.commands.console import render
 from cedos.commands.console.manual import CONFIG, SOCKET, STATE, Manual, json_option
 from cedos.config import amounts, load
+from cedos.config.budgets import S_PER_MONEY
 from cedos.config.directories import Directories, directories
 from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError, NotFoundError
-from cedos.selector.budgets.budget import Budget
+from cedos.model import Budget, Every, Increment, Resource, is_name
 from cedos.storage import budget_file
 
 _UNITS = {"data": (1e6, "MB"), "energy": (1.0, "J"), "money": (1.0, "")}
@@ -108,7 +102,7 @@ def command(context: click.Context, as_json: bool) -> None:
 @click.option("--until", required=True, help='The end: "18:00", "2026-12-01", "2026-12-01 08:00".')
 @click.option(
     "--every",
-    type=click.Choice(["day", "week", "month", "year"]),
+    type=click.Choice([each.value for each in Every]),
     help="It recurs: a new supply after each end.",
 )
 @click.option(
@@ -129,7 +123,7 @@ def set_command(
     what: Literal["data", "energy", "money", "battery"],
     amount: str | None,
     until: str,
-    every: EveryName | None,
+    every: str | None,
     networks: tuple[str, ...],
     name: str | None,
     hard: bool,
@@ -148,13 +142,13 @@ def set_command(
         raise ConfigError(f"--network and --unit are for data, not for {what}")
     try:
         supply = _supply(what, amount)
-        request = BudgetRequest(
+        budget = Budget(
             name=what if name is None else name,
-            resource="energy" if what == "battery" else what,
+            resource=Resource.ENERGY if what == "battery" else Resource(what),
             supply=supply,
             until=amounts.until(until, datetime.now()).isoformat(),
-            networks=list(networks),
-            every=every,
+            networks=networks,
+            every=Every(every) if every is not None else None,
             increment=_increment(supply, unit, unit_money, seconds_per_money),
             battery=what == "battery",
             hard=hard,
@@ -164,10 +158,10 @@ def set_command(
     where = directories()
     client = ControlClient(where.socket)
     try:
-        standing = client.set_budget(request)
+        standing = client.set_budget(budget)
     except DaemonUnreachableError:
-        _set_without_daemon(where, request)
-        click.echo(f'"{request.name}" counts from when the daemon starts: none runs now')
+        _set_without_daemon(where, budget)
+        click.echo(f'"{budget.name}" counts from when the daemon starts: none runs now')
         return
     click.echo("\n".join(lines([standing], time.time())))
     if networks:
@@ -270,7 +264,7 @@ def _supply(what: str, amount: str | None) -> float:
 
 def _increment(
     supply: float, unit: str | None, money: float | None, s_per_money: float | None
-) -> IncrementRequest | None:
+) -> Increment | None:
     if unit is None:
         if money is not None or s_per_money is not None:
             option = "--unit-money" if money is not None else "--seconds-per-money"
@@ -283,23 +277,22 @@ def _increment(
         raise ValueError(f"--unit {unit} needs what such a unit costs: --unit-money 5")
     if each > supply:
         raise ValueError(f'"{unit}": a unit is no larger than all of it ({render.size(supply)})')
-    return IncrementRequest(
+    return Increment(
         amount=each,
         money=money,
-        s_per_money=budget_file.S_PER_MONEY if s_per_money is None else s_per_money,
+        s_per_money=S_PER_MONEY if s_per_money is None else s_per_money,
         most=int(supply // each),
     )
 
 
-def _set_without_daemon(where: Directories, request: BudgetRequest) -> None:
-    wanted: Budget = msgspec.convert(msgspec.to_builtins(request), Budget)
+def _set_without_daemon(where: Directories, wanted: Budget) -> None:
     now = datetime.now()
     file = where.state / budget_file.FILE
     known, aside = budget_file.opened(file)
     if aside:
         click.echo(f"Warning: {aside}", err=True)
     earlier = (budget_file.configured(load(), now) | known).get(wanted.name)
-    found = budget_file.checked(budget_file.begun(wanted, now, earlier))
+    found = budget_file.begun(wanted, now, earlier)
     budget_file.write(file, known | {found.name: found})
 
 
@@ -326,19 +319,13 @@ def _without_daemon(where: Directories) -> list[BudgetMessage]:
         if usage is not None and not budget.battery:
             used = spent(usage, budget, period.begins_s, money_per_mb(config))
         found.append(
-            BudgetMessage(
-                name=budget.name,
-                resource=budget.resource.value,
-                supply=budget.supply,
+            BudgetMessage.of(
+                budget,
                 spent=used,
                 begins_unix_s=period.begins_s,
                 ends_unix_s=period.ends_s,
-                networks=budget.networks,
-                every=budget.every.value if budget.every else None,
-                battery=budget.battery,
                 over=time.time() >= period.ends_s,
                 source="command" if budget.name in set_ones else "configuration",
-                hard=budget.hard,
             )
         )
     if usage is not None:

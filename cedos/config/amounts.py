@@ -4,6 +4,8 @@ import re
 from datetime import date, datetime, timedelta
 from typing import Final
 
+from cedos.model import end_wrong
+
 _BYTES: Final = {
     "": 1,
     **{f"{prefix}B": 1000**number for number, prefix in enumerate(("", "k", "M", "G", "T"))},
@@ -15,7 +17,6 @@ _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _MOST = 1e15
 _PLAINLY_BYTES: Final = 1e6
 """From here on a size without a unit is one in bytes: "4" is meant as gigabytes, "1500" as megabytes."""
-_FIRST_YEAR, _LAST_YEAR = 1981, 8999
 
 
 def size_bytes(text: str) -> float:
@@ -64,15 +65,6 @@ def until(text: str, now: datetime) -> datetime:
     if why := end_wrong(found):
         raise ValueError(f'"{text}": {why}')
     return found
-
-
-def end_wrong(end: datetime) -> str:
-    """Why a date and time cannot be the end of anything, in words; "": it can."""
-    if end.tzinfo is not None:
-        return "an end has no zone: what this host's wall shows would be right, 2026-12-01 08:00"
-    if not _FIRST_YEAR <= end.year <= _LAST_YEAR:
-        return f"the year {end.year} cannot be; {_FIRST_YEAR} to {_LAST_YEAR} would be right"
-    return ""
 
 
 def _until(text: str, now: datetime) -> datetime:

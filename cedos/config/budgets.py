@@ -1,13 +1,17 @@
 """`[plan]`, `[budgets.NAME]` and `[pacing]`: what there is to spend, and until when."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from cedos.config import amounts
 from cedos.config.section import NetworkName, Section, Size
+from cedos.model import Budget, Every, Increment, Resource
+
+S_PER_MONEY: Final = 60.0
+"""What one of money is worth in seconds of waiting, where nobody says so."""
 
 
 class PlanConfig(Section, frozen=True, kw_only=True):
@@ -34,7 +38,7 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
     energy: str | None = None
     money: Annotated[float, Meta(ge=0, le=1e9)] | None = None
     battery: bool = False
-    every: Literal["day", "week", "month", "year"] | None = None
+    every: Every | None = None
     networks: list[NetworkName] = msgspec.field(default_factory=list)
     unit: str | None = None
     unit_money: Annotated[float, Meta(ge=0, le=1e9)] | None = None
@@ -50,20 +54,10 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
                 "a budget is of one of data, energy, money or battery,"
                 f" not of {' and '.join(said) or 'none'}"
             )
-        if self.hard and self.data is None and self.money is None:
-            raise ValueError(
-                "hard = true is for data and money: programs use energy whether they are let on a"
-                " network or not"
-            )
-        if self.money == 0.0:
-            raise ValueError("money = 0 would forbid everything; more would be right")
-        amounts.until(self.until, datetime(2026, 1, 1))
-        if ":" in self.until and "-" not in self.until and self.every != "day":
+        if ":" in self.until and "-" not in self.until and self.every is not Every.DAY:
             raise ValueError(f'until = "{self.until}" is another time every day: every = "day"')
-        for text, read in ((self.data, amounts.size_bytes), (self.energy, amounts.joules)):
-            if text is not None and not read(text):
-                raise ValueError(f'"{text}" would forbid everything; more would be right')
         self._check_unit()
+        self.budget("budget", datetime(2026, 1, 1))
 
     def _check_unit(self) -> None:
         if self.unit is None:
@@ -81,6 +75,32 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
             )
         if self.unit_money is None:
             raise ValueError(f'unit = "{self.unit}" needs what such a unit costs: unit_money = 5')
+
+    def budget(self, name: str, now: datetime) -> Budget:
+        """As the daemon keeps it; `now`, what the clock on the wall shows, is for times of day."""
+        resource, supply = Resource.ENERGY, 0.0
+        if self.data is not None:
+            resource, supply = Resource.DATA, amounts.size_bytes(self.data)
+        elif self.money is not None:
+            resource, supply = Resource.MONEY, self.money
+        elif self.energy is not None:
+            supply = amounts.joules(self.energy)
+        increment = None
+        if self.unit is not None and self.unit_money is not None:
+            unit = amounts.size_bytes(self.unit)
+            s_per_money = S_PER_MONEY if self.seconds_per_money is None else self.seconds_per_money
+            increment = Increment(unit, self.unit_money, s_per_money, int(supply // unit))
+        return Budget(
+            name,
+            resource,
+            supply,
+            amounts.until(self.until, now).isoformat(),
+            networks=tuple(self.networks),
+            every=self.every,
+            increment=increment,
+            battery=self.battery,
+            hard=self.hard,
+        )
 
 
 class PacingConfig(Section, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from cedos.api.broadcast import Broadcast
-from cedos.api.budgets import BudgetMessage, BudgetRequest
+from cedos.api.budgets import BudgetMessage
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import Hint, HintAccepted, program_mark
 from cedos.api.messages import (
@@ -34,7 +34,7 @@ from cedos.daemon.flows.flows import Flows
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.errors import ConfigError, NotFoundError
-from cedos.model import Context, Decision, SizeEstimate, Transfer
+from cedos.model import Budget, Context, Decision, SizeEstimate, Transfer
 from cedos.monitor.flows.own_flows import is_own
 from cedos.monitor.probing.costs import ProbeCosts
 from cedos.profiler.hints import HintMatch, TransferHint
@@ -170,14 +170,14 @@ class Answers:
         hard = self.hard_budgets
         return messages.messages(self.budgets, hard.barred_by, hard.unkept)
 
-    async def set_budget(self, request: BudgetRequest) -> BudgetMessage:
+    async def set_budget(self, budget: Budget) -> BudgetMessage:
         """See `Backend.set_budget`."""
         if self.budgets is None:
             raise ConfigError("the daemon has only just started; try again")
-        await self.budgets.set(messages.budget(request))
+        await self.budgets.set(budget)
         if self.hard_budgets is not None:
             self.hard_budgets.look()  # at once, so that the answer tells of it
-        return next(each for each in await self.standing_budgets() if each.name == request.name)
+        return next(each for each in await self.standing_budgets() if each.name == budget.name)
 
     async def remove_budget(self, name: str) -> None:
         """See `Backend.remove_budget`."""

@@ -26,9 +26,10 @@ from cedos.api.prefetching import (
     TakingMessage,
 )
 from cedos.config.directories import directories
+from cedos.model import Resource
 from cedos.prefetch.news import Item, News
 from cedos.prefetch.surroundings import NetworkFacts, View
-from cedos.selector.budgets.budget import PROHIBITIVE, Resource
+from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.prices import Prices, prices
 from cedos.selector.budgets.steps import Step, SteppedQuote
 from cedos.selector.energy.radio import Radio

@@ -1,24 +1,19 @@
 """Budgets as people set them: from the configuration, and from a file that `cedos budget` writes."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from math import isfinite
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from cedos.config import BudgetConfig, Config, amounts
+from cedos.config import Config
 from cedos.errors import ConfigError
-from cedos.selector.budgets.budget import Budget, Every, Increment, Resource
+from cedos.model import Budget, Every, Resource
 from cedos.selector.budgets.calendar import period_at, wall
 
 FILE: Final = "budgets.json"
 """In the state directory."""
-
-S_PER_MONEY: Final = 60.0
-"""What one of money is worth in seconds of waiting, where nobody says so."""
 
 PLAN: Final = "plan"
 """What the budget of the configuration's `[plan]` is called."""
@@ -31,7 +26,7 @@ def configured(config: Config, now: datetime) -> dict[str, Budget]:
         config: checked already.
         now: what the clock on the wall shows, for times of day.
     """
-    found = {name: _of_config(name, said, now) for name, said in config.budgets.items()}
+    found = {name: budget.budget(name, now) for name, budget in config.budgets.items()}
     if config.plan.metered_bytes is not None:
         # Any month with 31 days will do for the anchor: shorter ones end it on their last day.
         until = datetime(2026, 1, config.plan.reset_day)
@@ -47,72 +42,6 @@ def configured(config: Config, now: datetime) -> dict[str, Budget]:
     return found
 
 
-def _of_config(name: str, said: BudgetConfig, now: datetime) -> Budget:
-    resource, supply = Resource.DATA, 0.0
-    if said.data is not None:
-        supply = amounts.size_bytes(said.data)
-    elif said.money is not None:
-        resource, supply = Resource.MONEY, said.money
-    else:
-        resource = Resource.ENERGY
-        supply = 0.0 if said.energy is None else amounts.joules(said.energy)
-    increment = None
-    if said.unit is not None and said.unit_money is not None:
-        unit = amounts.size_bytes(said.unit)
-        s_per_money = S_PER_MONEY if said.seconds_per_money is None else said.seconds_per_money
-        increment = Increment(unit, said.unit_money, s_per_money, int(supply // unit))
-    return Budget(
-        name,
-        resource,
-        supply,
-        amounts.until(said.until, now).isoformat(),
-        networks=tuple(said.networks),
-        every=Every(said.every) if said.every else None,
-        increment=increment,
-        battery=said.battery,
-        hard=said.hard,
-    )
-
-
-def checked(budget: Budget) -> Budget:
-    """The budget, if it can be one.
-
-    Raises:
-        ConfigError: it cannot; says what would be right.
-    """
-
-    def wrong(why: str) -> ConfigError:
-        return ConfigError(f'budget "{budget.name}": {why}')
-
-    if not isfinite(budget.supply) or budget.supply < 0.0:
-        raise wrong(f"a supply of {budget.supply:g} cannot be; 0 or more would be right")
-    until = _instant(budget.until, wrong)
-    since = _instant(budget.since, wrong) if budget.since else None
-    if budget.every is None and since is not None and since >= until:
-        raise wrong(f"it would end ({until:%Y-%m-%d %H:%M}) before it begins")
-    if budget.resource is not Resource.ENERGY and budget.battery:
-        raise wrong("only energy comes from a battery")
-    if budget.hard and budget.resource is Resource.ENERGY:
-        raise wrong(
-            "one of energy cannot be hard: programs use energy whether they are let on a network or"
-            " not; data and money can be"
-        )
-    unit = budget.increment
-    if unit is not None and not (unit.amount > 0 and unit.most > 0 and unit.money >= 0):
-        raise wrong("what is bought in units needs units of more than nothing")
-    return budget
-
-
-def _instant(text: str, wrong: Callable[[str], ConfigError]) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise wrong(f'"{text}" is no date and time such as 2026-12-01T00:00:00') from None
-    if why := amounts.end_wrong(found):
-        raise wrong(f'"{text}": {why}')
-    return found
-
-
 def read(path: Path) -> dict[str, Budget]:
     """The budgets of a file, by name; none where there is none.
 
@@ -121,7 +50,7 @@ def read(path: Path) -> dict[str, Budget]:
     """
     try:
         return _read(path)
-    except (OSError, ValueError, ConfigError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path} cannot be used ({_why(error)}); the next `cedos budget set` keeps it"
             f" as {_free_name(path).name}, and begins a new one"
@@ -139,7 +68,7 @@ def opened(path: Path) -> tuple[dict[str, Budget], str]:
     """
     try:
         return _read(path), ""
-    except (OSError, ValueError, ConfigError) as error:
+    except (OSError, ValueError) as error:
         why = _why(error)
     aside = _free_name(path)
     try:
@@ -162,10 +91,10 @@ def kept_aside(path: Path) -> list[str]:
 
 def _read(path: Path) -> dict[str, Budget]:
     try:
-        said = msgspec.json.decode(path.read_bytes(), type=list[Budget])
+        budgets = msgspec.json.decode(path.read_bytes(), type=list[Budget])
     except FileNotFoundError:
         return {}
-    return {budget.name: checked(budget) for budget in said}
+    return {budget.name: budget for budget in budgets}
 
 
 def _why(error: Exception) -> str:
@@ -207,7 +136,7 @@ def begun(budget: Budget, now: datetime, earlier: Budget | None) -> Budget:
     """
     if budget.every is not None:
         return budget
-    ends = datetime.fromisoformat(checked(budget).until)
+    ends = datetime.fromisoformat(budget.until)
     if ends <= now:
         raise ConfigError(
             f'budget "{budget.name}": its end ({ends:%Y-%m-%d %H:%M}) has passed;'

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cedos.api.broadcast import Broadcast
-from cedos.api.budgets import BudgetMessage, BudgetRequest
+from cedos.api.budgets import BudgetMessage
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import Hint, HintAccepted, program_mark
 from cedos.api.messages import (
@@ -38,6 +38,7 @@ from cedos.api.server import ControlServer
 from cedos.commands.cedos import main
 from cedos.errors import NotFoundError
 from cedos.model import (
+    Budget,
     Context,
     Decision,
     Evaluation,
@@ -168,24 +169,18 @@ class FakeDaemon:
     async def standing_budgets(self) -> list[BudgetMessage]:
         return list(self.budgets.values())
 
-    async def set_budget(self, request: BudgetRequest) -> BudgetMessage:
+    async def set_budget(self, budget: Budget) -> BudgetMessage:
         await self._before()
-        self.budgets[request.name] = BudgetMessage(
-            name=request.name,
-            resource=request.resource,
-            supply=request.supply,
-            spent=0.25 * request.supply,
+        self.budgets[budget.name] = BudgetMessage.of(
+            budget,
+            spent=0.25 * budget.supply,
             begins_unix_s=1.79e9,
             ends_unix_s=1.8e9,
-            forecast=0.9 * request.supply,
+            forecast=0.9 * budget.supply,
             s_per_unit=3e-7,
             bought_s=120.0,
-            networks=tuple(request.networks),
-            every=request.every,
-            battery=request.battery,
-            hard=request.hard,
         )
-        return self.budgets[request.name]
+        return self.budgets[budget.name]
 
     async def remove_budget(self, name: str) -> None:
         if self.budgets.pop(name, None) is None:

@@ -15,9 +15,8 @@ from cedos.daemon.aligned_sleep import beat
 from cedos.daemon.budgets import price_text
 from cedos.daemon.budgets.metering import Metering, money_per_mb
 from cedos.errors import ConfigError, NotFoundError
-from cedos.model import Network
+from cedos.model import Budget, Network, Resource
 from cedos.monitor.providers.battery import Battery
-from cedos.selector.budgets.budget import Budget, Resource
 from cedos.selector.budgets.calendar import wall
 from cedos.selector.budgets.controller import MakeController, Option
 from cedos.selector.budgets.keeper import Keeper, Standing
@@ -152,10 +151,10 @@ class Budgets:
         return "command" if name in self._set else "configuration"
 
     async def set(self, budget: Budget) -> None:
-        """Sets a budget, or changes one; ConfigError where it cannot be one."""
+        """Sets a budget, or changes one; ConfigError where it would be over already."""
         standing = self.keepers.get(budget.name)
         earlier = standing.budget if standing is not None else None
-        budget = budget_file.checked(budget_file.begun(budget, wall(self._clock()), earlier))
+        budget = budget_file.begun(budget, wall(self._clock()), earlier)
         if budget.battery and self._battery is None:
             raise ConfigError("there is no battery that could be asked (UPower over D-Bus)")
         if self._unread:  # never written over
@@ -277,7 +276,8 @@ class Budgets:
                 supply = max(now.energy_j, self._earlier_supply(name) if before is None else 0.0)
                 shown = wall(self._clock()).isoformat(timespec="seconds")
                 self._known.setdefault("supplies", {})[name] = [keeper.period.ends_s, supply]
-                budget = replace(keeper.budget, supply=supply, since=keeper.budget.since or shown)
+                since = keeper.budget.since or ("" if keeper.over(self._clock()) else shown)
+                budget = replace(keeper.budget, supply=supply, since=since)
                 keeper.changed(budget, self._clock())
 
     def _earlier_supply(self, name: str) -> float:

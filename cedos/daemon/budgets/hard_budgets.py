@@ -17,8 +17,7 @@ from cedos.daemon.budgets.budgets import Budgets
 from cedos.daemon.budgets.metering import Metering
 from cedos.daemon.budgets.price_text import amount
 from cedos.errors import CedosError
-from cedos.model import Network
-from cedos.selector.budgets.budget import Budget, Resource
+from cedos.model import Budget, Network, Resource
 from cedos.selector.budgets.calendar import wall
 from cedos.selector.budgets.hard import Account, Bars, Stage
 from cedos.selector.budgets.hard_pace import LATEST_S, Pace
@@ -239,8 +238,7 @@ class HardBudgets:
 
     def _carried(self) -> float:
         """Bytes over the barred networks, ever."""
-        these = Budget("", Resource.DATA, 0.0, "", networks=tuple(self._bars.networks))
-        return self._metering.spent(these, 0.0) if self._bars.networks else 0.0
+        return self._metering.carried(self._bars.networks)
 
     def _why(self, name: str) -> str:
         account = self._bars.networks[name][0]

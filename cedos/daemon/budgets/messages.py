@@ -2,18 +2,10 @@
 
 from collections.abc import Callable
 
-import msgspec
-
-from cedos.api.budgets import BudgetMessage, BudgetRequest, UnitsMessage
+from cedos.api.budgets import BudgetMessage, UnitsMessage
 from cedos.daemon.budgets.budgets import Budgets
-from cedos.selector.budgets.budget import PROHIBITIVE, Budget
+from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.keeper import Standing
-
-
-def budget(request: BudgetRequest) -> Budget:
-    """What a person wants to be kept."""
-    found: Budget = msgspec.convert(msgspec.to_builtins(request), Budget)
-    return found
 
 
 def messages(
@@ -51,13 +43,10 @@ def message(
     unkept: str = "",
 ) -> BudgetMessage:
     """One of them."""
-    said = standing.budget
     spent_up = not standing.over and standing.rate >= PROHIBITIVE and not suspended
     priced = not (spent_up or standing.over or suspended)
-    return BudgetMessage(
-        name=said.name,
-        resource=said.resource.value,
-        supply=said.supply,
+    return BudgetMessage.of(
+        standing.budget,
         spent=standing.spent,
         begins_unix_s=standing.period.begins_s,
         ends_unix_s=standing.period.ends_s,
@@ -65,23 +54,11 @@ def message(
         s_per_unit=standing.rate if priced else None,
         spent_up=spent_up,
         bought_s=standing.bought_s,
-        networks=said.networks,
-        every=said.every.value if said.every else None,
-        battery=said.battery,
         over=standing.over,
         suspended=suspended,
         source=source,
         controller=controller,
-        hard=said.hard,
         barred=barred,
         unkept=unkept,
-        units=_units(said),
+        units=UnitsMessage.of(standing.budget),
     )
-
-
-def _units(said: Budget) -> UnitsMessage | None:
-    one = said.increment
-    if one is None:
-        return None
-    bought = round(said.supply / one.amount)
-    return UnitsMessage(bought=bought, most=one.most, amount=one.amount, money=one.money)

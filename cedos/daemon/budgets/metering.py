@@ -1,12 +1,11 @@
 """What all programs use: bytes by the interfaces' counters, joules of their radios by the traffic."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cedos.config import Config
 from cedos.errors import ConfigError
-from cedos.model import Network, NetworkKind
+from cedos.model import Budget, Network, NetworkKind, Resource
 from cedos.monitor.networks.counters import Counters
-from cedos.selector.budgets.budget import Budget, Resource
 from cedos.selector.energy.radio import Radio
 from cedos.selector.energy.radio_watch import RadioWatch
 from cedos.storage.radio_file import radios
@@ -123,6 +122,10 @@ class Metering:
         known = self._watches.get(network)
         return known[1].idle_s(now_s) if known else None
 
+    def carried(self, networks: Iterable[str]) -> float:
+        """Bytes over these networks, ever."""
+        return self._usage.since(_of_networks(networks), 0.0)
+
     def spent(self, budget: Budget, begin_s: float) -> float:
         """What a budget's resource was used by since an instant; not for a battery's."""
         return spent(self._usage, budget, begin_s, self._money_per_mb)
@@ -147,7 +150,11 @@ def spent(usage: Usage, budget: Budget, begin_s: float, money_per_mb: Mapping[st
             )
         case Resource.DATA:
             if budget.networks:
-                keys = [f"{kind}{name}" for name in budget.networks for kind in (_METERED, _FREE)]
+                keys = _of_networks(budget.networks)
             else:
                 keys = [key for key in usage.totals if key.startswith(_METERED)]
             return usage.since(keys, begin_s)
+
+
+def _of_networks(names: Iterable[str]) -> list[str]:
+    return [f"{kind}{name}" for name in names for kind in (_METERED, _FREE)]

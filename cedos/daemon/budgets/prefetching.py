@@ -18,8 +18,8 @@ from cedos.api.prefetching import (
 from cedos.daemon.aligned_sleep import beat
 from cedos.daemon.budgets.budgets import Budgets
 from cedos.daemon.budgets.metering import Metering
-from cedos.model import Network, NetworkKind
-from cedos.selector.budgets.budget import PROHIBITIVE, Budget, Resource
+from cedos.model import Budget, Network, NetworkKind, Resource
+from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.controller import Option
 from cedos.selector.budgets.steps import steps
 from cedos.selector.energy.radio import Radio

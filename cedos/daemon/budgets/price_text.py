@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from cedos.selector.budgets.budget import PROHIBITIVE, Resource
+from cedos.model import Resource
+from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.keeper import Standing
 from cedos.selector.budgets.prices import Prices
 

@@ -4,7 +4,7 @@ from calendar import monthrange
 from datetime import datetime, timedelta, tzinfo
 from typing import NamedTuple
 
-from cedos.selector.budgets.budget import Budget, Every
+from cedos.model import Budget, Every
 
 _DAYS = {Every.DAY: 1, Every.WEEK: 7}
 _MONTHS = {Every.MONTH: 1, Every.YEAR: 12}

@@ -12,7 +12,8 @@ from enum import IntEnum
 from math import isfinite
 from typing import Final
 
-from cedos.selector.budgets.budget import Budget, Resource, reduced
+from cedos.model import Budget, Resource
+from cedos.selector.budgets.budget import reduced
 
 NEARLY: Final = 0.9
 """A warning is due from this share of the supply on."""

@@ -8,7 +8,8 @@ spent is always better, so nobody buys ahead: what is worth less than a unit wai
 from dataclasses import dataclass
 from math import ceil, inf
 
-from cedos.selector.budgets.budget import PROHIBITIVE, Increment
+from cedos.model import Increment
+from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.controller import Quote
 
 

@@ -10,7 +10,7 @@ from datetime import tzinfo
 from math import exp, isfinite
 from typing import Any
 
-from cedos.selector.budgets.budget import Budget, Resource
+from cedos.model import Budget, Resource
 from cedos.selector.budgets.calendar import Period, period_at
 from cedos.selector.budgets.controller import Controller, MakeController, Option, Quote
 from cedos.selector.budgets.increments import IncrementQuote, bought

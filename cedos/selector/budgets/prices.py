@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from cedos.selector.budgets.budget import Resource
+from cedos.model import Resource
 from cedos.selector.budgets.controller import Quote
 
 

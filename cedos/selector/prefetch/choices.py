@@ -7,7 +7,7 @@ time are as many chances to turn bytes into seconds.
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from cedos.selector.budgets.budget import Resource
+from cedos.model import Resource
 from cedos.selector.budgets.controller import Option
 from cedos.selector.prefetch.path import Path, Prices, on_demand
 from cedos.selector.prefetch.queue import Queue

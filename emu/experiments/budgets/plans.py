@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from cedos.selector.budgets.budget import Budget, Every, Increment, Resource
+from cedos.model import Budget, Every, Increment, Resource
 from cedos.selector.budgets.controller import Option
 from cedos.selector.budgets.demand import increments
 from cedos.storage.radio_file import radios

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cedos.selector.budgets.budget import Resource
+from cedos.model import Resource
 from cedos.selector.budgets.controller import Controller, MakeController
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from cedos.api.budgets import BudgetMessage, BudgetRequest
+from cedos.api.budgets import BudgetMessage
+from cedos.model import Budget, Every, Resource
 from cedos.steer.restore import restore
 
 PORT = 8000
@@ -66,9 +67,7 @@ class Host:
     def set(self, supply: float, *, hard: bool = True) -> BudgetMessage:
         until = "2099-12-01T00:00:00"
         return self.cedos.client.set_budget(
-            BudgetRequest(
-                name="data", resource="data", supply=supply, until=until, every="month", hard=hard
-            )
+            Budget("data", Resource.DATA, supply, until, every=Every.MONTH, hard=hard)
         )
 
     def restore(self) -> list[str]:

@@ -16,7 +16,7 @@ from cedos.commands import budget
 from cedos.commands.console import render
 from cedos.config import SHIPPED_FILE, BudgetConfig, Config, PlanConfig, amounts, load
 from cedos.errors import ConfigError
-from cedos.selector.budgets.budget import Every, Resource
+from cedos.model import Every, Resource
 from cedos.storage import budget_file
 from cedos.storage.usage import Usage
 

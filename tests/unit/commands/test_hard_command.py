@@ -13,7 +13,6 @@ from cedos.commands import status
 from cedos.config import load
 from cedos.errors import ConfigError
 from cedos.model import NetworkKind
-from cedos.selector.budgets.budget import Budget, Resource
 from cedos.storage import budget_file
 
 
@@ -83,8 +82,14 @@ def test_the_configuration_and_its_mistakes(tmp_path: Path) -> None:
     found = budget_file.configured(load(file), datetime(2026, 11, 21))
     assert (found["phone"].hard, found["plan"].hard) == (True, True)
     for text, why in (
-        ('[budgets.a]\nbattery = true\nuntil = "2026-12-01"\nhard = true\n', "for data and money"),
-        ('[budgets.a]\nenergy = "4J"\nuntil = "2026-12-01"\nhard = true\n', "for data and money"),
+        (
+            '[budgets.a]\nbattery = true\nuntil = "2026-12-01"\nhard = true\n',
+            "data and money can be",
+        ),
+        (
+            '[budgets.a]\nenergy = "4J"\nuntil = "2026-12-01"\nhard = true\n',
+            "data and money can be",
+        ),
         ("[plan]\nhard = true\n", "needs metered_bytes"),
         ('[budgets.a]\ndata = "4GB"\nuntil = "2026-12-01"\nhard = 1\n', "hard"),
     ):
@@ -94,11 +99,13 @@ def test_the_configuration_and_its_mistakes(tmp_path: Path) -> None:
 
 
 def test_a_file_that_somebody_wrote_is_checked_too(tmp_path: Path) -> None:
-    energy = Budget("energy", Resource.ENERGY, 5.0, "2026-12-01T00:00:00", hard=True)
-    with pytest.raises(ConfigError, match="one of energy cannot be hard"):
-        budget_file.checked(energy)
-    # One of before there were hard ones is soft.
     file = tmp_path / "budgets.json"
+    file.write_text(
+        '[{"name": "e", "resource": "energy", "supply": 5, "until": "2026-12-01", "hard": true}]'
+    )
+    with pytest.raises(ConfigError, match="a budget of energy cannot be hard"):
+        budget_file.read(file)
+    # One of before there were hard ones is soft.
     file.write_text(
         '[{"name": "data", "resource": "data", "supply": 5, "until": "2026-12-01T00:00:00"}]'
     )

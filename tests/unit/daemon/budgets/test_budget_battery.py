@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from cedos.daemon.budgets.messages import messages
+from cedos.model import Budget, Every, Resource
 from cedos.monitor.providers.battery import Battery
-from cedos.selector.budgets.budget import Budget, Every, Resource
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cedos.selector.budgets.budget import PROHIBITIVE, Budget, Every, Resource
+from cedos.model import Budget, Every, Resource
+from cedos.selector.budgets.budget import PROHIBITIVE
 
 pytestmark = pytest.mark.anyio
 

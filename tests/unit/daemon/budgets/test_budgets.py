@@ -17,8 +17,9 @@ from cedos.config import (
 from cedos.daemon.budgets.messages import messages
 from cedos.daemon.budgets.metering import radios_of
 from cedos.errors import ConfigError
+from cedos.model import Budget, Every, Resource
 from cedos.monitor.providers.battery import Battery
-from cedos.selector.budgets.budget import PROHIBITIVE, Budget, Every, Resource
+from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.decision.objective import MaxS, MaxSPerE
 
 pytestmark = pytest.mark.anyio
@@ -84,7 +85,9 @@ async def test_money_without_any_price_is_said(host: Host) -> None:
 
 
 async def test_units_are_bought_as_one_goes(make_host: MakeHost) -> None:
-    said = BudgetConfig(data="3MB", until="2026-12-01", every="month", unit="1MB", unit_money=2.0)
+    said = BudgetConfig(
+        data="3MB", until="2026-12-01", every=Every.MONTH, unit="1MB", unit_money=2.0
+    )
     host = make_host(Config(budgets={"go": said}))
     assert host.budgets.keepers["go"].budget.supply == 1e6
     host.carry("lte0", 1_500_000)

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from cedos.model import Network, NetworkKind
+from cedos.model import Budget, Every, Network, NetworkKind, Resource
 from cedos.monitor.networks.counters import Counters
-from cedos.selector.budgets.budget import Budget, Every, Resource
 from cedos.storage.usage import Usage
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from cedos.config import Config, PlanConfig
 from cedos.errors import ConfigError, NotFoundError
-from cedos.selector.budgets.budget import Budget, Every, Resource
+from cedos.model import Budget, Every, Resource
 
 pytestmark = pytest.mark.anyio
 
@@ -35,19 +35,24 @@ async def test_configured_ones_are_taken_out_where_they_are(make_host: MakeHost)
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        (replace(DATA, supply=-1.0), "0 or more"),
-        (replace(DATA, supply=float("nan")), "0 or more"),
-        (replace(DATA, until="soon"), "no date"),
-        (replace(DATA, until="2026-12-01T00:00:00+01:00"), "no zone"),
-        (replace(DATA, until="9999-12-31T00:00:00"), "the year 9999 cannot be"),
-        (replace(DATA, every=None, until="2026-11-01T00:00:00"), "has passed"),
-        (replace(DATA, every=None, since="2026-12-02T00:00:00"), "before it begins"),
-        (replace(DATA, battery=True), "only energy"),
+        ({"supply": -1.0}, "more than 0"),
+        ({"supply": float("nan")}, "more than 0"),
+        ({"supply": 0.0}, "would forbid everything"),
+        ({"until": "soon"}, "no date"),
+        ({"until": "2026-12-01T00:00:00+01:00"}, "no zone"),
+        ({"until": "9999-12-31T00:00:00"}, "the year 9999 cannot be"),
+        ({"every": None, "since": "2026-12-02T00:00:00"}, "before it begins"),
+        ({"battery": True}, "only energy"),
     ],
 )
-async def test_what_cannot_be_a_budget_is_refused(host: Host, wrong: Budget, why: str) -> None:
-    with pytest.raises(ConfigError, match=why):
-        await host.budgets.set(wrong)
+def test_what_cannot_be_a_budget_is_refused(wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        replace(DATA, **wrong)
+
+
+async def test_one_that_would_be_over_is_refused(host: Host) -> None:
+    with pytest.raises(ConfigError, match="has passed"):
+        await host.budgets.set(replace(DATA, every=None, until="2026-11-01T00:00:00"))
     assert not host.budgets.keepers
 
 

@@ -16,9 +16,8 @@ from cedos.daemon.budgets.hard_budgets import HardBudgets
 from cedos.daemon.budgets.messages import messages
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.errors import SteeringError
-from cedos.model import Network, NetworkKind
+from cedos.model import Budget, Every, Network, NetworkKind, Resource
 from cedos.monitor.networks.counters import Counters
-from cedos.selector.budgets.budget import Budget, Every, Resource
 from cedos.selector.decision.objective import MaxS
 from cedos.storage.usage import Usage
 
@@ -284,7 +283,7 @@ async def test_money_and_configured_ones(tmp_path: Path) -> None:
     config = Config(
         networks={"lte0": NetworkConfig(money_per_mb=0.02)},
         plan=PlanConfig(metered_bytes=10**9, hard=True),
-        budgets={"cash": BudgetConfig(money=5.0, until="2026-12-01", every="month", hard=True)},
+        budgets={"cash": BudgetConfig(money=5.0, until="2026-12-01", every=Every.MONTH, hard=True)},
     )
     host = Host(tmp_path, config)
     host.look(1000.0, carry=249_000_000)

@@ -24,9 +24,9 @@ from cedos.daemon.budgets.budgets import Budgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.errors import ConfigError
-from cedos.model import Network, NetworkKind
+from cedos.model import Budget, Network, NetworkKind, Resource
 from cedos.monitor.networks.counters import Counters
-from cedos.selector.budgets.budget import PROHIBITIVE, Budget, Resource
+from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.decision.objective import MaxS
 from cedos.storage.usage import Usage
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.selector.budgets.budget import Budget, Increment, Resource
+from cedos.model import Budget, Increment, Resource
 from cedos.selector.budgets.hard import Account, Bars, Stage
 
 DATA = Budget("data", Resource.DATA, 1000.0, "2026-12-01T00:00:00", hard=True)
@@ -98,7 +98,7 @@ def test_only_another_answer_is_a_change() -> None:
     assert bars.look([], *facts)
 
 
-@given(st.floats(0.0, 1e12), st.floats(0.0, 1e12), st.floats(0.0, 1e12), st.integers(0, 3))
+@given(st.floats(1e-3, 1e12), st.floats(0.0, 1e12), st.floats(0.0, 1e12), st.integers(0, 3))
 def test_the_more_is_spent_the_further_it_is(
     supply: float, one: float, other: float, units: int
 ) -> None:

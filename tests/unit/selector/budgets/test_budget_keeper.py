@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cedos.selector.budgets.budget import PROHIBITIVE, Budget, Every, Increment, Resource
+from cedos.model import Budget, Every, Increment, Resource
+from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.calendar import Period, period_at, stamp
 from cedos.selector.budgets.controller import MakeController, Option
 from cedos.selector.budgets.increments import IncrementQuote, bought
@@ -16,6 +17,7 @@ from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.prices import FREE, prices
 
 MONTHLY = Budget("data", Resource.DATA, 4e9, "2026-12-01T00:00:00", every=Every.MONTH)
+BATTERY = Budget("b", Resource.ENERGY, 0.0, MONTHLY.until, every=Every.MONTH, battery=True)
 DAY_S = 86_400.0
 
 
@@ -50,7 +52,7 @@ def test_periods_go_by_the_calendar(
 
 @settings(max_examples=60)
 @given(
-    st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)),
+    st.datetimes(datetime(1981, 1, 1), datetime(2100, 1, 1)),
     st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)),
     st.sampled_from(Every),
 )
@@ -182,8 +184,7 @@ def test_whatever_happens_there_is_a_price_and_a_budget_that_is_spent_has_none(
                 options = [Option(amount, 0.0), Option(amount / 2, 1e6)]
                 kept.offered(now_s, options, options[1])
             case "change":
-                budget = Budget("data", Resource.DATA, amount, MONTHLY.until, every=Every.MONTH)
-                kept.changed(budget, now_s)
+                kept.changed(replace(BATTERY, supply=min(max(amount, 0.0), 1e15)), now_s)
             case "restart":
                 kept = Keeper(kept.budget, make, now_s, UTC, kept.state())
         standing = kept.standing(now_s)
@@ -196,9 +197,8 @@ def test_whatever_happens_there_is_a_price_and_a_budget_that_is_spent_has_none(
             assert kept.quote(now_s).rate_for(standing.left, 1.0) == PROHIBITIVE
 
 
-@pytest.mark.parametrize("supply", [0.0, -1.0])
-def test_no_supply_is_prohibitive_from_the_start(supply: float) -> None:
-    kept = keeper(Budget("data", Resource.DATA, supply, MONTHLY.until, every=Every.MONTH))
+def test_no_supply_is_prohibitive_from_the_start() -> None:
+    kept = keeper(BATTERY)
     kept.observe(at("2026-11-22"), 0.0)
     assert kept.quote(at("2026-11-22")).rate_for(1.0, 1.0) == PROHIBITIVE
 

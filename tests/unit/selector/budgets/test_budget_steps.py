@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.selector.budgets.budget import PROHIBITIVE, Increment
+from cedos.model import Increment
+from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.controller import Option
 from cedos.selector.budgets.increments import IncrementQuote
 from cedos.selector.budgets.odyssey import Odyssey
