@@ -44,7 +44,7 @@ second (five ways, all a little worse).
 No better, on the first 2,447 rows: leaves that hold the strategies' regrets, or how often each is more
 than 10 % off (0.86 to 0.87 within 10 %, against 0.88); means instead of medians; splits that weigh the
 differences between strategies more. Nor, on all: more of what probe trains say. How much of the rest is
-noise, and what the next seconds bring: `emu.experiments.delphi.floor`.
+noise, and what the next seconds bring: `emu.experiments.delphi.analyses.floor`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

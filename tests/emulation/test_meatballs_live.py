@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from cedos.model import NetworkKind
-from emu.experiments.meatballs import live
 from emu.experiments.meatballs.analyses.exchanges import policies_of
-from emu.experiments.meatballs.plan import SETTINGS, requests
+from emu.experiments.meatballs.exchanges import live
+from emu.experiments.meatballs.exchanges.requests import requests
+from emu.experiments.meatballs.settings import SETTINGS
 from emu.lab.simulation.network import ReplayedNetwork
 from emu.places.traces import Trace
 from emu.testbed.access import Access

@@ -1,1 +1,1 @@
-"""Delphi's tables and figures, each by one file, from data sets alone."""
+"""The experiments of Delphi (MIT, 2016): when each network is best, and how well that is chosen."""

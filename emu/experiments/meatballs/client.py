@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from emu.workloads.pursuit import Cancel, Chosen, Command, Pursuit
+from emu.experiments.meatballs.race import Cancel, Chosen, Command, Race
 
 
 class Task(Protocol):
@@ -31,7 +31,7 @@ class Policy(Protocol[T_contra]):
     def choose(
         self, task: T_contra, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
     ) -> Chosen:
-        """See `emu.workloads.pursuit.Choose`."""
+        """See `emu.experiments.meatballs.race.Choose`."""
         ...
 
     def measured(self, task: T_contra, way: str, time_s: float, now_s: float) -> None:
@@ -110,7 +110,7 @@ class Client(Generic[T]):
         self._carrier = carrier
         self._usable: set[str] = set()
         self._tasks: dict[int, T] = {}
-        self._pursuits: dict[int, Pursuit] = {}
+        self._races: dict[int, Race] = {}
         self._begun_s: dict[tuple[int, str], float] = {}
 
     @property
@@ -122,14 +122,14 @@ class Client(Generic[T]):
     def next_wake_s(self) -> float:
         """When to call `wake`; infinite: not at all."""
         return min(
-            (each.wake_at_s for each in self._pursuits.values() if each.done_s is None),
+            (each.wake_at_s for each in self._races.values() if each.done_s is None),
             default=math.inf,
         )
 
     @property
     def waiting(self) -> bool:
         """Whether somebody waits for an answer."""
-        return any(each.done_s is None for each in self._pursuits.values())
+        return any(each.done_s is None for each in self._races.values())
 
     def begin(self, task: T, now_s: float) -> None:
         """Somebody begins to wait for a task."""
@@ -137,31 +137,31 @@ class Client(Generic[T]):
         def choose(at_s: float, usable: frozenset[str], silent: Mapping[str, float]) -> Chosen:
             return self._policy.choose(task, at_s, usable, silent)
 
-        pursuit = Pursuit(now_s, choose)
-        self._tasks[task.number], self._pursuits[task.number] = task, pursuit
-        self._do(task, pursuit.begin(self.usable), now_s)
+        race = Race(now_s, choose)
+        self._tasks[task.number], self._races[task.number] = task, race
+        self._do(task, race.begin(self.usable), now_s)
 
     def answered(self, number: int, way: str, now_s: float) -> None:
         """An answer to a task came in this way."""
-        task, pursuit = self._tasks[number], self._pursuits[number]
+        task, race = self._tasks[number], self._races[number]
         began_s = self._begun_s.pop((number, way), None)
         if began_s is None:
             return
         # Cancelled first: the others' answers may be prevented, and learning takes its time.
-        self._do(task, pursuit.answered(way, now_s), now_s)
+        self._do(task, race.answered(way, now_s), now_s)
         self._policy.measured(task, way, now_s - began_s, now_s)
 
     def wake(self, now_s: float) -> None:
         """Time has passed: decides again where that is due."""
-        for number, pursuit in list(self._pursuits.items()):
-            self._do(self._tasks[number], pursuit.woken(now_s, self.usable), now_s)
+        for number, race in list(self._races.items()):
+            self._do(self._tasks[number], race.woken(now_s, self.usable), now_s)
 
     def attached(self, way: str, now_s: float) -> None:
-        """A way has become usable: all who wait think again."""
+        """A way has become usable: all who wait reevaluate."""
         self._usable.add(way)
         self._policy.attached(way, now_s)
-        for number, pursuit in list(self._pursuits.items()):
-            self._do(self._tasks[number], pursuit.appeared(now_s, self.usable), now_s)
+        for number, race in list(self._races.items()):
+            self._do(self._tasks[number], race.appeared(now_s, self.usable), now_s)
 
     def connected(self, way: str, rtt_s: float, now_s: float) -> None:
         """A connection over this way was set up in so many seconds."""
@@ -173,9 +173,9 @@ class Client(Generic[T]):
             return
         self._usable.discard(way)
         self._policy.detached(way, now_s)
-        for number, pursuit in list(self._pursuits.items()):
+        for number, race in list(self._races.items()):
             self._begun_s.pop((number, way), None)
-            self._do(self._tasks[number], pursuit.lost(way, now_s, self.usable), now_s)
+            self._do(self._tasks[number], race.lost(way, now_s, self.usable), now_s)
 
     def records(self, end_s: float) -> list[Record]:
         """How all tasks went, in the order of their beginnings; the trial ended at `end_s`."""
@@ -189,7 +189,7 @@ class Client(Generic[T]):
                 tuple((way, at_s - each.began_s) for way, at_s in each.starts),
                 each.decisions,
             )
-            for number, each in self._pursuits.items()
+            for number, each in self._races.items()
         ]
 
     def _do(self, task: T, commands: list[Command], now_s: float) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from emu.workloads.pursuit import Chosen
+from emu.experiments.meatballs.race import Chosen
 
 
 class Preferring:

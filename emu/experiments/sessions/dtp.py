@@ -20,7 +20,7 @@ from cedos.storage.radio_file import radios
 from emu.experiments.sessions.air.networks import Scripted
 from emu.experiments.sessions.air.world import World
 from emu.experiments.sessions.apps.program import Program
-from emu.experiments.sessions.together import Ready
+from emu.experiments.sessions.batches import Ready
 from emu.lab.runs.energy import run_energy_j
 from emu.lab.runs.sampler import Sample, Sampler
 from emu.places.traces import Trace

@@ -22,7 +22,7 @@ from cedos.session.protocol.crypto import KeyPair
 from emu.experiments.sessions.air.networks import IDEALS, Scripted, ideal, real
 from emu.experiments.sessions.air.world import World
 from emu.experiments.sessions.apps.program import Program
-from emu.experiments.sessions.together import Ready
+from emu.experiments.sessions.batches import Ready
 from emu.places.places import Place
 from emu.places.traces import Trace
 from emu.testbed.access import INTERFACES, Access

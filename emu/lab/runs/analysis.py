@@ -35,7 +35,7 @@ from emu.places import places
 from emu.repository import ROOT
 
 ROOMS = (
-    "emu.experiments.delphi",
+    "emu.experiments.delphi.analyses",
     "emu.experiments.meatballs.analyses",
     "emu.experiments.imp.analyses",
     "emu.experiments.sessions.analyses",

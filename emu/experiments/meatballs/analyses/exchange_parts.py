@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from cedos.model import NetworkKind
-from emu.experiments.meatballs import live
-from emu.experiments.meatballs.parts import PARTS, Parted, parts, pauses
+from emu.experiments.meatballs.exchanges import live
+from emu.experiments.meatballs.exchanges.timing import PARTS, Parted, parts, pauses
 from emu.lab.data.folds import Progress
 from emu.lab.simulation.joined import joined
 from emu.lab.simulation.network import ReplayedNetwork

@@ -13,10 +13,11 @@ import numpy as np
 from cedos.selector.energy.radio import Radio
 from cedos.selector.energy.radio_watch import RadioWatch
 from emu.experiments.meatballs.client import Policy, Record
-from emu.experiments.meatballs.deciding import STYLES, Deciding
-from emu.experiments.meatballs.plan import SETTINGS, Request, Setting, requests
+from emu.experiments.meatballs.exchanges.policy import STYLES, ExchangePolicy
+from emu.experiments.meatballs.exchanges.requests import Request, requests
+from emu.experiments.meatballs.exchanges.simulated import simulate
+from emu.experiments.meatballs.settings import SETTINGS, Setting
 from emu.experiments.meatballs.simple import Preferring
-from emu.experiments.meatballs.simulate import simulate
 from emu.experiments.meatballs.usage import Usage, radios_of
 from emu.experiments.trials import at_least_one, beside_simple
 from emu.lab.data.folds import Progress
@@ -162,7 +163,7 @@ def policies_of(
         found[name] = (Preferring(*order), usage_of(device, cellular)[0])
     for name, style in STYLES.items():
         usage, of = usage_of(device, cellular)
-        policy = Deciding(style, setting, of, METERED, usage, detection_s=detection_s)
+        policy = ExchangePolicy(style, setting, of, METERED, usage, detection_s=detection_s)
         found[name] = (policy, usage)
     return found
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from emu.experiments.meatballs import live
 from emu.experiments.meatballs.analyses.exchanges import METERED, policies_of
 from emu.experiments.meatballs.client import Policy, Record
-from emu.experiments.meatballs.plan import SETTINGS, Request, requests
-from emu.experiments.meatballs.simulate import simulate
+from emu.experiments.meatballs.exchanges import live
+from emu.experiments.meatballs.exchanges.requests import Request, requests
+from emu.experiments.meatballs.exchanges.simulated import simulate
+from emu.experiments.meatballs.settings import SETTINGS
 from emu.experiments.meatballs.usage import Usage
 from emu.experiments.trials import agreement
 from emu.lab.data.folds import Progress

@@ -13,20 +13,12 @@ import numpy as np
 
 from cedos.selector.energy.radio_watch import RadioWatch
 from emu.experiments.meatballs.client import Record
-from emu.experiments.meatballs.deciding import STYLES as EXCHANGE_STYLES
-from emu.experiments.meatballs.load import SharedProcessor, arrivals
-from emu.experiments.meatballs.offload import (
-    CPU_W,
-    LENGTHS_S,
-    LOCAL,
-    REMOTE,
-    WIFI,
-    Always,
-    Offloading,
-    utterances,
-)
-from emu.experiments.meatballs.offload_simulate import ComputePolicy, Processor, Speeds, simulate
-from emu.experiments.meatballs.plan import SETTINGS, Setting
+from emu.experiments.meatballs.exchanges.policy import STYLES as EXCHANGE_STYLES
+from emu.experiments.meatballs.offload.policy import CPU_W, Always, OffloadPolicy
+from emu.experiments.meatballs.offload.shared_processor import SharedProcessor, arrivals
+from emu.experiments.meatballs.offload.simulated import ComputePolicy, Processor, Speeds, simulate
+from emu.experiments.meatballs.offload.utterances import LENGTHS_S, LOCAL, REMOTE, WIFI, utterances
+from emu.experiments.meatballs.settings import SETTINGS, Setting
 from emu.experiments.meatballs.usage import Usage, radios_of
 from emu.experiments.trials import at_least_one, beside_simple
 from emu.lab.data.folds import Progress
@@ -209,7 +201,7 @@ def policies_of(
     }
     for name, style in STYLES.items():
         own = usage()
-        policy = Offloading(style, setting, radio, own, typical_s, detection_s=detection_s)
+        policy = OffloadPolicy(style, setting, radio, own, typical_s, detection_s=detection_s)
         found[name] = (policy, own)
     return found
 

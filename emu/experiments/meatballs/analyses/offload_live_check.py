@@ -9,15 +9,21 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from emu.experiments.meatballs import offload_live
 from emu.experiments.meatballs.analyses.offload import policies_of
 from emu.experiments.meatballs.client import Record
-from emu.experiments.meatballs.live import serving
-from emu.experiments.meatballs.load import SharedProcessor, arrivals
-from emu.experiments.meatballs.offload import LENGTHS_S, REMOTE, WIFI, Utterance, utterances
-from emu.experiments.meatballs.offload_simulate import ComputePolicy, Processor, Speeds, simulate
-from emu.experiments.meatballs.plan import SETTINGS
-from emu.experiments.meatballs.service_times import measured, processors_apart
+from emu.experiments.meatballs.exchanges.live import serving
+from emu.experiments.meatballs.offload import live as offload_live
+from emu.experiments.meatballs.offload.service_times import measured, processors_apart
+from emu.experiments.meatballs.offload.shared_processor import SharedProcessor, arrivals
+from emu.experiments.meatballs.offload.simulated import ComputePolicy, Processor, Speeds, simulate
+from emu.experiments.meatballs.offload.utterances import (
+    LENGTHS_S,
+    REMOTE,
+    WIFI,
+    Utterance,
+    utterances,
+)
+from emu.experiments.meatballs.settings import SETTINGS
 from emu.experiments.meatballs.usage import Usage
 from emu.experiments.trials import agreement, at_least_one
 from emu.lab.data.folds import Progress

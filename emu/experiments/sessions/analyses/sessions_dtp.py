@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from emu.experiments.sessions import bundles, dtp
-from emu.experiments.sessions.together import together
+from emu.experiments.sessions.batches import together
 from emu.lab.data.folds import Progress
 from emu.places.places import Places
 from emu.statistics import student_ci95

@@ -7,7 +7,7 @@ from typing import Any
 
 from cedos.errors import ConfigError
 from emu.experiments.sessions import intnw
-from emu.experiments.sessions.together import together
+from emu.experiments.sessions.batches import together
 from emu.lab.data.folds import Progress
 from emu.places.places import Places
 from emu.statistics import student_ci95

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from cedos.errors import EmulationError
-from emu.experiments.meatballs.service_times import processors_apart
+from emu.experiments.meatballs.offload.service_times import processors_apart
 from emu.experiments.trials import agreement
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from cedos.errors import CedosError
 from emu.experiments.meatballs.analyses import exchanges, offload
-from emu.experiments.meatballs.deciding import STYLES
-from emu.experiments.meatballs.offload import LENGTHS_S, utterances
-from emu.experiments.meatballs.plan import SETTINGS
+from emu.experiments.meatballs.exchanges.policy import STYLES
+from emu.experiments.meatballs.offload.utterances import LENGTHS_S, utterances
+from emu.experiments.meatballs.settings import SETTINGS
 from emu.experiments.trials import beside
 from emu.places import places
 from emu.repository import ROOT

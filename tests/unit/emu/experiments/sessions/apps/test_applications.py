@@ -12,7 +12,7 @@ from emu.experiments.sessions.analyses import sessions_intnw
 from emu.experiments.sessions.apps import mail, sensing
 from emu.experiments.sessions.apps.answers import Asking, answer
 from emu.experiments.sessions.apps.link import BACKGROUND_LARGE, FOREGROUND_SMALL, TcpLink
-from emu.experiments.sessions.together import Ready, together
+from emu.experiments.sessions.batches import Ready, together
 
 
 def quiet(share: float, what: str) -> None:

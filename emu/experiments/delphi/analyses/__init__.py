@@ -1,0 +1,1 @@
+"""Delphi's tables and figures, each by one file, from data sets alone."""

@@ -1,0 +1,217 @@
+"""How good choices could be at all: what noise, chance and places leave to any policy.
+
+Two independent measurements of the same instants bound it from above: the best choices of the one, told
+the future as it were, are scored on the other. And a model that knows a place from its other instants,
+earlier and later ones, shows what could ever be learned there.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cedos.selector.decision.objective import Objective
+from emu.experiments.delphi.analyses.prediction import whole
+from emu.lab.data import datasets
+from emu.lab.data.adapted import FIRST
+from emu.lab.data.choices import cedos_choice
+from emu.lab.data.datasets import DataSet
+from emu.lab.data.evaluate import OBJECTIVES, steady_rows
+from emu.lab.data.folds import Progress, examples_of, models_by_group
+from emu.lab.data.taken import costs as costs_of
+from emu.lab.data.taken import energies_j, taken
+from emu.repository import ROOT
+from emu.statistics import Bootstrap, Floats, mean, ratio
+from predictors.completion import CompletionModel
+from predictors.training.examples import USUAL
+
+_FOLDS = 10
+_WITHIN = 1.1 * (1.0 + 1e-9)
+_NONE = np.zeros(0, dtype=np.intp)
+_SAME = ("start_s", "size_bytes", "direction_up")
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """What every strategy cost at every row, and what it took: shape (rows, strategies)."""
+
+    cost: Floats
+    time_s: Floats
+
+    def take(self, rows: NDArray[Any]) -> "_Costs":
+        return _Costs(self.cost[rows], self.time_s[rows])
+
+    def regret(self, choice: NDArray[np.intp]) -> Floats:
+        found: Floats = _picked(self.cost, choice) / self.cost.min(axis=1) - 1.0
+        return found
+
+    def judged(self, choice: NDArray[np.intp], bootstrap: Bootstrap) -> dict[str, Any]:
+        """Figures of choices, as `evaluate` has them."""
+        best_s = _picked(self.time_s, self.cost.argmin(axis=1))
+        regret = self.regret(choice)
+        return {
+            "n": len(choice),
+            **bootstrap.figure("within10_share", mean(regret + 1.0 <= _WITHIN)),
+            **bootstrap.figure("regret_mean", mean(regret)),
+            **bootstrap.figure("mean_s_over_oracle", ratio(_picked(self.time_s, choice), best_s)),
+        }
+
+
+def run(
+    data: DataSet,
+    second: str = "",
+    progress: Progress = lambda share, what: None,
+) -> dict[str, Any]:
+    """Our choices at places left out, by kind of transfer, beside what bounds them.
+
+    Args:
+        data: rows with the times of all strategies; others are left out.
+        second: another measurement of (some of) the same instants, relative to the repository.
+        progress: told of the share done.
+
+    Returns:
+        By objective: `kinds` (figures of cedos by kind of transfer, of all, and of those in
+        `second`); `told` (rows measured twice, all and steady: cedos, and the oracle of each
+        measurement scored on the other); `places` (mean regret after `FIRST` transfers of a place, never
+        seen and known, and the share that knowing it takes away). Beside them `noise`, how far two
+        measurements of a time lie apart.
+
+    Raises:
+        DataSetError: `second` cannot be read.
+    """
+    data = whole(data)
+    groups = data.texts["group"]
+    examples = examples_of(data, groups)
+    rows = [examples.row(k) for k in range(len(data))]
+    unseen = models_by_group(data, examples, USUAL, progress, most_folds=_FOLDS)
+    instants = examples.instants
+    assert instants is not None
+    known = models_by_group(data, examples_of(data, instants), USUAL, progress, most_folds=_FOLDS)
+    other = whole(datasets.read(ROOT / second)) if second else None
+    here, there = measured_twice(data, other) if other is not None else (_NONE, _NONE)
+    steady = steady_rows(data, rows, unseen)
+    kinds = _kinds(data, here)
+    later = _later(data)
+    found: dict[str, Any] = {"rows": len(data)}
+    for name, objective in OBJECTIVES.items():
+        costs = _costs(data, objective)
+        chosen = _choices(data, rows, unseen, objective)
+        at_known = _choices(data, rows, known, objective)
+        of: dict[str, Any] = {"kinds": {}}
+        for kind, mask in kinds.items():
+            of["kinds"][kind] = costs.take(mask).judged(chosen[mask], Bootstrap(groups[mask]))
+        if other is not None and len(here):
+            ours, theirs = costs.take(here), _costs(other, objective).take(there)
+            of["told"] = {
+                label: _told(
+                    ours.take(mask), theirs.take(mask), chosen[here][mask], groups[here][mask]
+                )
+                for label, mask in (("all", np.full(len(here), True)), ("steady", steady[here]))
+            }
+        if later.any():
+            of["places"] = _learnable(
+                costs.regret(chosen)[later], costs.regret(at_known)[later], groups[later]
+            )
+        found[name] = of
+    if other is not None and len(here):
+        off = {
+            name: np.abs(np.log(data.times_s[name][here] / other.times_s[name][there]))
+            for name in data.strategies
+        }
+        found["noise"] = {
+            name: {"median": float(np.median(each)), "p90": float(np.quantile(each, 0.9))}
+            for name, each in off.items()
+        }
+    return found
+
+
+def _told(
+    ours: _Costs, theirs: _Costs, chosen: NDArray[np.intp], groups: NDArray[Any]
+) -> dict[str, Any]:
+    bootstrap = Bootstrap(groups)
+    return {
+        "cedos": ours.judged(chosen, bootstrap),
+        "second_knows_first": ours.judged(theirs.cost.argmin(axis=1), bootstrap),
+        "first_knows_second": theirs.judged(ours.cost.argmin(axis=1), bootstrap),
+    }
+
+
+def _learnable(never_seen: Floats, known: Floats, groups: NDArray[Any]) -> dict[str, Any]:
+    bootstrap = Bootstrap(groups)
+    return {
+        "first": FIRST,
+        "rows": len(groups),
+        **bootstrap.figure("regret_never_seen", mean(never_seen)),
+        **bootstrap.figure("regret_known", mean(known)),
+        **bootstrap.figure("gone_share", ratio(never_seen - known, never_seen)),
+    }
+
+
+def _choices(
+    data: DataSet,
+    rows: Sequence[Mapping[str, float]],
+    models: Sequence[CompletionModel],
+    objective: Objective,
+) -> NDArray[np.intp]:
+    names = data.strategies
+    return np.array(
+        [
+            names.index(cedos_choice(row, model, objective, names))
+            for row, model in zip(rows, models, strict=True)
+        ]
+    )
+
+
+def _costs(data: DataSet, objective: Objective) -> _Costs:
+    energy_j = energies_j(data)
+    outcomes = [taken(data, [name] * len(data), energy_j) for name in data.strategies]
+    return _Costs(
+        np.column_stack([costs_of(data, outcome, objective) for outcome in outcomes]),
+        np.column_stack([outcome.time_s for outcome in outcomes]),
+    )
+
+
+def measured_twice(data: DataSet, other: DataSet) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Indices of the rows that both have: same place, start, size and direction."""
+
+    def keys(of: DataSet) -> list[tuple[Any, ...]]:
+        numbers = [of.numbers[name].round(3).tolist() for name in _SAME]
+        return list(zip(of.texts["place"].tolist(), *numbers, strict=True))
+
+    at = {key: index for index, key in enumerate(keys(other))}
+    both = [(index, at[key]) for index, key in enumerate(keys(data)) if key in at]
+    return np.array([a for a, _ in both], dtype=np.intp), np.array(
+        [b for _, b in both], dtype=np.intp
+    )
+
+
+def _kinds(data: DataSet, twice: NDArray[np.intp]) -> dict[str, NDArray[np.bool_]]:
+    """Rows by size and direction; all; and all of the kinds that were measured twice."""
+    size, up = data.numbers["size_bytes"], data.numbers["direction_up"]
+    kinds = list(zip(size.tolist(), up.tolist(), strict=True))
+    found = {
+        f"{int(each[0])} {'up' if each[1] else 'down'}": np.array([kind == each for kind in kinds])
+        for each in sorted(set(kinds), key=lambda kind: (kind[1], kind[0]))
+    }
+    found["all"] = np.full(len(data), True)
+    if len(twice):
+        reference = {kinds[index] for index in twice.tolist()}
+        found["kinds measured twice"] = np.array([kind in reference for kind in kinds])
+    return found
+
+
+def _later(data: DataSet) -> NDArray[np.bool_]:
+    """Rows with at least `FIRST` before them at their place."""
+    places, starts = data.texts["place"], data.numbers["start_s"]
+    found = np.zeros(len(data), dtype=np.bool_)
+    for place in np.unique(places):
+        here = np.nonzero(places == place)[0]
+        found[here[np.argsort(starts[here], kind="stable")][FIRST:]] = True
+    return found
+
+
+def _picked(of: Floats, choice: NDArray[np.intp]) -> Floats:
+    found: Floats = of[np.arange(len(choice)), choice]
+    return found

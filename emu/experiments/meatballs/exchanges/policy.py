@@ -1,0 +1,255 @@
+"""Exchanges decided by expected cost: with the uncertainty of predictions (Meatballs), or without.
+
+The same class is Meatballs with each of its three methods, and the adaptive strategy that they are
+compared with: that one takes predictions for the truth, knows of no redundancy and never reevaluates
+(dissertation, 4.5.5.1).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Protocol
+
+from cedos.selector.uncertainty.brute_force import LOW
+from cedos.selector.uncertainty.evaluator import evaluator
+from cedos.selector.uncertainty.ways import Choice, Redundant, Term, Way, Weights, network_terms
+from emu.experiments.meatballs.exchanges.requests import THINK_S, Request
+from emu.experiments.meatballs.race import Chosen
+from emu.experiments.meatballs.reevaluation import choose_and_reevaluate
+from emu.experiments.meatballs.settings import Setting
+from emu.experiments.meatballs.usage import Usage
+from emu.lab.simulation.coverage import DETECTION_S
+from emu.lab.simulation.network import HEADER_BYTES, PAYLOAD_BYTES
+from predictors.base import Distribution, Measurement
+from predictors.dwell import DwellPredictor
+from predictors.network import NetworkPredictor
+
+STALL = 10.0
+"""An exchange that is late by so many latencies met no slow network but one that had stopped."""
+
+BOTH = "both"
+_TIP_WITHIN_S = 5.0
+_TIP_GRANULARITY_S = 0.01
+_LEAST_S = 1e-3
+
+
+class Radio(Protocol):
+    """What is asked of a radio's energy model."""
+
+    def transfer_j(
+        self,
+        *,
+        bytes_up: float = 0.0,
+        bytes_down: float = 0.0,
+        seconds: float,
+        idle_s: float | None = None,
+    ) -> float:
+        """Joules of a transfer, with promotion and tail or its extension."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a policy decides.
+
+    Attributes:
+        method: of the evaluator.
+        redundant: whether it may use several networks at once.
+        reevaluates: whether it reevaluates when it hears nothing.
+        foresees: whether it knows that of itself beforehand, hedges to learn how a network is, and
+            tells a stall from a latency. All three are ours; the published methods do without.
+    """
+
+    method: str
+    redundant: bool = True
+    reevaluates: bool = True
+    foresees: bool = True
+
+
+STYLES: Mapping[str, Style] = {
+    "adaptive": Style("trusting", redundant=False, reevaluates=False, foresees=False),
+    "brute-force": Style("brute-force"),
+    "brute-force, as published": Style("brute-force", foresees=False),
+    "error-bounds": Style("error-bounds", foresees=False),
+    "bayesian": Style("bayesian"),
+}
+
+
+class ExchangePolicy:
+    """Chooses what is expected to cost least (see `emu.experiments.meatballs.client.Policy`).
+
+    Args:
+        style: Meatballs or not.
+        setting: what joules and bytes cost.
+        radios: by network.
+        metered: the networks whose bytes count.
+        usage: says how long radios have been idle.
+        detection_s: how late the host notices a loss of coverage.
+    """
+
+    def __init__(
+        self,
+        style: Style,
+        setting: Setting,
+        radios: Mapping[str, Radio],
+        metered: Iterable[str],
+        usage: Usage,
+        *,
+        detection_s: float = DETECTION_S,
+    ) -> None:
+        self._style, self._radios, self._usage = style, radios, usage
+        self._weights = Weights(s_per_j=setting.s_per_j, s_per_metered_byte=setting.s_per_byte)
+        self._metered = frozenset(metered)
+        self._detection_s = detection_s
+        self._evaluator = evaluator(style.method)
+        self._networks = {name: NetworkPredictor(name) for name in radios}
+        self._dwell = DwellPredictor()
+        self._since_s: dict[str, float] = {}
+
+    def attached(self, way: str, now_s: float) -> None:
+        """What was learnt about one access point says little of the next (6.4.3)."""
+        self._since_s[way] = now_s
+        predictor = self._networks[way]
+        predictor.reset(now_s)
+        self._evaluator.reset([term.quantity for term in network_terms(way, 1.0)], now_s)
+        # Until something is measured, a network is neither good nor bad.
+        self._evaluator.predict(f"{way}.latency", predictor.point_s(0.0), now_s)
+
+    def connected(self, way: str, rtt_s: float, now_s: float) -> None:
+        """The first measurement at this access point."""
+        if not self._stalled(way, 0.0, rtt_s, now_s):
+            self._told(self._networks[way].observe_rtt(rtt_s, now_s))
+
+    def detached(self, way: str, now_s: float) -> None:
+        """A session at an access point has ended, and had before that was noticed."""
+        since_s = self._since_s.pop(way)
+        self._dwell.observe(way, now_s - self._detection_s - since_s)
+
+    def measured(self, task: Request, way: str, time_s: float, now_s: float) -> None:
+        """An exchange was completed, whether it was still wanted or not."""
+        if way in self._since_s and not self._stalled(way, task.size_bytes, time_s, now_s):
+            self._told(self._networks[way].observe(task.size_bytes, time_s, now_s))
+
+    def _stalled(self, way: str, size_bytes: float, time_s: float, now_s: float) -> bool:
+        """Whether nothing came through for a while: an error like any other, but no latency.
+
+        A prediction that followed it would be wrong of all that comes after, and in both directions.
+        """
+        predictor = self._networks[way]
+        late_s = time_s - predictor.point_s(size_bytes)
+        latency_s = predictor.point_s(0.0)
+        if not self._style.foresees or late_s < STALL * latency_s:
+            return False
+        self._evaluator.measured(f"{way}.latency", latency_s + late_s, latency_s, now_s)
+        return True
+
+    def choose(
+        self, task: Request, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
+    ) -> Chosen:
+        """What costs least from now on, given how long what is under way has been silent."""
+        return choose_and_reevaluate(
+            lambda names, at_s, running: self._best(task, names, at_s, running),
+            now_s,
+            usable,
+            silent,
+            reevaluates=self._style.reevaluates,
+            within_s=_TIP_WITHIN_S,
+            granularity_s=_TIP_GRANULARITY_S,
+        )
+
+    def _best(
+        self, task: Request, names: Sequence[str], now_s: float, silent: Mapping[str, float]
+    ) -> tuple[frozenset[str], float]:
+        """The networks to use, and the expected seconds until the answer."""
+        alone = [self._way(task, name, now_s) for name in names]
+        ahead = self._style.foresees and not silent and len(names) > 1
+        if ahead:
+            judged = self._evaluator.choose(alone, self._weights, now_s).evaluations
+            alone = [
+                self._reconsidered(way, min(each.cost for each in judged if each.name != way.name))
+                for way in alone
+            ]
+        ways: list[Way | Redundant] = [*alone]
+        if self._style.redundant and len(names) > 1:
+            ways.append(Redundant(BOTH, tuple(names)))
+        choice = self._evaluator.choose(ways, self._weights, now_s, running=silent)
+        if choice.name == BOTH or (ahead and self._worth_knowing(choice, now_s)):
+            return frozenset(names), choice.chosen.time_s
+        return frozenset([choice.name]), choice.chosen.time_s
+
+    def _worth_knowing(self, choice: Choice, now_s: float) -> bool:
+        """Whether to use another network as well, since that tells how it is.
+
+        One that was bad once, and is therefore not used, would never be measured again (6.4.3). What
+        is counted is that it is as good as the best it may well be, with that probability, and for
+        as many exchanges as there may be before the contact ends.
+        """
+        of = {each.name: each for each in choice.evaluations}
+        if BOTH not in of:
+            return False
+        best, both = of[choice.name], of[BOTH]
+        gains_s = [
+            LOW * (best.cost - (each.cost - each.time_s + each.low_s)) * self._uses(name, now_s)
+            for name, each in of.items()
+            if name not in (choice.name, BOTH)
+        ]
+        return isfinite(both.cost) and both.cost - best.cost < max(gains_s)
+
+    def _uses(self, name: str, now_s: float) -> float:
+        """How many exchanges may profit from what is learnt about a network now."""
+        if name in self._metered or name not in self._since_s:
+            return 1.0
+        rest_s = self._dwell.mean_residual_s(name, max(now_s - self._since_s[name], 0.0))
+        return min(max(rest_s / (sum(THINK_S) / len(THINK_S)), 1.0), 10.0)
+
+    def _reconsidered(self, way: Way, instead_s: float) -> Way:
+        """The same way, given up as it will be: when silent for as long as another one costs.
+
+        A network that hangs now and then would otherwise seem as bad as its longest silence, although
+        nobody will wait for its end. To wait for what the alternative costs is at most twice as bad
+        as to have known.
+        """
+        if not isfinite(instead_s):
+            return way
+        given_up_s = instead_s + min(instead_s, self._detection_s)
+
+        def of(term: Term) -> Term:
+            return Term(
+                term.quantity, lambda x: s if (s := term.of(x)) <= instead_s else given_up_s
+            )
+
+        return replace(way, terms=tuple(of(term) for term in way.terms), detour_s=given_up_s)
+
+    def _way(self, task: Request, name: str, now_s: float) -> Way:
+        radio, size, predictor = self._radios[name], task.size_bytes, self._networks[name]
+        bandwidth, latency = network_terms(name, size)
+        # A few kilobytes seldom tell a bandwidth; what nobody measured is certain, since typical.
+        measured = predictor.bandwidth_bps is not None
+        packets = -(-task.up_bytes // PAYLOAD_BYTES) + -(-task.down_bytes // PAYLOAD_BYTES)
+        return Way(
+            name,
+            (bandwidth, latency) if measured else (latency,),
+            fixed_s=0.0 if measured else predictor.point_s(size) - predictor.point_s(0.0),
+            fixed_j=radio.transfer_j(
+                bytes_up=task.up_bytes,
+                bytes_down=task.down_bytes,
+                seconds=predictor.point_s(size),
+                idle_s=self._usage.idle_s(name, now_s),
+            ),
+            metered_bytes=size + HEADER_BYTES * packets if name in self._metered else 0,
+            lasting=self._lasting(name, now_s) if self._style.reevaluates else None,
+            detour_s=self._detection_s,
+        )
+
+    def _lasting(self, name: str, now_s: float) -> Distribution | None:
+        """How long the contact goes on; it may be over since less than what noticing takes."""
+        if name in self._metered or name not in self._since_s:
+            return None
+        sure_s = max(now_s - self._since_s[name] - self._detection_s, 0.0)
+        left = self._dwell.remaining(name, sure_s)
+        unsure_s = min(now_s - self._since_s[name], self._detection_s)
+        return Distribution(tuple([max(each - unsure_s, _LEAST_S) for each in left.samples]))
+
+    def _told(self, measurements: Iterable[Measurement]) -> None:
+        for each in measurements:
+            self._evaluator.measured(each.quantity, each.value, each.prediction, each.at_s)

@@ -1,0 +1,120 @@
+"""One task raced over one or several ways: the first answer wins, the others are cancelled.
+
+Events in, commands out; the time is an argument. The same code races requests over real sockets and
+in a simulation, and offloaded computations as well as exchanges (dissertation, 4.3.4 and 4.4.3).
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What to do with a task: the ways to begin, and when to reevaluate.
+
+    Attributes:
+        ways: names; one that is under way stays, whether named or not. None at all: wait.
+        reevaluate_after_s: seconds from now after which the choice is to be made again if nothing has
+            happened; None: never. A function is asked only when everything has been begun: what is
+            begun must not wait for it.
+    """
+
+    ways: frozenset[str]
+    reevaluate_after_s: float | Callable[[], float | None] | None = None
+
+
+Choose = Callable[[float, frozenset[str], Mapping[str, float]], Chosen]
+"""(now, usable ways, those under way with the seconds without an answer) -> what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Begin the task in this way."""
+
+    way: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """What was begun in this way is not needed any more."""
+
+    way: str
+
+
+Command = Start | Cancel
+
+
+@dataclass(slots=True)
+class Race:
+    """One task from its beginning to its answer.
+
+    Attributes:
+        began_s: when somebody began to wait.
+        choose: decides; see `Choose`.
+        running: what is under way, and since when.
+        done_s: when the first answer was there; None: not yet.
+        winner: the way of the first answer.
+        starts: every way begun and when, in order.
+        decisions: how often it was decided.
+    """
+
+    began_s: float
+    choose: Choose
+    running: dict[str, float] = field(default_factory=dict)
+    done_s: float | None = None
+    winner: str | None = None
+    starts: list[tuple[str, float]] = field(default_factory=list)
+    decisions: int = 0
+    _decided_s: float = 0.0
+    _again: float | Callable[[], float | None] | None = None
+
+    @property
+    def wake_at_s(self) -> float:
+        """When to call `woken`; infinite: not at all."""
+        if callable(self._again):
+            self._again = self._again()
+        return math.inf if self._again is None else self._decided_s + self._again
+
+    def begin(self, usable: frozenset[str]) -> list[Command]:
+        """The first decision, at `began_s`."""
+        return self._decide(self.began_s, usable)
+
+    def answered(self, way: str, now_s: float) -> list[Command]:
+        """The answer came in this way; a late one, after another's, changes nothing."""
+        self.running.pop(way, None)
+        if self.done_s is not None:
+            return []
+        self.done_s, self.winner = now_s, way
+        self._again = None
+        cancelled: list[Command] = [Cancel(other) for other in self.running]
+        self.running.clear()
+        return cancelled
+
+    def lost(self, way: str, now_s: float, usable: frozenset[str]) -> list[Command]:
+        """What was begun in this way will not be answered: its network is gone, say."""
+        if self.running.pop(way, None) is None or self.done_s is not None:
+            return []
+        return self._decide(now_s, usable)
+
+    def appeared(self, now_s: float, usable: frozenset[str]) -> list[Command]:
+        """A way has become usable."""
+        return [] if self.done_s is not None else self._decide(now_s, usable)
+
+    def woken(self, now_s: float, usable: frozenset[str]) -> list[Command]:
+        """`wake_at_s` has passed without an answer: the silence is new information."""
+        if self.done_s is not None or now_s < self.wake_at_s:
+            return []
+        return self._decide(now_s, usable)
+
+    def _decide(self, now_s: float, usable: frozenset[str]) -> list[Command]:
+        silent = {way: now_s - since_s for way, since_s in self.running.items()}
+        chosen = self.choose(now_s, usable, silent)
+        self.decisions += 1
+        self._decided_s, self._again = now_s, chosen.reevaluate_after_s
+        begun: list[Command] = []
+        for way in sorted((chosen.ways & usable) - self.running.keys()):
+            self.running[way] = now_s
+            self.starts.append((way, now_s))
+            begun.append(Start(way))
+        return begun
