@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from cedos.model import Direction, Label, Strategy, StrategyKind
-from cedos.session.protocol.schedulers.chosen import Chosen, permissions
+from cedos.session.protocol.schedulers.decided import DecidedScheduler, permissions
 from cedos.session.protocol.schedulers.interface import LABELS
 from cedos.session.protocol.session import Session
 
@@ -72,7 +72,7 @@ class Advice:
     def __init__(
         self,
         core: Session,
-        scheduler: Chosen,
+        scheduler: DecidedScheduler,
         chooser: Chooser,
         progress: Callable[[], Progress],
         changed: Callable[[], None],
@@ -119,7 +119,7 @@ class Advice:
         """Asks about what is in use; ends once nothing is and no answer counts any more."""
         now = self._loop.time()
         # What was put off waits still, though nobody asks for it.
-        lanes = self._core.sender.lanes
+        lanes = self._core.sender.send_queues
         waited = list(map(max, self._scheduler.taken(), (lane.waiting_bytes for lane in lanes)))
         progress = self._progress()
         received, self._received = progress.received_bytes - self._received, progress.received_bytes

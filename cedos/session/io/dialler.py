@@ -16,8 +16,8 @@ from cedos.session.io.links import Way
 from cedos.session.io.networks import kind_of
 from cedos.session.io.path import Path
 from cedos.session.protocol.channel.channel import Channel
-from cedos.session.protocol.handshake.outcome import Failure, FailureKind, Kind
-from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.handshake.outcome import ConnectionKind, Failure, FailureKind
+from cedos.session.protocol.schedulers.interface import PathFacts
 
 if TYPE_CHECKING:
     from cedos.session.io.driver import Driver
@@ -33,7 +33,7 @@ class Dialler:
         driver: of this loop.
         flow: gets the paths; tells when one is lost.
         endpoints: where the server may be; replaced by `moved`.
-        channel: makes the channel of a connection: `Kind.NEW` for the flow's first.
+        channel: makes the channel of a connection: `ConnectionKind.NEW` for the flow's first.
         failed: the flow cannot go on: the server's own, authenticated word, or another key.
         permitted: whether an interface may be used now; asked again by `look`.
     """
@@ -43,7 +43,7 @@ class Dialler:
         driver: "Driver",
         flow: "Flow",
         endpoints: Sequence[Endpoint],
-        channel: Callable[[Kind], Channel],
+        channel: Callable[[ConnectionKind], Channel],
         failed: Callable[[Failure], None],
         permitted: Callable[[str], bool] = lambda _interface: True,
     ) -> None:
@@ -174,11 +174,11 @@ class Dialler:
             if not open_paths and self._exclusive is not None:
                 return
             attempt = self._ready.pop(0)
-            kind = Kind.NEW if self._flow.credentials is None else Kind.RESUME
+            kind = ConnectionKind.NEW if self._flow.credentials is None else ConnectionKind.RESUME
             if open_paths:
-                kind = Kind.JOIN
+                kind = ConnectionKind.JOIN
             name = attempt.way.interface
-            facts = Facts(network=name, kind=kind_of(name))
+            facts = PathFacts(network=name, kind=kind_of(name))
             facts.metered = facts.kind.value == "cellular"
             try:
                 path = Path(
@@ -196,7 +196,7 @@ class Dialler:
                 raise
             path.known = self._flow.core.positions()
             self._shaking[path.path_id] = path
-            if kind is not Kind.JOIN:
+            if kind is not ConnectionKind.JOIN:
                 self._exclusive = path
                 self._arm(_EXCLUSIVE_S, self._hurry)
             path.start()

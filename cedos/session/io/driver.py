@@ -12,7 +12,7 @@ from cedos.session.io import foreground
 from cedos.session.io.foreground import Foreground
 from cedos.session.io.links import Links
 from cedos.session.io.wake import WakeWatch
-from cedos.session.protocol.sending.memory import Memory
+from cedos.session.protocol.sending.replay_memory import ReplayMemory
 
 if TYPE_CHECKING:
     from cedos.session.io.dialler import Dialler
@@ -46,7 +46,7 @@ class Driver:
         self.now = self.loop.time
         self.buffer = bytearray(RECEIVE_BYTES)
         self.view = memoryview(self.buffer)
-        self.memory = Memory()
+        self.memory = ReplayMemory()
         self.foreground = Foreground(foreground.directory())
         self.hardware_aes = keys.hardware_aes()
         self._diallers: set[Dialler] = set()

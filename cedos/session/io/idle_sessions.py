@@ -7,11 +7,11 @@ from typing import Final
 from cedos.session.io.idle_file import IdleFile, Kept
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, PEER_KEY, Credentials
 from cedos.session.protocol.handshake.host_counts import HostCounts
-from cedos.session.protocol.packed import IDLE_BYTES, Idle, pack, unpack_session
+from cedos.session.protocol.packed import IDLE_BYTES, IdleRecord, pack, unpack_session
 from cedos.session.protocol.schedulers.interface import Scheduler
-from cedos.session.protocol.sending.memory import Memory
+from cedos.session.protocol.sending.replay_memory import ReplayMemory
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 
 RECORD_BYTES: Final = CREDENTIALS_BYTES + IDLE_BYTES
 _LOOK_AT: Final = 2_000
@@ -61,7 +61,7 @@ class Sleepers:
 
     def note(self, credentials: Credentials, keep_alive_s: int, unix_s: float) -> None:
         """A session begins: who it is is known even if the program is killed."""
-        idle = Idle.at_the_beginning(keep_alive_s, unix_s)
+        idle = IdleRecord.at_the_beginning(keep_alive_s, unix_s)
         self._put(credentials.to_bytes() + idle.to_bytes(), Kept.AWAKE)
 
     def wake(
@@ -71,14 +71,14 @@ class Sleepers:
         now: float,
         unix_s: float,
         *,
-        limits: Limits,
-        memory: Memory | None = None,
+        limits: SessionLimits,
+        memory: ReplayMemory | None = None,
     ) -> tuple[Credentials, Session] | None:
         """The session of a flow, as it fell asleep; None where there is none, or it has expired."""
         record = self._file.get(flow_id)
         if record is None:
             return None
-        idle = Idle.from_bytes(record[CREDENTIALS_BYTES:])
+        idle = IdleRecord.from_bytes(record[CREDENTIALS_BYTES:])
         if idle.expires_unix_s <= unix_s:
             self.forget(flow_id)
             return None
@@ -102,7 +102,7 @@ class Sleepers:
         records, self._looked_at = self._file.scan(self._looked_at, _LOOK_AT)
         gone = 0
         for record in records:
-            expired = Idle.from_bytes(record[CREDENTIALS_BYTES:]).expires_unix_s <= unix_s
+            expired = IdleRecord.from_bytes(record[CREDENTIALS_BYTES:]).expires_unix_s <= unix_s
             if expired and not living(record[:16]):
                 gone += self.forget(record[:16])
         return gone

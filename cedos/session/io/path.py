@@ -18,7 +18,7 @@ from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import Buffer
 from cedos.session.protocol.events import Probed
 from cedos.session.protocol.frames.packing import RECORD_BYTES
-from cedos.session.protocol.schedulers.interface import RECENT_S, Facts
+from cedos.session.protocol.schedulers.interface import RECENT_S, PathFacts
 
 if TYPE_CHECKING:
     from cedos.session.io.driver import Driver
@@ -109,7 +109,7 @@ class Path:
         connection: socket.socket,
         channel: Channel,
         owner: Owner,
-        facts: Facts,
+        facts: PathFacts,
         *,
         way: str = "",
         index: int = 0,

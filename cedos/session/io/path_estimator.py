@@ -17,7 +17,7 @@ from typing import Final
 from cedos.kernel import tcp_info
 from cedos.session.protocol.events import Probed
 from cedos.session.protocol.path_prober import PAD_BYTES
-from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.schedulers.interface import PathFacts
 
 _LOOK_S: Final = 0.010
 _LEAST_BUSY_S: Final = 0.050
@@ -47,7 +47,7 @@ class Scout:
 
     __slots__ = ("_before", "_facts", "_from", "_jumps", "_limited", "_looked_s", "info")
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: PathFacts) -> None:
         self._facts = facts
         self._looked_s = float("-inf")
         self._jumps = 0

@@ -20,9 +20,9 @@ from cedos.session.protocol.events import (
 )
 from cedos.session.protocol.frames import frames as f
 from cedos.session.protocol.frames import packing
-from cedos.session.protocol.life import Closing, KeepAliveTerms, State
+from cedos.session.protocol.life import CloseHandshake, KeepAliveTerms, SessionState
 from cedos.session.protocol.receiving.receiver import Receiver
-from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.sending.in_flight import PathFlight
 from cedos.session.protocol.sending.sender import Sender
 
@@ -39,10 +39,10 @@ class Control:
     def __init__(
         self, sender: Sender, receiver: Receiver, terms: KeepAliveTerms, events: list[Event]
     ) -> None:
-        self.state = State.OPEN
+        self.state = SessionState.OPEN
         self.failure: Failed | None = None
         self.terms = terms
-        self.closing = Closing()
+        self.closing = CloseHandshake()
         self.due: deque[bytes] = deque()
         self.wish: tuple[int, float] | None = None  # bytes, deadline
         self._sender = sender
@@ -83,14 +83,14 @@ class Control:
 
     def close(self) -> None:
         """We have no more than what was handed in."""
-        self.state = State.CLOSING
+        self.state = SessionState.CLOSING
         self.closing.asked = True
         self.due.append(self._close())
 
     def fail(self, why: str, *, by_peer: bool) -> None:
         """The session is over; the first reason counts."""
-        if self.failure is None and self.state is not State.FINISHED:
-            self.state = State.FAILED
+        if self.failure is None and self.state is not SessionState.FINISHED:
+            self.state = SessionState.FAILED
             stream = min(self._sender.stream.acked.floor, self._sender.stream.written)
             self.failure = Failed(why, by_peer, stream, self._sender.irobs.floor)
             self._events.append(self.failure)
@@ -103,7 +103,7 @@ class Control:
             closing.asked and closing.answered and self._sender.everything_acknowledged()
         )
         self._check_finished()
-        return self.state is State.FINISHED
+        return self.state is SessionState.FINISHED
 
     def statement(self, path: PathFlight, now: float) -> list[bytes]:
         """All that holds now and that a new path's other end might have missed."""
@@ -143,8 +143,8 @@ class Control:
             self._check_finished()
 
     def _check_finished(self) -> None:
-        if self.closing.confirmed and self.closing.answered and self.state is State.CLOSING:
-            self.state = State.FINISHED
+        if self.closing.confirmed and self.closing.answered and self.state is SessionState.CLOSING:
+            self.state = SessionState.FINISHED
             self._events.append(Finished())
             self._sender.forget()
 
@@ -173,7 +173,7 @@ class Control:
     def _on_path_says(self, path: PathFlight, said: f.PathSays, _now: float) -> None:
         path.allowed_there = said.allowed
         path.state.allowed = path.allowed_here & path.allowed_there
-        path.state.peer = Facts(
+        path.state.peer = PathFacts(
             kind=packing.KINDS[said.kind],
             metered=said.metered,
             rtt_s=said.rtt_us / 1e6 if said.rtt_us else None,

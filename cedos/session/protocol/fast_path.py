@@ -2,7 +2,7 @@
 
 What a scheduler would be asked has one answer then. So the record is made at once out of the one
 message, and the accounts are kept while it is on its way; in all other cases the message goes the usual
-way, through its label's lane.
+way, through its label's send queue.
 """
 
 from typing import Final
@@ -10,42 +10,42 @@ from typing import Final
 from cedos.session.protocol.control import Control
 from cedos.session.protocol.frames import packing
 from cedos.session.protocol.frames.frames import Order
-from cedos.session.protocol.life import State
-from cedos.session.protocol.receiving.acknowledging import Acknowledging
+from cedos.session.protocol.life import SessionState
+from cedos.session.protocol.receiving.delayed_acks import DelayedAcks
 from cedos.session.protocol.schedulers.interface import FOREGROUND_RANKS, Backlog, Scheduler
-from cedos.session.protocol.sending.in_flight import Flights, PathFlight
-from cedos.session.protocol.sending.pieces import Batch
+from cedos.session.protocol.sending.in_flight import InFlight, PathFlight
+from cedos.session.protocol.sending.pieces import MessageBatch
 from cedos.session.protocol.sending.sender import SMALL_BYTES, Sender
 
-_OPEN: Final = State.OPEN
+_OPEN: Final = SessionState.OPEN
 _ORDER: Final = Order.AFTER_ALL
 
 
-class Express:
-    """Sends past the lanes where it may; part of a session's core."""
+class FastPath:
+    """Sends past the send queues where it may; part of a session's core."""
 
-    __slots__ = ("_acknowledging", "_backlog", "_control", "_flights", "_prompt", "_sender")
+    __slots__ = ("_backlog", "_control", "_delayed_acks", "_in_flight", "_prompt", "_sender")
 
     def __init__(
         self,
         scheduler: Scheduler,
         sender: Sender,
-        flights: Flights,
+        in_flight: InFlight,
         control: Control,
-        acknowledging: Acknowledging,
+        delayed_acks: DelayedAcks,
         backlog: Backlog,
     ) -> None:
         self._prompt = scheduler.prompt
         self._sender = sender
-        self._flights = flights
+        self._in_flight = in_flight
         self._control = control
-        self._acknowledging = acknowledging
+        self._delayed_acks = delayed_acks
         self._backlog = backlog
 
     def path(self, size: int, rank: int) -> PathFlight | None:
         """The path on which an IROB of this size would go at once; None: the usual way."""
-        path = self._flights.only
-        control, acknowledging = self._control, self._acknowledging
+        path = self._in_flight.only
+        control, delayed_acks = self._control, self._delayed_acks
         if (
             path is None
             or not self._prompt
@@ -55,11 +55,11 @@ class Express:
             or path.control
             or control.due
             or control.state is not _OPEN
-            or acknowledging.due
-            or acknowledging.along
+            or delayed_acks.due
+            or delayed_acks.along
             or not path.state.allowed >> rank & 1
             or self._sender.waits
-            or self._flights.full
+            or self._in_flight.full
         ):
             return None
         return path
@@ -74,11 +74,11 @@ class Express:
 
     def sent(self, path: PathFlight, irob: int, data: bytes, rank: int, now: float) -> None:
         """The record was sent; where that has ended the path, it waits for another one."""
-        batch = Batch(irob, rank, _ORDER, (), [data])
-        if self._flights.only is not path:
-            self._sender.lanes[rank].batch(batch)
+        batch = MessageBatch(irob, rank, _ORDER, (), [data])
+        if self._in_flight.only is not path:
+            self._sender.send_queues[rank].batch(batch)
             return
-        self._flights.sent(path, batch)
+        self._in_flight.sent(path, batch)
         state = path.state
         state.sent_bytes += batch.size
         state.last_sent_at_s = self._backlog.foreground_at_s = now

@@ -11,7 +11,7 @@ from cedos.session.protocol.frames import packing
 from cedos.session.protocol.frames.frames import Close, KeepAlive, Sync
 
 
-class State(Enum):
+class SessionState(Enum):
     """The states of a session (docs/session-protocol.md)."""
 
     OPEN = "open"
@@ -64,7 +64,7 @@ class KeepAliveTerms:
         return self.seconds != before
 
 
-class Closing:
+class CloseHandshake:
     """The close handshake: Close says what there is in all, Closed that all of it has come."""
 
     __slots__ = ("answered", "asked", "confirmed", "theirs")

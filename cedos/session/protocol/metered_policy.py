@@ -29,7 +29,7 @@ class Situation:
     metered_bps: float | None
 
 
-class Hold:
+class MeteredPolicy:
     """Decides whether metered networks may be used.
 
     Attributes:

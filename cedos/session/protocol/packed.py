@@ -9,7 +9,7 @@ import struct
 from dataclasses import astuple, dataclass
 from typing import Final
 
-from cedos.session.protocol.life import State
+from cedos.session.protocol.life import SessionState
 from cedos.session.protocol.schedulers.interface import Scheduler
 from cedos.session.protocol.sending.credit import (
     INITIAL_IROB_BYTES,
@@ -17,9 +17,9 @@ from cedos.session.protocol.sending.credit import (
     INITIAL_STREAM_BYTES,
     Credit,
 )
-from cedos.session.protocol.sending.memory import Memory
+from cedos.session.protocol.sending.replay_memory import ReplayMemory
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 
 _PACKED: Final = struct.Struct(">QQQQQQIIIIIIIBB")
 IDLE_BYTES: Final = _PACKED.size
@@ -28,7 +28,7 @@ _ENDED_HERE, _ENDED_THERE = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdleRecord:
     """All that an idle session remembers. Positions count the end of the stream as one.
 
     `*_room` are what may be sent beyond the positions: by us, and by the peer (`told_*`), who was told
@@ -56,12 +56,12 @@ class Idle:
         return _PACKED.pack(*astuple(self))
 
     @classmethod
-    def from_bytes(cls, packed: bytes) -> "Idle":
+    def from_bytes(cls, packed: bytes) -> "IdleRecord":
         """What `to_bytes` made; any `IDLE_BYTES` bytes are some idle session."""
         return cls(*_PACKED.unpack(packed))
 
     @classmethod
-    def at_the_beginning(cls, keep_alive_s: int, unix_s: float) -> "Idle":
+    def at_the_beginning(cls, keep_alive_s: int, unix_s: float) -> "IdleRecord":
         """A session that has not carried anything."""
         windows = (INITIAL_STREAM_BYTES, INITIAL_IROB_CREDIT)
         return cls(
@@ -86,7 +86,7 @@ class Idle:
         return self.absent_unix_s + self.keep_alive_s
 
 
-def pack(session: Session, now: float, unix_s: float) -> Idle | None:
+def pack(session: Session, now: float, unix_s: float) -> IdleRecord | None:
     """The session as a record; None while it is not idle, or not open.
 
     Args:
@@ -96,14 +96,14 @@ def pack(session: Session, now: float, unix_s: float) -> Idle | None:
     """
     sender, receiver, control = session.sender, session.receiver, session.control
     idle = (
-        control.state is State.OPEN
+        control.state is SessionState.OPEN
         and control.closing.theirs is None
         and control.terms.proposed is None
         and control.wish is None
         and not len(session.thunks)
         and not session.pending_events
         and sender.everything_acknowledged()
-        and session.flights.idle
+        and session.in_flight.idle
         and receiver.idle
     )
     if not idle:
@@ -111,7 +111,7 @@ def pack(session: Session, now: float, unix_s: float) -> Idle | None:
     # One that has a path has it until now: written down, it may be wanted after a crash.
     absent_s = 0.0 if session.absent_since_s is None else now - session.absent_since_s
     stream, told_stream, told_credit = sender.stream, *receiver.told()
-    return Idle(
+    return IdleRecord(
         stream.stop,
         sender.next_irob,
         receiver.stream.received.floor,
@@ -131,13 +131,13 @@ def pack(session: Session, now: float, unix_s: float) -> Idle | None:
 
 
 def unpack_session(
-    idle: Idle,
+    idle: IdleRecord,
     scheduler: Scheduler,
     now: float,
     unix_s: float,
     *,
-    limits: Limits,
-    memory: Memory | None = None,
+    limits: SessionLimits,
+    memory: ReplayMemory | None = None,
 ) -> Session:
     """The session that `pack` recorded, awake: without a path, and as long absent as it was."""
     session = Session(

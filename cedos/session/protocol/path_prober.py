@@ -15,9 +15,9 @@ from cedos.session.protocol.control import Control
 from cedos.session.protocol.events import Event, Probed
 from cedos.session.protocol.frames import packing
 from cedos.session.protocol.frames.frames import Pong
-from cedos.session.protocol.life import State
+from cedos.session.protocol.life import SessionState
 from cedos.session.protocol.schedulers.interface import ALL_RANKS, RECENT_S
-from cedos.session.protocol.sending.in_flight import Flights, PathFlight
+from cedos.session.protocol.sending.in_flight import InFlight, PathFlight
 from cedos.session.protocol.sending.sender import Sender
 
 PAD_BYTES: Final = 12_000
@@ -60,7 +60,7 @@ class PathProber:
     """Probes a session's resting paths. No I/O, no clock.
 
     Args:
-        flights: the session's paths.
+        in_flight: the session's paths.
         sender: what waits to be sent on them.
         control: knows where the session is in its life.
         events: gets a `Probed` for each probe that was answered.
@@ -69,24 +69,24 @@ class PathProber:
 
     def __init__(
         self,
-        flights: Flights,
+        in_flight: InFlight,
         sender: Sender,
         control: Control,
         events: list[Event],
         *,
         wanted: bool,
     ) -> None:
-        self._flights, self._sender, self._control = flights, sender, control
+        self._in_flight, self._sender, self._control = in_flight, sender, control
         self._events, self._wanted = events, wanted
         self._probes: dict[int, PathProbe] = {}  # the last one over each path, by its id
         self._token = FIRST_TOKEN
 
     def next_at(self) -> float | None:
         """When the next probe is due, unless something else happens; None: none will be."""
-        if not self._wanted or self._flights.only is not None or not self._free():
+        if not self._wanted or self._in_flight.only is not None or not self._free():
             return None
         sent_bytes, first = self._sent_bytes(), None
-        for path in self._flights.paths.values():  # asked often: no more is made than needed
+        for path in self._in_flight.paths.values():  # asked often: no more is made than needed
             if path.state.in_flight_bytes:
                 continue
             at = self._due(path, sent_bytes)
@@ -100,7 +100,7 @@ class PathProber:
         if at is None or now < at:
             return
         sent_bytes = self._sent_bytes()
-        for path in self._flights.paths.values():
+        for path in self._in_flight.paths.values():
             at = self._due(path, sent_bytes)
             if at is not None and at <= now:
                 self._probes[path.state.path_id] = PathProbe(
@@ -137,14 +137,15 @@ class PathProber:
 
     def _free(self) -> bool:
         """Whether nobody waits for anything that a probe could delay."""
-        small, large, *_ = self._sender.lanes
+        small, large, *_ = self._sender.send_queues
         return (
-            not (small.waiting_bytes or large.waiting_bytes) and self._control.state is State.OPEN
+            not (small.waiting_bytes or large.waiting_bytes)
+            and self._control.state is SessionState.OPEN
         )
 
     def _sent_bytes(self) -> int:
         count = 0
-        for state in self._flights.states:
+        for state in self._in_flight.states:
             count += state.sent_bytes
         return count
 

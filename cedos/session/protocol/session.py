@@ -12,23 +12,23 @@ from typing import Any, Final
 from cedos.errors import SessionError
 from cedos.session.protocol.control import NO_DEADLINE, Control, path_says
 from cedos.session.protocol.events import Event, Failed, ThunkReady, Writable
-from cedos.session.protocol.fast_path import Express
+from cedos.session.protocol.fast_path import FastPath
 from cedos.session.protocol.frames import frames as f
 from cedos.session.protocol.frames import packing
 from cedos.session.protocol.frames.frames import Chunk, Order
 from cedos.session.protocol.frames.unpacking import unpack
-from cedos.session.protocol.life import KeepAliveTerms, State, lost_state
+from cedos.session.protocol.life import KeepAliveTerms, SessionState, lost_state
 from cedos.session.protocol.path_prober import FIRST_TOKEN, PathProber
-from cedos.session.protocol.receiving.acknowledging import Acknowledging
+from cedos.session.protocol.receiving.delayed_acks import DelayedAcks
 from cedos.session.protocol.receiving.delivery import Run
 from cedos.session.protocol.receiving.receiver import Receiver
-from cedos.session.protocol.schedulers.interface import Backlog, Facts, PathState, Scheduler
-from cedos.session.protocol.sending.in_flight import Flights, PathFlight
-from cedos.session.protocol.sending.memory import Memory
-from cedos.session.protocol.sending.outgoing import Fetch
+from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, PathState, Scheduler
+from cedos.session.protocol.sending.byte_queue import Fetch
+from cedos.session.protocol.sending.in_flight import InFlight, PathFlight
+from cedos.session.protocol.sending.replay_memory import ReplayMemory
 from cedos.session.protocol.sending.sender import SMALL_BYTES, Sender
 from cedos.session.protocol.sending.thunks import DEFERRED, Thunks
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 
 ALL: Final = None
 """As `after`: an IROB that waits for all that came before it, as a plain send does."""
@@ -40,8 +40,8 @@ _HEADER_BYTES: Final = 40  # of an extent or a table, without its lengths and de
 _WORTH_BYTES: Final = 256  # less room than this is left empty: another frame costs more
 _PADDED_BYTES: Final = packing.PING.size  # a Ping that is longer has padding
 _LEAST_ROOM: Final = SMALL_BYTES + 2 * _HEADER_BYTES
-_DEFAULTS: Final = Limits()
-_SENDS: Final = (State.OPEN, State.CLOSING)
+_DEFAULTS: Final = SessionLimits()
+_SENDS: Final = (SessionState.OPEN, SessionState.CLOSING)
 
 
 class Session:
@@ -61,33 +61,35 @@ class Session:
         scheduler: Scheduler,
         now: float,
         *,
-        limits: Limits = _DEFAULTS,
-        memory: Memory | None = None,
+        limits: SessionLimits = _DEFAULTS,
+        memory: ReplayMemory | None = None,
         keep_alive_s: int = 0,
         absent_since_s: float | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.limits = limits
-        self.sender = Sender(memory or Memory(16 * limits.send_bytes), limits.send_bytes, self)
+        self.sender = Sender(
+            memory or ReplayMemory(16 * limits.send_bytes), limits.send_bytes, self
+        )
         self.receiver = Receiver(limits.stream_window, limits.irob_window, limits.irob_bytes)
         self.pending_events: list[Event] = []
         terms = KeepAliveTerms(keep_alive_s, limits.keep_alive_s)
         self.control = Control(self.sender, self.receiver, terms, self.pending_events)
         self.thunks = Thunks()
-        self.flights = Flights(self.sender)
+        self.in_flight = InFlight(self.sender)
         self.backlog = Backlog()
         self._now = now
         self.absent_since_s = absent_since_s
         self._resumed_on: int | None = None  # its first Sync tells whether state was lost
         self._kept_then = self.positions()  # by the peer, when that path was dialled
-        self.acknowledging = Acknowledging(
+        self.delayed_acks = DelayedAcks(
             self.receiver, limits.acknowledge_bytes, limits.acknowledge_delay_s
         )
-        self.express = Express(
-            scheduler, self.sender, self.flights, self.control, self.acknowledging, self.backlog
+        self.fast_path = FastPath(
+            scheduler, self.sender, self.in_flight, self.control, self.delayed_acks, self.backlog
         )
         self.prober = PathProber(
-            self.flights, self.sender, self.control, self.pending_events, wanted=limits.probes
+            self.in_flight, self.sender, self.control, self.pending_events, wanted=limits.probes
         )
         self._synced = False
         self._drained_at: float | None = None
@@ -106,25 +108,27 @@ class Session:
     @property
     def paths(self) -> list[PathState]:
         """The paths that are up."""
-        return self.flights.states
+        return self.in_flight.states
 
-    def path_up(self, path_id: int, facts: Facts, now: float, known: f.Sync | None = None) -> None:
+    def path_up(
+        self, path_id: int, facts: PathFacts, now: float, known: f.Sync | None = None
+    ) -> None:
         """An authenticated connection to the peer; `facts` may be changed by the caller at any time.
 
         `known`: the `positions` before this connection's first message was sent, at the end that dialled.
         The peer may have spoken on it when older paths still brought acknowledgements.
         """
-        if path_id in self.flights.paths:
+        if path_id in self.in_flight.paths:
             raise SessionError(f"path {path_id} is up already")
-        if not self.flights.paths:
+        if not self.in_flight.paths:
             self._resumed_on = path_id
             self._kept_then = known or self.positions()
-        self.flights.up(path_id, facts, now, dialled=known is not None)
+        self.in_flight.up(path_id, facts, now, dialled=known is not None)
         self.absent_since_s = None
         self.sender.replay.set_absent(False)
         self._tell_thunks(now)
 
-    def path_facts(self, path_id: int, facts: Facts, now: float) -> None:
+    def path_facts(self, path_id: int, facts: PathFacts, now: float) -> None:
         """Something about a path has changed notably: tells the peer and thunks."""
         path = self._path(path_id)
         path.state.facts = facts
@@ -134,10 +138,10 @@ class Session:
     def path_lost(self, path_id: int, now: float) -> None:
         """A connection is gone, with whatever was on the way over it."""
         self._path(path_id)
-        self.flights.lost(path_id)
+        self.in_flight.lost(path_id)
         self.control.path_lost(path_id)
         self.prober.path_lost(path_id)
-        others = self.flights.paths.values()
+        others = self.in_flight.paths.values()
         for other in others:
             other.control.append(packing.ask())
             other.owes_statement = True
@@ -151,7 +155,7 @@ class Session:
         """A path stalls, though it may live: what is on the way there may go elsewhere as well."""
         self._path(path_id)
         self._now = now
-        self.flights.requeue(path_id)
+        self.in_flight.requeue(path_id)
 
     def allow(self, path_id: int, ranks: int, now: float) -> bool:
         """Which labels (a mask of ranks) may use a path, in both directions; whether that is new.
@@ -284,7 +288,7 @@ class Session:
         self.control.set_wish(expected_bytes, deadline_at_s, now)
 
     @property
-    def state(self) -> State:
+    def state(self) -> SessionState:
         """Where the session is in its life."""
         return self.control.state
 
@@ -315,7 +319,7 @@ class Session:
         path = self._path(path_id)
         path.heard_at_s = now
         path.heard_bytes += len(record)
-        if self.control.state is State.FAILED:
+        if self.control.state is SessionState.FAILED:
             return
         receiver = self.receiver
         for frame in unpack(record):
@@ -332,10 +336,10 @@ class Session:
                     return
         if self._synced:  # behind the acknowledgements that follow it
             self._synced = False
-            self.flights.release()
-        self.acknowledging.received(now)
+            self.in_flight.release()
+        self.delayed_acks.received(now)
         if self.control.closing.theirs is not None:
-            self.acknowledging.due |= receiver.owes_acknowledgement
+            self.delayed_acks.due |= receiver.owes_acknowledgement
             self.control.check_close()
 
     def next_record(self, path_id: int, room_bytes: int, now: float) -> list[Chunk]:
@@ -345,7 +349,7 @@ class Session:
         The record has at most 262,144 bytes; it exceeds `room_bytes` by little, and only so that a small
         message need not be cut.
         """
-        path = self.flights.paths.get(path_id)
+        path = self.in_flight.paths.get(path_id)
         if path is None:
             return []
         parts: list[Chunk] = []
@@ -353,20 +357,20 @@ class Session:
         if path.control or self.control.state not in _SENDS:
             return parts
         room = min(max(room_bytes, _LEAST_ROOM), packing.RECORD_BYTES) - used - _HEADER_BYTES
-        lanes, backlog, states = self.sender.lanes, self.backlog, self.flights.states
-        scheduler, state, flights = self.scheduler, path.state, self.flights
+        queues, backlog, states = self.sender.send_queues, self.backlog, self.in_flight.states
+        scheduler, state, in_flight = self.scheduler, path.state, self.in_flight
         while room > _WORTH_BYTES:
-            waiting = backlog.waiting_bytes = [lane.waiting_bytes for lane in lanes]
+            waiting = backlog.waiting_bytes = [queue.waiting_bytes for queue in queues]
             if waiting[0] or waiting[1]:
                 backlog.foreground_at_s = now
             if scheduler.copies:
-                flights.count_copyable(path_id, backlog)
+                in_flight.count_copyable(path_id, backlog)
             elif not (waiting[0] or waiting[1] or waiting[2] or waiting[3]):
                 break
             grant = scheduler.choose(state, states, backlog, room, now)
             if grant is None:
                 break
-            piece = flights.take(path, grant, room)
+            piece = in_flight.take(path, grant, room)
             if piece is None:
                 break
             frame = piece.frame()
@@ -380,7 +384,7 @@ class Session:
 
     def wants(self, path_id: int) -> bool:
         """Whether `next_record` could give something for the path."""
-        path = self.flights.paths.get(path_id)
+        path = self.in_flight.paths.get(path_id)
         return path is not None and (self._has_to_say(path) or self.sender.waits)
 
     # Life
@@ -392,7 +396,7 @@ class Session:
 
     def close(self) -> None:
         """No more will be sent. What was handed in is delivered, then the session is `FINISHED`."""
-        if self.control.state is State.OPEN:
+        if self.control.state is SessionState.OPEN:
             self.sender.abandon_open()
             self.sender.finish()
             self.control.close()
@@ -400,7 +404,7 @@ class Session:
     def abort(self, code: int, why: str) -> None:
         """Ends the session at once and tells the peer, if a path is up."""
         if self.control.failure is None:
-            for path in self.flights.paths.values():
+            for path in self.in_flight.paths.values():
                 path.control.append(packing.abort(code, why))
             self.control.fail(why, by_peer=False)
 
@@ -411,13 +415,13 @@ class Session:
 
     def appropriate(self, rank: int) -> bool:
         """Whether the label has a network it should be sent on now."""
-        return self.scheduler.appropriate(rank, self.flights.states, self._now)
+        return self.scheduler.appropriate(rank, self.in_flight.states, self._now)
 
     def next_timer(self) -> float | None:
         """When `tick` has something to do; None: not before something else happens."""
-        if self.control.state is State.FAILED:
+        if self.control.state is SessionState.FAILED:
             return None
-        at = [self.acknowledging.at] if self.acknowledging.at is not None else []
+        at = [self.delayed_acks.at] if self.delayed_acks.at is not None else []
         if self._drained_at is not None:
             at.append(self._drained_at)
         elif self.absent_since_s is not None:
@@ -425,15 +429,15 @@ class Session:
         probe = self.prober.next_at()
         if probe is not None:
             at.append(probe)
-        look = self.scheduler.next_look_s(self.flights.states, self._now)
-        if look is not None and (len(self.thunks) or self.sender.waits):
-            at.append(self._now + look)
+        check_s = self.scheduler.next_check_s(self.in_flight.states, self._now)
+        if check_s is not None and (len(self.thunks) or self.sender.waits):
+            at.append(self._now + check_s)
         return min(at) if at else None
 
     def tick(self, now: float) -> None:
         """Does what is due."""
         self._now = now
-        self.acknowledging.tick(now)
+        self.delayed_acks.tick(now)
         self.prober.tick(now)
         keep_alive_s = self.control.terms.seconds
         if self.absent_since_s is not None and self.absent_since_s + keep_alive_s <= now:
@@ -442,8 +446,8 @@ class Session:
 
     def over(self, now: float) -> bool:
         """Whether nothing will happen any more: it can be forgotten once its sockets are drained."""
-        if self.control.state is State.FAILED:
-            return not any(path.control for path in self.flights.paths.values())
+        if self.control.state is SessionState.FAILED:
+            return not any(path.control for path in self.in_flight.paths.values())
         return self._drained_at is not None and self._drained_at <= now
 
     # Inside
@@ -455,36 +459,36 @@ class Session:
         return True
 
     def _check_open(self) -> None:
-        if self.control.state is not State.OPEN:
+        if self.control.state is not SessionState.OPEN:
             failure = self.control.failure
             raise SessionError(failure.why if failure else "the session has been closed")
 
     def _path(self, path_id: int) -> PathFlight:
-        path = self.flights.paths.get(path_id)
+        path = self.in_flight.paths.get(path_id)
         if path is None:
-            raise SessionError(f"there is no path {path_id}; up are {sorted(self.flights.paths)}")
+            raise SessionError(f"there is no path {path_id}; up are {sorted(self.in_flight.paths)}")
         return path
 
     def _has_to_say(self, path: PathFlight) -> bool:
         return bool(
             path.owes_statement
-            or self.acknowledging.due
+            or self.delayed_acks.due
             or self.receiver.owes_window
             or path.control
             or self.control.due
-            or (self.acknowledging.along and self.sender.waits)
+            or (self.delayed_acks.along and self.sender.waits)
         )
 
     def _say(self, path: PathFlight, parts: list[Chunk], now: float) -> int:
         """Puts what has to be said into a record, as much as fits; how many bytes that is."""
         receiver, control = self.receiver, path.control
-        if self.control.state is not State.FAILED:
+        if self.control.state is not SessionState.FAILED:
             everything = path.owes_statement
             if everything:
                 control.append(packing.sync(self.positions()))
-            if everything or self.acknowledging.due or self.acknowledging.along:
+            if everything or self.delayed_acks.due or self.delayed_acks.along:
                 control += receiver.acknowledgements(everything=everything)
-                self.acknowledging.said(now)
+                self.delayed_acks.sent(now)
             if everything or receiver.owes_window:
                 control.append(receiver.window())
             if everything:
@@ -492,7 +496,7 @@ class Session:
                 control += self.control.statement(path, now)
             control += self.control.due
             self.control.due.clear()
-            if self.control.state is State.FINISHED and self._drained_at is None:
+            if self.control.state is SessionState.FINISHED and self._drained_at is None:
                 self._drained_at = now + self.limits.drain_s
         used = 0
         while control and used + len(control[0]) <= packing.RECORD_BYTES:
@@ -515,12 +519,12 @@ class Session:
     def _tell_thunks(self, now: float) -> None:
         self._now = now
         if len(self.thunks):
-            due = self.thunks.due(self.scheduler, self.flights.states, now)
+            due = self.thunks.due(self.scheduler, self.in_flight.states, now)
             self.pending_events += [ThunkReady(token, rank) for token, rank in due]
 
     def _on_ack(self, _path: PathFlight, ack: f.Ack, _now: float) -> None:
         self.sender.acknowledge(ack)
-        self.flights.sweep()
+        self.in_flight.sweep()
         self.check_writable()
 
     def _on_abandon(self, _path: PathFlight, said: f.Abandon, _now: float) -> None:
@@ -533,10 +537,10 @@ class Session:
     def _on_ask(self, path: PathFlight, _ask: f.Ask, now: float) -> None:
         """The peer has lost a path: any but this one. What is on the way on those goes here as well."""
         path.owes_statement = True
-        for other in self.flights.paths.values():
+        for other in self.in_flight.paths.values():
             if other is not path and other.state.facts.stalled_at_s is None:
                 other.state.facts.stalled_at_s = now
-                self.flights.requeue(other.state.path_id)
+                self.in_flight.requeue(other.state.path_id)
                 # Whoever answers is alive after all.
                 self.control.ping(other, 0, 0, now)
 

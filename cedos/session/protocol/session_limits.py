@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SessionLimits:
     """What one session may use. Windows are what the peer may send before the application has read it.
 
     Without `probes`, paths that carry nothing are not measured (`probing`).

@@ -12,12 +12,17 @@ from typing import TYPE_CHECKING, Final
 
 from cedos.errors import SessionAsleepError, SessionError
 from cedos.session.io.idle_sessions import Sleepers
-from cedos.session.protocol.handshake.accepting import Grant, OpenRequest, Reason, Refusal
+from cedos.session.protocol.handshake.accepting import (
+    FlowGrant,
+    OpenRequest,
+    Refusal,
+    RefusalReason,
+)
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.limits import HostLedger
 from cedos.session.protocol.handshake.outcome import Opened
 from cedos.session.protocol.schedulers.interface import Scheduler
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 
 if TYPE_CHECKING:
@@ -73,16 +78,16 @@ class Book:
         """A living flow."""
         return self._living.get(flow_id)
 
-    def admit(self, request: OpenRequest) -> Grant | Refusal:
+    def admit(self, request: OpenRequest) -> FlowGrant | Refusal:
         """Whether there may be a new flow."""
         if self.find(request.flow_id) is not None:
-            return Refusal(Reason.DUPLICATE)
+            return Refusal(RefusalReason.DUPLICATE)
         if self.closed or (self._allow is not None and not self._allow(request.peer_key)):
-            return Refusal(Reason.NOT_ALLOWED)
+            return Refusal(RefusalReason.NOT_ALLOWED)
         kept = 0 if self._sleepers is None else self._sleepers.of_host(request.peer_key)
         if not self._ledger.may_open(request.host_id, kept):
-            return Refusal(Reason.LIMIT, _AGAIN_S)
-        return Grant(min(request.deadline_s, LONGEST_S))
+            return Refusal(RefusalReason.LIMIT, _AGAIN_S)
+        return FlowGrant(min(request.deadline_s, LONGEST_S))
 
     def add(self, opened: Opened, connection: Connection) -> None:
         """A flow lives, until its `flow.over`."""
@@ -114,7 +119,7 @@ class Book:
         flow.presence, flow.over = presence, over
 
     def wake(
-        self, opened: Opened, scheduler: Callable[[], Scheduler], limits: Limits
+        self, opened: Opened, scheduler: Callable[[], Scheduler], limits: SessionLimits
     ) -> Connection | None:
         """A flow that slept lives again; None where it has expired meanwhile."""
         if self._sleepers is None:

@@ -19,12 +19,11 @@ from cedos.session.io.path import Path, prepare
 from cedos.session.protocol.channel.acceptor import Acceptor
 from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.protocol.handshake.limits import HostLedger
-from cedos.session.protocol.handshake.limits import Limits as HostLimits
-from cedos.session.protocol.handshake.outcome import Kind
-from cedos.session.protocol.schedulers.interface import Facts, Scheduler
+from cedos.session.protocol.handshake.limits import HandshakeLimits, HostLedger
+from cedos.session.protocol.handshake.outcome import ConnectionKind
+from cedos.session.protocol.schedulers.interface import PathFacts, Scheduler
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.flow_table import Book
 
@@ -72,8 +71,8 @@ class Listener:
         clear: bool,
         idle: FilePath | None,
         scheduler: Callable[[], Scheduler],
-        limits: Limits,
-        hosts: HostLimits,
+        limits: SessionLimits,
+        hosts: HandshakeLimits,
     ) -> None:
         self._driver = driver
         self._scheduler = scheduler
@@ -170,7 +169,7 @@ class Listener:
             channel.abandon()
             connection.close()
             return
-        facts = Facts(network=address)
+        facts = PathFacts(network=address)
         path = Path(self._driver, connection, channel, self, facts, peer=address)
         self._shaking[channel] = path
         path.on_proved = lambda: self._proved(channel)
@@ -196,7 +195,7 @@ class Listener:
         """The peer is who it says: its flow gets the path."""
         opened = path.channel.opened
         assert opened is not None
-        connection = self._create(path) if opened.kind is Kind.NEW else self._known(path)
+        connection = self._create(path) if opened.kind is ConnectionKind.NEW else self._known(path)
         if connection is not None:
             connection.flow.adopt(path)
 
@@ -229,7 +228,7 @@ class Listener:
                 return None
             self._offer(connection, path)
             return connection
-        if opened.kind is Kind.RESUME:
+        if opened.kind is ConnectionKind.RESUME:
             connection.flow.replace_by(path)
         return connection
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from cedos.model import NetworkKind
 from cedos.session.io.networks import kind_of
-from cedos.session.protocol.metered_policy import Hold, Situation
+from cedos.session.protocol.metered_policy import MeteredPolicy, Situation
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
@@ -15,7 +15,7 @@ _LOOK_S: Final = 0.5
 
 
 class Holding:
-    """Asks a `Hold` twice a second while it has something to decide.
+    """Asks a `MeteredPolicy` twice a second while it has something to decide.
 
     Args:
         connection: whose networks these are; it has to be the dialling end.
@@ -25,7 +25,7 @@ class Holding:
     """
 
     def __init__(self, connection: "Connection") -> None:
-        self.hold = Hold()
+        self.hold = MeteredPolicy()
         self._connection = connection
         self.buffered: Callable[[], int] = lambda: 0
         self._allowed = True

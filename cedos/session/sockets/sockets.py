@@ -20,13 +20,13 @@ from cedos.session.io.driver import Driver
 from cedos.session.protocol import schedulers
 from cedos.session.protocol.channel.channel import Channel, resume, set_up
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.protocol.handshake.limits import Limits as HostLimits
-from cedos.session.protocol.handshake.outcome import Failure, FailureKind, Kind
-from cedos.session.protocol.handshake.set_up import Ask
-from cedos.session.protocol.schedulers.chosen import Chosen
+from cedos.session.protocol.handshake.limits import HandshakeLimits
+from cedos.session.protocol.handshake.outcome import ConnectionKind, Failure, FailureKind
+from cedos.session.protocol.handshake.set_up import SetUpOptions
+from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import Scheduler, rank_of
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.labelled import STREAM_LABEL
 from cedos.session.sockets.listener import Listener
@@ -49,7 +49,7 @@ async def connect(
     timeout_s: float | None = FIRST_PATH_S,
     networks: Callable[[str], bool] | None = None,
     chooser: Chooser | None = None,
-    limits: Limits | None = None,
+    limits: SessionLimits | None = None,
 ) -> Connection:
     """A session with a server, over every network that leads there.
 
@@ -82,11 +82,11 @@ async def connect(
     wanted = _endpoints(address)
     driver = drivers.current()
     made = schedulers.scheduler(scheduler) if isinstance(scheduler, str) else scheduler
-    chosen = Chosen(made)
+    chosen = DecidedScheduler(made)
     core = Session(
         made if chooser is None else chosen,
         driver.now(),
-        limits=limits or Limits(),
+        limits=limits or SessionLimits(),
         memory=driver.memory,
         keep_alive_s=int(seconds),
     )
@@ -130,8 +130,8 @@ async def listen(
     clear: bool = False,
     idle: Path | None = None,
     scheduler: str = schedulers.DEFAULT,
-    limits: Limits | None = None,
-    hosts: HostLimits | None = None,
+    limits: SessionLimits | None = None,
+    hosts: HandshakeLimits | None = None,
 ) -> Listener:
     """Accepts sessions.
 
@@ -159,8 +159,8 @@ async def listen(
         clear=clear,
         idle=idle,
         scheduler=lambda: schedulers.scheduler(scheduler),
-        limits=limits or Limits(),
-        hosts=hosts or HostLimits(),
+        limits=limits or SessionLimits(),
+        hosts=hosts or HandshakeLimits(),
     )
 
 
@@ -262,11 +262,11 @@ def _dialler(
     clear: bool,
     networks: Callable[[str], bool] | None,
 ) -> Dialler:
-    ask = Ask(deadline_s, driver.hardware_aes, clear)
+    ask = SetUpOptions(deadline_s, driver.hardware_aes, clear)
 
-    def channel(kind: Kind) -> Channel:
+    def channel(kind: ConnectionKind) -> Channel:
         now, credentials = driver.now(), connection.flow.credentials
-        if credentials is None or kind is Kind.NEW:
+        if credentials is None or kind is ConnectionKind.NEW:
             return set_up(me, server_key, ask, random=os.urandom, now=now)
         return resume(me, credentials, kind, random=os.urandom, now=now)
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cedos import session
 from cedos.errors import SessionError
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 
 if TYPE_CHECKING:
     from emu.workloads.sessions.peer import Peer
 
 COMMANDS: Final = ("drink", "feed")
 _PIECE: Final = bytes(16_384)
-_SMALL: Final = Limits(send_bytes=131_072, stream_window=131_072)
+_SMALL: Final = SessionLimits(send_bytes=131_072, stream_window=131_072)
 _AT_ONCE: Final = 32  # handshakes
 
 

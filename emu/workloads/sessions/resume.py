@@ -14,14 +14,14 @@ from pyroute2.iproute.linux import AsyncIPRoute
 
 from cedos import session
 from cedos.errors import SessionError
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 
 if TYPE_CHECKING:
     from emu.workloads.sessions.peer import Peer
 
 COMMANDS: Final = ("black_out", "drip", "wander")
 _PIECE: Final = bytes(1_000)
-_SMALL: Final = Limits(send_bytes=262_144, stream_window=262_144)
+_SMALL: Final = SessionLimits(send_bytes=262_144, stream_window=262_144)
 
 
 async def drip(peer: "Peer") -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from cedos import session
 from cedos.model import NetworkKind
 from cedos.session.io import dialler
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 
 pytestmark = pytest.mark.netns
 
@@ -38,7 +38,7 @@ async def measured(connection: session.Connection) -> dict[str, float]:
 
 
 def probed(connection: session.Connection) -> dict[str, bool]:
-    paths = connection.flow.core.flights.paths.values()
+    paths = connection.flow.core.in_flight.paths.values()
     return {path.state.facts.network: path.probe is not None for path in paths}
 
 
@@ -75,7 +75,7 @@ def test_what_costs_money_is_not_probed_for_nothing_and_nothing_is_where_it_is_o
 ) -> None:
     """`lte0` is metered by its name, and the session has sent nothing."""
     shape(world)
-    listener = world.listen(limits=Limits(probes=False))
+    listener = world.listen(limits=SessionLimits(probes=False))
     accepted = world.server.start(listener.accept())
 
     async def scenario() -> None:

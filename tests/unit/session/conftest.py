@@ -9,11 +9,16 @@ import pytest
 from cedos.session.protocol.channel.acceptor import Acceptor
 from cedos.session.protocol.channel.channel import Channel, resume, set_up
 from cedos.session.protocol.crypto import Buffer, KeyPair
-from cedos.session.protocol.handshake.accepting import Grant, OpenRequest, Reason, Refusal
+from cedos.session.protocol.handshake.accepting import (
+    FlowGrant,
+    OpenRequest,
+    Refusal,
+    RefusalReason,
+)
 from cedos.session.protocol.handshake.credentials import Credentials
-from cedos.session.protocol.handshake.limits import Limits
-from cedos.session.protocol.handshake.outcome import Kind
-from cedos.session.protocol.handshake.set_up import Ask
+from cedos.session.protocol.handshake.limits import HandshakeLimits
+from cedos.session.protocol.handshake.outcome import ConnectionKind
+from cedos.session.protocol.handshake.set_up import SetUpOptions
 
 
 class Book:
@@ -21,16 +26,16 @@ class Book:
 
     def __init__(self) -> None:
         self.flows: dict[bytes, Credentials] = {}
-        self.verdict: Callable[[OpenRequest], Grant | Refusal] = lambda asked: Grant(
+        self.verdict: Callable[[OpenRequest], FlowGrant | Refusal] = lambda asked: FlowGrant(
             asked.deadline_s
         )
 
     def find(self, flow_id: bytes) -> Credentials | None:
         return self.flows.get(flow_id)
 
-    def admit(self, request: OpenRequest) -> Grant | Refusal:
+    def admit(self, request: OpenRequest) -> FlowGrant | Refusal:
         if request.flow_id in self.flows:
-            return Refusal(Reason.DUPLICATE)
+            return Refusal(RefusalReason.DUPLICATE)
         return self.verdict(request)
 
 
@@ -39,7 +44,7 @@ class Hosts:
     """A client, a server, and all that passed between them."""
 
     seed: int = 0
-    limits: Limits = field(default_factory=Limits)
+    limits: HandshakeLimits = field(default_factory=HandshakeLimits)
     server_aes: bool = True
     allow_clear: bool = False
 
@@ -69,12 +74,18 @@ class Hosts:
         assert channel is not None
         return channel
 
-    def set_up(self, ask: Ask | None = None, key: bytes | None = None) -> Channel:
+    def set_up(self, ask: SetUpOptions | None = None, key: bytes | None = None) -> Channel:
         return set_up(
-            self.client, key or self.server.public, ask or Ask(), random=self.random, now=self.now
+            self.client,
+            key or self.server.public,
+            ask or SetUpOptions(),
+            random=self.random,
+            now=self.now,
         )
 
-    def resume(self, credentials: Credentials, kind: Kind = Kind.RESUME) -> Channel:
+    def resume(
+        self, credentials: Credentials, kind: ConnectionKind = ConnectionKind.RESUME
+    ) -> Channel:
         return resume(self.client, credentials, kind, random=self.random, now=self.now)
 
     def carry(self, sender: Channel, receiver: Channel) -> list[Buffer]:
@@ -94,7 +105,7 @@ class Hosts:
             credentials = acceptor.opened.credentials
             self.book.flows[credentials.flow_id] = credentials
 
-    def connected(self, ask: Ask | None = None) -> tuple[Channel, Channel]:
+    def connected(self, ask: SetUpOptions | None = None) -> tuple[Channel, Channel]:
         """A new flow's first connection, both ends."""
         client, server = self.set_up(ask), self.accept()
         self.talk(client, server)
@@ -103,7 +114,7 @@ class Hosts:
         return client, server
 
     def resumed(
-        self, credentials: Credentials, kind: Kind = Kind.RESUME
+        self, credentials: Credentials, kind: ConnectionKind = ConnectionKind.RESUME
     ) -> tuple[Channel, Channel]:
         client, server = self.resume(credentials, kind), self.accept()
         self.talk(client, server)

@@ -2,10 +2,10 @@
 
 from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import KeyPair, Random
-from cedos.session.protocol.handshake.accepting import Accepting, FlowBook, Reception
-from cedos.session.protocol.handshake.limits import HalfOpen, HostLedger, Limits
+from cedos.session.protocol.handshake.accepting import AcceptorHandshake, AcceptorState, KnownFlows
+from cedos.session.protocol.handshake.limits import HalfOpen, HandshakeLimits, HostLedger
 
-_NO_LIMITS = Limits()
+_NO_LIMITS = HandshakeLimits()
 
 
 class Acceptor:
@@ -18,13 +18,13 @@ class Acceptor:
     def __init__(
         self,
         me: KeyPair,
-        flows: FlowBook,
+        flows: KnownFlows,
         *,
         random: Random,
         hardware_aes: bool,
         now: float,
         allow_clear: bool = False,
-        limits: Limits = _NO_LIMITS,
+        limits: HandshakeLimits = _NO_LIMITS,
         ledger: HostLedger | None = None,
     ) -> None:
         self.ledger = ledger or HostLedger(limits)
@@ -32,7 +32,7 @@ class Acceptor:
         self._half_open: HalfOpen[Channel] = HalfOpen(limits)
         self._allow_clear = allow_clear
         self._pushed_out: list[Channel] = []
-        self._reception = Reception(
+        self._reception = AcceptorState(
             me,
             flows,
             random=random,
@@ -55,7 +55,7 @@ class Acceptor:
         None: this address has too many half-open ones; close the connection without a word.
         """
         clear = self._allow_clear if allow_clear is None else allow_clear
-        accepting = Accepting(self._reception, address, allow_clear=clear)
+        accepting = AcceptorHandshake(self._reception, address, allow_clear=clear)
         channel = Channel(accepting, now + self._limits.handshake_s, done=self._half_open.done)
         try:
             pushed = self._half_open.add(channel, address, now)

@@ -27,24 +27,24 @@ from cedos.session.protocol.handshake.messages import (
     HEADER,
     HEADER_BYTES,
     MalformedError,
-    Message,
+    MessageKind,
     framed,
 )
 from cedos.session.protocol.handshake.noise import NoiseError
 from cedos.session.protocol.handshake.outcome import (
+    ConnectionKind,
     Failure,
     FailureKind,
     Handshake,
-    Kind,
+    HandshakeStep,
     Opened,
     Secrets,
-    Step,
 )
-from cedos.session.protocol.handshake.resume import Resuming
-from cedos.session.protocol.handshake.set_up import Ask, Opening
+from cedos.session.protocol.handshake.resume import ResumeHandshake
+from cedos.session.protocol.handshake.set_up import SetUpHandshake, SetUpOptions
 
 HANDSHAKE_S: Final = 10.0
-_RECORD: Final = int(Message.RECORD)
+_RECORD: Final = int(MessageKind.RECORD)
 
 
 class Channel:
@@ -200,11 +200,11 @@ class Channel:
             self._confirm(kind, bytes(body))
         elif self._handshake is not None:
             try:
-                self._step(self._handshake.receive(Message(kind), bytes(body), now))
+                self._step(self._handshake.receive(MessageKind(kind), bytes(body), now))
             except (MalformedError, NoiseError, ValueError) as error:
                 self._garbled(str(error))
 
-    def _step(self, step: Step) -> None:
+    def _step(self, step: HandshakeStep) -> None:
         if step.reply:
             self._outgoing.append(step.reply)
         if step.failure is not None:
@@ -218,7 +218,7 @@ class Channel:
             self._sealer = RecordKey(secrets.suite, secrets.send)
             self._opener = RecordKey(secrets.suite, secrets.receive)
         if self._initiator:
-            self._outgoing.append(framed(Message.CONFIRM, _confirmation(secrets.send)))
+            self._outgoing.append(framed(MessageKind.CONFIRM, _confirmation(secrets.send)))
             self.opened = step.opened
             self._confirmed()
         elif step.unproven:
@@ -228,7 +228,7 @@ class Channel:
 
     def _confirm(self, kind: int, body: bytes) -> None:
         assert self._secrets is not None
-        if kind != Message.CONFIRM or not hmac.compare_digest(
+        if kind != MessageKind.CONFIRM or not hmac.compare_digest(
             body, _confirmation(self._secrets.receive)
         ):
             self._garbled("a replayed hello: its sender cannot confirm")
@@ -264,19 +264,21 @@ def _confirmation(secret: bytes) -> bytes:
     return expand(secret, "confirmation", length=CONFIRM_BYTES)
 
 
-def set_up(me: KeyPair, server_key: bytes, ask: Ask, *, random: Random, now: float) -> Channel:
+def set_up(
+    me: KeyPair, server_key: bytes, ask: SetUpOptions, *, random: Random, now: float
+) -> Channel:
     """The channel of a new flow to the holder of a key.
 
     Raises:
         NoiseError: `server_key` is no key.
     """
-    opening = Opening(me, server_key, ask, random)
+    opening = SetUpHandshake(me, server_key, ask, random)
     return Channel(opening, now + HANDSHAKE_S, first=opening.first())
 
 
 def resume(
-    me: KeyPair, credentials: Credentials, kind: Kind, *, random: Random, now: float
+    me: KeyPair, credentials: Credentials, kind: ConnectionKind, *, random: Random, now: float
 ) -> Channel:
     """The channel of a further connection of a flow; counts an attempt in its credentials."""
-    resuming = Resuming(me, credentials, kind, random)
+    resuming = ResumeHandshake(me, credentials, kind, random)
     return Channel(resuming, now + HANDSHAKE_S, first=resuming.first())

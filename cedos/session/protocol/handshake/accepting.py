@@ -9,7 +9,7 @@ from cedos.session.protocol.crypto import KeyPair, Random, Suite, host_id
 from cedos.session.protocol.handshake import resume, set_up
 from cedos.session.protocol.handshake.cookies import Cookies
 from cedos.session.protocol.handshake.credentials import Credentials
-from cedos.session.protocol.handshake.limits import HostLedger, Limits, Rate
+from cedos.session.protocol.handshake.limits import HandshakeLimits, HostLedger, TokenBucket
 from cedos.session.protocol.handshake.locators import Locators
 from cedos.session.protocol.handshake.messages import (
     LOWEST_VERSION,
@@ -17,7 +17,7 @@ from cedos.session.protocol.handshake.messages import (
     Granted,
     Hello,
     MalformedError,
-    Message,
+    MessageKind,
     Notice,
     Offer,
     Purpose,
@@ -28,12 +28,12 @@ from cedos.session.protocol.handshake.messages import (
 )
 from cedos.session.protocol.handshake.noise import NoiseError, Responder
 from cedos.session.protocol.handshake.outcome import (
+    ConnectionKind,
     Failure,
     FailureKind,
-    Kind,
+    HandshakeStep,
     Opened,
     Secrets,
-    Step,
     failed,
 )
 
@@ -56,13 +56,13 @@ class OpenRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class FlowGrant:
     """Yes, with this deadline (0: none)."""
 
     deadline_s: int
 
 
-class Reason(Enum):
+class RefusalReason(Enum):
     """Why not."""
 
     DUPLICATE = Status.DUPLICATE  # there is a flow of this id
@@ -74,31 +74,31 @@ class Reason(Enum):
 class Refusal:
     """No."""
 
-    reason: Reason
+    reason: RefusalReason
     retry_after_s: int = 0
 
 
-class FlowBook(Protocol):
+class KnownFlows(Protocol):
     """All flows of this host, live and idle."""
 
     def find(self, flow_id: bytes) -> Credentials | None:
         """Those of a flow; the same object as long as the flow lives. None: unknown or expired."""
 
-    def admit(self, request: OpenRequest) -> Grant | Refusal:
+    def admit(self, request: OpenRequest) -> FlowGrant | Refusal:
         """Whether a flow may be opened. Reserves nothing: the request may be a replay."""
 
 
-class Reception:
+class AcceptorState:
     """What all accepting connections of a host share."""
 
     def __init__(
         self,
         me: KeyPair,
-        flows: FlowBook,
+        flows: KnownFlows,
         *,
         random: Random,
         hardware_aes: bool,
-        limits: Limits,
+        limits: HandshakeLimits,
         ledger: HostLedger,
         half_open: Sized,
         now: float,
@@ -109,8 +109,8 @@ class Reception:
         self.cookies = Cookies(random(32))
         self._half_open = half_open
         rate = limits.set_ups_per_s
-        self._calm = Rate(rate, rate, now)
-        self._busy = Rate(rate * _BUSY_FACTOR, rate * _BUSY_FACTOR, now)
+        self._calm = TokenBucket(rate, rate, now)
+        self._busy = TokenBucket(rate * _BUSY_FACTOR, rate * _BUSY_FACTOR, now)
 
     def asks_cookie(self, now: float) -> bool:
         """Whether strangers have to show first that they read answers."""
@@ -121,16 +121,16 @@ class Reception:
         return not self._busy.take(now)
 
 
-class Accepting:
+class AcceptorHandshake:
     """One connection from outside, until it is opened or given up."""
 
-    def __init__(self, reception: Reception, address: str, *, allow_clear: bool) -> None:
+    def __init__(self, reception: AcceptorState, address: str, *, allow_clear: bool) -> None:
         self._reception, self._address, self._allow_clear = reception, address, allow_clear
         self._hellos = 0
 
-    def receive(self, kind: Message, body: bytes, now: float) -> Step:
+    def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
         """A hello."""
-        if kind not in {Message.SET_UP, Message.RESUME}:
+        if kind not in {MessageKind.SET_UP, MessageKind.RESUME}:
             raise MalformedError(f"a message of kind {kind} instead of a hello")
         self._hellos += 1
         if self._hellos > _HELLOS:
@@ -141,15 +141,15 @@ class Accepting:
             return failed(FailureKind.VERSION, why, reply=_notice(Notice.VERSION))
         if hello.detail not in {0, 1}:
             raise MalformedError("a hello of an unknown sort")
-        return self._resume(hello, now) if kind is Message.RESUME else self._set_up(hello, now)
+        return self._resume(hello, now) if kind is MessageKind.RESUME else self._set_up(hello, now)
 
-    def _set_up(self, hello: Hello, now: float) -> Step:
+    def _set_up(self, hello: Hello, now: float) -> HandshakeStep:
         here = self._reception
         bound = hello.bound + hello.content
         if not here.cookies.good(hello.cookie, self._address, bound, now):
             if here.asks_cookie(now):
                 cookie = here.cookies.make(self._address, bound, now)
-                return Step(reply=framed(Message.COOKIE, cookie))
+                return HandshakeStep(reply=framed(MessageKind.COOKIE, cookie))
         elif here.overloaded(now):
             why = "more set-ups than this host can serve"
             return failed(FailureKind.BUSY, why, reply=_notice(Notice.BUSY, 1.0))
@@ -167,13 +167,13 @@ class Accepting:
         if isinstance(answer, Refusal):
             granted = Granted(answer.reason.value, retry_after_s=answer.retry_after_s)
             reply = self._answer(noise, granted)
-            if answer.reason is Reason.DUPLICATE:
-                return Step(reply=reply)
+            if answer.reason is RefusalReason.DUPLICATE:
+                return HandshakeStep(reply=reply)
             why = f"a new flow was refused: {answer.reason.name.lower().replace('_', ' ')}"
             return failed(FailureKind.REFUSED, why, reply=reply)
         return self._granted(noise, offer, answer)
 
-    def _granted(self, noise: Responder, offer: Offer, answer: Grant) -> Step:
+    def _granted(self, noise: Responder, offer: Offer, answer: FlowGrant) -> HandshakeStep:
         here = self._reception
         if offer.clear and self._allow_clear:
             suite = Suite.CLEAR
@@ -186,11 +186,11 @@ class Accepting:
         reply = self._answer(noise, Granted(Status.ACCEPTED, deadline_s, suite, 0, locator))
         secret, receive, send = set_up.flow_secrets(noise)
         credentials = Credentials(offer.flow_id, secret, noise.peer, suite, offer.locator)
-        opened = Opened(Kind.NEW, credentials, deadline_s)
+        opened = Opened(ConnectionKind.NEW, credentials, deadline_s)
         # A replayed hello gets this far; only its author can confirm.
-        return Step(reply, opened, Secrets(suite, send, receive), unproven=True)
+        return HandshakeStep(reply, opened, Secrets(suite, send, receive), unproven=True)
 
-    def _told(self, noise: Responder, offer: Offer) -> Step:
+    def _told(self, noise: Responder, offer: Offer) -> HandshakeStep:
         """Whether a flow is known, said with proof; of another host's flow: no."""
         credentials = self._reception.flows.find(offer.flow_id)
         known = credentials is not None and credentials.peer_key == noise.peer
@@ -200,20 +200,20 @@ class Accepting:
 
     def _answer(self, noise: Responder, granted: Granted) -> bytes:
         ephemeral = KeyPair(self._reception.random(32))
-        return framed(Message.SET_UP_ANSWER, noise.write(ephemeral, granted.pack()))
+        return framed(MessageKind.SET_UP_ANSWER, noise.write(ephemeral, granted.pack()))
 
-    def _resume(self, hello: Hello, now: float) -> Step:
+    def _resume(self, hello: Hello, now: float) -> HandshakeStep:
         here = self._reception
         asked, _ = Resume.unpack(hello.content)
         credentials = here.flows.find(here.locators.read(asked.locator))
         if credentials is None or resume.verified(here.me, credentials, hello) is None:
-            return Step(reply=_notice(Notice.UNKNOWN_FLOW))
+            return HandshakeStep(reply=_notice(Notice.UNKNOWN_FLOW))
         if not credentials.is_new(asked.attempt):
-            return Step(reply=resume.stale(here.me, credentials, asked))
+            return HandshakeStep(reply=resume.stale(here.me, credentials, asked))
         wait_s = here.ledger.resume(host_id(credentials.peer_key), now)
         if wait_s:
             why = "a host resumes more often than it may"
-            return Step(
+            return HandshakeStep(
                 reply=_notice(Notice.BUSY, wait_s),
                 failure=Failure(FailureKind.BUSY, why, retry_after_s=wait_s),
             )
@@ -221,4 +221,4 @@ class Accepting:
 
 
 def _notice(notice: Notice, retry_after_s: float = 0.0) -> bytes:
-    return framed(Message.NOTICE, pack_notice(notice, retry_after_s))
+    return framed(MessageKind.NOTICE, pack_notice(notice, retry_after_s))

@@ -15,7 +15,7 @@ _HOSTS_REMEMBERED: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HandshakeLimits:
     """The numbers. Rates are sustained; `*_burst` may come at once."""
 
     flows_per_host: int = 10_000
@@ -30,7 +30,7 @@ class Limits:
     handshake_s: float = 10.0  # from accept() to the confirmation, however slowly it drips
 
 
-class Rate:
+class TokenBucket:
     """A token bucket: `per_s` sustained, `burst` at once."""
 
     __slots__ = ("_at_s", "_burst", "_left", "_per_s")
@@ -62,10 +62,10 @@ class HostLedger:
         limits: the numbers.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: HandshakeLimits) -> None:
         self.limits = limits
         self._flows: dict[bytes, int] = {}
-        self._rates: OrderedDict[bytes, Rate] = OrderedDict()
+        self._rates: OrderedDict[bytes, TokenBucket] = OrderedDict()
 
     def may_open(self, host: bytes, kept: int = 0) -> bool:
         """Whether one more flow is within the limit; counts nothing: it may never be confirmed.
@@ -88,7 +88,7 @@ class HostLedger:
         """Counts a resumption or join; seconds to wait if there are too many, else 0."""
         rate = self._rates.get(host)
         if rate is None:
-            rate = Rate(self.limits.resumptions_per_s, self.limits.resumption_burst, now)
+            rate = TokenBucket(self.limits.resumptions_per_s, self.limits.resumption_burst, now)
             self._rates[host] = rate
             if len(self._rates) > _HOSTS_REMEMBERED:
                 self._rates.popitem(last=False)
@@ -106,7 +106,7 @@ class HalfOpen(Generic[Pending]):
     that are pushed out.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: HandshakeLimits) -> None:
         self._limits = limits
         self._pending: OrderedDict[Pending, tuple[str, float]] = OrderedDict()
         self._of_address: dict[str, int] = {}

@@ -25,7 +25,7 @@ CONFIRM_BYTES: Final = 16
 GREETING_BYTES: Final = 320  # no message of a handshake is longer
 
 
-class Message(IntEnum):
+class MessageKind(IntEnum):
     """What a message is."""
 
     SET_UP = 1
@@ -80,7 +80,7 @@ _NOTICE = struct.Struct(">BBBH")
 BOX_BYTES: Final = LOCATOR_BYTES + TAG_BYTES
 
 
-def framed(kind: Message, body: bytes) -> bytes:
+def framed(kind: MessageKind, body: bytes) -> bytes:
     """A whole message."""
     return HEADER.pack(len(body) << 8 | kind) + body
 

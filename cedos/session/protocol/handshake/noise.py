@@ -80,7 +80,7 @@ class _Symmetric:
         return self._derived(b"")
 
 
-class _Handshake:
+class _NoiseHandshake:
     def __init__(self, prologue: bytes, responder_public: bytes, *, chacha: bool) -> None:
         self._state = _Symmetric(chacha=chacha)
         self._state.mix_hash(prologue)
@@ -103,7 +103,7 @@ class _Handshake:
         return self._state.split()
 
 
-class Initiator(_Handshake):
+class Initiator(_NoiseHandshake):
     """Knows the responder's static key."""
 
     def __init__(
@@ -139,7 +139,7 @@ class Initiator(_Handshake):
         return self._state.decrypt(message[KEY_BYTES:])
 
 
-class Responder(_Handshake):
+class Responder(_NoiseHandshake):
     """Learns the initiator's static key from message 1."""
 
     def __init__(self, me: KeyPair, prologue: bytes, *, chacha: bool) -> None:

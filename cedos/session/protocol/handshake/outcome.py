@@ -6,10 +6,10 @@ from typing import Protocol
 
 from cedos.session.protocol.crypto import Suite, host_id
 from cedos.session.protocol.handshake.credentials import Credentials
-from cedos.session.protocol.handshake.messages import Message
+from cedos.session.protocol.handshake.messages import MessageKind
 
 
-class Kind(IntEnum):
+class ConnectionKind(IntEnum):
     """What a connection is to its flow."""
 
     RESUME = 0  # the dialling end has no other path: the older ones are dead
@@ -46,7 +46,7 @@ class Failure:
 class Opened:
     """A connection whose peer is who it should be. `deadline_s` is what was granted; 0: none."""
 
-    kind: Kind
+    kind: ConnectionKind
     credentials: Credentials
     deadline_s: int = 0
 
@@ -66,7 +66,7 @@ class Secrets:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class HandshakeStep:
     """What to do after a message: send a reply; use the connection; or give it up.
 
     With `secrets` the handshake's messages are over. The initiator then confirms; `unproven` says
@@ -83,15 +83,19 @@ class Step:
 class Handshake(Protocol):
     """One end of a handshake, without the connection's framing."""
 
-    def receive(self, kind: Message, body: bytes, now: float) -> Step:
+    def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
         """The next message; raises MalformedError or NoiseError for what cannot be."""
 
 
-def failed(kind: FailureKind, why: str, *, reply: bytes = b"", retry_after_s: float = 0.0) -> Step:
+def failed(
+    kind: FailureKind, why: str, *, reply: bytes = b"", retry_after_s: float = 0.0
+) -> HandshakeStep:
     """A failure that proves nothing."""
-    return Step(reply=reply, failure=Failure(kind, why, retry_after_s=retry_after_s))
+    return HandshakeStep(reply=reply, failure=Failure(kind, why, retry_after_s=retry_after_s))
 
 
-def refused(kind: FailureKind, why: str, *, retry_after_s: float = 0.0) -> Step:
+def refused(kind: FailureKind, why: str, *, retry_after_s: float = 0.0) -> HandshakeStep:
     """A failure that the peer has proved to be its own."""
-    return Step(failure=Failure(kind, why, authenticated=True, retry_after_s=retry_after_s))
+    return HandshakeStep(
+        failure=Failure(kind, why, authenticated=True, retry_after_s=retry_after_s)
+    )

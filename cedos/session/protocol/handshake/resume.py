@@ -22,7 +22,7 @@ from cedos.session.protocol.handshake.messages import (
     CHALLENGE_BYTES,
     Hello,
     MalformedError,
-    Message,
+    MessageKind,
     Notice,
     Resume,
     framed,
@@ -33,14 +33,14 @@ from cedos.session.protocol.handshake.messages import (
     unpack_stale,
 )
 from cedos.session.protocol.handshake.outcome import (
+    ConnectionKind,
     FailureKind,
-    Kind,
+    HandshakeStep,
     Opened,
     Secrets,
-    Step,
     failed,
 )
-from cedos.session.protocol.handshake.set_up import Ask, Opening, noticed
+from cedos.session.protocol.handshake.set_up import SetUpHandshake, SetUpOptions, noticed
 
 _NONCE: Final = bytes(12)  # of the box: its key is used once
 _STALE_TRIES: Final = 3
@@ -65,14 +65,16 @@ def _connection(
     )
 
 
-class Resuming:
+class ResumeHandshake:
     """The end that dials."""
 
-    def __init__(self, me: KeyPair, credentials: Credentials, kind: Kind, random: Random) -> None:
-        assert kind in {Kind.RESUME, Kind.JOIN}
+    def __init__(
+        self, me: KeyPair, credentials: Credentials, kind: ConnectionKind, random: Random
+    ) -> None:
+        assert kind in {ConnectionKind.RESUME, ConnectionKind.JOIN}
         self._me, self._credentials, self._kind, self._random = me, credentials, kind, random
         self._stale = 0
-        self._asking: Opening | None = None
+        self._asking: SetUpHandshake | None = None
         self._ephemeral: KeyPair
         self._hello: Hello
         self._challenge: bytes
@@ -93,30 +95,30 @@ class Resuming:
             credentials, "resume", self._me.public, credentials.peer_key, empty.bound, content
         )
         self._hello = Hello(int(self._kind), content + proof)
-        return framed(Message.RESUME, self._hello.pack())
+        return framed(MessageKind.RESUME, self._hello.pack())
 
-    def receive(self, kind: Message, body: bytes, now: float) -> Step:
+    def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
         """The other end's answer."""
         if self._asking is not None:
             return self._asking.receive(kind, body, now)
         match kind:
-            case Message.RESUME_ANSWER:
+            case MessageKind.RESUME_ANSWER:
                 return self._answered(body)
-            case Message.STALE:
+            case MessageKind.STALE:
                 return self._again(body)
-            case Message.NOTICE if unpack_notice(body)[0] == Notice.UNKNOWN_FLOW:
+            case MessageKind.NOTICE if unpack_notice(body)[0] == Notice.UNKNOWN_FLOW:
                 # Anybody could say that. The peer itself has to, by its static key.
                 credentials = self._credentials
-                ask = Ask(hardware_aes=credentials.suite is not Suite.CHACHA20_POLY1305)
-                self._asking = Opening(
+                ask = SetUpOptions(hardware_aes=credentials.suite is not Suite.CHACHA20_POLY1305)
+                self._asking = SetUpHandshake(
                     self._me, credentials.peer_key, ask, self._random, credentials.flow_id
                 )
-                return Step(reply=self._asking.first())
-            case Message.NOTICE:
+                return HandshakeStep(reply=self._asking.first())
+            case MessageKind.NOTICE:
                 return noticed(body)
         raise MalformedError(f"a message of kind {kind} in answer to a resumption")
 
-    def _answered(self, body: bytes) -> Step:
+    def _answered(self, body: bytes) -> HandshakeStep:
         credentials = self._credentials
         signed, ephemeral, proof, box = unpack_answer(body)
         transcript = sha256(self._hello.bound + self._hello.content + signed).digest()
@@ -134,12 +136,12 @@ class Resuming:
             credentials.locator = aead(box_key, chacha=True).decrypt(_NONCE, box, transcript)
         except InvalidTag:
             return failed(FailureKind.GARBLED, "an answer that was altered on its way")
-        return Step(
+        return HandshakeStep(
             opened=Opened(self._kind, credentials),
             secrets=Secrets(credentials.suite, send, receive),
         )
 
-    def _again(self, body: bytes) -> Step:
+    def _again(self, body: bytes) -> HandshakeStep:
         """This end has forgotten how often it tried (a crash): goes on where the peer says."""
         credentials = self._credentials
         highest, proof = unpack_stale(body)
@@ -153,7 +155,7 @@ class Resuming:
         if self._stale > _STALE_TRIES or highest >= LAST_ATTEMPT:
             return failed(FailureKind.GARBLED, "the peer takes each attempt for an old one")
         credentials.attempt = max(credentials.attempt, highest)
-        return Step(reply=self.first())
+        return HandshakeStep(reply=self.first())
 
 
 def verified(me: KeyPair, credentials: Credentials, hello: Hello) -> Resume | None:
@@ -169,12 +171,12 @@ def stale(me: KeyPair, credentials: Credentials, resume: Resume) -> bytes:
     number = credentials.seen.to_bytes(6, "big")
     peer = credentials.peer_key
     proof = _proof(credentials, "stale", peer, me.public, resume.challenge, number)
-    return framed(Message.STALE, pack_stale(credentials.seen, proof))
+    return framed(MessageKind.STALE, pack_stale(credentials.seen, proof))
 
 
 def answered(
     me: KeyPair, credentials: Credentials, hello: Hello, resume: Resume, random: Random
-) -> Step:
+) -> HandshakeStep:
     """The acceptor's answer to a resumption or join that is verified and new."""
     credentials.note(resume.attempt)
     ephemeral = KeyPair(random(32))
@@ -188,8 +190,8 @@ def answered(
     receive, send, box_key = _connection(credentials, shared, transcript)
     locator = Locators(me).issue(credentials.flow_id, random)
     box = aead(box_key, chacha=True).encrypt(_NONCE, locator, transcript)
-    return Step(
-        reply=framed(Message.RESUME_ANSWER, signed + proof + box),
-        opened=Opened(Kind(hello.detail), credentials),
+    return HandshakeStep(
+        reply=framed(MessageKind.RESUME_ANSWER, signed + proof + box),
+        opened=Opened(ConnectionKind(hello.detail), credentials),
         secrets=Secrets(credentials.suite, send, receive),
     )

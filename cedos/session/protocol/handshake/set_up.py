@@ -16,7 +16,7 @@ from cedos.session.protocol.handshake.messages import (
     Granted,
     Hello,
     MalformedError,
-    Message,
+    MessageKind,
     Notice,
     Offer,
     Purpose,
@@ -26,11 +26,11 @@ from cedos.session.protocol.handshake.messages import (
 )
 from cedos.session.protocol.handshake.noise import Initiator, NoiseError, Responder
 from cedos.session.protocol.handshake.outcome import (
+    ConnectionKind,
     FailureKind,
-    Kind,
+    HandshakeStep,
     Opened,
     Secrets,
-    Step,
     failed,
     refused,
 )
@@ -39,7 +39,7 @@ _TRIES: Final = 3  # with other flow ids; two of 2^128 meet by accident never
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SetUpOptions:
     """What an opener wants: a deadline in seconds (0: none), and how records are protected."""
 
     deadline_s: int = 0
@@ -53,11 +53,16 @@ def flow_secrets(noise: Initiator | Responder) -> tuple[bytes, bytes, bytes]:
     return expand(root, "flow"), expand(root, "initiator"), expand(root, "responder")
 
 
-class Opening:
+class SetUpHandshake:
     """The opener's end; with a `flow_id`, the question whether the peer still knows that flow."""
 
     def __init__(
-        self, me: KeyPair, server: bytes, ask: Ask, random: Random, flow_id: bytes | None = None
+        self,
+        me: KeyPair,
+        server: bytes,
+        ask: SetUpOptions,
+        random: Random,
+        flow_id: bytes | None = None,
     ) -> None:
         self._me, self._server, self._ask, self._random = me, server, ask, random
         self._purpose = Purpose.OPEN if flow_id is None else Purpose.ASK
@@ -85,17 +90,17 @@ class Opening:
         ephemeral = KeyPair(self._random(32))
         self._noise = Initiator(self._me, ephemeral, self._server, empty.bound, chacha=chacha)
         self._hello = Hello(int(chacha), self._noise.write(offer.pack()))
-        return framed(Message.SET_UP, self._hello.pack())
+        return framed(MessageKind.SET_UP, self._hello.pack())
 
-    def receive(self, kind: Message, body: bytes, now: float) -> Step:
+    def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
         """The acceptor's answer."""
         match kind:
-            case Message.COOKIE:
+            case MessageKind.COOKIE:
                 hello = Hello(self._hello.detail, self._hello.content, body)
-                return Step(reply=framed(Message.SET_UP, hello.pack()))
-            case Message.NOTICE:
+                return HandshakeStep(reply=framed(MessageKind.SET_UP, hello.pack()))
+            case MessageKind.NOTICE:
                 return noticed(body)
-            case Message.SET_UP_ANSWER:
+            case MessageKind.SET_UP_ANSWER:
                 try:
                     granted = Granted.unpack(self._noise.read(body))
                 except NoiseError:
@@ -104,13 +109,13 @@ class Opening:
                 return self._granted(granted)
         raise MalformedError(f"a message of kind {kind} in answer to a set-up")
 
-    def _granted(self, granted: Granted) -> Step:
+    def _granted(self, granted: Granted) -> HandshakeStep:
         opening = self._purpose is Purpose.OPEN
         match granted.status:
             case Status.ACCEPTED if opening:
                 return self._accepted(granted)
             case Status.DUPLICATE if opening and self._tries < _TRIES:
-                return Step(reply=self.first())
+                return HandshakeStep(reply=self.first())
             case Status.NOT_ALLOWED if opening:
                 why = "the server does not know this host's key; its owner has to allow it"
                 return refused(FailureKind.REFUSED, why)
@@ -124,7 +129,7 @@ class Opening:
                 return failed(FailureKind.GARBLED, why)
         raise MalformedError(f"a status {granted.status} in answer to a set-up")
 
-    def _accepted(self, granted: Granted) -> Step:
+    def _accepted(self, granted: Granted) -> HandshakeStep:
         try:
             suite = Suite(granted.suite)
         except ValueError as error:
@@ -134,13 +139,13 @@ class Opening:
         secret, send, receive = flow_secrets(self._noise)
         assert self._flow_id is not None
         credentials = Credentials(self._flow_id, secret, self._server, suite, granted.locator)
-        return Step(
-            opened=Opened(Kind.NEW, credentials, granted.deadline_s),
+        return HandshakeStep(
+            opened=Opened(ConnectionKind.NEW, credentials, granted.deadline_s),
             secrets=Secrets(suite, send, receive),
         )
 
 
-def noticed(body: bytes) -> Step:
+def noticed(body: bytes) -> HandshakeStep:
     """What a hint means to an initiator; nothing in it is proved."""
     notice, lowest, highest, retry_after_s = unpack_notice(body)
     match notice:

@@ -9,8 +9,8 @@ from heapq import heappop, heappush
 
 from msgspec import Struct
 
-from cedos.session.protocol.frames.extents import Progress
 from cedos.session.protocol.frames.frames import Order
+from cedos.session.protocol.frames.intervals import CumulativeSet
 
 
 class Run(Struct, gc=False):
@@ -34,7 +34,7 @@ class Delivery:
     __slots__ = ("_after_all", "_listed", "_ready", "_taken", "count", "delivered")
 
     def __init__(self, first: int = 1) -> None:
-        self.delivered = Progress(first)
+        self.delivered = CumulativeSet(first)
         self.count = 0  # eligible now
         self._ready: tuple[deque[Run], ...] = (deque(), deque(), deque(), deque())
         self._taken = [0, 0, 0, 0]  # of the first run of each label
@@ -64,19 +64,19 @@ class Delivery:
 
         More than one only where none of them can make another one eligible.
         """
-        for lane in self._ready:
-            if lane:
+        for queue in self._ready:
+            if queue:
                 break
         else:
             return None
-        run = lane[0]
+        run = queue[0]
         payloads, rank = run.payloads, run.rank
         start = self._taken[rank]
         if self._listed:  # those that wait for all lower ids cannot become eligible within a run
             limit = 1
         stop = min(start + limit, len(payloads))
         if stop == len(payloads):
-            lane.popleft()
+            queue.popleft()
             self._taken[rank] = 0
         else:
             self._taken[rank] = stop

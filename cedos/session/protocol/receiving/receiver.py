@@ -4,10 +4,10 @@ from typing import Final
 
 from cedos.errors import ProtocolError
 from cedos.session.protocol.frames import packing
-from cedos.session.protocol.frames.extents import Progress
 from cedos.session.protocol.frames.frames import Abandon, Extent, Messages, Space, StreamData
-from cedos.session.protocol.receiving.arrivals import MAX_GAPS, Arrivals
+from cedos.session.protocol.frames.intervals import CumulativeSet
 from cedos.session.protocol.receiving.delivery import Delivery, Run
+from cedos.session.protocol.receiving.reassembly import MAX_GAPS, StreamReassembly
 from cedos.session.protocol.sending.credit import (
     INITIAL_IROB_BYTES,
     INITIAL_IROB_CREDIT,
@@ -29,7 +29,7 @@ class _Partial:
         self.rank = extent.rank
         self.order = extent.order
         self.after = extent.after
-        self.arrivals = Arrivals()
+        self.arrivals = StreamReassembly()
 
     def agrees(self, extent: Extent) -> bool:
         return (self.rank, self.order, self.after) == (extent.rank, extent.order, extent.after)
@@ -43,8 +43,8 @@ class Receiver:
     """
 
     def __init__(self, stream_window: int, irob_window: int, irob_bytes: int) -> None:
-        self.stream = Arrivals()
-        self.irobs = Progress(1)  # ids received whole, or abandoned
+        self.stream = StreamReassembly()
+        self.irobs = CumulativeSet(1)  # ids received whole, or abandoned
         self.delivery = Delivery()
         self.unacknowledged_bytes = 0
         self.irobs_bytes = [0, 0, 0, 0]
@@ -238,10 +238,10 @@ class Receiver:
         self, stop: int, next_irob: int, delivered: int, told: tuple[int, int], *, ended: bool
     ) -> None:
         """Goes on where a session left off: all below these positions was received and taken."""
-        self.stream = Arrivals(stop - ended)
+        self.stream = StreamReassembly(stop - ended)
         if ended:
             self.stream.add(stop - 1, b"", end=True)
-        self.irobs = Progress(next_irob)
+        self.irobs = CumulativeSet(next_irob)
         self.delivery = Delivery(next_irob)
         self.delivered_cost = delivered
         self._taken = stop - ended
@@ -276,7 +276,7 @@ def keep(payload: memoryview, record: bytes | memoryview) -> bytes | memoryview:
     return bytes(payload)
 
 
-def _ack(space: Space, irob: int, progress: Progress) -> bytes:
+def _ack(space: Space, irob: int, progress: CumulativeSet) -> bytes:
     ranges = []
     for each in progress.beyond:
         ranges.append(each)

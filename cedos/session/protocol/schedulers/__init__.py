@@ -13,7 +13,7 @@ from cedos.session.protocol.schedulers.anticipatory import Anticipatory
 from cedos.session.protocol.schedulers.interface import Scheduler
 from cedos.session.protocol.schedulers.labels import LabelMapping
 from cedos.session.protocol.schedulers.lowest_rtt import LowestRtt
-from cedos.session.protocol.schedulers.redundant import Redundant
+from cedos.session.protocol.schedulers.redundant import RedundantScheduler
 from cedos.session.protocol.schedulers.round_robin import RoundRobin
 from cedos.session.protocol.schedulers.swtc import Swtc
 
@@ -23,7 +23,7 @@ _MADE: Final[dict[str, Callable[[], Scheduler]]] = {
     "intnw": lambda: Anticipatory(LabelMapping()),
     "labels": LabelMapping,
     "lowest-rtt": LowestRtt,
-    "redundant": Redundant,
+    "redundant": RedundantScheduler,
     "round-robin": RoundRobin,
     "swtc": Swtc,
 }

@@ -17,9 +17,9 @@ from cedos.session.protocol.schedulers.interface import (
     BACKGROUND_RANKS,
     RECENT_S,
     Backlog,
-    Grant,
     PathState,
     Scheduler,
+    SendGrant,
 )
 
 CAREFUL_S: Final = 0.040  # 25 ms: no sooner there over two networks (measured), and less background
@@ -28,7 +28,7 @@ _LEAST_BYTES: Final = 4_096  # below it, headers and wake-ups cost more than the
 # So much of a round trip as well: where the path carries more than was measured, each round trip shows
 # so much more of it.
 _GROWTH: Final = 0.25
-_LOOK_S: Final = 0.010
+_CHECK_S: Final = 0.010
 
 
 def bound_bytes(path: PathState, recent: bool) -> int:
@@ -71,7 +71,7 @@ class Anticipatory:
         backlog: Backlog,
         room_bytes: int,
         now: float,
-    ) -> Grant | None:
+    ) -> SendGrant | None:
         """What the inner scheduler grants, background data only up to the bound."""
         grant = self._inner.choose(path, paths, backlog, room_bytes, now)
         if grant is None or grant.rank not in BACKGROUND_RANKS:
@@ -101,10 +101,10 @@ class Anticipatory:
         """As the inner scheduler says."""
         return self._inner.appropriate(rank, paths, now)
 
-    def next_look_s(self, paths: Sequence[PathState], now: float) -> float | None:
+    def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         """Soon, where something was held back; otherwise as the inner scheduler says."""
-        look_s = self._inner.next_look_s(paths, now)
+        check_s = self._inner.next_check_s(paths, now)
         if not self._held:
-            return look_s
+            return check_s
         self._held = False
-        return _LOOK_S if look_s is None else min(look_s, _LOOK_S)
+        return _CHECK_S if check_s is None else min(check_s, _CHECK_S)

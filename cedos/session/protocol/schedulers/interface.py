@@ -51,7 +51,7 @@ ALL_RANKS: Final = 0b1111
 
 
 @dataclass(slots=True)
-class Facts:
+class PathFacts:
     """What the driver measured of a path's TCP connection; None where nothing was measured yet.
 
     `unsent_bytes` wait in this host's kernel, `under_way_bytes` it has sent and the peer's kernel has not
@@ -86,12 +86,12 @@ class PathState:
     """
 
     path_id: int
-    facts: Facts
+    facts: PathFacts
     up_at_s: float
     in_flight_bytes: int = 0
     sent_bytes: int = 0
     last_sent_at_s: float = 0.0
-    peer: Facts | None = None
+    peer: PathFacts | None = None
     allowed: int = ALL_RANKS
 
 
@@ -110,7 +110,7 @@ class Backlog:
     foreground_at_s: float = float("-inf")
 
 
-class Grant(NamedTuple):
+class SendGrant(NamedTuple):
     """Permission to send on the path that was asked for: up to `limit_bytes` of the queue of `rank`.
 
     `skip_bytes` at the head of the queue are left for another path. With `copy` the bytes come from what
@@ -142,7 +142,7 @@ class Scheduler(Protocol):
         backlog: Backlog,
         room_bytes: int,
         now: float,
-    ) -> Grant | None:
+    ) -> SendGrant | None:
         """What to send on `path`, which has room; None for nothing now.
 
         Asked again until it answers None or the record is full. A grant that cannot be used (nothing
@@ -154,6 +154,6 @@ class Scheduler(Protocol):
         """Whether the label has a network it should be sent on; if not, thunks wait (IntNW, 2.2.5)."""
         ...
 
-    def next_look_s(self, paths: Sequence[PathState], now: float) -> float | None:
+    def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         """Seconds after which `choose` may answer otherwise without news (a planned wait), or None."""
         ...

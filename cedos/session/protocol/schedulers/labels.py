@@ -8,7 +8,12 @@ Background data is striped, in chunks, over every path on which no foreground da
 from collections.abc import Sequence
 
 from cedos.session.protocol.schedulers.estimates import CHUNK_BYTES, allowed, quickest, widest
-from cedos.session.protocol.schedulers.interface import BACKGROUND_RANKS, Backlog, Grant, PathState
+from cedos.session.protocol.schedulers.interface import (
+    BACKGROUND_RANKS,
+    Backlog,
+    PathState,
+    SendGrant,
+)
 
 
 class LabelMapping:
@@ -25,28 +30,28 @@ class LabelMapping:
         backlog: Backlog,
         room_bytes: int,
         now: float,
-    ) -> Grant | None:
+    ) -> SendGrant | None:
         """The most urgent label that waits and belongs here."""
         waiting = backlog.waiting_bytes
         if len(paths) == 1:
             for rank in range(4):
                 if waiting[rank] and path.allowed >> rank & 1:
-                    return Grant(rank, room_bytes)
+                    return SendGrant(rank, room_bytes)
             return None
         for rank, best in ((0, quickest), (1, widest)):
             if waiting[rank]:
                 may = allowed(paths, rank)
                 if may and best(may) is path:
-                    return Grant(rank, room_bytes)
+                    return SendGrant(rank, room_bytes)
         for rank in BACKGROUND_RANKS:
             if waiting[rank] and path in allowed(paths, rank):
-                return Grant(rank, min(room_bytes, CHUNK_BYTES))
+                return SendGrant(rank, min(room_bytes, CHUNK_BYTES))
         return None
 
     def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
         """Any path that the label is let onto."""
         return bool(allowed(paths, rank))
 
-    def next_look_s(self, paths: Sequence[PathState], now: float) -> float | None:
+    def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         """Nothing changes by waiting alone: latencies change with queues, which the driver watches."""
         return None

@@ -6,7 +6,7 @@ It is what CBSP compares SWTC with; its "biased feeding" (CBSP, III) is part of 
 from collections.abc import Sequence
 
 from cedos.session.protocol.schedulers.estimates import CHUNK_BYTES, allowed, rtt_s
-from cedos.session.protocol.schedulers.interface import LABELS, Backlog, Grant, PathState
+from cedos.session.protocol.schedulers.interface import LABELS, Backlog, PathState, SendGrant
 
 
 def has_room(path: PathState) -> bool:
@@ -28,7 +28,7 @@ class LowestRtt:
         backlog: Backlog,
         room_bytes: int,
         now: float,
-    ) -> Grant | None:
+    ) -> SendGrant | None:
         """The most urgent data, unless a path with a shorter round trip could take it now."""
         mine = (rtt_s(path), path.path_id)
         for rank in range(len(LABELS)):
@@ -37,13 +37,13 @@ class LowestRtt:
                 continue
             if any((rtt_s(other), other.path_id) < mine and has_room(other) for other in may):
                 continue
-            return Grant(rank, room_bytes if len(paths) == 1 else min(room_bytes, CHUNK_BYTES))
+            return SendGrant(rank, room_bytes if len(paths) == 1 else min(room_bytes, CHUNK_BYTES))
         return None
 
     def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
         """Any path that the label is let onto."""
         return bool(allowed(paths, rank))
 
-    def next_look_s(self, paths: Sequence[PathState], now: float) -> float | None:
+    def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         """With several paths, soon: the queues of the quicker ones fill without news."""
         return 0.010 if len(paths) > 1 else None

@@ -7,10 +7,16 @@ ones repeat what is still on its way, oldest first: what a dying path takes with
 from collections.abc import Sequence
 
 from cedos.session.protocol.schedulers.estimates import allowed
-from cedos.session.protocol.schedulers.interface import ALL_RANKS, LABELS, Backlog, Grant, PathState
+from cedos.session.protocol.schedulers.interface import (
+    ALL_RANKS,
+    LABELS,
+    Backlog,
+    PathState,
+    SendGrant,
+)
 
 
-class Redundant:
+class RedundantScheduler:
     """Sends again, on each other path, what is in flight.
 
     Args:
@@ -31,21 +37,21 @@ class Redundant:
         backlog: Backlog,
         room_bytes: int,
         now: float,
-    ) -> Grant | None:
+    ) -> SendGrant | None:
         """By urgency: what nobody has sent, else what the others have in flight."""
         for rank in range(len(LABELS)):
             if not path.allowed >> rank & 1 and path not in allowed(paths, rank):
                 continue
             if backlog.waiting_bytes[rank]:
-                return Grant(rank, room_bytes)
+                return SendGrant(rank, room_bytes)
             if self._ranks >> rank & 1 and backlog.copyable_bytes[rank]:
-                return Grant(rank, room_bytes, copy=True)
+                return SendGrant(rank, room_bytes, copy=True)
         return None
 
     def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
         """Any path that the label is let onto."""
         return bool(allowed(paths, rank))
 
-    def next_look_s(self, paths: Sequence[PathState], now: float) -> float | None:
+    def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         """Nothing changes by waiting."""
         return None

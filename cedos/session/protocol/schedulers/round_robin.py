@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from cedos.session.protocol.schedulers.estimates import CHUNK_BYTES, allowed
-from cedos.session.protocol.schedulers.interface import LABELS, Backlog, Grant, PathState
+from cedos.session.protocol.schedulers.interface import LABELS, Backlog, PathState, SendGrant
 from cedos.session.protocol.schedulers.lowest_rtt import has_room
 
 
@@ -24,7 +24,7 @@ class RoundRobin:
         backlog: Backlog,
         room_bytes: int,
         now: float,
-    ) -> Grant | None:
+    ) -> SendGrant | None:
         """A chunk of the most urgent data, if it is this path's turn."""
         for rank in range(len(LABELS)):
             may = allowed(paths, rank)
@@ -33,7 +33,7 @@ class RoundRobin:
             if self._next(path, may) is not path:
                 continue
             self._last = path.path_id
-            return Grant(rank, min(room_bytes, CHUNK_BYTES))
+            return SendGrant(rank, min(room_bytes, CHUNK_BYTES))
         return None
 
     def _next(self, asked: PathState, paths: Sequence[PathState]) -> PathState:
@@ -46,6 +46,6 @@ class RoundRobin:
         """Any path that the label is let onto."""
         return bool(allowed(paths, rank))
 
-    def next_look_s(self, paths: Sequence[PathState], now: float) -> float | None:
+    def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         """With several paths, soon: whose turn it is changes as queues fill."""
         return 0.010 if len(paths) > 1 else None

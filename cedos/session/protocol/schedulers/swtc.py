@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cedos.session.protocol.schedulers.estimates import CHUNK_BYTES, allowed, rate_bps, rtt_s
-from cedos.session.protocol.schedulers.interface import LABELS, Backlog, Grant, PathState
+from cedos.session.protocol.schedulers.interface import LABELS, Backlog, PathState, SendGrant
 
 # A plan further ahead than this would be out of date before its end.
 _HORIZON_PIECES: Final = 64
-_LOOK_S: Final = 0.010
+_CHECK_S: Final = 0.010
 
 
 def expected_s(round_trip_s: float, loss: float, waiting_s: float, queueing_s: float) -> float:
@@ -80,7 +80,7 @@ class Swtc:
         backlog: Backlog,
         room_bytes: int,
         now: float,
-    ) -> Grant | None:
+    ) -> SendGrant | None:
         """The first pieces of the most urgent data that the plan gives to this path."""
         for gone in self._schedules.keys() - {each.path_id for each in paths}:
             del self._schedules[gone]
@@ -101,10 +101,10 @@ class Swtc:
         backlog: Backlog,
         room_bytes: int,
         now: float,
-    ) -> Grant | None:
+    ) -> SendGrant | None:
         waiting = backlog.waiting_bytes[rank]
         if len(paths) == 1:
-            return Grant(rank, room_bytes)
+            return SendGrant(rank, room_bytes)
         # What is asked of the path now goes in at once: its m and n count what is already inside.
         planned = {each.path_id: each.facts.unsent_bytes for each in paths}
         opens_s = {each.path_id: self._opens_in_s(each, now) for each in paths}
@@ -129,7 +129,7 @@ class Swtc:
         schedule = self._schedules.setdefault(path.path_id, Schedule())
         ahead_s = 8 * path.facts.unsent_bytes / rate_bps(path)
         schedule.gave(limit, now + rtt_s(path) + ahead_s)
-        return Grant(rank, limit, skip_bytes=skipped)
+        return SendGrant(rank, limit, skip_bytes=skipped)
 
     def _opens_in_s(self, path: PathState, now: float) -> float:
         schedule = self._schedules.get(path.path_id)
@@ -152,9 +152,9 @@ class Swtc:
         """Any path that the label is let onto."""
         return bool(allowed(paths, rank))
 
-    def next_look_s(self, paths: Sequence[PathState], now: float) -> float | None:
+    def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         """Soon, where something was left to a path that may change its mind."""
         if not self._left_to_others:
             return None
         self._left_to_others = False
-        return _LOOK_S
+        return _CHECK_S

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from cedos.session.protocol.schedulers.estimates import allowed
-from cedos.session.protocol.schedulers.interface import Backlog, Facts, Grant, PathState
-from cedos.session.protocol.sending.pieces import Batch, Piece
+from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, PathState, SendGrant
+from cedos.session.protocol.sending.pieces import MessageBatch, Piece
 from cedos.session.protocol.sending.sender import SMALL_BYTES, Sender
 
 MAX_IN_FLIGHT: Final = 8_192
@@ -24,7 +24,7 @@ class PathFlight:
         "owes_statement", "state",
     )  # fmt: skip
 
-    def __init__(self, path_id: int, facts: Facts, now: float, *, dialled: bool) -> None:
+    def __init__(self, path_id: int, facts: PathFacts, now: float, *, dialled: bool) -> None:
         self.state = PathState(path_id, facts, now)
         self.flight: deque[Piece] = deque()
         self.control: deque[bytes] = deque()
@@ -35,7 +35,7 @@ class PathFlight:
         self.heard_bytes = 0
 
 
-class Flights:
+class InFlight:
     """All paths of a session and their pieces; `states` is what schedulers are shown."""
 
     def __init__(self, sender: Sender) -> None:
@@ -46,7 +46,7 @@ class Flights:
         self._held: list[Piece] = []
         self._count = 0
 
-    def up(self, path_id: int, facts: Facts, now: float, *, dialled: bool) -> None:
+    def up(self, path_id: int, facts: PathFacts, now: float, *, dialled: bool) -> None:
         """A new path."""
         path = PathFlight(path_id, facts, now, dialled=dialled)
         self.paths[path_id] = path
@@ -69,7 +69,7 @@ class Flights:
             else:
                 self._held.append(piece)
         if urgent:
-            self._sender.lanes[0].again(urgent)
+            self._sender.send_queues[0].again(urgent)
 
     def release(self) -> None:
         """The peer has said what it has: the rest of what was held back is sent again."""
@@ -94,7 +94,7 @@ class Flights:
                     self._finish(piece)
             path.state.in_flight_bytes -= gone
 
-    def take(self, path: PathFlight, grant: Grant, room_bytes: int) -> Piece | None:
+    def take(self, path: PathFlight, grant: SendGrant, room_bytes: int) -> Piece | None:
         """The piece that a scheduler granted, now on the way over `path`; None if there is none."""
         path_id = path.state.path_id
         state = path.state
@@ -105,11 +105,11 @@ class Flights:
             if piece is None:
                 return None
         else:
-            lane = self._sender.lanes[grant.rank]
+            queue = self._sender.send_queues[grant.rank]
             while True:
-                if self.full and not lane.has_pending:
+                if self.full and not queue.has_pending:
                     return None
-                piece = lane.take(min(room_bytes, max(grant.limit_bytes, 1)), grant.skip_bytes)
+                piece = queue.take(min(room_bytes, max(grant.limit_bytes, 1)), grant.skip_bytes)
                 if piece is None:
                     return None
                 if not piece.queued:
@@ -199,12 +199,12 @@ class Flights:
                 self._finish(piece)
             else:
                 waiting[piece.rank].extend(self._rest(piece))
-        for lane, again in zip(self._sender.lanes, waiting, strict=True):
+        for queue, again in zip(self._sender.send_queues, waiting, strict=True):
             if again:
-                lane.again(again)
+                queue.again(again)
 
     def _rest(self, piece: Piece) -> Sequence[Piece]:
-        if isinstance(piece, Batch):
+        if isinstance(piece, MessageBatch):
             batches = piece.rest(self._sender.irobs)
             if piece.done:  # what the others do not contain has arrived
                 self._sender.replay.give(piece.bytes - sum(each.bytes for each in batches))
@@ -213,5 +213,5 @@ class Flights:
 
     def _finish(self, piece: Piece) -> None:
         piece.done = True
-        if isinstance(piece, Batch):
+        if isinstance(piece, MessageBatch):
             self._sender.replay.give(piece.bytes)

@@ -1,8 +1,8 @@
 """What is sent in one go and kept until it is acknowledged: a run of bytes, or a run of messages.
 
-A piece waits in a lane (`queued` if it was there before), is in flight on the paths `on`, is held back
-until the peer has said what it has, or is done. One that is cut or partly acknowledged is done, and
-others take its place.
+A piece waits in a send queue (`queued` if it was there before), is in flight on the paths `on`, is held
+back until the peer has said what it has, or is done. One that is cut or partly acknowledged is done,
+and others take its place.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from itertools import accumulate
 from typing import Final, TypeAlias
 
 from cedos.session.protocol.frames import packing
-from cedos.session.protocol.frames.extents import Progress
 from cedos.session.protocol.frames.frames import Chunk, Order
-from cedos.session.protocol.sending.outgoing import ByteQueue
+from cedos.session.protocol.frames.intervals import CumulativeSet
+from cedos.session.protocol.sending.byte_queue import ByteQueue
 
 BATCH_BYTES: Final = 60_000
 """A batch grows to this: about one record's worth, so that it is seldom cut."""
@@ -60,11 +60,11 @@ class BytePiece:
         middle = self.start + room_bytes
         return BytePiece(self.queue, self.start, middle), BytePiece(self.queue, middle, self.stop)
 
-    def acknowledged(self, _irobs: Progress) -> bool:
+    def acknowledged(self, _irobs: CumulativeSet) -> bool:
         """Whether the peer has all of it."""
         return self.queue.acked.covers(self.start, self.stop)
 
-    def rest(self, _irobs: Progress) -> "list[BytePiece]":
+    def rest(self, _irobs: CumulativeSet) -> "list[BytePiece]":
         """What the peer has not acknowledged, as pieces that take its place."""
         holes = self.queue.acked.missing(self.start, self.stop)
         if holes == [(self.start, self.stop)]:
@@ -73,7 +73,7 @@ class BytePiece:
         return [BytePiece(self.queue, start, stop) for start, stop in holes]
 
 
-class Batch:
+class MessageBatch:
     """Small whole IROBs with consecutive ids of one label and order.
 
     `size` counts what they take in a record, `bytes` what the application handed in. An empty
@@ -149,7 +149,7 @@ class Batch:
         )
         return [head, payloads[0] if len(payloads) == 1 else b"".join(payloads)]
 
-    def cut(self, room_bytes: int) -> "tuple[Batch, Batch] | None":
+    def cut(self, room_bytes: int) -> "tuple[MessageBatch, MessageBatch] | None":
         """Two that take its place, the first with at most `room_bytes`; None if it cannot be cut so."""
         sizes = accumulate((len(each) + 2 for each in self.payloads), initial=1)
         count = sum(1 for size in sizes if size <= room_bytes) - 1
@@ -158,15 +158,15 @@ class Batch:
         self.done = True
         return self._part(0, count), self._part(count, len(self.payloads))
 
-    def _part(self, start: int, stop: int) -> "Batch":
+    def _part(self, start: int, stop: int) -> "MessageBatch":
         payloads = self.payloads[start:stop]
-        return Batch(self.first + start, self.rank, self.order, self.after, payloads)
+        return MessageBatch(self.first + start, self.rank, self.order, self.after, payloads)
 
-    def acknowledged(self, irobs: Progress) -> bool:
+    def acknowledged(self, irobs: CumulativeSet) -> bool:
         """Whether the peer has all of them."""
         return irobs.covers(self.first, self.stop)
 
-    def rest(self, irobs: Progress) -> "list[Batch]":
+    def rest(self, irobs: CumulativeSet) -> "list[MessageBatch]":
         """Those that the peer has not acknowledged, as batches that take its place."""
         holes = irobs.missing(self.first, self.stop)
         if holes == [(self.first, self.stop)]:
@@ -174,11 +174,11 @@ class Batch:
         self.done = True
         if self.abandoned:
             return [
-                Batch(start, self.rank, self.order, (), [], abandoned=stop - start)
+                MessageBatch(start, self.rank, self.order, (), [], abandoned=stop - start)
                 for start, stop in holes
             ]
         return [self._part(start - self.first, stop - self.first) for start, stop in holes]
 
 
-Piece: TypeAlias = BytePiece | Batch
+Piece: TypeAlias = BytePiece | MessageBatch
 Pieces: TypeAlias = Sequence[Piece]

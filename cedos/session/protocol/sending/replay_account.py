@@ -2,7 +2,7 @@
 
 from cedos.session.protocol.schedulers.interface import BACKGROUND_RANKS
 from cedos.session.protocol.sending.credit import INITIAL_STREAM_BYTES, URGENT_BYTES
-from cedos.session.protocol.sending.memory import SPARE, Memory
+from cedos.session.protocol.sending.replay_memory import SPARE, ReplayMemory
 
 
 class ReplayAccount:
@@ -14,7 +14,7 @@ class ReplayAccount:
     begin together do not fill memory with what could not be sent yet.
     """
 
-    def __init__(self, memory: Memory, limit_bytes: int, owner: object) -> None:
+    def __init__(self, memory: ReplayMemory, limit_bytes: int, owner: object) -> None:
         self.held_bytes = 0
         self._absent = True
         self.limit_bytes = limit_bytes

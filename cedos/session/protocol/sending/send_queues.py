@@ -5,15 +5,15 @@ from typing import Final, TypeAlias
 
 from cedos.session.protocol.frames import packing
 from cedos.session.protocol.frames.frames import Order
-from cedos.session.protocol.sending.outgoing import ByteQueue
-from cedos.session.protocol.sending.pieces import Batch, BytePiece, Piece
+from cedos.session.protocol.sending.byte_queue import ByteQueue
+from cedos.session.protocol.sending.pieces import BytePiece, MessageBatch, Piece
 
-_Item: TypeAlias = ByteQueue | Batch
+_Item: TypeAlias = ByteQueue | MessageBatch
 PIECE_BYTES: Final = packing.RECORD_BYTES - 64
 """An extent with its header fits a record."""
 
 
-class Lane:
+class SendQueue:
     """Pieces that were sent and lost, or left for another path, before bytes that were never sent."""
 
     __slots__ = ("_items", "_pending", "rank", "waiting_bytes")
@@ -29,15 +29,15 @@ class Lane:
         items = self._items
         if items and not after:
             last = items[-1]
-            if type(last) is Batch and last.grows(irob, order):
+            if type(last) is MessageBatch and last.grows(irob, order):
                 last.append(payload)
                 self.waiting_bytes += len(payload) + 2
                 return
-        batch = Batch(irob, self.rank, order, after, [payload])
+        batch = MessageBatch(irob, self.rank, order, after, [payload])
         items.append(batch)
         self.waiting_bytes += batch.size
 
-    def batch(self, batch: Batch) -> None:
+    def batch(self, batch: MessageBatch) -> None:
         """Queues messages, or that IROBs are abandoned."""
         self._items.append(batch)
         self.waiting_bytes += batch.size
@@ -52,7 +52,7 @@ class Lane:
             self._items.append(queue)
 
     def leave(self, queue: ByteQueue) -> None:
-        """A stream gives up what it has not sent, or goes to another lane."""
+        """A stream gives up what it has not sent, or goes to another send queue."""
         if queue.listed:
             self._items.remove(queue)
             queue.listed = False
@@ -123,7 +123,7 @@ class Lane:
         items = self._items
         while items:
             item = items[0]
-            if isinstance(item, Batch):
+            if isinstance(item, MessageBatch):
                 items.popleft()
                 self.waiting_bytes -= item.size
                 return item

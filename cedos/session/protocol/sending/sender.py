@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from cedos.errors import ProtocolError, SessionError
-from cedos.session.protocol.frames.extents import Progress
 from cedos.session.protocol.frames.frames import Ack, Order, Space, Window
+from cedos.session.protocol.frames.intervals import CumulativeSet
 from cedos.session.protocol.frames.packing import MAX_DEPENDENCIES, MAX_POSITION
+from cedos.session.protocol.sending.byte_queue import ByteQueue, Fetch
 from cedos.session.protocol.sending.credit import INITIAL_STREAM_BYTES, IROB_COST, Credit
-from cedos.session.protocol.sending.memory import Memory
-from cedos.session.protocol.sending.outgoing import ByteQueue, Fetch
-from cedos.session.protocol.sending.pieces import Batch
+from cedos.session.protocol.sending.pieces import MessageBatch
 from cedos.session.protocol.sending.replay_account import ReplayAccount
-from cedos.session.protocol.sending.send_queues import Lane
+from cedos.session.protocol.sending.replay_memory import ReplayMemory
+from cedos.session.protocol.sending.send_queues import SendQueue
 
 SMALL_BYTES: Final = 4_096
 """A complete IROB up to this size travels in a table with others and is never cut."""
@@ -28,27 +28,27 @@ NO_ROOM: Final = 0
 
 
 class Sender:
-    """Lanes of what waits to be sent, and the accounts of what was acknowledged.
+    """Queues of what waits to be sent, and the accounts of what was acknowledged.
 
     `replay` bounds what of it is kept; `refused`: something was not taken for want of room.
     """
 
-    def __init__(self, memory: Memory, limit_bytes: int, owner: object) -> None:
+    def __init__(self, memory: ReplayMemory, limit_bytes: int, owner: object) -> None:
         self.replay = ReplayAccount(memory, limit_bytes, owner)
         self.refused = False
         self.stream = ByteQueue(0, 0)
         self.stream.limit = INITIAL_STREAM_BYTES
-        self.irobs = Progress(1)  # ids that the peer has, whole
+        self.irobs = CumulativeSet(1)  # ids that the peer has, whole
         self.next_irob = 1
         self.credit = Credit()
-        self.lanes = tuple(Lane(rank) for rank in range(4))
+        self.send_queues = tuple(SendQueue(rank) for rank in range(4))
         self._large: dict[int, ByteQueue] = {}  # IROBs cut into extents, or without a reservation
         self._reserved: dict[int, int] = {}  # what those among them have reserved
 
     @property
     def waits(self) -> bool:
         """Whether anything waits that may be sent now."""
-        first, second, third, last = self.lanes
+        first, second, third, last = self.send_queues
         return bool(
             first.waiting_bytes or second.waiting_bytes or third.waiting_bytes or last.waiting_bytes
         )
@@ -81,7 +81,7 @@ class Sender:
         fitting = self.replay.fitting(data, stream.rank, self.room_bytes)
         if fitting:
             stream.write(fitting)
-            self.lanes[stream.rank].update(stream)
+            self.send_queues[stream.rank].update(stream)
         if len(fitting) < len(data):
             self.refused = True
         return len(fitting)
@@ -96,18 +96,18 @@ class Sender:
         self._open(self.stream, "the stream")
         if length > 0:
             self.stream.write_source(fetch, length)
-            self.lanes[self.stream.rank].update(self.stream)
+            self.send_queues[self.stream.rank].update(self.stream)
 
     def finish(self) -> None:
         """Ends the stream behind what was written."""
         self.stream.ended = True
-        self.lanes[self.stream.rank].update(self.stream)
+        self.send_queues[self.stream.rank].update(self.stream)
 
     def label_stream(self, rank: int) -> None:
         """Gives the stream another label; what was sent keeps its own."""
-        self.lanes[self.stream.rank].leave(self.stream)
+        self.send_queues[self.stream.rank].leave(self.stream)
         self.stream.rank = rank
-        self.lanes[rank].update(self.stream)
+        self.send_queues[rank].update(self.stream)
 
     # IROBs
 
@@ -122,13 +122,13 @@ class Sender:
         if not irob:
             return NO_ROOM
         if size <= SMALL_BYTES:
-            self.lanes[rank].message(irob, order, after, data)
+            self.send_queues[rank].message(irob, order, after, data)
         else:
             queue = self._large[irob] = ByteQueue(irob, rank, order, after)
             queue.write(data)
             queue.ended = True
             self._reserved[irob] = size + IROB_COST
-            self.lanes[rank].update(queue)
+            self.send_queues[rank].update(queue)
         return irob
 
     def take_id(self, size: int, rank: int) -> int:
@@ -154,7 +154,7 @@ class Sender:
                 del batch[len(batch) // 2 :]  # how many fit, near enough
             if not batch:
                 break
-            self.lanes[rank].batch(Batch(self.next_irob, rank, order, (), batch))
+            self.send_queues[rank].batch(MessageBatch(self.next_irob, rank, order, (), batch))
             self.next_irob += len(batch)
             done += len(batch)
             room -= len(batch)
@@ -204,14 +204,16 @@ class Sender:
         else:
             self._reserved[irob] = cost
             self.credit.back(reserved - cost)
-            self.lanes[queue.rank].update(queue)
+            self.send_queues[queue.rank].update(queue)
             self.reserve()
 
     def abandon(self, irob: int) -> None:
         """An open IROB will never be delivered; what waits for it need not wait any longer."""
         queue = self._opened(irob)
         self._drop(queue)
-        self.lanes[queue.rank].batch(Batch(irob, queue.rank, Order.FREE, (), [], abandoned=1))
+        self.send_queues[queue.rank].batch(
+            MessageBatch(irob, queue.rank, Order.FREE, (), [], abandoned=1)
+        )
         self.reserve()
 
     def abandon_open(self) -> None:
@@ -248,7 +250,7 @@ class Sender:
         stream, credit = self.stream, self.credit
         if window.stream_limit > stream.limit:
             stream.limit = window.stream_limit
-            self.lanes[stream.rank].update(stream)
+            self.send_queues[stream.rank].update(stream)
         credit.irob_bytes = max(credit.irob_bytes, window.irob_bytes)
         credit.told = True
         if window.irob_credit > credit.credit:
@@ -262,10 +264,10 @@ class Sender:
             if queue.ended and queue.written <= SMALL_BYTES:
                 del self._large[irob]
                 data = b"".join(queue.slices(0, queue.written))
-                self.lanes[queue.rank].message(irob, queue.order, queue.after, data)
+                self.send_queues[queue.rank].message(irob, queue.order, queue.after, data)
             else:
                 self._reserved[irob] = cost
-                self.lanes[queue.rank].update(queue)
+                self.send_queues[queue.rank].update(queue)
 
     def everything_acknowledged(self) -> bool:
         """Whether the peer has all that was ever handed in."""
@@ -290,7 +292,7 @@ class Sender:
         stream.acked.add(0, stop)
         stream.limit = stream.written + room
         self.next_irob = next_irob
-        self.irobs = Progress(next_irob)
+        self.irobs = CumulativeSet(next_irob)
         self.credit = credit
 
     def forget(self) -> None:
@@ -335,7 +337,7 @@ class Sender:
     def _has_bytes(self, queue: ByteQueue) -> None:
         """An open IROB has got bytes: they go, or it asks for room for the largest IROB."""
         if queue.irob in self._reserved:
-            self.lanes[queue.rank].update(queue)
+            self.send_queues[queue.rank].update(queue)
         else:
             self._want(queue, self.credit.irob_bytes + IROB_COST)
 
@@ -371,7 +373,7 @@ class Sender:
         reserved = self._reserved.pop(queue.irob, 0)
         if reserved and not delivered:
             self.credit.back(reserved)
-        self.lanes[queue.rank].leave(queue)
+        self.send_queues[queue.rank].leave(queue)
         queue.ended = True
         self.replay.give(queue.held_bytes)
         queue.held_bytes = 0

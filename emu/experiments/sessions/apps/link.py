@@ -17,7 +17,7 @@ from cedos.errors import SessionError
 from cedos.model import Bulk, Label, Urgency
 from cedos.session import Connection, connect, listen
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 
 FOREGROUND_SMALL: Final = Label(Urgency.FOREGROUND, Bulk.SMALL)
 FOREGROUND_LARGE: Final = Label(Urgency.FOREGROUND, Bulk.LARGE)
@@ -28,7 +28,7 @@ _HEAD: Final = struct.Struct("!IB")
 _READ_BYTES: Final = 1 << 16
 _DEADLINE_S: Final = 3600.0
 # A message of the largest scale is one IROB, and the session keeps several.
-_LIMITS: Final = Limits(send_bytes=64 << 20, irob_window=32 << 20, irob_bytes=8 << 20)
+_LIMITS: Final = SessionLimits(send_bytes=64 << 20, irob_window=32 << 20, irob_bytes=8 << 20)
 
 
 class Link(Protocol):

@@ -8,8 +8,8 @@ import pytest
 from cedos.model import Bulk, Direction, Label, Strategy, StrategyKind, Urgency
 from cedos.session.io import advice as advice_module
 from cedos.session.io.advice import Advice, Progress, Question
-from cedos.session.protocol.schedulers.chosen import Chosen
-from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.schedulers.decided import DecidedScheduler
+from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.schedulers.labels import LabelMapping
 from cedos.session.protocol.session import Session
 
@@ -37,10 +37,10 @@ class Case:
 
     def __init__(self) -> None:
         self.desk = Desk()
-        scheduler = Chosen(LabelMapping())
+        scheduler = DecidedScheduler(LabelMapping())
         self.core = Session(scheduler, 0.0)
-        self.core.path_up(1, Facts("wlan0"), 0.0)
-        self.core.path_up(2, Facts("lte0"), 0.0)
+        self.core.path_up(1, PathFacts("wlan0"), 0.0)
+        self.core.path_up(2, PathFacts("lte0"), 0.0)
         self.progress = Progress(0, 0, None, BULK)
         self.changes = 0
         self.scheduler = scheduler
@@ -176,7 +176,7 @@ def test_a_path_that_comes_later_is_chosen_about_too() -> None:
         case.core.path_lost(1, 0.0)
         case.advice.apply()
         assert case.masks() == (15,)  # what was chosen is gone: no choice ends a flow
-        case.core.path_up(3, Facts("wlan0"), 0.0)
+        case.core.path_up(3, PathFacts("wlan0"), 0.0)
         case.advice.apply()
         assert case.masks() == (0b0111, 0b1111)
 
@@ -206,7 +206,7 @@ def test_a_session_that_only_receives_irobs_asks_for_their_labels_and_sizes() ->
     async def scenario(case: Case) -> None:
         case.pump()
         peer = Session(LabelMapping(), 0.0)
-        peer.path_up(1, Facts("eth0"), 0.0)
+        peer.path_up(1, PathFacts("eth0"), 0.0)
         irobs = {BULK: bytes(50_000), URGENT: b"urgent"}  # in extents, and whole
         for rank, data in irobs.items():
             peer.send(data, rank)

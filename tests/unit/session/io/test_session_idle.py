@@ -15,11 +15,11 @@ from cedos.session.io.idle_file import KEY_BYTES, IdleFile, Kept
 from cedos.session.io.idle_sessions import RECORD_BYTES, Sleepers
 from cedos.session.protocol.crypto import Suite
 from cedos.session.protocol.handshake.credentials import Credentials
-from cedos.session.protocol.packed import IDLE_BYTES, Idle, pack, unpack_session
-from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.packed import IDLE_BYTES, IdleRecord, pack, unpack_session
+from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.schedulers.round_robin import RoundRobin
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 
 SIZE = 40
 
@@ -151,7 +151,7 @@ def session(keep_alive_s: int = 100) -> Session:
 
 @given(st.binary(min_size=IDLE_BYTES, max_size=IDLE_BYTES))
 def test_any_bytes_are_some_record(packed: bytes) -> None:
-    assert Idle.from_bytes(packed).to_bytes() == packed
+    assert IdleRecord.from_bytes(packed).to_bytes() == packed
 
 
 def test_a_record_is_short() -> None:
@@ -160,12 +160,12 @@ def test_a_record_is_short() -> None:
 
 def test_a_session_sleeps_wakes_after_a_restart_and_expires_in_its_time(tmp_path: Path) -> None:
     sleepers, mine, core = Sleepers(tmp_path / "idle"), credentials(), session()
-    core.path_up(1, Facts(), 0.0)
+    core.path_up(1, PathFacts(), 0.0)
     core.path_lost(1, 5.0)
     core.write(b"not yet")
     assert not sleepers.sleep(mine, core, 15.0, 1e9)
     core = session()
-    core.path_up(1, Facts(), 0.0)
+    core.path_up(1, PathFacts(), 0.0)
     core.path_lost(1, 5.0)
     assert sleepers.sleep(mine, core, 15.0, 1e9)
     sleepers.close()
@@ -174,21 +174,21 @@ def test_a_session_sleeps_wakes_after_a_restart_and_expires_in_its_time(tmp_path
     assert len(sleepers) == 1
     assert sleepers.find(mine.flow_id) == mine
     assert sleepers.find(bytes(16)) is None
-    woken = sleepers.wake(mine.flow_id, RoundRobin(), 3.0, 1e9 + 40, limits=Limits())
+    woken = sleepers.wake(mine.flow_id, RoundRobin(), 3.0, 1e9 + 40, limits=SessionLimits())
     assert woken is not None
     assert woken[0] == mine
     assert woken[1].absent_since_s == 3.0 - 50
     assert woken[1].next_timer() == 3.0 + 50
     assert sleepers.expire(1e9 + 89, lambda _: False) == 0
     assert sleepers.expire(1e9 + 90, lambda _: True) == 0
-    assert sleepers.wake(mine.flow_id, RoundRobin(), 3.0, 1e9 + 90, limits=Limits()) is None
+    assert sleepers.wake(mine.flow_id, RoundRobin(), 3.0, 1e9 + 90, limits=SessionLimits()) is None
     assert len(sleepers) == 0
     sleepers.close()
 
 
 def test_what_waits_keeps_a_session_awake() -> None:
     core = session()
-    core.path_up(1, Facts(), 0.0)
+    core.path_up(1, PathFacts(), 0.0)
     core.path_lost(1, 0.0)
     assert pack(core, 1.0, 1e9) is not None
     core.write(b"x")
@@ -209,7 +209,7 @@ def exchange(here: Session, there: Session) -> None:
 def test_a_woken_session_remembers_all_that_a_record_holds() -> None:
     here, there = session(), session()
     for each in (here, there):
-        each.path_up(1, Facts(), 0.0)
+        each.path_up(1, PathFacts(), 0.0)
     exchange(here, there)
     here.write(b"x" * 5_000)
     here.finish()
@@ -242,7 +242,7 @@ def test_a_session_that_was_awake_when_its_program_was_killed_ends_with_a_clear_
     sleepers = Sleepers(tmp_path / "idle")
     sleepers.note(mine, 100, 1e9)
     for each in (here, there):
-        each.path_up(1, Facts(), 0.0)
+        each.path_up(1, PathFacts(), 0.0)
     here.write(b"hello")
     exchange(here, there)
     there.tick(1.0)  # acknowledges
@@ -251,12 +251,12 @@ def test_a_session_that_was_awake_when_its_program_was_killed_ends_with_a_clear_
     sleepers.close()  # and the program of `there` is killed
 
     woken = Sleepers(tmp_path / "idle").wake(
-        mine.flow_id, RoundRobin(), 2.0, 1e9 + 5, limits=Limits()
+        mine.flow_id, RoundRobin(), 2.0, 1e9 + 5, limits=SessionLimits()
     )
     assert woken is not None
     here.path_lost(1, 2.0)
-    here.path_up(2, Facts(), 2.0)
-    woken[1].path_up(2, Facts(), 2.0)
+    here.path_up(2, PathFacts(), 2.0)
+    woken[1].path_up(2, PathFacts(), 2.0)
     exchange(here, woken[1])
     assert here.failure is not None
     assert "lost" in here.failure.why
@@ -268,10 +268,10 @@ def test_one_that_had_not_gone_on_goes_on(tmp_path: Path) -> None:
     here, mine = session(), credentials()
     sleepers = Sleepers(tmp_path / "idle")
     sleepers.note(mine, 100, 1e9)
-    woken = sleepers.wake(mine.flow_id, RoundRobin(), 2.0, 1e9 + 5, limits=Limits())
+    woken = sleepers.wake(mine.flow_id, RoundRobin(), 2.0, 1e9 + 5, limits=SessionLimits())
     assert woken is not None
-    here.path_up(1, Facts(), 0.0)
-    woken[1].path_up(1, Facts(), 0.0)
+    here.path_up(1, PathFacts(), 0.0)
+    woken[1].path_up(1, PathFacts(), 0.0)
     here.write(b"hello")
     exchange(here, woken[1])
     assert bytes(woken[1].read()) == b"hello"

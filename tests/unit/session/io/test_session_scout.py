@@ -8,7 +8,7 @@ import pytest
 from cedos.kernel.tcp_info import TcpInfo
 from cedos.session.io import path_estimator
 from cedos.session.io.path_estimator import Scout
-from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.schedulers.interface import PathFacts
 
 INFO = TcpInfo(
     rtt_s=0.020, rtt_min_s=0.020, delivery_rate_bps=None, rate_limited_by_us=False, window_bytes=14_480,
@@ -21,7 +21,7 @@ class Link:
     """A connection whose kernel says what the test has it say; looked at every 10 ms."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.facts = Facts()
+        self.facts = PathFacts()
         self.scout = Scout(self.facts)
         self.info = INFO
         self.now = 100.0

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from cedos.session.protocol.frames.unpacking import unpack
-from cedos.session.protocol.schedulers.interface import Backlog, Facts, Grant, PathState
+from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, PathState, SendGrant
 from cedos.session.protocol.session import Session
 
 
@@ -15,7 +15,7 @@ class Plain:
     name = "plain"
     prompt = False
 
-    def __init__(self, *grants: Grant | None, copies: bool = False) -> None:
+    def __init__(self, *grants: SendGrant | None, copies: bool = False) -> None:
         self.grants = list(grants)
         self.copies = copies
         self.needs: set[int] = set()  # ranks without an appropriate network
@@ -27,29 +27,29 @@ class Plain:
         backlog: Backlog,
         room_bytes: int,
         now: float,
-    ) -> Grant | None:
+    ) -> SendGrant | None:
         if self.grants:
             return self.grants.pop(0)
         for rank, waiting in enumerate(backlog.waiting_bytes):
             if waiting and path.allowed >> rank & 1:
-                return Grant(rank, room_bytes)
+                return SendGrant(rank, room_bytes)
         if self.copies:
             for rank, waiting in enumerate(backlog.copyable_bytes):
                 if waiting:
-                    return Grant(rank, room_bytes, copy=True)
+                    return SendGrant(rank, room_bytes, copy=True)
         return None
 
     def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
         return bool(paths) and rank not in self.needs
 
-    def next_look_s(self, paths: Sequence[PathState], now: float) -> float | None:
+    def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         return None
 
 
 class Cores:
     """What tests make their sessions from, and play them with."""
 
-    def scheduler(self, *grants: Grant | None, copies: bool = False) -> Plain:
+    def scheduler(self, *grants: SendGrant | None, copies: bool = False) -> Plain:
         return Plain(*grants, copies=copies)
 
     def session(self, scheduler: Plain | None = None, **options: object) -> Session:
@@ -64,7 +64,7 @@ class Cores:
 
     def up(self, *sessions: Session, path: int = 1) -> None:
         for each in sessions:
-            each.path_up(path, Facts(), 0.0)
+            each.path_up(path, PathFacts(), 0.0)
 
     def pump(self, one: Session, other: Session, path: int = 1, now: float = 0.0) -> int:
         """Everything both have to say on a path; how many records."""

@@ -13,18 +13,20 @@ import atheris
 with atheris.instrument_imports(include=["cedos.session"]):
     from cedos.errors import ProtocolError
     from cedos.session.protocol.frames.unpacking import unpack
-    from cedos.session.protocol.schedulers.interface import Facts
+    from cedos.session.protocol.schedulers.interface import PathFacts
     from cedos.session.protocol.schedulers.lowest_rtt import LowestRtt
     from cedos.session.protocol.session import Session
-    from cedos.session.protocol.session_limits import Limits
+    from cedos.session.protocol.session_limits import SessionLimits
 
-LIMITS = Limits(send_bytes=100_000, stream_window=262_144, irob_window=700_000, irob_bytes=262_144)
+LIMITS = SessionLimits(
+    send_bytes=100_000, stream_window=262_144, irob_window=700_000, irob_bytes=262_144
+)
 
 
 def session() -> Session:
     """One that has something on the way of each kind."""
     core = Session(LowestRtt(), 0.0, limits=LIMITS, keep_alive_s=100)
-    core.path_up(1, Facts(), 0.0)
+    core.path_up(1, PathFacts(), 0.0)
     core.write(b"stream" * 100)
     core.send_many([b"small"] * 10, 0)
     core.send(b"large" * 2_000, 3, after=())
@@ -52,7 +54,7 @@ def one(data: bytes) -> None:
             core.tick(float(at))
             core.events()
     assert 0 <= core.sender.replay.held_bytes <= LIMITS.send_bytes
-    assert all(lane.waiting_bytes >= 0 for lane in core.sender.lanes)
+    assert all(queue.waiting_bytes >= 0 for queue in core.sender.send_queues)
     assert all(path.in_flight_bytes >= 0 for path in core.paths)
 
 

@@ -10,9 +10,9 @@ from cedos.session.protocol.events import Probed
 from cedos.session.protocol.frames.frames import Ping, Pong
 from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.schedulers import scheduler
-from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 
 ONE, TWO = 1, 2
 
@@ -22,14 +22,14 @@ class Ends:
 
     def __init__(self, *, probes: bool = True, both: bool = True, **facts: Any) -> None:
         self.near, self.far = (
-            Session(scheduler("labels"), 0.0, limits=Limits(probes=wanted), keep_alive_s=100)
+            Session(scheduler("labels"), 0.0, limits=SessionLimits(probes=wanted), keep_alive_s=100)
             for wanted in (probes, False)
         )
-        self.facts = Facts(network="two", **facts)
+        self.facts = PathFacts(network="two", **facts)
         for path_id in (ONE, TWO) if both else (TWO,):
-            facts_there = Facts(network="one") if path_id == ONE else self.facts
+            facts_there = PathFacts(network="one") if path_id == ONE else self.facts
             self.near.path_up(path_id, facts_there, 0.0, self.near.positions())
-            self.far.path_up(path_id, Facts(), 0.0)
+            self.far.path_up(path_id, PathFacts(), 0.0)
         self.carry(0.0)
 
     def carry(self, now: float) -> None:
@@ -141,7 +141,7 @@ def test_where_none_is_sent(quiet: dict[str, Any]) -> None:
 
 def test_what_the_other_end_pays_for_is_metered_too() -> None:
     ends = Ends()
-    ends.far.path_facts(TWO, Facts(metered=True), 0.0)
+    ends.far.path_facts(TWO, PathFacts(metered=True), 0.0)
     ends.carry(0.0)
     assert not ends.asks(100.0)
 
@@ -192,7 +192,7 @@ def test_again_only_when_old_and_for_a_share_of_bytes_and_of_time() -> None:
 
 def test_the_end_that_accepted_waits_longer() -> None:
     ends = Ends()
-    ends.near.flights.paths[TWO].dialled = False
+    ends.near.in_flight.paths[TWO].dialled = False
     assert not ends.asks(1.9)
     assert ends.asks(2.0)
 
@@ -205,7 +205,7 @@ def probed(scout: Scout, rate_bps: float, now: float = 5.0, *, at_least: bool = 
 
 
 def test_a_probe_stands_until_there_is_traffic() -> None:
-    facts = Facts()
+    facts = PathFacts()
     scout = Scout(facts)
     probed(scout, 4e6)
     assert (facts.rate_bps, facts.rtt_s, facts.rate_at_s) == (4e6, 0.03, 5.0)
@@ -216,7 +216,7 @@ def test_a_probe_stands_until_there_is_traffic() -> None:
 
 
 def test_a_probe_is_worth_more_than_a_few_bytes_and_less_than_many() -> None:
-    facts = Facts()
+    facts = PathFacts()
     scout = Scout(facts)
     scout.measured(0.05e6, at_least=True, few=True)
     assert facts.rate_at_s is None
@@ -228,7 +228,7 @@ def test_a_probe_is_worth_more_than_a_few_bytes_and_less_than_many() -> None:
 
 
 def test_a_change_that_two_probes_see_is_believed() -> None:
-    facts = Facts()
+    facts = PathFacts()
     scout = Scout(facts)
     scout.measured(20e6, at_least=False)
     for _ in range(4):
@@ -237,7 +237,7 @@ def test_a_change_that_two_probes_see_is_believed() -> None:
 
 
 def test_a_lower_bound_only_raises() -> None:
-    facts = Facts()
+    facts = PathFacts()
     scout = Scout(facts)
     probed(scout, 4e6)
     probed(scout, 1e6, at_least=True)

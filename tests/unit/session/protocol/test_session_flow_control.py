@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from cedos.session.protocol.sending.memory import Memory
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.sending.replay_memory import ReplayMemory
+from cedos.session.protocol.session_limits import SessionLimits
 
 Cores = Any
 
 
 def test_one_limit_for_all_sessions_and_who_waited_is_told(cores: Cores) -> None:
-    memory = Memory(1_000_000)
-    limits = Limits(send_bytes=1_000_000)
+    memory = ReplayMemory(1_000_000)
+    limits = SessionLimits(send_bytes=1_000_000)
     many = [cores.session(limits=limits, memory=memory) for _ in range(40)]
     taken = sum(core.write(bytes(100_000)) for core in many)
     assert taken == memory.used_bytes <= 1_000_000
@@ -23,8 +23,12 @@ def test_one_limit_for_all_sessions_and_who_waited_is_told(cores: Cores) -> None
     assert set(memory.woken()) <= set(many)
 
 
-@pytest.mark.parametrize("limits", [Limits(send_bytes=1_000_000), Limits(irob_window=600_000)])
-def test_background_data_leaves_room_for_what_is_urgent(cores: Cores, limits: Limits) -> None:
+@pytest.mark.parametrize(
+    "limits", [SessionLimits(send_bytes=1_000_000), SessionLimits(irob_window=600_000)]
+)
+def test_background_data_leaves_room_for_what_is_urgent(
+    cores: Cores, limits: SessionLimits
+) -> None:
     one, _ = cores.pair(limits=limits)
     while one.send(bytes(100_000), 3, after=()):
         pass
@@ -34,7 +38,7 @@ def test_background_data_leaves_room_for_what_is_urgent(cores: Cores, limits: Li
 
 
 def test_a_stream_stops_at_the_window_and_goes_on_when_it_is_read(cores: Cores) -> None:
-    limits = Limits(stream_window=262_144)
+    limits = SessionLimits(stream_window=262_144)
     one, other = cores.pair(limits=limits)
     one.path_lost(1, 0.0)
     assert one.write(bytes(1_000_000)) == 1_000_000

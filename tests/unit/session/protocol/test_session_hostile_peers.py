@@ -7,11 +7,11 @@ import pytest
 from cedos.errors import ProtocolError
 from cedos.session.protocol.frames import packing
 from cedos.session.protocol.frames.frames import Order, Space
-from cedos.session.protocol.life import State
+from cedos.session.protocol.life import SessionState
 from cedos.session.protocol.receiving.receiver import MAX_ID_GAPS
 from cedos.session.protocol.sending.sender import ID_SPAN
 from cedos.session.protocol.session import Session
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 
 Cores = Any
 BIG = b"x" * 60_000
@@ -89,14 +89,14 @@ def take_all(core: Session, records: list[bytes]) -> None:
 
 @pytest.mark.parametrize("records", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_peer_that_claims_too_much_is_refused(cores: Cores, records: list[bytes]) -> None:
-    core = cores.session(limits=Limits(stream_window=262_144))
+    core = cores.session(limits=SessionLimits(stream_window=262_144))
     cores.up(core)
     core.next_record(1, 70_000, 0.0)
     with pytest.raises(ProtocolError) as refused:
         take_all(core, records)
     assert len(str(refused.value)) > 20
     core.abort(1, str(refused.value))
-    assert core.state is State.FAILED
+    assert core.state is SessionState.FAILED
     assert cores.frames(core.next_record(1, 70_000, 0.0))[-1].code == 1
     assert core.next_record(1, 70_000, 0.0) == []
     assert core.over(0.0)

@@ -9,7 +9,7 @@ from cedos.session.protocol.events import ThunkReady, Writable
 from cedos.session.protocol.sending.credit import IROB_COST
 from cedos.session.protocol.sending.sender import NO_ROOM
 from cedos.session.protocol.sending.thunks import DEFERRED
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 
 Cores = Any
 
@@ -52,7 +52,7 @@ def test_an_open_irob_is_delivered_when_it_ends_and_not_when_it_is_abandoned(cor
 
 def test_irobs_that_wait_for_each_other_never_lock_up(cores: Cores) -> None:
     """Later ones fill the window but for the spare, which is for the one they all wait for."""
-    limits = Limits(irob_window=655_360, irob_bytes=262_144)
+    limits = SessionLimits(irob_window=655_360, irob_bytes=262_144)
     one, other = cores.pair(limits=limits)
     lowest = one.begin(3, after=())
     count = 0
@@ -71,7 +71,7 @@ def test_irobs_that_wait_for_each_other_never_lock_up(cores: Cores) -> None:
 
 
 def test_an_irob_beyond_what_the_peer_takes_is_refused_at_once(cores: Cores) -> None:
-    one, _ = cores.pair(limits=Limits(irob_bytes=300_000))
+    one, _ = cores.pair(limits=SessionLimits(irob_bytes=300_000))
     with pytest.raises(SessionError, match="300001"):
         one.send(bytes(300_001), 3)
     irob = one.begin(3)

@@ -15,10 +15,10 @@ from cedos.session.protocol.events import (
 )
 from cedos.session.protocol.frames import packing
 from cedos.session.protocol.frames.frames import Messages, Space, StreamData, Sync
-from cedos.session.protocol.life import State
-from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.life import SessionState
+from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.session import ALL, LOST_STATE
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 
 Cores = Any
 
@@ -37,7 +37,7 @@ def test_both_close_and_know_it(cores: Cores) -> None:
     assert other.write(b"mine") == 4  # half open
     other.close()
     cores.pump(one, other)
-    assert one.state is other.state is State.FINISHED
+    assert one.state is other.state is SessionState.FINISHED
     assert Finished() in one.events()
     assert Finished() in other.events()
     assert bytes(one.read()) == b"mine"
@@ -53,13 +53,13 @@ def test_a_close_whose_answer_was_lost_is_answered_again(cores: Cores) -> None:
     other.receive(1, b"".join(one.next_record(1, 70_000, 0.0)), 0.0)
     one.receive(1, b"".join(other.next_record(1, 70_000, 0.0)), 0.0)
     one.next_record(1, 70_000, 0.0)  # its Closed is lost with the path
-    assert one.state is State.FINISHED
-    assert other.state is State.CLOSING
+    assert one.state is SessionState.FINISHED
+    assert other.state is SessionState.CLOSING
     for each in (one, other):
         each.path_lost(1, 1.0)
     cores.up(one, other, path=2)
     cores.pump(one, other, path=2)
-    assert other.state is State.FINISHED
+    assert other.state is SessionState.FINISHED
 
 
 @pytest.mark.parametrize("acknowledged", [True, False])
@@ -74,7 +74,7 @@ def test_a_peer_that_is_gone_after_all_was_said_is_no_failure(
     if acknowledged:
         other.receive(1, packing.ack(Space.STREAM, 0, 1, []), 0.0)
     other.peer_forgot()
-    assert other.state is (State.FINISHED if acknowledged else State.FAILED)
+    assert other.state is (SessionState.FINISHED if acknowledged else SessionState.FAILED)
 
 
 def test_a_peer_that_forgot_us_is_a_failure_with_the_acknowledged_byte(cores: Cores) -> None:
@@ -141,11 +141,11 @@ def test_a_session_without_keep_alive_ends_with_its_last_path(cores: Cores) -> N
     core.path_lost(1, 5.0)
     assert core.next_timer() == 5.0
     core.tick(5.0)
-    assert core.state is State.FAILED
+    assert core.state is SessionState.FAILED
 
 
 def test_keep_alive_is_agreed_by_the_smaller_number(cores: Cores) -> None:
-    one, other = cores.session(limits=Limits(keep_alive_s=1_000)), cores.session()
+    one, other = cores.session(limits=SessionLimits(keep_alive_s=1_000)), cores.session()
     cores.up(one, other)
     other.keep_alive(5_000)
     cores.pump(one, other)
@@ -175,7 +175,7 @@ def test_wishes_and_facts_reach_the_peer(cores: Cores) -> None:
     assert isinstance(wish, PeerWishes)
     assert wish.expected_bytes == 250_000_000
     assert wish.deadline_at_s == pytest.approx(1_200.0)
-    one.path_facts(1, Facts(metered=True, rtt_s=0.045, rate_bps=12e6, loss=0.0015), 0.0)
+    one.path_facts(1, PathFacts(metered=True, rtt_s=0.045, rate_bps=12e6, loss=0.0015), 0.0)
     cores.pump(one, other)
     peer = other.paths[0].peer
     assert peer is not None

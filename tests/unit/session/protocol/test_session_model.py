@@ -12,15 +12,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cedos.session.protocol.life import State
-from cedos.session.protocol.packed import Idle, pack, unpack_session
-from cedos.session.protocol.schedulers.interface import Facts, Grant
-from cedos.session.protocol.sending.memory import Memory
+from cedos.session.protocol.life import SessionState
+from cedos.session.protocol.packed import IdleRecord, pack, unpack_session
+from cedos.session.protocol.schedulers.interface import PathFacts, SendGrant
+from cedos.session.protocol.sending.replay_memory import ReplayMemory
 from cedos.session.protocol.session import ALL, Session
-from cedos.session.protocol.session_limits import Limits
+from cedos.session.protocol.session_limits import SessionLimits
 
 BYTES = random.Random(5).randbytes(1 << 19) * 2  # position p of a stream has BYTES[p % 2**19]
-LIMITS = Limits(
+LIMITS = SessionLimits(
     send_bytes=600_000,
     stream_window=262_144,
     irob_window=655_360,
@@ -48,17 +48,17 @@ class Whimsical:
             return None
         rank = draw.randrange(4)
         if self.copies and backlog.copyable_bytes[rank] and draw.random() < 0.5:
-            return Grant(rank, room_bytes, copy=True)
+            return SendGrant(rank, room_bytes, copy=True)
         ranks = [each for each in range(4) if backlog.waiting_bytes[each]]
         if not ranks:
             return None
         skip = draw.choice([0, 0, 1, 700, 20_000])
-        return Grant(draw.choice(ranks), draw.choice([1, 3000, room_bytes]), skip)
+        return SendGrant(draw.choice(ranks), draw.choice([1, 3000, room_bytes]), skip)
 
     def appropriate(self, rank, paths, now):
         return any(path.allowed >> rank & 1 for path in paths)
 
-    def next_look_s(self, paths, now):
+    def next_check_s(self, paths, now):
         return None
 
 
@@ -90,7 +90,7 @@ class Sessions(RuleBasedStateMachine):
         self.calm = calm
         self.now = 100.0
         self.random = random.Random(seed)
-        self.memory = Memory(1 << 30)
+        self.memory = ReplayMemory(1 << 30)
         self.scheduler = Whimsical(seed, copies)
         self.ends = [End(self._core()), End(self._core())]
         self.wires: dict[int, Wire] = {}
@@ -109,7 +109,7 @@ class Sessions(RuleBasedStateMachine):
     def come_up(self) -> None:
         self.wires[self.next_path] = Wire()
         for end in self.ends:
-            end.core.path_up(self.next_path, Facts(), self.now)
+            end.core.path_up(self.next_path, PathFacts(), self.now)
         self.next_path += 1
 
     def _lose(self, path: int, side: int) -> None:
@@ -209,7 +209,7 @@ class Sessions(RuleBasedStateMachine):
         if idle is None:
             return
         end.core = unpack_session(
-            Idle.from_bytes(idle.to_bytes()),
+            IdleRecord.from_bytes(idle.to_bytes()),
             self.scheduler,
             self.now,
             self.now + 5e8,
@@ -272,8 +272,8 @@ class Sessions(RuleBasedStateMachine):
     def _express(self, side: int, rank: int, data: bytes) -> int:
         """Past all queues, where a session may; the path may be lost in sending it."""
         core = self.ends[side].core
-        path = core.express.path(len(data), rank)
-        made = None if path is None else core.express.send(data, rank)
+        path = core.fast_path.path(len(data), rank)
+        made = None if path is None else core.fast_path.send(data, rank)
         if path is None or made is None:
             return 0
         irob, record = made
@@ -282,7 +282,7 @@ class Sessions(RuleBasedStateMachine):
             self._lose(path.state.path_id, side)
         elif wire.up[1 - side]:
             wire.way[side].append(record)
-        core.express.sent(path, irob, data, rank, self.now)
+        core.fast_path.sent(path, irob, data, rank, self.now)
         return irob
 
     def _after(self, end: End, kind: str) -> tuple[int, ...] | None:
@@ -366,7 +366,7 @@ class Sessions(RuleBasedStateMachine):
         for end in getattr(self, "ends", []):
             assert end.core.failure is None
             assert 0 <= end.core.sender.replay.held_bytes <= LIMITS.send_bytes
-            assert all(lane.waiting_bytes >= 0 for lane in end.core.sender.lanes)
+            assert all(queue.waiting_bytes >= 0 for queue in end.core.sender.send_queues)
             assert all(path.in_flight_bytes >= 0 for path in end.core.paths)
 
     # In the end everything arrives
@@ -387,14 +387,14 @@ class Sessions(RuleBasedStateMachine):
             assert end.gone == set(range(1, end.core.sender.next_irob))
             assert end.core.sender.everything_acknowledged()
             assert end.core.sender.replay.held_bytes == 0
-            assert end.core.flights.idle
+            assert end.core.in_flight.idle
             assert end.core.receiver.idle
-            assert [lane.waiting_bytes for lane in end.core.sender.lanes] == [0, 0, 0, 0]
+            assert [queue.waiting_bytes for queue in end.core.sender.send_queues] == [0, 0, 0, 0]
         assert self.memory.used_bytes == 0
         for end in self.ends:
             end.core.close()
         self._settle()
-        assert [end.core.state for end in self.ends] == [State.FINISHED] * 2
+        assert [end.core.state for end in self.ends] == [SessionState.FINISHED] * 2
         assert self.ends[0].core.at_eof
 
     def _settle(self) -> None:

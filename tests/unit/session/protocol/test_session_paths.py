@@ -8,7 +8,7 @@ import pytest
 from cedos.errors import SessionError
 from cedos.session.protocol.frames import packing
 from cedos.session.protocol.frames.frames import Messages, Space, StreamData, Sync
-from cedos.session.protocol.schedulers.interface import Grant
+from cedos.session.protocol.schedulers.interface import SendGrant
 
 Cores = Any
 
@@ -52,7 +52,7 @@ def test_small_foreground_messages_do_not_wait_when_another_path_is_up(cores: Co
 
 def test_a_scheduler_may_leave_the_next_bytes_to_another_path(cores: Cores) -> None:
     """SWTC's order: what this slow path gets is what will be needed when it arrives."""
-    one, other = cores.session(cores.scheduler(Grant(0, 5_000, 10_000), None)), cores.session()
+    one, other = cores.session(cores.scheduler(SendGrant(0, 5_000, 10_000), None)), cores.session()
     for path in (1, 2):
         cores.up(one, other, path=path)
     one.write(bytes(20_000))

@@ -11,7 +11,7 @@ from cedos.session.io import idle_sessions
 from cedos.session.protocol import path_prober, session_limits
 from cedos.session.protocol.frames import frames, packing
 from cedos.session.protocol.frames.unpacking import unpack
-from cedos.session.protocol.receiving import arrivals, receiver
+from cedos.session.protocol.receiving import reassembly, receiver
 from cedos.session.protocol.sending import credit, in_flight, sender
 from emu.repository import ROOT
 
@@ -71,10 +71,13 @@ def test_every_frame_has_a_vector_and_a_row() -> None:
         ("IROBs up to {:,} bytes", credit.INITIAL_IROB_BYTES),
         ("plus {:,} for each", credit.IROB_COST),
         ("At most {:,} pieces", in_flight.MAX_IN_FLIGHT),
-        ("gives up at {:,} gaps", min(arrivals.MAX_GAPS, receiver.MAX_ID_GAPS)),
-        ("acknowledges after {:,} KB", session_limits.Limits().acknowledge_bytes // 1024),
-        ("{:,} ms after the first", round(session_limits.Limits().acknowledge_delay_s * 1000)),
-        ("answering for {:,} s", round(session_limits.Limits().drain_s)),
+        ("gives up at {:,} gaps", min(reassembly.MAX_GAPS, receiver.MAX_ID_GAPS)),
+        ("acknowledges after {:,} KB", session_limits.SessionLimits().acknowledge_bytes // 1024),
+        (
+            "{:,} ms after the first",
+            round(session_limits.SessionLimits().acknowledge_delay_s * 1000),
+        ),
+        ("answering for {:,} s", round(session_limits.SessionLimits().drain_s)),
         ("a record of {:,} bytes", idle_sessions.RECORD_BYTES),
         ("second with {:,} bytes of padding", path_prober.PAD_BYTES),
         ("more than {:,} bytes came over the path", path_prober.FIRST_SEGMENT_BYTES),

@@ -13,10 +13,10 @@ with atheris.instrument_imports(include=["cedos.session"]):
     from cedos.session.protocol.channel.acceptor import Acceptor
     from cedos.session.protocol.channel.channel import RECORD_BYTES, Channel, resume, set_up
     from cedos.session.protocol.crypto import KeyPair
-    from cedos.session.protocol.handshake.accepting import Grant, OpenRequest
+    from cedos.session.protocol.handshake.accepting import FlowGrant, OpenRequest
     from cedos.session.protocol.handshake.credentials import Credentials
-    from cedos.session.protocol.handshake.outcome import Kind
-    from cedos.session.protocol.handshake.set_up import Ask
+    from cedos.session.protocol.handshake.outcome import ConnectionKind
+    from cedos.session.protocol.handshake.set_up import SetUpOptions
 
 RANDOM = random.Random(1).randbytes
 CLIENT, SERVER = KeyPair(RANDOM(32)), KeyPair(RANDOM(32))
@@ -29,8 +29,8 @@ class Book:
     def find(self, flow_id: bytes) -> Credentials | None:
         return self.flows.get(flow_id)
 
-    def admit(self, request: OpenRequest) -> Grant:
-        return Grant(request.deadline_s)
+    def admit(self, request: OpenRequest) -> FlowGrant:
+        return FlowGrant(request.deadline_s)
 
 
 def accepted(book: Book, now: float) -> Channel:
@@ -53,7 +53,7 @@ def feed(channel: Channel, data: bytes, sizes: "atheris.FuzzedDataProvider") -> 
 def one(data: bytes) -> None:
     choices = atheris.FuzzedDataProvider(data)
     book = Book()
-    client = set_up(CLIENT, SERVER.public, Ask(), random=RANDOM, now=0.0)
+    client = set_up(CLIENT, SERVER.public, SetUpOptions(), random=RANDOM, now=0.0)
     server = accepted(book, 0.0)
     resuming = choices.ConsumeBool()
     if resuming:
@@ -63,7 +63,9 @@ def one(data: bytes) -> None:
         assert client.opened is not None
         assert server.opened is not None
         book.flows[client.opened.credentials.flow_id] = server.opened.credentials
-        client = resume(CLIENT, client.opened.credentials, Kind.JOIN, random=RANDOM, now=0.0)
+        client = resume(
+            CLIENT, client.opened.credentials, ConnectionKind.JOIN, random=RANDOM, now=0.0
+        )
         server = accepted(book, 0.0)
     if choices.ConsumeBool():
         victim = choices.PickValueInList([client, server])

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from cedos.session.protocol import crypto
 from cedos.session.protocol.channel.channel import RECORD_BYTES, Channel
 from cedos.session.protocol.crypto import RecordKey, Suite
-from cedos.session.protocol.handshake.messages import HEADER, HEADER_BYTES, Message, framed
+from cedos.session.protocol.handshake.messages import HEADER, HEADER_BYTES, MessageKind, framed
 from cedos.session.protocol.handshake.outcome import FailureKind
-from cedos.session.protocol.handshake.set_up import Ask
+from cedos.session.protocol.handshake.set_up import SetUpOptions
 
 Hosts = Any
-PROTECTED = [Ask(), Ask(hardware_aes=False)]
+PROTECTED = [SetUpOptions(), SetUpOptions(hardware_aes=False)]
 
 
-def pair(make_hosts: type[Hosts], ask: Ask) -> tuple[Channel, Channel]:
+def pair(make_hosts: type[Hosts], ask: SetUpOptions) -> tuple[Channel, Channel]:
     channels: tuple[Channel, Channel] = make_hosts(allow_clear=True).connected(ask)
     return channels
 
@@ -27,10 +27,10 @@ def pair(make_hosts: type[Hosts], ask: Ask) -> tuple[Channel, Channel]:
 @given(
     texts=st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=12),
     cuts=st.lists(st.integers(1, 400), max_size=40),
-    ask=st.sampled_from([*PROTECTED, Ask(clear=True)]),
+    ask=st.sampled_from([*PROTECTED, SetUpOptions(clear=True)]),
 )
 def test_records_come_whole_and_in_order_however_tcp_cuts_them(
-    make_hosts: type[Hosts], texts: list[bytes], cuts: list[int], ask: Ask
+    make_hosts: type[Hosts], texts: list[bytes], cuts: list[int], ask: SetUpOptions
 ) -> None:
     client, server = pair(make_hosts, ask)
     flat = b"".join(b"".join(client.send([text[:1], text[1:]])) for text in texts)
@@ -45,7 +45,7 @@ def test_records_come_whole_and_in_order_however_tcp_cuts_them(
 @settings(max_examples=120, deadline=None)
 @given(data=st.data(), ask=st.sampled_from(PROTECTED))
 def test_a_tampered_stream_gives_a_prefix_and_ends_the_path(
-    make_hosts: type[Hosts], data: st.DataObject, ask: Ask
+    make_hosts: type[Hosts], data: st.DataObject, ask: SetUpOptions
 ) -> None:
     client, server = pair(make_hosts, ask)
     texts = [bytes([number]) * data.draw(st.integers(1, 40)) for number in range(1, 7)]
@@ -67,7 +67,7 @@ def test_a_tampered_stream_gives_a_prefix_and_ends_the_path(
         case "cut":
             packets[at] = packets[at][: data.draw(st.integers(0, len(packets[at]) - 1))]
         case "forge":
-            packets.insert(at, framed(Message.RECORD, random.Random(at).randbytes(40)))
+            packets.insert(at, framed(MessageKind.RECORD, random.Random(at).randbytes(40)))
     stream = b"".join(packets)
     got: list[bytes] = []
     size = data.draw(st.integers(1, len(stream)))
@@ -95,16 +95,16 @@ def test_a_record_of_another_connection_or_direction_is_refused(hosts: Hosts) ->
 def test_absurd_lengths_are_refused_before_anything_is_kept(hosts: Hosts) -> None:
     for length in (0, 16, RECORD_BYTES + 17, 0xFFFFFF):
         _, server = hosts.connected()
-        server.receive(HEADER.pack(length << 8 | Message.RECORD) + bytes(50), 0.0)
+        server.receive(HEADER.pack(length << 8 | MessageKind.RECORD) + bytes(50), 0.0)
         assert server.failure is not None, length
         assert len(server._partial) == 0
     _, server = hosts.connected()
-    server.receive(HEADER.pack(40 << 8 | Message.SET_UP), 0.0)
+    server.receive(HEADER.pack(40 << 8 | MessageKind.SET_UP), 0.0)
     assert server.failure is not None
 
 
 def test_the_largest_record_and_none_larger(make_hosts: type[Hosts]) -> None:
-    for ask in (*PROTECTED, Ask(clear=True)):
+    for ask in (*PROTECTED, SetUpOptions(clear=True)):
         client, server = pair(make_hosts, ask)
         text = random.Random(3).randbytes(RECORD_BYTES)
         flat = b"".join(client.send([text[:1000], memoryview(text)[1000:]]))

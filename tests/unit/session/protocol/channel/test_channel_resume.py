@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, Credentials
-from cedos.session.protocol.handshake.limits import Limits
+from cedos.session.protocol.handshake.limits import HandshakeLimits
 from cedos.session.protocol.handshake.messages import (
     HEADER_BYTES,
-    Message,
+    MessageKind,
     Notice,
     framed,
     pack_notice,
 )
-from cedos.session.protocol.handshake.outcome import FailureKind, Kind
-from cedos.session.protocol.handshake.set_up import Ask
+from cedos.session.protocol.handshake.outcome import ConnectionKind, FailureKind
+from cedos.session.protocol.handshake.set_up import SetUpOptions
 
 Hosts = Any
 
@@ -27,10 +27,12 @@ def said(sender: Channel, receiver: Channel, text: bytes) -> list[bytes]:
     return [bytes(each) for each in receiver.receive(b"".join(sender.send([text])), 0.0)]
 
 
-@pytest.mark.parametrize("kind", [Kind.RESUME, Kind.JOIN])
+@pytest.mark.parametrize("kind", [ConnectionKind.RESUME, ConnectionKind.JOIN])
 @pytest.mark.parametrize("aes", [True, False])
-def test_one_round_trip_then_both_ends_may_send(hosts: Hosts, kind: Kind, aes: bool) -> None:
-    first, _ = hosts.connected(Ask(hardware_aes=aes))
+def test_one_round_trip_then_both_ends_may_send(
+    hosts: Hosts, kind: ConnectionKind, aes: bool
+) -> None:
+    first, _ = hosts.connected(SetUpOptions(hardware_aes=aes))
     client, server = hosts.resume(first.opened.credentials, kind), hosts.accept()
     hosts.carry(client, server)
     assert server.opened.kind is kind
@@ -69,7 +71,7 @@ def test_each_connection_has_keys_and_a_name_of_its_own(hosts: Hosts) -> None:
     assert len(names) == 6
     assert len(packets) == 6
     assert credentials.flow_id not in b"".join(hosts.wire)
-    hellos = [m for m in hosts.wire if m[3] == Message.RESUME]
+    hellos = [m for m in hosts.wire if m[3] == MessageKind.RESUME]
     body = HEADER_BYTES + 7
     assert len({m[body : body + 28] for m in hellos}) == 5
 
@@ -93,11 +95,11 @@ def test_a_replayed_resumption_is_told_to_be_old_and_opens_nothing(hosts: Hosts)
     credentials = client.opened.credentials
     hosts.wire.clear()
     living, server = hosts.resumed(credentials)
-    hello = next(m for m in hosts.wire if m[3] == Message.RESUME)
+    hello = next(m for m in hosts.wire if m[3] == MessageKind.RESUME)
     victim = hosts.accept()
     victim.receive(hello, 0.0)
     assert victim.opened is None
-    assert [m[3] for m in victim.outgoing()] == [Message.STALE]
+    assert [m[3] for m in victim.outgoing()] == [MessageKind.STALE]
     assert said(living, server, b"undisturbed") == [b"undisturbed"]
 
 
@@ -119,7 +121,7 @@ def test_a_delayed_resumption_stays_unconfirmed(hosts: Hosts) -> None:
 def test_joins_may_overtake_each_other(hosts: Hosts) -> None:
     client, _ = hosts.connected()
     credentials = client.opened.credentials
-    dialled = [hosts.resume(credentials, Kind.JOIN) for _ in range(8)]
+    dialled = [hosts.resume(credentials, ConnectionKind.JOIN) for _ in range(8)]
     for channel in reversed(dialled):
         server = hosts.accept()
         hosts.talk(channel, server)
@@ -146,14 +148,14 @@ def test_a_server_that_forgot_the_attempts_is_safe_all_the_same(hosts: Hosts) ->
     old = hosts.book.flows[flow].to_bytes()
     hosts.wire.clear()
     hosts.resumed(credentials)
-    hello = next(m for m in hosts.wire if m[3] == Message.RESUME)
-    answer = next(m for m in hosts.wire if m[3] == Message.RESUME_ANSWER)
-    confirm = next(m for m in hosts.wire if m[3] == Message.CONFIRM)
+    hello = next(m for m in hosts.wire if m[3] == MessageKind.RESUME)
+    answer = next(m for m in hosts.wire if m[3] == MessageKind.RESUME_ANSWER)
+    confirm = next(m for m in hosts.wire if m[3] == MessageKind.CONFIRM)
     hosts.book.flows[flow] = Credentials.from_bytes(old)
     victim = hosts.accept()
     victim.receive(hello, 0.0)
     again = victim.outgoing()[0]
-    assert again[3] == Message.RESUME_ANSWER
+    assert again[3] == MessageKind.RESUME_ANSWER
     assert again[4:52] != answer[4:52]  # another challenge, another key
     victim.receive(confirm, 0.0)
     assert not victim.confirmed
@@ -173,13 +175,13 @@ def test_nobody_else_can_say_that_a_flow_is_gone(hosts: Hosts) -> None:
     """A forged hint leads to a question that only the holder of the server's key can answer."""
     first, _ = hosts.connected()
     credentials = first.opened.credentials
-    hint = framed(Message.NOTICE, pack_notice(Notice.UNKNOWN_FLOW))
+    hint = framed(MessageKind.NOTICE, pack_notice(Notice.UNKNOWN_FLOW))
     impostor = hosts.resume(credentials)
     impostor.outgoing()
     impostor.receive(hint, 0.0)
     assert impostor.failure is None
-    assert impostor.outgoing()[0][3] == Message.SET_UP
-    for forged in (hint, framed(Message.SET_UP_ANSWER, hosts.random(84))):
+    assert impostor.outgoing()[0][3] == MessageKind.SET_UP
+    for forged in (hint, framed(MessageKind.SET_UP_ANSWER, hosts.random(84))):
         asking = hosts.resume(credentials)
         asking.outgoing()
         asking.receive(hint + forged, 0.0)
@@ -216,8 +218,8 @@ def test_an_impostor_cannot_answer_a_resumption(hosts: Hosts) -> None:
     hosts.carry(hello, impostor)
     assert impostor.opened is None
     for forged in (
-        framed(Message.RESUME_ANSWER, hosts.random(48 + 32 + 44)),
-        framed(Message.STALE, b"\xff" * 6 + hosts.random(32)),
+        framed(MessageKind.RESUME_ANSWER, hosts.random(48 + 32 + 44)),
+        framed(MessageKind.STALE, b"\xff" * 6 + hosts.random(32)),
     ):
         hello = hosts.resume(credentials)
         hello.outgoing()
@@ -245,7 +247,7 @@ def test_a_hello_cannot_be_reflected(hosts: Hosts) -> None:
 
 
 def test_resumptions_of_a_host_are_limited(make_hosts: type[Hosts]) -> None:
-    hosts = make_hosts(limits=Limits(resumption_burst=3, resumptions_per_s=1))
+    hosts = make_hosts(limits=HandshakeLimits(resumption_burst=3, resumptions_per_s=1))
     client, _ = hosts.connected()
     credentials = client.opened.credentials
     kinds = []

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import KeyPair, Suite, host_id
-from cedos.session.protocol.handshake.accepting import Grant, Reason, Refusal
-from cedos.session.protocol.handshake.limits import Limits
+from cedos.session.protocol.handshake.accepting import FlowGrant, Refusal, RefusalReason
+from cedos.session.protocol.handshake.limits import HandshakeLimits
 from cedos.session.protocol.handshake.messages import (
     HEADER_BYTES,
-    Message,
+    MessageKind,
     Notice,
     framed,
     pack_notice,
 )
-from cedos.session.protocol.handshake.outcome import FailureKind, Kind
-from cedos.session.protocol.handshake.set_up import Ask
+from cedos.session.protocol.handshake.outcome import ConnectionKind, FailureKind
+from cedos.session.protocol.handshake.set_up import SetUpOptions
 
 Hosts = Any
 
@@ -28,14 +28,14 @@ def said(sender: Channel, receiver: Channel, text: bytes, now: float = 0.0) -> l
 
 
 def test_both_ends_agree_and_know_each_other(hosts: Hosts) -> None:
-    client, server = hosts.connected(Ask(deadline_s=600))
+    client, server = hosts.connected(SetUpOptions(deadline_s=600))
     ours, theirs = client.opened.credentials, server.opened.credentials
     assert ours.flow_id == theirs.flow_id
     assert ours.secret == theirs.secret
     assert ours.peer_key == hosts.server.public
     assert theirs.peer_key == hosts.client.public
     assert server.opened.host_id == host_id(hosts.client.public)
-    assert client.opened.kind is server.opened.kind is Kind.NEW
+    assert client.opened.kind is server.opened.kind is ConnectionKind.NEW
     assert client.opened.deadline_s == server.opened.deadline_s == 600
     assert client.expires_at is server.expires_at is None
     assert said(client, server, b"up") == [b"up"]
@@ -64,7 +64,7 @@ def test_the_host_id_does_not_travel_in_clear(hosts: Hosts) -> None:
     for credentials in hosts.book.flows.values():
         assert credentials.flow_id not in flat
     # A watcher finds nothing that two set-ups of one host have in common but the fixed beginning.
-    firsts = [m for m in hosts.wire if m[3] == Message.SET_UP]
+    firsts = [m for m in hosts.wire if m[3] == MessageKind.SET_UP]
     assert len(firsts) == 2
     common = [a == b for a, b in zip(*firsts, strict=True)]
     assert sum(common[HEADER_BYTES + 7 :]) < 12
@@ -91,7 +91,7 @@ def test_two_hosts_with_wrong_pins_never_open(make_hosts: type[Hosts]) -> None:
 def test_an_impostor_with_the_servers_public_key_alone_cannot_answer(hosts: Hosts) -> None:
     client = hosts.set_up()
     client.outgoing()
-    forged = framed(Message.SET_UP_ANSWER, hosts.random(48 + 36))
+    forged = framed(MessageKind.SET_UP_ANSWER, hosts.random(48 + 36))
     client.receive(forged, 0.0)
     assert client.opened is None
     assert client.failure.kind is FailureKind.WRONG_KEY
@@ -101,8 +101,8 @@ def test_an_impostor_with_the_servers_public_key_alone_cannot_answer(hosts: Host
 def test_replayed_set_ups_open_nothing(hosts: Hosts) -> None:
     hosts.connected()
     hosts.book.flows.clear()  # even where the flow's id is free again
-    hello = next(message for message in hosts.wire if message[3] == Message.SET_UP)
-    confirmation = next(message for message in hosts.wire if message[3] == Message.CONFIRM)
+    hello = next(message for message in hosts.wire if message[3] == MessageKind.SET_UP)
+    confirmation = next(message for message in hosts.wire if message[3] == MessageKind.CONFIRM)
     victim = hosts.accept()
     victim.receive(hello, hosts.now)
     assert victim.outgoing()
@@ -132,7 +132,7 @@ def test_protection_is_agreed(
     suite: Suite,
 ) -> None:
     hosts = make_hosts(server_aes=server_aes, allow_clear=allows_clear)
-    client, server = hosts.connected(Ask(hardware_aes=client_aes, clear=asks_clear))
+    client, server = hosts.connected(SetUpOptions(hardware_aes=client_aes, clear=asks_clear))
     assert client.opened.credentials.suite is server.opened.credentials.suite is suite
     packets = client.send([b"secret ", b"words"])
     assert (b"secret words" in b"".join(packets)) == (suite is Suite.CLEAR)
@@ -144,17 +144,17 @@ def test_protection_is_agreed(
 
 
 def test_the_deadline_is_granted_within_limits(make_hosts: type[Hosts]) -> None:
-    hosts = make_hosts(limits=Limits(deadline_s=1000))
-    client, server = hosts.connected(Ask(deadline_s=100_000))
+    hosts = make_hosts(limits=HandshakeLimits(deadline_s=1000))
+    client, server = hosts.connected(SetUpOptions(deadline_s=100_000))
     assert client.opened.deadline_s == server.opened.deadline_s == 1000
 
 
 def test_a_duplicate_flow_id_is_tried_again_with_another(hosts: Hosts) -> None:
     asked: list[bytes] = []
 
-    def verdict(request: Any) -> Grant | Refusal:
+    def verdict(request: Any) -> FlowGrant | Refusal:
         asked.append(request.flow_id)
-        return Refusal(Reason.DUPLICATE) if len(asked) < 3 else Grant(0)
+        return Refusal(RefusalReason.DUPLICATE) if len(asked) < 3 else FlowGrant(0)
 
     hosts.book.verdict = verdict
     client, _ = hosts.connected()
@@ -162,15 +162,15 @@ def test_a_duplicate_flow_id_is_tried_again_with_another(hosts: Hosts) -> None:
     assert client.opened.credentials.flow_id == asked[-1]
 
 
-@pytest.mark.parametrize("reason", list(Reason))
-def test_refusals_are_proved(hosts: Hosts, reason: Reason) -> None:
+@pytest.mark.parametrize("reason", list(RefusalReason))
+def test_refusals_are_proved(hosts: Hosts, reason: RefusalReason) -> None:
     hosts.book.verdict = lambda request: Refusal(reason, 7)
     client, server = hosts.set_up(), hosts.accept()
     hosts.talk(client, server)
     assert client.opened is server.opened is None
     assert client.failure.kind is FailureKind.REFUSED
     assert client.failure.authenticated
-    assert client.failure.retry_after_s == (0 if reason is Reason.NOT_ALLOWED else 7)
+    assert client.failure.retry_after_s == (0 if reason is RefusalReason.NOT_ALLOWED else 7)
 
 
 def test_another_version_is_named(hosts: Hosts) -> None:
@@ -186,7 +186,7 @@ def test_another_version_is_named(hosts: Hosts) -> None:
 
 def test_a_version_cannot_be_talked_down(hosts: Hosts) -> None:
     """What is in clear before the keys is hashed into them."""
-    client, server = hosts.set_up(Ask(hardware_aes=True)), hosts.accept()
+    client, server = hosts.set_up(SetUpOptions(hardware_aes=True)), hosts.accept()
     hello = bytearray(client.outgoing()[0])
     hello[HEADER_BYTES + 5] ^= 1  # says ChaChaPoly
     server.receive(bytes(hello), 0.0)
@@ -196,28 +196,28 @@ def test_a_version_cannot_be_talked_down(hosts: Hosts) -> None:
 def test_notices_are_hints(hosts: Hosts) -> None:
     for notice in Notice:
         client = hosts.set_up()
-        client.receive(framed(Message.NOTICE, pack_notice(notice)), 0.0)
+        client.receive(framed(MessageKind.NOTICE, pack_notice(notice)), 0.0)
         assert client.failure is not None
         assert not client.failure.authenticated
 
 
 def test_under_load_a_cookie_is_asked_for(make_hosts: type[Hosts]) -> None:
-    hosts = make_hosts(limits=Limits(cookies_from=2))
+    hosts = make_hosts(limits=HandshakeLimits(cookies_from=2))
     idle = [hosts.accept(), hosts.accept()]
     client, server = hosts.connected()
-    assert [m[3] for m in hosts.wire].count(Message.COOKIE) == 1
+    assert [m[3] for m in hosts.wire].count(MessageKind.COOKIE) == 1
     assert said(client, server, b"hi") == [b"hi"]
     for channel in idle:
         channel.abandon()
     hosts.wire.clear()
     hosts.connected()
-    assert Message.COOKIE not in [m[3] for m in hosts.wire]
+    assert MessageKind.COOKIE not in [m[3] for m in hosts.wire]
 
 
 def test_a_cookie_is_good_for_one_address_one_hello_and_two_minutes(
     make_hosts: type[Hosts],
 ) -> None:
-    hosts = make_hosts(limits=Limits(cookies_from=0))
+    hosts = make_hosts(limits=HandshakeLimits(cookies_from=0))
 
     def with_cookie() -> tuple[bytes, bytes]:
         client, server = hosts.set_up(), hosts.accept("192.0.2.1")
@@ -225,30 +225,30 @@ def test_a_cookie_is_good_for_one_address_one_hello_and_two_minutes(
         hosts.carry(server, client)
         return client.outgoing()[0], hosts.wire[-2]
 
-    def answered(hello: bytes, address: str) -> Message:
+    def answered(hello: bytes, address: str) -> MessageKind:
         server = hosts.accept(address)
         server.receive(hello, hosts.now)
-        answer = Message(server.outgoing()[0][3])
+        answer = MessageKind(server.outgoing()[0][3])
         server.abandon()
         return answer
 
     hello, bare = with_cookie()
     other, _ = with_cookie()
-    assert answered(bare, "192.0.2.1") is Message.COOKIE
-    assert answered(hello, "192.0.2.1") is Message.SET_UP_ANSWER
-    assert answered(hello, "192.0.2.2") is Message.COOKIE
+    assert answered(bare, "192.0.2.1") is MessageKind.COOKIE
+    assert answered(hello, "192.0.2.1") is MessageKind.SET_UP_ANSWER
+    assert answered(hello, "192.0.2.2") is MessageKind.COOKIE
     head = HEADER_BYTES + 7
     swapped = hello[:head] + other[head : head + 20] + hello[head + 20 :]
-    assert answered(swapped, "192.0.2.1") is Message.COOKIE
+    assert answered(swapped, "192.0.2.1") is MessageKind.COOKIE
     hosts.now += 119
     hosts.now += 2
-    assert answered(hello, "192.0.2.1") is Message.COOKIE
+    assert answered(hello, "192.0.2.1") is MessageKind.COOKIE
 
 
 def test_more_set_ups_than_can_be_served_are_put_off_and_resumptions_are_not(
     make_hosts: type[Hosts],
 ) -> None:
-    hosts = make_hosts(limits=Limits(set_ups_per_s=2))
+    hosts = make_hosts(limits=HandshakeLimits(set_ups_per_s=2))
     known, _ = hosts.connected()
     outcomes = []
     for _ in range(14):
@@ -274,7 +274,7 @@ def test_garbage_instead_of_a_handshake_is_refused_and_bounded(
     message = data.draw(
         st.one_of(
             st.binary(max_size=400),
-            st.builds(framed, st.sampled_from(list(Message)), st.binary(max_size=330)),
+            st.builds(framed, st.sampled_from(list(MessageKind)), st.binary(max_size=330)),
         )
     )
     records = channel.receive(message, hosts.now)

@@ -10,9 +10,9 @@ import pytest
 from cedos import session
 from cedos.session.protocol.channel.channel import resume
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.protocol.handshake.limits import Limits
-from cedos.session.protocol.handshake.messages import Message
-from cedos.session.protocol.handshake.outcome import Kind
+from cedos.session.protocol.handshake.limits import HandshakeLimits
+from cedos.session.protocol.handshake.messages import MessageKind
+from cedos.session.protocol.handshake.outcome import ConnectionKind
 
 
 async def until(wanted: object, seconds: float = 20) -> None:
@@ -27,7 +27,7 @@ def test_it_takes_no_living_flow_over(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     async def scenario() -> None:
         me, server = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
-        strangers = Limits(handshake_s=1.0)
+        strangers = HandshakeLimits(handshake_s=1.0)
         async with await session.listen(("127.0.0.1", 0), key=server, hosts=strangers) as listener:
             ours = await session.connect(
                 listener.address, server_key=server.public, key=me, deadline=60
@@ -40,13 +40,13 @@ def test_it_takes_no_living_flow_over(monkeypatch: pytest.MonkeyPatch, tmp_path:
             # It has the right secret, a new number, a right proof: only, nobody is there to confirm it.
             credentials = ours.flow.credentials
             assert credentials is not None
-            late = resume(me, credentials, Kind.RESUME, random=os.urandom, now=0.0)
+            late = resume(me, credentials, ConnectionKind.RESUME, random=os.urandom, now=0.0)
             with socket.create_connection(listener.address) as attacker:
                 attacker.sendall(late.outgoing()[0])
                 attacker.setblocking(False)
                 loop = asyncio.get_running_loop()
                 answer = await loop.sock_recv(attacker, 4)
-                assert answer[3] == Message.RESUME_ANSWER
+                assert answer[3] == MessageKind.RESUME_ANSWER
                 assert len(theirs.flow.paths) == 2
                 await ours.write(b"two")
                 assert await theirs.read_exactly(3) == b"two"

@@ -6,11 +6,11 @@ import re
 from cedos.session.protocol.channel.acceptor import Acceptor
 from cedos.session.protocol.channel.channel import Channel, resume, set_up
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.protocol.handshake.accepting import Grant, OpenRequest
+from cedos.session.protocol.handshake.accepting import FlowGrant, OpenRequest
 from cedos.session.protocol.handshake.credentials import Credentials
-from cedos.session.protocol.handshake.messages import Message, Notice, pack_notice, pack_stale
-from cedos.session.protocol.handshake.outcome import Kind
-from cedos.session.protocol.handshake.set_up import Ask
+from cedos.session.protocol.handshake.messages import MessageKind, Notice, pack_notice, pack_stale
+from cedos.session.protocol.handshake.outcome import ConnectionKind
+from cedos.session.protocol.handshake.set_up import SetUpOptions
 from emu.repository import ROOT
 
 DOCUMENT = (ROOT / "docs" / "session-handshake.md").read_text()
@@ -35,8 +35,8 @@ class Book:
     def find(self, flow_id: bytes) -> Credentials | None:
         return self.flows.get(flow_id)
 
-    def admit(self, request: OpenRequest) -> Grant:
-        return Grant(request.deadline_s)
+    def admit(self, request: OpenRequest) -> FlowGrant:
+        return FlowGrant(request.deadline_s)
 
 
 def documented() -> dict[str, str]:
@@ -72,7 +72,7 @@ def test_the_documents_vectors_are_what_is_sent() -> None:
         got[name] = b"".join(sender.send([text]))
         assert receiver.receive(got[name], 0.0) == [text]
 
-    near = set_up(ours, theirs.public, Ask(deadline_s=3600), random=client, now=0.0)
+    near = set_up(ours, theirs.public, SetUpOptions(deadline_s=3600), random=client, now=0.0)
     far = accepted()
     step("SET_UP", near, far)
     step("SET_UP_ANSWER", far, near)
@@ -86,7 +86,7 @@ def test_the_documents_vectors_are_what_is_sent() -> None:
     got["flow id"] = credentials.flow_id
     got["flow secret"] = credentials.secret
     got["credentials"] = credentials.to_bytes()
-    near = resume(ours, credentials, Kind.JOIN, random=client, now=0.0)
+    near = resume(ours, credentials, ConnectionKind.JOIN, random=client, now=0.0)
     far = accepted()
     step("RESUME", near, far)
     step("RESUME_ANSWER", far, near)
@@ -104,8 +104,8 @@ def test_the_documents_lengths_are_those_of_the_messages() -> None:
     for name in ("SET_UP", "SET_UP_ANSWER", "RESUME", "RESUME_ANSWER", "CONFIRM"):
         assert len(vectors[name]) // 2 - 4 == table[name], name
         assert int(vectors[name][:6], 16) == table[name]
-        assert int(vectors[name][6:8], 16) == Message[name]
+        assert int(vectors[name][6:8], 16) == MessageKind[name]
     assert table["STALE"] == len(pack_stale(1, bytes(32)))
     assert table["NOTICE"] == len(pack_notice(Notice.BUSY, 1.0))
     kinds = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", DOCUMENT, re.MULTILINE)
-    assert {name: int(number) for number, name in kinds} == {m.name: m.value for m in Message}
+    assert {name: int(number) for number, name in kinds} == {m.name: m.value for m in MessageKind}

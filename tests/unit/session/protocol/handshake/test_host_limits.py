@@ -10,13 +10,13 @@ import pytest
 from cedos import session
 from cedos.errors import SessionError
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.protocol.handshake.limits import Limits as HostLimits
+from cedos.session.protocol.handshake.limits import HandshakeLimits
 
 Connect = Callable[[KeyPair], Awaitable[session.Connection]]
 Scenario = Callable[[session.Listener, Connect], Awaitable[None]]
 
 
-def serving(scenario: Scenario, hosts: HostLimits, idle: Path | None = None) -> None:
+def serving(scenario: Scenario, hosts: HandshakeLimits, idle: Path | None = None) -> None:
     async def run() -> None:
         key = KeyPair(os.urandom(32))
         made: list[session.Connection] = []
@@ -74,7 +74,7 @@ def test_a_host_that_is_away_is_held_to_its_bytes_and_others_are_not() -> None:
         for each in (small, middle, foreign):
             each.abort()
 
-    serving(scenario, HostLimits(idle_bytes_per_host=1_000_000))
+    serving(scenario, HandshakeLimits(idle_bytes_per_host=1_000_000))
 
 
 def test_who_is_there_is_not_held_to_the_bytes_of_the_absent() -> None:
@@ -86,12 +86,12 @@ def test_who_is_there_is_not_held_to_the_bytes_of_the_absent() -> None:
         assert not far.ended
         assert len(await near.read_exactly(500_000)) == 500_000
 
-    serving(scenario, HostLimits(idle_bytes_per_host=1_000))
+    serving(scenario, HandshakeLimits(idle_bytes_per_host=1_000))
 
 
 def test_sleeping_flows_count_and_over_a_restart(tmp_path: Path) -> None:
     who, other = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
-    limits = HostLimits(flows_per_host=2)
+    limits = HandshakeLimits(flows_per_host=2)
 
     async def first(listener: session.Listener, connect: Connect) -> None:
         for _ in range(2):
@@ -128,4 +128,4 @@ def test_without_a_file_those_that_are_away_count_too() -> None:
         far.abort()
         assert not (await connect(who)).ended
 
-    serving(scenario, HostLimits(flows_per_host=1))
+    serving(scenario, HandshakeLimits(flows_per_host=1))

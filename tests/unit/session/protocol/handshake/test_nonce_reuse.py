@@ -16,8 +16,8 @@ from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import Aead, Buffer
 from cedos.session.protocol.handshake import noise, resume
 from cedos.session.protocol.handshake.credentials import Credentials
-from cedos.session.protocol.handshake.outcome import Kind
-from cedos.session.protocol.handshake.set_up import Ask
+from cedos.session.protocol.handshake.outcome import ConnectionKind
+from cedos.session.protocol.handshake.set_up import SetUpOptions
 
 Hosts = Any
 
@@ -88,16 +88,16 @@ def test_no_key_and_nonce_is_used_twice(
             ours[client.opened.credentials.flow_id] = client.opened.credentials
         server.abandon()
 
-    connect(hosts.set_up(Ask(hardware_aes=aes)), rounds=20)
+    connect(hosts.set_up(SetUpOptions(hardware_aes=aes)), rounds=20)
     for action in actions:
         hosts.now += 1
         rounds = choose.choice([1, 2, 20])
         known = sorted(ours.keys() & hosts.book.flows.keys())
         flow = choose.choice(known) if known else None
         if action == "set_up":
-            connect(hosts.set_up(Ask(hardware_aes=aes)), rounds)
+            connect(hosts.set_up(SetUpOptions(hardware_aes=aes)), rounds)
         elif action in {"resume", "join"} and flow is not None:
-            kind = Kind.RESUME if action == "resume" else Kind.JOIN
+            kind = ConnectionKind.RESUME if action == "resume" else ConnectionKind.JOIN
             connect(hosts.resume(ours[flow], kind), rounds)
         elif action == "talk" and living:
             client, server = choose.choice(living)

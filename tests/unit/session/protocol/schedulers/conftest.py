@@ -2,7 +2,7 @@
 
 import pytest
 
-from cedos.session.protocol.schedulers.interface import Backlog, Facts, PathState
+from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, PathState
 
 
 class Make:
@@ -12,7 +12,7 @@ class Make:
         self, number: int, rtt_s: float | None = 0.05, rate_bps: float | None = 8e6, **more: object
     ) -> PathState:
         """A path over `net<number>`; `more` are fields of its facts or of its state."""
-        facts = Facts(network=f"net{number}", rtt_s=rtt_s, rate_bps=rate_bps)
+        facts = PathFacts(network=f"net{number}", rtt_s=rtt_s, rate_bps=rate_bps)
         state = PathState(number, facts, up_at_s=0.0)
         for key, value in more.items():
             setattr(facts if hasattr(facts, key) else state, key, value)

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from cedos.session.protocol.schedulers.interface import Grant
+from cedos.session.protocol.schedulers.interface import SendGrant
 from cedos.session.protocol.schedulers.lowest_rtt import LowestRtt
-from cedos.session.protocol.schedulers.redundant import Redundant
+from cedos.session.protocol.schedulers.redundant import RedundantScheduler
 from cedos.session.protocol.schedulers.round_robin import RoundRobin
 
 Make = Any
@@ -15,26 +15,30 @@ class TestRedundant:
     def test_new_data_before_copies(self, make: Make) -> None:
         one = make.path(1)
         waiting = make.backlog(0, 0, 0, 10, copyable=(0, 0, 0, 20))
-        assert Redundant().choose(one, (one,), waiting, 99, 0.0) == Grant(3, 99)
+        assert RedundantScheduler().choose(one, (one,), waiting, 99, 0.0) == SendGrant(3, 99)
         copies = make.backlog(0, 0, 0, 0, copyable=(0, 0, 0, 20))
-        assert Redundant().choose(one, (one,), copies, 99, 0.0) == Grant(3, 99, copy=True)
+        assert RedundantScheduler().choose(one, (one,), copies, 99, 0.0) == SendGrant(
+            3, 99, copy=True
+        )
 
     def test_only_the_labels_asked_for_go_twice(self, make: Make) -> None:
         one = make.path(1)
         copies = make.backlog(0, 0, 0, 0, copyable=(5, 0, 0, 20))
-        assert Redundant(0b0001).choose(one, (one,), copies, 99, 0.0) == Grant(0, 99, copy=True)
+        assert RedundantScheduler(0b0001).choose(one, (one,), copies, 99, 0.0) == SendGrant(
+            0, 99, copy=True
+        )
         late = make.backlog(0, 0, 0, 0, copyable=(0, 0, 0, 20))
-        assert Redundant(0b0001).choose(one, (one,), late, 99, 0.0) is None
+        assert RedundantScheduler(0b0001).choose(one, (one,), late, 99, 0.0) is None
 
 
 def test_lowest_rtt_spills_over_when_the_quick_one_is_full(make: Make) -> None:
     quick, slow = make.path(1, 0.01), make.path(2, 0.1)
     waiting = make.backlog(0, 0, 0, 10**6)
     scheduler = LowestRtt()
-    assert scheduler.choose(quick, (quick, slow), waiting, 10**6, 0.0) == Grant(3, CHUNK)
+    assert scheduler.choose(quick, (quick, slow), waiting, 10**6, 0.0) == SendGrant(3, CHUNK)
     assert scheduler.choose(slow, (quick, slow), waiting, 10**6, 0.0) is None
     quick.facts.unsent_bytes = 40_000
-    assert scheduler.choose(slow, (quick, slow), waiting, 10**6, 0.0) == Grant(3, CHUNK)
+    assert scheduler.choose(slow, (quick, slow), waiting, 10**6, 0.0) == SendGrant(3, CHUNK)
 
 
 def test_round_robin_takes_turns_and_passes_over_who_is_full(make: Make) -> None:

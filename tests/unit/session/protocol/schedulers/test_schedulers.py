@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cedos.errors import ConfigError
 from cedos.session.protocol import schedulers
-from cedos.session.protocol.schedulers.chosen import Chosen
+from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import ALL_RANKS, Backlog, PathState, Scheduler
 
 Make = Any
@@ -72,7 +72,7 @@ EVERY = [*schedulers.NAMES, "chosen", "chosen twice"]
 def made(name: str) -> Scheduler:
     if not name.startswith("chosen"):
         return schedulers.scheduler(name)
-    chosen = Chosen(schedulers.scheduler())
+    chosen = DecidedScheduler(schedulers.scheduler())
     chosen.repeat(ALL_RANKS if name == "chosen twice" else 0)
     return chosen
 
@@ -109,10 +109,10 @@ def test_everything_goes_out(
         if not any(model.backlog.waiting_bytes):
             break
         # The driver looks again at this time, or as soon as a kernel has sent something.
-        look_s = model.scheduler.next_look_s(paths, model.now)
+        check_s = model.scheduler.next_check_s(paths, model.now)
         unsent = any(each.facts.unsent_bytes for each in paths)
-        assert look_s is not None or unsent, "nothing will ever wake the driver"
-        model.carry(max(look_s or 0.0, 8 * KERNEL_BYTES / slowest))
+        assert check_s is not None or unsent, "nothing will ever wake the driver"
+        model.carry(max(check_s or 0.0, 8 * KERNEL_BYTES / slowest))
     assert model.backlog.waiting_bytes == [0, 0, 0, 0]
     assert sum(size for pieces in model.given.values() for _, size in pieces) == sum(waiting)
 

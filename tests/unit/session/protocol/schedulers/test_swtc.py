@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cedos.session.protocol.schedulers.interface import Grant, Scheduler
+from cedos.session.protocol.schedulers.interface import Scheduler, SendGrant
 from cedos.session.protocol.schedulers.lowest_rtt import LowestRtt
 from cedos.session.protocol.schedulers.swtc import Schedule, Swtc, expected_s
 
@@ -33,14 +33,14 @@ class TestSwtc:
 
     def test_one_path_gets_everything(self, make: Make) -> None:
         one = make.path(1)
-        assert Swtc().choose(one, (one,), make.backlog(0, 0, 0, 9), 99, 0.0) == Grant(3, 99)
+        assert Swtc().choose(one, (one,), make.backlog(0, 0, 0, 9), 99, 0.0) == SendGrant(3, 99)
 
     def test_what_a_busy_fast_path_acknowledges_sooner_is_left_to_it(self, make: Make) -> None:
         fast, slow = make.path(1, 0.02, 80e6, unsent_bytes=100_000), make.path(2, 0.4, 8e6)
         few = make.backlog(0, 0, 0, 5 * CHUNK)
         scheduler = Swtc()
         assert scheduler.choose(slow, (fast, slow), few, 10**6, 0.0) is None
-        assert scheduler.next_look_s((fast, slow), 0.0) is not None
+        assert scheduler.next_check_s((fast, slow), 0.0) is not None
 
     def test_the_slow_path_gets_what_is_needed_later(self, make: Make) -> None:
         fast, slow = make.path(1, 0.02, 8e6), make.path(2, 0.2, 8e6)

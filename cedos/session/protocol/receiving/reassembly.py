@@ -4,8 +4,8 @@ from collections import deque
 from typing import Final
 
 from cedos.errors import ProtocolError
-from cedos.session.protocol.frames.extents import Progress
 from cedos.session.protocol.frames.frames import Chunk
+from cedos.session.protocol.frames.intervals import CumulativeSet
 
 MAX_GAPS: Final = 20_000
 """More separate pieces than any sender of this protocol has on the way at once."""
@@ -13,7 +13,7 @@ _SMALL_BYTES: Final = 512
 _JOINED_BYTES: Final = 4_096
 
 
-class Arrivals:
+class StreamReassembly:
     """What has been received of a stream; `ready` are the bytes in order that nobody took yet.
 
     The end of the stream is received like a byte behind the last one: `received` covers it.
@@ -32,7 +32,7 @@ class Arrivals:
     )
 
     def __init__(self, position: int = 0) -> None:
-        self.received = Progress(position)
+        self.received = CumulativeSet(position)
         self.ready: deque[Chunk] = deque()
         self.ready_bytes = 0
         self.waiting_bytes = 0

@@ -5,13 +5,13 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.session.protocol.sending.memory import Memory
+from cedos.session.protocol.sending.replay_memory import ReplayMemory
 from cedos.session.protocol.sending.sender import Sender
 
 LIMIT = 8 << 20
 
 
-def senders(count: int, memory: Memory) -> list[Sender]:
+def senders(count: int, memory: ReplayMemory) -> list[Sender]:
     return [Sender(memory, LIMIT, number) for number in range(count)]
 
 
@@ -21,7 +21,7 @@ def fill(sender: Sender) -> None:
 
 
 def test_the_first_leave_something_to_hundreds_more() -> None:
-    memory = Memory(LIMIT)
+    memory = ReplayMemory(LIMIT)
     many = senders(100, memory)
     for each in many:
         fill(each)
@@ -31,7 +31,7 @@ def test_the_first_leave_something_to_hundreds_more() -> None:
 
 
 def test_what_the_first_took_too_much_goes_to_the_others() -> None:
-    memory = Memory(LIMIT)
+    memory = ReplayMemory(LIMIT)
     many = senders(50, memory)
     for each in many:
         fill(each)
@@ -44,7 +44,7 @@ def test_what_the_first_took_too_much_goes_to_the_others() -> None:
 
 
 def test_what_cannot_be_divided_finds_room_in_a_session_that_holds_nothing() -> None:
-    memory = Memory(LIMIT)
+    memory = ReplayMemory(LIMIT)
     many = senders(40, memory)
     for each in many[:30]:
         fill(each)
@@ -55,7 +55,7 @@ def test_what_cannot_be_divided_finds_room_in_a_session_that_holds_nothing() -> 
 
 
 def test_a_whole_message_need_not_wait_until_nobody_sends_any_more() -> None:
-    memory = Memory(LIMIT)
+    memory = ReplayMemory(LIMIT)
     many = senders(60, memory)
     for each in many[:50]:
         fill(each)
@@ -73,7 +73,7 @@ def test_a_whole_message_need_not_wait_until_nobody_sends_any_more() -> None:
 def test_whoever_was_refused_is_told_once_all_is_free(
     steps: list[tuple[int, int]], draw: Random
 ) -> None:
-    memory = Memory(1 << 20)
+    memory = ReplayMemory(1 << 20)
     many = [Sender(memory, 1 << 20, number) for number in range(20)]
     empty_handed: set[int] = set()
     for number, size in steps:

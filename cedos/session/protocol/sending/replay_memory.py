@@ -8,7 +8,7 @@ _QUANTUM_BYTES: Final = 4_096
 _NEVER: Final = 1 << 63
 
 
-class Memory:
+class ReplayMemory:
     """Bytes that sessions hold until the peer has acknowledged them: counted together, limited together.
 
     Programs write as fast as they are let, and a session gives back what it took only as fast as its

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from cedos.errors import SessionError
-from cedos.session.protocol.frames.extents import Progress
 from cedos.session.protocol.frames.frames import Chunk, Order
+from cedos.session.protocol.frames.intervals import CumulativeSet
 
 NO_LIMIT: Final = 1 << 63
 Fetch: TypeAlias = Callable[[int, int], Chunk]
@@ -54,10 +54,10 @@ class ByteQueue:
         self.fresh = position
         self.limit = NO_LIMIT
         self.ended = False
-        self.acked = Progress(position)
+        self.acked = CumulativeSet(position)
         self.held_bytes = 0
-        self.counted = 0  # what a lane has counted as waiting
-        self.listed = False  # whether a lane has it among those with fresh bytes
+        self.counted = 0  # what a send queue has counted as waiting
+        self.listed = False  # whether a send queue has it among those with fresh bytes
         self._starts: list[int] = []
         self._chunks: list[memoryview | tuple[Fetch, int]] = []
 

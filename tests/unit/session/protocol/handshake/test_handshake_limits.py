@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.session.protocol.handshake.host_counts import HostCounts
-from cedos.session.protocol.handshake.limits import HalfOpen, HostLedger, Limits, Rate
-from cedos.session.protocol.handshake.messages import Message, framed
+from cedos.session.protocol.handshake.limits import (
+    HalfOpen,
+    HandshakeLimits,
+    HostLedger,
+    TokenBucket,
+)
+from cedos.session.protocol.handshake.messages import MessageKind, framed
 from cedos.session.protocol.handshake.outcome import FailureKind
 
 Hosts = Any
@@ -28,7 +33,7 @@ def test_ten_thousand_half_open_handshakes_do_not_keep_an_honest_host_out(
         if channel is None:
             continue
         # Each sends the beginning of a hello, the most that may be kept of it.
-        channel.receive(framed(Message.SET_UP, bytes(319))[:-1], hosts.now)
+        channel.receive(framed(MessageKind.SET_UP, bytes(319))[:-1], hosts.now)
         idle.append(channel)
         if number % 1000 == 999:
             client, server = hosts.connected()
@@ -48,7 +53,7 @@ def test_ten_thousand_half_open_handshakes_do_not_keep_an_honest_host_out(
 
 
 def test_one_address_cannot_crowd_out_others(make_hosts: type[Hosts]) -> None:
-    hosts = make_hosts(limits=Limits(half_open_per_address=5))
+    hosts = make_hosts(limits=HandshakeLimits(half_open_per_address=5))
     got = [hosts.acceptor.channel("192.0.2.9", hosts.now) for _ in range(7)]
     assert [each is None for each in got] == [False] * 5 + [True] * 2
     assert hosts.acceptor.channel("192.0.2.8", hosts.now) is not None
@@ -90,7 +95,7 @@ def test_what_is_over_leaves_nothing_behind(hosts: Hosts) -> None:
     )
 )
 def test_the_half_open_ones_against_a_model(steps: list[tuple[str, int, int]]) -> None:
-    limits = Limits(half_open=6, half_open_per_address=3, handshake_s=10)
+    limits = HandshakeLimits(half_open=6, half_open_per_address=3, handshake_s=10)
     half_open: HalfOpen[int] = HalfOpen(limits)
     model: dict[int, tuple[str, float]] = {}
     now = 0.0
@@ -120,7 +125,7 @@ def test_the_half_open_ones_against_a_model(steps: list[tuple[str, int, int]]) -
 
 
 def test_a_hosts_flows() -> None:
-    ledger = HostLedger(Limits(flows_per_host=2))
+    ledger = HostLedger(HandshakeLimits(flows_per_host=2))
     one, other = b"one", b"other"
     assert ledger.may_open(one)
     assert not ledger.may_open(one, kept=2)
@@ -165,7 +170,7 @@ def test_counts_by_host_stay_near_among_many_hosts() -> None:
 
 @given(st.lists(st.floats(0, 3), max_size=60), st.floats(0.5, 20), st.integers(1, 10))
 def test_a_rate_is_kept(gaps: list[float], per_s: float, burst: int) -> None:
-    rate = Rate(per_s, burst, 0.0)
+    rate = TokenBucket(per_s, burst, 0.0)
     now, taken = 0.0, 0
     for gap in gaps:
         now += gap
@@ -181,7 +186,7 @@ def test_a_rate_is_kept(gaps: list[float], per_s: float, burst: int) -> None:
 
 def test_many_hosts_are_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cedos.session.protocol.handshake.limits._HOSTS_REMEMBERED", 3)
-    ledger = HostLedger(Limits(resumption_burst=1, resumptions_per_s=0.1))
+    ledger = HostLedger(HandshakeLimits(resumption_burst=1, resumptions_per_s=0.1))
     assert ledger.resume(b"a", 0.0) == 0
     assert ledger.resume(b"a", 0.0) == pytest.approx(10)
     for host in (b"b", b"c", b"d"):

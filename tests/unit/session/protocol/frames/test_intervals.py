@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.session.protocol.frames.extents import Intervals, Progress
+from cedos.session.protocol.frames.intervals import CumulativeSet, IntervalSet
 
 SPANS = st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda s: (s[0], s[0] + s[1]))
 STEPS = st.lists(st.tuples(st.booleans(), SPANS), max_size=40)
@@ -16,7 +16,7 @@ STEPS = st.lists(st.tuples(st.booleans(), SPANS), max_size=40)
 def test_intervals_are_a_set(
     steps: list[tuple[bool, tuple[int, int]]], asked: tuple[int, int]
 ) -> None:
-    intervals, model = Intervals(), set[int]()
+    intervals, model = IntervalSet(), set[int]()
     for add, (start, end) in steps:
         (intervals.add if add else intervals.remove)(start, end)
         model = model | set(range(start, end)) if add else model - set(range(start, end))
@@ -36,7 +36,7 @@ def test_intervals_are_a_set(
 def test_progress_is_a_set_that_is_full_below_its_floor(
     floor: int, spans: list[tuple[int, int]], asked: tuple[int, int]
 ) -> None:
-    progress, model = Progress(floor), set(range(floor))
+    progress, model = CumulativeSet(floor), set(range(floor))
     for start, end in spans:
         progress.add(start, end)
         model |= set(range(start, end))

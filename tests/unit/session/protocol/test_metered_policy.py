@@ -2,7 +2,7 @@
 
 import pytest
 
-from cedos.session.protocol.metered_policy import Hold, Situation
+from cedos.session.protocol.metered_policy import MeteredPolicy, Situation
 
 
 def situation(**changes: object) -> Situation:
@@ -17,7 +17,7 @@ def situation(**changes: object) -> Situation:
 
 
 def test_nothing_to_decide() -> None:
-    hold = Hold()
+    hold = MeteredPolicy()
     assert not hold.active
     assert hold.metered_allowed(situation(), 0.0)
     hold.deadline_at_s = 100.0  # without a size it says nothing about when to begin
@@ -26,7 +26,7 @@ def test_nothing_to_decide() -> None:
 
 def test_as_late_as_possible() -> None:
     """10 MB at 1 MB/s: 10 s, half more for its changes, 1 s to switch: from 16 s before the end."""
-    hold = Hold()
+    hold = MeteredPolicy()
     hold.deadline_at_s, hold.expected_bytes = 100.0, 10_000_000
     assert not hold.metered_allowed(situation(), 83.9)
     assert hold.metered_allowed(situation(), 84.1)
@@ -35,14 +35,14 @@ def test_as_late_as_possible() -> None:
 
 
 def test_an_unknown_rate_is_thought_slow() -> None:
-    hold = Hold()
+    hold = MeteredPolicy()
     hold.deadline_at_s, hold.expected_bytes = 100.0, 1_000_000
     assert hold.metered_allowed(situation(metered_bps=None), 88.0)
     assert not hold.metered_allowed(situation(metered_bps=None), 86.0)
 
 
 def test_wifi_that_is_quick_enough_is_enough() -> None:
-    hold = Hold()
+    hold = MeteredPolicy()
     hold.deadline_at_s, hold.expected_bytes = 100.0, 10_000_000
     quick = situation(unmetered_up=True, unmetered_bps=40e6)
     assert not hold.metered_allowed(quick, 95.0)
@@ -53,7 +53,7 @@ def test_wifi_that_is_quick_enough_is_enough() -> None:
 
 
 def test_thresholds_with_hysteresis() -> None:
-    hold = Hold()
+    hold = MeteredPolicy()
     hold.low_bytes, hold.high_bytes = 1000, 3000
     seen = [
         hold.metered_allowed(situation(buffered_bytes=buffered), 0.0)
@@ -64,7 +64,7 @@ def test_thresholds_with_hysteresis() -> None:
 
 @pytest.mark.parametrize("high", [None, 500])
 def test_a_high_threshold_below_the_low_one_is_the_low_one(high: int | None) -> None:
-    hold = Hold()
+    hold = MeteredPolicy()
     hold.low_bytes, hold.high_bytes = 1000, high
     assert hold.metered_allowed(situation(buffered_bytes=999), 0.0)
     assert not hold.metered_allowed(situation(buffered_bytes=1001), 0.0)

@@ -9,10 +9,16 @@ what there is to decide about: how much waited under which label.
 from collections.abc import Callable, Mapping, Sequence
 
 from cedos.model import Strategy, StrategyKind
-from cedos.session.protocol.schedulers.interface import LABELS, Backlog, Grant, PathState, Scheduler
+from cedos.session.protocol.schedulers.interface import (
+    LABELS,
+    Backlog,
+    PathState,
+    Scheduler,
+    SendGrant,
+)
 
 
-class Chosen:
+class DecidedScheduler:
     """Sends by another scheduler; what is to be sent twice, twice.
 
     Attributes:
@@ -52,7 +58,7 @@ class Chosen:
         backlog: Backlog,
         room_bytes: int,
         now: float,
-    ) -> Grant | None:
+    ) -> SendGrant | None:
         """What the inner scheduler grants, else a copy of what is in flight elsewhere."""
         most = self._most_bytes
         for rank, count in enumerate(backlog.waiting_bytes):
@@ -65,16 +71,16 @@ class Chosen:
             for rank in range(len(LABELS)):
                 may = self._twice & path.allowed
                 if may >> rank & 1 and backlog.copyable_bytes[rank]:
-                    return Grant(rank, room_bytes, copy=True)
+                    return SendGrant(rank, room_bytes, copy=True)
         return grant
 
     def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
         """As the inner scheduler says, of the paths that are left."""
         return self._inner.appropriate(rank, paths, now)
 
-    def next_look_s(self, paths: Sequence[PathState], now: float) -> float | None:
+    def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         """As the inner scheduler says."""
-        return self._inner.next_look_s(paths, now)
+        return self._inner.next_check_s(paths, now)
 
 
 def permissions(

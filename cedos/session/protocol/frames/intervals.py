@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 
-class Intervals:
+class IntervalSet:
     """A set of integers as disjoint intervals that do not touch, ascending.
 
     Adding, removing and asking cost a binary search; adding behind the last one is O(1).
@@ -89,14 +89,14 @@ class Intervals:
         return floor
 
 
-class Progress:
+class CumulativeSet:
     """A set that fills up from below: everything under `floor`, and the intervals `beyond` it."""
 
     __slots__ = ("beyond", "floor")
 
     def __init__(self, floor: int = 0) -> None:
         self.floor = floor
-        self.beyond = Intervals()
+        self.beyond = IntervalSet()
 
     def add(self, start: int, end: int) -> None:
         """Adds `start <= position < end`."""

@@ -6,7 +6,7 @@ import pytest
 
 from cedos.session.io.waiter import Waiter
 from cedos.session.protocol import schedulers
-from cedos.session.protocol.schedulers.interface import Facts
+from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.session import Session
 
 URGENT, BULK = 0, 3
@@ -16,7 +16,7 @@ def pair() -> tuple[Session, Session]:
     """Two sessions with one path, who have said what there is to say."""
     one, other = (Session(schedulers.scheduler(), 0.0, keep_alive_s=60) for _ in range(2))
     for each in (one, other):
-        each.path_up(1, Facts(), 0.0)
+        each.path_up(1, PathFacts(), 0.0)
     for _ in range(3):
         pump(one, other, 1, 0.0)
         pump(other, one, 1, 0.0)
@@ -33,11 +33,11 @@ def pump(one: Session, other: Session, path: int, now: float) -> int:
 
 def express(one: Session, data: bytes, now: float, rank: int = URGENT) -> bytes | None:
     """The record that goes at once; None where it may not."""
-    path = one.express.path(len(data), rank)
-    made = None if path is None else one.express.send(data, rank)
+    path = one.fast_path.path(len(data), rank)
+    made = None if path is None else one.fast_path.send(data, rank)
     if path is None or made is None:
         return None
-    one.express.sent(path, made[0], data, rank, now)
+    one.fast_path.sent(path, made[0], data, rank, now)
     return made[1]
 
 
@@ -71,7 +71,7 @@ def test_whatever_else_there_is_to_send_or_to_say_goes_first() -> None:
     one.allow(1, 0b1111, 0.0)
     assert express(one, b"behind what the path has to say", 0.0) is None
     pump(one, other, 1, 0.0)
-    one.path_up(2, Facts(), 0.0)
+    one.path_up(2, PathFacts(), 0.0)
     assert express(one, b"which path?", 0.0) is None
     one.path_lost(2, 0.0)
     pump(one, other, 1, 0.0)
@@ -81,15 +81,15 @@ def test_whatever_else_there_is_to_send_or_to_say_goes_first() -> None:
 def test_it_is_sent_again_when_its_path_is_lost_before_or_after() -> None:
     one, other = pair()
     assert express(one, b"on its way", 0.0) is not None
-    path = one.express.path(4, URGENT)
+    path = one.fast_path.path(4, URGENT)
     assert path is not None
-    made = one.express.send(b"lost", URGENT)
+    made = one.fast_path.send(b"lost", URGENT)
     assert made is not None
     one.path_lost(1, 0.1)  # in the middle of sending it
-    one.express.sent(path, made[0], b"lost", URGENT, 0.1)
+    one.fast_path.sent(path, made[0], b"lost", URGENT, 0.1)
     other.path_lost(1, 0.1)
     for each in (one, other):
-        each.path_up(2, Facts(), 0.2)
+        each.path_up(2, PathFacts(), 0.2)
     for _ in range(3):
         pump(one, other, 2, 0.2)
         pump(other, one, 2, 0.2)

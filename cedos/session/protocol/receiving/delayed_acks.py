@@ -12,7 +12,7 @@ _ALONG_S: Final = 0.005
 """Data takes an acknowledgement along, if none went for so long."""
 
 
-class Acknowledging:
+class DelayedAcks:
     """`due` now, or (`along`) with the next data; else `at` some time, None where nothing is owed.
 
     Args:
@@ -21,7 +21,7 @@ class Acknowledging:
         delay_s: after the first that was not acknowledged, at the latest.
     """
 
-    __slots__ = ("_delay_s", "_enough_bytes", "_receiver", "_said_s", "along", "at", "due")
+    __slots__ = ("_delay_s", "_enough_bytes", "_receiver", "_sent_s", "along", "at", "due")
 
     def __init__(self, receiver: Receiver, enough_bytes: int, delay_s: float) -> None:
         self.due = self.along = False
@@ -29,7 +29,7 @@ class Acknowledging:
         self._receiver = receiver
         self._enough_bytes = enough_bytes
         self._delay_s = delay_s
-        self._said_s = float("-inf")
+        self._sent_s = float("-inf")
 
     def received(self, now: float) -> None:
         """A record came."""
@@ -40,13 +40,13 @@ class Acknowledging:
             self.due = True
         elif self.at is None:
             self.at = now + self._delay_s
-        self.along = now - self._said_s >= _ALONG_S
+        self.along = now - self._sent_s >= _ALONG_S
 
-    def said(self, now: float) -> None:
+    def sent(self, now: float) -> None:
         """Everything that was owed is on its way."""
         self.due = self.along = False
         self.at = None
-        self._said_s = now
+        self._sent_s = now
 
     def tick(self, now: float) -> None:
         """What waited long enough is due."""

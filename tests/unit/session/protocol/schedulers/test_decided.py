@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from cedos.model import Strategy, StrategyKind
-from cedos.session.protocol.schedulers.chosen import Chosen, permissions
+from cedos.session.protocol.schedulers.decided import DecidedScheduler, permissions
 from cedos.session.protocol.schedulers.estimates import allowed
-from cedos.session.protocol.schedulers.interface import Grant
+from cedos.session.protocol.schedulers.interface import SendGrant
 from cedos.session.protocol.schedulers.labels import LabelMapping
 
 Make = Any
@@ -25,32 +25,32 @@ class TestChosen:
         self.both = (self.one, self.other)
 
     def test_what_is_left_goes_by_the_inner_scheduler(self, make: Make) -> None:
-        scheduler = Chosen(LabelMapping())
+        scheduler = DecidedScheduler(LabelMapping())
         forbidden = make.path(1, allowed=0b0111)
         waiting = make.backlog(0, 0, 0, 10**6)
         assert scheduler.choose(forbidden, (forbidden, self.other), waiting, 10**6, 0.0) is None
-        assert scheduler.choose(self.other, (forbidden, self.other), waiting, 10**6, 0.0) == Grant(
-            3, CHUNK
-        )
+        assert scheduler.choose(
+            self.other, (forbidden, self.other), waiting, 10**6, 0.0
+        ) == SendGrant(3, CHUNK)
         assert not scheduler.appropriate(3, (forbidden,), 0.0)
 
     def test_copies_only_of_what_is_to_be_sent_twice_and_only_where_it_may_go(
         self, make: Make
     ) -> None:
         copies = make.backlog(0, 0, 0, 0, copyable=(7, 0, 0, 8))
-        scheduler = Chosen(LabelMapping())
+        scheduler = DecidedScheduler(LabelMapping())
         assert not scheduler.copies
         assert scheduler.choose(self.one, self.both, copies, 99, 0.0) is None
         scheduler.repeat(0b0001)
         assert scheduler.copies
-        assert scheduler.choose(self.one, self.both, copies, 99, 0.0) == Grant(0, 99, copy=True)
+        assert scheduler.choose(self.one, self.both, copies, 99, 0.0) == SendGrant(0, 99, copy=True)
         assert scheduler.choose(make.path(1, allowed=0b1110), self.both, copies, 99, 0.0) is None
         # New data goes first.
         waiting = make.backlog(0, 0, 5, 0, copyable=(7, 0, 0, 0))
-        assert scheduler.choose(self.one, self.both, waiting, 99, 0.0) == Grant(2, 99)
+        assert scheduler.choose(self.one, self.both, waiting, 99, 0.0) == SendGrant(2, 99)
 
     def test_what_waited_is_told_once(self, make: Make) -> None:
-        scheduler = Chosen(LabelMapping())
+        scheduler = DecidedScheduler(LabelMapping())
         told: list[list[int]] = []
         scheduler.used = lambda: told.append([])
         for waiting in (make.backlog(5, 0, 0, 9), make.backlog(3, 0, 0, 12)):
