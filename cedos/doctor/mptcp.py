@@ -3,16 +3,13 @@
 import errno
 import re
 import socket
-import struct
 from typing import Final
 
 from cedos.doctor.finding import Files, Finding, limited, missing, ok
 from cedos.kernel import generic_netlink
+from cedos.kernel.mptcp_socket import IPPROTO_MPTCP, mptcp_info
 from cedos.kernel.netlink import attributes
 
-IPPROTO_MPTCP: Final = 262
-_SOL_MPTCP, _MPTCP_INFO = 284, 1
-_FALLBACK: Final = 0x1
 _GET_ADDRESS, _ENDPOINT = 3, 1
 _FAMILY, _ID, _IPV4, _IPV6 = 1, 2, 3, 4
 
@@ -100,11 +97,11 @@ def _mptcp_over_loopback() -> bool | None:
             connecting.settimeout(1.0)
             connecting.connect(listening.getsockname())
             with listening.accept()[0]:
-                info = connecting.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 12)
+                info = mptcp_info(connecting)
     except OSError as error:
         # A connection that fell back to TCP has no MPTCP_INFO on newer kernels.
         return False if error.errno in {errno.EOPNOTSUPP, errno.ENOPROTOOPT} else None
-    return not struct.unpack_from("=I", info, 8)[0] & _FALLBACK if len(info) >= 12 else None
+    return None if info is None else not info.fallback
 
 
 async def endpoints(files: Files, daemon_runs: bool) -> Finding | None:

@@ -22,12 +22,12 @@ async def network_manager(bus: SystemBus, names: set[str]) -> Finding:
     if networkmanager.SERVICE not in names:
         return ok(_NETWORK_MANAGER, "not used")
     try:
-        said = await bus.properties(
+        properties = await bus.properties(
             networkmanager.SERVICE, networkmanager.PATH, networkmanager.SERVICE
         )
     except BusError as error:
         return limited(_NETWORK_MANAGER, f"does not answer: {error}", "access points it has heard")
-    checks = said.get("ConnectivityCheckEnabled") is True
+    checks = properties.get("ConnectivityCheckEnabled") is True
     return ok(_NETWORK_MANAGER, f"running, {'checks' if checks else 'does not check'} for portals")
 
 

@@ -12,7 +12,7 @@ from cedos.monitor.networks.rates import RateEstimator, RateSample
 
 _MOMENT_S = 0.01
 # A queue of any size makes round trips longer than this, times the least.
-_CALM = 1.2
+_QUEUE_EMPTY = 1.2
 # Pings are usually half a second apart, and a stretch is shorter: the one just before counts, too.
 _ABOUT_S = 0.4
 
@@ -123,8 +123,8 @@ class ContextKeeper:
         """Takes what flows carried over the network (`delivery`)."""
         known = self._network(network)
         for direction, stretch in stretches.items():
-            calm = _calm(known, stretch.begin_s, stretch.end_s)
-            known.rates[direction].observe(stretch, calm=calm)
+            queue_empty = _queue_empty(known, stretch.begin_s, stretch.end_s)
+            known.rates[direction].observe(stretch, queue_empty=queue_empty)
 
     def observe_losses(self, network: str, sent: int, lost: int, at_s: float) -> None:
         """Takes how many segments real flows sent over the network, and sent again, since the last."""
@@ -220,7 +220,7 @@ class ContextKeeper:
         return values or [known.rtts[-1][1]]
 
 
-def _calm(known: _NetworkState, begin_s: float, end_s: float) -> bool:
+def _queue_empty(known: _NetworkState, begin_s: float, end_s: float) -> bool:
     """Whether a round trip ended about then, and none that did was longer than they ever are."""
     then = [rtt_s for at_s, rtt_s, _ in known.rtts if begin_s - _ABOUT_S <= at_s <= end_s]
-    return bool(then) and max(then) <= _CALM * min(rtt_s for _, rtt_s, _ in known.rtts)
+    return bool(then) and max(then) <= _QUEUE_EMPTY * min(rtt_s for _, rtt_s, _ in known.rtts)

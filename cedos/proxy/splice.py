@@ -10,6 +10,7 @@ streams.
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -73,11 +74,10 @@ class Tunnel:
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[str] = self._loop.create_future()
         self._idle_s = idle_s
-        self.buffer = buffer
-        self.moved_at_s = self._loop.time()
-        self._up = _Way(self, "client", client, "origin", origin, first_up, up_limit)
-        self._down = _Way(self, "origin", origin, "client", client, b"", None)
-        self._timer = self._loop.call_later(idle_s, self._look_for_idleness)
+        there, here = ("client", client), ("origin", origin)
+        self._up = _Way(there, here, buffer, self._way_ended, self.end, first_up, up_limit)
+        self._down = _Way(here, there, buffer, self._way_ended, self.end)
+        self._timer = self._loop.call_later(idle_s, self._check_idle)
 
     async def run(self) -> Moved:
         """Returns when both ways have ended, or one side broke; never raises for what peers do."""
@@ -99,39 +99,45 @@ class Tunnel:
         if not self._done.done():
             self._done.set_result(how)
 
-    def way_ended(self) -> None:
-        """A way has handed its end on."""
+    def _way_ended(self) -> None:
         if self._up.ended and self._down.ended:
             self.end("complete")
         elif self._down.ended and self._up.satisfied:
             # One request was all that was wanted; whether the client closes is no matter.
             self._loop.call_later(_LINGER_S, self.end, "complete")
 
-    def _look_for_idleness(self) -> None:
-        left_s = self.moved_at_s + self._idle_s - self._loop.time()
+    def _check_idle(self) -> None:
+        moved_at_s = max(self._up.moved_at_s, self._down.moved_at_s)
+        left_s = moved_at_s + self._idle_s - self._loop.time()
         if left_s <= 0:
             self.end("idle")
         else:
-            self._timer = self._loop.call_later(left_s, self._look_for_idleness)
+            self._timer = self._loop.call_later(left_s, self._check_idle)
 
 
 class _Way:
-    """One direction of a tunnel: reads `source` while nothing waits for `sink`, else writes."""
+    """One direction of a tunnel: reads `source` while nothing waits for `sink`, else writes.
+
+    `source` and `sink` are sockets with their names for messages. `on_end`: the source's end was
+    handed on; `on_break`: a side broke, and how.
+    """
 
     def __init__(
         self,
-        tunnel: Tunnel,
-        source_name: str,
-        source: socket.socket,
-        sink_name: str,
-        sink: socket.socket,
-        first: bytes,
-        limit: int | None,
+        source: tuple[str, socket.socket],
+        sink: tuple[str, socket.socket],
+        buffer: memoryview,
+        on_end: Callable[[], None],
+        on_break: Callable[[str], None],
+        first: bytes = b"",
+        limit: int | None = None,
     ) -> None:
-        self._tunnel = tunnel
         self._loop = asyncio.get_running_loop()
-        self._source_name, self.source = source_name, source
-        self._sink_name, self.sink = sink_name, sink
+        self._source_name, self.source = source
+        self._sink_name, self.sink = sink
+        self._buffer = buffer
+        self._on_end, self._on_break = on_end, on_break
+        self.moved_at_s = self._loop.time()
         self._waiting = memoryview(first)
         self._left = limit
         self._chunk = _SMALLEST
@@ -165,7 +171,7 @@ class _Way:
             self._loop.add_reader(self.source, self._readable)
 
     def _readable(self) -> None:
-        view = self._tunnel.buffer
+        view = self._buffer
         try:
             count = self.source.recv_into(view, self._chunk)
         except (BlockingIOError, InterruptedError):
@@ -176,7 +182,7 @@ class _Way:
         if count == 0:
             self._hand_end_on()
             return
-        self._tunnel.moved_at_s = self._loop.time()
+        self.moved_at_s = self._loop.time()
         if self._left is not None:
             taken = min(count, self._left)
             self._left -= taken
@@ -212,7 +218,7 @@ class _Way:
             self._broke(self._sink_name, error)
             return
         if sent:
-            self._tunnel.moved_at_s = self._loop.time()
+            self.moved_at_s = self._loop.time()
             self.moved_bytes += sent
             self._waiting = self._waiting[sent:]
         if not self._waiting:
@@ -232,8 +238,8 @@ class _Way:
             self._broke(self._sink_name, error)
             return
         self.ended = True
-        self._tunnel.way_ended()
+        self._on_end()
 
     def _broke(self, side: str, error: OSError) -> None:
         self.stop()
-        self._tunnel.end(f"{side}: {error.strerror or error}")
+        self._on_break(f"{side}: {error.strerror or error}")

@@ -175,7 +175,7 @@ class Observer:
             rtt_s=lambda name: usual_rtt_s(self.context().networks, name),
         )
         if manager is not None:
-            manager.on_change(self.portals.look)
+            manager.on_change(self.portals.recheck)
         self._counters = InterfaceCounters()
         self._counting: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._barred: frozenset[str] = frozenset()
@@ -209,7 +209,7 @@ class Observer:
         if slept_s := self._sleep.slept_s():
             _log.info("the host has slept", seconds=round(slept_s, 1))
             self.keeper.slept(slept_s)
-            self.portals.look()
+            self.portals.recheck()
         return self.keeper.snapshot(time.monotonic())
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
@@ -301,7 +301,7 @@ class Observer:
         point = next((each for each in points if each is not None), None)
         if point is not None and self.keeper.observe_attachment(network.name, *point, now_s):
             _log.info("another access point", network=network.name, point=point.bssid)
-            self.portals.look(network.name)
+            self.portals.recheck(network.name)
             await self.prober.ping(network)
         counted = await self.count(network)
         if counted is not None:

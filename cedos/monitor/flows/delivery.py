@@ -59,7 +59,7 @@ class DeliveryWatch:
     """Compares the flows' samples with those before."""
 
     def __init__(self) -> None:
-        self._looked_at_s = 0.0
+        self._sampled_at_s = 0.0
         self._before: dict[FlowKey, FlowSample] = {}
         self._stood_down: dict[FlowKey, int] = {}
         self._stood_up: dict[FlowKey, int] = {}
@@ -93,7 +93,7 @@ class DeliveryWatch:
         owner = {address.ip: n.name for n in networks for address in n.addresses}
         parts: dict[tuple[str, Direction], list[_FlowDelivery]] = defaultdict(list)
         before, self._before = self._before, {}
-        since_s, self._looked_at_s = self._looked_at_s, at_s
+        since_s, self._sampled_at_s = self._sampled_at_s, at_s
         ended = {event.key for event in self._closed}
         for sample in samples:
             if sample.key in ended:  # while the sockets were looked at; its end says all

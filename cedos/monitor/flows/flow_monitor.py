@@ -10,7 +10,6 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 from cedos.kernel import conntrack, sock_diag
 from cedos.model import Address, FlowKey
@@ -79,12 +78,7 @@ class FlowMonitor:
             self._checking = asyncio.create_task(self._check_again(), name="tracking")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         tasks = {task for task in (self._task, self._checking) if task is not None}
         for task in tasks:
             task.cancel()

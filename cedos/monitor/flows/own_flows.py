@@ -22,38 +22,35 @@ def is_own(key: FlowKey) -> bool:
     return key in _known
 
 
-def connect(made: socket.socket, address: tuple[Any, ...]) -> bool:
-    """Begins to connect a socket that does not block; its flow is an own one from its first packet on.
+def connect(made: socket.socket, peer: Address, port: int, index: int = 0) -> bool:
+    """Begins to connect a TCP or UDP socket that does not block; OSError as a socket's `connect`.
 
-    Args:
-        made: a TCP or UDP socket.
-        address: the peer as sockets name it, by number.
+    Its flow is an own one from its first packet on. `index` is that of a link-local peer's interface.
 
     Returns:
         whether it is connected, as UDP sockets always are.
-
-    Raises:
-        OSError: as a socket's `connect`.
     """
     try:
-        made.connect(address)
+        made.connect(_socket_address(peer, port, index))
         done = True
     except BlockingIOError:
         done = False
     near, near_port, *_ = made.getsockname()
-    far, far_port, *_ = address
     protocol = "udp" if made.type == socket.SOCK_DGRAM else "tcp"
     while len(_known) >= _MOST:
         del _known[next(iter(_known))]
-    _known[FlowKey(_number(near), near_port, _number(far), far_port, protocol)] = None
+    local = ip_address(near.partition("%")[0])
+    _known[FlowKey(local, near_port, peer, port, protocol)] = None
     return done
 
 
-async def connected(made: socket.socket, address: tuple[Any, ...]) -> None:
-    """Connects a socket; see `connect`."""
-    if not connect(made, address):
-        await asyncio.get_running_loop().sock_connect(made, address)
+async def connected(made: socket.socket, peer: Address, port: int, index: int = 0) -> None:
+    """Connects a TCP socket as `connect` does, and waits for it."""
+    if not connect(made, peer, port, index):
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(made, _socket_address(peer, port, index))
 
 
-def _number(host: str) -> Address:
-    return ip_address(host.partition("%")[0])
+def _socket_address(peer: Address, port: int, index: int) -> tuple[Any, ...]:
+    scope = (0, index) if peer.version == 6 and peer.is_link_local else ()
+    return (str(peer), port, *scope)

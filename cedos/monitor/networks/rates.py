@@ -63,18 +63,18 @@ class RateEstimator:
         self._counted: tuple[float, int] | None = None
         self._known: dict[str, Indicator] = {}
 
-    def observe(self, stretch: RateSample, *, calm: bool = False) -> None:
+    def observe(self, stretch: RateSample, *, queue_empty: bool = False) -> None:
         """Takes what was carried, in the order of time; one that took no time says nothing.
 
         Args:
             stretch: what was carried.
-            calm: whether round trips were as short meanwhile as they ever are.
+            queue_empty: whether round trips were as short meanwhile as they ever are.
         """
         if stretch.end_s <= stretch.begin_s:
             return
         at_s = stretch.end_s
         self._deliver(stretch)
-        if not stretch.saturated or (calm and self._trickles(stretch)):
+        if not stretch.saturated or (queue_empty and self._trickles(stretch)):
             return
         self._stretches.append(stretch)
         while self._stretches[0].end_s <= at_s - SPANS_S[-1]:

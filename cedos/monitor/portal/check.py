@@ -8,6 +8,7 @@ import socket
 from collections.abc import Sequence
 from ipaddress import ip_address
 
+from cedos.kernel.interface_socket import interface_socket
 from cedos.model import Address, Network
 from cedos.monitor.dns import answer as dns_answer
 from cedos.monitor.dns import query
@@ -86,10 +87,10 @@ async def _resolve(
     question = query.query(number, name)
     loop = asyncio.get_running_loop()
     with (
-        _bound(network, resolver, socket.SOCK_DGRAM) as asker,
+        interface_socket(network.interface, resolver.version, socket.SOCK_DGRAM) as asker,
         contextlib.suppress(OSError, TimeoutError),
     ):
-        own_flows.connect(asker, _at(network, resolver, port))
+        own_flows.connect(asker, resolver, port, network.index)
         async with asyncio.timeout(timeout_s):
             while True:
                 await loop.sock_sendall(asker, question)
@@ -113,8 +114,8 @@ async def _fetch(network: Network, addresses: Sequence[Address], page: TestPage)
     versions = {address.version for address in network.addresses}
     reachable = [address for address in addresses if address.version in versions]
     target = (reachable or list(addresses))[0]
-    with _bound(network, target, socket.SOCK_STREAM) as fetcher:
-        await own_flows.connected(fetcher, _at(network, target, page.port))
+    with interface_socket(network.interface, target.version, socket.SOCK_STREAM) as fetcher:
+        await own_flows.connected(fetcher, target, page.port, network.index)
         await loop.sock_sendall(fetcher, page.request())
         answer = b""
         while len(answer) < MAX_ANSWER_BYTES:
@@ -132,22 +133,3 @@ def _complete(answer: bytes, page: TestPage) -> bool:
     head, end, body = answer.partition(b"\r\n\r\n")
     right = head.split(b" ", 2)[1:2] == [b"200"]
     return bool(end) and (not right or (bool(page.body) and page.body.encode() in body))
-
-
-def _bound(network: Network, peer: Address, kind: socket.SocketKind) -> socket.socket:
-    family = socket.AF_INET if peer.version == 4 else socket.AF_INET6
-    bound = socket.socket(family, kind)
-    try:
-        bound.setblocking(False)
-        # Bound to the interface, it is neither steered nor rescued onto another network.
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, network.interface.encode())
-    except OSError:
-        bound.close()
-        raise
-    return bound
-
-
-def _at(network: Network, peer: Address, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
-    if peer.version == 6:
-        return (str(peer), port, 0, network.index if peer.is_link_local else 0)
-    return (str(peer), port)

@@ -69,7 +69,7 @@ class PortalWatch:
     """Looks for portals, and tells the indicator `captive`: 1 where one is in the way, 0 where not.
 
     Args:
-        told: takes a network's name and the indicator.
+        report: takes a network's name and the indicator.
         check: asks for the test page; None: it is not asked for.
         manager: NetworkManager's verdict on a network, None where it has none; None: do not ask.
         gateway_answers: whether the network's router answers a ping now.
@@ -79,7 +79,7 @@ class PortalWatch:
 
     def __init__(
         self,
-        told: Callable[[str, Indicator], None],
+        report: Callable[[str, Indicator], None],
         *,
         check: Check | None = None,
         manager: Callable[[Network], Awaitable[bool | None]] | None = None,
@@ -87,7 +87,7 @@ class PortalWatch:
         pings_wait: Callable[[Network], bool] = lambda network: False,
         rtt_s: Callable[[str], float | None] = lambda name: None,
     ) -> None:
-        self._told = told
+        self._report = report
         self._check = check
         self._manager = manager
         self._gateway_answers = gateway_answers
@@ -100,12 +100,12 @@ class PortalWatch:
     @property
     def problems(self) -> list[str]:
         """The networks that want a log-in, in words, with the page where it is known."""
-        said = []
+        problems = []
         for name, one in self._watched.items():
             if one.captive_at_s is not None:
                 page = f"; open {one.page} to log in" if one.page else ""
-                said.append(f"{name} lets nothing through: {one.why}{page}")
-        return said
+                problems.append(f"{name} lets nothing through: {one.why}{page}")
+        return problems
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
         """Takes all networks; one that came up is looked at."""
@@ -122,7 +122,7 @@ class PortalWatch:
                 known.network = network
         self._wake.set()
 
-    def look(self, name: str | None = None) -> None:
+    def recheck(self, name: str | None = None) -> None:
         """Looks at a network (None: at all) now: it is another place, or the host has slept."""
         now_s = time.monotonic()
         for each, one in self._watched.items():
@@ -191,7 +191,7 @@ class PortalWatch:
                 for one in self._watched.values():
                     if one.due_s <= now_s and (one.task is None or one.task.done()):
                         one.due_s = float("inf")
-                        one.task = asyncio.create_task(self._look_at(one), name="portal")
+                        one.task = asyncio.create_task(self._check_network(one), name="portal")
                 next_s = min((one.due_s for one in self._watched.values()), default=float("inf"))
                 wait_s = None if next_s == float("inf") else max(next_s - time.monotonic(), 0.0)
                 with contextlib.suppress(TimeoutError):
@@ -201,7 +201,7 @@ class PortalWatch:
             for one in self._watched.values():
                 _stop(one)
 
-    async def _look_at(self, one: _NetworkPortal) -> None:
+    async def _check_network(self, one: _NetworkPortal) -> None:
         try:
             finding = await self._find(one)
         except Exception as error:  # whatever it is, it must not end the watch
@@ -224,9 +224,9 @@ class PortalWatch:
             finding.verdict in (PortalVerdict.UNCLEAR, PortalVerdict.SILENT)
             and self._manager is not None
         ):
-            said = await self._manager(network)
-            if said is not None:
-                verdict = PortalVerdict.CAPTIVE if said else PortalVerdict.FREE
+            captive = await self._manager(network)
+            if captive is not None:
+                verdict = PortalVerdict.CAPTIVE if captive else PortalVerdict.FREE
                 finding = PortalFinding(verdict, "NetworkManager's check says so")
         open_ = finding.verdict in (PortalVerdict.UNCLEAR, PortalVerdict.SILENT)
         ask = self._gateway_answers if open_ and waiting else None
@@ -267,7 +267,7 @@ class PortalWatch:
         was_silence, one.finding, one.at_s = one.by_silence, finding, now_s
         if finding.verdict is PortalVerdict.CAPTIVE:
             one.captive_at_s, one.why, one.page = now_s, finding.why, finding.page
-            self._told(one.network.name, Indicator(1.0, now_s, active=True))
+            self._report(one.network.name, Indicator(1.0, now_s, active=True))
             again_s = CAPTIVE_EVERY_S
             if finding.by_silence:
                 # What nobody answered then says nothing of the next look.
@@ -292,7 +292,7 @@ class PortalWatch:
         one.captive_at_s, one.tries = None, 0
         if proven:
             one.silence_believed_s = 0.0
-        self._told(one.network.name, Indicator(0.0, now_s, active=True))
+        self._report(one.network.name, Indicator(0.0, now_s, active=True))
 
 
 def _moved(before: Network, after: Network) -> bool:

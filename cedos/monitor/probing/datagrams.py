@@ -1,20 +1,16 @@
 """A UDP socket whose datagrams come with the kernel's time of their arrival."""
 
 import asyncio
-import os
 import socket
-import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from cedos.kernel.interface_socket import TIMESTAMP_SPACE, arrival_ns, interface_socket
 from cedos.model import Address
 from cedos.monitor.flows import own_flows
 
-_SO_TIMESTAMPNS = 35
-_TIMESPEC = struct.Struct("=qq")
-_SPACE = socket.CMSG_SPACE(_TIMESPEC.size)
 _LARGEST = 2048
 _BUFFER_BYTES = 1 << 20
 CLOCK_S = 0.002
@@ -44,20 +40,9 @@ class Datagrams:
 
     def __init__(self, version: int, receive: Receive, *, interface: str | None = None) -> None:
         self._receive = receive
-        family = socket.AF_INET if version == 4 else socket.AF_INET6
-        self.socket = socket.socket(family, socket.SOCK_DGRAM)
-        try:
-            self.socket.setblocking(False)
-            if interface is not None:
-                self.socket.setsockopt(
-                    socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(interface)
-                )
-            self.socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-                self.socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
-        except OSError:
-            self.socket.close()
-            raise
+        self.socket = interface_socket(interface, version, socket.SOCK_DGRAM, timestamps=True)
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            self.socket.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
         self._offset_s = clock_offset_s()
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self.socket.fileno(), self._readable)
@@ -80,13 +65,12 @@ class Datagrams:
 
     def connect(self, address: Address, port: int, index: int = 0) -> None:
         """Sends to, and hears from, this peer alone; `index` is that of a link-local one's interface."""
-        scope = (0, index) if address.version == 6 and address.is_link_local else ()
-        own_flows.connect(self.socket, (str(address), port, *scope))
+        own_flows.connect(self.socket, address, port, index)
 
     def _readable(self) -> None:
         for _ in range(_AT_ONCE):
             try:
-                data, extra, flags, source = self.socket.recvmsg(_LARGEST, _SPACE)
+                data, ancillary, flags, source = self.socket.recvmsg(_LARGEST, TIMESTAMP_SPACE)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
@@ -95,12 +79,7 @@ class Datagrams:
                 continue
             if flags & socket.MSG_TRUNC:
                 continue
-            at_s = time.time()
-            for level, kind, value in extra:
-                if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):
-                    seconds, nanoseconds = _TIMESPEC.unpack(value[: _TIMESPEC.size])
-                    at_s = seconds + nanoseconds / 1e9
-            self._receive(data, at_s, source)
+            self._receive(data, arrival_ns(ancillary) / 1e9 or time.time(), source)
 
     def close(self) -> None:
         """Ends it; again does nothing."""

@@ -6,6 +6,7 @@ import secrets
 import socket
 import time
 
+from cedos.kernel.interface_socket import interface_socket
 from cedos.model import Address, Network
 from cedos.monitor.dns import query
 from cedos.monitor.dns.answer import Fault, fault
@@ -44,18 +45,14 @@ async def run(
     number = secrets.randbits(16)
     question = query.query(number, name)
     headers = UDP_HEADERS[resolver.version]
-    family = socket.AF_INET if resolver.version == 4 else socket.AF_INET6
     loop = asyncio.get_running_loop()
     up = down = 0
     problem: str | None = None
     started_s = time.monotonic()
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as asker:
-            asker.setblocking(False)
-            asker.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, network.interface.encode())
+        with interface_socket(network.interface, resolver.version, socket.SOCK_DGRAM) as asker:
             # Connected: the kernel lets through what comes from the resolver alone.
-            scope = (0, network.index) if resolver.version == 6 and resolver.is_link_local else ()
-            own_flows.connect(asker, (str(resolver), port, *scope))
+            own_flows.connect(asker, resolver, port, network.index)
             async with asyncio.timeout(timeout_s):
                 await loop.sock_sendall(asker, question)
                 up = headers + len(question)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from ipaddress import ip_address
 
 from cedos.errors import PrivilegeError
+from cedos.kernel.interface_socket import TIMESTAMP_SPACE, arrival_ns, interface_socket
 from cedos.model import Address
 
 _ECHO = struct.Struct("!BBHHH")  # type, code, checksum, identifier, sequence
@@ -22,8 +23,6 @@ _PAYLOAD = b"cedos..."
 _REQUEST = {4: 8, 6: 128}
 _REPLY = {4: 0, 6: 129}
 _IP_HEADER = {4: 20, 6: 40}
-_SO_TIMESTAMPNS = 35
-_TIMESPEC = struct.Struct("=qq")
 _ICMP_FILTER = 1
 _SOL_RAW = 255
 
@@ -86,13 +85,8 @@ class PingSocket:
         self._on_reply = on_reply
         self._sent: dict[int, tuple[Address, int, int]] = {}
         self._sequences = itertools.cycle(range(1 << 16))
-        self._socket, self._raw = _open(version)
+        self._socket, self._raw = _open(interface, version)
         try:
-            self._socket.setblocking(False)
-            self._socket.setsockopt(
-                socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(interface)
-            )
-            self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
             if self._raw:
                 self._identifier = int.from_bytes(os.urandom(2))
                 self._accept_replies_only()
@@ -139,7 +133,7 @@ class PingSocket:
     def _readable(self) -> None:
         while True:
             try:
-                data, ancillary, _, sender = self._socket.recvmsg(512, 64)
+                data, ancillary, _, sender = self._socket.recvmsg(512, TIMESTAMP_SPACE)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:  # an ICMP error for an earlier echo: that echo is simply lost
@@ -153,7 +147,7 @@ class PingSocket:
                 continue
             del self._sent[found[1]]
             elapsed_ns = time.monotonic_ns() - sent_ns
-            stamped_ns = _stamp_ns(ancillary) - sent_unix_ns
+            stamped_ns = arrival_ns(ancillary) - sent_unix_ns
             # The stamp is of the wall clock, which may have been set meanwhile: it can only shorten.
             rtt_ns = stamped_ns if 0 < stamped_ns < elapsed_ns else elapsed_ns
             self._on_reply(found[1], rtt_ns / 1e9)
@@ -165,23 +159,15 @@ class PingSocket:
             self._socket.close()
 
 
-def _stamp_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
-    """The kernel's receive time stamp, 0 without one."""
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS) and len(data) >= _TIMESPEC.size:
-            seconds, nanoseconds = _TIMESPEC.unpack_from(data)
-            return int(seconds) * 1_000_000_000 + int(nanoseconds)
-    return 0
-
-
-def _open(version: int) -> tuple[socket.socket, bool]:
-    family = socket.AF_INET if version == 4 else socket.AF_INET6
+def _open(interface: str, version: int) -> tuple[socket.socket, bool]:
     protocol = socket.IPPROTO_ICMP if version == 4 else socket.IPPROTO_ICMPV6
     with contextlib.suppress(PermissionError):
-        return socket.socket(family, socket.SOCK_DGRAM, protocol), False
+        opened = interface_socket(interface, version, socket.SOCK_DGRAM, protocol, timestamps=True)
+        return opened, False
     try:
-        return socket.socket(family, socket.SOCK_RAW, protocol), True
+        opened = interface_socket(interface, version, socket.SOCK_RAW, protocol, timestamps=True)
     except PermissionError as error:
         raise PrivilegeError(
             "pings need CAP_NET_RAW, or this group in net.ipv4.ping_group_range"
         ) from error
+    return opened, True

@@ -9,7 +9,6 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Protocol
 
 from cedos.errors import PrivilegeError
@@ -47,17 +46,22 @@ class Pinger(Protocol):
 OpenPinger = Callable[[str, int, Callable[[int, float], None]], Pinger]
 
 
-class _Path:
+_PingFinished = Callable[[Network, ProbeOutcome], ProbeResult]
+
+
+class _Pings:
     """One network's pinger and the echoes under way on it."""
 
-    def __init__(self, network: Network, version: int, prober: "Prober", open_: OpenPinger) -> None:
+    def __init__(
+        self, network: Network, version: int, open_pinger: OpenPinger, finished: _PingFinished
+    ) -> None:
         self.network = network
         self.version = version
-        self._prober = prober
+        self._finished = finished
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._sent_at_s: dict[int, float] = {}
         self._waiting: dict[int, asyncio.Future[ProbeResult]] = {}
-        self._pinger = open_(network.interface, version, self._answered)
+        self._pinger = open_pinger(network.interface, version, self._answered)
 
     def ping(self, target: Address, timeout_s: float) -> "asyncio.Future[ProbeResult]":
         loop = asyncio.get_running_loop()
@@ -65,9 +69,7 @@ class _Path:
         try:
             sequence = self._pinger.send(target)
         except OSError:
-            future.set_result(
-                self._prober.finished(self.network, _lost("the network takes nothing"))
-            )
+            future.set_result(self._finished(self.network, _lost("the network takes nothing")))
             return future
         self._waiting[sequence] = future
         self._sent_at_s[sequence] = time.monotonic()
@@ -89,7 +91,7 @@ class _Path:
     def _finish(self, sequence: int, outcome: ProbeOutcome) -> None:
         future = self._waiting.pop(sequence)
         del self._sent_at_s[sequence]
-        result = self._prober.finished(self.network, outcome)
+        result = self._finished(self.network, outcome)
         if not future.done():
             future.set_result(result)
 
@@ -103,15 +105,10 @@ class _Path:
             timer.cancel()
         for future in self._waiting.values():
             if not future.done():
-                gone = _lost("the network went away")
+                problem, now_s = "the network went away", time.monotonic()
                 future.set_result(
                     ProbeResult(
-                        self.network.name,
-                        ProbeKind.PING,
-                        time.monotonic(),
-                        gone.indicators,
-                        gone.spent,
-                        problem=gone.problem,
+                        self.network.name, ProbeKind.PING, now_s, {}, Spent(), problem=problem
                     )
                 )
         self._pinger.close()
@@ -167,7 +164,7 @@ class Prober:
         self._timeout_s = timeout_s
         self._open_pinger = open_pinger
         self._networks: Mapping[str, Network] = {}
-        self._paths: dict[str, _Path] = {}
+        self._pings: dict[str, _Pings] = {}
         self._mailbox: Mailbox[ProbeResult] = Mailbox()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -176,26 +173,21 @@ class Prober:
         self._task = asyncio.create_task(self._run(), name="probes")
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
-        for name in list(self._paths):
-            self._paths.pop(name).close()
+        for name in list(self._pings):
+            self._pings.pop(name).close()
         self._mailbox.close()
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
         """Takes all networks; sockets of lost or remade interfaces are closed."""
         self._networks = {network.name: network for network in networks}
-        for name, path in list(self._paths.items()):
+        for name, pings in list(self._pings.items()):
             new = self._networks.get(name)
-            if new is None or not new.up or new.index != path.network.index:
-                self._paths.pop(name).close()
+            if new is None or not new.up or new.index != pings.network.index:
+                self._pings.pop(name).close()
         self._schedule.networks_changed(self._networks.values())
         self._wake.set()
 
@@ -218,7 +210,7 @@ class Prober:
 
     def asked_at_s(self) -> dict[str, float]:
         """Network -> when (monotonic) the oldest ping was sent that may still be answered."""
-        waiting = ((name, path.asked_at_s) for name, path in self._paths.items())
+        waiting = ((name, pings.asked_at_s) for name, pings in self._pings.items())
         return {name: at_s for name, at_s in waiting if at_s is not None}
 
     def results(self) -> AsyncIterator[ProbeResult]:
@@ -304,19 +296,19 @@ class Prober:
         target = self._target(network)
         if target is None:
             return None
-        path = self._paths.get(network.name)
-        if path is None or path.version != target.version or path.network.index != network.index:
-            if path is not None:
-                self._paths.pop(network.name).close()
+        pings = self._pings.get(network.name)
+        if pings is None or pings.version != target.version or pings.network.index != network.index:
+            if pings is not None:
+                self._pings.pop(network.name).close()
             try:
-                path = _Path(network, target.version, self, self._open_pinger)
+                pings = _Pings(network, target.version, self._open_pinger, self.finished)
             except PrivilegeError as error:
                 self.problem = str(error)
                 return None
             except OSError:  # the interface went away between two events
                 return None
-            self._paths[network.name] = path
-        return path.ping(target, self._ping_timeout_s)
+            self._pings[network.name] = pings
+        return pings.ping(target, self._ping_timeout_s)
 
     async def _run(self) -> None:
         while True:

@@ -12,7 +12,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from types import TracebackType
 from typing import Any
 
 import structlog
@@ -106,12 +105,7 @@ class ProbeServing:
         _log.info("listening", address=str(self._address), port=self.port)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._datagrams is not None:
             self._datagrams.close()
         for upward in self._upward.values():

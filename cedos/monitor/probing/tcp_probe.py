@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Awaitable
 
+from cedos.kernel.interface_socket import interface_socket
 from cedos.model import Direction
 from cedos.monitor.flows import own_flows
 from cedos.monitor.probing import wire
@@ -39,35 +40,32 @@ async def run(
     started_s = time.monotonic()
     known: dict[str, float] = {}
     problem, spent = "", Spent()
-    family = socket.AF_INET if server.address.version == 4 else socket.AF_INET6
-    with socket.socket(family, socket.SOCK_STREAM) as connection:
-        connection.setblocking(False)
-        try:
-            async with asyncio.timeout(timeout_s):
-                known = await _transfer(connection, server, interface, index, direction)
-        except TimeoutError:
-            problem = f"not done within {timeout_s:g} s"
-        except ProbeFailed as failure:
-            problem = str(failure)
-        except OSError as error:
-            problem = f"{interface}: {os.strerror(error.errno) if error.errno else error}"
-        spent = _spent(connection, server, time.monotonic() - started_s)
+    try:
+        with interface_socket(interface, server.address.version, socket.SOCK_STREAM) as connection:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    known = await _transfer(connection, server, index, direction)
+            finally:
+                spent = _spent(connection, server, time.monotonic() - started_s)
+    except TimeoutError:
+        problem = f"not done within {timeout_s:g} s"
+    except ProbeFailed as failure:
+        problem = str(failure)
+    except OSError as error:
+        problem = f"{interface}: {os.strerror(error.errno) if error.errno else error}"
     return ProbeOutcome({} if problem else known, spent, problem, known.get("tcp_connect_s"))
 
 
 async def _transfer(
     connection: socket.socket,
     server: ProbeServer,
-    interface: str,
     index: int,
     direction: Direction,
 ) -> dict[str, float]:
     loop = asyncio.get_running_loop()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    scope = (0, index) if server.address.version == 6 and server.address.is_link_local else ()
     started_s = time.monotonic()
-    await own_flows.connected(connection, (str(server.address), server.port, *scope))
+    await own_flows.connected(connection, server.address, server.port, index)
     connect_s = time.monotonic() - started_s
     challenge = await _exactly(connection, wire.CHALLENGE_BYTES)
     session = secrets.token_bytes(wire.SESSION_BYTES)

@@ -19,7 +19,7 @@ from cedos.monitor.providers.android import parse_registry
 
 _REGISTRY = ("shell", "dumpsys", "telephony.registry")
 _EVERY_S = 2.0
-_LOOK_AGAIN_S = 30.0
+_RECHECK_S = 30.0
 _TIMEOUT_S = 4.0
 _CONNECT_S = 0.5
 _USUAL_PORT = 5037
@@ -46,8 +46,8 @@ def parse_devices(text: str) -> dict[str, tuple[str, str]]:
 
 def server_port() -> int:
     """Where adb's server listens on the loopback."""
-    said = os.environ.get("ANDROID_ADB_SERVER_PORT", "")
-    return int(said) if said.isdecimal() and 0 < int(said) < 65536 else _USUAL_PORT
+    port = os.environ.get("ANDROID_ADB_SERVER_PORT", "")
+    return int(port) if port.isdecimal() and 0 < int(port) < 65536 else _USUAL_PORT
 
 
 async def server_runs() -> bool:
@@ -76,7 +76,7 @@ async def run_adb(*arguments: str, timeout_s: float = _TIMEOUT_S) -> str:
     )
     try:
         async with asyncio.timeout(timeout_s):
-            said, wrong = await process.communicate()
+            output, errors = await process.communicate()
     except TimeoutError as error:
         raise HostError(f"adb {arguments[-1]}: no answer within {timeout_s:g} s") from error
     finally:
@@ -84,9 +84,9 @@ async def run_adb(*arguments: str, timeout_s: float = _TIMEOUT_S) -> str:
             process.kill()
             await process.wait()
     if process.returncode != 0:
-        why = wrong.decode(errors="replace").strip() or f"exit {process.returncode}"
+        why = errors.decode(errors="replace").strip() or f"exit {process.returncode}"
         raise HostError(f"adb {arguments[-1]}: {why}")
-    return said.decode(errors="replace")
+    return output.decode(errors="replace")
 
 
 class AdbProvider:
@@ -124,7 +124,7 @@ class AdbProvider:
             error, phone.error = phone.error, ""
             raise HostError(error)
         if now_s >= phone.due_s and (phone.task is None or phone.task.done()):
-            phone.due_s = now_s + _LOOK_AGAIN_S
+            phone.due_s = now_s + _RECHECK_S
             phone.task = asyncio.create_task(self._ask(network, phone, now_s), name="adb")
         return phone.known or {}
 
@@ -139,12 +139,12 @@ class AdbProvider:
             if state != "device":  # absent: no debugging; unauthorized: `cedos doctor` tells
                 phone.known = None
                 return
-            said = await run_adb("-s", serial, *_REGISTRY, timeout_s=self._timeout_s)
+            registry = await run_adb("-s", serial, *_REGISTRY, timeout_s=self._timeout_s)
         except HostError as error:
             phone.known, phone.error = None, str(error)
             return
         # Measured when it was asked, or later: better too old than too young.
-        values = parse_registry(said)
+        values = parse_registry(registry)
         phone.known = {name: Indicator(value, now_s) for name, value in values.items()}
         phone.due_s = now_s + self._every_s
 

@@ -109,8 +109,8 @@ class Guarded:
     @property
     def problems(self) -> list[str]:
         """What is wrong with it now, in words."""
-        said = [self._trouble] if self._trouble else []
-        return [f"{self._name}: {sentence}" for sentence in (*said, *self._nonsense.values())]
+        trouble = [self._trouble] if self._trouble else []
+        return [f"{self._name}: {sentence}" for sentence in (*trouble, *self._nonsense.values())]
 
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
         """The plausible ones of the provider's indicators; empty in case of trouble."""

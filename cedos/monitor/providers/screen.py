@@ -17,8 +17,8 @@ _SEAT = "org.freedesktop.login1.Seat"
 _SESSION = "org.freedesktop.login1.Session"
 _NO_SESSION = "/"
 
-# Changes are told by signals; so often it is looked again, in case logind came or was restarted.
-_LOOK_AGAIN_S = 30.0
+# Changes are told by signals; so often it is polled, in case logind came or was restarted.
+_POLL_S = 30.0
 # A burst of signals (a session that is locked also becomes idle) is one change.
 _SETTLE_S = 0.02
 
@@ -59,12 +59,12 @@ class Screen:
 
     Args:
         bus: the system bus; None: nothing will ever be known.
-        look_again_s: see above.
+        poll_s: see above.
     """
 
-    def __init__(self, bus: SystemBus | None, *, look_again_s: float = _LOOK_AGAIN_S) -> None:
+    def __init__(self, bus: SystemBus | None, *, poll_s: float = _POLL_S) -> None:
         self._bus = bus
-        self._look_again_s = look_again_s
+        self._poll_s = poll_s
         self._known: bool | None = None
         self._told: list[Callable[[bool], None]] = []
         self._watched: set[str] = set()
@@ -91,7 +91,7 @@ class Screen:
             self._wake.clear()
             self._learned(await self._read(self._bus))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._look_again_s):
+                async with asyncio.timeout(self._poll_s):
                     await self._wake.wait()
             await asyncio.sleep(_SETTLE_S)
 

@@ -161,7 +161,7 @@ class WifiProvider:
         if not self._known and now_s >= self._retry_at_s:
             self._retry_at_s = now_s + _RETRY_S
             try:
-                await self._client.ask(_look)
+                await self._client.ask(_setup)
             except OSError:
                 return False
             self._known = True
@@ -180,7 +180,7 @@ def _socket() -> AsyncIW:
 
 
 # A new socket first asks for nl80211's number, which no call but this one does by itself.
-async def _look(kernel: AsyncIW) -> list[nl80211cmd]:
+async def _setup(kernel: AsyncIW) -> list[nl80211cmd]:
     await kernel.setup_endpoint()
     return []
 

@@ -10,16 +10,13 @@ import errno
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Final
 
 from cedos.errors import HostError, PrivilegeError
+from cedos.kernel.mptcp_socket import IPPROTO_MPTCP, mptcp_info
 
-IPPROTO_MPTCP: Final = 262
-_SOL_MPTCP, _MPTCP_INFO = 284, 1
 _IP_TRANSPARENT, _IPV6_TRANSPARENT = 19, 75
 _ORIGINAL_DST = 80  # the same number for IPv4 and IPv6
 _BACKLOG = 4096
-_INFO_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,7 @@ def original_destination(connection: socket.socket) -> tuple[str, int]:
 def subflows(connection: socket.socket) -> int | None:
     """How many subflows an MPTCP connection has now; None: it is plain TCP."""
     try:
-        info = connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, _INFO_BYTES)
+        info = mptcp_info(connection)
     except OSError:
         return None
-    return info[0] + 1 if info else None
+    return info.subflows if info else None

@@ -74,9 +74,9 @@ class Origins:
             try:
                 found = await _getaddrinfo(host)
             except (OSError, UnicodeError) as error:
-                said = getattr(error, "strerror", None) or "not a name"
+                why = getattr(error, "strerror", None) or "not a name"
                 raise RefusedError(
-                    HTTPStatus.BAD_GATEWAY, "dns_error", f"{host} was not found: {said}"
+                    HTTPStatus.BAD_GATEWAY, "dns_error", f"{host} was not found: {why}"
                 ) from None
         return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
@@ -196,7 +196,7 @@ async def _getaddrinfo(host: str) -> list[Any]:
         else:
             answered.set_result(result or [])
 
-    def look_up() -> None:
+    def resolve() -> None:
         result: list[Any] | None = None
         failed: Exception | None = None
         try:
@@ -206,5 +206,5 @@ async def _getaddrinfo(host: str) -> list[Any]:
         with suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(tell, result, failed)
 
-    threading.Thread(target=look_up, name=f"look up {host}", daemon=True).start()
+    threading.Thread(target=resolve, name=f"look up {host}", daemon=True).start()
     return await answered

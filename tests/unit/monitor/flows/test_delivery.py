@@ -26,16 +26,16 @@ class Watched:
         for key in opened:
             self.watch.opened(key, 0.8)
 
-    def look(self, *flows: FlowSample) -> dict[Direction, RateSample]:
+    def sample(self, *flows: FlowSample) -> dict[Direction, RateSample]:
         self.at_s += 0.2
         samples = [replace(flow, at_s=self.at_s) for flow in flows]
         return dict(self.watch.observe(samples, [WIFI], self.at_s).get("home", {}))
 
     def down(self, *flows: FlowSample) -> RateSample | None:
-        return self.look(*flows).get(Direction.DOWN)
+        return self.sample(*flows).get(Direction.DOWN)
 
     def up(self, *flows: FlowSample) -> RateSample | None:
-        return self.look(*flows).get(Direction.UP)
+        return self.sample(*flows).get(Direction.UP)
 
 
 def end(flow: FlowSample, at_s: float, **more: float) -> FlowClosed:
@@ -98,7 +98,7 @@ def test_little_or_in_no_time_says_nothing() -> None:
     watched = Watched(KEY)
     assert watched.down(replace(RECEIVING, bytes_down=14_999)) is None
     watched = Watched()
-    watched.look()
+    watched.sample()
     watched.watch.opened(KEY, 1.15)
     assert watched.down(RECEIVING) is None
 
@@ -162,9 +162,9 @@ def test_a_transfer_that_ended_early_did_not_set_the_pace_of_the_rest() -> None:
     assert not found.saturated, "for half of the time nobody wanted more"
 
 
-def test_what_ended_between_two_looks_counts() -> None:
+def test_what_ended_between_two_samples_counts() -> None:
     watched = Watched(KEY)
-    watched.look()
+    watched.sample()
     watched.watch.opened(OTHER, 1.05)
     whole = replace(RECEIVING, key=OTHER, bytes_down=100_000)
     watched.watch.closed(end(whole, 1.2, idle_down_s=0.05))
@@ -190,7 +190,7 @@ def test_the_end_of_a_long_transfer_is_as_good_as_its_middle() -> None:
     assert found.saturated
 
 
-def test_what_ends_while_the_sockets_are_looked_at_is_counted_once() -> None:
+def test_what_ends_while_the_sockets_are_sampled_is_counted_once() -> None:
     watched = Watched(KEY, OTHER)
     watched.down(RECEIVING)
     last, whole = (
@@ -259,7 +259,7 @@ def test_both_ways_are_apart_and_strangers_are_left_out() -> None:
     stranger = replace(KEY, local=ip_address("172.17.0.2"))
     watched.watch.opened(stranger, 0.8)
     both = replace(SENDING, bytes_down=50_000)
-    found = watched.look(both, replace(RECEIVING, key=stranger))
+    found = watched.sample(both, replace(RECEIVING, key=stranger))
     assert set(found) == {Direction.DOWN, Direction.UP}
     assert found[Direction.DOWN].carried_bytes == 50_000
 

@@ -1,4 +1,4 @@
-"""The daemon's own look at networks is told apart from what programs transfer."""
+"""The daemon's own probes of networks are told apart from what programs transfer."""
 
 import asyncio
 import socket
@@ -22,9 +22,9 @@ HERE = ip_address("127.0.0.1")
 LO = Network(
     *("lo", "lo", 1, NetworkKind.ETHERNET, False, (ip_interface("127.0.0.1/8"),)), resolvers=(HERE,)
 )
-Look = Callable[[int], Coroutine[Any, Any, Any]]
+Probe = Callable[[int], Coroutine[Any, Any, Any]]
 
-LOOKS: dict[str, tuple[str, Look]] = {
+PROBES: dict[str, tuple[str, Probe]] = {
     "a look-up": ("udp", lambda port: dns_probe.run(LO, "a.test", port=port, timeout_s=0.2)),
     "a train": (
         "udp",
@@ -53,16 +53,16 @@ def key(far: tuple[str, int], near: tuple[str, int], protocol: str) -> FlowKey:
     return FlowKey(ip_address(far[0]), far[1], ip_address(near[0]), near[1], protocol)
 
 
-@pytest.mark.parametrize("name", LOOKS)
-async def test_each_way_to_look_at_a_network_is_known_as_our_own(name: str) -> None:
-    protocol, look = LOOKS[name]
+@pytest.mark.parametrize("name", PROBES)
+async def test_each_probe_of_a_network_is_an_own_flow(name: str) -> None:
+    protocol, probe = PROBES[name]
     kind = socket.SOCK_DGRAM if protocol == "udp" else socket.SOCK_STREAM
     with socket.socket(socket.AF_INET, kind) as asked:
         asked.bind((str(HERE), 0))
         asked.settimeout(1.0)
         if protocol == "tcp":
             asked.listen()
-        await look(asked.getsockname()[1])
+        await probe(asked.getsockname()[1])
         if protocol == "udp":
             far = asked.recvfrom(2048)[1]
         else:
@@ -85,10 +85,10 @@ async def test_a_connection_is_known_before_it_stands_and_where_it_fails() -> No
         with socket.socket() as made:
             made.setblocking(False)
             with pytest.raises(ConnectionRefusedError):
-                await own_flows.connected(made, closed.getsockname())
+                await own_flows.connected(made, HERE, closed.getsockname()[1])
         with socket.socket() as made:
             made.setblocking(False)
-            done = own_flows.connect(made, full.getsockname())
+            done = own_flows.connect(made, HERE, full.getsockname()[1])
             assert own_flows.is_own(key(made.getsockname(), full.getsockname(), "tcp"))
             if not done:
                 await asyncio.get_running_loop().sock_connect(made, full.getsockname())
@@ -100,7 +100,7 @@ async def test_old_ones_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = []
     for _ in range(4):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
-            assert own_flows.connect(made, (str(HERE), 9))
+            assert own_flows.connect(made, HERE, 9)
             keys.append(key(made.getsockname(), (str(HERE), 9), "udp"))
     assert [own_flows.is_own(each) for each in keys[-3:]] == [True] * 3
     assert len(own_flows._known) == 3
@@ -118,6 +118,6 @@ class LinkLocal:
 
 
 def test_addresses_are_known_without_their_interface() -> None:
-    assert own_flows.connect(cast(Any, LinkLocal()), ("fe80::1%wlan0", 53, 0, 2))
+    assert own_flows.connect(cast(Any, LinkLocal()), ip_address("fe80::1"), 53, 2)
     near, far = ip_address("fe80::2"), ip_address("fe80::1")
     assert own_flows.is_own(FlowKey(near, 4000, far, 53, "udp"))

@@ -129,18 +129,18 @@ def test_no_rhythm_breaks_it_and_no_rate_is_beyond_the_fastest(
 
 def test_a_trickle_without_a_queue_is_no_rate() -> None:
     rates = fed([8.0])
-    rates.observe(RateSample(1.0, 2.0, 350_000, saturated=True), calm=True)
+    rates.observe(RateSample(1.0, 2.0, 350_000, saturated=True), queue_empty=True)
     assert values(rates)["past1_bps"] == pytest.approx(2.8e6), "more than a third"
     rates = fed([8.0])
-    rates.observe(RateSample(1.0, 2.0, 25_000, saturated=True), calm=True)
+    rates.observe(RateSample(1.0, 2.0, 25_000, saturated=True), queue_empty=True)
     assert values(rates)["past1_bps"] == pytest.approx(8e6)
     assert values(rates)["delivery_down_bps"] == pytest.approx(8e6)
     # With a queue that is all that the network can do; and nobody remembers a rate for ever.
     rates.observe(RateSample(2.0, 3.0, 25_000, saturated=True))
     assert values(rates)["past1_bps"] == pytest.approx(0.2e6)
     late = fed([8.0])
-    late.observe(RateSample(61.5, 62.5, 25_000, saturated=True), calm=True)
+    late.observe(RateSample(61.5, 62.5, 25_000, saturated=True), queue_empty=True)
     assert values(late)["past1_bps"] == pytest.approx(0.2e6)
     new = RateEstimator()
-    new.observe(RateSample(0.0, 1.0, 25_000, saturated=True), calm=True)
+    new.observe(RateSample(0.0, 1.0, 25_000, saturated=True), queue_empty=True)
     assert values(new)["past1_bps"] == pytest.approx(0.2e6)

@@ -18,21 +18,21 @@ class Told:
 
     Attributes:
         values: network and `captive`, as told.
-        looks: network and time-out of every look at the test page.
+        checks: network and time-out of every look at the test page.
         asked: the networks whose router was asked.
     """
 
     def __init__(self, answers: dict[str, PortalFinding]) -> None:
         self.answers = answers
         self.values: list[tuple[str, float]] = []
-        self.looks: list[tuple[str, float]] = []
+        self.checks: list[tuple[str, float]] = []
         self.asked: list[str] = []
 
     def __call__(self, name: str, captive: Indicator) -> None:
         self.values.append((name, captive.value))
 
     async def check(self, network: Network, timeout_s: float) -> PortalFinding:
-        self.looks.append((network.name, timeout_s))
+        self.checks.append((network.name, timeout_s))
         return self.answers[network.name]
 
     async def gateway(self, network: Network) -> bool:

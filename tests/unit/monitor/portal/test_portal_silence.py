@@ -28,8 +28,8 @@ async def test_silence_counts_where_the_page_answers_another_network(desk: Any) 
     # One that answers no ping is dead anyway; nobody calls it captive.
     rtts.clear()
     told.values.clear()
-    watch.look("home")
-    await desk.until(lambda: len(told.looks) == 3)
+    watch.recheck("home")
+    await desk.until(lambda: len(told.checks) == 3)
     assert told.values == []
 
 
@@ -157,7 +157,7 @@ async def test_a_silent_page_stays_one_until_it_answers(
     assert ("home", 0.0) not in told.values
     watch.pinged("home")
     assert told.values[-1] == ("home", 0.0), "it was an outage"
-    watch.look("home")
+    watch.recheck("home")
     await desk.until(lambda: told.values[-1] == ("home", 1.0))
     told.answers["home"] = FREE
     await desk.until(lambda: told.values[-1] == ("home", 0.0))

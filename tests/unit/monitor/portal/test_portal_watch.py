@@ -29,16 +29,16 @@ async def test_each_new_network_is_looked_at_once(desk: Any) -> None:
     assert watch.problems == ["home lets nothing through: redirected; open http://gw/ to log in"]
     watch.networks_changed([desk.wifi, desk.lte])
     await asyncio.sleep(0.05)
-    assert len(told.looks) == 2
+    assert len(told.checks) == 2
     # Another attachment is another network; so is another access point.
     told.answers["home"] = FREE
     watch.networks_changed([replace(desk.wifi, gateways=(ip_address("10.0.1.254"),)), desk.lte])
     await desk.until(lambda: told.values[-1] == ("home", 0.0))
     assert watch.problems == []
-    watch.look("phone")
-    await desk.until(lambda: len(told.looks) == 4)
-    watch.look()
-    await desk.until(lambda: len(told.looks) == 6)
+    watch.recheck("phone")
+    await desk.until(lambda: len(told.checks) == 4)
+    watch.recheck()
+    await desk.until(lambda: len(told.checks) == 6)
 
 
 async def test_a_captive_one_is_tried_again(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,12 +47,12 @@ async def test_a_captive_one_is_tried_again(desk: Any, monkeypatch: pytest.Monke
     watch = PortalWatch(told, check=told.check)
     desk.run(watch)
     watch.networks_changed([desk.wifi])
-    await desk.until(lambda: len(told.looks) >= 3)
+    await desk.until(lambda: len(told.checks) >= 3)
     told.answers["home"] = FREE
     await desk.until(lambda: told.values[-1] == ("home", 0.0))
-    looks = len(told.looks)
+    checks = len(told.checks)
     await asyncio.sleep(0.15)
-    assert len(told.looks) == looks
+    assert len(told.checks) == checks
 
 
 async def test_whoever_logs_in_is_let_back_soon(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ async def test_whoever_logs_in_is_let_back_soon(desk: Any, monkeypatch: pytest.M
     await desk.until(lambda: told.values)
     watch.carried("home", 1000)
     await asyncio.sleep(0.1)
-    assert len(told.looks) == 1
+    assert len(told.checks) == 1
     told.answers["home"] = FREE
     watch.carried("home", 30_000)
     await desk.until(lambda: told.values[-1] == ("home", 0.0))
@@ -76,7 +76,7 @@ async def test_the_same_wrong_answer_on_two_networks_is_the_pages_fault(desk: An
     watch = PortalWatch(told, check=told.check)
     desk.run(watch)
     watch.networks_changed([desk.wifi, desk.lte])
-    await desk.until(lambda: len(told.looks) == 2)
+    await desk.until(lambda: len(told.checks) == 2)
     await desk.until(lambda: told.values[-1:] == [("home", 0.0)])
     assert ("phone", 1.0) not in told.values
     assert watch.problems == []
@@ -87,8 +87,8 @@ async def test_a_slow_network_is_given_time(desk: Any) -> None:
     watch = PortalWatch(told, check=told.check, rtt_s=lambda name: 0.9)
     desk.run(watch)
     watch.networks_changed([desk.wifi])
-    await desk.until(lambda: told.looks)
-    assert told.looks == [("home", pytest.approx(5.4))]
+    await desk.until(lambda: told.checks)
+    assert told.checks == [("home", pytest.approx(5.4))]
 
 
 async def test_what_the_test_page_says_is_not_refuted_by_a_log_in_page(desk: Any) -> None:
@@ -113,7 +113,7 @@ async def test_networkmanager_is_asked_where_the_page_says_nothing(desk: Any) ->
     watch.networks_changed([desk.wifi, desk.lte])
     await desk.until(lambda: told.values == [("home", 1.0)])
     said["home"] = False
-    watch.look()
+    watch.recheck()
     await desk.until(lambda: told.values[-1] == ("home", 0.0))
 
 
@@ -122,9 +122,9 @@ async def test_a_look_that_raises_ends_nothing(desk: Any) -> None:
     watch = PortalWatch(told, check=told.check)  # it raises KeyError
     desk.run(watch)
     watch.networks_changed([desk.wifi])
-    await desk.until(lambda: told.looks)
+    await desk.until(lambda: told.checks)
     told.answers["home"] = FREE
-    watch.look()
+    watch.recheck()
     await desk.until(lambda: told.values == [("home", 0.0)])
 
 

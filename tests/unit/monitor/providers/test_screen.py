@@ -80,7 +80,7 @@ async def test_idle_locked_and_another_session(address: str, make_service: Any) 
 
 async def test_a_logind_that_hangs_or_comes_late(address: str, make_service: Any) -> None:
     bus = SystemBus(address, timeout_s=0.1)
-    screen = Screen(bus, look_again_s=0.1)
+    screen = Screen(bus, poll_s=0.1)
     task = asyncio.create_task(screen.run())
     try:
         await asyncio.sleep(0.2)

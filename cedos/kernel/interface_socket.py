@@ -1,0 +1,53 @@
+"""Sockets that use one interface alone, and the kernel's time of what they receive."""
+
+import os
+import socket
+import struct
+from typing import Final
+
+_SO_TIMESTAMPNS: Final = 35
+_TIMESPEC: Final = struct.Struct("=qq")
+TIMESTAMP_SPACE: Final = socket.CMSG_SPACE(_TIMESPEC.size)
+"""Ancillary bytes that `recvmsg` has to make room for."""
+
+
+def interface_socket(
+    interface: str | None,
+    version: int,
+    kind: socket.SocketKind,
+    protocol: int = 0,
+    *,
+    timestamps: bool = False,
+) -> socket.socket:
+    """A non-blocking socket; bound to its interface, it is neither steered nor rescued elsewhere.
+
+    Args:
+        interface: its name (SO_BINDTODEVICE); None: any.
+        version: of IP, 4 or 6.
+        kind: of socket.
+        protocol: as a socket's.
+        timestamps: whether the kernel says when each datagram arrived (`arrival_ns`).
+
+    Raises:
+        OSError: no such interface, or no such socket for us.
+    """
+    opened = socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, kind, protocol)
+    try:
+        opened.setblocking(False)
+        if interface is not None:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(interface))
+        if timestamps:
+            opened.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+    except OSError:
+        opened.close()
+        raise
+    return opened
+
+
+def arrival_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
+    """When a datagram arrived, by the wall clock; 0 where the kernel does not say."""
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS) and len(data) >= _TIMESPEC.size:
+            seconds, nanoseconds = _TIMESPEC.unpack_from(data)
+            return int(seconds) * 1_000_000_000 + int(nanoseconds)
+    return 0
