@@ -27,9 +27,9 @@ from cedos.model import (
     Transfer,
 )
 from cedos.selector.decision.decide import decide, decide_again
-from cedos.selector.decision.objective import MaxS, MaxSPerE, WeightedCost
 from cedos.selector.decision.roles import USUAL_KINDS
-from cedos.selector.uncertainty import CompletionModel
+from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
+from cedos.selector.uncertainty.completion import CompletionModel
 from cedos.storage.predictor_file import load
 from predictors.base import Distribution, minimum_of
 from predictors.inputs import CONTEXT_COLUMNS, STRATEGIES

@@ -13,8 +13,8 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from cedos.selector.uncertainty.base import Evaluator
-from cedos.selector.uncertainty.evaluator import METHODS, evaluator
+from cedos.selector.uncertainty.evaluator import Evaluator
+from cedos.selector.uncertainty.methods import METHODS, evaluator
 from cedos.selector.uncertainty.times import mean_of_first, summed
 from cedos.selector.uncertainty.ways import Redundant, Way, Weights, network_terms
 from predictors.error import SLICES

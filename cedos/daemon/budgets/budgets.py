@@ -24,7 +24,7 @@ from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.prices import FREE, Prices, prices
 from cedos.selector.decision.follow import Curves
-from cedos.selector.decision.objective import Objective, WeightedCost
+from cedos.selector.objective import Objective, WeightedCost
 from cedos.storage import budget_file
 from cedos.storage.usage import Usage
 

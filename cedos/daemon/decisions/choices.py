@@ -12,9 +12,9 @@ from cedos.daemon.budgets.metering import money_per_mb, radios_of
 from cedos.daemon.flows import learning
 from cedos.errors import ModelError
 from cedos.selector.decision.follow import Curves
-from cedos.selector.decision.objective import MaxS, MaxSPerE, Objective, WeightedCost
 from cedos.selector.energy.power_model import DELPHI, PowerModel
-from cedos.selector.uncertainty import CompletionModel
+from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
+from cedos.selector.uncertainty.completion import CompletionModel
 from cedos.selector.uncertainty.method import BAYESIAN, BRUTE_FORCE, Method
 from cedos.storage import predictor_file
 

@@ -21,7 +21,7 @@ from cedos.model import (
 )
 from cedos.selector.decision.barred import usable
 from cedos.selector.decision.decide import decide, decide_again
-from cedos.selector.decision.objective import Objective
+from cedos.selector.objective import Objective
 
 _SINGLE = frozenset({StrategyKind.SINGLE})
 _MPTCP = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})

@@ -16,7 +16,7 @@ from cedos.daemon.networks.observer import Observer
 from cedos.errors import CedosError
 from cedos.model import Context
 from cedos.selector.decision.liveness import dead_networks
-from cedos.selector.decision.objective import Objective
+from cedos.selector.objective import Objective
 from cedos.steer.steering import Steering
 
 _log = structlog.get_logger(__name__)

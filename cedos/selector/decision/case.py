@@ -8,11 +8,11 @@ from cedos.selector.decision import reason as words
 from cedos.selector.decision.evaluate import Retime, evaluate
 from cedos.selector.decision.fallback import RuleOfThumb
 from cedos.selector.decision.liveness import GIVEN_UP_S
-from cedos.selector.decision.objective import MaxS, Objective
 from cedos.selector.decision.roles import Roles, assign, pairs
 from cedos.selector.decision.silent import longer_s, silences
 from cedos.selector.energy.power_model import PowerModel
-from cedos.selector.uncertainty import CompletionModel
+from cedos.selector.objective import MaxS, Objective
+from cedos.selector.uncertainty.completion import CompletionModel
 from cedos.selector.uncertainty.method import BRUTE_FORCE, WORDS, Method
 
 _RULE = RuleOfThumb()

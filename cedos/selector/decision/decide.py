@@ -18,11 +18,11 @@ from cedos.selector.decision import reason as words
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.evaluate import NO_PRICES
 from cedos.selector.decision.liveness import dead_networks
-from cedos.selector.decision.objective import MaxS, Objective
 from cedos.selector.decision.roles import USUAL_KINDS, assign
 from cedos.selector.decision.silent import longer_s, silences
 from cedos.selector.energy.power_model import DELPHI, PowerModel
-from cedos.selector.uncertainty import CompletionModel
+from cedos.selector.objective import MaxS, Objective
+from cedos.selector.uncertainty.completion import CompletionModel
 from cedos.selector.uncertainty.method import BRUTE_FORCE, Method
 from predictors.base import Distribution
 

@@ -8,13 +8,13 @@ from cedos.model import Context, Evaluation, Strategy, StrategyKind, Transfer
 from cedos.selector.decision.aging import aged, widened
 from cedos.selector.decision.features import features
 from cedos.selector.decision.liveness import may_return
-from cedos.selector.decision.objective import Objective, Outcome
 from cedos.selector.decision.own_queue import emptied, own_queues, queued
 from cedos.selector.decision.roles import ROLES, ROLES_OF, Roles, strategies
 from cedos.selector.decision.silent import delayed, silences
 from cedos.selector.decision.usage import second_share
 from cedos.selector.energy.power_model import PowerModel
-from cedos.selector.uncertainty import CompletionModel, Spread, spread_of
+from cedos.selector.objective import Objective, Outcome
+from cedos.selector.uncertainty.completion import CompletionModel, Spread, spread_of
 from cedos.selector.uncertainty.method import BRUTE_FORCE, ERROR_BOUNDS, Method, bounded_cost, taken
 from predictors.base import Distribution, minimum_of
 

@@ -8,7 +8,7 @@ exceeds the budget"; on mains power with an unlimited plan only speed counts.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cedos.selector.decision.objective import MaxSPerE
+from cedos.selector.objective import MaxSPerE
 
 PROHIBITIVE = 10.0
 """Gamma once the plan is used up: a free network then wins at any speed."""

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp, floor, inf, log
 from typing import ClassVar
 
-from cedos.selector.uncertainty.base import Known, spent, unknown
 from cedos.selector.uncertainty.brute_force import HIGH, LOW, BruteForce
+from cedos.selector.uncertainty.evaluator import Known, spent, unknown
 from cedos.selector.uncertainty.times import cut_off
 from cedos.selector.uncertainty.trusting import time_of, trusted
 from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way, Weights

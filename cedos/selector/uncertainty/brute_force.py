@@ -12,7 +12,7 @@ from itertools import product
 from math import isfinite
 from typing import ClassVar
 
-from cedos.selector.uncertainty.base import Evaluator, spent, unknown
+from cedos.selector.uncertainty.evaluator import Evaluator, spent, unknown
 from cedos.selector.uncertainty.times import (
     gathered,
     interrupted,

@@ -16,7 +16,7 @@ from math import exp, isfinite, log, sqrt
 from typing import ClassVar
 
 from cedos.selector.uncertainty import student_t
-from cedos.selector.uncertainty.base import Evaluator, Known, spent, unknown
+from cedos.selector.uncertainty.evaluator import Evaluator, Known, spent, unknown
 from cedos.selector.uncertainty.times import cut_off
 from cedos.selector.uncertainty.trusting import time_of
 from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way, Weights

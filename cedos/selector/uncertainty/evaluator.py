@@ -1,34 +1,195 @@
-"""The evaluators by name: one interface, and which method stands behind it is the caller's to say."""
+"""What all evaluators have in common: what is known of quantities, and how a choice is made of costs."""
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf, isfinite, log
+from typing import ClassVar
 
-from cedos.errors import ConfigError
-from cedos.selector.uncertainty.base import Evaluator
-from cedos.selector.uncertainty.bayesian import Bayesian
-from cedos.selector.uncertainty.brute_force import BruteForce
-from cedos.selector.uncertainty.error_bounds import ErrorBounds
-from cedos.selector.uncertainty.trusting import Trusting
+from cedos.selector.uncertainty.ways import Choice, Judged, Redundant, Running, Way, Weights
+from predictors.base import Measurement
 from predictors.error import ErrorHistory
 
-_BY_NAME: Mapping[str, type[Evaluator]] = {
-    each.method: each for each in (BruteForce, ErrorBounds, Bayesian, Trusting)
-}
-METHODS = tuple(_BY_NAME)
+_KEPT = 64
+_LEAST, _LARGEST = 1e-15, 1e15
+"""Quantities beyond are no numbers that anything could be told from."""
+
+_AGE_STEP = 0.05
+_NOTHING: Running = {}
+_FREE = Weights()
 
 
-def evaluator(
-    method: str = BruteForce.method,
-    history: Callable[[str], ErrorHistory] = lambda quantity: ErrorHistory(),
-) -> Evaluator:
-    """A new evaluator that knows nothing yet.
+class Known:
+    """One quantity: what is predicted of it, and how wrong that was so far."""
+
+    __slots__ = ("errors", "prediction")
+
+    def __init__(self, errors: ErrorHistory) -> None:
+        self.prediction: float | None = None
+        self.errors = errors
+
+
+class Evaluator(ABC):
+    """Chooses among ways by one method; keeps the errors that the method needs.
+
+    Quantities are positive numbers with names of the caller's. What is not a positive finite number
+    is taken for no information, never for a value; a way that depends on a quantity without a
+    prediction costs infinitely much.
 
     Args:
-        method: one of `METHODS`.
         history: makes the empty history of a quantity's errors, given its name.
-
-    Raises:
-        ConfigError: there is no such method.
     """
-    if method not in _BY_NAME:
-        raise ConfigError(f"no evaluator is called {method!r}: there are {', '.join(METHODS)}")
-    return _BY_NAME[method](history)
+
+    method: ClassVar[str]
+
+    def __init__(
+        self, history: Callable[[str], ErrorHistory] = lambda quantity: ErrorHistory()
+    ) -> None:
+        self._history = history
+        self._known: dict[str, Known] = {}
+        self._version = 0
+        self._changed_at_s = -inf
+        self._choices: OrderedDict[object, Choice] = OrderedDict()
+
+    def predict(self, quantity: str, value: float, at_s: float) -> None:
+        """Takes a prediction without a measurement."""
+        if _is_number(value):
+            self._of(quantity).prediction = value
+            self._changed(at_s)
+
+    def measured(self, quantity: str, value: float, prediction: float, at_s: float) -> None:
+        """Takes what a quantity turned out to be, and what is predicted of it from now on."""
+        known = self._of(quantity)
+        if _is_number(value):
+            self._learn(quantity, known, value, at_s)
+        if _is_number(prediction):
+            known.prediction = prediction
+        self._changed(at_s)
+
+    def learn(self, measurements: Iterable[Measurement]) -> None:
+        """Takes what predictors tell."""
+        for each in measurements:
+            self.measured(*each)
+
+    def reset(self, quantities: Iterable[str], at_s: float) -> None:
+        """What was seen of these quantities says nothing any more, as behind a new access point.
+
+        Their predictions stay until the next one comes.
+        """
+        for quantity in quantities:
+            self._of(quantity).errors.reset(at_s)
+        self._changed(at_s)
+
+    def choose(
+        self,
+        ways: Sequence[Way | Redundant],
+        weights: Weights = _FREE,
+        now_s: float = 0.0,
+        running: Running = _NOTHING,
+    ) -> Choice:
+        """The way of least cost; of equals the first.
+
+        Args:
+            ways: those there are, at least one that is not redundant.
+            weights: what joules and bytes are worth.
+            now_s: the instant, for the age of what is known.
+            running: ways under way that have not answered yet. For them all figures are those of what
+                is still to come.
+
+        Raises:
+            ValueError: no way, two of one name, or a redundant one whose parts are not among them.
+        """
+        age_s = now_s - self._changed_at_s
+        age = round(log(1.0 + age_s) / _AGE_STEP) if 0.0 < age_s < inf else 0
+        key = (tuple(ways), weights, age, tuple(running.items()), self._version)
+        found = self._choices.get(key)
+        if found is None:
+            found = self._choices[key] = self._chosen(ways, weights, now_s, running)
+            if len(self._choices) > _KEPT:
+                self._choices.popitem(last=False)
+        return found
+
+    def _chosen(
+        self, ways: Sequence[Way | Redundant], weights: Weights, now_s: float, running: Running
+    ) -> Choice:
+        singles = {way.name: way for way in ways if isinstance(way, Way)}
+        redundant = [way for way in ways if isinstance(way, Redundant)]
+        if not singles or len({way.name for way in ways}) != len(ways):
+            raise ValueError("an evaluator needs ways with names of their own, one not redundant")
+        for way in redundant:
+            if not way.parts or not set(way.parts) <= singles.keys():
+                raise ValueError(f"{way.name} has parts that are no ways: {', '.join(way.parts)}")
+        judged = self._judge(singles, redundant, weights, now_s, running)
+        evaluations = tuple([judged[way.name] for way in ways])
+        best = min(evaluations, key=lambda each: each.cost)
+        rivals = [each for each in evaluations if each.name in singles and each is not best]
+        rival = min(rivals, key=lambda each: each.cost, default=None)
+        return Choice(best.name, evaluations, _why(best, rival, redundant, running))
+
+    @abstractmethod
+    def _judge(
+        self,
+        ways: Mapping[str, Way],
+        redundant: Sequence[Redundant],
+        weights: Weights,
+        now_s: float,
+        running: Running,
+    ) -> dict[str, Judged]:
+        """Every way's evaluation, by name."""
+
+    def _learn(self, quantity: str, known: Known, value: float, at_s: float) -> None:
+        if known.prediction is not None and known.errors.add(value, known.prediction, at_s):
+            # Gathered now, so that no decision has to wait for it.
+            known.errors.distribution(at_s)
+
+    def _of(self, quantity: str) -> Known:
+        known = self._known.get(quantity)
+        if known is None:
+            known = self._known[quantity] = Known(self._history(quantity))
+        return known
+
+    def _changed(self, at_s: float) -> None:
+        self._version += 1
+        self._choices.clear()
+        if isfinite(at_s):
+            self._changed_at_s = max(self._changed_at_s, at_s)
+
+
+def unknown(name: str) -> Judged:
+    """The evaluation of a way of which nothing can be said."""
+    return Judged(name, inf, inf, inf, inf, inf, inf)
+
+
+def spent(way: Way, time_s: float, elapsed_s: float | None) -> tuple[float, float]:
+    """Joules and metered bytes still to be used by a way that takes `time_s` from now on."""
+    if elapsed_s is None:
+        return way.fixed_j + way.watts * time_s, way.metered_bytes
+    return way.watts * time_s, 0.0
+
+
+def _is_number(value: float) -> bool:
+    return _LEAST <= value <= _LARGEST
+
+
+def _why(
+    best: Judged, rival: Judged | None, redundant: Sequence[Redundant], running: Running
+) -> str:
+    if not isfinite(best.cost):
+        return f"{best.name}: nothing is known of any way"
+    waited = ", ".join(
+        f"{name} has not answered for {for_s:.2g} s" for name, for_s in running.items()
+    )
+    lead = f"{waited}; " if waited else ""
+    lead += f"{best.name}: {best.time_s:.3g} s expected"
+    if rival is None or not isfinite(rival.cost):
+        return lead
+    if any(best.name == way.name for way in redundant):
+        saved, more = (
+            rival.time_s - best.time_s,
+            best.cost - best.time_s - rival.cost + rival.time_s,
+        )
+        return (
+            f"{lead}, hedged: {max(saved, 0.0):.2g} s sooner than {rival.name} alone"
+            f" ({rival.time_s:.3g} s), for joules and bytes worth {max(more, 0.0):.2g} s"
+        )
+    return f"{lead}, cost {best.cost:.3g} against {rival.cost:.3g} of {rival.name}"

@@ -13,7 +13,7 @@ a transfer, whose times predictors tell as distributions:
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from cedos.selector.decision.objective import Objective, Outcome
+from cedos.selector.objective import Objective, Outcome
 from cedos.selector.uncertainty.error_bounds import prediction_interval
 from predictors.base import Distribution
 

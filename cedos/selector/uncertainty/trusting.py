@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import ClassVar
 
-from cedos.selector.uncertainty.base import Evaluator, spent, unknown
+from cedos.selector.uncertainty.evaluator import Evaluator, spent, unknown
 from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way, Weights
 
 

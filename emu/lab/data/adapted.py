@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cedos.selector.decision.objective import Objective
+from cedos.selector.objective import Objective
 from emu.lab.data.choices import cedos_choice
 from emu.lab.data.datasets import DataSet
 from predictors.adapt import Adaptive

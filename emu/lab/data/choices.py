@@ -20,9 +20,9 @@ from cedos.model import (
     Transfer,
 )
 from cedos.selector.decision.decide import decide
-from cedos.selector.decision.objective import Objective
 from cedos.selector.decision.roles import USUAL_KINDS, Roles, role_strategy
-from cedos.selector.uncertainty import CompletionModel
+from cedos.selector.objective import Objective
+from cedos.selector.uncertainty.completion import CompletionModel
 from emu.lab.data.datasets import DataSet
 
 Names = NDArray[np.str_]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from cedos.selector.decision.objective import MaxS, MaxSPerE, Objective
+from cedos.selector.objective import MaxS, MaxSPerE, Objective
 from emu.lab.data import adapted
 from emu.lab.data.choices import cedos_choice, rules
 from emu.lab.data.datasets import DataSet, measured_together

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cedos.selector.decision.objective import Objective, Outcome
 from cedos.selector.decision.roles import ROLES
-from cedos.selector.energy.power_model import transfer_energy_j
+from cedos.selector.objective import Objective, Outcome
 from emu.lab.data.choices import REDUNDANT
 from emu.lab.data.datasets import DataSet
+from emu.lab.data.transfer_energy import transfer_energy_j
 from emu.statistics import Floats
 from predictors.base import Distribution
 

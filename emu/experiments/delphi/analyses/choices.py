@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from cedos.selector.decision.objective import MaxSPerE, Objective
+from cedos.selector.objective import MaxSPerE, Objective
 from emu.experiments.delphi.analyses.prediction import whole
 from emu.lab.data.choices import cedos_choice
 from emu.lab.data.datasets import DataSet

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cedos.selector.decision.objective import Objective
+from cedos.selector.objective import Objective
 from emu.experiments.delphi.analyses.prediction import whole
 from emu.lab.data import datasets
 from emu.lab.data.adapted import FIRST

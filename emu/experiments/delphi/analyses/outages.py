@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from cedos.selector.uncertainty import spread_of
+from cedos.selector.uncertainty.completion import spread_of
 from emu.experiments.delphi.analyses.prediction import whole
 from emu.lab.data.choices import cedos_choice, rules
 from emu.lab.data.datasets import DataSet

@@ -20,13 +20,13 @@ from threadpoolctl import threadpool_limits
 from cedos.errors import DataSetError
 from cedos.selector.decision.liveness import why_dead
 from cedos.selector.decision.roles import ROLES, ROLES_OF
-from cedos.selector.energy.power_model import transfer_energy_j
 from emu.experiments.delphi.analyses.prediction import whole
 from emu.lab.data.choices import CELLULAR, WIFI, context_of
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES
 from emu.lab.data.folds import Progress, examples_of, models_by_group
 from emu.lab.data.taken import costs, energies_j, taken
+from emu.lab.data.transfer_energy import transfer_energy_j
 from emu.statistics import Bootstrap, Floats, mean
 from predictors.completion import CompletionModel
 from predictors.error import SAMPLES, middles

@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Protocol
 
 from cedos.selector.uncertainty.brute_force import LOW
-from cedos.selector.uncertainty.evaluator import evaluator
+from cedos.selector.uncertainty.methods import evaluator
 from cedos.selector.uncertainty.ways import Choice, Redundant, Term, Way, Weights, network_terms
 from emu.experiments.meatballs.exchanges.requests import THINK_S, Request
 from emu.experiments.meatballs.race import Chosen

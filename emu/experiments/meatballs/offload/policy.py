@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from cedos.selector.uncertainty.evaluator import evaluator
+from cedos.selector.uncertainty.methods import evaluator
 from cedos.selector.uncertainty.ways import Redundant, Term, Way, Weights, network_terms
 from emu.experiments.meatballs.exchanges.policy import BOTH, Radio, Style
 from emu.experiments.meatballs.offload.utterances import (

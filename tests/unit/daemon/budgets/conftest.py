@@ -14,7 +14,7 @@ from cedos.daemon.decisions.choices import curves
 from cedos.model import Network, NetworkKind
 from cedos.monitor.networks.counters import Counters
 from cedos.monitor.providers.battery import Battery
-from cedos.selector.decision.objective import MaxS, Objective
+from cedos.selector.objective import MaxS, Objective
 from cedos.storage.usage import Usage
 
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))

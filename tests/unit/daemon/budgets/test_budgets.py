@@ -20,7 +20,7 @@ from cedos.errors import ConfigError
 from cedos.model import Budget, Every, Resource
 from cedos.monitor.providers.battery import Battery
 from cedos.selector.budgets.budget import PROHIBITIVE
-from cedos.selector.decision.objective import MaxS, MaxSPerE
+from cedos.selector.objective import MaxS, MaxSPerE
 
 pytestmark = pytest.mark.anyio
 

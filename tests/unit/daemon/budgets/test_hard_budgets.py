@@ -18,7 +18,7 @@ from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.errors import SteeringError
 from cedos.model import Budget, Every, Network, NetworkKind, Resource
 from cedos.monitor.networks.counters import Counters
-from cedos.selector.decision.objective import MaxS
+from cedos.selector.objective import MaxS
 from cedos.storage.usage import Usage
 
 pytestmark = pytest.mark.anyio

@@ -27,7 +27,7 @@ from cedos.errors import ConfigError
 from cedos.model import Budget, Network, NetworkKind, Resource
 from cedos.monitor.networks.counters import Counters
 from cedos.selector.budgets.budget import PROHIBITIVE
-from cedos.selector.decision.objective import MaxS
+from cedos.selector.objective import MaxS
 from cedos.storage.usage import Usage
 
 pytestmark = pytest.mark.anyio

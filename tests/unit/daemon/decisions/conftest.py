@@ -25,8 +25,8 @@ from cedos.model import (
 from cedos.monitor.events import FlowOpened
 from cedos.profiler.profiler import SizeLearned
 from cedos.profiler.sizes import SizeHistory
-from cedos.selector.decision.objective import MaxS
-from cedos.selector.uncertainty import CompletionModel
+from cedos.selector.objective import MaxS
+from cedos.selector.uncertainty.completion import CompletionModel
 from predictors.base import Distribution
 
 

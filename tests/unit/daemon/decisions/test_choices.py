@@ -14,7 +14,7 @@ from cedos.daemon.decisions.decider import Decider
 from cedos.daemon.flows.learning import Learning
 from cedos.errors import ConfigError
 from cedos.model import Context, Network, NetworkKind, SizeEstimate, Transfer
-from cedos.selector.decision.objective import WeightedCost
+from cedos.selector.objective import WeightedCost
 from cedos.selector.uncertainty.method import WORDS
 from predictors.base import Distribution
 

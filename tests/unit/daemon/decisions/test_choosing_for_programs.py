@@ -16,7 +16,7 @@ from cedos.model import (
     Transfer,
     Urgency,
 )
-from cedos.selector.decision.objective import WeightedCost
+from cedos.selector.objective import WeightedCost
 from predictors.base import Distribution
 
 pytestmark = pytest.mark.anyio

@@ -25,7 +25,7 @@ from cedos.model import (
 )
 from cedos.monitor.events import FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
-from cedos.selector.decision.objective import MaxS, MaxSPerE, WeightedCost
+from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
 
 pytestmark = pytest.mark.anyio
 

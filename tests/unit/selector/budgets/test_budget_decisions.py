@@ -12,9 +12,9 @@ from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.decision.decide import decide
-from cedos.selector.decision.objective import Outcome, WeightedCost
 from cedos.selector.decision.roles import USUAL_KINDS
-from cedos.selector.uncertainty import CompletionModel
+from cedos.selector.objective import Outcome, WeightedCost
+from cedos.selector.uncertainty.completion import CompletionModel
 
 NOTHING = Context(1000.0, {})
 RECORD = {"number": 1, "made_unix_s": 0.0}

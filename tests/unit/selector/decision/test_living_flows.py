@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cedos.model import Context, Strategy, StrategyKind
 from cedos.selector.decision.decide import decide_again
-from cedos.selector.decision.objective import MaxS, MaxSPerE, WeightedCost
+from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
 
 RECORD = {"number": 7, "made_unix_s": 1.7e9}
 NOTHING = Context(1000.0, {})

@@ -4,8 +4,8 @@ import pytest
 
 from cedos.model import Context, Indicator, Strategy, StrategyKind
 from cedos.selector.decision.decide import decide
-from cedos.selector.decision.objective import MaxSPerE, WeightedCost
 from cedos.selector.decision.reason import label, seconds
+from cedos.selector.objective import MaxSPerE, WeightedCost
 
 ALL = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT})
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from cedos.model import Context, NetworkKind, Strategy, StrategyKind
 from cedos.selector.decision.decide import decide
-from cedos.selector.decision.objective import MaxS, MaxSPerE, Outcome, WeightedCost
 from cedos.selector.energy.power_model import DELPHI
+from cedos.selector.objective import MaxS, MaxSPerE, Outcome, WeightedCost
 
 ALL = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT})
 RECORD = {"number": 7, "made_unix_s": 1.7e9}

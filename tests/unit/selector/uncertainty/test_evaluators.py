@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.errors import ConfigError
-from cedos.selector.uncertainty.base import Evaluator
-from cedos.selector.uncertainty.evaluator import METHODS, evaluator
+from cedos.selector.uncertainty.evaluator import Evaluator
+from cedos.selector.uncertainty.methods import METHODS, evaluator
 from cedos.selector.uncertainty.reevaluate import tipping_point
 from cedos.selector.uncertainty.ways import (
     Choice,

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from cedos.selector.uncertainty import student_t
-from cedos.selector.uncertainty.base import Known
 from cedos.selector.uncertainty.error_bounds import bounds
-from cedos.selector.uncertainty.evaluator import evaluator
+from cedos.selector.uncertainty.evaluator import Known
+from cedos.selector.uncertainty.methods import evaluator
 from cedos.selector.uncertainty.ways import Redundant, Term, Way, Weights
 from predictors.base import Distribution
 from predictors.error import ErrorHistory

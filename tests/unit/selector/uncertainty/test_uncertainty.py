@@ -1,6 +1,6 @@
 import pytest
 
-from cedos.selector.uncertainty import spread_of
+from cedos.selector.uncertainty.completion import spread_of
 from predictors.base import Distribution
 
 

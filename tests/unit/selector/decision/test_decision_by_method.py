@@ -6,7 +6,7 @@ import pytest
 
 from cedos.model import Context, StrategyKind
 from cedos.selector.decision.decide import decide
-from cedos.selector.decision.objective import WeightedCost
+from cedos.selector.objective import WeightedCost
 from cedos.selector.uncertainty.error_bounds import prediction_interval
 from cedos.selector.uncertainty.method import (
     BAYESIAN,

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from cedos.model import Context, Direction, StrategyKind
 from cedos.selector.decision.decide import decide
-from cedos.selector.decision.objective import WeightedCost
 from cedos.selector.energy.power_model import DELPHI
-from cedos.selector.uncertainty.evaluator import evaluator
+from cedos.selector.objective import WeightedCost
+from cedos.selector.uncertainty.methods import evaluator
 from cedos.selector.uncertainty.ways import Redundant, Term, Way, Weights
 from predictors.base import Distribution
 from predictors.error import ErrorHistory

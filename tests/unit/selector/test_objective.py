@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.selector.decision.objective import MaxS, MaxSPerE, Objective, Outcome, WeightedCost
+from cedos.selector.objective import MaxS, MaxSPerE, Objective, Outcome, WeightedCost
 
 positive = st.floats(1e-3, 1e6)
 outcomes = st.builds(

@@ -1,0 +1,52 @@
+"""Completion times in short, and what the selector asks of predictors."""
+
+from collections.abc import Mapping, Sequence
+from math import exp, log, prod
+from typing import NamedTuple, Protocol
+
+from predictors.base import Distribution
+
+# The interval that records show is the middle 90 %.
+_LOW, _HIGH = 0.05, 0.95
+# A product of more seconds than these may leave the range of numbers.
+_FEW = 20
+
+
+class CompletionModel(Protocol):
+    """Predictors of completion times: columns of a data set in, a distribution per strategy out."""
+
+    @property
+    def features(self) -> Sequence[str]:
+        """The columns it looks at; each may be missing."""
+        ...
+
+    def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]:
+        """Seconds to completion by the predictors' strategy names."""
+        ...
+
+
+class Spread(NamedTuple):
+    """A completion time in short, in seconds: expected value, 90 % interval, geometric mean.
+
+    The geometric mean is the value to rank by where ratios count (Delphi's objectives, regret): the
+    expected time of a network that is probably well, and may hang, is ruled by the rare case.
+    """
+
+    mean_s: float
+    low_s: float
+    high_s: float
+    usual_s: float
+
+
+def spread_of(distribution: Distribution) -> Spread:
+    """A distribution in short."""
+    samples = distribution.samples
+    count = len(samples)
+    # For few samples one product is a third of the work of their logarithms.
+    if count <= _FEW:
+        usual_s = prod(samples) ** (1.0 / count)
+    else:
+        usual_s = exp(sum([log(sample) for sample in samples]) / count)
+    return Spread(
+        sum(samples) / count, distribution.quantile(_LOW), distribution.quantile(_HIGH), usual_s
+    )
