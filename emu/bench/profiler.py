@@ -11,18 +11,16 @@ import asyncio
 import json
 import os
 import select
-import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cedos.errors import EmulationError
 from cedos.profiler.capture.packet_socket import Capture, open_capture
 from cedos.profiler.profiler import Profiler
-from emu.testbed import kernel, stale
+from emu.testbed.hosts import INTERFACE, SERVER, Hosts, cabled
 from emu.testbed.netns import Namespace
 
 NAME = "profiler"
@@ -31,18 +29,7 @@ _BULK_BYTES = 10_000_000
 _BULK_OBJECTS = 20
 _SMALL_BYTES = 1_000
 _SMALL_OBJECTS = 3_000
-_CLIENT, _SERVER = "198.18.0.1", "198.18.0.2"
-_INTERFACE = "wlan0"
-_START_TIMEOUT_S = 10.0
 _TRANSFER_TIMEOUT_S = 120.0
-_CONFIG = """
-daemon off; master_process off; user root; pid {directory}/nginx.pid; error_log stderr;
-events {{}}
-http {{
-  access_log off; keepalive_requests 1000000;
-  server {{ listen {address}:80; root {directory}/www; }}
-}}
-"""
 
 
 @dataclass
@@ -68,17 +55,13 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
     Raises:
         EmulationError: nginx or curl fail, or not one packet was seen.
     """
-    stale.remove_stale()
-    with ExitStack() as stack:
-        instance = stale.Instance()
-        stack.callback(instance.close)
-        client = _network(instance)
+    with cabled() as hosts:
         progress("starting nginx")
-        _serve(instance, stack)
+        _serve(hosts)
         progress(f"{_BULK_OBJECTS} downloads of {_BULK_BYTES} bytes on one connection")
-        bulk = _download(client, "large", _BULK_OBJECTS)
+        bulk = _download(hosts.client, "large", _BULK_OBJECTS)
         progress(f"{_SMALL_OBJECTS} downloads of {_SMALL_BYTES} bytes on one connection")
-        small = _download(client, "small", _SMALL_OBJECTS)
+        small = _download(hosts.client, "small", _SMALL_OBJECTS)
     if not bulk.delivered or not small.delivered:
         raise EmulationError("the capture saw nothing of the downloads")
     complete = min(bulk.requests, bulk.sizes.count(_BULK_BYTES))
@@ -90,76 +73,24 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
     }
 
 
-def _network(instance: stale.Instance) -> Namespace:
-    client = Namespace.create(instance.namespace_name("client"))
-    server = Namespace.create(instance.namespace_name("server"))
-    client.ip(
-        *("link", "add", _INTERFACE, "type", "veth"),
-        *("peer", "name", "eth0", "netns", server.name),
-    )
-    for namespace, interface, address in (
-        (client, _INTERFACE, _CLIENT),
-        (server, "eth0", _SERVER),
-    ):
-        namespace.ip("addr", "add", f"{address}/24", "dev", interface)
-        namespace.ip("link", "set", interface, "up")
-        with namespace.entered():
-            kernel.without_offloads(interface)
-    return client
-
-
-def _serve(instance: stale.Instance, stack: ExitStack) -> None:
-    directory = instance.directory
-    (directory / "www").mkdir()
-    (directory / "www" / "large").write_bytes(os.urandom(_BULK_BYTES))
-    (directory / "www" / "small").write_bytes(os.urandom(_SMALL_BYTES))
-    config = directory / "nginx.conf"
-    config.write_text(_CONFIG.format(directory=directory, address=_SERVER))
-    server = Namespace(instance.namespace_name("server"))
-    log = stack.enter_context((directory / "nginx.log").open("wb"))
-    nginx = server.popen(
-        *("nginx", "-p", str(directory), "-c", str(config), "-e", "stderr"),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-    )
-    stack.callback(_end, nginx)
-    instance.add_session(nginx.pid)
-    deadline_at_s = time.monotonic() + _START_TIMEOUT_S
-    while not _answers(server):
-        if nginx.poll() is not None or time.monotonic() > deadline_at_s:
-            said = (directory / "nginx.log").read_text(errors="replace").strip()
-            raise EmulationError(f"nginx does not answer: {said or 'it says nothing'}")
-        time.sleep(0.02)
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    try:
-        process.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _answers(server: Namespace) -> bool:
-    with server.entered():
-        probe = socket.socket()
-    with probe:
-        return probe.connect_ex((_SERVER, 80)) == 0
+def _serve(hosts: Hosts) -> None:
+    folder = hosts.directory / "www"
+    folder.mkdir()
+    (folder / "large").write_bytes(os.urandom(_BULK_BYTES))
+    (folder / "small").write_bytes(os.urandom(_SMALL_BYTES))
+    hosts.serve(f"server {{ listen {SERVER}:80; root {folder}; }}")
 
 
 def _download(client: Namespace, name: str, times: int) -> _Seen:
     seen = _Seen()
     with client.entered():
-        capture = open_capture(_INTERFACE)
+        capture = open_capture(INTERFACE)
     with capture:
         before = _packets(client)
         with _capturing(capture, seen):
             client.run(
                 *("curl", "--silent", "--show-error", "--fail", "--output", "/dev/null"),
-                f"http://{_SERVER}/{name}?[1-{times}]",
+                f"http://{SERVER}/{name}?[1-{times}]",
                 timeout_s=_TRANSFER_TIMEOUT_S,
             )
         seen.packets = _packets(client) - before
@@ -205,5 +136,5 @@ def _follow(loop: asyncio.AbstractEventLoop, capture: Capture, seen: _Seen) -> N
 
 
 def _packets(client: Namespace) -> int:
-    (link,) = json.loads(client.ip("-json", "-stats", "link", "show", _INTERFACE))
+    (link,) = json.loads(client.ip("-json", "-stats", "link", "show", INTERFACE))
     return int(link["stats64"]["rx"]["packets"]) + int(link["stats64"]["tx"]["packets"])

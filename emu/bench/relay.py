@@ -6,20 +6,20 @@ plain one. Shaped: 95 Mbit/s on both sides of the relay, where it should cost no
 """
 
 import os
-import signal
 import socket
 import statistics
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from cedos.errors import EmulationError
+from emu.testbed import stale, wires
 from emu.testbed.netns import Namespace
+from emu.testbed.service import Service, accepts
 
 NAME = "relay"
 
@@ -49,28 +49,27 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
         the time to connect and to be connected, less that of a direct connection.
     """
     figures: dict[str, float] = {}
-    with (
-        _namespaces("host") as (host,),
-        _server(host, "127.0.0.1"),
-        _relay(host, "--allow-local") as relay,
-    ):
+    with stale.registered() as instance, ExitStack() as stack:
+        host = instance.namespace("host")
+        stack.enter_context(_server(host, "127.0.0.1", instance.directory))
+        relay = stack.enter_context(_relay(host, instance.directory, "--allow-local"))
         figures |= _loopback(host, relay, progress)
         figures["added_ms"] = _added_ms(host)
         progress(f"added to a connection: {figures['added_ms']:.3f} ms")
-    with _namespaces("client", "relay", "server") as (client, between, server):
+    with stale.registered() as instance:
+        client, between, server = map(instance.namespace, ("client", "relay", "server"))
         _wire(client, "client", between, "relay")
         _wire(between, "near", server, "server")
         client.ip("route", "add", "default", "via", _ADDRESSES["relay"])
         server.ip("route", "add", "default", "via", _ADDRESSES["near"])
         between.sysctl("net.ipv4.ip_forward", 1)
-        with _server(server, _ADDRESSES["server"]), _relay(between):
+        folder = instance.directory
+        with _server(server, _ADDRESSES["server"], folder), _relay(between, folder):
             figures["shaped_ratio"] = _shaped(client, progress)
     return figures
 
 
-def _loopback(
-    host: Namespace, relay: "subprocess.Popen[bytes]", progress: Callable[[str], None]
-) -> dict[str, float]:
+def _loopback(host: Namespace, relay: Service, progress: Callable[[str], None]) -> dict[str, float]:
     direct: list[float] = []
     ratios: dict[int, list[float]] = {_MPTCP: [], 0: []}
     cpu_s: list[float] = []
@@ -170,65 +169,40 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
-@contextmanager
-def _namespaces(*roles: str) -> Iterator[tuple[Namespace, ...]]:
-    made: list[Namespace] = []
-    try:
-        for role in roles:
-            made.append(Namespace.create(f"cedos-bench-{os.getpid()}-{role}"))  # noqa: PERF401
-        yield tuple(made)
-    finally:
-        for each in made:
-            each.remove()
-
-
 def _wire(one: Namespace, name: str, other: Namespace, other_name: str) -> None:
-    one.ip("link", "add", other_name, "type", "veth", "peer", name, "netns", other.name)
-    for where, address, interface in ((one, name, other_name), (other, other_name, name)):
-        where.ip("address", "add", f"{_ADDRESSES[address]}/24", "dev", interface)
-        where.ip("link", "set", interface, "up")
-        where.run(
-            *f"tc qdisc add dev {interface} root tbf rate {_RATE} burst 64kb latency 50ms".split()
-        )
+    ends = (
+        wires.End(one, other_name, f"{_ADDRESSES[name]}/24"),
+        wires.End(other, name, f"{_ADDRESSES[other_name]}/24"),
+    )
+    wires.connect(*ends, offloads=True)
+    for end in ends:
+        wires.limit_rate(end, _RATE, burst="64kb")
 
 
 @contextmanager
-def _server(where: Namespace, address: str) -> Iterator[None]:
+def _server(where: Namespace, address: str, folder: Path) -> Iterator[Service]:
     command = (sys.executable, "-m", "emu.bench.relay", address)
-    with _running(where, command, (address, _PORT)):
-        yield
+    with _running(where, command, (address, _PORT), folder / "server.out") as service:
+        yield service
 
 
 @contextmanager
-def _relay(where: Namespace, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
+def _relay(where: Namespace, folder: Path, *options: str) -> Iterator[Service]:
     command = (sys.executable, "-m", "cedos", "relay", "--log-level", "warning", *options)
-    with _running(where, command, ("127.0.0.1", _RELAY_PORT)) as process:
-        yield process
+    with _running(where, command, ("127.0.0.1", _RELAY_PORT), folder / "relay.out") as service:
+        yield service
 
 
 @contextmanager
 def _running(
-    where: Namespace, command: tuple[str, ...], answers: tuple[str, int]
-) -> Iterator["subprocess.Popen[bytes]"]:
-    process: subprocess.Popen[bytes] = where.popen(*command)
+    where: Namespace, command: tuple[str, ...], listens: tuple[str, int], output: Path
+) -> Iterator[Service]:
+    service = Service(where, *command, output=output)
     try:
-        for _ in range(200):
-            with where.entered():
-                trying = socket.socket()
-            with trying, suppress(OSError):
-                trying.connect(answers)
-                break
-            time.sleep(0.05)
-        else:
-            raise EmulationError(f"{' '.join(command)} does not answer")
-        yield process
+        service.wait_for(lambda: accepts(where, *listens))
+        yield service
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        service.close()
 
 
 def _serve(address: str) -> None:

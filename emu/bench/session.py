@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cedos.errors import EmulationError
-from emu.workloads.sessions import asleep, wired
-from emu.workloads.sessions.crowd import jain
+from emu.workloads.sessions import cable, idle
+from emu.workloads.sessions.fairness import jain
 from emu.workloads.sessions.pair import Pair, pair
-from emu.workloads.sessions.trips import WAYS
+from emu.workloads.sessions.round_trips import WAYS
 
 NAME = "session"
 
@@ -57,27 +57,27 @@ def run(progress: Progress) -> dict[str, float]:
         `idle_million_mb`, `idle_lookup_us`, `idle_reload_s`: a million idle flows.
     """
     figures: dict[str, float] = {}
-    with wired.host() as host, pair(host, host, _LOOPBACK) as ends:
+    with cable.loopback() as host, pair(host, host, _LOOPBACK) as ends:
         figures |= throughput(ends, progress)
         figures |= trips(ends, progress)
         figures |= messages(ends, progress)
-    with wired.cable(_SHAPED_RATE) as (near, far), pair(near, far, wired.SERVER) as ends:
+    with cable.cable(_SHAPED_RATE) as (near, far), pair(near, far, cable.SERVER) as ends:
         figures |= shaped(ends, progress)
-    with wired.cable(_CROWD_RATE) as (near, far), pair(near, far, wired.SERVER) as ends:
+    with cable.cable(_CROWD_RATE) as (near, far), pair(near, far, cable.SERVER) as ends:
         for key, sessions, raws in (
             ("jain_100", 100, 0),
             ("jain_tcp_100", 0, 100),
             ("jain_50_50", 50, 50),
         ):
             figures |= fairness(ends, key, sessions, raws, progress)
-    with wired.cable(_URGENT_RATE) as (near, far), pair(near, far, wired.SERVER) as ends:
+    with cable.cable(_URGENT_RATE) as (near, far), pair(near, far, cable.SERVER) as ends:
         figures |= urgent(ends, progress)
-    with wired.cable(None) as (near, far), pair(near, far, wired.SERVER) as ends:
+    with cable.cable(None) as (near, far), pair(near, far, cable.SERVER) as ends:
         figures |= resume(ends, progress)
-    figures |= asleep.measure(progress)
+    figures |= idle.measure(progress)
     for key, sessions, raws in (("jain_8000", 8000, 0), ("jain_tcp_8000", 0, 8000)):
         try:
-            with wired.host() as host, pair(host, host, _LOOPBACK) as ends:
+            with cable.loopback() as host, pair(host, host, _LOOPBACK) as ends:
                 figures |= fairness(
                     *(ends, key, sessions, raws, progress),
                     warm_s=15.0,
@@ -132,7 +132,7 @@ def trips(
 ) -> dict[str, float]:
     """Round trips of a small message, in three ways of programming, against plain TCP in each."""
     found: dict[tuple[str, str], list[float]] = {}
-    port = ends.far.do("offer", address=_LOOPBACK)["port"]
+    port = ends.far.do("listen_blocking", address=_LOOPBACK)["port"]
     for _ in range(times):
         for way in WAYS:
             for mode in ("raw", "aead"):
@@ -163,7 +163,12 @@ def messages(ends: Pair, progress: Progress) -> dict[str, float]:
         rates = []
         for _ in range(3):
             near, _ = ends.both(
-                "flood", "count", "aead", {"number": number}, number=number, batch=batch
+                "send_messages",
+                "receive_messages",
+                "aead",
+                {"number": number},
+                number=number,
+                batch=batch,
             )
             rates.append(number / near["seconds"])
         figures[key] = statistics.median(rates)
@@ -183,7 +188,7 @@ def fairness(
 ) -> dict[str, float]:
     """Jain's index of so many flows at once; EmulationError after `limit_s`."""
     near, _ = ends.both(
-        "drink", "feed", "aead", {"sessions": sessions, "raws": raws},
+        "receive_from_many", "send_to_many", "aead", {"sessions": sessions, "raws": raws},
         sessions=sessions, raws=raws, raw_port=ends.there("raw")["port"],
         warm_s=warm_s, seconds=seconds, limit_s=limit_s,
     )  # fmt: skip
@@ -197,7 +202,13 @@ def urgent(ends: Pair, progress: Progress, seconds: float = _URGENT_S) -> dict[s
     """Foreground messages on an idle link and on a full one; background data with and without them."""
     said = {
         what: ends.both(
-            "press", "relieve", "aead", {}, seconds=seconds, background=background, every_s=every_s
+            "ask_under_load",
+            "answer_under_load",
+            "aead",
+            {},
+            seconds=seconds,
+            background=background,
+            every_s=every_s,
         )[0]
         for what, background, every_s in (
             ("idle", False, 0.2),
@@ -228,9 +239,15 @@ def resume(
     black_out_s: float = _BLACK_OUT_S,
 ) -> dict[str, float]:
     """From the network's being there to the first data."""
-    walk: dict[str, Any] = {"interface": wired.INTERFACE, "gateway": wired.GATEWAY}
+    walk: dict[str, Any] = {"interface": cable.INTERFACE, "gateway": cable.GATEWAY}
     near, _ = ends.both(
-        "wander", "drip", "aead", {}, rounds=rounds, addresses=[wired.CLIENT, wired.MOVED], **walk
+        "change_addresses",
+        "trickle",
+        "aead",
+        {},
+        rounds=rounds,
+        addresses=[cable.CLIENT, cable.OTHER_CLIENT],
+        **walk,
     )
     times = sorted(near["times"])
     figures = {
@@ -249,7 +266,7 @@ def resume(
     ):
         times = [
             ends.both(
-                "black_out", "drip", "aead", {}, seconds=real_s, simulated_s=simulated_s, **walk
+                "black_out", "trickle", "aead", {}, seconds=real_s, simulated_s=simulated_s, **walk
             )[0]["resume_s"]
             for _ in range(trials)
         ]

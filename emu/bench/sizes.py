@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from cedos.errors import EmulationError
-from emu.testbed.bare import CLIENT, Bare
+from emu.testbed.hosts import CLIENT, cabled
 from emu.testbed.wiring import SERVER_ADDRESSES
 from emu.workloads.web import corpus as generator
 from emu.workloads.web.visits import Fetched, Visit, load, plan, write_holes
@@ -157,16 +157,16 @@ def _visit(
     corpus = generator.generate(sites=_SITES, pages=_PAGES, seed=seed)
     addresses = generator.addresses(corpus)
     what = "HTTPS" if tls else "HTTP"
-    with Bare(SERVER_ADDRESSES) as bare:
-        folder = bare.directory / "sites"
+    with cabled(SERVER_ADDRESSES) as hosts:
+        folder = hosts.directory / "sites"
         write_holes(corpus, folder)
         servers = generator.nginx_servers(corpus, folder, tls=tls, http2=tls)
-        bare.serve((bare.certificate() if tls else "") + servers)
-        with Watch(bare.client, CLIENT) as watch:
+        hosts.serve((hosts.certificate() if tls else "") + servers)
+        with Watch(hosts.client, CLIENT) as watch:
             for number, visit in enumerate(plan(corpus, _VISITS, seed)):
                 if number % 20 == 0:
                     progress(f"{what}: visit {number} of {_VISITS}")
-                fetched = load(bare.client, visit.objects, addresses, tls=tls)
+                fetched = load(hosts.client, visit.objects, addresses, tls=tls)
                 watch.settle(0 if tls else len(fetched))
                 visited(visit, fetched, watch)
         if watch.error is not None:

@@ -18,6 +18,7 @@ from emu.testbed.netns import Namespace
 _SIOCETHTOOL = 0x8946
 # ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO (linux/ethtool.h)
 _OFFLOADS = (0x1F, 0x24, 0x2C)
+_CHECKSUMS = 0x17  # ETHTOOL_STXCSUM
 _NETLINK_NETFILTER = 12
 _CONNTRACK_DELETE = 0x0102  # NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_DELETE
 _REQUEST_ACK = 0x5
@@ -96,14 +97,21 @@ def _allow(congestion_controls: str) -> None:
 
 def without_offloads(*interfaces: str) -> None:
     """Packets as on a wire: no segmentation or receive offload on interfaces of this namespace."""
+    for interface in interfaces:
+        _turn_off(interface, *_OFFLOADS)
+
+
+def without_checksum_offload(interface: str) -> None:
+    """For an interface of this namespace whose packets a program reads: they have their checksums."""
+    _turn_off(interface, _CHECKSUMS)
+
+
+def _turn_off(interface: str, *commands: int) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        for interface in interfaces:
-            for command in _OFFLOADS:
-                value = array.array("I", [command, 0])
-                address, _ = value.buffer_info()
-                fcntl.ioctl(
-                    control, _SIOCETHTOOL, struct.pack("16sP16x", interface.encode(), address)
-                )
+        for command in commands:
+            value = array.array("I", [command, 0])
+            address, _ = value.buffer_info()
+            fcntl.ioctl(control, _SIOCETHTOOL, struct.pack("16sP16x", interface.encode(), address))
 
 
 def forget_connections() -> None:

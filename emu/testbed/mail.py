@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cedos.errors import EmulationError
 from emu.testbed.netns import Namespace
-from emu.testbed.service import Service, greeted
+from emu.testbed.service import Service, accepts
 from emu.testbed.started import Started
 
 PORT = 143
@@ -117,11 +117,11 @@ class MailServer(Started):
         self._service = Service(
             self._namespace,
             *("dovecot", "-F", "-c", str(config)),
-            said=self.directory / "dovecot.out",
+            output=self.directory / "dovecot.out",
             logs=(self.directory / "dovecot.log",),
         )
         self._service.wait_for(
-            lambda: greeted(self._namespace, self.address, self.port, b"* OK"), _START_TIMEOUT_S
+            lambda: accepts(self._namespace, self.address, self.port, b"* OK"), _START_TIMEOUT_S
         )
 
     def _deliver(self, uid: int, gid: int) -> None:

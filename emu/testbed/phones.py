@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from cedos.errors import EmulationError, PrivilegeError
 from cedos.model import NetworkKind
@@ -23,6 +22,7 @@ from emu.testbed.access import LTE, WLAN, Access, Engine, Link
 from emu.testbed.mahimahi import Mahimahi
 from emu.testbed.netns import Namespace
 from emu.testbed.signals import ExitOnSignals, uninterrupted
+from emu.testbed.started import Started
 from emu.testbed.wiring import SERVER
 
 __all__ = ["LTE", "SERVER", "WLAN", "Access", "Laptop"]
@@ -39,7 +39,7 @@ class _Network:
     phone: int | None = None
 
 
-class Laptop:
+class Laptop(Started):
     """A laptop, its networks and one server; everything is gone when the `with` block ends.
 
     Use it from one thread, and not from inside a running event loop (`asyncio.to_thread` helps):
@@ -106,8 +106,7 @@ class Laptop:
         """A folder for files that go with the laptop."""
         return self.instance.directory
 
-    def __enter__(self) -> "Laptop":
-        """Builds everything; EmulationError (and nothing left) where that fails."""
+    def _start(self) -> None:
         if os.geteuid() != 0:
             raise PrivilegeError("the testbed makes network namespaces: run it as root")
         with suppress(RuntimeError):
@@ -115,23 +114,10 @@ class Laptop:
             raise EmulationError("an emulated laptop blocks: use it through asyncio.to_thread")
         stale.remove_stale()
         self._guard.begin()
-        try:
-            with uninterrupted():
-                self._instance = stale.Instance()
-            self._build()
-            self.attach(*self._accesses)
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+        with uninterrupted():
+            self._instance = stale.Instance()
+        self._build()
+        self.attach(*self._accesses)
 
     def close(self) -> None:
         """Ends all links and processes inside, and removes what was made; again does nothing."""
@@ -207,20 +193,17 @@ class Laptop:
         wiring.prefer(self.client, interface)
 
     def _build(self) -> None:
-        self.client = self._namespace("client")
-        self.server = self._namespace("server")
+        self.client = self.instance.namespace("client")
+        self.server = self.instance.namespace("server")
         wiring.set_up_hosts(self.client, self.server)
         if self._with_core:
-            self.core = self._namespace("core")
+            self.core = self.instance.namespace("core")
             wiring.set_up_core(self.core, self.server)
-
-    def _namespace(self, role: str) -> Namespace:
-        return Namespace.create(self.instance.namespace_name(role))
 
     def _launch(self, access: Access) -> None:
         kind = access.kind
         if kind not in self._networks:
-            isp = self._namespace(f"{kind}-isp")
+            isp = self.instance.namespace(f"{kind}-isp")
             wiring.set_up_provider(kind, isp, self.core or self.server)
             self._networks[kind] = _Network(isp)
         wiring.set_up_wire(kind, self.client, self.server, self._source_rules)

@@ -8,7 +8,7 @@ from cedos.commands.example import PLAIN
 from cedos.errors import EmulationError
 from emu.testbed.phones import Laptop
 from emu.testbed.servers import HTTP_PORT, HTTPS_PORT
-from emu.testbed.service import Service, greeted
+from emu.testbed.service import Service, accepts
 from emu.testbed.started import Started
 from emu.testbed.wiring import RELAY
 
@@ -47,7 +47,7 @@ class Relaying(Started):
         return {"http_proxy": address, "https_proxy": address, "no_proxy": ""}
 
     @property
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Its log so far."""
         return self._log.read_text(errors="replace")
 
@@ -62,10 +62,10 @@ class Relaying(Started):
                 self._core.run("sh", str(rules), "up", interface, *ports)
         command = (sys.executable, "-m", "cedos", "relay", "--allow", _CLIENTS, *options)
         self._service = Service(
-            self._core, *command, "--log-format", "json", "--drain", "500ms", said=self._log
+            self._core, *command, "--log-format", "json", "--drain", "500ms", output=self._log
         )
         port = PORT if self._mode == "proxy" else HTTP_PORT
-        self._service.wait_for(lambda: greeted(self._core, RELAY, port), _START_TIMEOUT_S)
+        self._service.wait_for(lambda: accepts(self._core, RELAY, port), _START_TIMEOUT_S)
 
     def close(self) -> None:
         """Ends it; again does nothing."""

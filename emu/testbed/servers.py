@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from emu.testbed.phones import SERVER, Laptop
-from emu.testbed.service import Service, greeted
+from emu.testbed.service import Service, accepts
 from emu.testbed.started import Started
 
 HTTP_PORT = 80
@@ -114,8 +114,7 @@ class Servers(Started):
         sites: str = "",
         addresses: Mapping[str, str] | None = None,
     ) -> None:
-        self._namespace = laptop.server
-        self.directory = laptop.directory / "servers"
+        self._laptop = laptop
         self._tls = tls
         self._dns = dns
         self._mptcp = mptcp
@@ -124,6 +123,11 @@ class Servers(Started):
         self._addresses = dict(addresses or {})
         self._services: list[Service] = []
         self._maker: _Maker | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Of its files, in the laptop's."""
+        return self._laptop.directory / "servers"
 
     @property
     def certificate(self) -> Path:
@@ -188,11 +192,11 @@ class Servers(Started):
             dnsmasq.wait_for(lambda: self._accepts(DNS_PORT), _START_TIMEOUT_S)
 
     def _accepts(self, port: int) -> bool:
-        return greeted(self._namespace, SERVER, port)
+        return accepts(self._laptop.server, SERVER, port)
 
     def _launch(self, name: str, *command: str) -> Service:
-        said, errors = self.directory / f"{name}.out", self.directory / "error.log"
-        service = Service(self._namespace, *command, said=said, logs=(errors,))
+        output, errors = self.directory / f"{name}.out", self.directory / "error.log"
+        service = Service(self._laptop.server, *command, output=output, logs=(errors,))
         self._services.append(service)
         return service
 
@@ -203,7 +207,7 @@ class Servers(Started):
         command += f" -keyout {self.directory}/tls.key -out {self.directory}/tls.crt"
         names = ",".join(f"DNS:{name}" for name in (SERVER_NAME, *self._addresses))
         command += f" -subj /CN={SERVER_NAME} -addext subjectAltName={names},IP:{SERVER}"
-        self._namespace.run(*command.split())
+        self._laptop.server.run(*command.split())
 
 
 def _hole(directory: Path, size_bytes: int) -> None:

@@ -13,8 +13,8 @@ from cedos.errors import EmulationError
 from emu.testbed.netns import Namespace
 
 _STOP_TIMEOUT_S = 3.0
-_LOOK_S = 0.01
-_TOLD_CHARACTERS = 500
+_POLL_S = 0.01
+_SHOWN_CHARACTERS = 500
 
 
 class Service:
@@ -23,21 +23,21 @@ class Service:
     Args:
         namespace: where it runs.
         command: the program and its arguments.
-        said: the file for what it prints.
-        logs: other files in which it may have said why it failed.
+        output: the file for what it prints.
+        logs: other files in which it may say why it failed.
     """
 
     def __init__(
-        self, namespace: Namespace, *command: str, said: Path, logs: tuple[Path, ...] = ()
+        self, namespace: Namespace, *command: str, output: Path, logs: tuple[Path, ...] = ()
     ) -> None:
-        self._logs = (said, *logs)
-        self._name = said.stem
-        with said.open("wb") as output:
+        self._logs = (output, *logs)
+        self._name = output.stem
+        with output.open("wb") as file:
             self._process = namespace.popen(
                 *command,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
+                stdout=file,
+                stderr=file,
                 start_new_session=True,
             )
 
@@ -47,7 +47,7 @@ class Service:
         return self._process.pid
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """All that it has printed and logged."""
         found = ""
         for log in self._logs:
@@ -59,14 +59,14 @@ class Service:
         """Returns when it answers.
 
         Raises:
-            EmulationError: it has ended, or does not answer in time; says what it said.
+            EmulationError: it has ended, or does not answer in time; with the end of what it printed.
         """
         deadline_at_s = time.monotonic() + within_s
         while not answers():
             if self._ended or time.monotonic() > deadline_at_s:
-                said = self.said[-_TOLD_CHARACTERS:] or "it says nothing"
-                raise EmulationError(f"{self._name} does not answer: {said}")
-            time.sleep(_LOOK_S)
+                text = self.text[-_SHOWN_CHARACTERS:] or "it says nothing"
+                raise EmulationError(f"{self._name} does not answer: {text}")
+            time.sleep(_POLL_S)
 
     @property
     def _ended(self) -> bool:
@@ -87,14 +87,14 @@ class Service:
             self._process.terminate()
             until_s = time.monotonic() + _STOP_TIMEOUT_S
             while not self._ended and time.monotonic() < until_s:
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
         # Those who serve a client may go on without their master.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
-def greeted(namespace: Namespace, address: str, port: int, greeting: bytes = b"") -> bool:
+def accepts(namespace: Namespace, address: str, port: int, greeting: bytes = b"") -> bool:
     """Whether somebody in the namespace accepts connections there, and says so much at first."""
     with namespace.entered():
         trying = socket.socket()

@@ -13,8 +13,8 @@ import select
 import shutil
 import signal
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cedos.errors import EmulationError
@@ -59,6 +59,10 @@ class Instance:
         """The name of this instance's namespace for `role`."""
         return f"{PREFIX}-{self.token}-{role}"
 
+    def namespace(self, role: str) -> Namespace:
+        """Makes the namespace for `role`."""
+        return Namespace.create(self.namespace_name(role))
+
     def add_session(self, pid: int) -> None:
         """Records a process that was started as the leader of a session of its own."""
         self._sessions[pid] = started_ticks(pid) or 0
@@ -83,6 +87,17 @@ class Instance:
         new = self.directory / "instance.new"
         new.write_text(json.dumps(facts))
         new.replace(self.directory / "instance.json")
+
+
+@contextmanager
+def registered() -> Iterator[Instance]:
+    """A new instance, removed with the block; first goes what the dead have left."""
+    remove_stale()
+    instance = Instance()
+    try:
+        yield instance
+    finally:
+        instance.close()
 
 
 def remove_stale() -> list[str]:

@@ -1,20 +1,18 @@
 """Addresses, routes and wires of the emulated laptop's namespaces (see `emu.testbed.phones`)."""
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from cedos.config.probes import ProbesConfig
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from emu.testbed import kernel
+from emu.testbed import kernel, wires
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES
-from emu.testbed.netns import Namespace, entered
+from emu.testbed.netns import Namespace
+from emu.testbed.wires import End, netlink_in
 
 SERVER = "198.51.100.1"
 # "Different hosts" for those who want them are the same one at other addresses.
@@ -55,27 +53,13 @@ def inside(kind: NetworkKind) -> str:
     return f"{GATEWAYS[kind].rpartition('.')[0]}.0/24"
 
 
-@contextmanager
-def netlink_in(path: Path) -> Iterator[IPRoute]:
-    """A netlink socket inside the namespace at `path`."""
-    with entered(path):
-        netlink = IPRoute()
-    try:
-        yield netlink
-    finally:
-        netlink.close()
-
-
 def set_up_hosts(client: Namespace, server: Namespace) -> None:
     """What the laptop and the server have before any network."""
     for host in (client, server):
         with host.entered():
             kernel.write_sysctls(kernel.HOST_SYSCTLS)
     kernel.use_cubic([client, server])
-    with netlink_in(server.path) as netlink:
-        (loopback,) = netlink.link_lookup(ifname="lo")
-        for address in _ALL_SERVER_ADDRESSES:
-            netlink.addr("add", index=loopback, address=address, prefixlen=32)
+    wires.add_address(server, *_ALL_SERVER_ADDRESSES)
     # Every subflow that a client may want to open is welcome.
     server.run("ip", "mptcp", "limits", "set", "subflows", "8", check=False)
 
@@ -85,25 +69,13 @@ def set_up_core(core: Namespace, server: Namespace) -> None:
     with core.entered():
         kernel.write_sysctls(kernel.HOST_SYSCTLS | kernel.ROUTER_SYSCTLS)
     kernel.use_cubic([core])
-    with netlink_in(core.path) as netlink, server.path.open("rb") as there:
-        (loopback,) = netlink.link_lookup(ifname="lo")
-        netlink.addr("add", index=loopback, address=RELAY, prefixlen=32)
-        peer = {"ifname": "core", "net_ns_fd": there.fileno()}
-        netlink.link("add", ifname="server", kind="veth", peer=peer)
-        (index,) = netlink.link_lookup(ifname="server")
-        netlink.addr("add", index=index, address=_CORE_END, prefixlen=30)
-        netlink.link("set", index=index, state="up")
+    wires.add_address(core, RELAY)
+    wires.connect(End(core, "server", f"{_CORE_END}/30"), End(server, "core", f"{_SERVER_END}/30"))
     with netlink_in(server.path) as netlink:
-        (index,) = netlink.link_lookup(ifname="core")
-        netlink.addr("add", index=index, address=_SERVER_END, prefixlen=30)
-        netlink.link("set", index=index, state="up")
         netlink.route("add", dst=_ANYWHERE, gateway=_CORE_END)
     with netlink_in(core.path) as netlink:
         for address in _ALL_SERVER_ADDRESSES:
             netlink.route("add", dst=f"{address}/32", gateway=_SERVER_END)
-    for host, interface in ((core, "server"), (server, "core")):
-        with host.entered():
-            kernel.without_offloads(interface)
     core.run("ip", "mptcp", "limits", "set", "subflows", "8", check=False)
 
 
@@ -112,22 +84,11 @@ def set_up_provider(kind: NetworkKind, isp: Namespace, server: Namespace) -> Non
     backbone = _PLANS[kind].backbone
     with isp.entered():
         kernel.write_sysctls(kernel.ROUTER_SYSCTLS)
-    server_end = f"isp-{kind}"
-    with netlink_in(isp.path) as netlink, server.path.open("rb") as there:
-        peer = {"ifname": server_end, "net_ns_fd": there.fileno()}
-        netlink.link("add", ifname="up0", kind="veth", peer=peer)
-        (index,) = netlink.link_lookup(ifname="up0")
-        netlink.addr("add", index=index, address=f"{backbone}.2", prefixlen=30)
-        netlink.link("set", index=index, state="up")
+    wires.connect(
+        End(isp, "up0", f"{backbone}.2/30"), End(server, f"isp-{kind}", f"{backbone}.1/30")
+    )
+    with netlink_in(isp.path) as netlink:
         netlink.route("add", dst=_ANYWHERE, gateway=f"{backbone}.1")
-    with netlink_in(server.path) as netlink:
-        (index,) = netlink.link_lookup(ifname=server_end)
-        netlink.addr("add", index=index, address=f"{backbone}.1", prefixlen=30)
-        netlink.link("set", index=index, state="up")
-    with isp.entered():
-        kernel.without_offloads("up0")
-    with server.entered():
-        kernel.without_offloads(server_end)
     isp.run(*["iptables", "-w", "-t", "nat", "-A", "POSTROUTING", "-o", "up0", "-j", "MASQUERADE"])
     # A connection that the NAT does not know (any more) is refused, not picked up in its middle.
     refuse = "iptables -w -A FORWARD -o up0 -p tcp -m conntrack --ctstate INVALID -j REJECT"
@@ -141,24 +102,17 @@ def set_up_wire(
 ) -> None:
     """The client's interface, if it is not there; the wire's far end waits at the server's."""
     plan = _PLANS[kind]
-    with netlink_in(client.path) as netlink, server.path.open("rb") as there:
+    with netlink_in(client.path) as netlink:
         if netlink.link_lookup(ifname=plan.interface):
             return
-        peer = {"ifname": _wire(kind), "net_ns_fd": there.fileno()}
-        netlink.link("add", ifname=plan.interface, kind="veth", peer=peer)
+        wires.connect(End(client, plan.interface, f"{plan.address}/24"), End(server, _wire(kind)))
         (index,) = netlink.link_lookup(ifname=plan.interface)
-        netlink.addr("add", index=index, address=plan.address, prefixlen=24)
-        netlink.link("set", index=index, state="up")
         route = {"dst": _ANYWHERE, "gateway": plan.gateway, "oif": index}
         netlink.route("add", **route, priority=plan.metric)
         if source_rules:
             netlink.route("add", **route, table=plan.table)
             netlink.rule("add", src=plan.address, priority=200, table=plan.table)
             netlink.rule("add", oifname=plan.interface, priority=210, table=plan.table)
-    with client.entered():
-        kernel.without_offloads(plan.interface)
-    with server.entered():
-        kernel.without_offloads(_wire(kind))
 
 
 def move_wire(kind: NetworkKind, source: int, target: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cedos.model import Direction
 from emu.lab.data import datasets
-from emu.lab.data.measure import STRATEGIES, Bench, Row
+from emu.lab.data.measure import STRATEGIES, MeasuringLaptop, Row
 from emu.places import synth
 from emu.places.places import load
 
@@ -25,7 +25,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_all_strategies_are_measured_from_one_instant(directory: Path) -> None:
-    with Bench(directory) as bench:
+    with MeasuringLaptop(directory) as bench:
         entry = bench.measure(ROW)
         upload = bench.measure(Row("static-s1", 5.0, 30_000, Direction.UP, 0.020, 0.060))
     assert entry is not None

@@ -59,7 +59,7 @@ def test_a_download_moves_to_the_other_network_though_its_server_speaks_tcp(
         assert moved > 0.3 * SIZE
         assert sum(at_move.values()) - sum(before.values()) > 0.1 * SIZE
         relay.close()
-        lines = [json.loads(line) for line in relay.said.splitlines()]
+        lines = [json.loads(line) for line in relay.log_text.splitlines()]
         (request,) = servers.access_log.read_text().splitlines()
     (relayed,) = [line for line in lines if line["event"] == "relayed"]
     assert relayed["subflows"] is not None

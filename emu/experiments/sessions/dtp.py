@@ -24,7 +24,7 @@ from emu.experiments.sessions.batches import Ready
 from emu.lab.runs.energy import run_energy_j
 from emu.lab.runs.sampler import Sample, Sampler
 from emu.places.traces import Trace
-from emu.testbed.bare import SERVER
+from emu.testbed.hosts import SERVER
 
 CONNECTED_S: Final = 6.6 * 60
 GAP_S: Final = 7.8 * 60

@@ -26,7 +26,7 @@ from emu.experiments.sessions.batches import Ready
 from emu.places.places import Place
 from emu.places.traces import Trace
 from emu.testbed.access import INTERFACES, Access
-from emu.testbed.bare import SERVER
+from emu.testbed.hosts import SERVER
 
 OURS: Final = "cedos"
 UNLABELLED: Final = "unlabelled"

@@ -21,7 +21,7 @@ from emu.experiments.sessions.air.world import World
 from emu.experiments.sessions.apps.program import Program
 from emu.places.traces import Trace
 from emu.testbed.access import LTE, WLAN
-from emu.testbed.bare import SERVER
+from emu.testbed.hosts import SERVER
 from emu.testbed.netns import Namespace
 
 # The paper's round trips from a train (V-B1); its rates are not given.

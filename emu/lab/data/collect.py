@@ -15,7 +15,7 @@ from typing import Any
 
 from cedos.model import Direction
 from emu.lab.data import side_by_side
-from emu.lab.data.measure import Bench, Row
+from emu.lab.data.measure import MeasuringLaptop, Row
 from emu.places.places import Place
 
 LINK_S = 0.0015
@@ -86,5 +86,10 @@ def collect(
 ) -> list[dict[str, Any]]:
     """Measures all rows of a plan at the places in `directory`; see `side_by_side.run`."""
     return side_by_side.run(
-        rows, functools.partial(Bench, directory), partial, jobs=jobs, seed=seed, done=done
+        rows,
+        functools.partial(MeasuringLaptop, directory),
+        partial,
+        jobs=jobs,
+        seed=seed,
+        done=done,
     )

@@ -7,12 +7,11 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from cedos.errors import EmulationError
 from cedos.model import Direction, NetworkKind
 from emu.places.places import Place, load
 from emu.testbed.access import ADDRESSES, INTERFACES
@@ -20,6 +19,7 @@ from emu.testbed.kernel_mptcp import use_kernel_path_manager
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.replay import replay
 from emu.testbed.servers import HTTP_PORT, Servers
+from emu.testbed.started import Started
 from emu.workloads.transfer import Timing, measure
 
 LIMIT_S = 30.0
@@ -71,7 +71,7 @@ class Row:
         return f"{self.place}/{self.start_s:.3f}/{self.size_bytes}/{self.direction}"
 
 
-class Bench:
+class MeasuringLaptop(Started):
     """An emulated laptop for many measurements: its links are replaced, the rest stays.
 
     `cancelled` is asked between transfers: where it says yes, `measure` returns None.
@@ -81,42 +81,28 @@ class Bench:
         self._places = load(directory)
         self._cancelled = cancelled
         self._laptop = Laptop(source_rules=True, nice=-10)
-        self._servers: Servers | None = None
+        self._servers = Servers(self._laptop, dns=False)
+        self._stack = ExitStack()
         self._endpoints = False
 
-    def __enter__(self) -> "Bench":
-        self._laptop.__enter__()
-        try:
-            self._servers = Servers(self._laptop, dns=False).__enter__()
-        except BaseException:
-            self._laptop.__exit__(None, None, None)
-            raise
-        return self
+    def _start(self) -> None:
+        self._stack.enter_context(self._laptop)
+        self._stack.enter_context(self._servers)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            if self._servers is not None:
-                self._servers.__exit__(kind, error, trace)
-        finally:
-            self._laptop.__exit__(kind, error, trace)
+    def close(self) -> None:
+        """Ends all of it; again does nothing."""
+        self._stack.close()
 
     def measure(self, row: Row) -> dict[str, Any] | None:
         """All strategies of one row from the same instant; a row of a transfer data set.
 
-        The pings are those of the first strategy's replay: one look at the networks, as a laptop
+        The pings are those of the first strategy's replay: one measurement of the networks, as a laptop
         would have it.
 
         Raises:
             EmulationError: the testbed failed.
         """
         place = self._places[row.place]
-        if self._servers is None:
-            raise EmulationError("the bench is not there: use it in a `with` block")
         self._servers.make_size(row.size_bytes)
         entry: dict[str, Any] = {
             "place": place.name,
@@ -151,7 +137,7 @@ class Bench:
             use_kernel_path_manager(self._laptop)
             self._endpoints = True
         for address in ADDRESSES.values():
-            greet(self._laptop, address)
+            resolve_hardware_address(self._laptop, address)
         _sleep_until(replay_at_s + LEAD_S - PING_S)
         pingers = {
             kind: _Pinger(self._laptop, interface, SERVER) for kind, interface in INTERFACES.items()
@@ -202,7 +188,7 @@ def _sleep_until(at_s: float) -> None:
     time.sleep(max(0.0, at_s - time.monotonic()))
 
 
-def greet(laptop: Laptop, address: str) -> None:
+def resolve_hardware_address(laptop: Laptop, address: str) -> None:
     """Makes the new phone's hardware address known, which now and then takes a second try."""
     with laptop.client.entered():
         datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -106,7 +106,7 @@ class ProbeBench(ProbeLaptop):
                 continue
             await probing.sleep_until(at_s + from_s)
             outcome = await probing.train_over(
-                self.post.server, network, direction, to_s - from_s - 0.05
+                self.probe_server, network, direction, to_s - from_s - 0.05
             )
             found[str(direction)] |= probing.prefixed(kind, probing.columns(outcome))
 

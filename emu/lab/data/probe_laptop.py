@@ -4,22 +4,23 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from cedos.errors import EmulationError
-from emu.lab.data.measure import greet
-from emu.lab.data.probing import ProbePost
+from cedos.monitor.probing.result import ProbeServer
+from emu.lab.data.measure import resolve_hardware_address
+from emu.lab.data.probing import ProbeServerService
 from emu.places.places import Place, load
 from emu.testbed.access import ADDRESSES
 from emu.testbed.phones import Laptop
 from emu.testbed.replay import replay
 from emu.testbed.servers import Servers
+from emu.testbed.started import Started
 
 Found = TypeVar("Found")
 
 
-class ProbeLaptop:
+class ProbeLaptop(Started):
     """As a `with` block.
 
     Args:
@@ -31,31 +32,21 @@ class ProbeLaptop:
         self._places = load(directory)
         self._cancelled = cancelled
         self._laptop = Laptop(source_rules=True, nice=-10)
+        self._service = ProbeServerService(self._laptop)
         self._stack = ExitStack()
-        self._post: ProbePost | None = None
 
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            stack.enter_context(self._laptop)
-            stack.enter_context(Servers(self._laptop))
-            self._post = stack.enter_context(ProbePost(self._laptop))
-            self._stack = stack.pop_all()
-        return self
+    def _start(self) -> None:
+        for part in (self._laptop, Servers(self._laptop), self._service):
+            self._stack.enter_context(part)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends all of it; again does nothing."""
         self._stack.close()
 
     @property
-    def post(self) -> ProbePost:
-        """The probe server; EmulationError outside the `with` block."""
-        if self._post is None:
-            raise EmulationError("the bench is not there: use it in a `with` block")
-        return self._post
+    def probe_server(self) -> ProbeServer:
+        """Where clients find it."""
+        return self._service.server
 
     def best_of(
         self, tries: int, most_late: float, once: Callable[[], Mapping[str, Any] | None]
@@ -90,7 +81,7 @@ class ProbeLaptop:
         """
         began_s = replay(self._laptop, place, start_s, length_s=length_s, rtts_s=rtts_s)
         for address in ADDRESSES.values():
-            greet(self._laptop, address)
+            resolve_hardware_address(self._laptop, address)
         with self._laptop.client.entered():
             found = asyncio.run(probes(began_s))
         if not self._laptop.alive():

@@ -184,7 +184,7 @@ class SeriesBench(ProbeLaptop):
         for second in range(0, seconds, EVERY_S):
             await probing.sleep_until(zero_s + second + TRAIN_AT_S)
             outcome = await probing.train_over(
-                self.post.server, network, Direction.DOWN, TRAIN_TIMEOUT_S
+                self.probe_server, network, Direction.DOWN, TRAIN_TIMEOUT_S
             )
             spent = outcome.spent
             found[second] |= probing.columns(outcome)

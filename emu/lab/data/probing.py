@@ -29,7 +29,7 @@ _TARGET = ip_address(SERVER)
 SECONDS = ("udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s")
 
 
-class ProbePost(Started):
+class ProbeServerService(Started):
     """The probe server of a laptop's testbed, as a `with` block inside the laptop's.
 
     Attributes:
@@ -48,9 +48,9 @@ class ProbePost(Started):
         self.server = ProbeServer(_TARGET, PORT, read_key(key_file))
         command = [sys.executable, "-m", "cedos", "probe-server", "--key-file", str(key_file)]
         command += ["--listen", f"{SERVER}:{PORT}", "--rate-limit", "1000", "--total-limit", "1000"]
-        said = self._laptop.directory / "probe-server.out"
-        self._service = service = Service(self._laptop.server, *command, said=said)
-        service.wait_for(lambda: "listening" in service.said, _START_TIMEOUT_S)
+        output = self._laptop.directory / "probe-server.out"
+        self._service = service = Service(self._laptop.server, *command, output=output)
+        service.wait_for(lambda: "listening" in service.text, _START_TIMEOUT_S)
 
     def close(self) -> None:
         """Ends it; again does nothing."""

@@ -3,15 +3,15 @@
 import shutil
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from cedos.errors import EmulationError
 from emu.lab.runs.scenario import Scenario
 from emu.testbed.phones import Laptop
 from emu.testbed.servers import Servers
+from emu.testbed.started import Started
 from emu.testbed.wiring import SERVER_ADDRESSES
 from emu.workloads.web import corpus, media, pages
 from emu.workloads.web.browser import Browser, Tab
@@ -119,52 +119,40 @@ def serve(wanted: BrowsingPlan, laptop: Laptop, *, http2: bool) -> Servers:
     return Servers(laptop, tls=True, sites=sites, addresses=addresses)
 
 
-@dataclass(slots=True)
-class Person:
+class Person(Started):
     """A browser whose tabs wait for their moments, as a `with` block (start it before the clock runs).
 
     Args:
         laptop: where.
         servers: whose certificate is trusted.
         wanted: what is visited and watched.
-        log: for Chromium's words.
+        log: for Chromium's messages.
         mptcp: whether its connections ask for MPTCP.
         nice: its priority.
     """
 
-    laptop: Laptop
-    servers: Servers
-    wanted: BrowsingPlan
-    log: Path
-    mptcp: bool
-    nice: int
-    _browser: Browser = field(init=False)
-    _visits: Visits = field(init=False)
-    _tabs: list[Tab] = field(init=False)
-
-    def __enter__(self) -> "Person":
-        self._browser = Browser(
-            self.laptop,
-            self.log,
-            certificate=self.servers.certificate,
-            mptcp=self.mptcp,
-            nice=self.nice,
-        )
-        self._browser.__enter__()
-        try:
-            self._visits = Visits(self._browser, self.wanted.pages)
-            self._tabs = [self._browser.open_tab() for _ in self.wanted.videos]
-        except BaseException:
-            self._browser.close()
-            raise
-        return self
-
-    def __exit__(
+    def __init__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        laptop: Laptop,
+        servers: Servers,
+        wanted: BrowsingPlan,
+        log: Path,
+        *,
+        mptcp: bool,
+        nice: int,
     ) -> None:
+        self._wanted = wanted
+        self._browser = Browser(
+            laptop, log, certificate=servers.certificate, mptcp=mptcp, nice=nice
+        )
+
+    def _start(self) -> None:
+        self._browser.__enter__()
+        self._visits = Visits(self._browser, self._wanted.pages)
+        self._tabs = [self._browser.open_tab() for _ in self._wanted.videos]
+
+    def close(self) -> None:
+        """Ends the browser; again does nothing."""
         self._browser.close()
 
     def browse(self, *, zero_at_s: float, limit_s: float) -> Browsed:
@@ -181,7 +169,7 @@ class Person:
 
         threads = [
             threading.Thread(target=follow, args=each, name="video", daemon=True)
-            for each in zip(self.wanted.videos, self._tabs, strict=True)
+            for each in zip(self._wanted.videos, self._tabs, strict=True)
         ]
         for thread in threads:
             thread.start()
@@ -192,7 +180,7 @@ class Person:
                 thread.join()
         if failures:
             raise failures[0]
-        return Browsed(visits, [watched[each.number] for each in self.wanted.videos])
+        return Browsed(visits, [watched[each.number] for each in self._wanted.videos])
 
 
 def _page_row(visit: Visit, zero_at_s: float) -> dict[str, Any]:

@@ -3,26 +3,20 @@
 import asyncio
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from cedos import session
+from emu.workloads.sessions.peer import Peer
 
-if TYPE_CHECKING:
-    from emu.workloads.sessions.peer import Peer
-
-COMMANDS: Final = ("pull", "push")
 CHUNK_BYTES: Final = 1 << 18
 
 
 async def push(
-    peer: "Peer", mode: str, to: str, port: int, key: str, size: int, **options: Any
+    peer: Peer, mode: str, to: str, port: int, key: str, size: int, **options: Any
 ) -> dict[str, Any]:
     """Sends `size` bytes; ends when the other end says that it has them."""
     if mode == "raw":
         return await asyncio.to_thread(_push_raw, to, port, size)
-    connection = await session.connect(
-        (to, port), server_key=bytes.fromhex(key), key=peer.key, clear=mode == "clear", **options
-    )
+    connection = await peer.connect(mode, to, port, key, **options)
     data = bytes(CHUNK_BYTES)
     used_s, began_s = time.process_time(), time.perf_counter()
     left = size
@@ -31,26 +25,24 @@ async def push(
         await connection.write(piece)
         left -= len(piece)
     await connection.read_exactly(1)
-    said = {"seconds": time.perf_counter() - began_s, "cpu_s": time.process_time() - used_s}
+    figures = {"seconds": time.perf_counter() - began_s, "cpu_s": time.process_time() - used_s}
     await connection.close()
-    return said
+    return figures
 
 
-async def pull(peer: "Peer", mode: str, size: int) -> dict[str, Any]:
+async def pull(peer: Peer, mode: str, size: int) -> dict[str, Any]:
     """Takes `size` bytes and says so."""
     if mode == "raw":
-        assert peer.raw is not None
-        return await asyncio.to_thread(_pull_raw, peer.raw, size)
-    assert peer.listener is not None
-    connection = await peer.listener.accept()
+        return await asyncio.to_thread(_pull_raw, peer.plain, size)
+    connection = await peer.accept()
     left = size
     used_s = time.process_time()
     while left:
         left -= len(await connection.read())
     connection.write_now(b".")
-    said = {"cpu_s": time.process_time() - used_s}
+    figures = {"cpu_s": time.process_time() - used_s}
     await connection.close()
-    return said
+    return figures
 
 
 def _push_raw(to: str, port: int, size: int) -> dict[str, Any]:

@@ -1,26 +1,20 @@
 """Small messages: how many a second."""
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from cedos import session
 from cedos.model import Label
+from emu.workloads.sessions.peer import Peer
 
-if TYPE_CHECKING:
-    from emu.workloads.sessions.peer import Peer
-
-COMMANDS: Final = ("count", "flood")
 SIZE: Final = 100
 _LABEL: Final = Label()
 
 
-async def flood(
-    peer: "Peer", mode: str, to: str, port: int, key: str, number: int, batch: int
+async def send_messages(
+    peer: Peer, mode: str, to: str, port: int, key: str, number: int, batch: int
 ) -> dict[str, Any]:
     """Sends messages as fast as they are taken, `batch` at a time (1: one by one)."""
-    connection = await session.connect(
-        (to, port), server_key=bytes.fromhex(key), key=peer.key, clear=mode == "clear"
-    )
+    connection = await peer.connect(mode, to, port, key)
     data = bytes(SIZE)
     many = [data] * batch
     began_s = time.perf_counter()
@@ -36,10 +30,9 @@ async def flood(
     return {"seconds": seconds}
 
 
-async def count(peer: "Peer", number: int) -> dict[str, Any]:
+async def receive_messages(peer: Peer, number: int) -> dict[str, Any]:
     """Takes so many messages, then says so."""
-    assert peer.listener is not None
-    connection = await peer.listener.accept()
+    connection = await peer.accept()
     left = number
     while left:
         left -= len(await connection.receive_many(4096))

@@ -17,7 +17,7 @@ class Remote:
 
     def __init__(self, where: Namespace) -> None:
         self._process: subprocess.Popen[str] = where.popen(
-            sys.executable, "-m", "emu.workloads.sessions.peer",
+            sys.executable, "-m", "emu.workloads.sessions",
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -36,14 +36,14 @@ class Remote:
         assert self._process.stdout is not None
         # An answer is one line, and nothing else comes: no line waits in Python's own buffer.
         if not select.select([self._process.stdout], [], [], limit_s)[0]:
-            raise EmulationError(f"a peer of the bench said nothing for {limit_s:g} s")
+            raise EmulationError(f"a peer of the bench did not answer within {limit_s:g} s")
         line = self._process.stdout.readline()
         if not line:
-            raise EmulationError("a peer of the bench died; what it said is above")
-        said: dict[str, Any] = json.loads(line)
-        if "error" in said:
-            raise EmulationError(f"a peer of the bench: {said['error']}")
-        return said
+            raise EmulationError("a peer of the bench died; its error is above")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise EmulationError(f"a peer of the bench: {answer['error']}")
+        return answer
 
     def do(self, do: str, **options: Any) -> dict[str, Any]:
         """Asks and waits."""
@@ -73,13 +73,13 @@ class Pair:
 
     def __init__(self, near: Remote, far: Remote, address: str) -> None:
         self.near, self.far = near, far
-        self._said = far.do("listen", address=address)
+        self._ports = far.do("listen", address=address)
         self._to = address
 
     def there(self, mode: str) -> dict[str, Any]:
         """How the client reaches the server."""
-        port = self._said["raw" if mode == "raw" else "session"]
-        return {"mode": mode, "to": self._to, "port": port, "key": self._said["key"]}
+        port = self._ports["raw" if mode == "raw" else "session"]
+        return {"mode": mode, "to": self._to, "port": port, "key": self._ports["key"]}
 
     def both(
         self,

@@ -1,73 +1,73 @@
-"""One end of a measurement: a process that carries out one command a line, and answers one line each.
-
-Sessions and plain TCP sockets are driven by the same process, one after the other, so that both have the
-same interpreter, the same memory, the same cores.
-"""
+"""One end of a measurement: its key, and where it listens for sessions and for plain TCP."""
 
 import asyncio
-import json
 import os
 import socket
-import sys
-import time
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 from cedos import session
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets import blocking
-from emu.workloads.sessions import bulk, crowd, messages, resume, trips, urgent
-
-Command = Callable[..., Coroutine[Any, Any, dict[str, Any]]]
 
 
 class Peer:
-    """Carries commands out; keeps listeners and connections between them."""
+    """What commands have in common. A peer listens once it was told to, the client's never."""
 
     def __init__(self) -> None:
         self.key = KeyPair(os.urandom(32))
-        self.listener: session.Listener | None = None
-        self.raw: socket.socket | None = None
-        self.blocking: blocking.socket | None = None
-        self.held: list[Any] = []
+        self._listener: session.Listener | None = None
+        self._plain: socket.socket | None = None
+        self._blocking: blocking.socket | None = None
 
     async def listen(self, address: str) -> dict[str, Any]:
         """Listens for sessions and for plain TCP."""
-        self.listener = await session.listen((address, 0), key=self.key, clear=True)
-        self.raw = socket.create_server((address, 0), backlog=4096)
-        self.raw.setblocking(False)
+        self._listener = await session.listen((address, 0), key=self.key, clear=True)
+        self._plain = socket.create_server((address, 0), backlog=4096)
+        self._plain.setblocking(False)
         return {
-            "session": self.listener.address[1],
-            "raw": self.raw.getsockname()[1],
+            "session": self._listener.address[1],
+            "raw": self._plain.getsockname()[1],
             "key": self.key.public.hex(),
         }
 
+    async def listen_blocking(self, address: str) -> dict[str, Any]:
+        """Listens for sessions that are blocking sockets."""
+        self._blocking = self.blocking_socket()
+        self._blocking.bind((address, 0))
+        await asyncio.to_thread(self._blocking.listen)
+        return {"port": self._blocking.getsockname()[1]}
 
-COMMANDS: dict[str, Command] = {
-    name: getattr(module, name)
-    for module in (bulk, crowd, messages, resume, trips, urgent)
-    for name in module.COMMANDS
-}
+    def blocking_socket(self) -> blocking.socket:
+        """A session's blocking socket with this peer's key."""
+        made = blocking.socket()
+        made.setsockopt(blocking.SOL_SESSION, blocking.SO_KEY, self.key)
+        return made
 
+    def accept_blocking(self) -> blocking.socket:
+        """The next session of the blocking listener."""
+        assert self._blocking is not None
+        accepted, _ = self._blocking.accept()
+        return accepted
 
-async def _main() -> None:
-    peer = Peer()
-    loop = asyncio.get_running_loop()
-    while line := await loop.run_in_executor(None, sys.stdin.readline):
-        asked = json.loads(line)
-        name = asked.pop("do")
-        used_s, began_s = time.process_time(), time.perf_counter()
-        try:
-            if name == "listen":
-                said = await peer.listen(**asked)
-            else:
-                said = await COMMANDS[name](peer, **asked)
-        except Exception as error:  # the other process has to know, whatever it is
-            said = {"error": f"{type(error).__name__}: {error}"}
-        said.setdefault("cpu_s", time.process_time() - used_s)
-        said.setdefault("seconds", time.perf_counter() - began_s)
-        print(json.dumps(said), flush=True)
+    @property
+    def plain(self) -> socket.socket:
+        """Listens for plain TCP, without blocking."""
+        assert self._plain is not None
+        return self._plain
 
+    async def accept(self) -> session.Connection:
+        """The next session."""
+        assert self._listener is not None
+        return await self._listener.accept()
 
-if __name__ == "__main__":
-    asyncio.run(_main())
+    async def connect(
+        self, mode: str, to: str, port: int, key: str, **options: Any
+    ) -> session.Connection:
+        """A session with the peer of this public key; mode `clear` or `aead`."""
+        return await session.connect(
+            (to, port),
+            server_key=bytes.fromhex(key),
+            key=self.key,
+            clear=mode == "clear",
+            **options,
+        )

@@ -8,26 +8,22 @@ import asyncio
 import contextlib
 import socket
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyroute2.iproute.linux import AsyncIPRoute
 
 from cedos import session
 from cedos.errors import SessionError
 from cedos.session.protocol.session_limits import SessionLimits
+from emu.workloads.sessions.peer import Peer
 
-if TYPE_CHECKING:
-    from emu.workloads.sessions.peer import Peer
-
-COMMANDS: Final = ("black_out", "drip", "wander")
 _PIECE: Final = bytes(1_000)
 _SMALL: Final = SessionLimits(send_bytes=262_144, stream_window=262_144)
 
 
-async def drip(peer: "Peer") -> dict[str, Any]:
+async def trickle(peer: Peer) -> dict[str, Any]:
     """Sends a little all the time, until the other end gives up."""
-    assert peer.listener is not None
-    connection = await peer.listener.accept()
+    connection = await peer.accept()
     with contextlib.suppress(SessionError):
         while True:
             await connection.write(_PIECE)
@@ -35,7 +31,7 @@ async def drip(peer: "Peer") -> dict[str, Any]:
     return {}
 
 
-class _Walk:
+class _Stream:
     """A stream that is taken all the time, and an interface that changes."""
 
     def __init__(self, connection: session.Connection, interface: str) -> None:
@@ -67,18 +63,15 @@ class _Walk:
                 return
 
 
-async def _begin(peer: "Peer", mode: str, to: str, port: int, key: str, interface: str) -> _Walk:
-    connection = await session.connect(
-        (to, port), server_key=bytes.fromhex(key), key=peer.key, clear=mode == "clear",
-        limits=_SMALL,
-    )  # fmt: skip
-    walk = _Walk(connection, interface)
-    await walk.flows()
-    return walk
+async def _begin(peer: Peer, mode: str, to: str, port: int, key: str, interface: str) -> _Stream:
+    connection = await peer.connect(mode, to, port, key, limits=_SMALL)
+    stream = _Stream(connection, interface)
+    await stream.flows()
+    return stream
 
 
-async def wander(
-    peer: "Peer",
+async def change_addresses(
+    peer: Peer,
     mode: str,
     to: str,
     port: int,
@@ -89,28 +82,28 @@ async def wander(
     rounds: int,
 ) -> dict[str, Any]:
     """Changes the interface's address again and again; the seconds until data flows each time."""
-    walk = await _begin(peer, mode, to, port, key, interface)
+    stream = await _begin(peer, mode, to, port, key, interface)
     times: list[float] = []
     async with AsyncIPRoute() as kernel:
         for number in range(rounds):
             old, new = addresses[number % 2], addresses[(number + 1) % 2]
-            await kernel.addr("del", index=walk.index, address=old, prefixlen=24)
-            await walk.quiet()
-            await kernel.addr("add", index=walk.index, address=new, prefixlen=24)
-            await kernel.route("add", dst="default", gateway=gateway, oif=walk.index)
+            await kernel.addr("del", index=stream.index, address=old, prefixlen=24)
+            await stream.quiet()
+            await kernel.addr("add", index=stream.index, address=new, prefixlen=24)
+            await kernel.route("add", dst="default", gateway=gateway, oif=stream.index)
             began_s = time.perf_counter()
-            await walk.flows()
+            await stream.flows()
             times.append(time.perf_counter() - began_s)
             await asyncio.sleep(0.05)
-    rtts = [path.rtt_s for path in walk.connection.paths() if path.rtt_s is not None]
-    walk.task.cancel()
-    walk.connection.abort("measured")
-    await walk.connection.told()
+    rtts = [path.rtt_s for path in stream.connection.paths() if path.rtt_s is not None]
+    stream.task.cancel()
+    stream.connection.abort("measured")
+    await stream.connection.told()
     return {"times": times, "rtt_s": min(rtts, default=0.0)}
 
 
 async def black_out(
-    peer: "Peer",
+    peer: Peer,
     mode: str,
     to: str,
     port: int,
@@ -121,23 +114,23 @@ async def black_out(
     simulated_s: float,
 ) -> dict[str, Any]:
     """Takes the link down, for so many real seconds and, by a clock that jumps, so many more."""
-    walk = await _begin(peer, mode, to, port, key, interface)
+    stream = await _begin(peer, mode, to, port, key, interface)
     loop = asyncio.get_running_loop()
     async with AsyncIPRoute() as kernel:
-        await kernel.link("set", index=walk.index, state="down")
-        await walk.quiet()
+        await kernel.link("set", index=stream.index, state="down")
+        await stream.quiet()
         await asyncio.sleep(seconds / 2)
         if simulated_s:
             usual = loop.time
             loop.time = lambda: usual() + simulated_s  # type: ignore[method-assign]
-            walk.connection.flow.driver.now = loop.time
+            stream.connection.flow.driver.now = loop.time
         await asyncio.sleep(seconds / 2)
-        await kernel.link("set", index=walk.index, state="up")
-        await kernel.route("add", dst="default", gateway=gateway, oif=walk.index)
+        await kernel.link("set", index=stream.index, state="up")
+        await kernel.route("add", dst="default", gateway=gateway, oif=stream.index)
         began_s = time.perf_counter()
-        await walk.flows()
+        await stream.flows()
         took_s = time.perf_counter() - began_s
-    walk.task.cancel()
-    walk.connection.abort("measured")
-    await walk.connection.told()
+    stream.task.cancel()
+    stream.connection.abort("measured")
+    await stream.connection.told()
     return {"resume_s": took_s}

@@ -20,7 +20,7 @@ def begun(make_namespace: MakeNamespace, folder: Path, then: str) -> tuple[Servi
     """The service, and the child that it began."""
     child = folder / "child"
     command = BEGINS.format(child=child, then=then)
-    service = Service(make_namespace("host"), "sh", "-c", command, said=folder / "sh.out")
+    service = Service(make_namespace("host"), "sh", "-c", command, output=folder / "sh.out")
     until_s = time.monotonic() + 20
     while not (child.exists() and child.read_text().strip()):
         assert time.monotonic() < until_s
@@ -62,7 +62,7 @@ def test_children_do_not_stay_behind(
 def test_a_program_that_ended_alone_is_closed_without_a_fuss(
     make_namespace: MakeNamespace, tmp_path: Path
 ) -> None:
-    service = Service(make_namespace("host"), "sh", "-c", "echo so", said=tmp_path / "sh.out")
+    service = Service(make_namespace("host"), "sh", "-c", "echo so", output=tmp_path / "sh.out")
     with pytest.raises(EmulationError, match="does not answer: so"):
         service.wait_for(lambda: False)
     service.close()

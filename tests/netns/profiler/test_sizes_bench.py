@@ -1,28 +1,29 @@
 """The bench of sizes, small: what it says is what was served, and it leaves nothing behind."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from emu.bench import sizes
 from emu.testbed import stale
-from emu.testbed.bare import Bare
+from emu.testbed.hosts import Hosts, cabled
 
 
-class FewPorts(Bare):
+@contextmanager
+def few_ports(addresses: Sequence[str]) -> Iterator[Hosts]:
     """Connections to different servers often have the same local port there."""
-
-    def __enter__(self) -> "FewPorts":
-        super().__enter__()
-        self.client.sysctl("net.ipv4.ip_local_port_range", "32768 33167")
-        return self
+    with cabled(addresses) as hosts:
+        hosts.client.sysctl("net.ipv4.ip_local_port_range", "32768 33167")
+        yield hosts
 
 
 def test_the_bench_of_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CEDOS_EMU_RUNTIME_DIR", str(tmp_path))
     for name, value in (("_SITES", 6), ("_PAGES", 1), ("_VISITS", 40)):
         monkeypatch.setattr(sizes, name, value)
-    monkeypatch.setattr(sizes, "Bare", FewPorts)
+    monkeypatch.setattr(sizes, "cabled", few_ports)
     figures = sizes.run(lambda said: None)
     assert figures["http_transactions"] > 20
     # What states its length is told exactly; not all does.

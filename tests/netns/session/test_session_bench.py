@@ -3,8 +3,8 @@
 import pytest
 
 from emu.bench import session as bench
-from emu.workloads.sessions import wired
-from emu.workloads.sessions.crowd import jain
+from emu.workloads.sessions import cable
+from emu.workloads.sessions.fairness import jain
 from emu.workloads.sessions.pair import pair
 
 
@@ -13,7 +13,7 @@ def quiet(_said: str) -> None:
 
 
 def test_throughput_of_all_three() -> None:
-    with wired.host() as host, pair(host, host, "127.0.0.1") as ends:
+    with cable.loopback() as host, pair(host, host, "127.0.0.1") as ends:
         figures = bench.throughput(ends, quiet, rounds=1, size=20_000_000)
     assert set(figures) == {
         *("loopback_clear_ratio", "loopback_aead_ratio"),
@@ -24,7 +24,7 @@ def test_throughput_of_all_three() -> None:
 
 
 def test_round_trips_in_three_ways() -> None:
-    with wired.host() as host, pair(host, host, "127.0.0.1") as ends:
+    with cable.loopback() as host, pair(host, host, "127.0.0.1") as ends:
         figures = bench.trips(ends, quiet, rounds=50, times=1)
     ways = ("callbacks", "await", "blocking")
     assert set(figures) == {
@@ -37,7 +37,7 @@ def test_round_trips_in_three_ways() -> None:
 
 
 def test_address_changes_and_black_outs() -> None:
-    with wired.cable(None) as (near, far), pair(near, far, wired.SERVER) as ends:
+    with cable.cable(None) as (near, far), pair(near, far, cable.SERVER) as ends:
         figures = bench.resume(ends, quiet, rounds=3, black_out_s=0.4)
     assert figures["resume_median_ms"] > 0
     assert figures["resume_allowed_ms"] >= 5
@@ -46,7 +46,7 @@ def test_address_changes_and_black_outs() -> None:
 
 
 def test_a_small_crowd() -> None:
-    with wired.cable("20mbit") as (near, far), pair(near, far, wired.SERVER) as ends:
+    with cable.cable("20mbit") as (near, far), pair(near, far, cable.SERVER) as ends:
         figures = bench.fairness(ends, "jain", 2, 2, quiet, warm_s=0.5, seconds=1.0)
     assert 0.25 <= figures["jain"] <= 1.0
 

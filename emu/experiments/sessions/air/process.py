@@ -5,7 +5,6 @@ one towards the server (`far-NAME`). Coverage that ends takes the client's carri
 late, as a radio notices it.
 """
 
-import array
 import fcntl
 import json
 import os
@@ -20,10 +19,8 @@ from emu.experiments.sessions.air.direction import Direction
 
 _ETHERNET_BYTES: Final = 14
 _ETH_P_IP: Final = 0x0800
-_SIOCGIFFLAGS, _SIOCSIFFLAGS, _SIOCETHTOOL = 0x8913, 0x8914, 0x8946
+_SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
 _UP: Final = 1
-# Checksums, segmentation and receive offload, all off: packets as on a wire (linux/ethtool.h).
-_OFFLOADS: Final = (0x17, 0x1F, 0x24, 0x2C)
 _MOST: Final = 256
 
 
@@ -98,15 +95,6 @@ def _set_up(interface: str, up: bool) -> None:
         (flags,) = struct.unpack_from("H", fcntl.ioctl(control, _SIOCGIFFLAGS, asked), 16)
         flags = flags | _UP if up else flags & ~_UP
         fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH14x", interface.encode(), flags))
-
-
-def as_on_a_wire(interface: str) -> None:
-    """Turns all offloads of an interface of this thread's namespace off, checksums too."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        for command in _OFFLOADS:
-            value = array.array("I", [command, 0])
-            address, _ = value.buffer_info()
-            fcntl.ioctl(control, _SIOCETHTOOL, struct.pack("16sP16x", interface.encode(), address))
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ from emu.experiments.sessions import switching
 from emu.lab.data.folds import Progress
 from emu.places.places import Places
 from emu.statistics import student_ci95
-from emu.workloads.sessions import wired
-from emu.workloads.sessions.crowd import jain
+from emu.workloads.sessions import cable
+from emu.workloads.sessions.fairness import jain
 from emu.workloads.sessions.pair import Pair, pair
 
 _MODES = {"tcp": "raw", "session-clear": "clear", "session": "aead"}
@@ -52,7 +52,7 @@ def run(
         EmulationError: the testbed failed.
     """
     rate = f"{rate_mbps:g}mbit"
-    with wired.cable(rate) as (near, far), pair(near, far, wired.SERVER) as ends:
+    with cable.cable(rate) as (near, far), pair(near, far, cable.SERVER) as ends:
         throughput = _throughput(ends, round(1e6 * size_mb), rounds, progress)
         fairness = {}
         for number, (name, (sessions, raws)) in enumerate(_CROWDS.items()):
@@ -97,7 +97,7 @@ def _throughput(ends: Pair, size: int, rounds: int, progress: Progress) -> dict[
 
 def _crowd(ends: Pair, sessions: int, raws: int, seconds: float) -> dict[str, Any]:
     near, _ = ends.both(
-        "drink", "feed", "aead", {"sessions": sessions, "raws": raws},
+        "receive_from_many", "send_to_many", "aead", {"sessions": sessions, "raws": raws},
         sessions=sessions, raws=raws, raw_port=ends.there("raw")["port"],
         warm_s=seconds / 3, seconds=seconds,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from emu.experiments.sessions import dtp, intnw, switching
 from emu.experiments.sessions.air.networks import Scripted
 from emu.experiments.sessions.air.world import World
 from emu.places.traces import Trace
-from emu.testbed.bare import SERVER
+from emu.testbed.hosts import SERVER
 
 pytestmark = pytest.mark.netns
 

@@ -35,8 +35,8 @@ def measure(
         path = Path(folder) / "idle"
         _fill(path, count)
         command = [sys.executable, "-m", __name__, str(path), str(look_ups)]
-        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
-    figures: dict[str, float] = json.loads(said.stdout)
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    figures: dict[str, float] = json.loads(done.stdout)
     progress(
         f"{count:,} idle flows: {figures['idle_million_mb']:.0f} MB, found in "
         f"{figures['idle_lookup_us']:.2f} us, there {figures['idle_reload_s']:.1f} s after a restart"

@@ -3,24 +3,21 @@
 import asyncio
 import random
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cedos import session
 from cedos.errors import SessionError
 from cedos.model import Bulk, Label, Urgency
+from emu.workloads.sessions.peer import Peer
 
-if TYPE_CHECKING:
-    from emu.workloads.sessions.peer import Peer
-
-COMMANDS: Final = ("press", "relieve")
 FOREGROUND: Final = Label(Urgency.FOREGROUND, Bulk.SMALL)
 BACKGROUND: Final = Label(Urgency.BACKGROUND, Bulk.LARGE)
 _LARGE: Final = bytes(250_000)
 _SMALL: Final = bytes(500)
 
 
-async def press(
-    peer: "Peer",
+async def ask_under_load(
+    peer: Peer,
     mode: str,
     to: str,
     port: int,
@@ -35,22 +32,20 @@ async def press(
         `times`: seconds until each answer was here; `rate_bps`: of the background data that arrived.
     """
     seeded = random.Random(7)
-    connection = await session.connect(
-        (to, port), server_key=bytes.fromhex(key), key=peer.key, clear=mode == "clear"
-    )
+    connection = await peer.connect(mode, to, port, key)
     load = asyncio.ensure_future(_load(connection)) if background else None
     await asyncio.sleep(2.0)
     times: list[float] = []
-    first, began_s = await _sunk(connection), time.perf_counter()
+    first, began_s = await _received(connection), time.perf_counter()
     while time.perf_counter() - began_s < seconds:
         if every_s:
             await asyncio.sleep(seeded.uniform(0.5, 1.5) * every_s)
             asked_s = time.perf_counter()
-            await _sunk(connection)
+            await _received(connection)
             times.append(time.perf_counter() - asked_s)
         else:
             await asyncio.sleep(0.5)
-    last, took_s = await _sunk(connection), time.perf_counter() - began_s
+    last, took_s = await _received(connection), time.perf_counter() - began_s
     if load is not None:
         load.cancel()
     connection.abort("measured")
@@ -63,7 +58,7 @@ async def _load(connection: session.Connection) -> None:
         await connection.send(_LARGE, BACKGROUND, after=())
 
 
-async def _sunk(connection: session.Connection) -> int:
+async def _received(connection: session.Connection) -> int:
     """A foreground question, and its answer: how many background bytes have arrived."""
     await connection.send(_SMALL, FOREGROUND, after=())
     answer = await connection.receive()
@@ -71,17 +66,16 @@ async def _sunk(connection: session.Connection) -> int:
     return int.from_bytes(answer.data, "big")
 
 
-async def relieve(peer: "Peer") -> dict[str, Any]:
+async def answer_under_load(peer: Peer) -> dict[str, Any]:
     """Answers questions with how many bytes of background data are here."""
-    assert peer.listener is not None
-    connection = await peer.listener.accept()
-    sunk = 0
+    connection = await peer.accept()
+    received = 0
     try:
         while (message := await connection.receive()) is not None:
             if message.label == BACKGROUND:
-                sunk += len(message.data)
+                received += len(message.data)
             else:
-                await connection.send(sunk.to_bytes(8, "big"), FOREGROUND, after=())
+                await connection.send(received.to_bytes(8, "big"), FOREGROUND, after=())
     except SessionError:
         pass  # the other end is done
     return {}

@@ -5,16 +5,13 @@ import contextlib
 import resource
 import socket
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cedos import session
 from cedos.errors import SessionError
 from cedos.session.protocol.session_limits import SessionLimits
+from emu.workloads.sessions.peer import Peer
 
-if TYPE_CHECKING:
-    from emu.workloads.sessions.peer import Peer
-
-COMMANDS: Final = ("drink", "feed")
 _PIECE: Final = bytes(16_384)
 _SMALL: Final = SessionLimits(send_bytes=131_072, stream_window=131_072)
 _AT_ONCE: Final = 32  # handshakes
@@ -31,37 +28,35 @@ def _more_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def feed(peer: "Peer", sessions: int, raws: int) -> dict[str, Any]:
+async def send_to_many(peer: Peer, sessions: int, raws: int) -> dict[str, Any]:
     """Sends to so many sessions and plain connections, as fast as each of them takes it."""
     _more_files()
-    assert peer.listener is not None
-    assert peer.raw is not None
     loop = asyncio.get_running_loop()
     flows: list[Coroutine[Any, Any, None]] = []
     for _ in range(raws):
-        plain, _ = await loop.sock_accept(peer.raw)
+        plain, _ = await loop.sock_accept(peer.plain)
         plain.setblocking(False)
-        flows.append(_pour_raw(plain))
-    flows += [_pour(await peer.listener.accept()) for _ in range(sessions)]
+        flows.append(_send_plain(plain))
+    flows += [_send(await peer.accept()) for _ in range(sessions)]
     await asyncio.gather(*flows)
     return {}
 
 
-async def _pour(connection: session.Connection) -> None:
+async def _send(connection: session.Connection) -> None:
     with contextlib.suppress(SessionError):
         while True:
             await connection.write(_PIECE)
 
 
-async def _pour_raw(plain: socket.socket) -> None:
+async def _send_plain(plain: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     with plain, contextlib.suppress(OSError):
         while True:
             await loop.sock_sendall(plain, _PIECE)
 
 
-async def drink(
-    peer: "Peer",
+async def receive_from_many(
+    peer: Peer,
     mode: str,
     to: str,
     port: int,
@@ -83,18 +78,15 @@ async def drink(
         plain.setblocking(False)
         await loop.sock_connect(plain, (to, raw_port))
         ends.append(plain)
-        flows.append(_swallow_raw(plain, got, number))
+        flows.append(_receive_plain(plain, got, number))
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def one() -> session.Connection:
         async with turn:
-            return await session.connect(
-                (to, port), server_key=bytes.fromhex(key), key=peer.key, clear=mode == "clear",
-                limits=_SMALL, timeout_s=120,
-            )  # fmt: skip
+            return await peer.connect(mode, to, port, key, limits=_SMALL, timeout_s=120)
 
     connections = await asyncio.gather(*(one() for _ in range(sessions)))
-    flows += [_swallow(each, got, raws + number) for number, each in enumerate(connections)]
+    flows += [_receive(each, got, raws + number) for number, each in enumerate(connections)]
     tasks = [asyncio.ensure_future(flow) for flow in flows]
     await asyncio.sleep(warm_s)
     before, began_s = list(got), loop.time()
@@ -112,12 +104,12 @@ async def drink(
     return {"rates": rates}
 
 
-async def _swallow(connection: session.Connection, got: list[int], at: int) -> None:
+async def _receive(connection: session.Connection, got: list[int], at: int) -> None:
     while data := await connection.read():
         got[at] += len(data)
 
 
-async def _swallow_raw(plain: socket.socket, got: list[int], at: int) -> None:
+async def _receive_plain(plain: socket.socket, got: list[int], at: int) -> None:
     loop = asyncio.get_running_loop()
     buffer = bytearray(1 << 16)
     while count := await loop.sock_recv_into(plain, buffer):

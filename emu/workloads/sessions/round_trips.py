@@ -9,30 +9,18 @@ import socket
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from cedos import session
 from cedos.session.sockets import blocking
+from emu.workloads.sessions.peer import Peer
 
-if TYPE_CHECKING:
-    from emu.workloads.sessions.peer import Peer
-
-COMMANDS: Final = ("answer", "ask", "offer")
 SIZE: Final = 100
 WAYS: Final = ("callbacks", "await", "blocking")
 
 
-async def offer(peer: "Peer", address: str) -> dict[str, Any]:
-    """Listens for sessions that are blocking sockets; where."""
-    peer.blocking = blocking.socket()
-    peer.blocking.setsockopt(blocking.SOL_SESSION, blocking.SO_KEY, peer.key)
-    peer.blocking.bind((address, 0))
-    await asyncio.to_thread(peer.blocking.listen)
-    return {"port": peer.blocking.getsockname()[1]}
-
-
 async def ask(
-    peer: "Peer", mode: str, way: str, to: str, port: int, key: str, rounds: int
+    peer: Peer, mode: str, way: str, to: str, port: int, key: str, rounds: int
 ) -> dict[str, Any]:
     """Round trips: the seconds of each."""
     if way == "blocking":
@@ -41,12 +29,10 @@ async def ask(
     times: list[float] = []
     if mode == "raw":
         with socket.create_connection((to, port)) as plain:
-            made = _Trip if way == "callbacks" else _Awaited
+            made = _CallbackSocket if way == "callbacks" else _AwaitedSocket
             await made(_plain(plain)).ask(data, rounds, times)
         return {"times": times}
-    connection = await session.connect(
-        (to, port), server_key=bytes.fromhex(key), key=peer.key, clear=mode == "clear"
-    )
+    connection = await peer.connect(mode, to, port, key)
     await asyncio.sleep(0.1)  # what a new session has to say is said
     if way == "callbacks":
         await _ask_in_callbacks(connection, data, rounds, times)
@@ -60,19 +46,17 @@ async def ask(
     return {"times": times}
 
 
-async def answer(peer: "Peer", mode: str, way: str, rounds: int) -> dict[str, Any]:
+async def answer(peer: Peer, mode: str, way: str, rounds: int) -> dict[str, Any]:
     """Sends each message back."""
     if way == "blocking":
         return await asyncio.to_thread(_answer_blocking, peer, mode, rounds)
     if mode == "raw":
-        assert peer.raw is not None
-        plain, _ = await asyncio.get_running_loop().sock_accept(peer.raw)
+        plain, _ = await asyncio.get_running_loop().sock_accept(peer.plain)
         with plain:
-            made = _Trip if way == "callbacks" else _Awaited
+            made = _CallbackSocket if way == "callbacks" else _AwaitedSocket
             await made(_plain(plain)).answer(rounds)
         return {}
-    assert peer.listener is not None
-    connection = await peer.listener.accept()
+    connection = await peer.accept()
     if way == "callbacks":
         done = asyncio.get_running_loop().create_future()
 
@@ -125,7 +109,7 @@ def _plain(connection: socket.socket) -> socket.socket:
     return connection
 
 
-class _Trip:
+class _CallbackSocket:
     """A plain socket in callbacks, with nothing in between: whole messages are one segment here."""
 
     def __init__(self, plain: socket.socket) -> None:
@@ -173,7 +157,7 @@ class _Trip:
         self._loop.remove_reader(self._plain.fileno())
 
 
-class _Awaited:
+class _AwaitedSocket:
     """A plain socket as a task awaits it: a reader that stays, a future for each message.
 
     The least that asyncio allows; its streams and `sock_recv` take twice as long.
@@ -217,7 +201,7 @@ class _Awaited:
 
 
 def _ask_blocking(
-    peer: "Peer", mode: str, to: str, port: int, key: str, rounds: int
+    peer: Peer, mode: str, to: str, port: int, key: str, rounds: int
 ) -> dict[str, Any]:
     data = bytes(SIZE)
     times: list[float] = []
@@ -234,29 +218,26 @@ def _ask_blocking(
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             ask(plain.sendall, partial(_whole, plain))
         return {"times": times}
-    made = blocking.socket()
-    made.setsockopt(blocking.SOL_SESSION, blocking.SO_KEY, peer.key)
-    made.setsockopt(blocking.SOL_SESSION, blocking.SO_SERVER_KEY, bytes.fromhex(key))
-    made.connect((to, port))
+    connection = peer.blocking_socket()
+    connection.setsockopt(blocking.SOL_SESSION, blocking.SO_SERVER_KEY, bytes.fromhex(key))
+    connection.connect((to, port))
     time.sleep(0.1)
-    ask(made.ms_send, made.ms_recv)
-    made.close_wait()
+    ask(connection.ms_send, connection.ms_recv)
+    connection.close_wait()
     return {"times": times}
 
 
-def _answer_blocking(peer: "Peer", mode: str, rounds: int) -> dict[str, Any]:
+def _answer_blocking(peer: Peer, mode: str, rounds: int) -> dict[str, Any]:
     if mode == "raw":
-        assert peer.raw is not None
-        peer.raw.setblocking(True)
-        plain, _ = peer.raw.accept()
-        peer.raw.setblocking(False)
+        peer.plain.setblocking(True)
+        plain, _ = peer.plain.accept()
+        peer.plain.setblocking(False)
         with plain:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             for _ in range(rounds):
                 plain.sendall(_whole(plain))
         return {}
-    assert peer.blocking is not None
-    accepted, _ = peer.blocking.accept()
+    accepted = peer.accept_blocking()
     for _ in range(rounds):
         message = accepted.ms_recv()
         assert message is not None
