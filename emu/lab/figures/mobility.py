@@ -13,17 +13,15 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emu.lab.runs import several
 from emu.lab.runs.runs import Recorded
+from emu.statistics import Floats, ci95, resampled
 
 FIXED = ("wifi-first", "cellular-only", "mptcp-wifi", "mptcp-cellular")
 _RESAMPLES = 2000
 _NOTHING_BYTES = 1200
 """Less than one full packet between two samples of the counters is nothing."""
-
-Floats = NDArray[np.float64]
 
 
 def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
@@ -34,7 +32,7 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     """
     several.policies_of_all(several.with_transfers(recorded), FIXED)
     of_places = [of_run(each) for each in recorded]
-    return {"places": of_places, "together": together(of_places, recorded)}
+    return {"places": of_places, "together": all_places(of_places, recorded)}
 
 
 def of_run(recorded: Recorded) -> dict[str, Any]:
@@ -45,9 +43,9 @@ def of_run(recorded: Recorded) -> dict[str, Any]:
     best = min(fixed, key=means.__getitem__)
     draw = np.random.default_rng(recorded.scenario.seed)
     count = len(next(iter(times.values())))
-    samples = draw.integers(0, count, (_RESAMPLES, count))
+    samples = resampled(count, draw, _RESAMPLES)
     drawn = {name: each[samples].mean(axis=1) for name, each in times.items()}
-    # The best fixed policy is chosen anew in each sample, as its choice is part of what is uncertain.
+    # The best fixed policy is chosen in each sample again, as its choice is part of what is uncertain.
     best_drawn = np.min([drawn[name] for name in fixed], axis=0)
     summary = recorded.summary["policies"]
     policies: dict[str, Any] = {}
@@ -55,9 +53,9 @@ def of_run(recorded: Recorded) -> dict[str, Any]:
         policies[name] = {
             "n": count,
             "mean_s": means[name],
-            "mean_s_ci95": _interval(drawn[name]),
+            "mean_s_ci95": ci95(drawn[name]),
             "over_best_fixed": means[name] / means[best],
-            "over_best_fixed_ci95": _interval(drawn[name] / best_drawn),
+            "over_best_fixed_ci95": ci95(drawn[name] / best_drawn),
             "p95_s": float(np.quantile(times[name], 0.95)),
             "censored": summary[name]["censored"],
             "energy_j": summary[name]["energy_j"],
@@ -100,7 +98,7 @@ def longest_stall_s(recorded: Recorded, policy: str) -> float:
     return longest
 
 
-def together(of_places: Sequence[dict[str, Any]], recorded: Sequence[Recorded]) -> dict[str, Any]:
+def all_places(of_places: Sequence[dict[str, Any]], recorded: Sequence[Recorded]) -> dict[str, Any]:
     """All places: the mean over all transfers, and the geometric mean of the places' ratios."""
     names = several.policies_of_all(recorded, FIXED)
     times = {name: np.concatenate([_times(each)[name] for each in recorded]) for name in names}
@@ -133,10 +131,6 @@ def _times(recorded: Recorded) -> dict[str, Floats]:
         rows.sort(key=lambda row: (row["repeat"], row["number"]))
         found[name] = np.array([row["time_s"] for row in rows])
     return found
-
-
-def _interval(drawn: Floats) -> list[float]:
-    return [float(quantile) for quantile in np.quantile(drawn, (0.025, 0.975))]
 
 
 def said(found: Mapping[str, Any]) -> Iterator[str]:

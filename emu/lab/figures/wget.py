@@ -11,12 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emu.lab.runs import several
 from emu.lab.runs.runs import Recorded
-
-Floats = NDArray[np.float64]
+from emu.statistics import Floats, Rows, ci95, resampled
 
 _BASE = "wifi-first"
 _RESAMPLES = 2000
@@ -94,10 +92,7 @@ def _group(
     found: dict[str, Any] = {}
     for policy in times[cells[0]] if cells else ():
         draw = np.random.default_rng(1)
-        drawn = [
-            draw.integers(0, len(times[key][_BASE]), (_RESAMPLES, len(times[key][_BASE])))
-            for key in cells
-        ]
+        drawn = [resampled(len(times[key][_BASE]), draw, _RESAMPLES) for key in cells]
         every = [np.arange(len(times[key][_BASE]))[None, :] for key in cells]
         entry: dict[str, Any] = {
             "n": sum(facts[key][policy]["n"] for key in cells),
@@ -110,9 +105,9 @@ def _group(
             ("time_ratio", _time_ratio),
         ):
             value = measure(cells, times, policy, every)[0]
-            low, high = np.quantile(measure(cells, times, policy, drawn), (0.025, 0.975))
             entry[name] = round(float(value), 4)
-            entry[f"{name}_ci95"] = [round(float(low), 4), round(float(high), 4)]
+            ends = ci95(measure(cells, times, policy, drawn))
+            entry[f"{name}_ci95"] = [round(end, 4) for end in ends]
         found[policy] = entry
     return found
 
@@ -126,20 +121,18 @@ Cells = Sequence[tuple[str, int]]
 Times = dict[tuple[str, int], dict[str, Floats]]
 
 
-def _rates(key: tuple[str, int], times: Times, policy: str, rows: NDArray[np.intp]) -> Floats:
+def _rates(key: tuple[str, int], times: Times, policy: str, rows: Rows) -> Floats:
     mean: Floats = (8e-6 * key[1] / times[key][policy][rows]).mean(axis=1)
     return mean
 
 
-def _mean_mbps(cells: Cells, times: Times, policy: str, rows: Sequence[NDArray[np.intp]]) -> Floats:
+def _mean_mbps(cells: Cells, times: Times, policy: str, rows: Sequence[Rows]) -> Floats:
     rates = [_rates(key, times, policy, each) for key, each in zip(cells, rows, strict=True)]
     mean: Floats = np.mean(rates, axis=0)
     return mean
 
 
-def _normalised(
-    cells: Cells, times: Times, policy: str, rows: Sequence[NDArray[np.intp]]
-) -> Floats:
+def _normalised(cells: Cells, times: Times, policy: str, rows: Sequence[Rows]) -> Floats:
     ratios = [
         _rates(key, times, policy, each) / _rates(key, times, _BASE, each)
         for key, each in zip(cells, rows, strict=True)
@@ -148,9 +141,7 @@ def _normalised(
     return mean
 
 
-def _time_ratio(
-    cells: Cells, times: Times, policy: str, rows: Sequence[NDArray[np.intp]]
-) -> Floats:
+def _time_ratio(cells: Cells, times: Times, policy: str, rows: Sequence[Rows]) -> Floats:
     base = np.sum(
         [times[k][_BASE][r].sum(axis=1) for k, r in zip(cells, rows, strict=True)], axis=0
     )

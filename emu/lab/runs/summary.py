@@ -4,19 +4,17 @@ The oracle of a run is, for each transfer, the fastest that any of the run's pol
 transfer: all of them saw it at the same instant of the same place.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from emu.statistics import Floats, Measure, ci95, measured, resampled
 
 MATCH = 1.10
 """A choice within this factor of the oracle's time agrees with it: below, ties drown in noise."""
-
-RESAMPLES = 1000
 
 
 def _none() -> Floats:
@@ -74,7 +72,7 @@ def _figures(run: PolicyRun, oracle_s: Floats, draw: np.random.Generator) -> dic
         "n": len(run.time_s),
         "censored": int(run.censored.sum()),
     }
-    measures: dict[str, Callable[[NDArray[np.intp]], float]] = {
+    measures: dict[str, Measure] = {
         "median_s": lambda rows: float(np.median(run.time_s[rows])),
         "p95_s": lambda rows: float(np.quantile(run.time_s[rows], 0.95)),
         "mean_s": lambda rows: float(run.time_s[rows].mean()),
@@ -82,7 +80,7 @@ def _figures(run: PolicyRun, oracle_s: Floats, draw: np.random.Generator) -> dic
         "oracle_match": lambda rows: float((run.time_s[rows] <= MATCH * oracle_s[rows]).mean()),
         "regret_mean": lambda rows: float((run.time_s[rows] / oracle_s[rows] - 1).mean()),
     }
-    figures |= _measured(measures, len(run.time_s), draw)
+    figures |= measured(measures, len(run.time_s), draw)
     figures |= _browsing(run.browsing, draw)
     for key, values in (
         ("energy_j", np.array(run.energy_j)),
@@ -90,43 +88,26 @@ def _figures(run: PolicyRun, oracle_s: Floats, draw: np.random.Generator) -> dic
     ):
         figures[key] = float(values.mean())
         if len(values) > 1:
-            means = values[draw.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1)
-            figures[f"{key}_ci95"] = [float(q) for q in np.quantile(means, (0.025, 0.975))]
-    return figures
-
-
-def _measured(
-    measures: Mapping[str, Callable[[NDArray[np.intp]], float]],
-    count: int,
-    draw: np.random.Generator,
-) -> dict[str, Any]:
-    """Each measure of all rows, and its interval over resampled ones."""
-    figures: dict[str, Any] = {}
-    everything = np.arange(count)
-    samples = draw.integers(0, count, (RESAMPLES, count))
-    for key, measure in measures.items():
-        figures[key] = measure(everything)
-        drawn = [measure(rows) for rows in samples]
-        figures[f"{key}_ci95"] = [float(q) for q in np.quantile(drawn, (0.025, 0.975))]
+            figures[f"{key}_ci95"] = ci95(values[resampled(len(values), draw)].mean(axis=1))
     return figures
 
 
 def _browsing(seen: Browsing, draw: np.random.Generator) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     if count := len(seen.page_load_s):
-        pages: dict[str, Callable[[NDArray[np.intp]], float]] = {
+        pages: dict[str, Measure] = {
             "page_median_s": lambda rows: float(np.median(seen.page_load_s[rows])),
             "page_p95_s": lambda rows: float(np.quantile(seen.page_load_s[rows], 0.95)),
             "page_transfer_median_s": lambda rows: float(np.median(seen.page_transfer_s[rows])),
             "page_transfer_mean_s": lambda rows: float(seen.page_transfer_s[rows].mean()),
         }
-        figures |= {"pages": count, **_measured(pages, count, draw)}
+        figures |= {"pages": count, **measured(pages, count, draw)}
     if count := len(seen.video_transfer_s):
-        videos: dict[str, Callable[[NDArray[np.intp]], float]] = {
+        videos: dict[str, Measure] = {
             "video_transfer_s": lambda rows: float(seen.video_transfer_s[rows].mean()),
             "video_stall_s": lambda rows: float(seen.video_stall_s[rows].mean()),
             "video_start_s": lambda rows: float(seen.video_start_s[rows].mean()),
             "video_mbps": lambda rows: float(seen.video_mbps[rows].mean()),
         }
-        figures |= {"videos": count, **_measured(videos, count, draw)}
+        figures |= {"videos": count, **measured(videos, count, draw)}
     return figures

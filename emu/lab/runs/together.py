@@ -9,14 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emu.lab.runs.runs import Recorded
+from emu.statistics import Floats, Measure, Rows, measured
 
 BASELINE = "wifi-first"
 RESAMPLES = 2000
-
-Floats = NDArray[np.float64]
 
 
 def together(runs: Sequence[Recorded]) -> dict[str, Any]:
@@ -113,7 +111,7 @@ def _normalised(
 def _figures(
     parts: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]] | None
 ) -> dict[str, Any]:
-    measures: dict[str, Callable[[NDArray[np.intp]], float]] = {
+    measures: dict[str, Measure] = {
         "transfer_mean_s": lambda rows: float(_all(parts, "time_s", rows).mean()),
         "transfer_median_s": lambda rows: float(np.median(_all(parts, "time_s", rows))),
     }
@@ -138,34 +136,23 @@ def _figures(
         "energy_mean_j": float(np.mean([part["energy_j"] for part in parts])),
         "cellular_mean_mb": float(np.mean([part["cellular_mb"] for part in parts])),
     }
-    for name, measure in measures.items():
-        figures |= _interval(name, measure, len(parts))
-    return figures
+    return figures | measured(measures, len(parts), np.random.default_rng(1), RESAMPLES)
 
 
 def _measure(
     parts: Sequence[Mapping[str, Any]], key: str, middle: Callable[[Floats], Any]
-) -> Callable[[NDArray[np.intp]], float]:
+) -> Measure:
     return lambda rows: float(middle(_all(parts, key, rows)))
 
 
-def _all(parts: Sequence[Mapping[str, Any]], key: str, rows: NDArray[np.intp]) -> Floats:
+def _all(parts: Sequence[Mapping[str, Any]], key: str, rows: Rows) -> Floats:
     return np.concatenate([parts[row][key] for row in rows])
 
 
-def _interval(
-    name: str, measure: Callable[[NDArray[np.intp]], float], count: int
-) -> dict[str, Any]:
-    draw = np.random.default_rng(1)
-    drawn = [measure(rows) for rows in draw.integers(0, count, (RESAMPLES, count))]
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    return {name: measure(np.arange(count)), f"{name}_ci95": [float(low), float(high)]}
-
-
 def _middle(key: str, values: Floats) -> dict[str, Any]:
-    return _interval(key, lambda rows: float(np.median(values[rows])), len(values)) | {
-        f"{key}_sd": float(values.std())
-    }
+    median: dict[str, Measure] = {key: lambda rows: float(np.median(values[rows]))}
+    draw = np.random.default_rng(1)
+    return measured(median, len(values), draw, RESAMPLES) | {f"{key}_sd": float(values.std())}
 
 
 def _place_figures(part: Mapping[str, Any]) -> dict[str, Any]:
