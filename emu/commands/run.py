@@ -95,7 +95,7 @@ def command(
     from emu.console.progress import bar  # noqa: PLC0415
     from emu.lab import report  # noqa: PLC0415
     from emu.lab.runs import experiment, runs, scenario  # noqa: PLC0415
-    from emu.lab.runs.quick import decisive_s  # noqa: PLC0415
+    from emu.lab.runs.decisive_window import decisive_s  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
 
     wanted = scenario.read(scenario_file or _DEMO)

@@ -65,9 +65,9 @@ def command(
     from cedos.model import NetworkKind  # noqa: PLC0415
     from emu.places.places import default_directory, load  # noqa: PLC0415
     from emu.testbed.access import Access  # noqa: PLC0415
-    from emu.testbed.inside import run_inside  # noqa: PLC0415
     from emu.testbed.phones import SERVER, Laptop  # noqa: PLC0415
     from emu.testbed.servers import Servers  # noqa: PLC0415
+    from emu.testbed.shell import run_in_client  # noqa: PLC0415
 
     place = load(default_directory(directory))[name]
     given = {
@@ -88,4 +88,4 @@ def command(
     wanted = arguments or (os.environ.get("SHELL", "/bin/sh"),)
     with Laptop(*accesses, source_rules=source_rules, nice=nice) as laptop, Servers(laptop):
         click.echo(f"server: {SERVER}", err=True)
-        ctx.exit(run_inside(laptop, wanted))
+        ctx.exit(run_in_client(laptop, wanted))

@@ -18,7 +18,14 @@ from emu.lab.data.choices import cedos_choice, rules
 from emu.lab.data.datasets import DataSet, measured_together
 from emu.lab.data.figures import Outcomes, judged
 from emu.lab.data.folds import Progress, examples_of, models_at_random, models_by_group
-from emu.lab.data.taken import Taken, can_be_redundant, costs, energies_j, taken, with_late_copies
+from emu.lab.data.outcomes import (
+    PolicyOutcome,
+    can_be_redundant,
+    costs,
+    energies_j,
+    policy_outcome,
+    with_late_copies,
+)
 from emu.statistics import Bootstrap, Floats, mean, quantile, share
 from predictors.base import Distribution
 from predictors.completion import CompletionModel
@@ -91,17 +98,17 @@ def evaluate(
             name: adapted.walk(data, rows, models, objective)
             for name, objective in OBJECTIVES.items()
         }
-    policies: dict[str, dict[str, Taken]] = {}
+    policies: dict[str, dict[str, PolicyOutcome]] = {}
     for name, objective in OBJECTIVES.items():
-        of: dict[str, Taken] = {}
+        of: dict[str, PolicyOutcome] = {}
         mine = _choices(data, rows, models, objective)
-        of["cedos"] = judge.taken(mine)
+        of["cedos"] = judge.outcome(mine)
         if name in walks:
-            of["cedos-adapted"] = judge.taken(walks[name].names)
+            of["cedos-adapted"] = judge.outcome(walks[name].names)
         if can_be_redundant(data):
-            of["cedos-hedged"] = judge.taken(_choices(data, rows, models, objective, hedged=True))
+            of["cedos-hedged"] = judge.outcome(_choices(data, rows, models, objective, hedged=True))
             of["cedos-late"] = with_late_copies(data, mine, predicted, judge.energy_j)
-        of |= {rule: judge.taken(choice.tolist()) for rule, choice in rules(data).items()}
+        of |= {rule: judge.outcome(choice.tolist()) for rule, choice in rules(data).items()}
         policies[name] = of
     steady = steady_rows(data, rows, models)
     found: dict[str, Any] = {
@@ -127,7 +134,7 @@ def evaluate(
         for kind in kinds:
             of_kind = models if kind == settings.kind and model is None else trained(Settings(kind))
             chosen = {
-                name: {kind: judge.taken(_choices(data, rows, of_kind, objective))}
+                name: {kind: judge.outcome(_choices(data, rows, of_kind, objective))}
                 for name, objective in OBJECTIVES.items()
             }
             said = [each.predict(row) for row, each in zip(rows, of_kind, strict=True)]
@@ -183,22 +190,22 @@ class _Judge:
     def __init__(self, data: DataSet, groups: NDArray[Any]) -> None:
         self._data, self._groups = data, groups
         self.energy_j = energies_j(data)
-        self._best: dict[str, Taken] = {}
+        self._best: dict[str, PolicyOutcome] = {}
         self._best_cost: dict[str, Floats] = {}
         for name, objective in OBJECTIVES.items():
-            fixed = [self.taken([each] * len(data)) for each in data.strategies]
+            fixed = [self.outcome([each] * len(data)) for each in data.strategies]
             cost = np.column_stack([costs(data, each, objective) for each in fixed])
             best = cost.argmin(axis=1)
-            self._best[name] = self.taken([data.strategies[k] for k in best.tolist()])
+            self._best[name] = self.outcome([data.strategies[k] for k in best.tolist()])
             self._best_cost[name] = cost.min(axis=1)
 
-    def taken(self, names: Sequence[str]) -> Taken:
+    def outcome(self, names: Sequence[str]) -> PolicyOutcome:
         """What choices came to."""
-        return taken(self._data, names, self.energy_j)
+        return policy_outcome(self._data, names, self.energy_j)
 
     def figures(
         self,
-        policies: Mapping[str, Mapping[str, Taken]],
+        policies: Mapping[str, Mapping[str, PolicyOutcome]],
         only: NDArray[np.bool_] | None = None,
     ) -> dict[str, dict[str, Any]]:
         """Policy -> objective -> figures, of `only` some rows."""
@@ -227,7 +234,7 @@ class _Judge:
         return found
 
     def adaptation(
-        self, of: Mapping[str, Taken], before: NDArray[np.intp], objective: Objective
+        self, of: Mapping[str, PolicyOutcome], before: NDArray[np.intp], objective: Objective
     ) -> dict[str, Any]:
         """Mean regret of the later transfers of each place, with the general model and adapted."""
         later = before >= adapted.FIRST
@@ -257,7 +264,7 @@ def _outages(
     rows: Sequence[Mapping[str, float]],
     models: Sequence[CompletionModel],
     predicted: Sequence[Mapping[str, Distribution]],
-    policies: Mapping[str, Taken],
+    policies: Mapping[str, PolicyOutcome],
     groups: NDArray[Any],
 ) -> dict[str, Any]:
     """Rows at which some strategy took twice its predicted time and a second more than that.

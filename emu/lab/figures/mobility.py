@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from emu.lab.runs import several
+from emu.lab.runs import requirements
 from emu.lab.runs.runs import Recorded
 from emu.statistics import Floats, ci95, resampled
 
@@ -30,7 +30,7 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     Raises:
         DataSetError: a run without transfers, or none of `FIXED` is in all runs.
     """
-    several.policies_of_all(several.with_transfers(recorded), FIXED)
+    requirements.policies_of_all(requirements.with_transfers(recorded), FIXED)
     of_places = [of_run(each) for each in recorded]
     return {"places": of_places, "together": all_places(of_places, recorded)}
 
@@ -100,7 +100,7 @@ def longest_stall_s(recorded: Recorded, policy: str) -> float:
 
 def all_places(of_places: Sequence[dict[str, Any]], recorded: Sequence[Recorded]) -> dict[str, Any]:
     """All places: the mean over all transfers, and the geometric mean of the places' ratios."""
-    names = several.policies_of_all(recorded, FIXED)
+    names = requirements.policies_of_all(recorded, FIXED)
     times = {name: np.concatenate([_times(each)[name] for each in recorded]) for name in names}
     means = {name: float(each.mean()) for name, each in times.items()}
     best = min((name for name in FIXED if name in means), key=means.__getitem__)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cedos.errors import DataSetError
 from emu.lab.figures.mobility import FIXED
-from emu.lab.runs import several
+from emu.lab.runs import requirements
 from emu.lab.runs.runs import Recorded
 from emu.places.outages import DEAD_BPS, next_outage_s
 from emu.places.places import Place
@@ -51,7 +51,7 @@ def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[s
         DataSetError: a run without transfers, runs without a policy in common, or another collection
             than the one that was replayed.
     """
-    names = several.policies_of_all(several.with_transfers(recorded))
+    names = requirements.policies_of_all(requirements.with_transfers(recorded))
     met: dict[str, list[bool]] = {kind: [] for kind in ("dies", "dead", "mptcp")}
     groups: list[str] = []
     times_s: dict[str, list[float]] = {name: [] for name in names}

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cedos.model import NetworkKind
-from emu.lab.runs import several
+from emu.lab.runs import requirements
 from emu.lab.runs.runs import Recorded
 from emu.testbed.access import INTERFACES
 
@@ -37,7 +37,7 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
         "experiment": "delphi_walk",
         "paper": {"delphi_moved_s": 10.5, "mptcp_handover_moved_s": 41.0},
         "step_s": _STEP_S,
-        "places": {run.scenario.place: _place(run) for run in several.one_a_place(recorded)},
+        "places": {run.scenario.place: _place(run) for run in requirements.one_a_place(recorded)},
     }
 
 

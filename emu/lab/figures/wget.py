@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from emu.lab.runs import several
+from emu.lab.runs import requirements
 from emu.lab.runs.runs import Recorded
 from emu.statistics import Floats, Rows, ci95, resampled
 
@@ -32,8 +32,8 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     Raises:
         DataSetError: a run without transfers, two of one place, or one without Wi-Fi first.
     """
-    policies = several.policies_of_all(
-        several.one_a_place(several.with_transfers(recorded)), [_BASE]
+    policies = requirements.policies_of_all(
+        requirements.one_a_place(requirements.with_transfers(recorded)), [_BASE]
     )
     times: dict[tuple[str, int], dict[str, Floats]] = {}
     facts: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}

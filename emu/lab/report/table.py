@@ -64,7 +64,7 @@ def print_table(directory: Path) -> None:
 
 
 def print_together(file: Path) -> None:
-    """Prints what several places say together (`emu.lab.runs.together`)."""
+    """Prints what several places say together (`emu.lab.runs.combined`)."""
     said = json.loads(file.read_text())
     table = Table(title=f"{said['scenario']}: {len(said['places'])} places together")
     table.add_column("policy")

@@ -27,11 +27,11 @@ from emu.lab.runs.scenario import Scenario
 from emu.places.places import Place, Places
 from emu.policies.base import Stage
 from emu.testbed.access import INTERFACES
-from emu.testbed.carried import Carried, CarriedBytes
 from emu.testbed.phones import Laptop
 from emu.testbed.relaying import Relaying
 from emu.testbed.replay import replay
 from emu.testbed.servers import HTTP_PORT, Servers
+from emu.testbed.subflow_bytes import CarriedBytes, SubflowBytes
 from emu.workloads import curl
 from emu.workloads.mixed import PlannedTransfer, schedule
 
@@ -198,7 +198,7 @@ def _run_policy(
                 )
             with (
                 Sampler(laptop.client, list(INTERFACES.values())) as sampler,
-                Carried(laptop.client) as carried,
+                SubflowBytes(laptop.client) as carried,
             ):
                 browsed = person(zero_at_s)
                 completed = curl.run(

@@ -15,8 +15,8 @@ import msgspec
 from cedos.errors import ConfigError, EmulationError
 from emu.console.progress import Report
 from emu.lab.runs import environment, experiment, runs
+from emu.lab.runs.combined import combine
 from emu.lab.runs.scenario import Scenario
-from emu.lab.runs.together import together
 from emu.places.places import Places
 
 _ATTEMPTS = 2
@@ -95,7 +95,7 @@ def write(
 ) -> dict[str, Any]:
     """Puts finished runs together and writes that; DataSetError where one is not finished."""
     recorded = [runs.read(folder) for folder in folders]
-    summary = together(recorded)
+    summary = combine(recorded)
     summary["failed"] = dict(failed or {})
     summary["environment"] = environment.describe(recorded[0].scenario.seed)
     file.write_text(json.dumps(summary, indent=1) + "\n")

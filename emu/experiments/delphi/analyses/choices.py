@@ -20,7 +20,7 @@ from emu.lab.data.choices import cedos_choice
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES
 from emu.lab.data.folds import Progress, examples_of, models_at_random, models_by_group
-from emu.lab.data.taken import Taken, costs, energies_j, taken
+from emu.lab.data.outcomes import PolicyOutcome, costs, energies_j, policy_outcome
 from emu.statistics import Bootstrap, Floats, mean, quantile
 from predictors.completion import CompletionModel
 from predictors.training.examples import Settings
@@ -80,7 +80,9 @@ class _Rows:
         cost = np.column_stack(
             [
                 costs(
-                    self.data, taken(self.data, [name] * len(self.data), self.energy_j), objective
+                    self.data,
+                    policy_outcome(self.data, [name] * len(self.data), self.energy_j),
+                    objective,
                 )
                 for name in names
             ]
@@ -88,7 +90,7 @@ class _Rows:
         return [names[k] for k in cost.argmin(axis=1).tolist()]
 
     def medians(self, names: Sequence[str]) -> dict[str, Any]:
-        outcome: Taken = taken(self.data, names, self.energy_j)
+        outcome: PolicyOutcome = policy_outcome(self.data, names, self.energy_j)
         mbit = 8e-6 * self.data.numbers["size_bytes"]
         return {
             **self.bootstrap.figure("mbps", quantile(mbit / outcome.time_s, 0.5)),
@@ -99,7 +101,7 @@ class _Rows:
         """Exactly the oracle's choice, as in the paper, and within 5 % of its cost."""
         best = self.oracle(objective)
         cost, least = (
-            costs(self.data, taken(self.data, each, self.energy_j), objective)
+            costs(self.data, policy_outcome(self.data, each, self.energy_j), objective)
             for each in (names, best)
         )
         same = np.array(names) == np.array(best)

@@ -20,8 +20,8 @@ from emu.lab.data.choices import cedos_choice
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES, steady_rows
 from emu.lab.data.folds import Progress, examples_of, models_by_group
-from emu.lab.data.taken import costs as costs_of
-from emu.lab.data.taken import energies_j, taken
+from emu.lab.data.outcomes import costs as costs_of
+from emu.lab.data.outcomes import energies_j, policy_outcome
 from emu.repository import ROOT
 from emu.statistics import Bootstrap, Floats, mean, ratio
 from predictors.completion import CompletionModel
@@ -166,7 +166,7 @@ def _choices(
 
 def _costs(data: DataSet, objective: Objective) -> _Costs:
     energy_j = energies_j(data)
-    outcomes = [taken(data, [name] * len(data), energy_j) for name in data.strategies]
+    outcomes = [policy_outcome(data, [name] * len(data), energy_j) for name in data.strategies]
     return _Costs(
         np.column_stack([costs_of(data, outcome, objective) for outcome in outcomes]),
         np.column_stack([outcome.time_s for outcome in outcomes]),

@@ -22,7 +22,7 @@ from emu.lab.data.choices import cedos_choice, rules
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES
 from emu.lab.data.folds import Progress, examples_of, models_by_group
-from emu.lab.data.taken import can_be_redundant, energies_j, taken, with_late_copies
+from emu.lab.data.outcomes import can_be_redundant, energies_j, policy_outcome, with_late_copies
 from emu.places import places as collections
 from emu.places.outages import DEAD_BPS, next_outage_s
 from emu.repository import ROOT
@@ -80,7 +80,7 @@ def run(
     met = outages(data, ROOT / places)
     said = _all_said(data, kinds, progress)
     energy_j = energies_j(data)
-    outcomes = {name: taken(data, each.names, energy_j) for name, each in said.items()}
+    outcomes = {name: policy_outcome(data, each.names, energy_j) for name, each in said.items()}
     if can_be_redundant(data):
         for name in (FULL, without(_SHIPPED)):
             late = with_late_copies(data, said[name].names, said[name].predicted, energy_j)
@@ -88,7 +88,7 @@ def run(
     blind = without_signs(data)
     for rule, names in rules(blind).items():
         if rule not in data.strategies:
-            outcomes[f"rule {rule}"] = taken(data, names.tolist(), energy_j)
+            outcomes[f"rule {rule}"] = policy_outcome(data, names.tolist(), energy_j)
     best_s = np.column_stack(list(data.times_s.values())).min(axis=1)
     lost = {name: each.time_s - best_s > LOST_S for name, each in outcomes.items()}
     bootstrap = Bootstrap(data.texts["group"])

@@ -25,7 +25,7 @@ from emu.lab.data.choices import CELLULAR, WIFI, context_of
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES
 from emu.lab.data.folds import Progress, examples_of, models_by_group
-from emu.lab.data.taken import costs, energies_j, taken
+from emu.lab.data.outcomes import costs, energies_j, policy_outcome
 from emu.lab.data.transfer_energy import transfer_energy_j
 from emu.statistics import Bootstrap, Floats, mean
 from predictors.completion import CompletionModel
@@ -206,7 +206,7 @@ def _table(data: DataSet, examples: Examples, models: Sequence[CompletionModel])
 def _costs(data: DataSet) -> Floats:
     energy_j = energies_j(data)
     objective = OBJECTIVES[_OBJECTIVE]
-    each = [taken(data, [name] * len(data), energy_j) for name in data.strategies]
+    each = [policy_outcome(data, [name] * len(data), energy_j) for name in data.strategies]
     return np.column_stack([costs(data, outcome, objective) for outcome in each])
 
 

@@ -43,7 +43,7 @@ class CarriedBytes:
         return "wifi" if self.wifi > self.cellular else "cellular"
 
 
-class Carried:
+class SubflowBytes:
     """Watches the client's TCP connections while the block runs."""
 
     def __init__(self, client: Namespace) -> None:
@@ -55,7 +55,7 @@ class Carried:
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="carried", daemon=True)
 
-    def __enter__(self) -> "Carried":
+    def __enter__(self) -> "SubflowBytes":
         self._thread.start()
         self._ready.wait()
         return self

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 
-from emu.lab.runs.quick import decisive_s
+from emu.lab.runs.decisive_window import decisive_s
 from emu.places import synth
 from emu.places.places import load
 from emu.places.traces import Trace

@@ -16,7 +16,7 @@ exec "$@"
 """
 
 
-def run_inside(laptop: Laptop, command: Sequence[str]) -> int:
+def run_in_client(laptop: Laptop, command: Sequence[str]) -> int:
     """Runs `command` in the laptop's client to its end, in the foreground.
 
     Returns:

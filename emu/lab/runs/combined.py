@@ -17,7 +17,7 @@ BASELINE = "wifi-first"
 RESAMPLES = 2000
 
 
-def together(runs: Sequence[Recorded]) -> dict[str, Any]:
+def combine(runs: Sequence[Recorded]) -> dict[str, Any]:
     """Figures by policy over all runs (of one scenario, a place each), and by place beneath.
 
     - `transfer_mean_s`, `transfer_median_s`, `load_median_s`, `censored`, `n`: all transfers together;

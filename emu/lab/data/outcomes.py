@@ -28,7 +28,7 @@ LATE_LEAST_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class PolicyOutcome:
     """One policy's outcomes, one entry per row.
 
     Attributes:
@@ -68,14 +68,16 @@ def can_be_redundant(data: DataSet) -> bool:
     return set(ROLES) <= set(data.strategies)
 
 
-def taken(data: DataSet, names: Sequence[str], energy_j: Mapping[str, Floats]) -> Taken:
+def policy_outcome(
+    data: DataSet, names: Sequence[str], energy_j: Mapping[str, Floats]
+) -> PolicyOutcome:
     """What choices of strategies, `redundant` among them, came to."""
     times_s = data.times_s
     if can_be_redundant(data):
         times_s[REDUNDANT] = np.minimum(*[times_s[role] for role in ROLES])
     chosen = np.array(names)
     size_bytes = data.numbers["size_bytes"]
-    return Taken(
+    return PolicyOutcome(
         chosen,
         _picked(times_s, chosen),
         _picked(energy_j, chosen),
@@ -88,13 +90,13 @@ def with_late_copies(
     names: Sequence[str],
     predicted: Sequence[Mapping[str, Distribution]],
     energy_j: Mapping[str, Floats],
-) -> Taken:
+) -> PolicyOutcome:
     """What choices came to where a transfer that is late starts again over the other network.
 
     Both copies run until the first one is complete; what the other one had carried by then, at a
     steady pace, is extra.
     """
-    base = taken(data, names, energy_j)
+    base = policy_outcome(data, names, energy_j)
     times_s, size_bytes = data.times_s, data.numbers["size_bytes"]
     other = np.array(
         ["cellular" if name.removeprefix("mptcp_") == "wifi" else "wifi" for name in names]
@@ -112,7 +114,7 @@ def with_late_copies(
     lost_share = np.where(copy_won, both_s / base.time_s, (both_s - late_s) / copy_s)
     own_j = base.energy_j * np.minimum(both_s / base.time_s, 1.0)
     copy_j = _picked(energy_j, other) * np.clip((both_s - late_s) / copy_s, 0.0, 1.0)
-    return Taken(
+    return PolicyOutcome(
         base.names,
         np.where(late, both_s, base.time_s),
         np.where(late, own_j + copy_j, base.energy_j),
@@ -120,7 +122,7 @@ def with_late_copies(
     )
 
 
-def costs(data: DataSet, outcome: Taken, objective: Objective) -> Floats:
+def costs(data: DataSet, outcome: PolicyOutcome, objective: Objective) -> Floats:
     """The objective's cost of each row's outcome."""
     return np.array(
         [
