@@ -267,5 +267,5 @@ def _watch(connection: Connection) -> None:
         seen.clear()
         seen.update(now)
 
-    connection.on_change = look
+    connection.on_change(look)
     look()

@@ -8,8 +8,7 @@ docs/session-security.md.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cedos.session.sockets.connection import Connection
-    from cedos.session.sockets.labelled import Message
+    from cedos.session.sockets.connection import Connection, Message
     from cedos.session.sockets.listener import Listener
     from cedos.session.sockets.sockets import connect, listen
 
@@ -26,14 +25,10 @@ def __getattr__(name: str) -> Any:
         from cedos.session.sockets.listener import Listener  # noqa: PLC0415
 
         return Listener
-    if name == "Connection":
-        from cedos.session.sockets.connection import Connection  # noqa: PLC0415
+    if name in ("Connection", "Message"):
+        from cedos.session.sockets import connection  # noqa: PLC0415
 
-        return Connection
-    if name == "Message":
-        from cedos.session.sockets.labelled import Message  # noqa: PLC0415
-
-        return Message
+        return getattr(connection, name)
     if name == "blocking":
         from cedos.session.sockets import blocking  # noqa: PLC0415
 

@@ -45,7 +45,7 @@ class Chooser(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TransferProgress:
     """How far a session's transfer has come.
 
     `expected_bytes` is the whole of the peer's stream (0: not known), `deadline_at_s` when all of it is
@@ -74,7 +74,7 @@ class Advice:
         core: Session,
         scheduler: DecidedScheduler,
         chooser: Chooser,
-        progress: Callable[[], Progress],
+        progress: Callable[[], TransferProgress],
         changed: Callable[[], None],
     ) -> None:
         self._core, self._scheduler, self._chooser = core, scheduler, chooser
@@ -157,7 +157,7 @@ class Advice:
 
 
 def _in_use(
-    waited: list[int], came: list[int], received: int, progress: Progress
+    waited: list[int], came: list[int], received: int, progress: TransferProgress
 ) -> list[tuple[int, int, Direction]]:
     """Labels with the bytes that they are about to carry, and which way most of them go.
 

@@ -6,25 +6,23 @@ import os
 import socket
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from cedos.session.io.links import Way
+from cedos.session.io.driver import Driver
+from cedos.session.io.links import Egress
 from cedos.session.io.path import prepare
-
-if TYPE_CHECKING:
-    from cedos.session.io.driver import Driver
 
 Endpoint = tuple[str, int]
 """An address (IPv4 or IPv6, no name) and a port."""
 
 # A SYN that is not answered is not repeated by the kernel before a second has passed, and then ever more
-# rarely; so we begin anew beside it. The first tries of a way are frequent, for a network that has just
+# rarely; so we begin again beside it. The first tries of a way are frequent, for a network that has just
 # come takes a moment to carry anything.
 _PAUSES_S: Final = (0.1, 0.2, 0.4, *((1.0,) * 60), *((3.0,) * 60))
 _LAST_PAUSE_S: Final = 10.0
 _EACH_SECOND: Final = 3  # the number of a try, from which on they are that far apart
 _AT_ONCE: Final = 3  # unanswered tries of one way: a round trip may be longer than a pause
-_HASTE_S: Final = 0.010
+_RETRY_S: Final = 0.010
 # The other end of a link that has just come up need not hear at once. Its hardware address is asked for
 # first, and that question the kernel repeats after a second only, whatever is tried meanwhile.
 _SETTLE_S: Final = 0.020
@@ -34,48 +32,42 @@ _SETTLE_S: Final = 0.020
 class Connected:
     """A TCP connection that is there, and has said nothing yet."""
 
-    way: Way
+    egress: Egress
     endpoint: Endpoint
     connection: socket.socket
 
 
-class Dialling(Protocol):
+class Caller(Protocol):
     """Whoever wants a connection."""
 
-    not_before_s: float
-    """The server asked not to be tried before."""
+    @property
+    def not_before_s(self) -> float:
+        """The server asked not to be tried before."""
 
     def wanted(self, interface: str) -> bool:
         """Whether it still needs one over this interface."""
 
     def connected(self, made: Connected) -> None:
-        """One is there; all other tries of this way have ended."""
+        """One is there; all other attempts over this interface have ended."""
 
-    def complain(self, why: str, code: int = 0) -> None:
-        """A try failed; `code` is an errno."""
+    def attempt_failed(self, why: str, code: int) -> None:
+        """`code` is an errno."""
 
-    def looks_lost(self) -> None:
-        """Several tries had no answer: is the server where it was said to be?"""
+    def unanswered(self) -> None:
+        """Several attempts had no answer: is the server where it was found before?"""
 
 
-class Trial:
-    """What is going on over one way.
-
-    Args:
-        driver: of the loop.
-        dialling: is told.
-        way: over which interface.
+class ConnectAttempts:
+    """The attempts over one interface to `endpoints`, which are asked in turn.
 
     Attributes:
-        endpoints: where the server may be; asked in turn.
         probing: it is tried beside a connection that is silent, wanted or not.
-        resting: nothing is tried nor planned.
     """
 
-    def __init__(self, driver: "Driver", dialling: Dialling, way: Way) -> None:
+    def __init__(self, driver: Driver, caller: Caller, egress: Egress) -> None:
         self._driver = driver
-        self._dialling = dialling
-        self.way = way
+        self._caller = caller
+        self.egress = egress
         self.endpoints: list[Endpoint] = []
         self.probing = False
         self._tries: list[Connected] = []
@@ -83,9 +75,11 @@ class Trial:
         self._timer: asyncio.TimerHandle | None = None
         self._tried_s = 0.0
 
+    def update(self, egress: Egress, endpoints: list[Endpoint]) -> None:
+        self.egress, self.endpoints = egress, endpoints
+
     @property
-    def resting(self) -> bool:
-        """Nothing is tried nor planned."""
+    def _idle(self) -> bool:
         return self._timer is None and not self._tries
 
     def begin(self) -> None:
@@ -93,7 +87,7 @@ class Trial:
         if self._timer is not None or not self.endpoints:
             return
         now = self._driver.now()
-        not_before_s = max(self._dialling.not_before_s, self.way.came_s + _SETTLE_S)
+        not_before_s = max(self._caller.not_before_s, self.egress.came_s + _SETTLE_S)
         if now < not_before_s:
             self._plan(not_before_s - now)
             return
@@ -104,7 +98,7 @@ class Trial:
         self._count += 1
         self._tried_s = now
         if self._count % 8 == 4:
-            self._dialling.looks_lost()
+            self._caller.unanswered()
         self._plan(pause_s)
         self._dial(endpoint)
 
@@ -114,29 +108,29 @@ class Trial:
         self._count = _EACH_SECOND
         self.begin()
 
-    def anew(self) -> None:
-        """What was connected is not any more: the next tries are frequent again."""
-        if self.resting:
+    def reset(self) -> None:
+        """What was connected is not any more: the next attempts are frequent again."""
+        if self._idle:
             self._count = 0
 
-    def hasten(self) -> None:
+    def retry_now(self) -> None:
         """Something has changed: what was tried before may get through now.
 
         An interface that is up may drop everything for a second more, until the kernel has noticed its
         carrier; it says so when it has.
         """
-        if self._timer is not None and self._driver.now() - self._tried_s > _HASTE_S:
+        if self._timer is not None and self._driver.now() - self._tried_s > _RETRY_S:
             self._timer.cancel()
             self._timer = None
             self._count = 0
 
-    def calm(self) -> None:
+    def succeeded(self) -> None:
         """A connection stands: no further ones are needed."""
         self._count, self.probing = 0, False
         self.end()
 
     def end(self) -> None:
-        """Ends all tries, and plans no more."""
+        """Ends all attempts, and plans no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -146,7 +140,7 @@ class Trial:
     def _plan(self, pause_s: float) -> None:
         def again() -> None:
             self._timer = None
-            if self.probing or self._dialling.wanted(self.way.interface):
+            if self.probing or self._caller.wanted(self.egress.interface):
                 self.begin()
 
         self._timer = self._driver.loop.call_later(pause_s, again)
@@ -154,9 +148,9 @@ class Trial:
     def _dial(self, endpoint: Endpoint) -> None:
         family = socket.AF_INET if ip_address(endpoint[0]).version == 4 else socket.AF_INET6
         connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        attempt = Connected(self.way, endpoint, connection)
+        attempt = Connected(self.egress, endpoint, connection)
         try:
-            prepare(connection, self.way.interface)
+            prepare(connection, self.egress.interface)
             code = connection.connect_ex(endpoint)
         except OSError as error:
             code = error.errno or errno.EIO
@@ -176,12 +170,12 @@ class Trial:
             return
         for other in list(self._tries):
             self._drop(other)
-        self._dialling.connected(attempt)
+        self._caller.connected(attempt)
 
     def _failed(self, attempt: Connected, code: int) -> None:
         attempt.connection.close()
-        over = f"{attempt.endpoint[0]} over {attempt.way.interface}"
-        self._dialling.complain(f"{over}: {os.strerror(code)}", code)
+        over = f"{attempt.endpoint[0]} over {attempt.egress.interface}"
+        self._caller.attempt_failed(f"{over}: {os.strerror(code)}", code)
 
     def _drop(self, attempt: Connected) -> None:
         self._tries.remove(attempt)

@@ -1,207 +1,257 @@
-"""The dialling end: a connection over every way there is, at once when a way appears.
+"""The dialling end: a connection over every local network there is, at once when one appears.
 
 Networks that come are told by the kernel; a network that carries nothing, though its link is up, is
-tried again (`Trial`) with a SYN every second, later less often. A connection that was had after all is
-worth more than the reason why the one before it was lost.
+tried again (`ConnectAttempts`) with a SYN every second, later less often. A connection that was had
+after all is worth more than the reason why the one before it was lost.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import Final
 
-from cedos.errors import CedosError, ProtocolError
-from cedos.session.io.connect_attempts import Connected, Endpoint, Trial
-from cedos.session.io.links import Way
+from cedos.errors import CedosError
+from cedos.session.io.connect_attempts import ConnectAttempts, Connected, Endpoint
+from cedos.session.io.driver import Driver
+from cedos.session.io.links import Egress
 from cedos.session.io.networks import kind_of
-from cedos.session.io.path import Path
-from cedos.session.protocol.channel.channel import Channel
+from cedos.session.io.path import PathEvent, SessionPath
+from cedos.session.protocol.channel.channel import Channel, resume, set_up
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.frames.frames import Sync
+from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.outcome import ConnectionKind, Failure, FailureKind
+from cedos.session.protocol.handshake.set_up import SetUpOptions
 from cedos.session.protocol.schedulers.interface import PathFacts
 
-if TYPE_CHECKING:
-    from cedos.session.io.driver import Driver
-    from cedos.session.io.flow import Flow
-
 _EXCLUSIVE_S: Final = 2.0
+_RESOLVE_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class DialledServer:
+    """Whom a session dials, and as whom.
+
+    Attributes:
+        endpoints: where the server may be at first.
+        key: its public key.
+        me: this end's key.
+        ask: the terms of a new session.
+        networks: whether an interface may be used.
+        resolve: looks the server's names up again; None where there are only addresses.
+    """
+
+    endpoints: Sequence[Endpoint]
+    key: bytes
+    me: KeyPair
+    ask: SetUpOptions
+    networks: Callable[[str], bool]
+    resolve: Callable[[], Awaitable[Sequence[Endpoint]]] | None
 
 
 class Dialler:
-    """Keeps a flow connected over all its ways.
+    """Keeps a session connected over all local networks.
 
     Args:
-        driver: of this loop.
-        flow: gets the paths; tells when one is lost.
-        endpoints: where the server may be; replaced by `moved`.
-        channel: makes the channel of a connection: `ConnectionKind.NEW` for the flow's first.
-        failed: the flow cannot go on: the server's own, authenticated word, or another key.
-        permitted: whether an interface may be used now; asked again by `look`.
+        paths: those of the session that are open, by id.
+        credentials: what proves the session; None before its first connection is open.
+        positions: how far the session has come.
+        opened: gets each path whose handshake is done.
+        failed: the session cannot go on: the server's own, authenticated word, or another key.
+        metered_allowed: whether metered networks may be used now; asked again by `check`.
+
+    Attributes:
+        not_before_s: the server asked not to be tried before.
+        last_why: of what did not succeed, with `last_code`, an errno.
     """
 
     def __init__(
         self,
-        driver: "Driver",
-        flow: "Flow",
-        endpoints: Sequence[Endpoint],
-        channel: Callable[[ConnectionKind], Channel],
+        driver: Driver,
+        server: DialledServer,
+        paths: Mapping[int, SessionPath],
+        *,
+        credentials: Callable[[], Credentials | None],
+        positions: Callable[[], Sync],
+        opened: Callable[[SessionPath], None],
         failed: Callable[[Failure], None],
-        permitted: Callable[[str], bool] = lambda _interface: True,
+        metered_allowed: Callable[[], bool],
     ) -> None:
         self._driver = driver
-        self._flow = flow
-        self.endpoints = list(endpoints)
-        self._channel = channel
+        self._server = server
+        self.endpoints = list(server.endpoints)
+        self._paths = paths
+        self._credentials = credentials
+        self._positions = positions
+        self._opened = opened
         self._failed = failed
-        self._permitted = permitted
-        self._trials: dict[str, Trial] = {}
+        self._metered_allowed = metered_allowed
+        self._attempts: dict[str, ConnectAttempts] = {}
         self._ready: list[Connected] = []
-        self._exclusive: Path | None = None
-        self._shaking: dict[int, Path] = {}
+        self._exclusive: SessionPath | None = None
+        self._in_handshake: dict[int, SessionPath] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self.not_before_s = 0.0
+        self._resolving: asyncio.Task[None] | None = None
         self._closed = False
-        self.last_why, self.last_code = "", 0  # of what did not succeed; the code is an errno
-        self.lost_names: Callable[[], None] | None = None
+        self.not_before_s = 0.0
+        self.last_why, self.last_code = "", 0
 
     def start(self) -> None:
-        """Begins to dial."""
-        self._driver.watch(self)
-        self.look()
+        self._driver.watch(self, self.check, self._slept)
+        self.check()
 
-    def moved(self, endpoints: Sequence[Endpoint]) -> None:
-        """The server is (also) somewhere else now."""
-        if list(endpoints) != self.endpoints:
-            self.endpoints = list(endpoints)
-            self.look()
-
-    def look(self) -> None:
-        """The ways may have changed: ends what lost its way, dials over new ones."""
+    def check(self) -> None:
+        """Networks may have changed: ends paths that lost theirs, dials over new ones."""
         if self._closed:
             return
-        ways = self._ways()
-        for path in [*self._flow.paths.values(), *self._shaking.values()]:
-            if not self._stands(path, ways):
+        usable = self._usable()
+        for path in [*self._paths.values(), *self._in_handshake.values()]:
+            if not self._stands(path, usable):
                 path.close("its network is gone", reset=True)
-        for waiting in [each for each in self._ready if each.way.interface not in ways]:
+        for waiting in [each for each in self._ready if each.egress.interface not in usable]:
             self._ready.remove(waiting)
             waiting.connection.close()
-        for name in [name for name in self._trials if name not in ways]:
-            self._trials.pop(name).end()
-        for name, (way, endpoints) in ways.items():
-            trial = self._trials.get(name)
-            if trial is None or trial.way.addresses != way.addresses:
-                if trial is not None:
-                    trial.end()
-                trial = self._trials[name] = Trial(self._driver, self, way)
-            trial.way, trial.endpoints = way, endpoints
+        for name in [name for name in self._attempts if name not in usable]:
+            self._attempts.pop(name).end()
+        for name, (egress, endpoints) in usable.items():
+            attempts = self._attempts.get(name)
+            if attempts is None or attempts.egress.addresses != egress.addresses:
+                if attempts is not None:
+                    attempts.end()
+                attempts = self._attempts[name] = ConnectAttempts(self._driver, self, egress)
+            attempts.update(egress, endpoints)
             if self.wanted(name):
-                trial.hasten()
-                trial.begin()
+                attempts.retry_now()
+                attempts.begin()
         self._advance()
 
-    def slept(self) -> None:
+    def _slept(self) -> None:
         """The host slept: whatever was connected is not any more, in all likelihood."""
-        for path in list(self._flow.paths.values()):
+        for path in list(self._paths.values()):
             path.close("this host slept", reset=True)
-        self.look()
+        self.check()
 
-    def probe(self, path: Path) -> None:
-        """A path is silent: see whether another connection over the same way gets through."""
-        trial = self._trials.get(path.way)
-        if trial is not None and not trial.probing and not self._closed:
-            trial.probe()
+    def probe(self, path: SessionPath) -> None:
+        """A path is silent: see whether another connection over the same network gets through."""
+        attempts = self._attempts.get(path.interface)
+        if attempts is not None and not attempts.probing and not self._closed:
+            attempts.probe()
 
-    def probe_no_more(self, path: Path) -> None:
+    def end_probe(self, path: SessionPath) -> None:
         """It speaks again: whatever was tried beside it is not needed."""
-        trial = self._trials.get(path.way)
-        if trial is not None and trial.probing:
-            trial.calm()
-        for waiting in [each for each in self._ready if each.way.interface == path.way]:
+        attempts = self._attempts.get(path.interface)
+        if attempts is not None and attempts.probing:
+            attempts.succeeded()
+        for waiting in [each for each in self._ready if each.egress.interface == path.interface]:
             self._ready.remove(waiting)
             waiting.connection.close()
-        for other in [each for each in self._shaking.values() if each.way == path.way]:
+        for other in [p for p in self._in_handshake.values() if p.interface == path.interface]:
             other.close("not needed any more", reset=True)
 
-    def lost(self, path: Path) -> None:
-        """The flow lost a path; dials again."""
-        trial = self._trials.get(path.way)
-        if trial is not None:
-            trial.anew()
+    def path_lost(self, path: SessionPath) -> None:
+        """The session lost a path; dials again."""
+        attempts = self._attempts.get(path.interface)
+        if attempts is not None:
+            attempts.reset()
         if not self._closed:
-            self.look()
+            self.check()
 
-    def _ways(self) -> dict[str, tuple[Way, list[Endpoint]]]:
-        ways: dict[str, tuple[Way, list[Endpoint]]] = {}
+    def _usable(self) -> dict[str, tuple[Egress, list[Endpoint]]]:
+        found: dict[str, tuple[Egress, list[Endpoint]]] = {}
+        metered_allowed = self._metered_allowed()
         for endpoint in self.endpoints:
-            for way in self._driver.links.ways(endpoint[0]):
-                if self._permitted(way.interface):
-                    ways.setdefault(way.interface, (way, []))[1].append(endpoint)
-        return ways
+            for egress in self._driver.links.egresses(endpoint[0]):
+                metered = kind_of(egress.interface).value == "cellular"
+                if (metered_allowed or not metered) and self._server.networks(egress.interface):
+                    found.setdefault(egress.interface, (egress, []))[1].append(endpoint)
+        return found
 
     @staticmethod
-    def _stands(path: Path, ways: dict[str, tuple[Way, list[Endpoint]]]) -> bool:
-        if path.way not in ways:
+    def _stands(path: SessionPath, usable: dict[str, tuple[Egress, list[Endpoint]]]) -> bool:
+        if path.interface not in usable:
             return False
-        addresses = ways[path.way][0].addresses
+        addresses = usable[path.interface][0].addresses
         own = path.own_address().partition("%")[0]
-        # The host's own addresses are all on the loopback's way, but only 127.0.0.1 is its own.
-        return own in addresses or path.way == "lo"
+        # The host's own addresses are all reached over the loopback, but only 127.0.0.1 is its own.
+        return own in addresses or path.interface == "lo"
+
+    # What attempts ask and tell
 
     def wanted(self, interface: str) -> bool:
         """Whether there is no connection over this interface yet."""
         return not any(
-            path.way == interface for path in [*self._flow.paths.values(), *self._shaking.values()]
-        ) and not any(each.way.interface == interface for each in self._ready)
+            path.interface == interface
+            for path in [*self._paths.values(), *self._in_handshake.values()]
+        ) and not any(each.egress.interface == interface for each in self._ready)
 
     def connected(self, made: Connected) -> None:
-        """A way has a TCP connection: its handshake is next."""
+        """There is a TCP connection: its handshake is next."""
         self._ready.append(made)
         self._advance()
 
-    def complain(self, why: str, code: int = 0) -> None:
-        """Something did not succeed."""
+    def attempt_failed(self, why: str, code: int) -> None:
         self.last_why, self.last_code = why, code
 
-    def looks_lost(self) -> None:
-        """Several tries had no answer: the server's name may stand for other addresses by now."""
-        if self.lost_names is not None:
-            self.lost_names()
+    def unanswered(self) -> None:
+        """The server's name may stand for other addresses by now."""
+        if self._server.resolve is not None and self._resolving is None:
+            self._resolving = self._driver.loop.create_task(self._resolve(self._server.resolve))
+
+    async def _resolve(self, resolve: Callable[[], Awaitable[Sequence[Endpoint]]]) -> None:
+        try:
+            async with asyncio.timeout(_RESOLVE_S):
+                found = list(await resolve())
+        except TimeoutError:
+            return
+        finally:
+            self._resolving = None
+        if found != self.endpoints:
+            self.endpoints = found
+            self.check()
+
+    # Handshakes
 
     def _advance(self) -> None:
-        """Begins handshakes: one alone while the flow has no path, then all that are ready."""
+        """Begins handshakes: one alone while the session has no path, then all that are ready."""
         while self._ready and not self._closed:
-            open_paths = [p for p in self._flow.paths.values() if p.facts.stalled_at_s is None]
+            open_paths = [p for p in self._paths.values() if p.facts.stalled_at_s is None]
             if not open_paths and self._exclusive is not None:
                 return
-            attempt = self._ready.pop(0)
-            kind = ConnectionKind.NEW if self._flow.credentials is None else ConnectionKind.RESUME
-            if open_paths:
-                kind = ConnectionKind.JOIN
-            name = attempt.way.interface
+            made = self._ready.pop(0)
+            name = made.egress.interface
             facts = PathFacts(network=name, kind=kind_of(name))
             facts.metered = facts.kind.value == "cellular"
             try:
-                path = Path(
+                path = SessionPath(
                     self._driver,
-                    attempt.connection,
-                    self._channel(kind),
-                    self,
+                    made.connection,
+                    self._channel(joins=bool(open_paths)),
+                    self._report,
                     facts,
-                    way=name,
-                    index=attempt.way.index,
-                    peer=attempt.endpoint[0],
+                    interface=name,
+                    index=made.egress.index,
+                    peer=made.endpoint[0],
+                    known=self._positions(),
                 )
             except CedosError:
-                attempt.connection.close()
+                made.connection.close()
                 raise
-            path.known = self._flow.core.positions()
-            self._shaking[path.path_id] = path
-            if kind is not ConnectionKind.JOIN:
+            self._in_handshake[path.path_id] = path
+            if not open_paths:
                 self._exclusive = path
-                self._arm(_EXCLUSIVE_S, self._hurry)
+                self._arm(_EXCLUSIVE_S, self._exclusive_overdue)
             path.start()
 
-    def _hurry(self) -> None:
+    def _channel(self, *, joins: bool) -> Channel:
+        credentials, me, now = self._credentials(), self._server.me, self._driver.now()
+        if credentials is None:
+            return set_up(me, self._server.key, self._server.ask, random=os.urandom, now=now)
+        kind = ConnectionKind.JOIN if joins else ConnectionKind.RESUME
+        return resume(me, credentials, kind, random=os.urandom, now=now)
+
+    def _exclusive_overdue(self) -> None:
         """The one handshake does not get on while another connection is ready: its turn."""
         if self._exclusive is None:
             return
@@ -213,72 +263,60 @@ class Dialler:
             self._exclusive.channel.expire()
             self._exclusive.close("no answer to the handshake", reset=True)
         else:
-            self._arm(_EXCLUSIVE_S, self._hurry)
+            self._arm(_EXCLUSIVE_S, self._exclusive_overdue)
 
     def _arm(self, seconds: float, then: Callable[[], None]) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._driver.loop.call_later(seconds, then)
 
-    def path_opened(self, path: Path) -> None:
-        """A handshake is done: the flow has one more path."""
-        self._shaking.pop(path.path_id, None)
+    def _report(self, path: SessionPath, event: PathEvent, why: str) -> None:
+        """What happens to a path until its handshake is done."""
+        if event not in (PathEvent.OPENED, PathEvent.LOST):
+            return
+        self._in_handshake.pop(path.path_id, None)
         if self._exclusive is path:
             self._exclusive = None
-        trial = self._trials.get(path.way)
-        if trial is not None:
-            trial.calm()
-        self._flow.adopt(path)
-        self._advance()
-
-    def path_confirmed(self, path: Path) -> None:
-        """The dialling end confirms at once."""
-
-    def path_received(self, path: Path) -> None:
-        """Only adopted paths have records."""
-
-    def path_wrong(self, path: Path, error: ProtocolError) -> None:
-        """Only adopted paths have records."""
-
-    def path_lost(self, path: Path, why: str) -> None:
-        """A connection broke in its handshake, or the server refuses."""
-        self._shaking.pop(path.path_id, None)
-        if self._exclusive is path:
-            self._exclusive = None
+        attempts = self._attempts.get(path.interface)
+        if event is PathEvent.OPENED:
+            if attempts is not None:
+                attempts.succeeded()
+            self._opened(path)
+            self._advance()
+            return
         failure = path.channel.failure
         if failure is not None:
-            ended = failure.authenticated and failure.kind in (
-                FailureKind.LOST_STATE,
-                FailureKind.REFUSED,
-            )
-            never_was = self._flow.credentials is None and failure.kind in (
-                FailureKind.WRONG_KEY,
-                FailureKind.VERSION,
-            )
-            if (ended and not failure.retry_after_s) or never_was:
+            if self._is_final(failure):
                 self._failed(failure)
                 return
             if failure.retry_after_s:
                 self.not_before_s = self._driver.now() + min(failure.retry_after_s, 60.0)
-        self.complain(f"{path.peer} over {path.way}: {why}")
+        self.attempt_failed(f"{path.peer} over {path.interface}: {why}", 0)
         if not self._closed:
-            trial = self._trials.get(path.way)
-            if trial is not None and self.wanted(path.way):
-                trial.begin()
+            if attempts is not None and self.wanted(path.interface):
+                attempts.begin()
             self._advance()
 
+    def _is_final(self, failure: Failure) -> bool:
+        if failure.kind in (FailureKind.LOST_STATE, FailureKind.REFUSED):
+            return failure.authenticated and not failure.retry_after_s
+        never_was = self._credentials() is None
+        return never_was and failure.kind in (FailureKind.WRONG_KEY, FailureKind.VERSION)
+
     def close(self) -> None:
-        """Dials no more; the flow's paths are its own business."""
+        """Dials no more; open paths are the session's own business."""
         if self._closed:
             return
         self._closed = True
         self._driver.unwatch(self)
         if self._timer is not None:
             self._timer.cancel()
-        for trial in self._trials.values():
-            trial.end()
-        for attempt in self._ready:
-            attempt.connection.close()
-        for path in list(self._shaking.values()):
+        if self._resolving is not None:
+            self._resolving.cancel()
+        for attempts in self._attempts.values():
+            attempts.end()
+        for made in self._ready:
+            made.connection.close()
+        for path in list(self._in_handshake.values()):
             with suppress(OSError):
                 path.close("no longer wanted")

@@ -1,22 +1,16 @@
-"""What all sessions of one event loop share: a buffer, the ways, foreground knowledge, replay memory.
-
-One driver serves any number of sessions with `add_reader` and `add_writer`; nothing polls.
-"""
+"""What all sessions of one event loop share: a buffer, the local networks, replay memory."""
 
 import asyncio
 import itertools
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from cedos.session import keys
 from cedos.session.io import foreground
 from cedos.session.io.foreground import Foreground
-from cedos.session.io.links import Links
+from cedos.session.io.links import EgressTable
 from cedos.session.io.wake import WakeWatch
 from cedos.session.protocol.sending.replay_memory import ReplayMemory
-
-if TYPE_CHECKING:
-    from cedos.session.io.dialler import Dialler
-    from cedos.session.io.flow import Flow
 
 RECEIVE_BYTES: Final = 1 << 19
 # The C library gives memory at the end of its heap back to the kernel as soon as there are 128 KB of it,
@@ -32,12 +26,11 @@ _drivers: dict[asyncio.AbstractEventLoop, "Driver"] = {}
 class Driver:
     """Made for a loop by `current()`; ends with its last user.
 
+    It serves any number of sessions with `add_reader` and `add_writer`; nothing polls. Who wants to be
+    told of something registers a callback.
+
     Attributes:
         buffer: everything received goes through it; what is kept is copied out.
-        links: the ways to an address.
-        foreground: what this host's processes send in the foreground.
-        memory: the limit of what sessions keep to send it again.
-        cores: the flow of a core, by its `id()`.
     """
 
     def __init__(self) -> None:
@@ -49,18 +42,17 @@ class Driver:
         self.memory = ReplayMemory()
         self.foreground = Foreground(foreground.directory())
         self.hardware_aes = keys.hardware_aes()
-        self._diallers: set[Dialler] = set()
-        self._users: set[object] = set()
-        self.cores: dict[int, Flow] = {}
+        self._watchers: dict[object, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._users: dict[object, Callable[[], None] | None] = {}
         self._ids = itertools.count(1)
-        self._links: Links | None = None
+        self._links: EgressTable | None = None
         self._wake: WakeWatch | None = None
 
     @property
-    def links(self) -> Links:
+    def links(self) -> EgressTable:
         """Opened when somebody dials first: an accepting end follows its peers."""
         if self._links is None:
-            self._links = Links(self._changed)
+            self._links = EgressTable(self._changed)
             self._wake = WakeWatch(self._woke)
         return self._links
 
@@ -68,47 +60,48 @@ class Driver:
         """A number that no path of this process had."""
         return next(self._ids)
 
-    def watch(self, dialler: "Dialler") -> None:
-        """Tells the dialler from now on when ways change."""
-        self._diallers.add(dialler)
+    def watch(self, who: object, changed: Callable[[], None], slept: Callable[[], None]) -> None:
+        """From now on calls `changed` when local networks change, `slept` after a long sleep."""
+        self._watchers[who] = changed, slept
 
-    def unwatch(self, dialler: "Dialler") -> None:
-        """Tells it no more."""
-        self._diallers.discard(dialler)
-        if not self._diallers:
-            self._let_go()
+    def unwatch(self, who: object) -> None:
+        self._watchers.pop(who, None)
+        if not self._watchers:
+            self._close_links()
 
     def _changed(self) -> None:
         if self._wake is not None:
-            self._wake.look()  # a network comes back first thing after a sleep
-        for dialler in list(self._diallers):
-            dialler.look()
+            self._wake.check()  # a network comes back first thing after a sleep
+        for changed, _ in list(self._watchers.values()):
+            changed()
 
     def _woke(self, slept_s: float) -> None:
         if slept_s > _SURVIVED_S:
-            for dialler in list(self._diallers):
-                dialler.slept()
+            for _, slept in list(self._watchers.values()):
+                slept()
 
-    def hold(self, user: object) -> None:
-        """Somebody (a flow, a listener) lives on this driver; the last one to go ends it."""
-        self._users.add(user)
+    def hold(self, user: object, has_room: Callable[[], None] | None = None) -> None:
+        """Somebody lives on this driver; the last one to go ends it.
+
+        `has_room` is called once replay memory that was full for this user (a core) has room again.
+        """
+        self._users[user] = has_room
 
     def release(self, user: object) -> None:
-        """Somebody has ended."""
-        self._users.discard(user)
+        self._users.pop(user, None)
         if not self._users:
-            self._let_go()
+            self._close_links()
             self.foreground.close()
             _drivers.pop(self.loop, None)
 
     def memory_freed(self) -> None:
-        """Flows that found replay memory full may go on, if there is room."""
+        """Sessions that found replay memory full may go on, if there is room."""
         for core in self.memory.woken():
-            flow = self.cores.get(id(core))
-            if flow is not None:
-                flow.has_room()
+            has_room = self._users.get(core)
+            if has_room is not None:
+                has_room()
 
-    def _let_go(self) -> None:
+    def _close_links(self) -> None:
         if self._links is not None:
             self._links.close()
             self._links = None

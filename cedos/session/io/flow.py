@@ -6,35 +6,60 @@ the peer, or its deadline.
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-from cedos.errors import ProtocolError, SessionError
-from cedos.session.io.path import Path
-from cedos.session.io.stall_detector import Vigil
+from cedos.errors import SessionError
+from cedos.session.io.advice import Advice
+from cedos.session.io.dialler import DialledServer, Dialler
+from cedos.session.io.driver import Driver
+from cedos.session.io.path import PathEvent, SessionPath
+from cedos.session.io.stall_detector import StallDetector
 from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.handshake.outcome import Failure
 from cedos.session.protocol.schedulers.estimates import quickest, widest
 from cedos.session.protocol.session import BROKEN_PROTOCOL, Session
-
-if TYPE_CHECKING:
-    from cedos.session.io.advice import Advice
-    from cedos.session.io.dialler import Dialler
-    from cedos.session.io.driver import Driver
 
 SOURCE_FAILED: Final = 3
 """Code of Abort, beside those of the core."""
 
 _DRAIN_S: Final = 2.0
 _TELL_S: Final = 0.010  # other processes need not know of each message
+_RECEIVED: Final = PathEvent.RECEIVED
 
 
 class Changed(Protocol):
-    """Something happened; `at_once`: nothing else is left to do, those who wait may go on."""
-
     def __call__(self, *, at_once: bool = False) -> None:
-        """Tells it."""
+        """Something happened; `at_once`: nothing else is left to do, those who wait may go on."""
 
 
-class Flow:
+@dataclass(frozen=True, slots=True)
+class FlowObserver:
+    """Whoever keeps the flows of an accepting end.
+
+    Attributes:
+        presence: called with True when the first path has come, False when the last one has gone.
+        active: called whenever something happens, at `SessionFlow.active_s`; None: nobody asks.
+        over: called once nothing is left of the flow.
+    """
+
+    presence: Callable[[bool], None] = lambda _present: None
+    active: Callable[[], None] | None = None
+    over: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class Dialling:
+    """What the flow of a dialling end has beside that of an accepting one; see `Dialler`, `Advice`."""
+
+    server: DialledServer
+    failed: Callable[[Failure], None]
+    metered_allowed: Callable[[], bool]
+    advice: Callable[[Callable[[], None]], Advice] | None
+    """Makes it, given what to call when paths may be used otherwise; None: nobody chooses networks."""
+
+
+class SessionFlow:
     """Moves records between a core and its paths.
 
     Attributes:
@@ -42,112 +67,140 @@ class Flow:
         credentials: what proves the flow; None until its first connection is open.
         paths: those that are open, by id.
         dialler: on the end that dials.
-        advice: on the end that dials, where somebody chooses networks for it.
-        presence: called when the first path has come or the last one has gone.
-        active: called whenever something happens, at `active_s`, by those who want to know who is idle.
 
     Args:
-        driver: of this loop.
-        core: a live session.
         changed: something happened that the application may wait for.
-        over: called once nothing is left of it.
+        dialling: on the end that dials; `start` begins it.
     """
 
     def __init__(
         self,
-        driver: "Driver",
+        driver: Driver,
         core: Session,
-        changed: "Changed",
-        over: Callable[[], None] = lambda: None,
+        changed: Changed,
+        *,
+        credentials: Credentials | None = None,
+        dialling: Dialling | None = None,
+        observer: FlowObserver | None = None,
     ) -> None:
         self.driver = driver
         self.core = core
-        self.credentials: Credentials | None = None
-        self.paths: dict[int, Path] = {}
-        self.dialler: Dialler | None = None
-        self.advice: Advice | None = None
+        self.credentials = credentials
+        self.paths: dict[int, SessionPath] = {}
         self.last_why = ""
         self.lost_paths = 0
+        self.active_s = driver.now()
         self._changed = changed
-        self.over = over
+        self._observer = observer or FlowObserver()
         self._soon = self._pumping = self._sent = False
         self._timer: asyncio.TimerHandle | None = None
-        self._vigil = Vigil(self)
         self._linger: asyncio.TimerHandle | None = None
         self._draining: asyncio.Future[None] | None = None
         self._ended = False
         self._foreground_s = float("-inf")
-        self.presence: Callable[[], None] | None = None
-        self.active: Callable[[], None] | None = None
-        self.active_s = driver.now()
-        driver.hold(self)
-        driver.cores[id(core)] = self
+        self._unconfirmed: dict[int, Callable[[], None]] = {}  # by path: what its proof ends
+        self.dialler: Dialler | None = None
+        self._advice: Advice | None = None
+        if dialling is not None:
+            self.dialler = Dialler(
+                driver,
+                dialling.server,
+                self.paths,
+                credentials=lambda: self.credentials,
+                positions=core.positions,
+                opened=self.adopt,
+                failed=dialling.failed,
+                metered_allowed=dialling.metered_allowed,
+            )
+            if dialling.advice is not None:
+                self._advice = dialling.advice(self.pump_soon)
+        self._stalls = StallDetector(driver, core, self.paths, self.dialler, self.pump)
+        driver.hold(core, self._has_room)
 
-    def adopt(self, path: Path) -> None:
-        """A connection of this flow is open: it carries the session from now on."""
+    def start(self) -> None:
+        """Begins to dial."""
+        if self.dialler is not None:
+            self.dialler.start()
+
+    def adopt(
+        self,
+        path: SessionPath,
+        *,
+        only: bool = False,
+        proved: Callable[[], None] = lambda: None,
+    ) -> None:
+        """A connection of this flow is open: it carries the session from now on.
+
+        Args:
+            path: with an open channel.
+            only: the peer says that it has no other path than this one. A hello that somebody kept back
+                says so too, but can never be confirmed. Until then the older paths stay, and what is in
+                flight there goes over the new one as well.
+            proved: called once the peer has shown that it is there now, or the path was lost before.
+        """
         opened = path.channel.opened
         assert opened is not None
         if self.credentials is None:
             self.credentials = opened.credentials
         now = self.driver.now()
-        # A path over the same way was silent, or this one would not have been dialled.
-        for old in [p for p in self.paths.values() if path.way and p.way == path.way]:
+        replaced = list(self.paths.values()) if only else []
+        for old in replaced:
+            self.core.requeue(old.path_id, now)
+
+        def confirmed() -> None:
+            proved()
+            if not path.closed:
+                for old in replaced:
+                    old.close("the other end has lost it", reset=True)
+
+        self._unconfirmed[path.path_id] = confirmed
+        # A path over the same network was silent, or this one would not have been dialled.
+        for old in [p for p in self.paths.values() if path.interface == p.interface != ""]:
             old.close("replaced by a new connection over the same network", reset=True)
-        path.owner = self
-        path.attach(self.core)
-        path.on_room = self.pump
-        path.scout.look(path.connection, now, at_once=True)
+        path.attach(self.core, self._report)
+        path.estimator.poll(path.connection, now, at_once=True)
         self.paths[path.path_id] = path
-        if len(self.paths) == 1 and self.presence is not None:
-            self.presence()
+        if len(self.paths) == 1:
+            self._observer.presence(True)
         self.core.path_up(path.path_id, path.facts, now, path.known)
-        if self.advice is not None:
-            self.advice.apply()
+        if self._advice is not None:
+            self._advice.apply()
         for other in self.paths.values():
             if other.facts.stalled_at_s is not None:  # it had nobody to leave its data to
                 self.core.requeue(other.path_id, now)
         self._changed()
         self.pump()
 
-    def path_opened(self, path: Path) -> None:
-        """Adopted paths are open."""
+    def _report(self, path: SessionPath, event: PathEvent, why: str) -> None:
+        if event is _RECEIVED:
+            # The application is told first, so that its answer and ours go together.
+            if path.facts.stalled_at_s is not None:
+                self._stalls.progressed(path)
+            self._acted()
+            if self._advice is not None:
+                self._advice.used()
+            scheduled, self._soon = self._soon, True
+            try:
+                self._changed(at_once=True)
+            finally:  # an interrupt there must not end all sending
+                if not scheduled:
+                    self._pump_now()
+            self.driver.memory_freed()
+        elif event is PathEvent.WRITABLE:
+            self.pump()
+        elif event is PathEvent.CONFIRMED:
+            self._unconfirmed.pop(path.path_id, lambda: None)()
+        elif event is PathEvent.WRONG:  # in an authenticated record: the session cannot go on
+            self.core.abort(BROKEN_PROTOCOL, why)
+            self.pump()
+            self._changed()
+        elif event is PathEvent.LOST:
+            self._lost(path, why)
 
-    def path_confirmed(self, path: Path) -> None:
-        """The peer is there, as was believed: what it said it has lost can go."""
-        for old in path.replaces:
-            old.close("the other end has lost it", reset=True)
-        path.replaces = []
-
-    def replace_by(self, path: Path) -> None:
-        """The peer says that it has no other path than this one.
-
-        A hello that somebody kept back says so too, but can never be confirmed. Until then the older
-        paths stay, and what is in flight there goes over the new one as well.
-        """
-        path.replaces = list(self.paths.values())
-        now = self.driver.now()
-        for old in path.replaces:
-            self.core.requeue(old.path_id, now)
-
-    def path_received(self, path: Path) -> None:
-        """Records came: tells the application first, so that its answer and ours go together."""
-        if path.facts.stalled_at_s is not None:
-            self._vigil.speaks(path)
-        self._acted()
-        if self.advice is not None:
-            self.advice.used()
-        scheduled, self._soon = self._soon, True
-        try:
-            self._changed(at_once=True)
-        finally:  # an interrupt there must not end all sending
-            if not scheduled:
-                self._pump_now()
-        self.driver.memory_freed()
-
-    def path_lost(self, path: Path, why: str) -> None:
-        """A connection is over."""
+    def _lost(self, path: SessionPath, why: str) -> None:
+        self._unconfirmed.pop(path.path_id, lambda: None)()
         self.paths.pop(path.path_id, None)
-        self.last_why = f"{path.way or path.peer}: {why}"
+        self.last_why = f"{path.interface or path.peer}: {why}"
         self.lost_paths += 1
         if self._ended:
             return
@@ -155,26 +208,26 @@ class Flow:
         silent_s = path.facts.stalled_at_s
         if silent_s is not None and self.core.absent_since_s is not None:
             self.core.absent_since_s = min(self.core.absent_since_s, silent_s)
-        if not self.paths and self.presence is not None:
-            self.presence()
+        if not self.paths:
+            self._observer.presence(False)
         self._acted()
         if self._draining is not None:
             if not self.paths:
                 self.end("the session is over")
             return
-        if self.advice is not None:
-            self.advice.apply()
+        if self._advice is not None:
+            self._advice.apply()
         if self.dialler is not None:
-            self.dialler.lost(path)
+            self.dialler.path_lost(path)
         self._changed()
         self.pump_soon()
 
     def _acted(self) -> None:
-        if self.active is not None:
+        if self._observer.active is not None:
             self.active_s = self.driver.now()
-            self.active()
+            self._observer.active()
 
-    def express(self, data: bytes, rank: int) -> int:
+    def send_fast(self, data: bytes, rank: int) -> int:
         """Sends a small message at once, if nothing else is there to do; its id, else 0.
 
         Only one in each turn of the loop: those that follow go together.
@@ -237,15 +290,9 @@ class Flow:
             self._pumping = False
         self._plan(now)
 
-    def path_wrong(self, path: Path, error: ProtocolError) -> None:
-        """The peer broke the protocol in an authenticated record: the session cannot go on."""
-        self.core.abort(BROKEN_PROTOCOL, str(error))
-        self.pump()
-        self._changed()
-
     def _plan(self, now: float) -> None:
-        if self._vigil.timer is None and self.paths:
-            self._vigil.begin()
+        if self._stalls.timer is None and self.paths:
+            self._stalls.begin()
         at = self.core.next_timer()
         if at is None:
             return
@@ -262,12 +309,12 @@ class Flow:
         now = self.driver.now()
         if len(self.paths) > 1:
             for path in self.paths.values():
-                path.look(now)  # what is probed depends on it
+                path.update(now)  # what is probed depends on it
         self.core.tick(now)
         self._changed()
         self.pump()
 
-    def has_room(self) -> None:
+    def _has_room(self) -> None:
         """Replay memory was full and has room again."""
         self.core.woken()
         self._changed()
@@ -313,9 +360,9 @@ class Flow:
         self._ended = True
         if self.dialler is not None:
             self.dialler.close()
-        if self.advice is not None:
-            self.advice.close()
-        self._vigil.end()
+        if self._advice is not None:
+            self._advice.close()
+        self._stalls.end()
         for timer in (self._timer, self._linger):
             if timer is not None:
                 timer.cancel()
@@ -323,6 +370,5 @@ class Flow:
             path.close(why)
         if self._draining is not None and not self._draining.done():
             self._draining.set_result(None)
-        self.driver.cores.pop(id(self.core), None)
-        self.driver.release(self)
-        self.over()
+        self.driver.release(self.core)
+        self._observer.over()

@@ -17,7 +17,7 @@ RECORD_BYTES: Final = CREDENTIALS_BYTES + IDLE_BYTES
 _LOOK_AT: Final = 2_000
 
 
-class Sleepers:
+class IdleSessions:
     """The idle sessions of one program.
 
     A session that wakes keeps its record, so that a program that was killed knows who it was: a peer

@@ -59,7 +59,7 @@ _TUNNELS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Egress:
     """An interface that leads somewhere, with the own addresses that packets may come from there.
 
     `came_s` is when its link came up, by the loop's clock; of one that was up before, long ago.
@@ -79,7 +79,7 @@ class _Interface:
     kind: bytes
 
 
-class Kernel:
+class EgressReader:
     """Asks the kernel of the calling thread's network namespace; answers come at once.
 
     Raises:
@@ -99,14 +99,14 @@ class Kernel:
         self._socket.settimeout(2.0)
         self._sequence = 0
 
-    def ways(self, destination: Address) -> tuple[Way, ...]:
+    def egresses(self, destination: Address) -> tuple[Egress, ...]:
         """The interfaces that lead to `destination`; empty where none does.
 
         Raises:
             HostError: the kernel does not answer.
         """
         try:
-            return self._ways(destination)
+            return self._egresses(destination)
         except OSError as error:
             raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
 
@@ -117,7 +117,7 @@ class Kernel:
         except OSError as error:
             raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
 
-    def _ways(self, destination: Address) -> tuple[Way, ...]:
+    def _egresses(self, destination: Address) -> tuple[Egress, ...]:
         family = socket.AF_INET if destination.version == 4 else socket.AF_INET6
         interfaces = {each.index: each for each in self._interfaces()}
         own = self._addresses(family)
@@ -127,7 +127,7 @@ class Kernel:
         else:
             candidates = [each for each in interfaces.values() if not each.flags & _LOOPBACK]
         return tuple(
-            Way(each.name, each.index, frozenset(own.get(each.index, ())))
+            Egress(each.name, each.index, frozenset(own.get(each.index, ())))
             for each in candidates
             if each.flags & _STATE == _CARRIES
             and (each.index in own or each.flags & _LOOPBACK)
@@ -207,7 +207,7 @@ class Kernel:
         self._socket.close()
 
 
-class Links:
+class EgressTable:
     """Tells when the ways may have changed, and what they are now; of the loop's own namespace.
 
     Args:
@@ -221,9 +221,9 @@ class Links:
         self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._told = False
-        self._known: dict[Address, tuple[Way, ...]] = {}
+        self._known: dict[Address, tuple[Egress, ...]] = {}
         self._came_s: dict[int, float] = {}
-        self._kernel = Kernel()
+        self._kernel = EgressReader()
         self._listener = Listener(_NETLINK_ROUTE, _GROUPS, self._hear, self._heard, 1 << 20)
         try:
             # Messages tell of any change of a link: what carried before has not come with the first one.
@@ -232,13 +232,13 @@ class Links:
             self.close()
             raise
 
-    def ways(self, destination: str) -> tuple[Way, ...]:
+    def egresses(self, destination: str) -> tuple[Egress, ...]:
         """The ways to `destination` (IPv4 or IPv6, without a scope) at this moment."""
         address = ip_address(destination.partition("%")[0])
         if address not in self._known:
             self._known[address] = tuple(
                 replace(way, came_s=self._came_s.get(way.index, way.came_s))
-                for way in self._kernel.ways(address)
+                for way in self._kernel.egresses(address)
             )
         return self._known[address]
 

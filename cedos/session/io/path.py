@@ -9,21 +9,20 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from enum import Enum, auto
+from typing import Final
 
 from cedos.errors import ProtocolError
 from cedos.kernel import tcp_info
-from cedos.session.io.path_estimator import Scout
+from cedos.session.io.driver import Driver
+from cedos.session.io.path_estimator import PathEstimator
 from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import Buffer
 from cedos.session.protocol.events import Probed
+from cedos.session.protocol.frames.frames import Sync
 from cedos.session.protocol.frames.packing import RECORD_BYTES
 from cedos.session.protocol.schedulers.interface import RECENT_S, PathFacts
-
-if TYPE_CHECKING:
-    from cedos.session.io.driver import Driver
-    from cedos.session.protocol.frames.frames import Sync
-    from cedos.session.protocol.session import Session
+from cedos.session.protocol.session import Session
 
 _SO_BINDTODEVICE: Final = 25
 _TCP_USER_TIMEOUT: Final = 18
@@ -63,76 +62,70 @@ def prepare(connection: socket.socket, interface: str | None = None) -> None:
         connection.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, interface.encode() + b"\0")
 
 
-class Owner(Protocol):
-    """Whom a path tells what happens to it: a flow, a dialler, or a listener."""
+class PathEvent(Enum):
+    """What a path reports."""
 
-    def path_opened(self, path: "Path") -> None:
-        """The peer is who it should be; it may still have to confirm that it is there now."""
-
-    def path_confirmed(self, path: "Path") -> None:
-        """After `path_opened`: the peer has shown that it is there now."""
-
-    def path_received(self, path: "Path") -> None:
-        """Records were handed to the core."""
-
-    def path_wrong(self, path: "Path", error: ProtocolError) -> None:
-        """The peer sent what no honest one sends."""
-
-    def path_lost(self, path: "Path", why: str) -> None:
-        """The connection is over and closed."""
+    OPENED = auto()  # the peer is who it should be; it may still have to show that it is there now
+    CONFIRMED = auto()  # after OPENED: it has shown that
+    RECEIVED = auto()  # records were handed to the core
+    WRITABLE = auto()  # the kernel takes data again
+    WRONG = auto()  # the peer sent what no honest one sends
+    LOST = auto()  # the connection is over and closed
 
 
-class Path:
+_RECEIVED: Final = PathEvent.RECEIVED
+Report = Callable[["SessionPath", PathEvent, str], None]
+"""Told of each event, with the reason of WRONG and LOST."""
+
+
+class SessionPath:
     """A connection with its channel.
+
+    Args:
+        report: told what happens, until `attach` names another one.
+        facts: what the scheduler sees; kept up to date here.
+        interface: the one that it is bound to, empty for an accepted connection; `index` is its number.
+        peer: the other end's address.
+        known: how far the session had come before the first message here; of a dialled one.
 
     Attributes:
         path_id: unique in this process.
         core: the session's, once it is known (`attach`).
-        facts: what the scheduler sees; kept up to date here.
-        way: the interface it is bound to, empty for an accepted one; `index` is its number.
-        known: how far the session had come before the first message here; of a dialled one.
-        probed: it has been silent for so long that another connection is tried beside it.
-        replaces: older paths that end once this one's peer has confirmed that it is there.
-        on_proved: called when the peer has confirmed, or the connection is over before.
     """
 
     __slots__ = (
-        "_driver", "_pending", "_reading", "_shut", "_told_confirmed", "_told_opened", "_writing",
-        "channel", "closed", "connection", "core", "facts", "index", "known", "last_received_s",
-        "on_proved", "on_room", "owner", "path_id", "peer", "probed",
-        "replaces", "scout", "way",
+        "_driver", "_pending", "_reading", "_report", "_shut", "_told_confirmed", "_told_opened",
+        "_writing", "channel", "closed", "connection", "core", "estimator", "facts", "index",
+        "interface", "known", "last_received_s", "path_id", "peer",
     )  # fmt: skip
 
     def __init__(
         self,
-        driver: "Driver",
+        driver: Driver,
         connection: socket.socket,
         channel: Channel,
-        owner: Owner,
+        report: Report,
         facts: PathFacts,
         *,
-        way: str = "",
+        interface: str = "",
         index: int = 0,
         peer: str = "",
+        known: Sync | None = None,
     ) -> None:
         self._driver = driver
         self.connection = connection
         self.channel = channel
-        self.owner = owner
+        self._report = report
         self.facts = facts
-        self.way = way
+        self.interface = interface
         self.index = index
-        self.probed = False
-        self.known: Sync | None = None
+        self.known = known
         self.peer = peer
         self.path_id = driver.new_path_id()
         self.core: Session | None = None
         self.closed = False
-        self.scout = Scout(facts)
+        self.estimator = PathEstimator(facts)
         self.last_received_s = driver.now()
-        self.on_room: Callable[[], None] | None = None
-        self.on_proved: Callable[[], None] | None = None
-        self.replaces: list[Path] = []
         self._pending: list[Buffer] = []
         self._reading = self._writing = self._shut = False
         self._told_opened = self._told_confirmed = False
@@ -143,9 +136,9 @@ class Path:
         self._driver.loop.add_reader(self.connection.fileno(), self._readable)
         self.flush(self._driver.now())
 
-    def attach(self, core: "Session") -> None:
-        """Records go to and come from this core from now on."""
-        self.core = core
+    def attach(self, core: Session, report: Report) -> None:
+        """Records go to and come from this core from now on, and events to its flow."""
+        self.core, self._report = core, report
 
     @property
     def blocked(self) -> bool:
@@ -184,9 +177,9 @@ class Path:
                 for record in records:
                     core.receive(self.path_id, record, now)
             except ProtocolError as error:
-                self.owner.path_wrong(self, error)
+                self._report(self, PathEvent.WRONG, str(error))
                 return
-            self.owner.path_received(self)
+            self._report(self, _RECEIVED, "")
         if channel.failure is not None and not self.closed:
             self.flush(now)
             self.close(channel.failure.why)
@@ -194,16 +187,10 @@ class Path:
     def _tell(self) -> None:
         if not self._told_opened:
             self._told_opened = True
-            self.owner.path_opened(self)
+            self._report(self, PathEvent.OPENED, "")
         if self.channel.confirmed and not self.closed:
             self._told_confirmed = True
-            self._proved()
-            self.owner.path_confirmed(self)
-
-    def _proved(self) -> None:
-        if self.on_proved is not None:
-            proved, self.on_proved = self.on_proved, None
-            proved()
+            self._report(self, PathEvent.CONFIRMED, "")
 
     def pump(self, now: float) -> bool:
         """Sends what the core has for this path and the kernel takes; whether anything went out."""
@@ -213,7 +200,7 @@ class Path:
         if core is None or channel.opened is None or channel.failure is not None:
             return False
         facts, path_id = self.facts, self.path_id
-        self.look(now)
+        self.update(now)
         if not core.wants(path_id):
             return False
         facts.unsent_bytes = tcp_info.unsent_bytes(self.connection)
@@ -244,15 +231,15 @@ class Path:
                     break
         return moved
 
-    def look(self, now: float) -> None:
+    def update(self, now: float) -> None:
         """Brings the facts up to date."""
-        if self.scout.look(self.connection, now) and self.index:
+        if self.estimator.poll(self.connection, now) and self.index:
             self.facts.foreground_at_s = now - self._driver.foreground.idle_s(self.index)
 
-    def answered(self, said: Probed) -> None:
+    def answered(self, answer: Probed) -> None:
         """The core has measured what this path carries: the other end may want to know as well."""
         now = self._driver.now()
-        self.scout.probed(said, now)
+        self.estimator.probed(answer, now)
         if self.core is not None and not self.closed:
             self.core.path_facts(self.path_id, self.facts, now)
 
@@ -312,8 +299,7 @@ class Path:
             self.shut()
             return
         self.flush(self._driver.now())
-        if self.on_room is not None:
-            self.on_room()
+        self._report(self, PathEvent.WRITABLE, "")
 
     def rate_towards_us_bps(self) -> float | None:
         """What the other end has measured of the way towards us, bit/s."""
@@ -346,7 +332,7 @@ class Path:
             return self.peer, 0
 
     def close(self, why: str, *, reset: bool = False) -> None:
-        """Ends the connection and tells the owner. With `reset` nothing in the kernel is kept."""
+        """Ends the connection and reports it. With `reset` nothing in the kernel is kept."""
         if self.closed:
             return
         self.closed = True
@@ -357,9 +343,8 @@ class Path:
             self._driver.loop.remove_writer(file)
         self._pending = []
         self.channel.abandon()
-        self._proved()
         if reset:
             with suppress(OSError):
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
         self.connection.close()
-        self.owner.path_lost(self, why)
+        self._report(self, PathEvent.LOST, why)

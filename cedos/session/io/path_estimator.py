@@ -19,7 +19,7 @@ from cedos.session.protocol.events import Probed
 from cedos.session.protocol.path_prober import PAD_BYTES
 from cedos.session.protocol.schedulers.interface import PathFacts
 
-_LOOK_S: Final = 0.010
+_POLL_S: Final = 0.010
 _LEAST_BUSY_S: Final = 0.050
 _STEADY: Final = 0.125
 _AGILE: Final = 0.5
@@ -38,29 +38,29 @@ class _From(IntEnum):
     TRAFFIC = 3
 
 
-class Scout:
+class PathEstimator:
     """Keeps one path's facts up to date.
 
     Args:
         facts: written in place.
     """
 
-    __slots__ = ("_before", "_facts", "_from", "_jumps", "_limited", "_looked_s", "info")
+    __slots__ = ("_before", "_facts", "_from", "_jumps", "_limited", "_polled_s", "info")
 
     def __init__(self, facts: PathFacts) -> None:
         self._facts = facts
-        self._looked_s = float("-inf")
+        self._polled_s = float("-inf")
         self._jumps = 0
         self._before = (0, 0.0)  # acknowledged bytes and busy seconds when the last rate was taken
         self._limited = False
         self._from = _From.NOTHING
         self.info: tcp_info.TcpInfo | None = None
 
-    def look(self, connection: socket.socket, now: float, *, at_once: bool = False) -> bool:
+    def poll(self, connection: socket.socket, now: float, *, at_once: bool = False) -> bool:
         """Asks the kernel, if it was not asked just now; whether there is news."""
-        if not at_once and now - self._looked_s < _LOOK_S:
+        if not at_once and now - self._polled_s < _POLL_S:
             return False
-        self._looked_s = now
+        self._polled_s = now
         self.info = info = tcp_info.tcp_info(connection)
         if info is None:
             return False
@@ -101,26 +101,26 @@ class Scout:
         else:
             self._set(self._filtered(known, rate_bps), source)
 
-    def probed(self, said: Probed, now: float) -> None:
+    def probed(self, answer: Probed, now: float) -> None:
         """A probe over the path was answered."""
         facts, known = self._facts, self._facts.rate_bps
         facts.measured_at_s = now
         if facts.rtt_s is None:
-            facts.rtt_s = said.round_trip_s
-        if said.at_least:
-            self.measured(said.rate_bps, at_least=True, few=True)
+            facts.rtt_s = answer.round_trip_s
+        if answer.at_least:
+            self.measured(answer.rate_bps, at_least=True, few=True)
         elif known is None or self._from is _From.NOTHING:
-            self._set(said.rate_bps, _From.PROBE)
+            self._set(answer.rate_bps, _From.PROBE)
         elif self._from is _From.FEW:
-            self._set(max(known, said.rate_bps), _From.PROBE)
+            self._set(max(known, answer.rate_bps), _From.PROBE)
         else:
-            self._set(self._filtered(known, said.rate_bps), self._from)
+            self._set(self._filtered(known, answer.rate_bps), self._from)
         facts.rate_at_s = now
 
     def _set(self, rate_bps: float, source: _From) -> None:
         self._facts.rate_bps, self._from = rate_bps, source
         if source > _From.FEW:
-            self._facts.rate_at_s = self._looked_s
+            self._facts.rate_at_s = self._polled_s
 
     def _filtered(self, known_bps: float, rate_bps: float) -> float:
         jumped = not known_bps / _JUMP < rate_bps < known_bps * _JUMP

@@ -51,9 +51,9 @@ class WakeWatch:
             return
         except OSError:  # ECANCELED: the clock was set
             self._arm()
-        self.look()
+        self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Tells of a sleep that nobody has been told of yet."""
         slept_s, self._slept_s = _ahead_s() - self._slept_s, _ahead_s()
         if slept_s > _SHORTEST_S:

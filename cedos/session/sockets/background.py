@@ -7,30 +7,30 @@ from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from cedos.session.sockets.loop_lock import Helm
+from cedos.session.sockets.loop_lock import LoopLock
 
 T = TypeVar("T")
 
-_lock = threading.Lock()
+_making = threading.Lock()
 _tasks: set[asyncio.Task[None]] = set()
-_helm: Helm | None = None
+_lock: LoopLock | None = None
 
 
-def helm() -> Helm:
+def loop_lock() -> LoopLock:
     """The loop and who runs it; made when it is first needed, in the network namespace of the caller.
 
     A forked child gets one of its own.
     """
-    global _helm  # noqa: PLW0603 - one loop for a process is what this module is
-    if _helm is None:
-        with _lock:
-            _helm = _helm or Helm()
-    return _helm
+    global _lock  # noqa: PLW0603 - one loop for a process is what this module is
+    if _lock is None:
+        with _making:
+            _lock = _lock or LoopLock()
+    return _lock
 
 
 def _forked() -> None:
-    global _helm, _lock
-    _helm, _lock = None, threading.Lock()
+    global _lock, _making
+    _lock, _making = None, threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -38,7 +38,7 @@ os.register_at_fork(after_in_child=_forked)
 
 def loop() -> asyncio.AbstractEventLoop:
     """The loop; its `call_soon_threadsafe` may be used from anywhere."""
-    return helm().loop
+    return loop_lock().loop
 
 
 def run(wanted: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
@@ -47,7 +47,7 @@ def run(wanted: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
     Raises:
         TimeoutError: not in time; it is cancelled then.
     """
-    here = helm()
+    here = loop_lock()
     try:
         if here.take():
             return _run_here(here, wanted, timeout_s)
@@ -57,9 +57,9 @@ def run(wanted: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         raise OSError("the session's loop has ended") from error
 
 
-def _run_here(here: Helm, wanted: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
+def _run_here(here: LoopLock, wanted: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
     task = here.loop.create_task(wanted)
-    task.add_done_callback(lambda _: here.look())
+    task.add_done_callback(lambda _: here.check())
     try:
         if not here.drive(task.done, timeout_s):
             raise TimeoutError
@@ -71,7 +71,7 @@ def _run_here(here: Helm, wanted: Coroutine[Any, Any, T], timeout_s: float | Non
         here.give(prompt=not task.done())
 
 
-def _run_there(here: Helm, wanted: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
+def _run_there(here: LoopLock, wanted: Coroutine[Any, Any, T], timeout_s: float | None) -> T:
     future: Future[T] = asyncio.run_coroutine_threadsafe(wanted, here.loop)
     try:
         return future.result(timeout_s)

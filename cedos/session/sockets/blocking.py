@@ -12,16 +12,18 @@ A socket works from any thread, blocks or does not as `settimeout` says, and its
 
 import builtins
 import errno
+import os
 import socket as bsd
+import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, Self, TypeVar
 
-from cedos.errors import SessionError
+from cedos.errors import CedosError, SessionError
+from cedos.model import Label
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets import background, sockets
-from cedos.session.sockets.blocking_messages import Messages
-from cedos.session.sockets.connection import Connection
-from cedos.session.sockets.labelled import STREAM_LABEL
+from cedos.session.sockets.connection import STREAM_LABEL, Connection, Message
 from cedos.session.sockets.listener import Listener
 from cedos.session.sockets.options import (
     SO_CHOOSER,
@@ -34,10 +36,11 @@ from cedos.session.sockets.options import (
     SO_SCHEDULER,
     SO_SERVER_KEY,
     SOL_SESSION,
-    Option,
+    SocketOption,
     known,
 )
 from cedos.session.sockets.os_errors import as_os_error, run
+from cedos.session.sockets.readiness import Readiness
 
 SHUT_WR: Final = bsd.SHUT_WR
 _READ_AHEAD: Final = 1 << 20
@@ -46,18 +49,23 @@ _FIRST_PATH_S: Final = 30.0
 T = TypeVar("T")
 
 
-class socket(Messages):  # noqa: N801 - as the standard library's
+class socket:  # noqa: N801 - as the standard library's
     """A session, or what accepts sessions.
 
     Errors are OSError with a socket's numbers and a session's words
-    (`cedos.session.sockets.os_errors`); what the session raised is their cause.
+    (`cedos.session.sockets.os_errors`); what the session raised is their cause. A blocking call waits by
+    running the loop itself, or for whoever runs it.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self._options: dict[Option, Any] = {}
+        self._timeout_s: float | None = None
+        self._options: dict[SocketOption, Any] = {}
         self._address: tuple[str, int] = ("", 0)
+        self._connection: Connection | None = None
         self._listener: Listener | None = None
+        self._ready = Readiness()
+        self._changed = threading.Condition()
+        self._closed = False
         self._chunks: deque[memoryview] = deque()
         self._buffered = 0
         self._ended: SessionError | None = None
@@ -81,23 +89,35 @@ class socket(Messages):  # noqa: N801 - as the standard library's
         connection, options = self._connection, self._options
         if connection is None:  # closed meanwhile
             return
-        if Option.LABEL in options:
-            connection.label = options[Option.LABEL]
-        low, high = options.get(Option.BUFFER_THRESHOLDS, (None, None))
-        deadline_s = options.get(Option.DEADLINE)
-        if connection.holding is not None and (deadline_s is not None or low is not None):
+        if SocketOption.LABEL in options:
+            connection.label = options[SocketOption.LABEL]
+        low, high = options.get(SocketOption.BUFFER_THRESHOLDS, (None, None))
+        deadline_s = options.get(SocketOption.DEADLINE)
+        if connection.dials and (deadline_s is not None or low is not None):
             connection.wait_for(
                 deadline_s=deadline_s,
-                expected_bytes=options.get(Option.EXPECTED_SIZE, 0),
+                expected_bytes=options.get(SocketOption.EXPECTED_SIZE, 0),
                 low_bytes=low,
                 high_bytes=high,
                 buffered=lambda: self._buffered,
             )
 
+    def settimeout(self, seconds: float | None) -> None:
+        """None: operations block; 0: they do not; else they raise TimeoutError after so long."""
+        self._timeout_s = seconds
+
+    def gettimeout(self) -> float | None:
+        """What `settimeout` was told."""
+        return self._timeout_s
+
+    def setblocking(self, yes: bool) -> None:
+        """As `settimeout` with None or 0."""
+        self._timeout_s = None if yes else 0.0
+
     def fileno(self) -> int:
         """For `select`: readable when `recv`, `ms_recv` or `accept` have something."""
         if not self._ready.shown and self._connection is not None:
-            self._now(lambda _: self._look())
+            self._in_this_thread(lambda _: self._update())
         with self._changed:  # the loop may be telling it something meanwhile
             return self._ready.fileno()
 
@@ -112,8 +132,8 @@ class socket(Messages):  # noqa: N801 - as the standard library's
         self._listener = run(self._listen())
 
     async def _listen(self) -> Listener:
-        listener = await sockets.listen(self._address, key=self._options.get(Option.KEY))
-        listener.on_new = lambda: self._new(listener)
+        listener = await sockets.listen(self._address, key=self._options.get(SocketOption.KEY))
+        listener.on_new(lambda: self._new(listener))
         return listener
 
     def _new(self, listener: Listener) -> None:
@@ -122,7 +142,7 @@ class socket(Messages):  # noqa: N801 - as the standard library's
                 self._accepted.append(connection)
             self._ready.readable(bool(self._accepted))
             self._changed.notify_all()
-        background.helm().look()
+        background.loop_lock().check()
 
     def accept(self) -> "builtins.tuple[socket, tuple[str, int]]":
         """The next session and where its first connection came from."""
@@ -151,36 +171,40 @@ class socket(Messages):  # noqa: N801 - as the standard library's
             raise OSError(errno.EISCONN, "the socket is connected, or listens, already")
         if self._closed:
             raise self._wrong(errno.EBADF, "")
-        if Option.SERVER_KEY not in self._options:
+        if SocketOption.SERVER_KEY not in self._options:
             raise OSError(errno.EINVAL, "the server's key is not known; set SO_SERVER_KEY first")
         run(self._connect(address))
 
     async def _connect(self, address: tuple[str, int]) -> None:
         options = self._options
-        key: KeyPair | None = options.get(Option.KEY)
-        more = {"scheduler": options[Option.SCHEDULER]} if Option.SCHEDULER in options else {}
+        key: KeyPair | None = options.get(SocketOption.KEY)
+        more = (
+            {"scheduler": options[SocketOption.SCHEDULER]}
+            if SocketOption.SCHEDULER in options
+            else {}
+        )
         connection = await sockets.connect(
             address,
-            server_key=options[Option.SERVER_KEY],
+            server_key=options[SocketOption.SERVER_KEY],
             key=key,
-            label=options.get(Option.LABEL, STREAM_LABEL),
-            deadline=options.get(Option.DEADLINE),
+            label=options.get(SocketOption.LABEL, STREAM_LABEL),
+            deadline=options.get(SocketOption.DEADLINE),
             timeout_s=self._timeout_s or _FIRST_PATH_S,
-            networks=options.get(Option.NETWORKS),
-            chooser=options.get(Option.CHOOSER),
+            networks=options.get(SocketOption.NETWORKS),
+            chooser=options.get(SocketOption.CHOOSER),
             **more,
         )
         await self._take(connection)
 
     async def _take(self, connection: Connection) -> None:
         self._connection = connection
-        connection.on_change = self._look
+        connection.on_change(self._update)
         await self._apply()
-        self._look()
+        self._update()
 
     # The stream
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         """Reads ahead, in the loop; called whenever anything happened."""
         with self._changed:
             connection = self._connection
@@ -199,7 +223,7 @@ class socket(Messages):  # noqa: N801 - as the standard library's
             self._ready.readable(bool(self._chunks) or self._others)
             self._ready.writable(connection.room_bytes > 0 or connection.ended)
             self._changed.notify_all()
-        background.helm().look()
+        background.loop_lock().check()
 
     def recv(self, most_bytes: int) -> bytes:
         """The next bytes of the stream; empty at its end."""
@@ -221,7 +245,7 @@ class socket(Messages):  # noqa: N801 - as the standard library's
             self._buffered -= len(data)
             self._ready.readable(bool(self._chunks) or self._others)
         if full:
-            background.loop().call_soon_threadsafe(self._look)
+            background.loop().call_soon_threadsafe(self._update)
         return data
 
     def recv_into(self, buffer: bytearray | memoryview) -> int:
@@ -233,7 +257,7 @@ class socket(Messages):  # noqa: N801 - as the standard library's
     def send(self, data: bytes) -> int:
         """Hands bytes to the stream; how many there was room for."""
         whole = bytes(data)
-        taken = self._now(lambda connection: self._write(connection, whole))
+        taken = self._in_this_thread(lambda connection: self._write(connection, whole))
         if not taken:
             taken = run(self._send(whole), self._timeout_s or None)
         if not taken and data:
@@ -270,6 +294,76 @@ class socket(Messages):  # noqa: N801 - as the standard library's
     async def _finish(self) -> None:
         self._of().finish()
 
+    # Messages (IROBs)
+
+    def ms_send(
+        self,
+        data: bytes,
+        label: Label = STREAM_LABEL,
+        after: tuple[int, ...] | None = None,
+        thunk: Callable[[], None] | None = None,
+    ) -> int | None:
+        """A whole message; its id, or None where the thunk was kept. `after` None: all before it."""
+        whole = bytes(data)
+        if after is None and thunk is None:
+            irob = self._in_this_thread(lambda connection: connection.send_now(whole, label))
+            if irob:
+                return irob
+        return run(self._of().send(whole, label, after=after, thunk=thunk), self._timeout_s)
+
+    def begin_irob(
+        self,
+        label: Label = STREAM_LABEL,
+        after: tuple[int, ...] | None = None,
+        thunk: Callable[[], None] | None = None,
+    ) -> Any:
+        """Begins a message; give what is returned to `irob_send` and `end_irob`."""
+        return run(self._of().begin(label, after=after, thunk=thunk), self._timeout_s)
+
+    def irob_send(self, irob: Any, data: bytes) -> None:
+        """More bytes of it."""
+        run(irob.send(bytes(data)), self._timeout_s)
+
+    def end_irob(self, irob: Any) -> None:
+        """The message is complete."""
+
+        async def end() -> None:
+            irob.end()
+
+        run(end())
+
+    def ms_recv(self) -> Message | None:
+        """The next message with its label; None when the other end has closed."""
+        message = self._in_this_thread(self._received)
+        if message is None:
+            message = run(self._message(), self._timeout_s or None)
+        if self._ready.shown:
+            background.loop().call_soon_threadsafe(self._update)
+        return message
+
+    def _received(self, connection: Connection) -> Message | None:
+        """Waits for one in this thread, which has hold of the loop; None at the end, whatever it is."""
+        message = connection.receive_now()
+        if message is None and self._timeout_s != 0:
+
+            def wanted() -> bool:
+                over = connection.peer_closed or connection.ended or self._closed
+                return over or connection.receivable > 0
+
+            if not background.loop_lock().drive(wanted, self._timeout_s):
+                raise TimeoutError("timed out")
+            message = connection.receive_now()
+        return message
+
+    async def _message(self) -> Message | None:
+        connection = self._of()
+        if self._timeout_s == 0:
+            message = connection.receive_now()
+            if message is None and not connection.ended:
+                raise BlockingIOError("no message is here")
+            return message
+        return await connection.receive()
+
     # Ending
 
     def close(self) -> None:
@@ -279,16 +373,16 @@ class socket(Messages):  # noqa: N801 - as the standard library's
             listener, self._listener = self._listener, None
             self._end()
         if connection is not None:
-            connection.on_change = None
+            connection.on_change(None)
             background.loop().call_soon_threadsafe(background.spawn, _close(connection))
         if listener is not None:
             run(listener.close())
-        background.helm().nudge()
+        background.loop_lock().nudge()
 
     def close_wait(self, timeout_s: float | None = None) -> None:
         """As `close`, but waits until everything has arrived; OSError if it has not."""
         connection = self._of()
-        connection.on_change = None
+        connection.on_change(None)
         run(connection.close(), timeout_s)
         with self._changed:
             self._connection = None
@@ -308,6 +402,67 @@ class socket(Messages):  # noqa: N801 - as the standard library's
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+    # Waiting
+
+    def _of(self) -> Connection:
+        if self._connection is None:
+            raise self._wrong(errno.ENOTCONN, "the socket is not connected")
+        return self._connection
+
+    def _end(self) -> None:
+        """Nothing more comes; wakes who waits. With the lock held."""
+        self._closed = True
+        self._ready.close()
+        self._changed.notify_all()
+
+    def _wrong(self, number: int, why: str) -> OSError:
+        """What is wrong with a call on a socket that cannot serve it."""
+        if self._closed:
+            return OSError(errno.EBADF, "the socket is closed")
+        return OSError(number, f"{why} ({os.strerror(number)})")
+
+    def _wait(self, wanted: Callable[[], bool]) -> None:
+        """Waits, with the lock held, as `settimeout` says."""
+        if wanted():
+            return
+        if not self._drive(lambda: self._closed or wanted()):
+            if self._timeout_s == 0:
+                raise BlockingIOError("nothing is here yet")
+            raise TimeoutError("timed out")
+        if self._closed:
+            raise self._wrong(errno.EBADF, "")
+
+    def _drive(self, wanted: Callable[[], bool]) -> bool:
+        """Lets the loop go on until something is so; False if it is not in time. With the lock held."""
+        here = background.loop_lock()
+        self._changed.release()  # the loop wants it, in whichever thread
+        try:
+            if here.take():
+                try:
+                    if self._timeout_s != 0:
+                        return here.drive(wanted, self._timeout_s)
+                    here.turn()
+                    return wanted()
+                finally:
+                    here.give(prompt=self._ready.shown)
+        finally:
+            self._changed.acquire()
+        with here.following():
+            return self._changed.wait_for(wanted, self._timeout_s)
+
+    def _in_this_thread(self, do: Callable[[Connection], T]) -> T | None:
+        """What this thread can do with the session by itself; None where another one has its loop."""
+        connection, here = self._of(), background.loop_lock()
+        if not here.take():
+            return None
+        try:
+            return do(connection)
+        except CedosError as error:
+            raise as_os_error(error) from error
+        finally:
+            connection.flow.turn_over()
+            here.give(prompt=self._ready.shown)
 
 
 async def _close(connection: Connection) -> None:
@@ -329,6 +484,6 @@ __all__ = [
     "SO_RCVBUFTH",
     "SO_SCHEDULER",
     "SO_SERVER_KEY",
-    "Option",
+    "SocketOption",
     "socket",
 ]

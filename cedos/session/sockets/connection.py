@@ -1,17 +1,20 @@
 """What a program holds: a byte stream, and messages with labels, over whatever networks there are."""
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil
 from types import TracebackType
-from typing import Self
+from typing import Final, NamedTuple, Self
 
-from cedos.errors import ConfigError, SessionError
-from cedos.session.io.advice import Progress
+from cedos.errors import ConfigError, SessionError, SessionRefusedError
+from cedos.model import Label
+from cedos.session.io.advice import Advice, Chooser, TransferProgress
+from cedos.session.io.dialler import DialledServer
 from cedos.session.io.driver import Driver
-from cedos.session.io.flow import Flow
-from cedos.session.io.idle_sessions import Sleepers
+from cedos.session.io.flow import Dialling, FlowObserver, SessionFlow
+from cedos.session.io.idle_sessions import IdleSessions
 from cedos.session.io.waiter import Waiter
 from cedos.session.protocol.events import (
     Event,
@@ -23,10 +26,25 @@ from cedos.session.protocol.events import (
     ThunkReady,
 )
 from cedos.session.protocol.frames.packing import MAX_KEEP_ALIVE_S
-from cedos.session.protocol.schedulers.interface import FOREGROUND_RANKS, RANK
-from cedos.session.protocol.session import Session
-from cedos.session.sockets.metered_gate import Holding
-from cedos.session.sockets.streamed import Streamed
+from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.handshake.outcome import Failure, FailureKind
+from cedos.session.protocol.schedulers.decided import DecidedScheduler
+from cedos.session.protocol.schedulers.interface import FOREGROUND_RANKS, LABELS, RANK, rank_of
+from cedos.session.protocol.sending.sender import NO_ROOM
+from cedos.session.protocol.sending.thunks import DEFERRED
+from cedos.session.protocol.session import ALL, Session
+from cedos.session.sockets.metered_gate import MeteredGate
+
+STREAM_LABEL: Final = Label()
+_CHECK_METERED_S: Final = 0.5
+
+
+class Message(NamedTuple):
+    """A whole message (IROB) from the peer; answers usually have its label."""
+
+    irob: int
+    label: Label
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +59,77 @@ class PathReport:
     stalled: bool
 
 
-class Connection(Streamed):
+class Adviser(NamedTuple):
+    """Who chooses networks for each label, and the scheduler that follows."""
+
+    scheduler: DecidedScheduler
+    chooser: Chooser
+
+
+class Connection:
     """One end of a session.
 
     The stream has TCP's semantics; each message (IROB) is delivered whole, with its label, in an order
-    that is only as strict as was asked for. A connection ends when both ends have closed it, when its
-    deadline passes without any network, or by the peer's authenticated word; never by a network.
+    that is only as strict as was asked for (dissertation, 2.2). A connection ends when both ends have
+    closed it, when its deadline passes without any network, or by the peer's authenticated word; never
+    by a network.
+
+    Args:
+        credentials: what proves the session; None until its first connection is open.
+        resumed: it was idle, and goes on.
+        peer_address: where it first came from; at the end that accepted.
+        server: of the end that dials.
+        adviser: who chooses networks for the end that dials.
+        observer: who keeps the sessions of the end that accepts.
     """
 
-    def __init__(self, driver: Driver, core: Session, *, resumed: bool = False) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        core: Session,
+        *,
+        credentials: Credentials | None = None,
+        resumed: bool = False,
+        peer_address: tuple[str, int] = ("", 0),
+        server: DialledServer | None = None,
+        adviser: Adviser | None = None,
+        observer: FlowObserver | None = None,
+    ) -> None:
         self._driver = driver
-        super().__init__(core)
-        self._waiters: list[Waiter] = []
-        self._ended: SessionError | None = None
-        self._over = False
-        self._asked_s = 0  # the keep-alive that was asked for last
-        self.peer_wishes: PeerWishes | None = None
+        self._core = core
         self.resumed = resumed
-        self.peer_address = ("", 0)  # where it first came from; at the end that accepted
-        self.flow = Flow(driver, core, self._changed)
-        self.on_change: Callable[[], None] | None = None
-        self.holding: Holding | None = None
+        self.peer_address = peer_address
+        self.peer_wishes: PeerWishes | None = None
+        self._label = STREAM_LABEL
+        self._sent_label, self._sent_rank = STREAM_LABEL, rank_of(STREAM_LABEL)  # the last ones
+        self._thunks: dict[int, Callable[[], None]] = {}
+        self._tokens = itertools.count(1)
+        self._waiters: list[Waiter] = []
+        self._on_change: Callable[[], None] | None = None
+        self._peer_closed = False
+        self._over = False
+        self._ended: SessionError | None = None
+        self._asked_s = 0  # the keep-alive that was asked for last
+        self._gate = MeteredGate()
+        self._gate_timer: asyncio.TimerHandle | None = None
+        self._buffered: Callable[[], int] = lambda: 0
+        dialling = None
+        if server is not None:
+            dialling = Dialling(
+                server,
+                self._refused,
+                lambda: self._gate.open,
+                adviser
+                and (lambda changed: Advice(core, *adviser, self.transfer_progress, changed)),
+            )
+        self.flow = SessionFlow(
+            driver,
+            core,
+            self._changed,
+            credentials=credentials,
+            dialling=dialling,
+            observer=observer,
+        )
 
     # Life
 
@@ -105,15 +173,26 @@ class Connection(Streamed):
             self.flow.drain()
             self._changed()
 
-    def progress(self) -> Progress:
+    def transfer_progress(self) -> TransferProgress:
         """How far the peer's stream has come, and what is known of the rest."""
-        hold = None if self.holding is None else self.holding.hold
-        return Progress(
-            self.received_bytes,
-            hold.expected_bytes if hold else 0,
-            hold.deadline_at_s if hold else None,
-            RANK[self._label],
+        policy = self._gate.policy
+        return TransferProgress(
+            self.received_bytes, policy.expected_bytes, policy.deadline_at_s, RANK[self._label]
         )
+
+    def on_change(self, call: Callable[[], None] | None) -> None:
+        """`call` is called, in the loop, whenever anything has happened; None: nothing is any more."""
+        self._on_change = call
+
+    @property
+    def dials(self) -> bool:
+        """Whether this is the end that dialled: it chooses networks."""
+        return self.flow.dialler is not None
+
+    @property
+    def peer_closed(self) -> bool:
+        """Whether the peer has closed, and all it ever sent is here."""
+        return self._peer_closed
 
     @property
     def ended(self) -> bool:
@@ -181,20 +260,20 @@ class Connection(Streamed):
             ConfigError: a deadline that is no number of seconds.
             SessionError: this end accepted the session.
         """  # fmt: skip
-        if self.holding is None:
+        if not self.dials:
             raise SessionError("only the end that dialled chooses networks")
         if deadline_s is not None and not deadline_s >= 0.0:
             raise ConfigError(f"a deadline in {deadline_s} s: it must be 0 s or later from now on")
-        hold = self.holding.hold
-        hold.deadline_at_s = None if deadline_s is None else self._driver.now() + deadline_s
-        hold.expected_bytes = expected_bytes
-        hold.low_bytes, hold.high_bytes = low_bytes, high_bytes
-        self.holding.buffered = buffered
+        policy = self._gate.policy
+        policy.deadline_at_s = None if deadline_s is None else self._driver.now() + deadline_s
+        policy.expected_bytes = expected_bytes
+        policy.low_bytes, policy.high_bytes = low_bytes, high_bytes
+        self._buffered = buffered
         if deadline_s is not None:
             self._outlive(deadline_s)
         if deadline_s is not None or expected_bytes:
             self.wish(expected_bytes, deadline_s if deadline_s is not None else float("inf"))
-        self.holding.look()
+        self._check_metered()
 
     @property
     def acknowledged_bytes(self) -> int:
@@ -206,6 +285,19 @@ class Connection(Streamed):
         now = self._driver.now()
         self._core.wish(expected_bytes, now + deadline_s, now=now)
         self.flow.pump_soon()
+
+    def _check_metered(self) -> None:
+        """Asks twice a second while there is something to decide."""
+        if self._gate_timer is not None:
+            self._gate_timer.cancel()
+            self._gate_timer = None
+        if self._over or self.flow.dialler is None:
+            return
+        paths, buffered = self.flow.paths.values(), self.readable_bytes + self._buffered()
+        if self._gate.update(paths, self.received_bytes, buffered, self._driver.now()):
+            self.flow.dialler.check()
+        if self._gate.policy.active:
+            self._gate_timer = self._driver.loop.call_later(_CHECK_METERED_S, self._check_metered)
 
     def _outlive(self, deadline_s: float) -> None:
         """Asks the peer for a keep-alive of this, once, where less is agreed."""
@@ -259,6 +351,235 @@ class Connection(Streamed):
         else:
             self.abort("its program failed")
 
+    # The stream
+
+    async def read(self, most_bytes: int = 1 << 18) -> bytes | memoryview:
+        """The next bytes of the stream, as they came; empty when the peer has finished it.
+
+        Raises:
+            SessionError: the session has ended before the stream did.
+        """
+        while True:
+            data = self.read_now(most_bytes)
+            if data or self._core.at_eof:
+                return data
+            self._check()
+            await self._something()
+
+    def read_now(self, most_bytes: int = 1 << 18) -> bytes | memoryview:
+        """As `read`, but empty too where nothing is there yet."""
+        data = self._core.read(most_bytes)
+        if data:
+            self._take_back()
+        return data
+
+    async def read_exactly(self, size: int) -> bytes:
+        """So many bytes of the stream.
+
+        Raises:
+            SessionError: the stream or the session ends before.
+        """
+        parts: list[bytes | memoryview] = []
+        left = size
+        while left:
+            part = await self.read(left)
+            if not part:
+                raise SessionError(
+                    f"the stream ended {left} bytes before the {size} that were wanted"
+                )
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Hands bytes to the stream; returns when there is room to keep them, not when they are sent.
+
+        `bytes` are kept without a copy until the peer has acknowledged them.
+
+        Raises:
+            SessionError: the session has ended, or the stream was finished.
+        """
+        whole = data if isinstance(data, bytes) else bytes(data)
+        while whole:
+            taken = self.write_now(whole)
+            if taken == len(whole):
+                return
+            whole = whole[taken:]
+            await self._something()
+
+    def write_now(self, data: bytes) -> int:
+        """As `write`, but takes only what there is room for now; how many bytes that was."""
+        self._check()
+        taken = self._core.write(data)
+        self._sent(RANK[self._label])
+        return taken
+
+    async def write_source(
+        self, fetch: Callable[[int, int], bytes | memoryview], length: int
+    ) -> None:
+        """Appends bytes that `fetch(offset, count)` gives whenever they have to be sent (again).
+
+        They take no replay memory: a file, say, that does not change.
+        """
+        self._check()
+        self._core.write_source(fetch, length)
+        self._sent(RANK[self._label])
+
+    def finish(self) -> None:
+        """Ends the stream in this direction; the other one goes on."""
+        self._check()
+        self._core.finish()
+        self.flow.pump_soon()
+
+    @property
+    def label(self) -> Label:
+        """The stream's label; may be set at any time, for what has not been sent yet."""
+        return self._label
+
+    @label.setter
+    def label(self, label: Label) -> None:
+        rank = rank_of(label)
+        self._label = label
+        self._core.sender.label_stream(rank)
+        self.flow.pump_soon()
+
+    # Messages
+
+    async def send(
+        self,
+        data: bytes,
+        label: Label = STREAM_LABEL,
+        *,
+        after: tuple[int, ...] | None = ALL,
+        thunk: Callable[[], None] | None = None,
+    ) -> int | None:
+        """Sends a message; waits for room in replay memory.
+
+        Args:
+            data: the whole message.
+            label: what it is to the person who waits for it, or does not.
+            after: the ids of messages that are delivered before it; ALL (default) for those before it.
+            thunk: called later, instead of sending, if no network is right for the label now.
+
+        Returns:
+            The message's id; None where it was not sent and the thunk was kept.
+
+        Raises:
+            SessionError: the session has ended, or the message is larger than the peer takes.
+            ConfigError: the label is none.
+        """
+        if thunk is None and after is ALL:
+            irob = self.send_now(data, label)
+            if irob:
+                return irob
+        rank = rank_of(label)
+        token = self._keep_thunk(thunk)
+        while True:
+            self._check()
+            irob = self._core.send(data, rank, after=after, thunk=token)
+            if irob == DEFERRED:
+                return None
+            if irob != NO_ROOM:
+                self._thunks.pop(token or 0, None)
+                self._sent(rank)
+                return irob
+            self.flow.pump_soon()
+            await self._something()
+
+    def send_now(self, data: bytes, label: Label = STREAM_LABEL) -> int:
+        """As `send`, but at once or not at all; its id, 0 where there is no room now."""
+        if label is not self._sent_label:
+            self._sent_rank, self._sent_label = rank_of(label), label
+        rank = self._sent_rank
+        self._check()
+        irob = self.flow.send_fast(data, rank)
+        if not irob:
+            irob = self._core.send(data, rank)
+            if irob:
+                self._sent(rank)
+        return irob
+
+    async def send_many(
+        self, many: Sequence[bytes], label: Label = STREAM_LABEL, *, ordered: bool = True
+    ) -> None:
+        """Sends small messages together: one record holds thousands of them."""
+        rank = rank_of(label)
+        left = list(many)
+        while left:
+            self._check()
+            taken = len(self._core.send_many(left, rank, ordered=ordered))
+            if taken:
+                self._sent(rank)
+            left = left[taken:]
+            if left:
+                await self._something()
+
+    async def begin(
+        self,
+        label: Label = STREAM_LABEL,
+        *,
+        after: tuple[int, ...] | None = ALL,
+        thunk: Callable[[], None] | None = None,
+    ) -> "Irob | None":
+        """Begins a message whose bytes follow; None where the thunk was kept instead."""
+        rank = rank_of(label)
+        token = self._keep_thunk(thunk)
+        while True:
+            self._check()
+            irob = self._core.begin(rank, after=after, thunk=token)
+            if irob == DEFERRED:
+                return None
+            if irob != NO_ROOM:
+                self._thunks.pop(token or 0, None)
+                return Irob(self, irob, rank)
+            await self._something()
+
+    def cancel(self, thunk: Callable[[], None]) -> bool:
+        """A thunk is not to be called any more; False if it was called already."""
+        for token in [token for token, each in self._thunks.items() if each == thunk]:
+            del self._thunks[token]
+            return self._core.cancel_thunk(token)
+        return False
+
+    async def receive(self) -> Message | None:
+        """The next whole message, the most urgent first; None when the peer has closed.
+
+        Raises:
+            SessionError: the session has ended before the peer closed.
+        """
+        while True:
+            message = self.receive_now()
+            if message is not None or self._peer_closed:
+                return message
+            self._check()
+            await self._something()
+
+    def receive_now(self) -> Message | None:
+        """As `receive`, but None too where none is there yet."""
+        run = self._core.receive_run(1)
+        if run is None:
+            return None
+        self._take_back()
+        return Message(run.first, LABELS[run.rank], run.payloads[0])
+
+    async def receive_many(self, most: int = 1024) -> list[Message]:
+        """At least one message and at most so many, all of one label; empty when the peer has closed."""
+        while True:
+            messages = self.receive_many_now(most)
+            if messages or self._peer_closed:
+                return messages
+            self._check()
+            await self._something()
+
+    def receive_many_now(self, most: int = 1024) -> list[Message]:
+        """As `receive_many`, but empty too where none is there yet."""
+        run = self._core.receive_run(most)
+        if run is None:
+            return []
+        self._take_back()
+        label = LABELS[run.rank]
+        return [Message(irob, label, data) for irob, data in enumerate(run.payloads, run.first)]
+
     # Inside
 
     def _sent(self, rank: int) -> None:
@@ -275,8 +596,8 @@ class Connection(Streamed):
         if self._core.pending_events:
             for event in self._core.events():
                 self._event(event)
-        if self.on_change is not None:
-            self.on_change()
+        if self._on_change is not None:
+            self._on_change()
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
@@ -306,18 +627,24 @@ class Connection(Streamed):
                 )
             )
 
-    def keep(self, sleepers: Sleepers, now: float, unix_s: float) -> bool:
+    def keep(self, idle: IdleSessions, now: float, unix_s: float) -> bool:
         """Writes the session down, if it is idle; whether it is."""
         credentials = self.flow.credentials
         if self._over or credentials is None:
             return False
-        return sleepers.sleep(credentials, self._core, now, unix_s)
+        return idle.sleep(credentials, self._core, now, unix_s)
 
-    def forgotten(self) -> None:
-        """The peer says, authenticated, that it does not know the session any more."""
-        if not self._over:
-            self._core.peer_forgot()
-            self._changed()
+    def _refused(self, failure: Failure) -> None:
+        if failure.kind is FailureKind.LOST_STATE:  # it does not know the session any more
+            if not self._over:
+                self._core.peer_forgot()
+                self._changed()
+            return
+        if failure.kind is FailureKind.WRONG_KEY:
+            why = "the server has another key than the one that was given; ask its owner"
+        else:
+            why = f"the server refuses: {failure.why}"
+        self.fail(SessionRefusedError(why))
 
     def fail(self, error: SessionError) -> None:
         """The session cannot go on: the other end has said so, or cannot be had."""
@@ -342,3 +669,39 @@ class Connection(Streamed):
         waiter = Waiter(self._driver.loop)
         self._waiters.append(waiter)
         return waiter
+
+    def _keep_thunk(self, thunk: Callable[[], None] | None) -> int | None:
+        if thunk is None:
+            return None
+        token = next(self._tokens)
+        self._thunks[token] = thunk
+        return token
+
+
+class Irob:
+    """A message that is being sent piece by piece."""
+
+    def __init__(self, connection: "Connection", irob: int, rank: int) -> None:
+        self._connection = connection
+        self.irob = irob
+        self._rank = rank
+
+    async def send(self, data: bytes) -> None:
+        """Its next bytes; they may be under way before it ends."""
+        while data:
+            self._connection._check()
+            taken = self._connection._core.append(self.irob, data)
+            self._connection._sent(self._rank)
+            data = data[taken:]
+            if data:
+                await self._connection._something()
+
+    def end(self) -> None:
+        """Nothing more follows: the peer may have it delivered."""
+        self._connection._core.end(self.irob)
+        self._connection._sent(self._rank)
+
+    def abandon(self) -> None:
+        """It will never be delivered, and nothing waits for it."""
+        self._connection._core.abandon(self.irob)
+        self._connection.flow.pump_soon()

@@ -8,10 +8,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cedos.errors import SessionAsleepError, SessionError
-from cedos.session.io.idle_sessions import Sleepers
+from cedos.session.io.driver import Driver
+from cedos.session.io.flow import FlowObserver
+from cedos.session.io.idle_sessions import IdleSessions
 from cedos.session.protocol.handshake.accepting import (
     FlowGrant,
     OpenRequest,
@@ -22,11 +24,9 @@ from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.limits import HostLedger
 from cedos.session.protocol.handshake.outcome import Opened
 from cedos.session.protocol.schedulers.interface import Scheduler
+from cedos.session.protocol.session import Session
 from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
-
-if TYPE_CHECKING:
-    from cedos.session.io.driver import Driver
 
 LONGEST_S: Final = 30 * 86_400
 _AGAIN_S: Final = 60
@@ -34,7 +34,7 @@ _NOTE_S: Final = 1.0
 _ASLEEP_S: Final = 3.0
 
 
-class Book:
+class FlowTable:
     """Flows by their id (`FlowBook` of the handshakes).
 
     Args:
@@ -49,7 +49,7 @@ class Book:
 
     def __init__(
         self,
-        driver: "Driver",
+        driver: Driver,
         allow: Callable[[bytes], bool] | None,
         ledger: HostLedger,
         idle: Path | None,
@@ -58,13 +58,13 @@ class Book:
         self._allow = allow
         self._ledger = ledger
         self._living: dict[bytes, Connection] = {}
-        self._sleepers = None if idle is None else Sleepers(idle)
+        self._idle = None if idle is None else IdleSessions(idle)
         self._active: set[bytes] = set()
         self._absent: dict[bytes, bytes] = {}  # flows without a path, and their hosts
         self._timer: asyncio.TimerHandle | None = None
         self._ended = False
-        self.closed = False
-        if self._sleepers is not None:
+        self._only_known = False
+        if self._idle is not None:
             self._plan()
 
     def find(self, flow_id: bytes) -> Credentials | None:
@@ -72,7 +72,7 @@ class Book:
         connection = self._living.get(flow_id)
         if connection is not None:
             return connection.flow.credentials
-        return None if self._sleepers is None else self._sleepers.find(flow_id)
+        return None if self._idle is None else self._idle.find(flow_id)
 
     def get(self, flow_id: bytes) -> Connection | None:
         """A living flow."""
@@ -82,71 +82,84 @@ class Book:
         """Whether there may be a new flow."""
         if self.find(request.flow_id) is not None:
             return Refusal(RefusalReason.DUPLICATE)
-        if self.closed or (self._allow is not None and not self._allow(request.peer_key)):
+        if self._only_known or (self._allow is not None and not self._allow(request.peer_key)):
             return Refusal(RefusalReason.NOT_ALLOWED)
-        kept = 0 if self._sleepers is None else self._sleepers.of_host(request.peer_key)
+        kept = 0 if self._idle is None else self._idle.of_host(request.peer_key)
         if not self._ledger.may_open(request.host_id, kept):
             return Refusal(RefusalReason.LIMIT, _AGAIN_S)
         return FlowGrant(min(request.deadline_s, LONGEST_S))
 
-    def add(self, opened: Opened, connection: Connection) -> None:
-        """A flow lives, until its `flow.over`."""
-        flow_id, host, flow = opened.credentials.flow_id, opened.host_id, connection.flow
-        self._living[flow_id] = connection
-        self._ledger.open_flow(host)
-        if self._sleepers is not None:
-            if not connection.resumed:
-                self._sleepers.note(opened.credentials, opened.deadline_s, time.time())
-            flow.active = lambda: self._active.add(flow_id)
+    def close_to_new(self) -> None:
+        """No more new flows."""
+        self._only_known = True
 
-        def presence() -> None:
-            if flow.paths:
+    def add(
+        self,
+        opened: Opened,
+        core: Session,
+        peer_address: tuple[str, int],
+        *,
+        resumed: bool = False,
+    ) -> Connection:
+        """A flow lives, until nothing is left of it."""
+        flow_id, host = opened.credentials.flow_id, opened.host_id
+
+        def presence(present: bool) -> None:
+            if present:
                 self._absent.pop(flow_id, None)
             else:
                 self._absent[flow_id] = host
                 self._plan()
 
         def over() -> None:
-            del self._living[flow_id]
+            failure = self._living.pop(flow_id).failure
             self._absent.pop(flow_id, None)
             self._ledger.close_flow(host)
             self._active.discard(flow_id)
-            if self._sleepers is not None and not isinstance(
-                connection.failure, SessionAsleepError
-            ):
-                self._sleepers.forget(flow_id)
+            if self._idle is not None and not isinstance(failure, SessionAsleepError):
+                self._idle.forget(flow_id)
 
-        flow.presence, flow.over = presence, over
+        active = None if self._idle is None else lambda: self._active.add(flow_id)
+        connection = self._living[flow_id] = Connection(
+            self._driver,
+            core,
+            credentials=opened.credentials,
+            resumed=resumed,
+            peer_address=peer_address,
+            observer=FlowObserver(presence, active, over),
+        )
+        self._ledger.open_flow(host)
+        if self._idle is not None and not resumed:
+            self._idle.note(opened.credentials, opened.deadline_s, time.time())
+        return connection
 
     def wake(
-        self, opened: Opened, scheduler: Callable[[], Scheduler], limits: SessionLimits
+        self,
+        opened: Opened,
+        peer_address: tuple[str, int],
+        scheduler: Callable[[], Scheduler],
+        limits: SessionLimits,
     ) -> Connection | None:
         """A flow that slept lives again; None where it has expired meanwhile."""
-        if self._sleepers is None:
+        if self._idle is None:
             return None
-        driver = self._driver
-        found = self._sleepers.wake(
-            opened.credentials.flow_id, scheduler(), driver.now(), time.time(),
-            limits=limits, memory=driver.memory,
+        found = self._idle.wake(
+            opened.credentials.flow_id, scheduler(), self._driver.now(), time.time(),
+            limits=limits, memory=self._driver.memory,
         )  # fmt: skip
-        if found is None:
-            return None
-        connection = Connection(driver, found[1], resumed=True)
-        connection.flow.credentials = opened.credentials
-        self.add(opened, connection)
-        return connection
+        return None if found is None else self.add(opened, found[1], peer_address, resumed=True)
 
     def _plan(self) -> None:
         if self._timer is None and not self._ended:
-            self._timer = self._driver.loop.call_later(_NOTE_S, self._look)
+            self._timer = self._driver.loop.call_later(_NOTE_S, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Holds absent hosts to what they may cost; writes down who is idle."""
         self._timer = None
         self._bound()
-        if self._sleepers is not None:
-            self._write_down(self._sleepers)
-        if self._sleepers is not None or self._absent:
+        if self._idle is not None:
+            self._write_down(self._idle)
+        if self._idle is not None or self._absent:
             self._plan()
 
     def _bound(self) -> None:
@@ -170,7 +183,7 @@ class Book:
                     )
                 )
 
-    def _write_down(self, sleepers: Sleepers) -> None:
+    def _write_down(self, idle_sessions: IdleSessions) -> None:
         """Writes down who has become idle, and puts to sleep who has no path."""
         now, unix_s = self._driver.now(), time.time()
         for flow_id in list(self._active):
@@ -178,12 +191,12 @@ class Book:
             flow = connection.flow
             if now - flow.active_s < _NOTE_S or flow.credentials is None:
                 continue
-            idle = connection.keep(sleepers, now, unix_s)
+            idle = connection.keep(idle_sessions, now, unix_s)
             if flow.paths:
                 self._active.discard(flow_id)
             elif idle and now - flow.active_s > _ASLEEP_S:
                 connection.fail(SessionAsleepError("the session sleeps until a network comes back"))
-        sleepers.expire(unix_s, self._living.__contains__)
+        idle_sessions.expire(unix_s, self._living.__contains__)
 
     def close(self) -> None:
         """Writes down who is idle; what is in the file stays."""
@@ -191,9 +204,9 @@ class Book:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._sleepers is not None:
+        if self._idle is not None:
             for connection in self._living.values():
-                connection.keep(self._sleepers, self._driver.now(), time.time())
-            self._sleepers.sync()
-            self._sleepers.close()
-            self._sleepers = None
+                connection.keep(self._idle, self._driver.now(), time.time())
+            self._idle.sync()
+            self._idle.close()
+            self._idle = None

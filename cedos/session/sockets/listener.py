@@ -11,11 +11,12 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Final, Self
+from pathlib import Path
+from typing import Final, Self
 
-from cedos.errors import HostError, ProtocolError, SessionError
-from cedos.session.io.path import Path, prepare
+from cedos.errors import HostError, SessionError
+from cedos.session.io.driver import Driver
+from cedos.session.io.path import PathEvent, SessionPath, prepare
 from cedos.session.protocol.channel.acceptor import Acceptor
 from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
@@ -25,10 +26,7 @@ from cedos.session.protocol.schedulers.interface import PathFacts, Scheduler
 from cedos.session.protocol.session import Session
 from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
-from cedos.session.sockets.flow_table import Book
-
-if TYPE_CHECKING:
-    from cedos.session.io.driver import Driver
+from cedos.session.sockets.flow_table import FlowTable
 
 _BACKLOG: Final = 1024
 _BURST: Final = 64  # connections taken at once: the living ones have their turn in between
@@ -63,13 +61,13 @@ class Listener:
 
     def __init__(
         self,
-        driver: "Driver",
+        driver: Driver,
         address: tuple[str, int],
         me: KeyPair,
         *,
         allow: Callable[[bytes], bool] | None,
         clear: bool,
-        idle: FilePath | None,
+        idle: Path | None,
         scheduler: Callable[[], Scheduler],
         limits: SessionLimits,
         hosts: HandshakeLimits,
@@ -80,7 +78,7 @@ class Listener:
         self._socket = _open(address)
         self._socket.setblocking(False)
         ledger = HostLedger(hosts)
-        self._flows = Book(driver, allow, ledger, idle)
+        self._flows = FlowTable(driver, allow, ledger, idle)
         self._acceptor = Acceptor(
             me,
             self._flows,
@@ -91,13 +89,13 @@ class Listener:
             limits=hosts,
             ledger=ledger,
         )
-        self._shaking: dict[Channel, Path] = {}
+        self._in_handshake: dict[Channel, SessionPath] = {}
         self._new: deque[Connection] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._closed = False
-        self.on_new: Callable[[], None] | None = None
+        self._on_new: Callable[[], None] | None = None
         driver.hold(self)
         self._listen()
 
@@ -110,7 +108,7 @@ class Listener:
     @property
     def half_open(self) -> int:
         """How many connections have not proved themselves yet."""
-        return len(self._shaking)
+        return len(self._in_handshake)
 
     async def accept(self) -> Connection:
         """The next session: a new one, or (`resumed`) one that was idle.
@@ -134,7 +132,7 @@ class Listener:
 
     def only_known(self) -> None:
         """No more new sessions: only further connections of those that were accepted."""
-        self._flows.closed = True
+        self._flows.close_to_new()
         for other in self._new:
             other.abort("the server is busy with another one")
         self._new.clear()
@@ -169,18 +167,20 @@ class Listener:
             channel.abandon()
             connection.close()
             return
-        facts = PathFacts(network=address)
-        path = Path(self._driver, connection, channel, self, facts, peer=address)
-        self._shaking[channel] = path
-        path.on_proved = lambda: self._proved(channel)
+        path = SessionPath(
+            self._driver,
+            connection,
+            channel,
+            self._report,
+            PathFacts(network=address),
+            peer=address,
+        )
+        self._in_handshake[channel] = path
         path.start()
-
-    def _proved(self, channel: Channel) -> None:
-        self._shaking.pop(channel, None)
 
     def _expire(self) -> None:
         for channel in self._acceptor.overdue(self._driver.now()):
-            path = self._shaking.get(channel)
+            path = self._in_handshake.get(channel)
             if path is not None:
                 path.close("it did not prove itself in time", reset=True)
         at = self._acceptor.next_expiry()
@@ -191,69 +191,59 @@ class Listener:
         self._timer = None
         self._expire()
 
-    def path_opened(self, path: Path) -> None:
+    def _report(self, path: SessionPath, event: PathEvent, _why: str) -> None:
+        """What happens to a connection until a flow has it."""
+        if event is PathEvent.OPENED:
+            self._opened(path)
+        elif event is PathEvent.LOST:
+            self._in_handshake.pop(path.channel, None)
+
+    def _opened(self, path: SessionPath) -> None:
         """The peer is who it says: its flow gets the path."""
         opened = path.channel.opened
         assert opened is not None
-        connection = self._create(path) if opened.kind is ConnectionKind.NEW else self._known(path)
-        if connection is not None:
-            connection.flow.adopt(path)
-
-    def _create(self, path: Path) -> Connection | None:
-        opened = path.channel.opened
-        assert opened is not None
-        if self._flows.get(opened.credentials.flow_id) is not None:
-            path.close("two hellos with one flow id", reset=True)
-            return None
-        core = Session(
-            self._scheduler(),
-            self._driver.now(),
-            limits=self._limits,
-            memory=self._driver.memory,
-            keep_alive_s=opened.deadline_s,
-        )
-        connection = Connection(self._driver, core)
-        self._flows.add(opened, connection)
-        self._offer(connection, path)
-        return connection
-
-    def _known(self, path: Path) -> Connection | None:
-        opened = path.channel.opened
-        assert opened is not None
         connection = self._flows.get(opened.credentials.flow_id)
-        if connection is None:
-            connection = self._flows.wake(opened, self._scheduler, self._limits)
+        only = connection is not None and opened.kind is ConnectionKind.RESUME
+        if opened.kind is ConnectionKind.NEW:
+            if connection is not None:
+                path.close("two hellos with one flow id", reset=True)
+                return
+            core = Session(
+                self._scheduler(),
+                self._driver.now(),
+                limits=self._limits,
+                memory=self._driver.memory,
+                keep_alive_s=opened.deadline_s,
+            )
+            connection = self._flows.add(opened, core, path.peer_address())
+            self._offer(connection)
+        elif connection is None:
+            connection = self._flows.wake(
+                opened, path.peer_address(), self._scheduler, self._limits
+            )
             if connection is None:
                 path.close("its session has ended meanwhile", reset=True)
-                return None
-            self._offer(connection, path)
-            return connection
-        if opened.kind is ConnectionKind.RESUME:
-            connection.flow.replace_by(path)
-        return connection
+                return
+            self._offer(connection)
 
-    def _offer(self, connection: Connection, path: Path) -> None:
-        connection.peer_address = path.peer_address()
+        def proved() -> None:
+            self._in_handshake.pop(path.channel, None)
+
+        connection.flow.adopt(path, only=only, proved=proved)
+
+    def _offer(self, connection: Connection) -> None:
         self._new.append(connection)
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
                 break
-        if self.on_new is not None:
-            self.on_new()
+        if self._on_new is not None:
+            self._on_new()
 
-    def path_confirmed(self, path: Path) -> None:
-        """Told to the flow, which has the path by then."""
-
-    def path_received(self, path: Path) -> None:
-        """Only paths of flows have records."""
-
-    def path_wrong(self, path: Path, error: ProtocolError) -> None:
-        """Only adopted paths have records."""
-
-    def path_lost(self, path: Path, why: str) -> None:
-        """It did not get as far as a flow."""
+    def on_new(self, call: Callable[[], None]) -> None:
+        """`call` is called, in the loop, whenever `accept_now` has one more."""
+        self._on_new = call
 
     async def close(self) -> None:
         """Listens no more; sessions that were accepted go on, as long as they have a path."""
@@ -266,7 +256,7 @@ class Listener:
         self._socket.close()
         if self._timer is not None:
             self._timer.cancel()
-        for path in list(self._shaking.values()):
+        for path in list(self._in_handshake.values()):
             path.close("the listener has been closed", reset=True)
         self._flows.close()
         for connection in self._new:

@@ -16,13 +16,13 @@ _PAUSE_S: Final = 0.005
 """So long no call may have run the loop before its own thread does."""
 
 
-class Helm:
+class LoopLock:
     """A loop of which one thread at a time has hold. Who has may touch what lives in the loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
-        self._rests = threading.Condition(self._lock)  # the loop's own thread, until it is needed
+        self._resumed = threading.Condition(self._lock)  # the loop's own thread, until it is needed
         self._left = threading.Semaphore(0)  # it has left the loop to a call
         self._taken = False  # by a call
         self._running = False  # by the loop's own thread
@@ -31,7 +31,7 @@ class Helm:
         self._followers = 0
         self._turns = 0
         self._wanted: Callable[[], bool] | None = None
-        threading.Thread(target=self._keep, name="cedos-session", daemon=True).start()
+        threading.Thread(target=self._run, name="cedos-session", daemon=True).start()
 
     def take(self) -> bool:
         """Takes hold of the loop; False where another call has it, or this thread runs another loop."""
@@ -61,7 +61,7 @@ class Helm:
             self._prompt |= prompt or self._followers > 0
             if self._prompt or self._tell:
                 self._tell = False
-                self._rests.notify()
+                self._resumed.notify()
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -70,7 +70,7 @@ class Helm:
             self._followers += 1
             if not self._taken:
                 self._prompt = True
-                self._rests.notify()
+                self._resumed.notify()
         try:
             yield
         finally:
@@ -106,20 +106,20 @@ class Helm:
 
     def nudge(self) -> None:
         """Something has happened outside of the loop, or waits for the loop, and must not wait long."""
-        self.loop.call_soon_threadsafe(self.look)
+        self.loop.call_soon_threadsafe(self.check)
         with self._lock:
             self._prompt = True
-            self._rests.notify()
+            self._resumed.notify()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Something has happened in the loop that a call may wait for."""
         if self._wanted is not None and self._wanted():
             self.loop.stop()
 
-    def _keep(self) -> None:
+    def _run(self) -> None:
         while True:
             with self._lock:
-                self._rest()
+                self._wait_until_free()
                 self._running = True
             self.loop.run_forever()
             with self._lock:
@@ -127,17 +127,17 @@ class Helm:
                 if self._taken:
                     self._left.release()
 
-    def _rest(self) -> None:
+    def _wait_until_free(self) -> None:
         """Waits, with the lock held, until no call runs the loop."""
         while True:
             seen = self._turns
             if self._taken or not self._prompt:
-                self._rests.wait(_PAUSE_S)
+                self._resumed.wait(_PAUSE_S)
             if self._taken:
                 if self._turns == seen:
                     # A long call, or one that does not wait: it says when it ends.
                     self._tell = True
-                    self._rests.wait()
+                    self._resumed.wait()
             elif self._prompt or self._turns == seen:
                 self._prompt = False
                 return

@@ -7,7 +7,7 @@ from typing import Final
 SOL_SESSION: Final = 0xCED05
 
 
-class Option(IntEnum):
+class SocketOption(IntEnum):
     """Options of level `SOL_SESSION`; those of Cedos' D2TP keep their meaning (Cedos, IV-A)."""
 
     DEADLINE = (
@@ -33,10 +33,10 @@ class Option(IntEnum):
     SO_SCHEDULER,
     SO_NETWORKS,
     SO_CHOOSER,
-) = Option
+) = SocketOption
 
 
-def known(level: int, option: int) -> Option:
+def known(level: int, option: int) -> SocketOption:
     """The option.
 
     Raises:
@@ -45,9 +45,9 @@ def known(level: int, option: int) -> Option:
     if level != SOL_SESSION:
         raise OSError(errno.ENOPROTOOPT, f"level {level} is not a session's; SOL_SESSION is")
     try:
-        return Option(option)
+        return SocketOption(option)
     except ValueError as error:
-        names = ", ".join(f"{each.name} ({each.value})" for each in Option)
+        names = ", ".join(f"{each.name} ({each.value})" for each in SocketOption)
         raise OSError(
             errno.ENOPROTOOPT, f"there is no option {option}; there are {names}"
         ) from error

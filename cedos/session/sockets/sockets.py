@@ -5,32 +5,28 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, cast
 
-from cedos.errors import ConfigError, SessionError, SessionRefusedError
+from cedos.errors import ConfigError, SessionError
 from cedos.model import Label
 from cedos.session import keys
 from cedos.session.io import driver as drivers
-from cedos.session.io.advice import Advice, Chooser
+from cedos.session.io.advice import Chooser
 from cedos.session.io.connect_attempts import Endpoint
-from cedos.session.io.dialler import Dialler
-from cedos.session.io.driver import Driver
+from cedos.session.io.dialler import DialledServer
 from cedos.session.protocol import schedulers
-from cedos.session.protocol.channel.channel import Channel, resume, set_up
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.handshake.limits import HandshakeLimits
-from cedos.session.protocol.handshake.outcome import ConnectionKind, Failure, FailureKind
 from cedos.session.protocol.handshake.set_up import SetUpOptions
 from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import Scheduler, rank_of
 from cedos.session.protocol.session import Session
 from cedos.session.protocol.session_limits import SessionLimits
-from cedos.session.sockets.connection import Connection
-from cedos.session.sockets.labelled import STREAM_LABEL
+from cedos.session.sockets.connection import STREAM_LABEL, Adviser, Connection
 from cedos.session.sockets.listener import Listener
-from cedos.session.sockets.metered_gate import Holding
 
 FIRST_PATH_S: Final = 30.0
 KEEP_ALIVE_S: Final = 86_400
@@ -80,44 +76,45 @@ async def connect(
     rank_of(label)  # what is none is told before anything was begun
     me = keys.own(keys.own_key_path()) if key is None else key
     wanted = _endpoints(address)
-    driver = drivers.current()
     made = schedulers.scheduler(scheduler) if isinstance(scheduler, str) else scheduler
-    chosen = DecidedScheduler(made)
-    core = Session(
-        made if chooser is None else chosen,
-        driver.now(),
-        limits=limits or SessionLimits(),
-        memory=driver.memory,
-        keep_alive_s=int(seconds),
-    )
-    connection = Connection(driver, core)
-    connection.label = label
-    if chooser is not None:
-        connection.flow.advice = Advice(
-            core, chosen, chooser, connection.progress, connection.flow.pump_soon
-        )
+    connection: Connection | None = None
     try:
         async with asyncio.timeout(timeout_s):
             found = await _resolve(wanted, forever=timeout_s is None)
-            dialler = _dialler(
-                driver, connection, found, me, server_key, int(seconds), clear, networks
+            driver = drivers.current()
+            only_addresses = all(_is_address(host) for host, _ in wanted)
+            server = DialledServer(
+                found,
+                server_key,
+                me,
+                SetUpOptions(int(seconds), driver.hardware_aes, clear),
+                networks or (lambda _interface: True),
+                None if only_addresses else partial(_resolve, wanted, forever=True),
             )
-            dialler.lost_names = _looker(dialler, wanted)
-            dialler.start()
+            adviser = None if chooser is None else Adviser(DecidedScheduler(made), chooser)
+            core = Session(
+                made if adviser is None else adviser.scheduler,
+                driver.now(),
+                limits=limits or SessionLimits(),
+                memory=driver.memory,
+                keep_alive_s=int(seconds),
+            )
+            connection = Connection(driver, core, server=server, adviser=adviser)
+            connection.label = label
+            connection.flow.start()
             await connection.connected()
     except TimeoutError:
-        flow = connection.flow
-        dialled = flow.dialler
-        why = (dialled.last_why if dialled else "") or _no_way(driver, dialled)
-        code = (dialled.last_code if dialled else 0) or errno.ETIMEDOUT
+        why, code = _why_not(connection)
         error = SessionError(
             f"no connection to {_shown(wanted)} within {timeout_s:g} s ({why}); a network that leads "
             "there and a server that listens there would be right"
         )
-        connection.fail(error)
+        if connection is not None:
+            connection.fail(error)
         raise error from OSError(code, os.strerror(code))
     except BaseException:
-        connection.abort("not connected")
+        if connection is not None:
+            connection.abort("not connected")
         raise
     return connection
 
@@ -177,16 +174,20 @@ def _endpoints(address: Endpoint | Sequence[Endpoint]) -> list[Endpoint]:
     return found
 
 
-def _no_way(driver: Driver, dialler: Dialler | None) -> str:
-    """Why nothing was dialled."""
-    if dialler is None:
-        return "the name was not found"
+def _why_not(connection: Connection | None) -> tuple[str, int]:
+    """Why there is no connection, and an errno."""
+    if connection is None or connection.flow.dialler is None:
+        return "the name was not found", errno.ETIMEDOUT
+    dialler, links = connection.flow.dialler, connection.flow.driver.links
+    if dialler.last_why:
+        return dialler.last_why, dialler.last_code or errno.ETIMEDOUT
     there = sorted(
-        {way.interface for host, _ in dialler.endpoints for way in driver.links.ways(host)}
+        {egress.interface for host, _ in dialler.endpoints for egress in links.egresses(host)}
     )
     if there:
-        return f"none of the networks that lead there may be used: {', '.join(there)}"
-    return "no network leads there"
+        why = f"none of the networks that lead there may be used: {', '.join(there)}"
+        return why, errno.ETIMEDOUT
+    return "no network leads there", errno.ETIMEDOUT
 
 
 def _shown(wanted: Sequence[Endpoint]) -> str:
@@ -222,72 +223,12 @@ async def _resolve(wanted: Sequence[Endpoint], *, forever: bool) -> list[Endpoin
         await asyncio.sleep(_AGAIN_S)
 
 
-def _looker(dialler: Dialler, wanted: Sequence[Endpoint]) -> Callable[[], None] | None:
-    """Looks names up again; nothing where there are only addresses."""
-    if all(_is_address(host) for host, _ in wanted):
-        return None
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def again() -> None:
-        try:
-            async with asyncio.timeout(20):
-                dialler.moved(await _resolve(wanted, forever=True))
-        except TimeoutError:
-            pass
-
-    def look() -> None:
-        if not tasks:
-            task = asyncio.get_running_loop().create_task(again())
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-
-    return look
-
-
 def _is_address(host: str) -> bool:
     try:
         ip_address(host)
     except ValueError:
         return False
     return True
-
-
-def _dialler(
-    driver: Driver,
-    connection: Connection,
-    endpoints: Sequence[Endpoint],
-    me: KeyPair,
-    server_key: bytes,
-    deadline_s: int,
-    clear: bool,
-    networks: Callable[[str], bool] | None,
-) -> Dialler:
-    ask = SetUpOptions(deadline_s, driver.hardware_aes, clear)
-
-    def channel(kind: ConnectionKind) -> Channel:
-        now, credentials = driver.now(), connection.flow.credentials
-        if credentials is None or kind is ConnectionKind.NEW:
-            return set_up(me, server_key, ask, random=os.urandom, now=now)
-        return resume(me, credentials, kind, random=os.urandom, now=now)
-
-    def failed(failure: Failure) -> None:
-        if failure.kind is FailureKind.LOST_STATE:
-            connection.forgotten()
-            return
-        if failure.kind is FailureKind.WRONG_KEY:
-            why = "the server has another key than the one that was given; ask its owner"
-        else:
-            why = f"the server refuses: {failure.why}"
-        connection.fail(SessionRefusedError(why))
-
-    holding = connection.holding = Holding(connection)
-
-    def permitted(interface: str) -> bool:
-        return holding.permitted(interface) and (networks is None or networks(interface))
-
-    dialler = Dialler(driver, connection.flow, endpoints, channel, failed, permitted)
-    connection.flow.dialler = dialler
-    return dialler
 
 
 __all__ = ["FIRST_PATH_S", "KEEP_ALIVE_S", "connect", "listen"]

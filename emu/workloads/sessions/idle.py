@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from cedos.session.io.idle_file import KEY_BYTES, IdleFile, Kept
-from cedos.session.io.idle_sessions import RECORD_BYTES, Sleepers
+from cedos.session.io.idle_sessions import RECORD_BYTES, IdleSessions
 from cedos.session.protocol.crypto import Suite
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, Credentials
 from cedos.session.protocol.packed import IdleRecord
@@ -61,7 +61,7 @@ def _restarted(path: Path, look_ups: int) -> dict[str, float]:
     """What a process that opens the file sees."""
     before = _resident_bytes()
     began = time.perf_counter()
-    sleepers = Sleepers(path)
+    sleepers = IdleSessions(path)
     reload_s = time.perf_counter() - began
     draw, share = Random(2), min(1.0, 2 * look_ups / max(len(sleepers), 1))
     asked = [

@@ -66,10 +66,10 @@ async def answer(peer: Peer, mode: str, way: str, rounds: int) -> dict[str, Any]
             if connection.peer_closed and not done.done():
                 done.set_result(None)
 
-        connection.on_change = came
+        connection.on_change(came)
         came()
         await done
-        connection.on_change = None
+        connection.on_change(None)
     else:
         for _ in range(rounds):
             message = await connection.receive()
@@ -97,10 +97,10 @@ async def _ask_in_callbacks(
         else:
             done.set_result(None)
 
-    connection.on_change = came
+    connection.on_change(came)
     connection.send_now(data)
     await done
-    connection.on_change = None
+    connection.on_change(None)
 
 
 def _plain(connection: socket.socket) -> socket.socket:

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from cedos.session.io.links import Kernel, Links
+from cedos.session.io.links import EgressReader, EgressTable
 from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]
@@ -26,9 +26,9 @@ def two_networks(make_namespace: MakeNamespace) -> tuple[Namespace, Namespace]:
 
 def ways(namespace: Namespace, to: str) -> dict[str, frozenset[str]]:
     with namespace.entered():
-        kernel = Kernel()
+        kernel = EgressReader()
     try:
-        return {way.interface: way.addresses for way in kernel.ways(ip_address(to))}
+        return {way.interface: way.addresses for way in kernel.egresses(ip_address(to))}
     finally:
         kernel.close()
 
@@ -79,9 +79,9 @@ def test_changes_are_told(make_namespace: MakeNamespace, what: str) -> None:
 
     async def scenario() -> None:
         told = asyncio.Event()
-        links = Links(told.set)
+        links = EgressTable(told.set)
         try:
-            assert [way.interface for way in links.ways(FAR)] == ["wlan0"]
+            assert [way.interface for way in links.egresses(FAR)] == ["wlan0"]
             if what == "carrier":
                 far.ip("link", "set", "wlan0", "down")
             elif what == "address":
@@ -89,7 +89,7 @@ def test_changes_are_told(make_namespace: MakeNamespace, what: str) -> None:
             else:
                 near.ip("route", "del", "default")
             async with asyncio.timeout(20):
-                while links.ways(FAR):
+                while links.egresses(FAR):
                     told.clear()
                     await told.wait()
         finally:
@@ -107,19 +107,19 @@ def test_a_link_that_comes_up_says_when(make_namespace: MakeNamespace) -> None:
 
     async def watch() -> tuple[float, float]:
         changed = asyncio.Event()
-        links = Links(changed.set)
+        links = EgressTable(changed.set)
         try:
-            (way,) = links.ways(FAR)
+            (way,) = links.egresses(FAR)
             assert way.came_s == float("-inf")
             near.ip("link", "set", "wlan0", "down")
             await asyncio.wait_for(changed.wait(), 5)
             before_s = asyncio.get_running_loop().time()
             near.ip("link", "set", "wlan0", "up")
             near.ip(*route)
-            while not links.ways(FAR) or links.ways(FAR)[0].came_s < before_s:
+            while not links.egresses(FAR) or links.egresses(FAR)[0].came_s < before_s:
                 changed.clear()
                 await asyncio.wait_for(changed.wait(), 5)
-            return before_s, links.ways(FAR)[0].came_s
+            return before_s, links.egresses(FAR)[0].came_s
         finally:
             links.close()
 
@@ -137,11 +137,11 @@ def test_a_link_that_was_up_has_not_come_when_something_else_of_it_changes(
 
     async def watch() -> float:
         changed = asyncio.Event()
-        links = Links(changed.set)
+        links = EgressTable(changed.set)
         try:
             near.ip("link", "set", "wlan0", "mtu", "1400")
             await asyncio.wait_for(changed.wait(), 5)
-            (way,) = links.ways(FAR)
+            (way,) = links.egresses(FAR)
             return way.came_s
         finally:
             links.close()

@@ -7,7 +7,7 @@ import pytest
 
 from cedos.model import Bulk, Direction, Label, Strategy, StrategyKind, Urgency
 from cedos.session.io import advice as advice_module
-from cedos.session.io.advice import Advice, Progress, Question
+from cedos.session.io.advice import Advice, Question, TransferProgress
 from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.schedulers.labels import LabelMapping
@@ -41,7 +41,7 @@ class Case:
         self.core = Session(scheduler, 0.0)
         self.core.path_up(1, PathFacts("wlan0"), 0.0)
         self.core.path_up(2, PathFacts("lte0"), 0.0)
-        self.progress = Progress(0, 0, None, BULK)
+        self.progress = TransferProgress(0, 0, None, BULK)
         self.changes = 0
         self.scheduler = scheduler
         self.advice = Advice(self.core, scheduler, self.desk, lambda: self.progress, self._changed)
@@ -186,7 +186,9 @@ def test_a_path_that_comes_later_is_chosen_about_too() -> None:
 def test_a_download_asks_for_what_is_still_to_come() -> None:
     async def scenario(case: Case) -> None:
         case.pump()
-        case.progress = Progress(100_000, 5_000_000, asyncio.get_running_loop().time() + 60, 1)
+        case.progress = TransferProgress(
+            100_000, 5_000_000, asyncio.get_running_loop().time() + 60, 1
+        )
         case.core.send(b"give me", URGENT)
         case.pump()
         await case.settle()
@@ -249,7 +251,7 @@ def test_what_comes_again_after_a_long_pause_asks_again() -> None:
             while case.advice._timer is not None or not case.desk.asked:  # until it rests
                 await asyncio.sleep(0.005)
         case.desk.asked.clear()
-        case.progress = Progress(50_000, 0, None, BULK)
+        case.progress = TransferProgress(50_000, 0, None, BULK)
         case.advice.used()  # by what came: nothing is sent meanwhile
         await case.settle()
         label = Label(Urgency.BACKGROUND, Bulk.LARGE)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cedos.session.io.path_estimator import Scout
+from cedos.session.io.path_estimator import PathEstimator
 from cedos.session.protocol import path_prober as p
 from cedos.session.protocol.events import Probed
 from cedos.session.protocol.frames.frames import Ping, Pong
@@ -200,13 +200,15 @@ def test_the_end_that_accepted_waits_longer() -> None:
 # What the scout makes of it
 
 
-def probed(scout: Scout, rate_bps: float, now: float = 5.0, *, at_least: bool = False) -> None:
+def probed(
+    scout: PathEstimator, rate_bps: float, now: float = 5.0, *, at_least: bool = False
+) -> None:
     scout.probed(Probed(TWO, rate_bps, 0.03, at_least), now)
 
 
 def test_a_probe_stands_until_there_is_traffic() -> None:
     facts = PathFacts()
-    scout = Scout(facts)
+    scout = PathEstimator(facts)
     probed(scout, 4e6)
     assert (facts.rate_bps, facts.rtt_s, facts.rate_at_s) == (4e6, 0.03, 5.0)
     scout.measured(0.2e6, at_least=True, few=True)
@@ -217,7 +219,7 @@ def test_a_probe_stands_until_there_is_traffic() -> None:
 
 def test_a_probe_is_worth_more_than_a_few_bytes_and_less_than_many() -> None:
     facts = PathFacts()
-    scout = Scout(facts)
+    scout = PathEstimator(facts)
     scout.measured(0.05e6, at_least=True, few=True)
     assert facts.rate_at_s is None
     probed(scout, 4e6)
@@ -229,7 +231,7 @@ def test_a_probe_is_worth_more_than_a_few_bytes_and_less_than_many() -> None:
 
 def test_a_change_that_two_probes_see_is_believed() -> None:
     facts = PathFacts()
-    scout = Scout(facts)
+    scout = PathEstimator(facts)
     scout.measured(20e6, at_least=False)
     for _ in range(4):
         probed(scout, 2e6)
@@ -238,7 +240,7 @@ def test_a_change_that_two_probes_see_is_believed() -> None:
 
 def test_a_lower_bound_only_raises() -> None:
     facts = PathFacts()
-    scout = Scout(facts)
+    scout = PathEstimator(facts)
     probed(scout, 4e6)
     probed(scout, 1e6, at_least=True)
     assert facts.rate_bps == 4e6

@@ -250,8 +250,8 @@ def test_closing_wakes_who_waits_and_nothing_goes_wrong_in_the_loop(
     held = threading.Event()
     loop.call_soon_threadsafe(held.wait, 20)
     # What a `recv` has left to do in the loop comes there after the socket is closed.
-    loop.call_soon_threadsafe(client._look)
-    loop.call_soon_threadsafe(server._look)
+    loop.call_soon_threadsafe(client._update)
+    loop.call_soon_threadsafe(server._update)
     client.close()
     server.close()
     held.set()

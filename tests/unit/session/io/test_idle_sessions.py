@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cedos.errors import SessionError
 from cedos.session.io import idle_file
 from cedos.session.io.idle_file import KEY_BYTES, IdleFile, Kept
-from cedos.session.io.idle_sessions import RECORD_BYTES, Sleepers
+from cedos.session.io.idle_sessions import RECORD_BYTES, IdleSessions
 from cedos.session.protocol.crypto import Suite
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.packed import IDLE_BYTES, IdleRecord, pack, unpack_session
@@ -159,7 +159,7 @@ def test_a_record_is_short() -> None:
 
 
 def test_a_session_sleeps_wakes_after_a_restart_and_expires_in_its_time(tmp_path: Path) -> None:
-    sleepers, mine, core = Sleepers(tmp_path / "idle"), credentials(), session()
+    sleepers, mine, core = IdleSessions(tmp_path / "idle"), credentials(), session()
     core.path_up(1, PathFacts(), 0.0)
     core.path_lost(1, 5.0)
     core.write(b"not yet")
@@ -170,7 +170,7 @@ def test_a_session_sleeps_wakes_after_a_restart_and_expires_in_its_time(tmp_path
     assert sleepers.sleep(mine, core, 15.0, 1e9)
     sleepers.close()
 
-    sleepers = Sleepers(tmp_path / "idle")
+    sleepers = IdleSessions(tmp_path / "idle")
     assert len(sleepers) == 1
     assert sleepers.find(mine.flow_id) == mine
     assert sleepers.find(bytes(16)) is None
@@ -239,7 +239,7 @@ def test_a_session_that_was_awake_when_its_program_was_killed_ends_with_a_clear_
     tmp_path: Path,
 ) -> None:
     here, there, mine = session(), session(), credentials()
-    sleepers = Sleepers(tmp_path / "idle")
+    sleepers = IdleSessions(tmp_path / "idle")
     sleepers.note(mine, 100, 1e9)
     for each in (here, there):
         each.path_up(1, PathFacts(), 0.0)
@@ -250,7 +250,7 @@ def test_a_session_that_was_awake_when_its_program_was_killed_ends_with_a_clear_
     assert here.acknowledged_bytes == 5
     sleepers.close()  # and the program of `there` is killed
 
-    woken = Sleepers(tmp_path / "idle").wake(
+    woken = IdleSessions(tmp_path / "idle").wake(
         mine.flow_id, RoundRobin(), 2.0, 1e9 + 5, limits=SessionLimits()
     )
     assert woken is not None
@@ -266,7 +266,7 @@ def test_a_session_that_was_awake_when_its_program_was_killed_ends_with_a_clear_
 
 def test_one_that_had_not_gone_on_goes_on(tmp_path: Path) -> None:
     here, mine = session(), credentials()
-    sleepers = Sleepers(tmp_path / "idle")
+    sleepers = IdleSessions(tmp_path / "idle")
     sleepers.note(mine, 100, 1e9)
     woken = sleepers.wake(mine.flow_id, RoundRobin(), 2.0, 1e9 + 5, limits=SessionLimits())
     assert woken is not None

@@ -7,79 +7,79 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from cedos.session.sockets.loop_lock import Helm
+from cedos.session.sockets.loop_lock import LoopLock
 
 LONG_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def helm() -> Helm:
-    return Helm()
+def lock() -> LoopLock:
+    return LoopLock()
 
 
-def test_the_loops_own_thread_does_what_no_call_does(helm: Helm) -> None:
+def test_the_loops_own_thread_does_what_no_call_does(lock: LoopLock) -> None:
     done = threading.Event()
-    helm.loop.call_soon_threadsafe(done.set)
+    lock.loop.call_soon_threadsafe(done.set)
     assert done.wait(LONG_S)
-    assert helm.take()
+    assert lock.take()
     done.clear()
-    helm.loop.call_soon(done.set)
+    lock.loop.call_soon(done.set)
     time.sleep(0.03)
     assert not done.is_set()  # the loop is ours
-    helm.give()
+    lock.give()
     assert done.wait(LONG_S)
 
 
-def test_who_waits_runs_it_until_it_is_so_or_too_late(helm: Helm) -> None:
+def test_who_waits_runs_it_until_it_is_so_or_too_late(lock: LoopLock) -> None:
     ran: list[int] = []
 
     def happens() -> None:
         ran.append(threading.get_ident())
-        helm.look()
+        lock.check()
 
-    assert helm.take()
+    assert lock.take()
     try:
-        helm.loop.call_later(0.01, happens)
-        assert helm.drive(lambda: bool(ran), LONG_S)
+        lock.loop.call_later(0.01, happens)
+        assert lock.drive(lambda: bool(ran), LONG_S)
         assert ran == [threading.get_ident()]
         began_s = time.monotonic()
-        assert not helm.drive(lambda: False, 0.02)
+        assert not lock.drive(lambda: False, 0.02)
         assert time.monotonic() - began_s >= 0.02
     finally:
-        helm.give()
+        lock.give()
 
 
-def test_a_call_finds_it_taken_and_is_served_by_who_has_it(helm: Helm) -> None:
+def test_a_call_finds_it_taken_and_is_served_by_who_has_it(lock: LoopLock) -> None:
     came = threading.Event()
-    assert helm.take()
+    assert lock.take()
     with ThreadPoolExecutor(1) as other:
-        refused = other.submit(helm.take)
+        refused = other.submit(lock.take)
         assert refused.result(LONG_S) is False
 
         def follow() -> bool:
-            with helm.following():
-                helm.loop.call_soon_threadsafe(came.set)
+            with lock.following():
+                lock.loop.call_soon_threadsafe(came.set)
                 return came.wait(LONG_S)
 
         followed = other.submit(follow)
         assert not came.wait(0.02)
-        assert helm.drive(came.is_set, 0.2) or came.is_set()
-        helm.give()
+        assert lock.drive(came.is_set, 0.2) or came.is_set()
+        lock.give()
         assert followed.result(LONG_S)
 
 
-def test_threads_that_take_turns_lose_nothing(helm: Helm) -> None:
+def test_threads_that_take_turns_lose_nothing(lock: LoopLock) -> None:
     counted = [0]
 
     def count(times: int) -> int:
         mine = 0
         for _ in range(times):
-            if helm.take():
+            if lock.take():
                 before = counted[0]
-                helm.turn()
+                lock.turn()
                 counted[0] = before + 1
                 mine += 1
-                helm.give(prompt=mine % 7 == 0)
+                lock.give(prompt=mine % 7 == 0)
         return mine
 
     with ThreadPoolExecutor(4) as threads:
@@ -88,7 +88,7 @@ def test_threads_that_take_turns_lose_nothing(helm: Helm) -> None:
 
 
 def test_who_is_interrupted_while_it_takes_the_loop_leaves_it_to_others(
-    helm: Helm, monkeypatch: pytest.MonkeyPatch
+    lock: LoopLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Interrupted(threading.Semaphore):
         def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
@@ -98,23 +98,23 @@ def test_who_is_interrupted_while_it_takes_the_loop_leaves_it_to_others(
             return super().acquire(blocking, timeout)
 
     ran = threading.Event()
-    helm.loop.call_soon_threadsafe(ran.set)
+    lock.loop.call_soon_threadsafe(ran.set)
     assert ran.wait(LONG_S)  # its own thread runs it
-    monkeypatch.setattr(helm, "_left", Interrupted(0))
+    monkeypatch.setattr(lock, "_left", Interrupted(0))
     with pytest.raises(KeyboardInterrupt):
-        helm.take()
+        lock.take()
     with ThreadPoolExecutor(1) as other:
-        assert other.submit(helm.take).result(LONG_S)
+        assert other.submit(lock.take).result(LONG_S)
         ran.clear()
-        helm.loop.call_soon(ran.set)
-        other.submit(helm.give).result(LONG_S)
+        lock.loop.call_soon(ran.set)
+        other.submit(lock.give).result(LONG_S)
     assert ran.wait(LONG_S)
 
 
-def test_a_thread_with_a_loop_of_its_own_does_not_run_this_one(helm: Helm) -> None:
+def test_a_thread_with_a_loop_of_its_own_does_not_run_this_one(lock: LoopLock) -> None:
     async def ask() -> bool:
-        return helm.take()
+        return lock.take()
 
     assert asyncio.run(ask()) is False
-    assert helm.take()
-    helm.give()
+    assert lock.take()
+    lock.give()

@@ -7,7 +7,7 @@ import pytest
 
 from cedos.kernel.tcp_info import TcpInfo
 from cedos.session.io import path_estimator
-from cedos.session.io.path_estimator import Scout
+from cedos.session.io.path_estimator import PathEstimator
 from cedos.session.protocol.schedulers.interface import PathFacts
 
 INFO = TcpInfo(
@@ -22,7 +22,7 @@ class Link:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.facts = PathFacts()
-        self.scout = Scout(self.facts)
+        self.estimator = PathEstimator(self.facts)
         self.info = INFO
         self.now = 100.0
         monkeypatch.setattr(path_estimator.tcp_info, "tcp_info", lambda _connection: self.info)
@@ -45,7 +45,7 @@ class Link:
                 rate_limited_by_us=burst_bps is not None,
             )
             with socket.socket() as unused:
-                assert self.scout.look(unused, self.now)
+                assert self.estimator.poll(unused, self.now)
 
     @property
     def rate_bps(self) -> float:
@@ -97,5 +97,5 @@ def test_a_network_that_swallows_everything_says_nothing_of_its_rate(link: Link)
 def test_looking_again_at_once_asks_nobody(link: Link) -> None:
     link.carry(4e6, 0.01)
     with socket.socket() as unused:
-        assert not link.scout.look(unused, link.now + 0.001)
-        assert link.scout.look(unused, link.now + 0.001, at_once=True)
+        assert not link.estimator.poll(unused, link.now + 0.001)
+        assert link.estimator.poll(unused, link.now + 0.001, at_once=True)
