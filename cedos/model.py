@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
-from typing import Final
+from typing import Final, TypedDict
 
 Address = IPv4Address | IPv6Address
 Interface = IPv4Interface | IPv6Interface
@@ -22,6 +22,15 @@ class NetworkKind(StrEnum):
     WIFI = "wifi"
     CELLULAR = "cellular"
     ETHERNET = "ethernet"
+
+
+class NetworkOverride(TypedDict, total=False):
+    """What the user says of one interface; each key replaces what would be guessed."""
+
+    name: str
+    kind: str
+    metered: bool
+    ignore: bool
 
 
 class Direction(StrEnum):

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from cedos.api.budgets import BudgetMessage
 from cedos.api.choosing import ChoiceRequest
-from cedos.api.hints import Hint, HintAccepted
+from cedos.api.hints import HintAccepted, HintRequest
 from cedos.api.messages import DecisionMessage, FlowMessage, NetworkMessage, StatusMessage
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
@@ -47,7 +47,7 @@ class Backend(Protocol):
     async def probing(self) -> list[ProbingMessage]:
         """Which networks are probed, which are not, and why."""
 
-    async def hint(self, hint: Hint) -> HintAccepted:
+    async def hint(self, hint: HintRequest) -> HintAccepted:
         """Takes a hint into account for coming transfers."""
 
     async def unhint(self, number: int) -> None:

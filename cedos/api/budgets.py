@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 
-from cedos.api.messages import Message
+from cedos.api.messages import ControlMessage
 from cedos.errors import ConfigError
 from cedos.model import Budget
 
 
-class UnitsMessage(Message, frozen=True, kw_only=True):
+class UnitsMessage(ControlMessage, frozen=True, kw_only=True):
     """Data that is bought unit by unit: how many are, of how many, and what each has and costs."""
 
     bought: int
@@ -28,7 +28,7 @@ class UnitsMessage(Message, frozen=True, kw_only=True):
         return cls(bought=bought, most=one.most, amount=one.amount, money=one.money)
 
 
-class BudgetMessage(Message, frozen=True, kw_only=True):
+class BudgetMessage(ControlMessage, frozen=True, kw_only=True):
     """How a budget stands; amounts are bytes, joules or money.
 
     `s_per_unit` is today's price, None where nothing may be spent any more (`spent_up`), or where it

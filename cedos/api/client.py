@@ -12,7 +12,7 @@ import msgspec
 from cedos import errors
 from cedos.api.budgets import BudgetMessage
 from cedos.api.choosing import ChoiceRequest
-from cedos.api.hints import Hint, HintAccepted
+from cedos.api.hints import HintAccepted, HintRequest
 from cedos.api.messages import (
     DecisionMessage,
     ErrorMessage,
@@ -29,7 +29,7 @@ MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 T = TypeVar("T")
 
 
-class _Connection(http.client.HTTPConnection):
+class _ControlConnection(http.client.HTTPConnection):
     def __init__(self, path: Path, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self._path = path
@@ -72,7 +72,7 @@ class ControlClient:
         """The networks for one transfer, now, and why; for programs that can choose."""
         return self._ask("POST", "/v1/choices", DecisionMessage, msgspec.json.encode(request))
 
-    def hint(self, hint: Hint) -> HintAccepted:
+    def hint(self, hint: HintRequest) -> HintAccepted:
         """Says something about coming transfers."""
         return self._ask("POST", "/v1/hints", HintAccepted, msgspec.json.encode(hint))
 
@@ -134,8 +134,8 @@ class ControlClient:
 
     def _request(
         self, method: str, target: str, body: bytes | None
-    ) -> tuple[_Connection, http.client.HTTPResponse]:
-        connection = _Connection(self._path, self._timeout_s)
+    ) -> tuple[_ControlConnection, http.client.HTTPResponse]:
+        connection = _ControlConnection(self._path, self._timeout_s)
         try:
             connection.request(method, target, body)
             answer = connection.getresponse()

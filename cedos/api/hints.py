@@ -12,7 +12,7 @@ from cedos.model import Bulk, Direction, Label, Urgency
 _Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
-class Hint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HintRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Facts about coming transfers, and which ones are meant.
 
     Which: to `destination` (an address or prefix) and `port`, to a `server_name` (`*.example.org`
@@ -82,14 +82,14 @@ def program_mark(number: int) -> int:
     return 0xCE00_0000 | number & 0xFFFF
 
 
-def parse_hint(body: bytes) -> Hint:
+def parse_hint(body: bytes) -> HintRequest:
     """Reads a hint from JSON.
 
     Raises:
         ConfigError: with the field and what would be right.
     """
     try:
-        return msgspec.json.decode(body, type=Hint)
+        return msgspec.json.decode(body, type=HintRequest)
     except msgspec.ValidationError as error:
         raise ConfigError(f"hint: {error}") from error
     except msgspec.DecodeError as error:

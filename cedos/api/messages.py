@@ -23,11 +23,11 @@ from cedos.model import (
 )
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class ControlMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Anything that is sent; receivers ignore fields that they do not know."""
 
 
-class IndicatorMessage(Message, frozen=True, kw_only=True):
+class IndicatorMessage(ControlMessage, frozen=True, kw_only=True):
     """One measured property and how old it is."""
 
     value: float | None
@@ -49,7 +49,7 @@ class IndicatorMessage(Message, frozen=True, kw_only=True):
 Indicators = dict[str, IndicatorMessage]
 
 
-class NetworkMessage(Message, frozen=True, kw_only=True):
+class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
     """A network with what is known about it now.
 
     `barred` says why nothing is led to it (a hard budget is spent), and whether programs are kept off it;
@@ -90,7 +90,7 @@ class NetworkMessage(Message, frozen=True, kw_only=True):
         )
 
 
-class DefaultMessage(Message, frozen=True, kw_only=True):
+class DefaultMessage(ControlMessage, frozen=True, kw_only=True):
     """Where new connections go, and why; `network` None: cedos leaves the choice to the host."""
 
     network: str | None
@@ -99,7 +99,7 @@ class DefaultMessage(Message, frozen=True, kw_only=True):
     decision: int | None = None
 
 
-class SubflowMessage(Message, frozen=True, kw_only=True):
+class SubflowMessage(ControlMessage, frozen=True, kw_only=True):
     """One path of a living connection."""
 
     flow: str
@@ -109,7 +109,7 @@ class SubflowMessage(Message, frozen=True, kw_only=True):
     delivery_rate_bps: float | None = None
 
 
-class FlowMessage(Message, frozen=True, kw_only=True):
+class FlowMessage(ControlMessage, frozen=True, kw_only=True):
     """A living flow; `token` identifies an MPTCP connection, None for all others.
 
     `flow` is the first (or only) path's 4-tuple as `flow_text` writes it.
@@ -127,7 +127,7 @@ class FlowMessage(Message, frozen=True, kw_only=True):
     decision: int | None = None
 
 
-class ProbesMessage(Message, frozen=True, kw_only=True):
+class ProbesMessage(ControlMessage, frozen=True, kw_only=True):
     """What all probes of one kind have cost on one network; `energy_j` includes the radio's tails."""
 
     network: str
@@ -140,7 +140,7 @@ class ProbesMessage(Message, frozen=True, kw_only=True):
     energy_j: float
 
 
-class StatusMessage(Message, frozen=True, kw_only=True):
+class StatusMessage(ControlMessage, frozen=True, kw_only=True):
     """All that a person wants to see at a glance.
 
     `problems` are sentences about what is degraded or in the way; `budget_problems` those of them
@@ -162,7 +162,7 @@ class StatusMessage(Message, frozen=True, kw_only=True):
     config_file: str | None = None
 
 
-class TransferMessage(Message, frozen=True, kw_only=True):
+class TransferMessage(ControlMessage, frozen=True, kw_only=True):
     """What a decision was about."""
 
     size: SizeEstimate
@@ -185,7 +185,7 @@ class TransferMessage(Message, frozen=True, kw_only=True):
         )
 
 
-class EvaluationMessage(Message, frozen=True, kw_only=True):
+class EvaluationMessage(ControlMessage, frozen=True, kw_only=True):
     """What a strategy was expected to cost; None where that is without bound."""
 
     strategy: Strategy
@@ -210,7 +210,7 @@ class EvaluationMessage(Message, frozen=True, kw_only=True):
         )
 
 
-class DecisionMessage(Message, frozen=True, kw_only=True):
+class DecisionMessage(ControlMessage, frozen=True, kw_only=True):
     """One decision; `context` is by network and indicator, with ages at the time of the decision."""
 
     number: int
@@ -241,7 +241,7 @@ class DecisionMessage(Message, frozen=True, kw_only=True):
         )
 
 
-class ErrorMessage(Message, frozen=True, kw_only=True):
+class ErrorMessage(ControlMessage, frozen=True, kw_only=True):
     """Why a request was refused; `kind` is the name of the error's class in `cedos.errors`."""
 
     error: str

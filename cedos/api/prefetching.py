@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from cedos.api.messages import Message, NetworkMessage
+from cedos.api.messages import ControlMessage, NetworkMessage
 from cedos.errors import ConfigError
 
 MOST_ITEMS: Final = 400
@@ -104,7 +104,7 @@ class PrefetchingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
             raise ValueError("what was chosen must be one of the ways")
 
 
-class RadioMessage(Message, frozen=True, kw_only=True):
+class RadioMessage(ControlMessage, frozen=True, kw_only=True):
     """A network's radio.
 
     Attributes:
@@ -118,7 +118,7 @@ class RadioMessage(Message, frozen=True, kw_only=True):
     idle_s: float | None = None
 
 
-class PriceMessage(Message, frozen=True, kw_only=True):
+class PriceMessage(ControlMessage, frozen=True, kw_only=True):
     """A budget's price: per amount as long as it is small, and per amount contemplated.
 
     Attributes:
@@ -134,7 +134,7 @@ class PriceMessage(Message, frozen=True, kw_only=True):
     steps: tuple[tuple[float, float], ...] = ()
 
 
-class PrefetchingAnswer(Message, frozen=True, kw_only=True):
+class PrefetchingAnswer(ControlMessage, frozen=True, kw_only=True):
     """The networks, their radios by the networks' names, and the prices."""
 
     networks: list[NetworkMessage]
@@ -142,7 +142,7 @@ class PrefetchingAnswer(Message, frozen=True, kw_only=True):
     prices: list[PriceMessage]
 
 
-class ProgramMessage(Message, frozen=True, kw_only=True):
+class ProgramMessage(ControlMessage, frozen=True, kw_only=True):
     """A program that prefetches, as it was heard of last."""
 
     program: str

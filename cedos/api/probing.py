@@ -1,17 +1,17 @@
 """Whether networks are probed, and why, over the control socket."""
 
-from cedos.api.messages import Message
+from cedos.api.messages import ControlMessage
 from cedos.model import Direction
 
 
-class SentProbeMessage(Message, frozen=True, kw_only=True):
+class SentProbeMessage(ControlMessage, frozen=True, kw_only=True):
     """The last probe that was sent: how long ago, and why."""
 
     age_s: float
     why: str
 
 
-class ProbingMessage(Message, frozen=True, kw_only=True):
+class ProbingMessage(ControlMessage, frozen=True, kw_only=True):
     """What the rule says of one network and direction now.
 
     Attributes:

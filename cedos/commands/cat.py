@@ -14,7 +14,7 @@ from cedos.commands.console.servers import (
     KNOWN_HOSTS,
     OWN_KEY,
     KeyText,
-    ListenAt,
+    ListenAddress,
     interfaces,
     own_key_option,
     pin,
@@ -86,7 +86,7 @@ class LabelType(click.ParamType[Label]):
 )
 @click.argument("host", required=False)
 @click.argument("port", required=False, type=click.IntRange(1, 65535))
-@click.option("-l", "--listen", "listen_at", type=ListenAt(), help="Wait for one session.")
+@click.option("-l", "--listen", "listen_at", type=ListenAddress(), help="Wait for one session.")
 @click.option(
     "-k", "--key", type=KeyText(), help="The server's key; remembered for this HOST and PORT."
 )

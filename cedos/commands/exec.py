@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from cedos.api.client import ControlClient
-from cedos.api.hints import Hint
+from cedos.api.hints import HintRequest
 from cedos.commands.console.manual import SOCKET, Manual
 from cedos.config.directories import directories
 from cedos.errors import CedosError, HostError
@@ -106,7 +106,7 @@ def command(
 
     Marking needs root, so use sudo: the program itself then runs as the user who called sudo.
     """
-    hint = Hint(
+    hint = HintRequest(
         program=Path(program[0]).name[:255],
         size_bytes=size,
         direction=Direction.UP if up else Direction.DOWN,

@@ -13,7 +13,7 @@ from cedos.errors import ConfigError
 from cedos.model import Address
 
 
-class Endpoint(click.ParamType[tuple[Address, int]]):
+class ProbeEndpoint(click.ParamType[tuple[Address, int]]):
     """An address with a port: `192.0.2.1:7007`, `[2001:db8::1]:7007`; the port may be left out."""
 
     name = "addr:port"
@@ -58,7 +58,10 @@ class Endpoint(click.ParamType[tuple[Address, int]]):
     ],
 )
 @click.option(
-    "-l", "--listen", type=Endpoint(), help="A particular address of this host; port 7007 without."
+    "-l",
+    "--listen",
+    type=ProbeEndpoint(),
+    help="A particular address of this host; port 7007 without.",
 )
 @click.option(
     "-k", "--key-file", type=click.Path(path_type=Path, dir_okay=False), help="The shared key."

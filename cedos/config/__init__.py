@@ -11,7 +11,7 @@ import msgspec
 from cedos.config import toml_file
 from cedos.config.budgets import BudgetConfig, PacingConfig, PlanConfig
 from cedos.config.decision import DecisionConfig, FollowConfig
-from cedos.config.networks import NetworkConfig, Override
+from cedos.config.networks import NetworkConfig
 from cedos.config.probes import ProbesConfig
 from cedos.config.section import InterfaceName, NetworkName, Section
 from cedos.config.sections import (
@@ -23,6 +23,7 @@ from cedos.config.sections import (
     ProvidersConfig,
     SteeringConfig,
 )
+from cedos.model import NetworkOverride
 
 __all__ = [
     "BudgetConfig",
@@ -33,7 +34,6 @@ __all__ = [
     "HistoryConfig",
     "LogConfig",
     "NetworkConfig",
-    "Override",
     "PacingConfig",
     "PlanConfig",
     "PredictorsConfig",
@@ -75,11 +75,11 @@ class Config(Section, frozen=True, kw_only=True):
         if "plan" in self.budgets and self.plan.metered_bytes is not None:
             raise ValueError('[plan] is a budget called "plan" already; give yours another name')
 
-    def network_overrides(self) -> dict[str, Override]:
+    def network_overrides(self) -> dict[str, NetworkOverride]:
         """What the user says of interfaces, by interface."""
-        said: dict[str, Override] = {}
+        said: dict[str, NetworkOverride] = {}
         for interface, network in self.networks.items():
-            override = Override(ignore=network.ignore)
+            override = NetworkOverride(ignore=network.ignore)
             if network.name is not None:
                 override["name"] = network.name
             if network.kind is not None:

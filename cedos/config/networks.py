@@ -1,6 +1,6 @@
 """`[networks.NAME]`: what the user says of interfaces."""
 
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -16,12 +16,3 @@ class NetworkConfig(Section, frozen=True, kw_only=True):
     metered: bool | None = None
     ignore: bool = False
     money_per_mb: Annotated[float, Meta(ge=0, le=1e6)] | None = None
-
-
-class Override(TypedDict, total=False):
-    """What the user says of one interface, as `cedos.monitor` takes it; absent keys are not said."""
-
-    name: str
-    kind: str
-    metered: bool
-    ignore: bool

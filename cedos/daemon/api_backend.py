@@ -11,7 +11,7 @@ from pathlib import Path
 from cedos.api.broadcast import Broadcast
 from cedos.api.budgets import BudgetMessage
 from cedos.api.choosing import ChoiceRequest
-from cedos.api.hints import Hint, HintAccepted, program_mark
+from cedos.api.hints import HintAccepted, HintRequest, program_mark
 from cedos.api.messages import (
     DecisionMessage,
     DefaultMessage,
@@ -26,12 +26,12 @@ from cedos.api.messages import (
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
 from cedos.daemon.budgets import messages
-from cedos.daemon.budgets.budgets import Budgets
 from cedos.daemon.budgets.hard_budgets import HardBudgets
+from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.daemon.decisions.director import Director
-from cedos.daemon.flows.flows import Flows
 from cedos.daemon.flows.living_flow import LivingFlow
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Budget, Context, Decision, SizeEstimate, Transfer
@@ -44,7 +44,7 @@ from cedos.storage.history import History
 _RECENT = 1000
 
 
-class Answers:
+class ApiBackend:
     """The control socket's backend (`cedos.api.backend.Backend`).
 
     Attributes:
@@ -68,7 +68,7 @@ class Answers:
     def __init__(
         self,
         director: Director,
-        flows: Flows,
+        flows: LivingFlows,
         profiler: Profiler,
         history: History | None,
         context: Callable[[], Context],
@@ -79,7 +79,7 @@ class Answers:
         ledger: ProbeCosts | None = None,
     ) -> None:
         self.decided: Broadcast[DecisionMessage] = Broadcast()
-        self.budgets: Budgets | None = None
+        self.budgets: HostBudgets | None = None
         self.hard_budgets: HardBudgets | None = None
         self.prefetched_by: Prefetching | None = None
         self.probed_by: AdaptiveProbing | None = None
@@ -211,7 +211,7 @@ class Answers:
         """See `Backend.probing`."""
         return self.probed_by.explained() if self.probed_by is not None else []
 
-    async def hint(self, hint: Hint) -> HintAccepted:
+    async def hint(self, hint: HintRequest) -> HintAccepted:
         """See `Backend.hint`."""
         mark = hint.mark
         if hint.program is not None:

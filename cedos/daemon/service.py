@@ -13,23 +13,23 @@ from cedos.api.server import ControlServer
 from cedos.config import Config
 from cedos.config.directories import directories
 from cedos.daemon import startup, state_file
-from cedos.daemon.aligned_sleep import beat
-from cedos.daemon.api_backend import Answers
-from cedos.daemon.budgets.budgets import Budgets
+from cedos.daemon.aligned_sleep import aligned_sleep
+from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.budgets.hard_budgets import HardBudgets
+from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.daemon.decisions.choices import choices, curves
 from cedos.daemon.decisions.decider import Decider
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.rescue import Rescuer
-from cedos.daemon.flows.flows import Flows
 from cedos.daemon.flows.learning import Learning
-from cedos.daemon.loop.decision_loop import Reconsidering
+from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.daemon.loop.decision_loop import DecisionLoop
 from cedos.daemon.loop.flow_events import FlowEvents
-from cedos.daemon.loop.flow_sampler import Looking
+from cedos.daemon.loop.flow_sampler import FlowSampler
 from cedos.daemon.loop.opportunities import Opportunities
-from cedos.daemon.loop.packet_handler import Captured
+from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.kernel.service_manager import Notifier
@@ -139,7 +139,7 @@ class Daemon:
         self._history = history
         self._sizes = sizes
         self._own_problems = problems
-        self._flows = Flows()
+        self._flows = LivingFlows()
         self._profiler = Profiler(
             sizes,
             unknown=Prior(config.profiler.default_size_bytes),
@@ -152,7 +152,7 @@ class Daemon:
             chosen, self._flows.idle_s, self._recorded, history.next_number if history else 1
         )
         self._director = Director(steering, self._flows, sizes, decider)
-        self.answers = Answers(
+        self.answers = ApiBackend(
             self._director,
             self._flows,
             self._profiler,
@@ -165,7 +165,7 @@ class Daemon:
         self._rescuer = Rescuer(
             steering.rescues, self._observer.context, self._rescued, dry_run=dry_run
         )
-        self._reconsidering = Reconsidering(
+        self._reconsidering = DecisionLoop(
             config,
             self._observer,
             self._flows,
@@ -177,7 +177,7 @@ class Daemon:
         self._metering = Metering(
             usage, startup.boot(), links.networks(), radios_of(config), money_per_mb(config)
         )
-        self._budgets = self.answers.budgets = Budgets(
+        self._budgets = self.answers.budgets = HostBudgets(
             config,
             state,
             usage,
@@ -206,7 +206,7 @@ class Daemon:
             links.networks,
             money_per_mb(config),
         )
-        self._looking = Looking(
+        self._looking = FlowSampler(
             flow_monitor,
             self._flows,
             self._observer,
@@ -217,7 +217,7 @@ class Daemon:
         self._probing = self.answers.probed_by = AdaptiveProbing(
             config, self._observer.prober, self._moment, lambda: self._flows.uploads
         )
-        self._captured = Captured(
+        self._captured = PacketHandler(
             capture, self._flows, self._profiler, self._director, self._observer
         )
         self._events = FlowEvents(
@@ -352,4 +352,4 @@ class Daemon:
             if history is not None and (history.waiting or history.problem):
                 await asyncio.to_thread(history.flush)
             notifier.alive()
-            await beat(min(_FLUSH_S, notifier.watchdog_interval_s or _FLUSH_S))
+            await aligned_sleep(min(_FLUSH_S, notifier.watchdog_interval_s or _FLUSH_S))

@@ -4,11 +4,11 @@ import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import Protocol
 
 from cedos.errors import ConfigError
 from cedos.kernel.rtnetlink import Link
-from cedos.model import NetworkKind
+from cedos.model import NetworkKind, NetworkOverride
 
 # Drivers of phones tethered by USB, and of modems.
 _CELLULAR_DRIVERS = frozenset(
@@ -37,15 +37,6 @@ _IGNORED_NAMES = (
 )
 _WIFI_NAMES = ("wl*", "wifi*", "ath*", "mlan*")
 _CELLULAR_NAMES = ("wwan*", "ww*", "lte*", "rmnet*", "ppp*", "usb*", "rndis*", "cell*", "bnep*")
-
-
-class Override(TypedDict, total=False):
-    """What the user says of one interface; each key replaces what would be guessed."""
-
-    name: str
-    kind: str
-    metered: bool
-    ignore: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +132,9 @@ class Identity:
     metered: bool
 
 
-def identify(link: Link, hardware: Hardware, overrides: Mapping[str, Override]) -> Identity | None:
+def identify(
+    link: Link, hardware: Hardware, overrides: Mapping[str, NetworkOverride]
+) -> Identity | None:
     """The network's identity: guessed, then corrected by the user; None if it is to be left alone.
 
     An override makes a network even of an interface that would be ignored (a VPN, a bridge).
@@ -160,7 +153,7 @@ def identify(link: Link, hardware: Hardware, overrides: Mapping[str, Override]) 
     )
 
 
-def check(overrides: Mapping[str, Override]) -> None:
+def check(overrides: Mapping[str, NetworkOverride]) -> None:
     """Refuses overrides that cannot hold.
 
     Raises:

@@ -26,7 +26,7 @@ from cedos.storage.history_rows import (
     flow_target,
     matcher,
 )
-from cedos.storage.history_store import DECISIONS, FLOWS, Row, Store, Table
+from cedos.storage.history_store import DECISIONS, FLOWS, HistoryTable, Row, Store
 
 _Record = TypeVar("_Record")
 _Result = TypeVar("_Result")
@@ -206,7 +206,9 @@ class History:
         with self._disk:
             self._store.close()
 
-    def _read(self, table: Table, matches: Matcher, number: int | None, limit: int) -> list[Row]:
+    def _read(
+        self, table: HistoryTable, matches: Matcher, number: int | None, limit: int
+    ) -> list[Row]:
         """What the file has, even while it cannot be written."""
         return self._attempt(lambda: self._store.read(table, matches, number, limit), [])
 

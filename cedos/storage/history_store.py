@@ -33,7 +33,7 @@ COMMIT;
 Row = tuple[Any, ...]
 
 
-class Table(NamedTuple):
+class HistoryTable(NamedTuple):
     """The statements of one table; rows are as `history_rows` makes them."""
 
     insert: str
@@ -42,7 +42,7 @@ class Table(NamedTuple):
     newest_of_number: str
 
 
-DECISIONS = Table(
+DECISIONS = HistoryTable(
     "INSERT INTO decision VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     "DELETE FROM decision WHERE id <= (SELECT max(id) FROM decision) - ?",
     "SELECT * FROM decision WHERE matches(remote, remote_port, server_name)"
@@ -50,7 +50,7 @@ DECISIONS = Table(
     "SELECT * FROM decision WHERE matches(remote, remote_port, server_name) AND number = ?"
     " ORDER BY id DESC LIMIT ?",
 )
-FLOWS = Table(
+FLOWS = HistoryTable(
     "INSERT INTO flow VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     "DELETE FROM flow WHERE id <= (SELECT max(id) FROM flow) - ?",
     "SELECT * FROM flow WHERE matches(remote, remote_port, server_name) ORDER BY id DESC LIMIT ?",
@@ -72,7 +72,7 @@ class Store:
         self.notice: str | None = None
         self._connection: sqlite3.Connection | None = None
 
-    def write(self, batches: Sequence[tuple[Table, Sequence[Row]]], max_rows: int) -> None:
+    def write(self, batches: Sequence[tuple[HistoryTable, Sequence[Row]]], max_rows: int) -> None:
         """Adds rows to tables and prunes each to `max_rows`: all of it or nothing.
 
         Raises:
@@ -91,7 +91,9 @@ class Store:
             else:
                 break
 
-    def read(self, table: Table, matches: Matcher, number: int | None, limit: int) -> list[Row]:
+    def read(
+        self, table: HistoryTable, matches: Matcher, number: int | None, limit: int
+    ) -> list[Row]:
         """The newest rows (without their ids) that match; none where the file had to be renewed.
 
         Raises:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from cedos.api.broadcast import Broadcast
 from cedos.api.budgets import BudgetMessage
 from cedos.api.choosing import ChoiceRequest
-from cedos.api.hints import Hint, HintAccepted, program_mark
+from cedos.api.hints import HintAccepted, HintRequest, program_mark
 from cedos.api.messages import (
     DecisionMessage,
     DefaultMessage,
@@ -86,7 +86,7 @@ class FakeDaemon:
 
     def __init__(self) -> None:
         self.broadcast: Broadcast[DecisionMessage] = Broadcast()
-        self.hints: dict[int, Hint] = {}
+        self.hints: dict[int, HintRequest] = {}
         self.budgets: dict[str, BudgetMessage] = {}
         self.budget_problems: list[str] = []
         self.choices: list[ChoiceRequest] = []
@@ -155,7 +155,7 @@ class FakeDaemon:
     async def probing(self) -> list[ProbingMessage]:
         return self.probed
 
-    async def hint(self, hint: Hint) -> HintAccepted:
+    async def hint(self, hint: HintRequest) -> HintAccepted:
         await self._before()
         number = len(self.hints) + 1
         self.hints[number] = hint

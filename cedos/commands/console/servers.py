@@ -61,7 +61,7 @@ class Server(click.ParamType[tuple[str, int]]):
         return found
 
 
-class ListenAt(click.ParamType[tuple[str, int]]):
+class ListenAddress(click.ParamType[tuple[str, int]]):
     """Where to listen: `7008` (at all addresses), `192.0.2.1:7008`, `[2001:db8::1]:7008`."""
 
     name = "[address:]port"

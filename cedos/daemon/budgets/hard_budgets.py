@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from cedos.daemon.budgets.budgets import Budgets
+from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering
 from cedos.daemon.budgets.price_text import amount
 from cedos.errors import CedosError
@@ -38,7 +38,7 @@ _Counted = tuple[str, Resource, tuple[str, ...]]
 """A budget's name, and what it counts: one that counts something else has nothing of that behind it."""
 
 
-class Hands(Protocol):
+class BarringInterface(Protocol):
     """What is asked of steering (`cedos.steer.barring.barring.Barring`). Errors: SteeringError."""
 
     def bar(self, names: Collection[str]) -> None:
@@ -52,7 +52,7 @@ class HardBudgets:
         budgets: all budgets.
         metering: counts.
         networks: those of this host now.
-        hands: bar networks.
+        barring: bar networks.
         barred: told of every change: network -> why it is barred, in words.
         count: reads a network's counters now.
         priced: money per megabyte by network.
@@ -63,10 +63,10 @@ class HardBudgets:
 
     def __init__(
         self,
-        budgets: Budgets,
+        budgets: HostBudgets,
         metering: Metering,
         networks: Callable[[], Sequence[Network]],
-        hands: Hands,
+        barring: BarringInterface,
         barred: Callable[[Mapping[str, str]], None],
         count: Callable[[Network], Awaitable[object]],
         priced: Mapping[str, float],
@@ -78,7 +78,7 @@ class HardBudgets:
         self._budgets = budgets
         self._metering = metering
         self._networks = networks
-        self._hands = hands
+        self._barring = barring
         self._barred = barred
         self._count = count
         self._priced = {name: price for name, price in priced.items() if price > 0.0}
@@ -202,7 +202,7 @@ class HardBudgets:
         self._acted_at_s, self._acted_bytes = self._steady(), self._carried()
         failed, self._failed = self._failed, ""
         try:
-            self._hands.bar(names)
+            self._barring.bar(names)
         except CedosError as error:
             self._failed = str(error)
             if self._failed != failed:

@@ -1,15 +1,15 @@
-"""Budgets as they go over the control socket, to and fro."""
+"""HostBudgets as they go over the control socket, to and fro."""
 
 from collections.abc import Callable
 
 from cedos.api.budgets import BudgetMessage, UnitsMessage
-from cedos.daemon.budgets.budgets import Budgets
+from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.keeper import Standing
 
 
 def messages(
-    budgets: Budgets,
+    budgets: HostBudgets,
     barred_by: Callable[[str], tuple[str, ...]] = lambda _: (),
     unkept: Callable[[str], str] = lambda _: "",
 ) -> list[BudgetMessage]:

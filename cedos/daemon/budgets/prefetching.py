@@ -15,8 +15,8 @@ from cedos.api.prefetching import (
     RadioMessage,
     TakingMessage,
 )
-from cedos.daemon.aligned_sleep import beat
-from cedos.daemon.budgets.budgets import Budgets
+from cedos.daemon.aligned_sleep import aligned_sleep
+from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering
 from cedos.model import Budget, Network, NetworkKind, Resource
 from cedos.selector.budgets.budget import PROHIBITIVE
@@ -45,7 +45,7 @@ _PROGRAMS = 100
 
 
 @dataclass(slots=True)
-class _Program:
+class _PrefetchingProgram:
     """A program, as it was heard of last."""
 
     said: PrefetchingRequest
@@ -67,7 +67,7 @@ class Prefetching:
 
     def __init__(
         self,
-        budgets: Budgets,
+        budgets: HostBudgets,
         metering: Metering,
         radios: Mapping[NetworkKind, Radio],
         networks: Callable[[], Sequence[Network]],
@@ -82,7 +82,7 @@ class Prefetching:
         self._networks = networks
         self._money_per_mb = money_per_mb
         self._clock, self._steady = clock, steady
-        self._programs: dict[tuple[int, str], _Program] = {}
+        self._programs: dict[tuple[int, str], _PrefetchingProgram] = {}
         self._waited: set[str] = set()
         self._received: dict[str, float] = {}
 
@@ -107,7 +107,7 @@ class Prefetching:
         """
         key = (said.pid, said.program)
         if key in self._programs or len(self._programs) < _PROGRAMS:
-            self._programs[key] = _Program(said, self._steady())
+            self._programs[key] = _PrefetchingProgram(said, self._steady())
         for name, received in zip(said.networks, said.used_bytes, strict=False):
             self._received[name] = self._received.get(name, 0.0) + received
         for name, keeper in self._budgets.keepers.items():
@@ -138,7 +138,7 @@ class Prefetching:
     async def run(self) -> None:
         """Until it is cancelled: forgets programs that have ended, and what they had open."""
         while True:
-            await beat(_LOOK_S)
+            await aligned_sleep(_LOOK_S)
             self.look()
 
     def look(self) -> None:

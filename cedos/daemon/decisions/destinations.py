@@ -23,7 +23,7 @@ Place = tuple[str, int | None]
 
 
 @dataclass(slots=True)
-class _Destination:
+class _SteeredDestination:
     """A destination of late or of a hint: until when it counts, what was decided, which rule it has."""
 
     address: str | None
@@ -33,7 +33,7 @@ class _Destination:
     rule: str | None = None
 
 
-class Destinations:
+class SteeredDestinations:
     """Gives destinations rules of their own, where they differ from the default.
 
     Args:
@@ -50,7 +50,7 @@ class Destinations:
         self._decider = decider
         self._default = default
         self._sizes = sizes
-        self._known: OrderedDict[Place, _Destination] = OrderedDict()
+        self._known: OrderedDict[Place, _SteeredDestination] = OrderedDict()
 
     def visited(self, key: FlowKey, now_s: float) -> Decision | None:
         """A connection to a destination began: it may be worth a rule of its own from now on.
@@ -115,13 +115,13 @@ class Destinations:
             await self._rule(place, known, None)
             await self.reconsider(context)
 
-    def _last(self, place: Place, address: str | None) -> _Destination:
+    def _last(self, place: Place, address: str | None) -> _SteeredDestination:
         """The destination, moved to the end of the line; made where it is new."""
-        known = self._known.pop(place, None) or _Destination(address)
+        known = self._known.pop(place, None) or _SteeredDestination(address)
         self._known[place] = known
         return known
 
-    async def _rule(self, place: Place, known: _Destination, wanted: str | None) -> None:
+    async def _rule(self, place: Place, known: _SteeredDestination, wanted: str | None) -> None:
         """A destination has a rule only where it differs from the default."""
         if self._default.is_led_to(wanted):
             wanted = None

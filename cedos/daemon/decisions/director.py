@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from cedos.daemon.decisions.decider import Decider
 from cedos.daemon.decisions.default_network import DefaultNetwork
-from cedos.daemon.decisions.destinations import Destinations
+from cedos.daemon.decisions.destinations import SteeredDestinations
 from cedos.daemon.decisions.moves import Moves
 from cedos.daemon.decisions.programs import Programs
 from cedos.daemon.decisions.steer_interface import Steer
-from cedos.daemon.flows.flows import Flows
 from cedos.daemon.flows.living_flow import LivingFlow
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.model import Context, Decision, Network, Strategy, StrategyKind
 from cedos.profiler.sizes import SizeHistory
 
@@ -36,11 +36,13 @@ class Director:
         moves: of living MPTCP connections.
     """
 
-    def __init__(self, steer: Steer, flows: Flows, sizes: SizeHistory, decider: Decider) -> None:
+    def __init__(
+        self, steer: Steer, flows: LivingFlows, sizes: SizeHistory, decider: Decider
+    ) -> None:
         self.turn = asyncio.Lock()
         self.decider = decider
         self.default = DefaultNetwork(steer, decider)
-        self.destinations = Destinations(steer, decider, self.default, sizes)
+        self.destinations = SteeredDestinations(steer, decider, self.default, sizes)
         self.programs = Programs(steer, decider)
         self.moves = Moves(steer, decider, self.default)
         self._flows = flows

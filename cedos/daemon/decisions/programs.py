@@ -8,7 +8,7 @@ from cedos.model import Context, Decision, Transfer
 
 
 @dataclass(slots=True)
-class _Program:
+class _MarkedProgram:
     """What it transfers, what was decided, where its mark's rule leads."""
 
     transfer: Transfer
@@ -27,7 +27,7 @@ class Programs:
     def __init__(self, steer: Steer, decider: Decider) -> None:
         self._steer = steer
         self._decider = decider
-        self._known: dict[int, _Program] = {}
+        self._known: dict[int, _MarkedProgram] = {}
 
     async def began(self, mark: int, transfer: Transfer, context: Context) -> str | None:
         """A program begins, whose connections carry `mark`.
@@ -35,7 +35,7 @@ class Programs:
         Returns:
             The network that its connections get; None where none is up.
         """
-        known = self._known[mark] = _Program(transfer)
+        known = self._known[mark] = _MarkedProgram(transfer)
         return await self._lead(mark, known, context)
 
     async def ended(self, mark: int) -> None:
@@ -49,7 +49,7 @@ class Programs:
         for mark, known in list(self._known.items()):
             await self._lead(mark, known, context)
 
-    async def _lead(self, mark: int, known: _Program, context: Context) -> str | None:
+    async def _lead(self, mark: int, known: _MarkedProgram, context: Context) -> str | None:
         known.decision = (
             self._decider.renewed(known.transfer, context, known.decision) or known.decision
         )

@@ -48,7 +48,7 @@ _AFTERWARDS_S: Final = 0.02
 _MOST_WATCHED: Final = 10_000
 
 
-class Hands(Protocol):
+class RescueInterface(Protocol):
     """What is asked of steering (`cedos.steer.rescue.rescue.Rescues`). Errors: SteeringError."""
 
     def set_first_timeouts(self, timeouts_s: dict[str, float]) -> bool:
@@ -65,7 +65,7 @@ class Hands(Protocol):
 
 
 @dataclass(slots=True)
-class _Watched:
+class _WatchedFlow:
     """A flow without an answer: which network has its first packet, since when, how long it may."""
 
     network: str
@@ -78,7 +78,7 @@ class Rescuer:
     """Watches the flows that begin.
 
     Args:
-        hands: carries the rescues out.
+        rescues: carries the rescues out.
         context: what is known of the networks now.
         rescued: told of each rescue: the flow, its new network, the reason in words.
         dry_run: a rescue is only said, so each is tried once.
@@ -86,13 +86,13 @@ class Rescuer:
 
     def __init__(
         self,
-        hands: Hands,
+        rescues: RescueInterface,
         context: Callable[[], Context],
         rescued: Callable[[FlowKey, str, str], None],
         *,
         dry_run: bool = False,
     ) -> None:
-        self._hands = hands
+        self._rescues = rescues
         self._context = context
         self._rescued = rescued
         self._dry_run = dry_run
@@ -101,7 +101,7 @@ class Rescuer:
         self._rtts: dict[str, deque[tuple[float, float]]] = {}
         self._timeouts_s: dict[str, float] = {}
         self._early = False
-        self._watched: dict[FlowKey, _Watched] = {}
+        self._watched: dict[FlowKey, _WatchedFlow] = {}
         self._due: list[tuple[float, int, FlowKey]] = []
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -138,7 +138,7 @@ class Rescuer:
         if wanted == self._timeouts_s:
             return
         try:
-            self._early = self._hands.set_first_timeouts(wanted)
+            self._early = self._rescues.set_first_timeouts(wanted)
             self._timeouts_s = wanted
         except CedosError as error:
             _log.warning("first packets cannot be repeated early", why=str(error))
@@ -162,7 +162,7 @@ class Rescuer:
         if own is None or key.protocol != "tcp" or len(self._watched) >= _MOST_WATCHED:
             return
         patience_s = self._patience_s(own)
-        self._watched[key] = _Watched(own, own, at_s, patience_s)
+        self._watched[key] = _WatchedFlow(own, own, at_s, patience_s)
         self._look_at(at_s + patience_s - _AHEAD_S - _TOLD_LATE_S, key)
 
     def closed(self, key: FlowKey) -> None:
@@ -170,7 +170,7 @@ class Rescuer:
         self._watched.pop(key, None)
         if self.living.pop(key, None) is not None:
             try:
-                self._hands.ended(key)
+                self._rescues.ended(key)
             except CedosError as error:
                 _log.warning(
                     "a rescue could not be taken back", flow=flow_text(key), why=str(error)
@@ -219,9 +219,9 @@ class Rescuer:
         if self._due:
             self._set_timer()
 
-    def _consider(self, key: FlowKey, watched: _Watched) -> float | None:
+    def _consider(self, key: FlowKey, watched: _WatchedFlow) -> float | None:
         """Looks at one flow; when to look again, None: it needs no more."""
-        found = self._hands.connecting(key)
+        found = self._rescues.connecting(key)
         if found is None or found.join:
             return None
         now_s = time.monotonic()
@@ -231,12 +231,12 @@ class Rescuer:
         patient_until_s = watched.sent_at_s + watched.patience_s - 2 * _AHEAD_S
         patient = now_s < patient_until_s
         other = None if patient else self._other(key, watched.network, found.resent > 0)
-        if other is None or not self._hands.rescue(key, other):
+        if other is None or not self._rescues.rescue(key, other):
             return now_s + left_s + _AFTERWARDS_S
         self._was_rescued(key, watched, other, now_s)
         return None if self._dry_run else now_s + left_s + _AFTERWARDS_S
 
-    def _was_rescued(self, key: FlowKey, watched: _Watched, other: str, now_s: float) -> None:
+    def _was_rescued(self, key: FlowKey, watched: _WatchedFlow, other: str, now_s: float) -> None:
         waited_s = now_s - watched.sent_at_s
         why = (
             f"its first packet found no answer over {watched.network} for {waited_s * 1e3:.0f} ms;"

@@ -26,7 +26,7 @@ _HURRY_S = 5.0
 
 
 @dataclass(slots=True)
-class Path:
+class FlowPath:
     """One subflow: the last look at it, and its final figures once it has ended."""
 
     key: FlowKey
@@ -67,7 +67,7 @@ class LivingFlow:
     started_unix_s: float | None
     incoming: bool = False
     token: int | None = None
-    paths: dict[FlowKey, Path] = field(default_factory=dict)
+    paths: dict[FlowKey, FlowPath] = field(default_factory=dict)
     transfer: Transfer | None = None
     base_bytes: int = 0
     strategy: Strategy | None = None
@@ -104,7 +104,7 @@ class LivingFlow:
         """Whether the size of the transfer under way is known for certain."""
         return self.transfer is not None and self.transfer.size.source == "content-length"
 
-    def waits_on(self, path: Path) -> bool:
+    def waits_on(self, path: FlowPath) -> bool:
         """Whether something must come back on this path: an acknowledgement, or the rest of an answer.
 
         Nothing can be said of a download of unknown length: its server may have no more to say.

@@ -10,8 +10,8 @@ from cedos.config import Config
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.paths import measured_paths
 from cedos.daemon.decisions.rescue import Rescuer
-from cedos.daemon.flows.flows import Flows
 from cedos.daemon.flows.learning import Learning
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import CedosError
 from cedos.model import Context
@@ -25,7 +25,7 @@ _CHANGED_AT_MOST_S = 0.1
 """Bursts of changes are answered together, at most so much later."""
 
 
-class Reconsidering:
+class DecisionLoop:
     """Waits for reasons.
 
     Args:
@@ -42,7 +42,7 @@ class Reconsidering:
         self,
         config: Config,
         observer: Observer,
-        flows: Flows,
+        flows: LivingFlows,
         director: Director,
         rescuer: Rescuer,
         steering: Steering,

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.rescue import Rescuer
-from cedos.daemon.flows.flows import Flows
 from cedos.daemon.flows.learning import Learning
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.loop.opportunities import Opportunities
-from cedos.daemon.loop.packet_handler import Captured
+from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.monitor.events import FlowClosed, FlowOpened
@@ -25,9 +25,9 @@ class FlowEvents:
 
     monitor: FlowMonitor
     steering: Steering
-    flows: Flows
+    flows: LivingFlows
     profiler: Profiler
-    captured: Captured
+    captured: PacketHandler
     observer: Observer
     director: Director
     rescuer: Rescuer

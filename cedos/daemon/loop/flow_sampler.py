@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from cedos.daemon.aligned_sleep import beat
-from cedos.daemon.flows.flows import Flows
+from cedos.daemon.aligned_sleep import aligned_sleep
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.networks.observer import Observer
 from cedos.daemon.networks.silence import RoundTrips, Silence
 from cedos.model import Context, Direction
@@ -30,7 +30,7 @@ _SHARE = 30.0
 """A look that took long is followed by a pause of so many times that: at most 3 % of a core."""
 
 
-class Looking:
+class FlowSampler:
     """Samples the flows, and finds what is late.
 
     Args:
@@ -45,7 +45,7 @@ class Looking:
     def __init__(
         self,
         source: FlowSnapshots,
-        flows: Flows,
+        flows: LivingFlows,
         observer: Observer,
         profiler: Profiler,
         changed: Callable[[bool], None],
@@ -66,7 +66,7 @@ class Looking:
         """Looks until it is cancelled."""
         pause_s: float | None = None
         while True:
-            await (beat(self._interval_s) if pause_s is None else asyncio.sleep(pause_s))
+            await (aligned_sleep(self._interval_s) if pause_s is None else asyncio.sleep(pause_s))
             pause_s = None
             asked = self._observer.prober.asked_at_s()
             if not (len(self._flows) or asked or self._silent):

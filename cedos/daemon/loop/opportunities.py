@@ -7,7 +7,7 @@ carried what programs had prefetched: these choices were told of while they were
 
 from collections.abc import Callable, Sequence
 
-from cedos.daemon.budgets.budgets import Budgets
+from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.decisions.decider import Decider
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.model import Context, Direction, FlowRecord, SizeEstimate, Transfer
@@ -28,7 +28,7 @@ class Opportunities:
 
     def __init__(
         self,
-        budgets: Budgets,
+        budgets: HostBudgets,
         decider: Decider,
         prefetched: Callable[[str, int], bool] = lambda network, size: False,
     ) -> None:

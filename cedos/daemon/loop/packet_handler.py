@@ -5,8 +5,8 @@ import math
 import time
 
 from cedos.daemon.decisions.director import Director
-from cedos.daemon.flows.flows import Flows
 from cedos.daemon.flows.living_flow import LivingFlow
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.networks.observer import Observer
 from cedos.kernel.batched_reader import Resting
 from cedos.profiler.capture.packet_socket import Capture
@@ -18,7 +18,7 @@ _REST_S = 0.02
 _AT_ONCE = 256
 
 
-class Captured:
+class PacketHandler:
     """From packets to sizes; a connection whose size became known is decided on again.
 
     Args:
@@ -32,7 +32,7 @@ class Captured:
     def __init__(
         self,
         capture: Capture | None,
-        flows: Flows,
+        flows: LivingFlows,
         profiler: Profiler,
         director: Director,
         observer: Observer,

@@ -17,7 +17,7 @@ import structlog
 
 from cedos.api.probing import ProbingMessage, SentProbeMessage
 from cedos.config import Config, ProbesConfig
-from cedos.daemon.aligned_sleep import beat
+from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.budgets.metering import radios_of
 from cedos.model import Direction, Network, NetworkKind
 from cedos.monitor.probing.prober import Prober
@@ -73,14 +73,14 @@ def price_of(
     return Price(cost_s, energy_j=energy_j, carried_bytes=sent)
 
 
-class _Said(NamedTuple):
+class _RuleAnswer(NamedTuple):
     """The rule's word on a network and direction, with the prices of that moment."""
 
     verdict: Verdict
     prices: Prices = FREE
 
 
-class Begun:
+class ArrivalRate:
     """How many transfers of a direction begin, of late."""
 
     def __init__(self) -> None:
@@ -124,9 +124,9 @@ class AdaptiveProbing:
         self._rules = self._anew()
         self._uploads = uploads
         self._uploads_seen = 0
-        self._begun = {direction: Begun() for direction in Direction}
+        self._begun = {direction: ArrivalRate() for direction in Direction}
         self._at_s = time.monotonic()
-        self._said: dict[tuple[str, Direction], _Said] = {}
+        self._said: dict[tuple[str, Direction], _RuleAnswer] = {}
         self._sent: dict[tuple[str, Direction], tuple[float, str]] = {}
         self._kinds = [ProbeKind.DNS] if self._probes.dns else []
         if self._probes.server:
@@ -153,7 +153,7 @@ class AdaptiveProbing:
         return [self._explained(network, way, now_s) for network in self._networks for way in ways]
 
     def _explained(self, network: Network, way: Direction, now_s: float) -> ProbingMessage:
-        said = self._said.get((network.name, way), _Said(Verdict(False, self._silent(way))))
+        said = self._said.get((network.name, way), _RuleAnswer(Verdict(False, self._silent(way))))
         price = price_of(self._probes, network.kind, self._power, way)
         cost_s = price.today(network.name, said.prices)
         sent = self._sent.get((network.name, way))
@@ -191,7 +191,7 @@ class AdaptiveProbing:
         if not self._probes.enabled or not self._kinds:
             return
         while True:
-            await beat(_LOOK_S)
+            await aligned_sleep(_LOOK_S)
             now_s = time.monotonic()
             passed_s, self._at_s = now_s - self._at_s, now_s
             uploads = self._uploads()
@@ -223,7 +223,7 @@ class AdaptiveProbing:
         worth = []
         for network in self._networks:
             verdict = rule.weigh(network.name, moment)
-            self._said[network.name, direction] = _Said(verdict, moment.prices)
+            self._said[network.name, direction] = _RuleAnswer(verdict, moment.prices)
             if verdict.send:
                 rule.probed(network.name, moment)
                 self._sent[network.name, direction] = now_s, verdict.why

@@ -26,7 +26,7 @@ else waits for its own reasons: its server thinks, or the data take another path
 
 
 @dataclass(slots=True)
-class _Network:
+class _NetworkSilence:
     heard_at_s: float = -math.inf
     expecting_since_s: float | None = None
 
@@ -45,7 +45,7 @@ class Silence:
     """Joins what flows and pings say about each network."""
 
     def __init__(self) -> None:
-        self._networks: dict[str, _Network] = {}
+        self._networks: dict[str, _NetworkSilence] = {}
         self._waiting_since_s: dict[FlowKey, float] = {}
 
     def look(
@@ -103,5 +103,5 @@ class Silence:
                 found[name] = silent_s
         return found
 
-    def _of(self, network: str) -> _Network:
-        return self._networks.setdefault(network, _Network())
+    def _of(self, network: str) -> _NetworkSilence:
+        return self._networks.setdefault(network, _NetworkSilence())

@@ -18,10 +18,10 @@ from pyroute2.netlink import nlmsg
 
 from cedos.errors import HostError
 from cedos.kernel import rtnetlink
-from cedos.kernel.interface_kind import HardwareSource, Override, Sysfs, check, identify
+from cedos.kernel.interface_kind import HardwareSource, Sysfs, check, identify
 from cedos.kernel.netlink import Listener
 from cedos.kernel.netlink_client import Client
-from cedos.model import Address, Network
+from cedos.model import Address, Network, NetworkOverride
 from cedos.monitor.dns.resolvers import HostResolvers, Resolvers, ResolverSource
 from cedos.monitor.events import Change, Mailbox, NetworkEvent
 
@@ -63,7 +63,7 @@ def assemble(
     tables: Tables,
     resolvers: Resolvers,
     hardware: HardwareSource,
-    overrides: Mapping[str, Override],
+    overrides: Mapping[str, NetworkOverride],
 ) -> list[tuple[Network, int | None]]:
     """The networks with their metrics, best metric first, those without a default route last.
 
@@ -165,7 +165,7 @@ class LinkMonitor:
     """The networks now and their changes. Use it as an asynchronous context manager.
 
     Args:
-        overrides: per interface what the user says of it (`kinds.Override`).
+        overrides: per interface what the user says of it (`model.NetworkOverride`).
         tables: the kernel's tables; None for those of the calling thread's namespace.
         hardware: sysfs; None for the host's.
         resolvers: the DNS servers; None for resolv.conf alone.
@@ -177,7 +177,7 @@ class LinkMonitor:
 
     def __init__(
         self,
-        overrides: Mapping[str, Override] | None = None,
+        overrides: Mapping[str, NetworkOverride] | None = None,
         *,
         tables: TableSource | None = None,
         hardware: HardwareSource | None = None,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cedos.api.broadcast import Broadcast
-from cedos.api.hints import Hint
+from cedos.api.hints import HintRequest
 from cedos.api.messages import DecisionMessage, NetworkMessage, flow_matches, flow_text
 from cedos.model import Bulk, FlowKey, Label, Network, NetworkKind, Urgency
 
@@ -63,16 +63,16 @@ def test_decisions_survive_the_wire(make_decision) -> None:
 @pytest.mark.parametrize(
     ("hint", "label"),
     [
-        (Hint(mark=1), Label(Urgency.FOREGROUND, Bulk.SMALL)),
-        (Hint(mark=1, size_bytes=99_999), Label(Urgency.FOREGROUND, Bulk.SMALL)),
-        (Hint(mark=1, size_bytes=100_000), Label(Urgency.FOREGROUND, Bulk.LARGE)),
+        (HintRequest(mark=1), Label(Urgency.FOREGROUND, Bulk.SMALL)),
+        (HintRequest(mark=1, size_bytes=99_999), Label(Urgency.FOREGROUND, Bulk.SMALL)),
+        (HintRequest(mark=1, size_bytes=100_000), Label(Urgency.FOREGROUND, Bulk.LARGE)),
         (
-            Hint(mark=1, size_bytes=10**9, bulk=Bulk.SMALL, urgency=Urgency.BACKGROUND),
+            HintRequest(mark=1, size_bytes=10**9, bulk=Bulk.SMALL, urgency=Urgency.BACKGROUND),
             Label(Urgency.BACKGROUND, Bulk.SMALL),
         ),
     ],
 )
-def test_labels_of_hints(hint: Hint, label: Label) -> None:
+def test_labels_of_hints(hint: HintRequest, label: Label) -> None:
     assert hint.label == label
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from cedos.api import server
 from cedos.api.client import ControlClient
-from cedos.api.hints import Hint
+from cedos.api.hints import HintRequest
 from cedos.api.messages import DecisionMessage
 from cedos.errors import (
     AlreadyRunningError,
@@ -69,7 +69,7 @@ def test_everything_there_is_to_ask(control: Path, fake_daemon: Any) -> None:
 
 def test_hints(control: Path, fake_daemon: Any) -> None:
     client = ControlClient(control)
-    hint = Hint(destination="198.51.100.0/24", size_bytes=10**6, deadline_s=4.0)
+    hint = HintRequest(destination="198.51.100.0/24", size_bytes=10**6, deadline_s=4.0)
     accepted = client.hint(hint)
     assert accepted.network == "wlan0"
     assert fake_daemon.hints == {accepted.number: hint}

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from cedos.api.hints import Hint, program_mark
+from cedos.api.hints import HintRequest, program_mark
 from cedos.commands.exec import Duration, Size, _caller
 from cedos.errors import HostError
 from cedos.kernel import marked_program
@@ -89,7 +89,7 @@ def no_marks(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_what_the_daemon_hears(
     cedos: Any, control: Path, fake_daemon: Any, no_marks: list[int], monkeypatch: Any
 ) -> None:
-    heard: list[Hint] = []
+    heard: list[HintRequest] = []
 
     def run(cgroup: Path, command: tuple[str, ...], user: User | None) -> int:
         heard.extend(fake_daemon.hints.values())
@@ -101,7 +101,7 @@ def test_what_the_daemon_hears(
     result = cedos("exec", *options, "--", "/bin/curl", "-O", "--size", "x")
     assert result.exit_code == 0, result.output
     assert heard == [
-        Hint(
+        HintRequest(
             program="curl",
             size_bytes=2_000_000_000,
             direction=Direction.UP,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cedos.config import Config
-from cedos.daemon.budgets.budgets import Budgets
+from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.decisions.choices import curves
 from cedos.model import Network, NetworkKind
@@ -51,7 +51,7 @@ class Host:
         self.metering = Metering(
             self.usage, boot, [WLAN, LTE], radios_of(self.config), money_per_mb(self.config)
         )
-        self.budgets = Budgets(
+        self.budgets = HostBudgets(
             self.config,
             self.state,
             self.usage,

@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from cedos.config import BudgetConfig, Config, NetworkConfig, PlanConfig
-from cedos.daemon.budgets.budgets import Budgets
 from cedos.daemon.budgets.hard_budgets import HardBudgets
+from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.messages import messages
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.errors import SteeringError
@@ -30,7 +30,7 @@ DAY_S = 86_400.0
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH, hard=True)
 
 
-class Hands:
+class BarringInterface:
     """Steering as it is asked; it can refuse."""
 
     def __init__(self) -> None:
@@ -55,12 +55,12 @@ class Host:
 
     def start(self) -> None:
         """Another daemon begins."""
-        self.hands = Hands()
+        self.hands = BarringInterface()
         self.barred: list[dict[str, str]] = []
         usage = Usage(self.state / "usage.sqlite", "boot-1")
         priced = money_per_mb(self.config)
         self.metering = Metering(usage, "boot-1", self.networks, radios_of(self.config), priced)
-        self.budgets = Budgets(
+        self.budgets = HostBudgets(
             self.config,
             self.state,
             usage,

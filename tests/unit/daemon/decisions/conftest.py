@@ -8,8 +8,8 @@ import pytest
 from cedos.daemon.decisions.choices import Choices
 from cedos.daemon.decisions.decider import Decider
 from cedos.daemon.decisions.director import Director
-from cedos.daemon.flows.flows import Flows
 from cedos.daemon.flows.living_flow import LivingFlow
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.errors import SteeringError
 from cedos.model import (
     Context,
@@ -87,7 +87,7 @@ class Stage:
 
     def __init__(self, model: CompletionModel) -> None:
         self.model = model
-        self.steer, self.flows, self.sizes = Remembering(), Flows(), SizeHistory()
+        self.steer, self.flows, self.sizes = Remembering(), LivingFlows(), SizeHistory()
         self.decisions: list[Decision] = []
         choices = Choices(MaxS(), model, 3000, margin=0.1, switch_cost_s=0.1)
         decider = Decider(choices, self.flows.idle_s, self.decisions.append, first_number=5)

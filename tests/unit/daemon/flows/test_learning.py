@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from cedos.daemon.flows.flows import Flows
 from cedos.daemon.flows.learning import PLACES_FILE, POSTERIOR_FILE, Learning, load, place_of
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.model import (
     Attachment,
     Context,
@@ -61,7 +61,7 @@ def finish(
     began_unix_s: float = 100.0,
 ) -> None:
     """A download of a megabyte that began at 0; its connection stayed open for a while after it."""
-    flows = Flows()
+    flows = LivingFlows()
     flows.networks_changed(BOTH)
     flow = flows.opened(FlowOpened(FIRST, 0.0, 100.0))
     flow.context = KNOWN

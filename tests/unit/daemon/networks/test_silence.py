@@ -3,7 +3,7 @@ from math import inf
 
 import pytest
 
-from cedos.daemon.flows.flows import Flows
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.networks.silence import PATIENCE_S, RoundTrips, Silence
 from cedos.model import Direction, FlowKey, Network, NetworkKind, SizeEstimate
 from cedos.monitor.events import FlowOpened, FlowSample
@@ -19,7 +19,7 @@ class World:
     """One download over Wi-Fi, looked at every 0.2 s."""
 
     def __init__(self) -> None:
-        self.flows = Flows()
+        self.flows = LivingFlows()
         self.flows.networks_changed([WLAN, LTE])
         self.flows.opened(FlowOpened(KEY, 0.0, 100.0))
         exact = SizeEstimate(1_000_000, 1_000_000, 1_000_000, "content-length")

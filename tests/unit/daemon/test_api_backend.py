@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cedos.api.messages import flow_text
-from cedos.daemon.api_backend import Answers
-from cedos.daemon.flows.flows import Flows
+from cedos.daemon.api_backend import ApiBackend
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.model import FlowKey
 from cedos.monitor.events import FlowOpened
 from cedos.monitor.flows import own_flows
@@ -19,9 +19,9 @@ RESOLVER = ("127.0.0.1", 53)
 
 
 async def test_the_daemons_own_look_ups_are_left_out() -> None:
-    flows = Flows()
+    flows = LivingFlows()
     nothing: Any = None
-    answers = Answers(nothing, flows, nothing, None, nothing, list, dry_run=False)
+    answers = ApiBackend(nothing, flows, nothing, None, nothing, list, dry_run=False)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         own_flows.connect(asker, RESOLVER)
         host, port = asker.getsockname()

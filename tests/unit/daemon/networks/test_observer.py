@@ -12,7 +12,7 @@ import structlog
 import structlog.testing
 
 from cedos.config import Config, ProbesConfig, ProvidersConfig
-from cedos.daemon.flows.flows import Flows
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.loop.flow_events import FlowEvents
 from cedos.daemon.networks.observer import Observer
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
@@ -93,7 +93,7 @@ class Daemon:
             return []
 
         self.observer = observer
-        self.flows = Flows()
+        self.flows = LivingFlows()
         self.flows.networks_changed([WLAN, LTE])
         anybody = cast(
             Any,

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from cedos.config import Config
-from cedos.daemon.flows.flows import Flows
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.loop import decision_loop, flow_sampler
-from cedos.daemon.loop.decision_loop import Reconsidering
-from cedos.daemon.loop.flow_sampler import CLOSE_S, Looking
+from cedos.daemon.loop.decision_loop import DecisionLoop
+from cedos.daemon.loop.flow_sampler import CLOSE_S, FlowSampler
 from cedos.model import (
     Context,
     Direction,
@@ -43,14 +43,14 @@ class Stage:
         self.loss = 0.0
         self.looks = 0
         self.decided_at_s: list[float] = []
-        self.flows = Flows()
+        self.flows = LivingFlows()
         self.director = SimpleNamespace(
             turn=asyncio.Lock(),
             networks=(WLAN, LTE),
             decider=SimpleNamespace(objective=MaxS()),
             reconsider=self._reconsider,
         )
-        self.subject = Reconsidering(
+        self.subject = DecisionLoop(
             Config(),
             cast(Any, SimpleNamespace(context=self._context)),
             self.flows,
@@ -194,8 +194,8 @@ class Sockets:
         self.received = 0
         self.delivered_at_s: list[float] = []
         self.delivered = 0
-        self.flows = Flows()
-        self.subject = Looking(
+        self.flows = LivingFlows()
+        self.subject = FlowSampler(
             cast(Any, self),
             self.flows,
             cast(Any, self),

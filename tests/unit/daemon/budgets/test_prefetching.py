@@ -20,7 +20,7 @@ from cedos.api.prefetching import (
     parse_prefetching,
 )
 from cedos.config import Config, NetworkConfig
-from cedos.daemon.budgets.budgets import Budgets
+from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.errors import ConfigError
@@ -53,7 +53,7 @@ class Host:
         self.metering = Metering(
             self.usage, "boot", networks, radios_of(config), money_per_mb(config)
         )
-        self.budgets = Budgets(
+        self.budgets = HostBudgets(
             config, state, self.usage, self.metering, lambda: networks, lambda *_: None, MaxS(),
             clock=lambda: self.now_s, steady=lambda: self.steady_s,
         )  # fmt: skip

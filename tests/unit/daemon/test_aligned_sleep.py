@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cedos.daemon.aligned_sleep import LATE_S, beat
+from cedos.daemon.aligned_sleep import LATE_S, aligned_sleep
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ async def test_all_wake_at_the_same_instants(
     with monkeypatch.context() as patch:
         clock = Clock(patch, now_s)
         for _ in range(4):
-            await beat(interval_s)
+            await aligned_sleep(interval_s)
             clock.now_s -= 1e-7  # timers may run a moment early
     assert clock.woken_s[0] - now_s <= interval_s * 1.02
     for woken_s in clock.woken_s:
@@ -50,7 +50,7 @@ async def test_those_that_began_apart_are_woken_as_one() -> None:
 
     async def look() -> None:
         for _ in range(3):
-            await beat(0.2)
+            await aligned_sleep(0.2)
             woken_s.append(now_s())
 
     async with asyncio.TaskGroup() as tasks:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from cedos.daemon.flows.flows import Flows
-from cedos.daemon.loop.packet_handler import Captured
+from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.model import Direction, FlowKey, SizeEstimate
 from cedos.monitor.events import FlowOpened
 from cedos.profiler.profiler import SizeLearned
@@ -54,7 +54,7 @@ class Wire:
 
 
 async def test_only_connections_that_can_move_are_decided_on_again() -> None:
-    flows, again = Flows(), asyncio.Queue[FlowKey]()
+    flows, again = LivingFlows(), asyncio.Queue[FlowKey]()
     for key in (PLAIN, FIXED, MOVABLE):
         flows.opened(FlowOpened(key, 1.0, 101.0))
     flows.joined(7, FIXED, 1.0)
@@ -69,7 +69,7 @@ async def test_only_connections_that_can_move_are_decided_on_again() -> None:
         observe=lambda packet, _now_s: [SizeLearned(packet.key, Direction.DOWN, size)]
     )
     wire = Wire()
-    captured = Captured(
+    captured = PacketHandler(
         cast(Any, wire),
         flows,
         cast(Any, profiler),

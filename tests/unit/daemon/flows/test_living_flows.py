@@ -2,7 +2,7 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.daemon.flows.flows import Flows
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.model import Direction, FlowKey, Network, NetworkKind, SizeEstimate
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
@@ -28,13 +28,13 @@ def size(key: FlowKey, count: int, source: str = "content-length") -> SizeLearne
 
 
 @pytest.fixture
-def flows() -> Flows:
-    flows = Flows()
+def flows() -> LivingFlows:
+    flows = LivingFlows()
     flows.networks_changed([WLAN, LTE])
     return flows
 
 
-def test_a_plain_flow_becomes_a_record_when_it_ends(flows: Flows) -> None:
+def test_a_plain_flow_becomes_a_record_when_it_ends(flows: LivingFlows) -> None:
     flows.opened(FlowOpened(FIRST, 1.0, 100.0))
     flows.learned(size(FIRST, 5000))
     record = flows.closed(FlowClosed(FIRST, 102.0, 5200, 80, rtt_s=0.03))
@@ -47,7 +47,7 @@ def test_a_plain_flow_becomes_a_record_when_it_ends(flows: Flows) -> None:
     assert len(flows) == 0
 
 
-def test_subflows_are_one_flow_that_ends_with_the_last(flows: Flows) -> None:
+def test_subflows_are_one_flow_that_ends_with_the_last(flows: LivingFlows) -> None:
     flows.opened(FlowOpened(FIRST, 1.0, 100.0))
     flows.opened(FlowOpened(SECOND, 1.1, 100.1))  # its token is told a moment later
     flow = flows.joined(TOKEN, FIRST, 1.1)
@@ -64,7 +64,7 @@ def test_subflows_are_one_flow_that_ends_with_the_last(flows: Flows) -> None:
     assert record.ended_unix_s == 104.0
 
 
-def test_the_rest_of_a_transfer_counts_from_its_own_beginning(flows: Flows) -> None:
+def test_the_rest_of_a_transfer_counts_from_its_own_beginning(flows: LivingFlows) -> None:
     flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
     flows.learned(size(FIRST, 3000, "default"))
     flows.sampled([sample(FIRST, 400)], 2.0)
@@ -79,7 +79,7 @@ def test_the_rest_of_a_transfer_counts_from_its_own_beginning(flows: Flows) -> N
 
 
 def test_a_download_that_receives_tells_its_rate_and_one_that_waits_is_stalled(
-    flows: Flows,
+    flows: LivingFlows,
 ) -> None:
     flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
     flows.learned(size(FIRST, 1_000_000))
@@ -91,7 +91,7 @@ def test_a_download_that_receives_tells_its_rate_and_one_that_waits_is_stalled(
     assert flow.rate_bps == 0.0, "it has waited since the first look"
 
 
-def test_nothing_is_said_of_a_flow_whose_program_may_be_pausing(flows: Flows) -> None:
+def test_nothing_is_said_of_a_flow_whose_program_may_be_pausing(flows: LivingFlows) -> None:
     flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
     flows.learned(size(FIRST, 1_000_000, "history"))
     flows.sampled([sample(FIRST, 100_000)], 2.0)
@@ -99,7 +99,7 @@ def test_nothing_is_said_of_a_flow_whose_program_may_be_pausing(flows: Flows) ->
     assert flow.rate_bps is None
 
 
-def test_uploads_are_counted_where_the_uplinks_rate_matters(flows: Flows) -> None:
+def test_uploads_are_counted_where_the_uplinks_rate_matters(flows: LivingFlows) -> None:
     def uploads(count: int, source: str = "content-length") -> int:
         estimate = SizeEstimate(count, count, count, source)
         flows.learned(SizeLearned(FIRST, Direction.UP, estimate))
@@ -116,13 +116,13 @@ def test_uploads_are_counted_where_the_uplinks_rate_matters(flows: Flows) -> Non
     assert flows.upload.size.median_bytes == 20_000
 
 
-def test_what_is_not_known_is_ignored(flows: Flows) -> None:
+def test_what_is_not_known_is_ignored(flows: LivingFlows) -> None:
     assert flows.learned(size(FIRST, 10)) is None
     assert flows.closed(FlowClosed(FIRST, 1.0, 0, 0)) is None
     assert flows.find(FIRST) is None
 
 
-def test_networks_are_idle_since_bytes_last_moved_over_them(flows: Flows) -> None:
+def test_networks_are_idle_since_bytes_last_moved_over_them(flows: LivingFlows) -> None:
     assert flows.idle_s(1.0) == {}
     flows.opened(FlowOpened(FIRST, 1.0, 100.0))
     flows.sampled([sample(FIRST, 1000)], 2.0)
@@ -132,7 +132,7 @@ def test_networks_are_idle_since_bytes_last_moved_over_them(flows: Flows) -> Non
     assert flows.idle_s(6.5) == {"wlan0": 0.5}
 
 
-def test_a_stall_is_known_between_two_looks_of_a_second(flows: Flows) -> None:
+def test_a_stall_is_known_between_two_looks_of_a_second(flows: LivingFlows) -> None:
     flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
     flows.learned(size(FIRST, 1_000_000))
     rates = []
@@ -152,7 +152,7 @@ def test_a_stall_is_known_between_two_looks_of_a_second(flows: Flows) -> None:
     assert 0.0 not in rates[:-2]
 
 
-def test_an_upload_without_acknowledgements_is_stalled(flows: Flows) -> None:
+def test_an_upload_without_acknowledgements_is_stalled(flows: LivingFlows) -> None:
     flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
     flows.learned(SizeLearned(FIRST, Direction.UP, SizeEstimate(9, 10**6, 10**7, "history")))
     for tenths in range(5):
@@ -163,7 +163,7 @@ def test_an_upload_without_acknowledgements_is_stalled(flows: Flows) -> None:
     assert flow.rate_bps == 0.0
 
 
-def test_data_on_any_path_shows_that_the_transfer_goes_on(flows: Flows) -> None:
+def test_data_on_any_path_shows_that_the_transfer_goes_on(flows: LivingFlows) -> None:
     flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
     flows.opened(FlowOpened(SECOND, 1.1, 100.1))
     flows.joined(TOKEN, FIRST, 1.1)
@@ -175,7 +175,7 @@ def test_data_on_any_path_shows_that_the_transfer_goes_on(flows: Flows) -> None:
     assert flow.rate_bps != 0.0
 
 
-def test_a_move_forgets_the_rate_of_the_way_before(flows: Flows) -> None:
+def test_a_move_forgets_the_rate_of_the_way_before(flows: LivingFlows) -> None:
     flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
     flows.learned(size(FIRST, 1_000_000))
     flows.sampled([sample(FIRST, 100_000)], 2.0)

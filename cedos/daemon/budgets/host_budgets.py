@@ -11,7 +11,7 @@ import structlog
 
 from cedos.config import Config
 from cedos.daemon import state_file
-from cedos.daemon.aligned_sleep import beat
+from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.budgets import price_text
 from cedos.daemon.budgets.metering import Metering, money_per_mb
 from cedos.errors import ConfigError, NotFoundError
@@ -43,7 +43,7 @@ _MATTERS = 1.5
 """Everything is decided anew at once when a price has changed by this factor."""
 
 
-class Budgets:
+class HostBudgets:
     """Keeps all budgets, and makes the objective of what they, battery and plan say.
 
     Args:
@@ -226,7 +226,7 @@ class Budgets:
                 if fresh or now_s - written_at_s >= _WRITE_S:
                     written_at_s = now_s
                     await self.keep()
-                await beat(_TICK_S)
+                await aligned_sleep(_TICK_S)
         finally:
             self.write()
 

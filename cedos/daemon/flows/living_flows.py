@@ -6,7 +6,7 @@ flow with several, joined by its token.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from cedos.daemon.flows.living_flow import LivingFlow, Path
+from cedos.daemon.flows.living_flow import FlowPath, LivingFlow
 from cedos.model import (
     Address,
     Direction,
@@ -23,7 +23,7 @@ from cedos.profiler.profiler import SizeLearned
 from predictors.naive import FIRST_WINDOW_BYTES
 
 
-class Flows:
+class LivingFlows:
     """All living flows. Every method takes events; none does I/O.
 
     Attributes:
@@ -164,12 +164,12 @@ class Flows:
             self._by_token.pop(flow.token, None)
         return record(flow)
 
-    def _used(self, path: Path, at_s: float) -> None:
+    def _used(self, path: FlowPath, at_s: float) -> None:
         if path.network is not None:
             self._used_at_s[path.network] = max(at_s, self._used_at_s.get(path.network, at_s))
 
     def _add_path(self, flow: LivingFlow, key: FlowKey) -> None:
-        flow.paths[key] = Path(key, self._owners.get(key.local))
+        flow.paths[key] = FlowPath(key, self._owners.get(key.local))
         self._by_key[key] = flow
 
 

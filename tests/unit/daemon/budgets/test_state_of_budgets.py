@@ -44,7 +44,7 @@ async def test_a_killed_daemon_counts_what_it_had_not_written(host: Host) -> Non
 async def test_what_a_new_interface_carries_is_written_at_once_lest_a_crash_loses_it(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cedos.daemon.budgets.budgets._TICK_S", 0.01)
+    monkeypatch.setattr("cedos.daemon.budgets.host_budgets._TICK_S", 0.01)
     running = asyncio.create_task(host.budgets.run())
     try:
         async with asyncio.timeout(5):
