@@ -8,8 +8,7 @@ import click
 from cedos.api.budgets import BudgetMessage
 from cedos.api.client import ControlClient
 from cedos.api.messages import DecisionMessage, EvaluationMessage, TransferMessage
-from cedos.commands import explain_prefetch, explain_probes
-from cedos.commands.console import render
+from cedos.commands.console import prefetch_text, probing_text, render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
 from cedos.model import Direction, Strategy
@@ -56,11 +55,11 @@ def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> No
     if probes:
         if flow is not None or prefetch:
             raise click.UsageError("--probes is about networks: leave FLOW and --prefetch out")
-        said = client.probing()
+        probing = client.probing()
         if as_json:
-            render.print_json(said)
+            render.print_json(probing)
         else:
-            click.echo("\n".join(explain_probes.lines(said)))
+            click.echo("\n".join(probing_text.lines(probing)))
         return
     if prefetch:
         if flow is not None:
@@ -69,7 +68,7 @@ def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> No
         if as_json:
             render.print_json(programs)
         else:
-            click.echo("\n".join(explain_prefetch.lines(programs)))
+            click.echo("\n".join(prefetch_text.lines(programs)))
         return
     decision = client.explain(flow)
     if as_json:
@@ -126,21 +125,21 @@ def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.ends_unix_s))
         what = {"data": "a megabyte", "energy": "a joule", "money": "a unit of money"}[one.resource]
         if one.over:
-            said = "it has come to its end"
+            line = "it has come to its end"
         elif one.suspended:
-            said = f"{what} costs nothing now: {one.suspended}"
+            line = f"{what} costs nothing now: {one.suspended}"
         elif one.spent_up or one.s_per_unit is None:
-            said = f"{what} is not to be had any more: {left} of {of} are left until {until}"
+            line = f"{what} is not to be had any more: {left} of {of} are left until {until}"
         else:
             worth = render.worth(one.s_per_unit * (1e6 if one.resource == "data" else 1.0))
-            said = f"{what} must save {worth}: {left} of {of} are left until {until}"
+            line = f"{what} must save {worth}: {left} of {of} are left until {until}"
         if one.barred:
-            said += f"; it is hard, so programs are kept off {', '.join(one.barred)} until then"
+            line += f"; it is hard, so programs are kept off {', '.join(one.barred)} until then"
         elif one.unkept:
-            said += f"; it is hard, but programs cannot be kept off its networks: {one.unkept}"
+            line += f"; it is hard, but programs cannot be kept off its networks: {one.unkept}"
         elif one.hard and not one.over:
-            said += "; it is hard: once it is spent, programs are kept off its networks"
-        yield f"  {one.name}: {said}"
+            line += "; it is hard: once it is spent, programs are kept off its networks"
+        yield f"  {one.name}: {line}"
 
 
 def _transfer(transfer: TransferMessage) -> Iterator[str]:

@@ -12,7 +12,7 @@ import click
 from cedos import logs
 from cedos.api.lock import only_daemon
 from cedos.commands.console.manual import CONFIG, SOCKET, STATE, Manual
-from cedos.config import load
+from cedos.config import found, load
 from cedos.config.directories import directories
 from cedos.kernel import privileges
 from cedos.kernel.service_manager import Notifier
@@ -61,6 +61,7 @@ def command(config_file: Path | None, dry_run: bool) -> None:
     It needs CAP_NET_ADMIN and CAP_NET_RAW, and two usable networks; `cedos doctor` says what else
     is of use. One daemon runs per network namespace.
     """
+    config_file = found(config_file)
     config = load(config_file)
     logs.configure(config.log.level, config.log.format)
     if not dry_run:
@@ -75,7 +76,7 @@ def command(config_file: Path | None, dry_run: bool) -> None:
         # looking for it less often saves a twentieth of the daemon's time.
         gc.set_threshold(10_000, 20, 50)
         gc.enable()
-        asyncio.run(_until_signalled(daemon.run(config, dry_run)))
+        asyncio.run(_until_signalled(daemon.run(config, dry_run, config_file)))
 
 
 async def _until_signalled(running: Awaitable[None]) -> None:

@@ -42,6 +42,7 @@ __all__ = [
     "ProvidersConfig",
     "Section",
     "SteeringConfig",
+    "found",
     "load",
 ]
 
@@ -90,6 +91,19 @@ class Config(Section, frozen=True, kw_only=True):
         return said
 
 
+def found(path: Path | None = None) -> Path | None:
+    """The file that `load` reads; None where there is none, and the defaults hold."""
+    if path is not None:
+        return path
+    # One that is there but cannot be read is an error of `load`, not a reason for defaults.
+    with suppress(PermissionError):
+        try:
+            DEFAULT_FILE.stat()
+        except FileNotFoundError:
+            return None
+    return DEFAULT_FILE
+
+
 def load(path: Path | None = None) -> Config:
     """Loads the configuration.
 
@@ -99,14 +113,9 @@ def load(path: Path | None = None) -> Config:
     Raises:
         ConfigError: with file, line and what would be right, one line per problem.
     """
+    path = found(path)
     if path is None:
-        path = DEFAULT_FILE
-        # One that is there but cannot be read is an error below, not a reason for defaults.
-        with suppress(PermissionError):
-            try:
-                path.stat()
-            except FileNotFoundError:
-                return Config()
+        return Config()
     config = toml_file.read(path, Config)
     if (key_file := config.probes.key_file) is not None:
         probes = msgspec.structs.replace(

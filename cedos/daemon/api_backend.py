@@ -1,6 +1,5 @@
 """What the daemon answers on its control socket."""
 
-import asyncio
 import math
 import os
 import time
@@ -8,7 +7,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from cedos.api.broadcast import Broadcast
 from cedos.api.budgets import BudgetMessage
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintAccepted, HintRequest, program_mark
@@ -20,7 +18,6 @@ from cedos.api.messages import (
     ProbesMessage,
     StatusMessage,
     SubflowMessage,
-    flow_matches,
     flow_text,
 )
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
@@ -29,85 +26,62 @@ from cedos.daemon.budgets import messages
 from cedos.daemon.budgets.hard_budgets import HardBudgets
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.prefetching import Prefetching
+from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
-from cedos.errors import ConfigError, NotFoundError
-from cedos.model import Budget, Context, Decision, SizeEstimate, Transfer
+from cedos.daemon.networks.observer import Observer
+from cedos.errors import NotFoundError
+from cedos.model import Budget, SizeEstimate, Transfer
 from cedos.monitor.flows.own_flows import is_own
-from cedos.monitor.probing.costs import ProbeCosts
 from cedos.profiler.hints import HintMatch, TransferHint
 from cedos.profiler.profiler import Profiler
-from cedos.storage.history import History
 
 _RECENT = 1000
 
 
 class ApiBackend:
-    """The control socket's backend (`cedos.api.backend.Backend`).
+    """The control socket's backend (`cedos.api.backend.Backend`), over all parts of the daemon.
 
-    Attributes:
-        budgets: those of this host, once they are there.
-        hard_budgets: the hard ones among them, likewise.
-        prefetched_by: what programs prefetch, likewise.
-        probed_by: who probes, likewise.
-
-    Args:
-        director: where new connections go, and why.
-        flows: the living flows.
-        profiler: takes hints.
-        history: what is no longer in memory; None: nothing is kept.
-        context: what is known now.
-        problems: what is degraded, in words, asked anew each time.
-        dry_run: whether nothing is changed.
-        config_file: the configuration in use.
-        ledger: what probes have cost.
+    `problems` says what is degraded, in words; `config_file` is the one that was read, None where there
+    was none.
     """
 
     def __init__(
         self,
+        *,
         director: Director,
         flows: LivingFlows,
         profiler: Profiler,
-        history: History | None,
-        context: Callable[[], Context],
+        log: DecisionLog,
+        observer: Observer,
+        budgets: HostBudgets,
+        hard_budgets: HardBudgets,
+        prefetching: Prefetching,
+        probing: AdaptiveProbing,
         problems: Callable[[], Sequence[str]],
-        *,
+        config_file: Path | None,
         dry_run: bool,
-        config_file: Path | None = None,
-        ledger: ProbeCosts | None = None,
     ) -> None:
-        self.decided: Broadcast[DecisionMessage] = Broadcast()
-        self.budgets: HostBudgets | None = None
-        self.hard_budgets: HardBudgets | None = None
-        self.prefetched_by: Prefetching | None = None
-        self.probed_by: AdaptiveProbing | None = None
         self._director = director
         self._flows = flows
         self._profiler = profiler
-        self._history = history
-        self._context = context
+        self._log = log
+        self._observer = observer
+        self._budgets = budgets
+        self._hard_budgets = hard_budgets
+        self._prefetching = prefetching
+        self._probing = probing
         self._problems = problems
-        self._dry_run = dry_run
         self._config_file = config_file
-        self._ledger = ledger or ProbeCosts()
+        self._dry_run = dry_run
         self._started_at_s = time.monotonic()
-        self._recent: dict[int, Decision] = {}
         self._programs: dict[int, int] = {}
         self._hinted: dict[int, tuple[str, int | None]] = {}
         self._last_program = 0
 
-    def recorded(self, decision: Decision) -> None:
-        """Takes a decision that was just made."""
-        self._recent[decision.number] = decision
-        if len(self._recent) > _RECENT:
-            del self._recent[next(iter(self._recent))]
-        if self.decided.subscribers:
-            self.decided.publish(DecisionMessage.of(decision))
-
     async def status(self) -> StatusMessage:
-        """See `Backend.status`."""
         return StatusMessage(
             version=version("cedos"),
             pid=os.getpid(),
@@ -118,10 +92,7 @@ class ApiBackend:
             default=self._default(),
             flows=await self.flows(),
             problems=list(self._problems()),
-            budget_problems=[
-                *(self.budgets.problems if self.budgets else ()),
-                *(self.hard_budgets.problems if self.hard_budgets else ()),
-            ],
+            budget_problems=[*self._budgets.problems, *self._hard_budgets.problems],
             decisions=self._director.decider.decisions,
             probes=[
                 ProbesMessage(
@@ -134,14 +105,13 @@ class ApiBackend:
                     seconds=total.seconds,
                     energy_j=total.energy_j,
                 )
-                for network, kind, total in self._ledger
+                for network, kind, total in self._observer.prober.costs
             ],
             config_file=str(self._config_file) if self._config_file else None,
         )
 
     async def networks(self) -> list[NetworkMessage]:
-        """See `Backend.networks`."""
-        context = self._context()
+        context = self._observer.context()
         barred = self._director.decider.barred
         return [
             NetworkMessage.of(network, context, context.at_s, barred.get(network.name, ""))
@@ -149,70 +119,49 @@ class ApiBackend:
         ]
 
     async def flows(self) -> list[FlowMessage]:
-        """See `Backend.flows`."""
         now_s = time.monotonic()
         return [_message(flow, now_s) for flow in self._flows if not is_own(flow.key)]
 
     async def explain(self, flow: str | None) -> DecisionMessage:
-        """See `Backend.explain`."""
-        decision = await self._find(flow)
+        decision = await self._log.find(flow, self._flows)
         if decision is None:
             about = f"about {flow!r}" if flow else "yet"
             raise NotFoundError(f"no decision {about} is known; `cedos status` lists living flows")
         return DecisionMessage.of(decision)
 
     async def standing_budgets(self) -> list[BudgetMessage]:
-        """See `Backend.standing_budgets`."""
-        if self.budgets is None:
-            return []
-        if self.hard_budgets is None:
-            return messages.messages(self.budgets)
-        hard = self.hard_budgets
-        return messages.messages(self.budgets, hard.barred_by, hard.unkept)
+        hard = self._hard_budgets
+        return messages.messages(self._budgets, hard.barred_by, hard.unkept)
 
     async def set_budget(self, budget: Budget) -> BudgetMessage:
-        """See `Backend.set_budget`."""
-        if self.budgets is None:
-            raise ConfigError("the daemon has only just started; try again")
-        await self.budgets.set(budget)
-        if self.hard_budgets is not None:
-            self.hard_budgets.look()  # at once, so that the answer tells of it
+        await self._budgets.set(budget)
+        self._hard_budgets.check()  # at once, so that the answer tells of it
         return next(each for each in await self.standing_budgets() if each.name == budget.name)
 
     async def remove_budget(self, name: str) -> None:
-        """See `Backend.remove_budget`."""
-        if self.budgets is not None:
-            self.budgets.remove(name)
-        if self.hard_budgets is not None:
-            self.hard_budgets.look()
+        self._budgets.remove(name)
+        self._hard_budgets.check()
 
     async def choose(self, request: ChoiceRequest) -> DecisionMessage:
-        """See `Backend.choose`."""
         async with self._director.turn:
             decision = self._director.decider.choose(
                 request.transfer,
-                self._context(),
+                self._observer.context(),
                 redundant=request.redundant,
                 multipath=request.multipath,
             )
         return DecisionMessage.of(decision)
 
     async def prefetching(self, request: PrefetchingRequest) -> PrefetchingAnswer:
-        """See `Backend.prefetching`."""
-        if self.prefetched_by is None:
-            raise ConfigError("the daemon has only just started; try again")
-        return self.prefetched_by.asked(request, await self.networks())
+        return self._prefetching.asked(request, await self.networks())
 
     async def prefetched(self) -> list[ProgramMessage]:
-        """See `Backend.prefetched`."""
-        return self.prefetched_by.programs() if self.prefetched_by is not None else []
+        return self._prefetching.programs()
 
     async def probing(self) -> list[ProbingMessage]:
-        """See `Backend.probing`."""
-        return self.probed_by.explained() if self.probed_by is not None else []
+        return self._probing.explained()
 
     async def hint(self, hint: HintRequest) -> HintAccepted:
-        """See `Backend.hint`."""
         mark = hint.mark
         if hint.program is not None:
             self._last_program += 1
@@ -249,7 +198,7 @@ class ApiBackend:
                     SizeEstimate(size_bytes, size_bytes, size_bytes, "hint"),
                     hint.direction,
                     math.inf if hint.lifetime_s is None else now_s + hint.lifetime_s,
-                    self._context(),
+                    self._observer.context(),
                 )
             if hint.program is not None and mark is not None:
                 self._programs[number] = mark
@@ -261,22 +210,22 @@ class ApiBackend:
                     hint.deadline_s,
                     server_name=hint.program,
                 )
-                network = await self._director.programs.began(mark, transfer, self._context())
+                network = await self._director.programs.began(
+                    mark, transfer, self._observer.context()
+                )
         return HintAccepted(number=number, network=network, mark=mark)
 
     async def unhint(self, number: int) -> None:
-        """See `Backend.unhint`."""
         if not self._profiler.unhint(number):
             raise NotFoundError(f"there is no hint {number}")
         async with self._director.turn:
             if (mark := self._programs.pop(number, None)) is not None:
                 await self._director.programs.ended(mark)
             if (place := self._hinted.pop(number, None)) is not None:
-                await self._director.destinations.hint_ended(*place, self._context())
+                await self._director.destinations.hint_ended(*place, self._observer.context())
 
     def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
-        """See `Backend.decisions`."""
-        return self.decided.subscribe()
+        return self._log.decided.subscribe()
 
     def _default(self) -> DefaultMessage:
         decision = self._director.default.decision
@@ -289,41 +238,6 @@ class ApiBackend:
             age_s=max(0.0, time.monotonic() - decision.context.at_s),
             decision=decision.number,
         )
-
-    async def _find(self, flow: str | None) -> Decision | None:
-        if flow is None:
-            if self._recent:
-                return next(reversed(self._recent.values()))
-            return await self._from_history()
-        if flow.isdecimal() and int(flow) in self._recent:
-            return self._recent[int(flow)]
-        for living in self._flows:
-            meant = any(flow_matches(flow, key, living.server_name) for key in living.paths)
-            if meant and living.decision in self._recent:
-                return self._recent[living.decision]
-        for decision in reversed(self._recent.values()):
-            transfer = decision.transfer
-            if transfer.flow and flow_matches(flow, transfer.flow, transfer.server_name):
-                return decision
-        return await self._from_history(flow)
-
-    async def _from_history(self, flow: str | None = None) -> Decision | None:
-        history = self._history
-        if history is None:
-            return None
-
-        def look() -> Decision | None:
-            if flow is not None and flow.isdecimal():
-                for decision in history.decisions(1, number=int(flow)):
-                    return decision
-            for decision in history.decisions(1, flow=flow):
-                return decision
-            for record in history.flows(1, flow=flow) if flow else ():
-                if record.decision is not None:
-                    return next(iter(history.decisions(1, number=record.decision)), None)
-            return None
-
-        return await asyncio.to_thread(look)
 
 
 def _message(flow: LivingFlow, now_s: float) -> FlowMessage:

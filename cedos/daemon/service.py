@@ -21,11 +21,12 @@ from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.daemon.decisions.choices import choices, curves
 from cedos.daemon.decisions.decider import Decider
+from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.rescue import Rescuer
 from cedos.daemon.flows.learning import Learning
 from cedos.daemon.flows.living_flows import LivingFlows
-from cedos.daemon.loop.decision_loop import DecisionLoop
+from cedos.daemon.loop.decision_loop import DecisionLoop, Wakeup
 from cedos.daemon.loop.flow_events import FlowEvents
 from cedos.daemon.loop.flow_sampler import FlowSampler
 from cedos.daemon.loop.opportunities import Opportunities
@@ -33,11 +34,10 @@ from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.kernel.service_manager import Notifier
-from cedos.model import Decision, Direction, FlowKey, Network
+from cedos.model import Direction, FlowKey
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.dns.resolvers import HostResolvers
 from cedos.monitor.flows.flow_monitor import FlowMonitor
-from cedos.monitor.networks.counters import Counters
 from cedos.monitor.networks.links import LinkMonitor
 from cedos.monitor.providers.battery import BatteryReader
 from cedos.profiler.capture.packet_socket import Capture
@@ -58,8 +58,10 @@ _KEEP_S = 60.0
 """What is learned is kept so often, and at the end."""
 
 
-async def run(config: Config, dry_run: bool) -> None:
+async def run(config: Config, dry_run: bool, config_file: Path | None) -> None:
     """Runs the daemon until it is cancelled; everything it changed is undone when it returns.
+
+    `config_file` is the one that `config` was read from.
 
     Raises:
         HostError: there are not two usable networks, or the kernel lacks what is indispensable.
@@ -101,11 +103,12 @@ async def run(config: Config, dry_run: bool) -> None:
             usage=usage,
             bus=bus,
             problems=problems,
+            config_file=config_file,
             dry_run=dry_run,
         )
         stack.callback(daemon.finished)
         await daemon.networks_changed()
-        server = ControlServer(daemon.answers, where.socket)
+        server = ControlServer(daemon.backend, where.socket)
         await stack.enter_async_context(server)
         notifier = Notifier()
         notifier.ready(f"{len(links.networks())} networks")
@@ -130,6 +133,7 @@ class Daemon:
         usage: Usage,
         bus: SystemBus | None,
         problems: list[str],
+        config_file: Path | None,
         dry_run: bool,
     ) -> None:
         self._state = state
@@ -140,32 +144,25 @@ class Daemon:
         self._sizes = sizes
         self._own_problems = problems
         self._flows = LivingFlows()
+        self._wakeup = Wakeup()
+        radios, prices = radios_of(config), money_per_mb(config)
         self._profiler = Profiler(
             sizes,
             unknown=Prior(config.profiler.default_size_bytes),
             chunked=replace(CHUNKED, median_bytes=config.profiler.default_large_bytes),
         )
-        self._observer = Observer(config, bus, self._changed, self._metered)
+        metering = Metering(usage, startup.boot(), links.networks(), radios, prices)
+        self._observer = Observer(config, bus, self._wakeup.changed, metering.counted)
         chosen = choices(config, state, problems)
         self._learning = chosen.model if isinstance(chosen.model, Learning) else None
-        decider = Decider(
-            chosen, self._flows.idle_s, self._recorded, history.next_number if history else 1
-        )
-        self._director = Director(steering, self._flows, sizes, decider)
-        self.answers = ApiBackend(
-            self._director,
-            self._flows,
-            self._profiler,
-            history,
-            self._observer.context,
-            self.problems,
-            dry_run=dry_run,
-            ledger=self._observer.prober.costs,
-        )
+        self._log = DecisionLog(history)
+        self._decider = Decider(chosen, self._flows.idle_s, self._log.record, self._log.next_number)
+        self._director = Director(steering, self._flows, sizes, self._decider)
         self._rescuer = Rescuer(
             steering.rescues, self._observer.context, self._rescued, dry_run=dry_run
         )
-        self._reconsidering = DecisionLoop(
+        self._decision_loop = DecisionLoop(
+            self._wakeup,
             config,
             self._observer,
             self._flows,
@@ -174,50 +171,43 @@ class Daemon:
             steering,
             self._learning,
         )
-        self._metering = Metering(
-            usage, startup.boot(), links.networks(), radios_of(config), money_per_mb(config)
-        )
-        self._budgets = self.answers.budgets = HostBudgets(
+        ticked = asyncio.Event()
+        self._budgets = HostBudgets(
             config,
             state,
             usage,
-            self._metering,
+            metering,
             links.networks,
-            self._reconsidering.prefer,
+            self._decision_loop.prefer,
             chosen.objective,
+            ticked,
             curves=curves(config),
             battery=BatteryReader(bus) if bus is not None else None,
         )
-        unable = "" if config.steering.iptables else "[steering] iptables = true would be needed"
-        self._hard_budgets = self.answers.hard_budgets = HardBudgets(
+        self._hard_budgets = HardBudgets(
             self._budgets,
-            self._metering,
+            metering,
             links.networks,
             steering.barring,
             self._barred,
             self._observer.count,
-            money_per_mb(config),
-            unable=unable,
+            prices,
+            ticked,
+            unable="" if config.steering.iptables else "[steering] iptables = true would be needed",
         )
-        self._prefetching = self.answers.prefetched_by = Prefetching(
-            self._budgets,
-            self._metering,
-            radios_of(config),
-            links.networks,
-            money_per_mb(config),
-        )
-        self._looking = FlowSampler(
+        self._prefetching = Prefetching(self._budgets, metering, radios, links.networks, prices)
+        self._sampler = FlowSampler(
             flow_monitor,
             self._flows,
             self._observer,
             self._profiler,
-            self._reconsidering.changed,
+            self._wakeup.changed,
             config.decision.reevaluate_interval_s,
         )
-        self._probing = self.answers.probed_by = AdaptiveProbing(
+        self._probing = AdaptiveProbing(
             config, self._observer.prober, self._moment, lambda: self._flows.uploads
         )
-        self._captured = PacketHandler(
+        self._packets = PacketHandler(
             capture, self._flows, self._profiler, self._director, self._observer
         )
         self._events = FlowEvents(
@@ -225,36 +215,50 @@ class Daemon:
             steering=steering,
             flows=self._flows,
             profiler=self._profiler,
-            captured=self._captured,
+            packets=self._packets,
             observer=self._observer,
             director=self._director,
             rescuer=self._rescuer,
             probing=self._probing,
-            opportunities=Opportunities(self._budgets, decider, self._prefetching.carried),
+            opportunities=Opportunities(self._budgets, self._decider, self._prefetching.carried),
             learning=self._learning,
             history=history,
+        )
+        self.backend = ApiBackend(
+            director=self._director,
+            flows=self._flows,
+            profiler=self._profiler,
+            log=self._log,
+            observer=self._observer,
+            budgets=self._budgets,
+            hard_budgets=self._hard_budgets,
+            prefetching=self._prefetching,
+            probing=self._probing,
+            problems=self.problems,
+            config_file=config_file,
+            dry_run=dry_run,
         )
 
     def problems(self) -> list[str]:
         """What is degraded, in words."""
-        now = (self._flow_monitor.problem, self._history.problem if self._history else None)
+        optional = (self._flow_monitor.problem, self._history.problem if self._history else None)
         return [
             *self._own_problems,
             *self._observer.problems,
             *self._steering.problems,
             *self._budgets.problems,
             *self._hard_budgets.problems,
-            *(said for said in now if said),
+            *(problem for problem in optional if problem),
         ]
 
     async def networks_changed(self) -> None:
-        """Tells everybody what networks there are, and decides anew."""
+        """Tells everybody what networks there are, and decides again."""
         networks = self._links.networks()
         self._observer.networks_changed(networks)
         async with self._director.turn:
             self._director.networks_changed(networks)
             await self._steering.networks_changed(networks)
-            self._hard_budgets.look()
+            self._hard_budgets.check()
             self._open_changed()
             await self._director.reconsider(self._observer.context())
         # An interface that goes takes its counter with it: what it showed last is kept now.
@@ -262,14 +266,14 @@ class Daemon:
 
     def _barred(self, why: Mapping[str, str]) -> None:
         """Programs are kept off these networks and no others, as a hard budget is spent."""
-        self._director.decider.barred = why
+        self._decider.bar(why)
         self._observer.barred(why.keys())
         self._open_changed()
-        self._reconsidering.changed(urgent=True)
+        self._wakeup.changed(urgent=True)
 
     def _open_changed(self) -> None:
         """Nothing is led to a network that is barred, nor is it probed."""
-        usable = self._director.decider.usable
+        usable = self._decider.usable
         self._rescuer.networks_changed(usable)
         self._probing.networks_changed(usable)
 
@@ -280,31 +284,25 @@ class Daemon:
             tasks.create_task(self._follow_links(), name="links")
             tasks.create_task(self._events.follow_flows(), name="flows")
             tasks.create_task(self._events.follow_connections(), name="connections")
-            tasks.create_task(self._captured.run(), name="captured")
-            tasks.create_task(self._looking.run(), name="look")
+            tasks.create_task(self._packets.run(), name="packets")
+            tasks.create_task(self._sampler.run(), name="samples")
             tasks.create_task(self._budgets.run(), name="budgets")
             tasks.create_task(self._hard_budgets.run(), name="hard budgets")
             tasks.create_task(self._prefetching.run(), name="prefetching")
             tasks.create_task(self._probing.run(), name="probing")
-            tasks.create_task(self._reconsidering.run(), name="reconsider")
+            tasks.create_task(self._decision_loop.run(), name="decisions")
             tasks.create_task(self._keep(notifier), name="keep")
 
     def finished(self) -> None:
         """The end: whoever listens is told, and what was learned is kept."""
         self._rescuer.close()
-        self.answers.decided.close()
+        self._log.decided.close()
         self._keep_learned()
 
     def _keep_learned(self) -> None:
         state_file.write(self._state / _SIZES_FILE, self._sizes.state(), startup.SIZES)
         if self._learning is not None:
             self._learning.keep(self._state)
-
-    def _recorded(self, decision: Decision) -> None:
-        if self._history is not None:
-            self._history.add_decision(decision)
-        self.answers.recorded(decision)
-        _log.info("decided", choice=str(decision.choice), why=decision.reason)
 
     def _rescued(self, key: FlowKey, network: str, reason: str) -> None:
         """A flow goes over another network, as its first packet found no answer."""
@@ -319,7 +317,7 @@ class Daemon:
         default, upload = self._director.default.decision, self._flows.upload
         evaluations = default.evaluations if default else ()
         if direction is Direction.UP:
-            evaluations = self._director.decider.weighed(upload, context) if upload else ()
+            evaluations = self._decider.weighed(upload, context) if upload else ()
         return Moment(
             now_s,
             self._observer.screen.active(),
@@ -327,14 +325,8 @@ class Daemon:
             context.networks,
             evaluations,
             per_s,
-            self._director.decider.objective.prices,
+            self._decider.objective.prices,
         )
-
-    def _changed(self) -> None:
-        self._reconsidering.changed()
-
-    def _metered(self, network: Network, counted: Counters) -> None:
-        self._metering.counted(network, counted, time.monotonic())
 
     async def _follow_links(self) -> None:
         async for event in self._links.events():

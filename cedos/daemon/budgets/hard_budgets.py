@@ -56,6 +56,7 @@ class HardBudgets:
         barred: told of every change: network -> why it is barred, in words.
         count: reads a network's counters now.
         priced: money per megabyte by network.
+        ticked: set when the budgets were counted again.
         unable: why nothing can be barred on this host, in words; "": it can.
         clock: seconds since the epoch, which may jump.
         steady: seconds of a clock that does not.
@@ -70,6 +71,7 @@ class HardBudgets:
         barred: Callable[[Mapping[str, str]], None],
         count: Callable[[Network], Awaitable[object]],
         priced: Mapping[str, float],
+        ticked: asyncio.Event,
         *,
         unable: str = "",
         clock: Callable[[], float] = time.time,
@@ -93,8 +95,7 @@ class HardBudgets:
         self._reasons: dict[str, tuple[str, float, float, str]] = {}
         self._acted_at_s = -math.inf
         self._acted_bytes = 0.0
-        self._told = asyncio.Event()
-        budgets.ticked = self._told.set
+        self._ticked = ticked
 
     # -- what it shows ------------------------------------------------------------------------
 
@@ -140,8 +141,8 @@ class HardBudgets:
 
     # -- what it does -------------------------------------------------------------------------
 
-    def look(self) -> float:
-        """Looks at all hard budgets, and acts; returns in how many seconds to look again."""
+    def check(self) -> float:
+        """Checks all hard budgets, and acts; returns in how many seconds to check again."""
         hard = [keeper for keeper in self._budgets.keepers.values() if keeper.budget.hard]
         self._accounts = list(map(self._account, hard))
         networks = self._networks()
@@ -168,10 +169,10 @@ class HardBudgets:
     async def run(self) -> None:
         """Looks until it is cancelled: when something has changed, and often near the end."""
         while True:
-            self._told.clear()
-            next_s = self.look()
+            self._ticked.clear()
+            next_s = self.check()
             try:
-                await asyncio.wait_for(self._told.wait(), next_s)
+                await asyncio.wait_for(self._ticked.wait(), next_s)
             except TimeoutError:
                 if next_s < LATEST_S:  # others count every second anyway
                     await asyncio.gather(*map(self._count, self._networks()))

@@ -55,12 +55,10 @@ class HostBudgets:
         preferred: is given the objective after each look, and whether to decide anew at once.
         base: the objective without budgets.
         curves: how Delphi's exponents follow battery and plan; None: they do not.
+        ticked: set each time that all budgets were counted and priced.
         battery: reads it; None: there is none to read.
         clock: seconds since the epoch, which may jump.
         steady: seconds of a clock that does not, and goes on in sleep.
-
-    Attributes:
-        ticked: called after each look, and each change of a budget.
     """
 
     def __init__(
@@ -72,6 +70,7 @@ class HostBudgets:
         networks: Callable[[], Sequence[Network]],
         preferred: Callable[[Objective, bool], None],
         base: Objective,
+        ticked: asyncio.Event,
         *,
         curves: Curves | None = None,
         battery: Any = None,
@@ -94,7 +93,7 @@ class HostBudgets:
         self._rates: tuple[float, ...] = ()
         self._begun = False
         self._unread = True
-        self.ticked: Callable[[], None] = lambda: None
+        self._ticked = ticked
         self.prices: Prices = FREE
         self._configured = budget_file.configured(config, wall(clock()))
         self._set: dict[str, Budget] = {}
@@ -259,7 +258,7 @@ class HostBudgets:
             spent = self._metering.spent(keeper.budget, keeper.period.begins_s)
             keeper.observe(now_s, spent)
         self._price(now_s)
-        self.ticked()
+        self._ticked.set()
 
     async def _read_battery(self) -> None:
         if self._battery is None:

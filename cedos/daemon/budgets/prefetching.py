@@ -27,7 +27,7 @@ from cedos.selector.energy.radio import Radio
 _SILENT_S = 5.0
 """Programs ask once a second; one that has not for so long has ended, whatever it said last."""
 
-_LOOK_S = 1.0
+_UPDATE_S = 1.0
 _WITH_HEADERS = 1.06
 """What a byte of an item is on the wire, as the interfaces count it."""
 
@@ -138,10 +138,10 @@ class Prefetching:
     async def run(self) -> None:
         """Until it is cancelled: forgets programs that have ended, and what they had open."""
         while True:
-            await aligned_sleep(_LOOK_S)
-            self.look()
+            await aligned_sleep(_UPDATE_S)
+            self.update()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Tells budgets what is open where that has changed without anybody saying so."""
         self._forget(self._steady())
         self._received = {

@@ -70,8 +70,16 @@ class Decider:
         """What is best now."""
         return self.choices.objective
 
-    @objective.setter
-    def objective(self, objective: Objective) -> None:
+    def networks_changed(self, networks: Sequence[Network]) -> None:
+        """Takes the networks of this host."""
+        self.networks = networks
+
+    def bar(self, why: Mapping[str, str]) -> None:
+        """Programs are kept off these networks and no others, or should be: why, in words."""
+        self.barred = why
+
+    def prefer(self, objective: Objective) -> None:
+        """Something else is best from now on."""
         self.choices = replace(self.choices, objective=objective)
 
     @property

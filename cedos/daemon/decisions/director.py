@@ -54,7 +54,7 @@ class Director:
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
         """Takes the networks; the next `reconsider` uses them."""
-        self.decider.networks = networks
+        self.decider.networks_changed(networks)
         self._flows.networks_changed(networks)
 
     async def reconsider(self, context: Context) -> None:
@@ -71,11 +71,7 @@ class Director:
         if flow.incoming or flow.key.protocol != "tcp":
             return
         decision = self.destinations.visited(flow.key, now_s)
-        if flow.decision is None and decision is not None:
-            flow.decision = decision.number
-        path = flow.paths[flow.key]
-        if flow.strategy is None and path.network is not None:
-            flow.strategy = Strategy(StrategyKind.SINGLE, (path.network,))
+        flow.led(decision.number if decision is not None else None)
 
     def rescued(self, flow: LivingFlow, network: str, reason: str, context: Context) -> None:
         """A flow's first packet found no answer, and goes over another network now."""

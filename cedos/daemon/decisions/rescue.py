@@ -123,9 +123,9 @@ class Rescuer:
         self._networks = {network.name: network for network in networks}
         self._owners = {each.ip: network.name for network in networks for each in network.addresses}
         self._timeouts_s = {}  # addresses may have changed: all are set again
-        self.looked(self._context())
+        self.context_changed(self._context())
 
-    def looked(self, context: Context) -> None:
+    def context_changed(self, context: Context) -> None:
         """Takes what is known of the networks; the time-outs of first packets follow."""
         wanted = {}
         for name, network in self._networks.items():
@@ -163,7 +163,7 @@ class Rescuer:
             return
         patience_s = self._patience_s(own)
         self._watched[key] = _WatchedFlow(own, own, at_s, patience_s)
-        self._look_at(at_s + patience_s - _AHEAD_S - _TOLD_LATE_S, key)
+        self._check_at(at_s + patience_s - _AHEAD_S - _TOLD_LATE_S, key)
 
     def closed(self, key: FlowKey) -> None:
         """A flow has ended."""
@@ -176,14 +176,14 @@ class Rescuer:
                     "a rescue could not be taken back", flow=flow_text(key), why=str(error)
                 )
 
-    # -- looking ------------------------------------------------------------------------------
+    # -- checking -----------------------------------------------------------------------------
 
     def _patience_s(self, network: str) -> float:
         """How long a network may take to answer."""
         rtt_s = self._timeouts_s.get(network, KERNEL_S)
         return rtt_s if self._early else max(rtt_s, KERNEL_S)
 
-    def _look_at(self, at_s: float, key: FlowKey) -> None:
+    def _check_at(self, at_s: float, key: FlowKey) -> None:
         self._count += 1
         heapq.heappush(self._due, (at_s, self._count, key))
         if self._due[0][1] == self._count:
@@ -194,9 +194,9 @@ class Rescuer:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
         delay_s = max(0.0, self._due[0][0] - time.monotonic())
-        self._timer = loop.call_later(delay_s, self._look) if self._due else None
+        self._timer = loop.call_later(delay_s, self._check_due) if self._due else None
 
-    def _look(self) -> None:
+    def _check_due(self) -> None:
         self._timer = None
         self._known = None
         # Most flows are answered and over before they are due: the timer does not wake for those.
@@ -215,7 +215,7 @@ class Rescuer:
             if again_at_s is None:
                 self._watched.pop(key, None)
             else:
-                self._look_at(again_at_s, key)
+                self._check_at(again_at_s, key)
         if self._due:
             self._set_timer()
 

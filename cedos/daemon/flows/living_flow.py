@@ -4,7 +4,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from cedos.model import Context, Decision, Direction, FlowKey, Strategy, Transfer
+from cedos.model import Context, Decision, Direction, FlowKey, Strategy, StrategyKind, Transfer
 from cedos.monitor.events import FlowClosed, FlowSample
 from cedos.selector.uncertainty.reevaluate import Reevaluation
 
@@ -83,6 +83,10 @@ class LivingFlow:
     _looks: deque[tuple[float, int]] = field(default_factory=deque)
     _waiting_since_s: float | None = None
     _switched_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    def began_in(self, context: Context) -> None:
+        """Takes what was known when it began."""
+        self.context = context
 
     def carried(self, direction: Direction) -> int:
         """Bytes of all paths in one direction."""
@@ -188,12 +192,20 @@ class LivingFlow:
             silent_s = min(silent_s, now_s - self._switched_at_s[-1])
         return silent_s > max(STALLED_S, _STALLED_RTTS * rtt_s)
 
-    def begin_anew(self) -> None:
+    def begin_transfer(self) -> None:
         """Another transfer begins on this flow: what the last one's rate was says nothing of it."""
         self._watch = None
         self.rate_bps = self._waiting_since_s = None
         self._looks.clear()
         self.transfers += 1
+
+    def led(self, decision: int | None) -> None:
+        """Its first path goes where this decision about new connections led it."""
+        if self.decision is None:
+            self.decision = decision
+        network = self.paths[self.key].network
+        if self.strategy is None and network is not None:
+            self.strategy = Strategy(StrategyKind.SINGLE, (network,))
 
     def decided(self, decision: Decision) -> None:
         """It is carried by this decision from now on."""

@@ -133,7 +133,7 @@ class LivingFlows:
         begins = before is None or before.direction is not event.direction or not better
         if begins:
             flow.base_bytes = flow.carried(event.direction)
-            flow.begin_anew()
+            flow.begin_transfer()
         flow.server_name = event.server_name or flow.server_name
         flow.transfer = Transfer(
             size=event.size,

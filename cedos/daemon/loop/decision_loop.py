@@ -25,11 +25,38 @@ _CHANGED_AT_MOST_S = 0.1
 """Bursts of changes are answered together, at most so much later."""
 
 
+class Wakeup:
+    """Wakes the decision loop, from wherever there is a reason to decide again."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._urgent = False
+
+    def changed(self, urgent: bool = False) -> None:
+        """There may be a reason; `urgent`: there is one."""
+        self._urgent = self._urgent or urgent
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Returns when there may be a reason."""
+        await self._event.wait()
+
+    def clear(self) -> None:
+        """What is told from now on wakes again."""
+        self._event.clear()
+
+    def take_urgent(self) -> bool:
+        """Whether there was a reason since this was asked last."""
+        urgent, self._urgent = self._urgent, False
+        return urgent
+
+
 class DecisionLoop:
-    """Waits for reasons.
+    """Decides again each time that it is woken, if there is a reason.
 
     Args:
-        config: how often without one.
+        wakeup: wakes it.
+        config: how often without a reason.
         observer: knows the networks.
         flows: the living flows.
         director: decides.
@@ -40,6 +67,7 @@ class DecisionLoop:
 
     def __init__(
         self,
+        wakeup: Wakeup,
         config: Config,
         observer: Observer,
         flows: LivingFlows,
@@ -56,36 +84,31 @@ class DecisionLoop:
         self._rescuer = rescuer
         self._steering = steering
         self._learning = learning
-        self._wake = asyncio.Event()
-        self._urgent = False
+        self._wakeup = wakeup
         self._dead: frozenset[str] = frozenset()
         self._decided_at_s = -math.inf
-
-    def changed(self, urgent: bool = False) -> None:
-        """There may be a reason; `urgent`: there is one."""
-        self._urgent = self._urgent or urgent
-        self._wake.set()
 
     def prefer(self, objective: Objective, urgent: bool) -> None:
         """Something else is best from now on."""
         decider = self._director.decider
-        before, decider.objective = decider.objective, objective
+        before = decider.objective
+        decider.prefer(objective)
         # Prices move all the time; what follows them a little does with the next look.
         if urgent or (objective.prices == before.prices and objective != before):
-            self.changed(urgent=True)
+            self._wakeup.changed(urgent=True)
 
     async def run(self) -> None:
         """Decides until it is cancelled."""
-        looked_at_s = -math.inf
+        woken_at_s = -math.inf
         while True:
-            await self._wake.wait()
+            await self._wakeup.wait()
             # (Waited before it looks, not after: whoever rests is not woken to see that nothing came.)
-            if (early_s := looked_at_s + _CHANGED_AT_MOST_S - time.monotonic()) > 0.0:
+            if (early_s := woken_at_s + _CHANGED_AT_MOST_S - time.monotonic()) > 0.0:
                 await asyncio.sleep(early_s)
-            looked_at_s = time.monotonic()
-            self._wake.clear()
+            woken_at_s = time.monotonic()
+            self._wakeup.clear()
             context = self._observer.context()
-            self._rescuer.looked(context)
+            self._rescuer.context_changed(context)
             if self._due(context):
                 async with self._director.turn:
                     await self._director.reconsider(context)
@@ -95,7 +118,7 @@ class DecisionLoop:
     def _due(self, context: Context) -> bool:
         """Whether to decide again: while nothing runs only now and then, or when a network dies."""
         dead = frozenset(dead_networks(context, self._director.networks))
-        urgent, self._urgent = self._urgent or dead != self._dead, False
+        urgent = self._wakeup.take_urgent() or dead != self._dead
         self._dead = dead
         interval_s = 0.0 if len(self._flows) else self._idle_interval_s
         if not urgent and context.at_s - self._decided_at_s < interval_s:

@@ -27,7 +27,7 @@ class FlowEvents:
     steering: Steering
     flows: LivingFlows
     profiler: Profiler
-    captured: PacketHandler
+    packets: PacketHandler
     observer: Observer
     director: Director
     rescuer: Rescuer
@@ -66,7 +66,7 @@ class FlowEvents:
         flow = self.flows.opened(event)
         self.observer.opened(event.key, event.at_s)
         if self.learning is not None and event.key.protocol == "tcp":
-            flow.context = self.observer.context()
+            flow.began_in(self.observer.context())
         mark = await self._mark(event)
         for learned in self.profiler.opened(event.key, now_s, incoming=event.incoming, mark=mark):
             self.flows.learned(learned)
@@ -81,7 +81,7 @@ class FlowEvents:
         return await self.monitor.mark(event.key)
 
     def _closed(self, event: FlowClosed) -> None:
-        self.captured.read_before(event.at_s)  # the flow's last message may still wait
+        self.packets.read_before(event.at_s)  # the flow's last message may still wait
         flow = self.flows.find(event.key)
         rescued = flow is not None and flow.paths[event.key].rescued
         self.observer.closed(event, at_home=not rescued)

@@ -113,7 +113,7 @@ class FlowSampler:
         rtts = {
             name: known["rtt_s"] for name, known in context.networks.items() if "rtt_s" in known
         }
-        silent = self._silence.look(
+        silent = self._silence.check(
             self._flows,
             asked_at_s,
             {name: rtt.measured_at_s for name, rtt in rtts.items()},

@@ -25,12 +25,13 @@ from cedos.monitor.probing.result import ProbeKind
 from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.prices import FREE, Prices
 from cedos.selector.energy.power_model import DELPHI, PowerModel
+from cedos.selector.probing.cost import probe_cost
 from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeRule, Verdict
 from cedos.selector.probing.value import Price, ProbeValue
 
 _log = structlog.get_logger(__name__)
 
-_LOOK_S = 1.0
+_ASK_S = 1.0
 # Transfers of the last minute or so tell how many begin.
 _REMEMBERED_S = 60.0
 # Three minutes after the only upload there is hardly any left to expect.
@@ -51,24 +52,29 @@ def rule_of(
     if probes.rule == "change":
         return PassiveChange(probes.threshold, probes.full_interval_s)
     prices: dict[str | None, Price] = {
-        None: price_of(probes, NetworkKind.CELLULAR, power, direction)
+        None: expected_price(probes, NetworkKind.CELLULAR, power, direction)
     }
-    prices |= {each.name: price_of(probes, each.kind, power, direction) for each in networks}
+    prices |= {each.name: expected_price(probes, each.kind, power, direction) for each in networks}
     # Whoever is at the screen may load something at any time; uploads come after uploads.
     down = direction is Direction.DOWN
     return ProbeValue(prices) if down else ProbeValue(prices, idle_per_s=0.0)
 
 
-def price_of(
+def expected_price(
     probes: ProbesConfig, kind: NetworkKind, power: PowerModel, direction: Direction
 ) -> Price:
-    """What a probe takes: joules of the radio with its tail, and bytes, in seconds."""
-    sent = _LIGHT_BYTES
+    """What a probe is expected to take: joules of the radio with its tail, and bytes, in seconds."""
+    up = down = _LIGHT_BYTES / 2
     if probes.server:
-        sent += probes.train_packets * probes.train_packet_bytes
-        sent += probes.tcp_bytes if probes.tcp and direction is Direction.DOWN else 0
-    radio = power.radios[kind]
-    energy_j = radio.active_w(direction) * _LIGHT_S + radio.tail_j
+        train = probes.train_packets * probes.train_packet_bytes
+        if direction is Direction.UP:
+            up += train
+        else:
+            down += train + (probes.tcp_bytes if probes.tcp else 0)
+    sent = up + down
+    energy_j = probe_cost(
+        kind, bytes_up=up, bytes_down=down, seconds=_LIGHT_S, power=power
+    ).energy_j
     cost_s = probes.seconds_per_joule * energy_j + probes.seconds_per_mb * sent / 1e6
     return Price(cost_s, energy_j=energy_j, carried_bytes=sent)
 
@@ -121,7 +127,7 @@ class AdaptiveProbing:
         self._moment = moment
         self._networks: tuple[Network, ...] = ()
         self._power = PowerModel(radios_of(config))
-        self._rules = self._anew()
+        self._rules = self._new_rules()
         self._uploads = uploads
         self._uploads_seen = 0
         self._begun = {direction: ArrivalRate() for direction in Direction}
@@ -134,7 +140,7 @@ class AdaptiveProbing:
             if self._probes.tcp:
                 self._kinds.append(ProbeKind.TCP)
 
-    def _anew(self) -> dict[Direction, ProbeRule]:
+    def _new_rules(self) -> dict[Direction, ProbeRule]:
         return {way: rule_of(self._probes, self._networks, self._power, way) for way in Direction}
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
@@ -142,7 +148,7 @@ class AdaptiveProbing:
         known = {(network.name, network.index) for network in self._networks}
         self._networks = tuple(network for network in networks if network.up)
         if {(network.name, network.index) for network in self._networks} != known:
-            self._rules = self._anew()
+            self._rules = self._new_rules()
             self._said.clear()
             self._sent.clear()
 
@@ -154,7 +160,7 @@ class AdaptiveProbing:
 
     def _explained(self, network: Network, way: Direction, now_s: float) -> ProbingMessage:
         said = self._said.get((network.name, way), _RuleAnswer(Verdict(False, self._silent(way))))
-        price = price_of(self._probes, network.kind, self._power, way)
+        price = expected_price(self._probes, network.kind, self._power, way)
         cost_s = price.today(network.name, said.prices)
         sent = self._sent.get((network.name, way))
         return ProbingMessage(
@@ -191,7 +197,7 @@ class AdaptiveProbing:
         if not self._probes.enabled or not self._kinds:
             return
         while True:
-            await aligned_sleep(_LOOK_S)
+            await aligned_sleep(_ASK_S)
             now_s = time.monotonic()
             passed_s, self._at_s = now_s - self._at_s, now_s
             uploads = self._uploads()

@@ -111,8 +111,8 @@ def probe_server(config: Config) -> ProbeServer | None:
     )
 
 
-def price_of(config: Config) -> Price:
-    """The joules of a probe over the configured radios, its tail included."""
+def joules_taken(config: Config) -> Price:
+    """What a finished probe has taken of the configured radios, its tail included."""
     power = PowerModel(radios_of(config))
 
     def price(kind: NetworkKind, spent: Spent, idle_s: float | None) -> float:
@@ -148,7 +148,7 @@ class Observer:
         config: which providers and probes.
         bus: the system bus, None where there is none.
         changed: called after new indicators came in.
-        metered: is given each network's counters once a second.
+        metered: is given each network's counters once a second, and the monotonic time.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Observer:
         config: Config,
         bus: SystemBus | None,
         changed: Callable[[], None],
-        metered: Callable[[Network, Counters], None] = lambda *_: None,
+        metered: Callable[[Network, Counters, float], None] = lambda *_: None,
     ) -> None:
         self.keeper = ContextKeeper()
         self._config = config
@@ -193,7 +193,7 @@ class Observer:
             timeout_s=probes.timeout_s,
             dns_name=probes.dns_name,
             server=probe_server(config),
-            price=price_of(config),
+            price=joules_taken(config),
         )
         self.screen.on_change(self.prober.attended)
 
@@ -317,7 +317,7 @@ class Observer:
         async with self._counting[network.index]:
             counted = await self._counters.read(network.index)
             if counted is not None:
-                self._metered(network, counted)
+                self._metered(network, counted, time.monotonic())
         return counted
 
     def _beyond(self, network: Network) -> bool:

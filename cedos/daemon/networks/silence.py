@@ -48,7 +48,7 @@ class Silence:
         self._networks: dict[str, _NetworkSilence] = {}
         self._waiting_since_s: dict[FlowKey, float] = {}
 
-    def look(
+    def check(
         self,
         flows: Iterable[LivingFlow],
         asked_at_s: Mapping[str, float],

@@ -27,8 +27,8 @@ from cedos.api.messages import (
 )
 from cedos.api.prefetching import ItemMessage, ProgramMessage
 from cedos.api.probing import ProbingMessage, SentProbeMessage
-from cedos.commands import explain, explain_prefetch, status
-from cedos.commands.console import render
+from cedos.commands import explain, status
+from cedos.commands.console import prefetch_text, render
 from cedos.model import Direction, NetworkKind, SizeEstimate, Strategy, StrategyKind
 
 BOTH = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
@@ -184,7 +184,7 @@ def test_what_programs_call_their_items_stays_in_its_cell() -> None:
         size_bytes=1.0, likely=0.5, why="waits\x07",
     )  # fmt: skip
     told = ProgramMessage(program="mail\n", pid=12, age_s=0.5, counts={}, items=[item])
-    lines = list(explain_prefetch.lines([told]))
+    lines = list(prefetch_text.lines([told]))
     assert len(lines) == 4
     assert all(line.isprintable() for line in lines)
 

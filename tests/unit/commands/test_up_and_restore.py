@@ -23,7 +23,7 @@ from cedos.errors import HostError, SteeringError
 DAEMON = """
 import asyncio, sys, types
 module = types.ModuleType("cedos.daemon.service")
-async def run(config, dry_run):
+async def run(config, dry_run, config_file):
     try:
         print("running", config.decision.objective, dry_run, flush=True)
         await asyncio.sleep(60)
@@ -90,18 +90,19 @@ def test_a_second_daemon_is_refused(folders: Path) -> None:
 
 
 def test_configuration(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[Config, bool]] = []
+    seen: list[tuple[Config, bool, Path | None]] = []
 
-    async def run(config: Config, dry_run: bool) -> None:
-        seen.append((config, dry_run))
+    async def run(config: Config, dry_run: bool, config_file: Path | None) -> None:
+        seen.append((config, dry_run, config_file))
 
     a_daemon(monkeypatch, run)
     file = folders / "c.toml"
     file.write_text('[decision]\nobjective = "weighted"\n[log]\nlevel = "error"')
     assert cedos("up", "--config", str(file)).exit_code == 0
-    [(config, dry_run)] = seen
+    [(config, dry_run, read)] = seen
     assert config.decision.objective == "weighted"
     assert not dry_run
+    assert read == file, "the status shows it"
 
 
 def test_bad_configuration(cedos: Any, folders: Path) -> None:
@@ -116,7 +117,7 @@ def test_bad_configuration(cedos: Any, folders: Path) -> None:
 
 
 def test_the_daemon_s_refusals(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run(config: Config, dry_run: bool) -> None:
+    async def run(config: Config, dry_run: bool, config_file: Path | None) -> None:
         raise HostError("one network only: wlan0; a second one is needed")
 
     a_daemon(monkeypatch, run)
@@ -128,7 +129,7 @@ def test_the_daemon_s_refusals(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_cancelled_daemon_is_not_taken_for_a_clean_end(
     cedos: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run(config: Config, dry_run: bool) -> None:
+    async def run(config: Config, dry_run: bool, config_file: Path | None) -> None:
         raise asyncio.CancelledError
 
     a_daemon(monkeypatch, run)

@@ -20,8 +20,9 @@ RESOLVER = ("127.0.0.1", 53)
 
 async def test_the_daemons_own_look_ups_are_left_out() -> None:
     flows = LivingFlows()
-    nothing: Any = None
-    answers = ApiBackend(nothing, flows, nothing, None, nothing, list, dry_run=False)
+    others = "director profiler log observer budgets hard_budgets prefetching probing problems"
+    parts: Any = dict.fromkeys([*others.split(), "config_file"])
+    backend = ApiBackend(flows=flows, dry_run=False, **parts)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         own_flows.connect(asker, RESOLVER)
         host, port = asker.getsockname()
@@ -31,4 +32,4 @@ async def test_the_daemons_own_look_ups_are_left_out() -> None:
     for key in (own, other):
         flows.opened(FlowOpened(key, 1.0, 1.0))
     assert len(flows) == 2
-    assert [each.flow for each in await answers.flows()] == [flow_text(other)]
+    assert [each.flow for each in await backend.flows()] == [flow_text(other)]

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from cedos.errors import ConfigError
-from cedos.kernel.interface_kind import Hardware, Identity, Override, Sysfs, check, guess, identify
+from cedos.kernel.interface_kind import Hardware, Identity, Sysfs, check, guess, identify
 from cedos.kernel.rtnetlink import Link
-from cedos.model import NetworkKind
+from cedos.model import NetworkKind, NetworkOverride
 
 MAC = bytes.fromhex("020000000001")
 
@@ -69,7 +69,7 @@ def test_a_member_of_a_bridge_or_bond_is_none() -> None:
 
 
 def test_the_users_word_counts() -> None:
-    overrides: dict[str, Override] = {
+    overrides: dict[str, NetworkOverride] = {
         "wlan0": {"metered": True, "name": "home"},
         "wg0": {"kind": "ethernet"},
         "eth0": {"ignore": True},

@@ -1,5 +1,6 @@
 """A host with budgets, over two networks, a clock and a battery that a test turns."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from ipaddress import ip_interface
@@ -59,18 +60,19 @@ class Host:
             lambda: [WLAN, LTE],
             lambda objective, urgent: self.preferred.append((objective, urgent)),
             MaxS(),
+            asyncio.Event(),
             curves=curves(self.config),
             battery=self.power,
             clock=lambda: self.now_s,
             steady=lambda: self.steady_s,
         )
-        self.look()
+        self.tick()
 
     def carry(self, name: str, received: int, sent: int = 0) -> None:
         self.carried[name][0] += received
         self.carried[name][1] += sent
 
-    def look(self, after_s: float = 1.0) -> None:
+    def tick(self, after_s: float = 1.0) -> None:
         self.now_s += after_s
         self.steady_s += after_s
         for network in (WLAN, LTE):

@@ -21,13 +21,13 @@ async def test_a_battery_lasts_until_it_is_charged(host: Host) -> None:
     assert keeper.budget.supply == 1e5
     host.power.now = Battery(0.4, True, 9e4, 10.0)
     await host.budgets._read_battery()
-    host.look(600.0)
+    host.tick(600.0)
     assert keeper.spent == 1e4
     assert host.budgets.prices.energy_rate() > 0.0
     assert "a joule is worth" in host.preferred[-1][0].note
     host.power.now = Battery(0.6, False, 9.5e4, 10.0)
     await host.budgets._read_battery()
-    host.look()
+    host.tick()
     assert host.budgets.prices.energy_rate() == 0.0
     assert messages(host.budgets)[0].suspended == "on mains power"
     await host.budgets.set(DATA)
@@ -35,7 +35,7 @@ async def test_a_battery_lasts_until_it_is_charged(host: Host) -> None:
     assert "(battery)" not in host.preferred[-1][0].note  # it has no part in any price
     host.power.now = Battery(0.9, True, 1.8e5, 10.0)
     await host.budgets._read_battery()
-    host.look()
+    host.tick()
     assert keeper.budget.supply == 1.8e5
     assert keeper.spent == 0.0
 
@@ -43,11 +43,11 @@ async def test_a_battery_lasts_until_it_is_charged(host: Host) -> None:
 async def test_a_restart_in_the_middle_of_a_discharge_keeps_its_supply(host: Host) -> None:
     await host.budgets.set(BATTERY)
     host.power.now = Battery(0.4, True, 6e4, 10.0)
-    host.look(600.0)
+    host.tick(600.0)
     host.budgets.write()
     host.start()
     await host.budgets._read_battery()
-    host.look()
+    host.tick()
     assert host.budgets.keepers["battery"].budget.supply == 1e5
     assert host.spent("battery") == 4e4
 
@@ -55,6 +55,6 @@ async def test_a_restart_in_the_middle_of_a_discharge_keeps_its_supply(host: Hos
 async def test_a_battery_that_tells_nothing_has_no_price(host: Host) -> None:
     host.power.now = None
     await host.budgets.set(BATTERY)
-    host.look()
+    host.tick()
     assert host.budgets.prices.energy_rate() == 0.0
     assert messages(host.budgets)[0].suspended == "the battery does not tell what it holds"

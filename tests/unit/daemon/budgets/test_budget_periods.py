@@ -19,18 +19,18 @@ DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MON
 async def test_a_new_month_begins_at_nothing_even_if_the_daemon_sleeps_over_it(host: Host) -> None:
     await host.budgets.set(DATA)
     host.carry("lte0", 300_000)
-    host.look()
+    host.tick()
     host.budgets.write()
-    host.look(9 * 86_400.0)  # suspended, and awake again on 30 November
+    host.tick(9 * 86_400.0)  # suspended, and awake again on 30 November
     assert host.spent() == 300_000
-    host.look(86_400.0)
+    host.tick(86_400.0)
     assert host.spent() == 0.0
 
 
 async def test_a_change_in_the_middle_keeps_what_was_spent(host: Host) -> None:
     await host.budgets.set(DATA)
     host.carry("lte0", 600_000_000)
-    host.look()
+    host.tick()
     await host.budgets.set(replace(DATA, supply=5e8))
     assert host.spent() == 600_000_000
     assert host.budgets.prices.data_rate("lte0") == PROHIBITIVE
@@ -42,7 +42,7 @@ async def test_a_change_of_one_that_does_not_recur_keeps_what_was_spent(host: Ho
     once = replace(DATA, every=None)
     await host.budgets.set(once)
     host.carry("lte0", 2_150_000)
-    host.look(60.0)
+    host.tick(60.0)
     await host.budgets.set(replace(once, supply=2e9, until="2026-12-24T00:00:00"))
     assert host.spent() == 2_150_000
     host.budgets.write()
@@ -51,14 +51,14 @@ async def test_a_change_of_one_that_does_not_recur_keeps_what_was_spent(host: Ho
     # Another resource under this name is another budget.
     await host.budgets.set(replace(once, resource=Resource.ENERGY))
     await host.budgets.set(once)
-    host.look()
+    host.tick()
     assert host.spent() == 0
 
 
 async def test_one_that_recurred_and_is_to_end_keeps_what_was_spent_this_month(host: Host) -> None:
     await host.budgets.set(DATA)
     host.carry("lte0", 1000)
-    host.look(60.0)
+    host.tick(60.0)
     await host.budgets.set(replace(DATA, every=None))
     assert host.spent() == 1000
     assert host.budgets.keepers["data"].budget.since == "2026-11-01T00:00:00"
@@ -67,7 +67,7 @@ async def test_one_that_recurred_and_is_to_end_keeps_what_was_spent_this_month(h
 async def test_one_that_is_over_begins_anew_when_it_is_set_again(host: Host) -> None:
     await host.budgets.set(replace(DATA, every=None, until="2026-11-21T10:00:00"))
     host.carry("lte0", 1000)
-    host.look(7200.0)
+    host.tick(7200.0)
     await host.budgets.set(replace(DATA, every=None))
     assert host.spent() == 0
 
@@ -79,7 +79,7 @@ async def test_a_day_that_begins_at_any_minute_counts_from_that_minute(host: Hos
     try:
         for _ in range(10):  # a minute each
             host.carry("lte0", 60_000)
-            host.look(60.0)
+            host.tick(60.0)
             await asyncio.sleep(1.1)  # the task looks once a second
     finally:
         running.cancel()

@@ -70,7 +70,7 @@ async def test_a_damaged_file_is_kept_said_and_the_daemon_goes_on(
     assert aside.read_text() == '[{"name": 3}]'
     assert any(str(aside) in problem for problem in host.budgets.problems)
     await host.budgets.set(DATA)
-    host.look()
+    host.tick()
     host.start()  # the next daemon says it too, until somebody removes the file
     assert "data" in host.budgets.keepers
     assert any(str(aside) in problem for problem in host.budgets.problems)

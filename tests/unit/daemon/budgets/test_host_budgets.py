@@ -30,7 +30,7 @@ DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MON
 
 
 async def test_without_budgets_the_objective_is_as_configured(host: Host) -> None:
-    host.look()
+    host.tick()
     assert {type(objective) for objective, _ in host.preferred} == {MaxS}
 
 
@@ -38,7 +38,7 @@ async def test_a_budget_counts_what_all_programs_carry_and_prices_it(host: Host)
     await host.budgets.set(DATA)
     host.carry("lte0", 200_000, 50_000)
     host.carry("wlan0", 999_999)
-    host.look()
+    host.tick()
     assert host.spent() == 250_000
     objective = host.preferred[-1][0]
     assert objective.name == "budgets"
@@ -51,7 +51,7 @@ async def test_a_budget_counts_what_all_programs_carry_and_prices_it(host: Host)
 async def test_a_spent_budget_is_prohibitive_and_said(host: Host) -> None:
     await host.budgets.set(replace(DATA, supply=1e6))
     host.carry("lte0", 2_000_000)
-    host.look()
+    host.tick()
     assert host.budgets.prices.data_rate("lte0") == PROHIBITIVE
     assert 'the budget "data" is exceeded (200% used)' in host.budgets.problems
     (message,) = messages(host.budgets)
@@ -63,8 +63,8 @@ async def test_joules_of_the_radios_are_counted(host: Host) -> None:
     await host.budgets.set(Budget("energy", Resource.ENERGY, 100.0, "2026-11-21T18:00:00"))
     for _ in range(5):
         host.carry("lte0", 100_000)
-        host.look()
-    host.look(60.0)
+        host.tick()
+    host.tick(60.0)
     # Four seconds between five looks, and Delphi's tail.
     assert host.spent("energy") == pytest.approx(4 * 1.674 + 6.5, rel=0.01)
 
@@ -74,7 +74,7 @@ async def test_money_by_what_networks_cost(make_host: MakeHost) -> None:
     host = make_host(config)
     await host.budgets.set(Budget("money", Resource.MONEY, 5.0, "2026-12-01T00:00:00"))
     host.carry("lte0", 50_000_000)
-    host.look()
+    host.tick()
     assert host.spent("money") == pytest.approx(1.0)
     assert host.budgets.prices.money_s(1.0, 1.0) > 0.0
 
@@ -91,7 +91,7 @@ async def test_units_are_bought_as_one_goes(make_host: MakeHost) -> None:
     host = make_host(Config(budgets={"go": said}))
     assert host.budgets.keepers["go"].budget.supply == 1e6
     host.carry("lte0", 1_500_000)
-    host.look()
+    host.tick()
     assert host.budgets.keepers["go"].budget.supply == 2e6
     (message,) = messages(host.budgets)
     assert message.units is not None
@@ -120,12 +120,12 @@ async def test_delphis_exponents_follow_the_same_plan(make_host: MakeHost) -> No
     host.power.now = Battery(0.1, True, None, None)
     await host.budgets._read_battery()
     host.carry("lte0", 700_000, 50_000)
-    host.look()
+    host.tick()
     objective = host.preferred[-1][0]
     assert isinstance(objective, MaxSPerE)
     assert (objective.beta, objective.gamma) == (2.0, pytest.approx(0.5))
     host.carry("lte0", 300_000)
-    host.look()
+    host.tick()
     assert host.preferred[-1][0].gamma == 10.0
 
 
@@ -133,7 +133,7 @@ async def test_prices_that_hardly_move_wake_nobody(host: Host) -> None:
     await host.budgets.set(DATA)
     host.preferred.clear()
     for _ in range(20):
-        host.look()
+        host.tick()
     assert not any(urgent for _, urgent in host.preferred)
 
 

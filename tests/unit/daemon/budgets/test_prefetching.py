@@ -1,5 +1,6 @@
 """What programs prefetch, as the daemon hears of it: paced, accounted for, shown, and forgotten."""
 
+import asyncio
 from dataclasses import replace
 from datetime import datetime
 from ipaddress import ip_interface
@@ -55,6 +56,7 @@ class Host:
         )
         self.budgets = HostBudgets(
             config, state, self.usage, self.metering, lambda: networks, lambda *_: None, MaxS(),
+            asyncio.Event(),
             clock=lambda: self.now_s, steady=lambda: self.steady_s,
         )  # fmt: skip
         self.prefetching = Prefetching(
@@ -104,11 +106,11 @@ async def test_the_price_rises_with_what_programs_have_open_and_falls_when_they_
     host.later(4.0)
     host.ask(pid=8, waiting=[[LEFT, OVER_LTE]] * 100)
     host.later(4.0)
-    host.prefetching.look()  # the first one has not been heard of for 8 s
+    host.prefetching.update()  # the first one has not been heard of for 8 s
     assert before < host.rate() <= both
     assert [program.pid for program in host.prefetching.programs()] == [8]
     host.later(10.0)
-    host.prefetching.look()
+    host.prefetching.update()
     assert host.rate() == pytest.approx(before, rel=0.1)
     assert host.prefetching.programs() == []
 
@@ -183,7 +185,7 @@ async def test_names_that_a_program_makes_up_are_forgotten(host: Host) -> None:
     for number in range(50):
         host.ask(networks=[f"made-up-{number}"], used_bytes=[1e3])
     for _ in range(2400):  # 1 kB is nothing after 40 minutes
-        host.prefetching.look()
+        host.prefetching.update()
     assert host.prefetching._received == {}
 
 

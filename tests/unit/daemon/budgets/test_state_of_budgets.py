@@ -22,7 +22,7 @@ LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1
 async def test_a_restart_and_a_reboot_lose_nothing(host: Host) -> None:
     await host.budgets.set(DATA)
     host.carry("lte0", 1000)
-    host.look()
+    host.tick()
     host.budgets.write()
     host.carry("lte0", 500)  # while no daemon runs
     host.start()
@@ -36,7 +36,7 @@ async def test_a_restart_and_a_reboot_lose_nothing(host: Host) -> None:
 async def test_a_killed_daemon_counts_what_it_had_not_written(host: Host) -> None:
     await host.budgets.set(DATA)
     host.carry("lte0", 1000)
-    host.look()
+    host.tick()
     host.start()  # nothing was written since the budget was set
     assert host.spent() == 1000
 
@@ -66,7 +66,7 @@ async def test_what_a_new_interface_carries_is_written_at_once_lest_a_crash_lose
 async def test_an_interface_that_is_plugged_in_again_counts_from_nothing(host: Host) -> None:
     await host.budgets.set(DATA)
     host.carry("lte0", 1000)
-    host.look()
+    host.tick()
     again = replace(LTE, index=9)
     host.metering.counted(again, Counters(400, 100), host.steady_s)
     assert host.spent() == 1500
@@ -75,13 +75,13 @@ async def test_an_interface_that_is_plugged_in_again_counts_from_nothing(host: H
 async def test_a_clock_that_jumps_ahead_and_back_loses_nothing(host: Host) -> None:
     await host.budgets.set(DATA)
     host.carry("lte0", 1000)
-    host.look()
+    host.tick()
     host.budgets.write()
     host.now_s += 4e8
     host.carry("lte0", 200)
-    host.look()
+    host.tick()
     host.budgets.write()
     host.now_s -= 4e8
     host.carry("lte0", 30)
-    host.look()
+    host.tick()
     assert host.spent() == 1230

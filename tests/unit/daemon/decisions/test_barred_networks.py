@@ -18,12 +18,12 @@ async def test_new_connections_and_living_ones_leave_and_come_back(stage: Stage)
     stage.connection(movable=True)
     stage.told(10_000)
     assert ("default", "wlan0") in stage.asked()
-    stage.director.decider.barred = {"wlan0": WHY}
+    stage.director.decider.bar({"wlan0": WHY})
     await stage.reconsider(11.0)
     assert stage.asked() == [("default", "lte0"), ("connection", 7, ONLY_LTE)]
     assert all(decision.reason.endswith(WHY) for decision in stage.decisions[-2:])
     assert [network.up for network in stage.director.networks] == [True, True]
-    stage.director.decider.barred = {}
+    stage.director.decider.bar({})
     await stage.reconsider(12.0)
     assert ("default", "wlan0") in stage.asked()
     assert WHY not in stage.decisions[-1].reason
@@ -33,7 +33,7 @@ async def test_with_no_other_way_nothing_is_chosen_at_all(stage: Stage) -> None:
     await stage.reconsider()
     stage.asked()
     stage.director.networks_changed([stage.wlan])
-    stage.director.decider.barred = {"wlan0": WHY}
+    stage.director.decider.bar({"wlan0": WHY})
     await stage.reconsider(11.0)
     assert stage.asked() == []
     assert stage.decisions[-1].reason == f"no network is up; {WHY}"

@@ -59,7 +59,7 @@ def test_a_model_trained_with_other_features_is_refused_and_the_rule_of_thumb_de
     for words in (str(model), key, "not known here: wifi_moon_phase", "cedos-emu train", "thumb"):
         assert words in said
     decider = Decider(found, lambda at_s: {}, [].append)
-    decider.networks = BOTH
+    decider.networks_changed(BOTH)
     transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"))
     assert "rule of thumb" in decider.choose(transfer, Context(10.0, {}), redundant=False).reason
 
@@ -74,7 +74,7 @@ def test_the_method_is_told_with_every_decision_that_could_be_hedged(
         WeightedCost(), Gamble(), 3000, 0.1, 0.1, redundant=True, method=chosen.method
     )
     decider = Decider(gambling, lambda at_s: {}, [].append)
-    decider.networks = BOTH
+    decider.networks_changed(BOTH)
     transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"))
     twice = decider.choose(transfer, Context(10.0, {}), redundant=True)
     assert str(twice.choice).startswith("single" if method == "trusting" else "redundant")

@@ -52,7 +52,7 @@ async def test_a_program_that_can_send_twice_does_where_it_may_and_where_it_pays
         WeightedCost(s_per_j), model, 3000, margin=0.1, switch_cost_s=0.1, redundant=may
     )
     decider = Decider(choices, stage.flows.idle_s, decisions.append)
-    decider.networks = [stage.wlan, stage.lte]
+    decider.networks_changed([stage.wlan, stage.lte])
     transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"), label=label)
     decision = decider.choose(transfer, Context(10.0, {}), redundant=can)
     assert str(decision.choice) == expected
@@ -69,7 +69,7 @@ async def test_a_program_that_can_spread_a_transfer_may_be_told_to(stage: Stage)
     model = Fixed(wifi=slow, cellular=slow, mptcp_wifi=quick, mptcp_cellular=slow)
     choices = Choices(WeightedCost(), model, 3000, margin=0.1, switch_cost_s=0.1)
     decider = Decider(choices, stage.flows.idle_s, [].append)
-    decider.networks = [stage.wlan, stage.lte]
+    decider.networks_changed([stage.wlan, stage.lte])
     transfer = Transfer(SizeEstimate(10**7, 10**7, 10**7, "hint"), label=LONG)
     chosen = [
         str(decider.choose(transfer, Context(10.0, {}), redundant=False, multipath=can).choice)

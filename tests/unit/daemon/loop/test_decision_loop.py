@@ -12,7 +12,7 @@ import pytest
 from cedos.config import Config
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.loop import decision_loop, flow_sampler
-from cedos.daemon.loop.decision_loop import DecisionLoop
+from cedos.daemon.loop.decision_loop import DecisionLoop, Wakeup
 from cedos.daemon.loop.flow_sampler import CLOSE_S, FlowSampler
 from cedos.model import (
     Context,
@@ -50,12 +50,14 @@ class Stage:
             decider=SimpleNamespace(objective=MaxS()),
             reconsider=self._reconsider,
         )
+        self.wakeup = Wakeup()
         self.subject = DecisionLoop(
+            self.wakeup,
             Config(),
             cast(Any, SimpleNamespace(context=self._context)),
             self.flows,
             cast(Any, self.director),
-            cast(Any, SimpleNamespace(looked=self._looked)),
+            cast(Any, SimpleNamespace(context_changed=self._looked)),
             cast(Any, None),
             None,
         )
@@ -73,7 +75,7 @@ class Stage:
     async def changed(self, now_s: float, tell: Callable[[], None] | None = None) -> None:
         """Something is told at an instant; returns when it was taken in."""
         before, self.now_s = self.looks, now_s
-        (tell or self.subject.changed)()
+        (tell or self.wakeup.changed)()
         while self.looks == before:
             await asyncio.sleep(0)
         for _ in range(5):
@@ -127,7 +129,7 @@ async def test_what_is_urgent_counts_at_once_and_a_burst_as_one() -> None:
 
         def burst() -> None:
             for urgent in (False, True, False, True):
-                stage.subject.changed(urgent)
+                stage.wakeup.changed(urgent)
 
         await stage.changed(100.5, burst)
         await stage.changed(101.0)
@@ -161,7 +163,7 @@ async def test_who_rests_is_not_woken_and_a_burst_is_answered_together(
         for apart_s, pauses in ((1.0, []), (1.0, []), (0.03, [0.07]), (0.1, [0.07])):
             now_s[0] += apart_s
             stage.now_s = now_s[0]
-            stage.subject.changed(urgent=True)
+            stage.wakeup.changed(urgent=True)
             await settled()
             assert pauses_s == pauses, "it answers at once, or when the burst is over"
         monkeypatch.undo()
@@ -231,7 +233,7 @@ class Sockets:
 def sockets(monkeypatch: pytest.MonkeyPatch) -> Sockets:
     made = Sockets()
     monkeypatch.setattr(flow_sampler, "asyncio", SimpleNamespace(sleep=made.sleep))
-    monkeypatch.setattr(flow_sampler, "beat", made.sleep)
+    monkeypatch.setattr(flow_sampler, "aligned_sleep", made.sleep)
     monkeypatch.setattr(flow_sampler, "time", SimpleNamespace(monotonic=lambda: made.now_s))
     return made
 

@@ -15,7 +15,7 @@ from cedos.config.sections import EnergyConfig
 from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.networks import adaptive_probing
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing, rule_of
-from cedos.daemon.networks.observer import price_of
+from cedos.daemon.networks.observer import joules_taken
 from cedos.model import Direction, Evaluation, Network, NetworkKind, Strategy, StrategyKind
 from cedos.monitor.probing.prober import Prober
 from cedos.monitor.probing.result import ProbeKind, Spent
@@ -79,13 +79,13 @@ def test_a_train_over_cellular_is_the_dearest_probe() -> None:
 
 def test_the_ledgers_joules_are_those_of_the_configured_radios() -> None:
     lookup = Spent(70, 90, 0.6)
-    papers = price_of(Config())(NetworkKind.CELLULAR, lookup, None)
+    papers = joules_taken(Config())(NetworkKind.CELLULAR, lookup, None)
     assert papers == pytest.approx((2.778 + 1.674) / 2 * 0.6 + 6.5, rel=0.1)
     energy = EnergyConfig(device="nexus-one", cellular="3g")
     told = Config(energy=energy)
     radio = radios_of(told)[NetworkKind.CELLULAR]
     watts = (radio.active_w(Direction.UP) + radio.active_w(Direction.DOWN)) / 2
-    joules = price_of(told)(NetworkKind.CELLULAR, lookup, None)
+    joules = joules_taken(told)(NetworkKind.CELLULAR, lookup, None)
     assert joules == pytest.approx(watts * 0.6 + radio.added_tail_j(None))
     assert abs(joules - papers) > 0.5, "the two phones differ"
 
@@ -116,7 +116,7 @@ def test_only_an_answer_that_may_change_the_choice_is_asked_for(
     rival_s: float, again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon's own rule, as it runs: half a minute of looks; a winner by far is not asked again."""
-    monkeypatch.setattr(adaptive_probing, "_LOOK_S", 0.001)
+    monkeypatch.setattr(adaptive_probing, "_ASK_S", 0.001)
     recorder = Recorder()
     evaluations = (evaluation("wlan0", 0.2), evaluation("lte0", rival_s))
     looks = iter(range(30))
@@ -161,7 +161,7 @@ def test_only_an_answer_that_may_change_the_choice_is_asked_for(
 def test_each_network_is_probed_once_and_again_when_it_is_due(
     keys: dict[str, Any], kinds: list[ProbeKind], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adaptive_probing, "_LOOK_S", 0.01)
+    monkeypatch.setattr(adaptive_probing, "_ASK_S", 0.01)
     recorder = Recorder()
     seen: list[tuple[bool, float]] = []
 
@@ -192,7 +192,7 @@ def test_each_network_is_probed_once_and_again_when_it_is_due(
 
 
 def test_a_network_that_answers_nothing_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adaptive_probing, "_LOOK_S", 0.01)
+    monkeypatch.setattr(adaptive_probing, "_ASK_S", 0.01)
     asked: list[str] = []
     cellular = asyncio.Event()
 
@@ -245,7 +245,7 @@ def test_addresses_are_no_part_of_it() -> None:
 def test_it_is_told_why_networks_are_probed_or_not(
     forbidden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adaptive_probing, "_LOOK_S", 0.001)
+    monkeypatch.setattr(adaptive_probing, "_ASK_S", 0.001)
     evaluations = (evaluation("wlan0", 0.2), evaluation("lte0", 0.21))
     prices = Prices(data={"lte0": (Flat(inf if forbidden else 1e-9),)})
     looks = iter(range(3))
@@ -304,7 +304,7 @@ def test_it_is_told_that_nothing_is_probed(keys: dict[str, Any], why: str) -> No
 
 def trains_up(uploads: list[int], monkeypatch: pytest.MonkeyPatch, **keys: Any) -> list[str]:
     """Looks, a second apart, with so many uploads seen at each; the networks probed upwards."""
-    monkeypatch.setattr(adaptive_probing, "_LOOK_S", 0.001)
+    monkeypatch.setattr(adaptive_probing, "_ASK_S", 0.001)
     recorder = Recorder()
     over = asyncio.Event()
     looks = iter(uploads)

@@ -29,7 +29,7 @@ class World:
         self.heard_s = 0.0
         self.rtts = dict(RTTS)
 
-    def look(
+    def check(
         self,
         *,
         arrives: bool = True,
@@ -48,7 +48,7 @@ class World:
         )
         self.flows.sampled([sample], self.now_s)
         answered = {} if answered_at_s is None else {"wlan0": answered_at_s}
-        return self.silence.look(self.flows, asked_at_s, answered, self.rtts, self.now_s)
+        return self.silence.check(self.flows, asked_at_s, answered, self.rtts, self.now_s)
 
 
 @pytest.fixture
@@ -57,37 +57,37 @@ def world() -> World:
 
 
 def test_a_download_that_flows_is_not_silent(world: World) -> None:
-    assert [world.look() for _ in range(10)] == [{}] * 10
+    assert [world.check() for _ in range(10)] == [{}] * 10
 
 
 def test_a_download_that_stops_tells_it_within_half_a_second(world: World) -> None:
     for _ in range(5):
-        world.look()
-    said = [world.look(arrives=False) for _ in range(3)]
+        world.check()
+    said = [world.check(arrives=False) for _ in range(3)]
     assert said[0] == {}, "a lost packet may take so long"
     assert said[1] == {"wlan0": pytest.approx(0.4)}
     assert said[2] == {"wlan0": pytest.approx(0.6)}
-    assert world.look() == {}
+    assert world.check() == {}
 
 
 def test_nothing_is_expected_once_the_download_is_done(world: World) -> None:
     for _ in range(5):
-        world.look(done=True)
-    assert [world.look(arrives=False, done=True) for _ in range(5)] == [{}] * 5
+        world.check(done=True)
+    assert [world.check(arrives=False, done=True) for _ in range(5)] == [{}] * 5
 
 
 def test_a_request_after_a_long_rest_is_given_its_time(world: World) -> None:
     for _ in range(20):
-        world.look(arrives=False, done=True)
-    said = [world.look(arrives=False, done=True, unacknowledged=1) for _ in range(3)]
+        world.check(arrives=False, done=True)
+    said = [world.check(arrives=False, done=True, unacknowledged=1) for _ in range(3)]
     assert said[:2] == [{}, {}]
     assert said[2] == {"wlan0": pytest.approx(0.4)}
 
 
 def test_a_ping_that_waits_tells_it_of_an_idle_network(world: World) -> None:
-    world.look(done=True)
+    world.check(done=True)
     asked_s = world.now_s
-    said = [world.look(done=True, lte0=asked_s) for _ in range(3)]
+    said = [world.check(done=True, lte0=asked_s) for _ in range(3)]
     assert said[0] == {}
     assert said[1] == {"lte0": pytest.approx(0.4)}
     assert PATIENCE_S < 0.4
@@ -95,9 +95,9 @@ def test_a_ping_that_waits_tells_it_of_an_idle_network(world: World) -> None:
 
 def test_slow_networks_are_given_more_time(world: World) -> None:
     world.rtts["lte0"] = RoundTrips(0.5, 0.5)
-    world.look(done=True)
+    world.check(done=True)
     asked_s = world.now_s
-    said = [world.look(done=True, lte0=asked_s) for _ in range(9)]
+    said = [world.check(done=True, lte0=asked_s) for _ in range(9)]
     assert said[6] == {}
     assert said[8] == {"lte0": pytest.approx(1.8)}
 
@@ -106,19 +106,19 @@ def test_a_path_that_waits_while_its_network_answers_pings_waits_for_its_own_rea
     world: World,
 ) -> None:
     for _ in range(5):
-        world.look()
+        world.check()
     said = []
     for look in range(20):  # a ping each half second, answered; nothing comes on the path
         answered_at_s = 1.0 + 0.5 * (0.2 * (look + 1) // 0.5)
-        said.append(world.look(arrives=False, answered_at_s=answered_at_s))
+        said.append(world.check(arrives=False, answered_at_s=answered_at_s))
     assert said[2:] == [{}] * 18
 
 
 def test_a_ping_answered_just_before_the_end_hides_nothing(world: World) -> None:
     for _ in range(5):
-        world.look(answered_at_s=world.now_s)
+        world.check(answered_at_s=world.now_s)
     answered_at_s = world.now_s + 0.05
-    said = [world.look(arrives=False, answered_at_s=answered_at_s) for _ in range(3)]
+    said = [world.check(arrives=False, answered_at_s=answered_at_s) for _ in range(3)]
     assert said[2] == {"wlan0": pytest.approx(0.55)}
 
 
@@ -126,11 +126,11 @@ def test_a_network_that_dies_while_a_path_waits_for_its_own_reasons_is_told_by_p
     world: World,
 ) -> None:
     for _ in range(10):
-        world.look(arrives=False, answered_at_s=world.now_s)
+        world.check(arrives=False, answered_at_s=world.now_s)
     answered_at_s = world.now_s
     asked_at_s = world.now_s + 0.1
     said = [
-        world.look(arrives=False, answered_at_s=answered_at_s, wlan0=asked_at_s) for _ in range(4)
+        world.check(arrives=False, answered_at_s=answered_at_s, wlan0=asked_at_s) for _ in range(4)
     ]
     assert said[1] == {}
     assert said[3] == {"wlan0": pytest.approx(0.7)}
@@ -149,7 +149,7 @@ def test_a_long_queue_does_not_hide_that_nothing_comes(
 ) -> None:
     world.rtts["wlan0"] = trips
     for _ in range(3):
-        world.look()
-    found = [bool(world.look(arrives=False)) for _ in range(8)]
+        world.check()
+    found = [bool(world.check(arrives=False)) for _ in range(8)]
     silent_after_s = 0.2 * (found.index(True) + 1)
     assert patience_s < silent_after_s <= patience_s + 0.4

@@ -13,13 +13,13 @@ _RULES = {
 }
 
 
-def lines(said: Sequence[ProbingMessage]) -> Iterator[str]:
-    """The rule's words for people, line by line."""
-    if not said:
+def lines(probing: Sequence[ProbingMessage]) -> Iterator[str]:
+    """What the rule makes of each network, for people, line by line."""
+    if not probing:
         yield "no network is up that could be probed"
         return
-    yield f"Networks are probed {_RULES.get(said[0].rule, said[0].rule)}"
-    for one in said:
+    yield f"Networks are probed {_RULES.get(probing[0].rule, probing[0].rule)}"
+    for one in probing:
         way = "downwards" if one.direction is Direction.DOWN else "upwards"
         yield ""
         yield f"{one.network}, {way}: {'a probe is sent' if one.send else 'no probe is sent'} now"

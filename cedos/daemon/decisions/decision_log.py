@@ -1,0 +1,79 @@
+"""Decisions that were carried out: the last in memory, all in the history, each told to listeners."""
+
+import asyncio
+
+import structlog
+
+from cedos.api.broadcast import Broadcast
+from cedos.api.messages import DecisionMessage, flow_matches
+from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.model import Decision
+from cedos.storage.history import History
+
+_log = structlog.get_logger(__name__)
+
+_RECENT = 1000
+
+
+class DecisionLog:
+    """Takes decisions and finds them again.
+
+    Args:
+        history: what is no longer in memory; None: nothing is kept.
+
+    Attributes:
+        decided: tells its subscribers of each decision.
+    """
+
+    def __init__(self, history: History | None) -> None:
+        self.decided: Broadcast[DecisionMessage] = Broadcast()
+        self._history = history
+        self._recent: dict[int, Decision] = {}
+
+    @property
+    def next_number(self) -> int:
+        """The first number that no kept decision has."""
+        return self._history.next_number if self._history is not None else 1
+
+    def record(self, decision: Decision) -> None:
+        """Takes a decision that was just made."""
+        if self._history is not None:
+            self._history.add_decision(decision)
+        self._recent[decision.number] = decision
+        if len(self._recent) > _RECENT:
+            del self._recent[next(iter(self._recent))]
+        if self.decided.subscribers:
+            self.decided.publish(DecisionMessage.of(decision))
+        _log.info("decided", choice=str(decision.choice), why=decision.reason)
+
+    async def find(self, flow: str | None, living: LivingFlows) -> Decision | None:
+        """The latest decision about a flow (`Backend.explain` says how it is named), or of all."""
+        if flow is None:
+            if self._recent:
+                return next(reversed(self._recent.values()))
+            return await asyncio.to_thread(self._from_history, None)
+        if flow.isdecimal() and int(flow) in self._recent:
+            return self._recent[int(flow)]
+        for each in living:
+            meant = any(flow_matches(flow, key, each.server_name) for key in each.paths)
+            if meant and each.decision in self._recent:
+                return self._recent[each.decision]
+        for decision in reversed(self._recent.values()):
+            transfer = decision.transfer
+            if transfer.flow and flow_matches(flow, transfer.flow, transfer.server_name):
+                return decision
+        return await asyncio.to_thread(self._from_history, flow)
+
+    def _from_history(self, flow: str | None) -> Decision | None:
+        history = self._history
+        if history is None:
+            return None
+        if flow is not None and flow.isdecimal():
+            for decision in history.decisions(1, number=int(flow)):
+                return decision
+        for decision in history.decisions(1, flow=flow):
+            return decision
+        for record in history.flows(1, flow=flow) if flow else ():
+            if record.decision is not None:
+                return next(iter(history.decisions(1, number=record.decision)), None)
+        return None
