@@ -130,17 +130,17 @@ def _state(network: NetworkMessage) -> str:
 
 def _indicators(network: NetworkMessage) -> Iterator[str]:
     """All indicators of a network, each with its age; synthetic ones are marked."""
-    said = [
+    notes = [
         f"{name} {render.indicator(name, one.value)}{'*' if one.synthetic else ''}"
         f" ({render.duration(one.age_s)})"
         for name, one in sorted(network.indicators.items())
     ]
     if network.access_point:
-        said.insert(0, f"access point {render.plain(network.access_point)}")
-    if said:
+        notes.insert(0, f"access point {render.plain(network.access_point)}")
+    if notes:
         yield ""
         # Each one stays on its line.
-        text = ", ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in said)
+        text = ", ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in notes)
         for line in textwrap.wrap(
             f"{network.name}: {text}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False
         ):

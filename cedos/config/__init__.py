@@ -78,7 +78,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     def network_overrides(self) -> dict[str, NetworkOverride]:
         """What the user says of interfaces, by interface."""
-        said: dict[str, NetworkOverride] = {}
+        overrides: dict[str, NetworkOverride] = {}
         for interface, network in self.networks.items():
             override = NetworkOverride(ignore=network.ignore)
             if network.name is not None:
@@ -87,8 +87,8 @@ class Config(Section, frozen=True, kw_only=True):
                 override["kind"] = network.kind.value
             if network.metered is not None:
                 override["metered"] = network.metered
-            said[interface] = override
-        return said
+            overrides[interface] = override
+        return overrides
 
 
 def found(path: Path | None = None) -> Path | None:

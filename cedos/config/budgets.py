@@ -47,12 +47,12 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Checks what a type cannot say."""
-        said = [name for name in ("data", "energy", "money") if getattr(self, name) is not None]
-        said += ["battery"] * self.battery
-        if len(said) != 1:
+        given = [name for name in ("data", "energy", "money") if getattr(self, name) is not None]
+        given += ["battery"] * self.battery
+        if len(given) != 1:
             raise ValueError(
                 "a budget is of one of data, energy, money or battery,"
-                f" not of {' and '.join(said) or 'none'}"
+                f" not of {' and '.join(given) or 'none'}"
             )
         if ":" in self.until and "-" not in self.until and self.every is not Every.DAY:
             raise ValueError(f'until = "{self.until}" is another time every day: every = "day"')

@@ -77,7 +77,7 @@ def _read(path: Path) -> dict[str, dict[str, Radio]]:
     read = toml_file.parse(_below(text), class_of, name=str(path))
     devices: dict[str, dict[str, _Radio]] = msgspec.structs.asdict(read)["device"]
     return {
-        device: {technology: _radio(said) for technology, said in known.items()}
+        device: {technology: _radio(radio) for technology, radio in known.items()}
         for device, known in devices.items()
     }
 
@@ -88,12 +88,12 @@ def _below(text: str) -> str:
     return "\n".join(f"[device.{line[1:]}" if line.startswith("[") else line for line in lines)
 
 
-def _radio(said: _Radio) -> Radio:
+def _radio(radio: _Radio) -> Radio:
     return Radio(
-        said.source,
-        said.idle_w,
-        said.promotion_w,
-        said.promotion_s,
+        radio.source,
+        radio.idle_w,
+        radio.promotion_w,
+        radio.promotion_s,
         tuple(
             RadioState(
                 each.name,
@@ -106,6 +106,6 @@ def _radio(said: _Radio) -> Radio:
                 each.from_bytes_down,
                 each.send_w,
             )
-            for each in said.states
+            for each in radio.states
         ),
     )

@@ -102,7 +102,7 @@ class HardBudgets:
     @property
     def problems(self) -> list[str]:
         """Warnings, and what is barred, in words."""
-        said = []
+        lines = []
         why = self._unable or self._failed
         for account in self._accounts:
             budget, left = account.budget, amount(max(account.left, 0.0), account.budget.resource)
@@ -110,22 +110,22 @@ class HardBudgets:
             if account.stage is Stage.SPENT:
                 networks = ", ".join(self._bars.barred_by(budget.name)) or "its networks"
                 are = "should be" if why else "are"
-                said.append(
+                lines.append(
                     f'the hard budget "{budget.name}" is spent: programs {are} kept off {networks}'
                     f" until {_shown(account.ends_s)}, or until `cedos budget set` gives it more or"
                     f" `cedos budget remove {budget.name}` takes it back"
                 )
             elif account.stage is not Stage.EASY:
                 nearly = "all but spent" if account.stage is Stage.RESERVE else "nearly spent"
-                said.append(
+                lines.append(
                     f'the hard budget "{budget.name}" is {nearly}: {left} {of} are left; then programs'
                     " are kept off its networks"
                 )
         if self._accounts and why:
-            said.append(f"hard budgets cannot be kept: {why}")
+            lines.append(f"hard budgets cannot be kept: {why}")
         elif self._failed:
-            said.append(f"networks that were barred cannot be opened again: {self._failed}")
-        return said
+            lines.append(f"networks that were barred cannot be opened again: {self._failed}")
+        return lines
 
     def barred_by(self, name: str) -> tuple[str, ...]:
         """The networks that a budget bars now."""
@@ -245,14 +245,14 @@ class HardBudgets:
         account = self._bars.networks[name][0]
         budget = account.budget
         spent, supply = (amount(each, budget.resource) for each in (account.spent, account.supply))
-        said = f'the hard budget "{budget.name}" is spent ({spent} of {supply})'
+        fact = f'the hard budget "{budget.name}" is spent ({spent} of {supply})'
         until = _shown(account.ends_s)
         if self._failed:
             return (
-                f"nothing new is led to {name}, as {said} until {until}; programs there go on, as they"
+                f"nothing new is led to {name}, as {fact} until {until}; programs there go on, as they"
                 f" cannot be kept off: {self._failed}"
             )
-        return f"programs are kept off {name}, as {said} until {until}"
+        return f"programs are kept off {name}, as {fact} until {until}"
 
     def _warn(self) -> None:
         """Each warning once in a period, unless the budget was given more meanwhile."""
@@ -263,8 +263,8 @@ class HardBudgets:
             if stage > (earlier if ends_s == account.ends_s else Stage.EASY):
                 left = amount(max(account.left, 0.0), account.budget.resource)
                 words = {Stage.NEARLY: "nearly spent", Stage.RESERVE: "all but spent"}
-                said = words.get(stage, "spent")
-                _log.warning(f"a hard budget is {said}", name=name, left=left)
+                how = words.get(stage, "spent")
+                _log.warning(f"a hard budget is {how}", name=name, left=left)
             self._stages[name] = (account.ends_s, stage)
 
 

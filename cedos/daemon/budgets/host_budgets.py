@@ -115,13 +115,13 @@ class HostBudgets:
     @property
     def problems(self) -> list[str]:
         """What is degraded, in words."""
-        said = [
+        lines = [
             *budget_file.kept_aside(self._file),
             *([f"{self._file} cannot be used; see the daemon's log"] if self._unread else []),
             *(each for each in (self._usage.notice, self._usage.problem) if each),
         ]
         if not self._money_per_mb:
-            said += [
+            lines += [
                 f'the budget "{name}" counts nothing: no network has a money_per_mb'
                 for name, keeper in self.keepers.items()
                 if keeper.budget.resource is Resource.MONEY
@@ -129,8 +129,8 @@ class HostBudgets:
         for standing in self.standings():
             if not standing.over and standing.spent > standing.budget.supply:
                 share = standing.spent / max(standing.budget.supply, 1e-9)
-                said.append(f'the budget "{standing.budget.name}" is exceeded ({share:.0%} used)')
-        return said
+                lines.append(f'the budget "{standing.budget.name}" is exceeded ({share:.0%} used)')
+        return lines
 
     def standings(self) -> list[Standing]:
         """How all budgets stand."""
@@ -281,8 +281,8 @@ class HostBudgets:
 
     def _earlier_supply(self, name: str) -> float:
         supplies = self._known.get("supplies")
-        said = supplies.get(name) if isinstance(supplies, dict) else None
-        match said:
+        kept = supplies.get(name) if isinstance(supplies, dict) else None
+        match kept:
             case [ends_s, float(supply)] if ends_s == self.keepers[name].period.ends_s:
                 return supply
         return 0.0

@@ -19,20 +19,20 @@ _METERED, _FREE = "metered/", "free/"
 
 def radios_of(config: Config) -> dict[NetworkKind, Radio]:
     """The configured radios; ConfigError where there are no such ones, with those there are."""
-    said = config.energy
-    known = radios(said.file)
-    if said.device not in known:
-        raise ConfigError(f'[energy] device = "{said.device}": there are {", ".join(known)}')
+    energy = config.energy
+    known = radios(energy.file)
+    if energy.device not in known:
+        raise ConfigError(f'[energy] device = "{energy.device}": there are {", ".join(known)}')
     found = {}
     for kind, technology in (
-        (NetworkKind.CELLULAR, said.cellular),
-        (NetworkKind.WIFI, said.wifi),
-        (NetworkKind.ETHERNET, said.wifi),
+        (NetworkKind.CELLULAR, energy.cellular),
+        (NetworkKind.WIFI, energy.wifi),
+        (NetworkKind.ETHERNET, energy.wifi),
     ):
-        if technology not in known[said.device]:
-            there = ", ".join(known[said.device])
-            raise ConfigError(f'[energy] "{technology}": {said.device} has {there}')
-        found[kind] = known[said.device][technology]
+        if technology not in known[energy.device]:
+            there = ", ".join(known[energy.device])
+            raise ConfigError(f'[energy] "{technology}": {energy.device} has {there}')
+        found[kind] = known[energy.device][technology]
     return found
 
 

@@ -48,7 +48,7 @@ _PROGRAMS = 100
 class _PrefetchingProgram:
     """A program, as it was heard of last."""
 
-    said: PrefetchingRequest
+    request: PrefetchingRequest
     heard_s: float
 
 
@@ -98,23 +98,25 @@ class Prefetching:
         self._received[network] = max(left - size_bytes, 0.0)
         return True
 
-    def asked(self, said: PrefetchingRequest, known: Sequence[NetworkMessage]) -> PrefetchingAnswer:
+    def asked(
+        self, request: PrefetchingRequest, known: Sequence[NetworkMessage]
+    ) -> PrefetchingAnswer:
         """Takes what a program tells; says what it needs to know.
 
         Args:
-            said: by the program.
+            request: what the program tells.
             known: the networks as they are told to anybody.
         """
-        key = (said.pid, said.program)
+        key = (request.pid, request.program)
         if key in self._programs or len(self._programs) < _PROGRAMS:
-            self._programs[key] = _PrefetchingProgram(said, self._steady())
-        for name, received in zip(said.networks, said.used_bytes, strict=False):
+            self._programs[key] = _PrefetchingProgram(request, self._steady())
+        for name, received in zip(request.networks, request.used_bytes, strict=False):
             self._received[name] = self._received.get(name, 0.0) + received
         for name, keeper in self._budgets.keepers.items():
-            for started in said.started:
-                options = [self._option(keeper.budget, said, way) for way in started.ways]
+            for started in request.started:
+                options = [self._option(keeper.budget, request, way) for way in started.ways]
                 keeper.credited(options, options[started.chosen])
-            keeper.controller.foreseen(self._used(keeper.budget, said))
+            keeper.controller.foreseen(self._used(keeper.budget, request))
             self._tell(name)
         return PrefetchingAnswer(
             networks=list(known), radios=self._radio_messages(known), prices=self._prices()
@@ -126,11 +128,11 @@ class Prefetching:
         self._forget(now_s)
         return [
             ProgramMessage(
-                program=each.said.program,
-                pid=each.said.pid,
+                program=each.request.program,
+                pid=each.request.pid,
                 age_s=max(now_s - each.heard_s, 0.0),
-                counts=each.said.counts,
-                items=each.said.items,
+                counts=each.request.counts,
+                items=each.request.items,
             )
             for each in sorted(self._programs.values(), key=lambda each: -each.heard_s)
         ]
@@ -162,8 +164,8 @@ class Prefetching:
         if keeper is not None:
             free = _MOST_CLAIMED * max(keeper.budget.supply - keeper.spent, 0.0)
             for each in self._programs.values():
-                for ways in each.said.waiting:
-                    options = [self._option(keeper.budget, each.said, way) for way in ways]
+                for ways in each.request.waiting:
+                    options = [self._option(keeper.budget, each.request, way) for way in ways]
                     least = min((option.amount for option in options), default=free)
                     if least < free:
                         free -= least
@@ -175,7 +177,7 @@ class Prefetching:
         else:
             self._waited.discard(name)
 
-    def _option(self, budget: Budget, said: PrefetchingRequest, way: TakingMessage) -> Option:
+    def _option(self, budget: Budget, request: PrefetchingRequest, way: TakingMessage) -> Option:
         """A way as this budget sees it: its own units, and everything else in seconds."""
         prices, resource = self._budgets.prices, budget.resource
         seconds = way.time_s
@@ -184,16 +186,16 @@ class Prefetching:
         if resource is not Resource.DATA:
             seconds += sum(
                 prices.data_rate(name) * sent
-                for name, sent in zip(said.networks, way.sent, strict=True)
+                for name, sent in zip(request.networks, way.sent, strict=True)
             )
-        return Option(seconds, self._amount(budget, said.networks, way.sent, way.energy_j))
+        return Option(seconds, self._amount(budget, request.networks, way.sent, way.energy_j))
 
-    def _used(self, budget: Budget, said: PrefetchingRequest) -> float:
+    def _used(self, budget: Budget, request: PrefetchingRequest) -> float:
         return self._amount(
             budget,
-            said.networks if said.used_bytes else [],
-            [_WITH_HEADERS * each for each in said.used_bytes],
-            said.used_j,
+            request.networks if request.used_bytes else [],
+            [_WITH_HEADERS * each for each in request.used_bytes],
+            request.used_j,
         )
 
     def _amount(

@@ -12,7 +12,7 @@ _MB = 1e6
 
 def note(prices: Prices, standings: Sequence[Standing], now_s: float) -> str:
     """One sentence per price, with the budgets that it comes from."""
-    said = []
+    lines = []
     for network in sorted(prices.data):
         rate = prices.data_rate(network)
         of = [
@@ -24,7 +24,7 @@ def note(prices: Prices, standings: Sequence[Standing], now_s: float) -> str:
         worth = f"a megabyte on {network} is worth {worth_s(rate * _MB)}"
         if rate >= PROHIBITIVE:
             worth = f"nothing may go over {network} where there is another way"
-        said.append(worth + _because(of, now_s))
+        lines.append(worth + _because(of, now_s))
     for quotes, resource, unit in (
         (prices.energy, Resource.ENERGY, "a joule"),
         (prices.money, Resource.MONEY, "a unit of money"),
@@ -37,8 +37,8 @@ def note(prices: Prices, standings: Sequence[Standing], now_s: float) -> str:
                 if rate >= PROHIBITIVE
                 else f"{unit} is worth {worth_s(rate)}"
             )
-            said.append(worth + _because(of, now_s))
-    return "; ".join(said)
+            lines.append(worth + _because(of, now_s))
+    return "; ".join(lines)
 
 
 def worth_s(seconds: float) -> str:
@@ -66,7 +66,7 @@ def amount(value: float, resource: Resource) -> str:
 
 
 def _because(standings: Sequence[Standing], now_s: float) -> str:
-    said = []
+    lines = []
     for standing in standings:
         if standing.over:
             continue
@@ -74,7 +74,7 @@ def _because(standings: Sequence[Standing], now_s: float) -> str:
         days = max(standing.period.ends_s - now_s, 0.0) / 86_400.0
         time_left = f"{days:.0f} days" if days >= 2 else f"{days * 24:.0f} hours"
         left = amount(max(standing.left, 0.0), budget.resource)
-        said.append(
+        lines.append(
             f"{left} of {amount(budget.supply, budget.resource)} are left for {time_left} ({budget.name})"
         )
-    return f", as {' and '.join(said)}" if said else ""
+    return f", as {' and '.join(lines)}" if lines else ""

@@ -32,7 +32,7 @@ class Director:
     Attributes:
         default: where new connections go.
         destinations: those that differ.
-        programs: those of whose transfers something was said.
+        programs: those with hints about their transfers.
         moves: of living MPTCP connections.
     """
 

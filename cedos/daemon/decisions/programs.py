@@ -1,4 +1,4 @@
-"""Programs of whose transfers something was said (`cedos exec`): their connections carry a mark."""
+"""Programs with hints about their transfers (`cedos exec`): their connections carry a mark."""
 
 from dataclasses import dataclass
 

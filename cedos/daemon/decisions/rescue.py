@@ -81,7 +81,7 @@ class Rescuer:
         rescues: carries the rescues out.
         context: what is known of the networks now.
         rescued: told of each rescue: the flow, its new network, the reason in words.
-        dry_run: a rescue is only said, so each is tried once.
+        dry_run: a rescue is only printed, so each is tried once.
     """
 
     def __init__(

@@ -132,7 +132,7 @@ class AdaptiveProbing:
         self._uploads_seen = 0
         self._begun = {direction: ArrivalRate() for direction in Direction}
         self._at_s = time.monotonic()
-        self._said: dict[tuple[str, Direction], _RuleAnswer] = {}
+        self._answers: dict[tuple[str, Direction], _RuleAnswer] = {}
         self._sent: dict[tuple[str, Direction], tuple[float, str]] = {}
         self._kinds = [ProbeKind.DNS] if self._probes.dns else []
         if self._probes.server:
@@ -149,7 +149,7 @@ class AdaptiveProbing:
         self._networks = tuple(network for network in networks if network.up)
         if {(network.name, network.index) for network in self._networks} != known:
             self._rules = self._new_rules()
-            self._said.clear()
+            self._answers.clear()
             self._sent.clear()
 
     def explained(self) -> list[ProbingMessage]:
@@ -159,22 +159,24 @@ class AdaptiveProbing:
         return [self._explained(network, way, now_s) for network in self._networks for way in ways]
 
     def _explained(self, network: Network, way: Direction, now_s: float) -> ProbingMessage:
-        said = self._said.get((network.name, way), _RuleAnswer(Verdict(False, self._silent(way))))
+        answer = self._answers.get(
+            (network.name, way), _RuleAnswer(Verdict(False, self._silent(way)))
+        )
         price = expected_price(self._probes, network.kind, self._power, way)
-        cost_s = price.today(network.name, said.prices)
+        cost_s = price.today(network.name, answer.prices)
         sent = self._sent.get((network.name, way))
         return ProbingMessage(
             network=network.name,
             direction=way,
             rule=self._probes.rule,
-            send=said.verdict.send,
-            why=said.verdict.why,
-            gain_s=said.verdict.gain_s,
+            send=answer.verdict.send,
+            why=answer.verdict.why,
+            gain_s=answer.verdict.gain_s,
             cost_s=cost_s if cost_s < PROHIBITIVE else None,
             energy_j=price.energy_j,
             carried_bytes=price.carried_bytes,
-            change=said.verdict.change,
-            threshold=said.verdict.threshold,
+            change=answer.verdict.change,
+            threshold=answer.verdict.threshold,
             sent=None if sent is None else SentProbeMessage(age_s=now_s - sent[0], why=sent[1]),
         )
 
@@ -210,8 +212,8 @@ class AdaptiveProbing:
             if self._probes.server and lately > _NO_UPLOADS:
                 worth[Direction.UP] = self._worth(Direction.UP, now_s)
             else:
-                self._said = {
-                    key: said for key, said in self._said.items() if key[1] is Direction.DOWN
+                self._answers = {
+                    key: answer for key, answer in self._answers.items() if key[1] is Direction.DOWN
                 }
             # One that answers nothing keeps no other one waiting.
             await asyncio.gather(
@@ -229,7 +231,7 @@ class AdaptiveProbing:
         worth = []
         for network in self._networks:
             verdict = rule.weigh(network.name, moment)
-            self._said[network.name, direction] = _RuleAnswer(verdict, moment.prices)
+            self._answers[network.name, direction] = _RuleAnswer(verdict, moment.prices)
             if verdict.send:
                 rule.probed(network.name, moment)
                 self._sent[network.name, direction] = now_s, verdict.why

@@ -82,11 +82,11 @@ def probe_target(config: Config) -> Callable[[Network], Address | None]:
     """Whom to ping over a network, by its address families and the configuration."""
 
     def target(network: Network) -> Address | None:
-        for version, said in ((4, config.probes.target), (6, config.probes.target_ipv6)):
+        for version, wanted in ((4, config.probes.target), (6, config.probes.target_ipv6)):
             if not any(address.version == version for address in network.addresses):
                 continue
-            if said != "gateway":
-                return ip_address(said)
+            if wanted != "gateway":
+                return ip_address(wanted)
             gateways = [each for each in network.gateways if each.version == version]
             if gateways:
                 return gateways[0]
@@ -200,9 +200,9 @@ class Observer:
     @property
     def problems(self) -> list[str]:
         """What is degraded, in words."""
-        said = [self.prober.problem] if self.prober.problem else []
-        said += self.portals.problems
-        return said + [problem for each in self._providers for problem in each.problems]
+        problems = [self.prober.problem] if self.prober.problem else []
+        problems += self.portals.problems
+        return problems + [problem for each in self._providers for problem in each.problems]
 
     def context(self) -> Context:
         """What is known now."""
@@ -236,8 +236,7 @@ class Observer:
     def silent(self, networks: Mapping[str, float], now_s: float) -> None:
         """Takes the networks that are silent though something is expected, and for how long (s)."""
         for name in self._silent | networks.keys():
-            said = Indicator(networks.get(name, 0.0), now_s)
-            self.keeper.update(name, {"silence_s": said})
+            self.keeper.update(name, {"silence_s": Indicator(networks.get(name, 0.0), now_s)})
         if networks.keys() != self._silent:
             _log.info("silent networks", names=sorted(networks))
             self.prober.silent(networks)

@@ -10,6 +10,8 @@ from typing import Any, cast
 import pytest
 
 from cedos.config import Config
+from cedos.daemon.decisions.choices import Choices
+from cedos.daemon.decisions.decider import Decider
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.loop import decision_loop, flow_sampler
 from cedos.daemon.loop.decision_loop import DecisionLoop, Wakeup
@@ -47,7 +49,7 @@ class Stage:
         self.director = SimpleNamespace(
             turn=asyncio.Lock(),
             networks=(WLAN, LTE),
-            decider=SimpleNamespace(objective=MaxS()),
+            decider=Decider(Choices(MaxS(), None, 3000, 0.1, 0.1), lambda _: {}, lambda _: None),
             reconsider=self._reconsider,
         )
         self.wakeup = Wakeup()
