@@ -63,26 +63,21 @@ class Control:
     # Said by us
 
     def propose_keep_alive(self, seconds: int) -> None:
-        """Proposes how long the session outlives its last path."""
         self.terms.propose(seconds)
         self.due.append(_keep_alive(self.terms.proposed))
 
     def set_wish(self, expected_bytes: int, deadline_at_s: float, now: float) -> None:
-        """Tells the peer what is expected of it, and until when."""
         self.wish = (expected_bytes, deadline_at_s)
         self.due.append(self._wish(now))
 
     def ping(self, path: PathFlight, token: int, pad_bytes: int, now: float) -> None:
-        """Asks for an answer over one path; `pad_bytes` make the question longer."""
         self._pings[path.state.path_id, token] = now
         path.control.append(packing.ping(token, pad_bytes))
 
     def path_lost(self, path_id: int) -> None:
-        """Pings over a path that is gone have no answers."""
         self._pings = {key: at_s for key, at_s in self._pings.items() if key[0] != path_id}
 
     def close(self) -> None:
-        """We have no more than what was handed in."""
         self.state = SessionState.CLOSING
         self.closing.asked = True
         self.due.append(self._close())

@@ -35,13 +35,9 @@ class Suite(IntEnum):
 
 
 class Aead(Protocol):
-    """What `cryptography`'s AEADs have in common."""
+    def encrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None) -> bytes: ...
 
-    def encrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None) -> bytes:
-        """Ciphertext and tag."""
-
-    def decrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None) -> bytes:
-        """Plaintext; raises InvalidTag."""
+    def decrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None) -> bytes: ...
 
 
 def aead(key: bytes, *, chacha: bool) -> Aead:
@@ -84,7 +80,6 @@ def expand(secret: bytes, label: str, context: bytes = b"", length: int = KEY_BY
 
 
 def extract(salt: bytes, material: bytes) -> bytes:
-    """HKDF-Extract (RFC 5869) with SHA-256."""
     return hmac.digest(salt, material, "sha256")
 
 

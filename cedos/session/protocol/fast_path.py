@@ -22,8 +22,6 @@ _ORDER: Final = Order.AFTER_ALL
 
 
 class FastPath:
-    """Sends past the send queues where it may; part of a session's core."""
-
     __slots__ = ("_backlog", "_control", "_delayed_acks", "_in_flight", "_prompt", "_sender")
 
     def __init__(

@@ -12,8 +12,6 @@ from cedos.session.protocol.frames.frames import Close, KeepAlive, Sync
 
 
 class SessionState(Enum):
-    """The states of a session (docs/session-protocol.md)."""
-
     OPEN = "open"
     CLOSING = "closing"  # we have said Close
     FINISHED = "finished"  # both have, and both know
@@ -76,7 +74,6 @@ class CloseHandshake:
         self.answered = False  # everything of the peer's is here, and we said so
 
     def hear(self, said: Close) -> None:
-        """The peer closes."""
         if self.theirs is not None and said != self.theirs:
             raise ProtocolError(f"a session closed at {self.theirs} closes at {said}")
         self.theirs = said

@@ -47,13 +47,11 @@ class MeteredPolicy:
 
     @property
     def active(self) -> bool:
-        """Whether anything is to be decided at all."""
         return self.low_bytes is not None or (
             self.deadline_at_s is not None and self.expected_bytes > 0
         )
 
     def metered_allowed(self, situation: Situation, now: float) -> bool:
-        """Whether metered networks may be used now."""
         if not self.active:
             return True
         if self.low_bytes is not None:

@@ -52,7 +52,6 @@ class IdleRecord:
     ended: int
 
     def to_bytes(self) -> bytes:
-        """`IDLE_BYTES` bytes."""
         return _PACKED.pack(*astuple(self))
 
     @classmethod
@@ -62,7 +61,6 @@ class IdleRecord:
 
     @classmethod
     def at_the_beginning(cls, keep_alive_s: int, unix_s: float) -> "IdleRecord":
-        """A session that has not carried anything."""
         windows = (INITIAL_STREAM_BYTES, INITIAL_IROB_CREDIT)
         return cls(
             0,
@@ -82,7 +80,6 @@ class IdleRecord:
 
     @property
     def expires_unix_s(self) -> int:
-        """From when on the session has ended."""
         return self.absent_unix_s + self.keep_alive_s
 
 

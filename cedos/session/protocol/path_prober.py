@@ -43,8 +43,6 @@ FIRST_TOKEN: Final = 1 << 63
 
 
 class PathProbe:
-    """The last one over a path."""
-
     __slots__ = ("answered_s", "asked_s", "heard_bytes", "over", "sent_bytes", "token")
 
     def __init__(self, token: int, asked_s: float, sent_bytes: int, heard_bytes: int) -> None:
@@ -95,7 +93,6 @@ class PathProber:
         return first
 
     def tick(self, now: float) -> None:
-        """Asks where it is due."""
         at = self.next_at()
         if at is None or now < at:
             return

@@ -107,7 +107,6 @@ class Session:
 
     @property
     def paths(self) -> list[PathState]:
-        """The paths that are up."""
         return self.in_flight.states
 
     def path_up(
@@ -136,7 +135,6 @@ class Session:
         self._tell_thunks(now)
 
     def path_lost(self, path_id: int, now: float) -> None:
-        """A connection is gone, with whatever was on the way over it."""
         self._path(path_id)
         self.in_flight.lost(path_id)
         self.control.path_lost(path_id)
@@ -172,7 +170,6 @@ class Session:
         return True
 
     def ping(self, path_id: int, token: int, pad_bytes: int, now: float) -> None:
-        """Asks for a Pong over a path; `Ponged` tells the time."""
         self.control.ping(self._path(path_id), token, pad_bytes, now)
 
     # The stream
@@ -198,7 +195,6 @@ class Session:
 
     @property
     def readable_bytes(self) -> int:
-        """Bytes of the stream that can be read now."""
         return self.receiver.stream.ready_bytes
 
     @property
@@ -245,19 +241,16 @@ class Session:
     def begin(
         self, rank: int, *, after: tuple[int, ...] | None = ALL, thunk: int | None = None
     ) -> int:
-        """Begins an IROB; its id, `NO_ROOM` or `DEFERRED`."""
         self._check_open()
         if thunk is not None and self._deferred(rank, thunk):
             return DEFERRED
         return self.sender.begin(rank, _order(after), after or ())
 
     def append(self, irob: int, data: bytes) -> int:
-        """Appends to an open IROB what there is room for; how many bytes."""
         self._check_open()
         return self.sender.append(irob, data)
 
     def end(self, irob: int) -> None:
-        """Ends an open IROB: the peer can deliver it."""
         self._check_open()
         self.sender.end(irob)
 
@@ -276,7 +269,6 @@ class Session:
 
     @property
     def receivable(self) -> int:
-        """How many IROBs can be received now."""
         return self.receiver.delivery.count
 
     def keep_alive(self, seconds: int) -> None:
@@ -289,11 +281,10 @@ class Session:
 
     @property
     def state(self) -> SessionState:
-        """Where the session is in its life."""
         return self.control.state
 
     def events(self) -> list[Event]:
-        """What pending_events since the last time."""
+        """What happened since the last time."""
         events = self.pending_events[:]
         self.pending_events.clear()
         return events
@@ -383,7 +374,6 @@ class Session:
         return parts
 
     def wants(self, path_id: int) -> bool:
-        """Whether `next_record` could give something for the path."""
         path = self.in_flight.paths.get(path_id)
         return path is not None and (self._has_to_say(path) or self.sender.waits)
 
@@ -391,7 +381,6 @@ class Session:
 
     @property
     def failure(self) -> Failed | None:
-        """Why it failed, once it has."""
         return self.control.failure
 
     def close(self) -> None:
@@ -414,7 +403,6 @@ class Session:
             self.control.fail("the peer does not know this session any more", by_peer=True)
 
     def appropriate(self, rank: int) -> bool:
-        """Whether the label has a network it should be sent on now."""
         return self.scheduler.appropriate(rank, self.in_flight.states, self._now)
 
     def next_timer(self) -> float | None:
@@ -435,7 +423,6 @@ class Session:
         return min(at) if at else None
 
     def tick(self, now: float) -> None:
-        """Does what is due."""
         self._now = now
         self.delayed_acks.tick(now)
         self.prober.tick(now)
@@ -507,7 +494,6 @@ class Session:
         return used
 
     def positions(self) -> f.Sync:
-        """How far both directions have come."""
         sender, receiver = self.sender, self.receiver
         return f.Sync(
             sender.stream.acked.floor,

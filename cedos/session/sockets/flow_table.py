@@ -16,9 +16,9 @@ from cedos.session.io.flow import FlowObserver
 from cedos.session.io.idle_sessions import IdleSessions
 from cedos.session.protocol.handshake.accepting import (
     FlowGrant,
+    FlowRefusal,
+    FlowRefusalReason,
     OpenRequest,
-    Refusal,
-    RefusalReason,
 )
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.limits import HostLedger
@@ -78,15 +78,15 @@ class FlowTable:
         """A living flow."""
         return self._living.get(flow_id)
 
-    def admit(self, request: OpenRequest) -> FlowGrant | Refusal:
+    def admit(self, request: OpenRequest) -> FlowGrant | FlowRefusal:
         """Whether there may be a new flow."""
         if self.find(request.flow_id) is not None:
-            return Refusal(RefusalReason.DUPLICATE)
+            return FlowRefusal(FlowRefusalReason.DUPLICATE)
         if self._only_known or (self._allow is not None and not self._allow(request.peer_key)):
-            return Refusal(RefusalReason.NOT_ALLOWED)
+            return FlowRefusal(FlowRefusalReason.NOT_ALLOWED)
         kept = 0 if self._idle is None else self._idle.of_host(request.peer_key)
         if not self._ledger.may_open(request.host_id, kept):
-            return Refusal(RefusalReason.LIMIT, _AGAIN_S)
+            return FlowRefusal(FlowRefusalReason.LIMIT, _AGAIN_S)
         return FlowGrant(min(request.deadline_s, LONGEST_S))
 
     def close_to_new(self) -> None:

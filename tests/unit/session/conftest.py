@@ -11,9 +11,9 @@ from cedos.session.protocol.channel.channel import Channel, resume, set_up
 from cedos.session.protocol.crypto import Buffer, KeyPair
 from cedos.session.protocol.handshake.accepting import (
     FlowGrant,
+    FlowRefusal,
+    FlowRefusalReason,
     OpenRequest,
-    Refusal,
-    RefusalReason,
 )
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.limits import HandshakeLimits
@@ -26,16 +26,16 @@ class Book:
 
     def __init__(self) -> None:
         self.flows: dict[bytes, Credentials] = {}
-        self.verdict: Callable[[OpenRequest], FlowGrant | Refusal] = lambda asked: FlowGrant(
+        self.verdict: Callable[[OpenRequest], FlowGrant | FlowRefusal] = lambda asked: FlowGrant(
             asked.deadline_s
         )
 
     def find(self, flow_id: bytes) -> Credentials | None:
         return self.flows.get(flow_id)
 
-    def admit(self, request: OpenRequest) -> FlowGrant | Refusal:
+    def admit(self, request: OpenRequest) -> FlowGrant | FlowRefusal:
         if request.flow_id in self.flows:
-            return Refusal(RefusalReason.DUPLICATE)
+            return FlowRefusal(FlowRefusalReason.DUPLICATE)
         return self.verdict(request)
 
 

@@ -44,7 +44,6 @@ class Acceptor:
         )
 
     def __len__(self) -> int:
-        """How many channels are not confirmed."""
         return len(self._half_open)
 
     def channel(

@@ -151,7 +151,6 @@ class Channel:
         self._fail(Failure(FailureKind.TIMED_OUT, "no proof of the peer in time"))
 
     def abandon(self) -> None:
-        """The connection broke; nothing comes any more."""
         self._release()
 
     def _complete(self, view: memoryview, records: list[Chunk], now: float) -> int:

@@ -22,8 +22,6 @@ class Order(IntEnum):
 
 
 class Space(IntEnum):
-    """What an acknowledgement's ranges count."""
-
     STREAM = 0  # bytes of stream 0
     IROBS = 1  # ids of IROBs received whole
     EXTENTS = 2  # bytes of one IROB
@@ -143,8 +141,6 @@ class Ping(Struct, frozen=True, gc=False):
 
 
 class Pong(Struct, frozen=True, gc=False):
-    """The answer to a Ping."""
-
     token: int
 
 

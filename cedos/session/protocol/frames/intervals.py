@@ -32,7 +32,6 @@ class IntervalSet:
         return self._ends[-1]
 
     def add(self, start: int, end: int) -> None:
-        """Adds `start <= position < end`; an empty interval adds nothing."""
         if start >= end:
             return
         starts, ends = self._starts, self._ends
@@ -49,7 +48,6 @@ class IntervalSet:
         ends[first:behind] = [end]
 
     def remove(self, start: int, end: int) -> None:
-        """Removes `start <= position < end`, whether in the set or not."""
         starts, ends = self._starts, self._ends
         first = bisect_right(ends, start)
         behind = bisect_left(starts, end)
@@ -61,14 +59,12 @@ class IntervalSet:
         ends[first:behind] = [pair[1] for pair in kept]
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether all of `start <= position < end` is in the set."""
         if start >= end:
             return True
         at = bisect_right(self._starts, start) - 1
         return at >= 0 and self._ends[at] >= end
 
     def missing(self, start: int, end: int) -> list[tuple[int, int]]:
-        """The parts of `start <= position < end` that are not in the set, ascending."""
         holes = []
         for at in range(bisect_right(self._ends, start), len(self._starts)):
             if self._starts[at] >= end:
@@ -99,7 +95,6 @@ class CumulativeSet:
         self.beyond = IntervalSet()
 
     def add(self, start: int, end: int) -> None:
-        """Adds `start <= position < end`."""
         if start > self.floor:
             self.beyond.add(start, end)
         elif end > self.floor:
@@ -111,9 +106,7 @@ class CumulativeSet:
         return self.beyond.top if self.beyond else self.floor
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether all of `start <= position < end` is in the set."""
         return end <= self.floor or self.beyond.covers(max(start, self.floor), end)
 
     def missing(self, start: int, end: int) -> list[tuple[int, int]]:
-        """The parts of `start <= position < end` that are not in the set, ascending."""
         return self.beyond.missing(max(start, self.floor), end)

@@ -56,7 +56,6 @@ KINDS: Final = (NetworkKind.ETHERNET, NetworkKind.WIFI, NetworkKind.CELLULAR)
 
 
 def stream_header(offset: int, length: int, end: bool) -> bytes:
-    """Header of an extent of stream 0 with `length` bytes behind it."""
     return STREAM.pack(K_STREAM, F_END if end else 0, offset, length)
 
 
@@ -90,7 +89,6 @@ def _distances(irob: int, after: Sequence[int]) -> bytes:
 
 
 def abandon(first: int, count: int) -> bytes:
-    """An `Abandon` frame."""
     return ABANDON.pack(K_ABANDON, first, count)
 
 
@@ -101,12 +99,10 @@ def ack(space: Space, irob: int, floor: int, ranges: Sequence[tuple[int, int]]) 
 
 
 def window(stream_limit: int, irob_credit: int, irob_bytes: int) -> bytes:
-    """A `Window` frame."""
     return WINDOW.pack(K_WINDOW, stream_limit, irob_credit, irob_bytes)
 
 
 def sync(frame: Sync) -> bytes:
-    """A `Sync` frame."""
     return SYNC.pack(
         K_SYNC,
         frame.stream_kept,
@@ -117,22 +113,18 @@ def sync(frame: Sync) -> bytes:
 
 
 def ask() -> bytes:
-    """An `Ask` frame."""
     return bytes((K_ASK,))
 
 
 def keep_alive(agreed: bool, serial: int, seconds: int) -> bytes:
-    """A `KeepAlive` frame."""
     return KEEP_ALIVE.pack(K_KEEP_ALIVE, agreed, serial, seconds)
 
 
 def deadline(expected_bytes: int, milliseconds: int) -> bytes:
-    """A `Deadline` frame."""
     return DEADLINE.pack(K_DEADLINE, expected_bytes, milliseconds)
 
 
 def path_says(frame: PathSays) -> bytes:
-    """A `PathSays` frame."""
     return PATH.pack(
         K_PATH,
         frame.kind,
@@ -145,22 +137,18 @@ def path_says(frame: PathSays) -> bytes:
 
 
 def ping(token: int, pad_bytes: int = 0) -> bytes:
-    """A `Ping` frame."""
     return PING.pack(K_PING, token, pad_bytes) + bytes(pad_bytes)
 
 
 def pong(token: int) -> bytes:
-    """A `Pong` frame."""
     return PONG.pack(K_PONG, token)
 
 
 def close(stream_end: int, irob_end: int) -> bytes:
-    """A `Close` frame."""
     return CLOSE.pack(K_CLOSE, stream_end, irob_end)
 
 
 def closed() -> bytes:
-    """A `Closed` frame."""
     return bytes((K_CLOSED,))
 
 

@@ -51,7 +51,6 @@ class OpenRequest:
 
     @property
     def host_id(self) -> bytes:
-        """Who asks."""
         return host_id(self.peer_key)
 
 
@@ -62,35 +61,27 @@ class FlowGrant:
     deadline_s: int
 
 
-class RefusalReason(Enum):
-    """Why not."""
-
+class FlowRefusalReason(Enum):
     DUPLICATE = Status.DUPLICATE  # there is a flow of this id
     LIMIT = Status.LIMIT
     NOT_ALLOWED = Status.NOT_ALLOWED
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """No."""
-
-    reason: RefusalReason
+class FlowRefusal:
+    reason: FlowRefusalReason
     retry_after_s: int = 0
 
 
 class KnownFlows(Protocol):
-    """All flows of this host, live and idle."""
-
     def find(self, flow_id: bytes) -> Credentials | None:
         """Those of a flow; the same object as long as the flow lives. None: unknown or expired."""
 
-    def admit(self, request: OpenRequest) -> FlowGrant | Refusal:
+    def admit(self, request: OpenRequest) -> FlowGrant | FlowRefusal:
         """Whether a flow may be opened. Reserves nothing: the request may be a replay."""
 
 
 class AcceptorState:
-    """What all accepting connections of a host share."""
-
     def __init__(
         self,
         me: KeyPair,
@@ -122,14 +113,11 @@ class AcceptorState:
 
 
 class AcceptorHandshake:
-    """One connection from outside, until it is opened or given up."""
-
     def __init__(self, reception: AcceptorState, address: str, *, allow_clear: bool) -> None:
         self._reception, self._address, self._allow_clear = reception, address, allow_clear
         self._hellos = 0
 
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
-        """A hello."""
         if kind not in {MessageKind.SET_UP, MessageKind.RESUME}:
             raise MalformedError(f"a message of kind {kind} instead of a hello")
         self._hellos += 1
@@ -164,10 +152,10 @@ class AcceptorHandshake:
         if offer.purpose != Purpose.OPEN:
             raise MalformedError("a set-up for an unknown purpose")
         answer = here.flows.admit(OpenRequest(offer.flow_id, noise.peer, offer.deadline_s))
-        if isinstance(answer, Refusal):
+        if isinstance(answer, FlowRefusal):
             granted = Granted(answer.reason.value, retry_after_s=answer.retry_after_s)
             reply = self._answer(noise, granted)
-            if answer.reason is RefusalReason.DUPLICATE:
+            if answer.reason is FlowRefusalReason.DUPLICATE:
                 return HandshakeStep(reply=reply)
             why = f"a new flow was refused: {answer.reason.name.lower().replace('_', ' ')}"
             return failed(FailureKind.REFUSED, why, reply=reply)

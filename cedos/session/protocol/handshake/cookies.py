@@ -13,13 +13,10 @@ _PERIOD_S: Final = 60.0
 
 
 class Cookies:
-    """Makes and checks this host's cookies with a secret of its own, made at each start."""
-
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def make(self, address: str, content: bytes, now: float) -> bytes:
-        """The cookie for a hello's content from an address."""
         return self._of(address, content, int(now // _PERIOD_S))
 
     def good(self, cookie: bytes, address: str, content: bytes, now: float) -> bool:

@@ -34,7 +34,6 @@ class Credentials:
     window: int = 0
 
     def next_attempt(self) -> int:
-        """Counts one more resumption or join of this end."""
         self.attempt += 1
         return self.attempt
 
@@ -46,7 +45,6 @@ class Credentials:
         return 0 < behind <= _WINDOW and not self.window >> (behind - 1) & 1
 
     def note(self, attempt: int) -> None:
-        """The other end's attempt is used up."""
         if attempt > self.seen:
             ahead = attempt - self.seen
             passed = (self.window << 1 | 1) << (ahead - 1) if ahead <= _WINDOW else 0

@@ -14,13 +14,10 @@ _MASK: Final = (1 << _BITS) - 1
 
 
 class HostCounts:
-    """Counts by host (any bytes that name it)."""
-
     def __init__(self) -> None:
         self._rows = (array("I", bytes(4 << _BITS)), array("I", bytes(4 << _BITS)))
 
     def add(self, host: bytes, by: int = 1) -> None:
-        """So many more; negative: so many less of those that were added."""
         first, second = self._rows
         number = hash(host)
         first[number & _MASK] += by

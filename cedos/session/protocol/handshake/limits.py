@@ -31,8 +31,6 @@ class HandshakeLimits:
 
 
 class TokenBucket:
-    """A token bucket: `per_s` sustained, `burst` at once."""
-
     __slots__ = ("_at_s", "_burst", "_left", "_per_s")
 
     def __init__(self, per_s: float, burst: float, now: float) -> None:
@@ -40,7 +38,6 @@ class TokenBucket:
         self._left, self._at_s = burst, now
 
     def take(self, now: float) -> bool:
-        """Whether one more is within the rate; then it is counted."""
         passed = max(now - self._at_s, 0.0)
         self._left = min(self._left + passed * self._per_s, self._burst)
         self._at_s = now
@@ -79,7 +76,6 @@ class HostLedger:
         self._flows[host] = self._flows.get(host, 0) + 1
 
     def close_flow(self, host: bytes) -> None:
-        """One flow less."""
         self._flows[host] -= 1
         if not self._flows[host]:
             del self._flows[host]
@@ -142,7 +138,6 @@ class HalfOpen(Generic[Pending]):
                 del self._of_address[entry[0]]
 
     def overdue(self, now: float) -> list[Pending]:
-        """Those whose time is over; they are gone from here."""
         late: list[Pending] = []
         for one, (_, expires_at_s) in self._pending.items():
             if expires_at_s > now:
@@ -153,5 +148,4 @@ class HalfOpen(Generic[Pending]):
         return late
 
     def next_expiry(self) -> float | None:
-        """When the next one's time is over."""
         return next((expires_at_s for _, expires_at_s in self._pending.values()), None)

@@ -26,7 +26,6 @@ class Locators:
         self._key = expand(me.private, "locators")
 
     def issue(self, flow_id: bytes, random: Random) -> bytes:
-        """A fresh locator."""
         salt = random(_SALT_BYTES)
         return salt + self._masked(salt, flow_id)
 

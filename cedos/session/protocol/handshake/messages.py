@@ -26,8 +26,6 @@ GREETING_BYTES: Final = 320  # no message of a handshake is longer
 
 
 class MessageKind(IntEnum):
-    """What a message is."""
-
     SET_UP = 1
     SET_UP_ANSWER = 2
     RESUME = 3
@@ -49,8 +47,6 @@ class Notice(IntEnum):
 
 
 class Purpose(IntEnum):
-    """What a set-up is for."""
-
     OPEN = 0  # a new flow
     ASK = 1  # is this flow still known? Asked where a resumption was answered with a hint
 
@@ -67,7 +63,7 @@ class Status(IntEnum):
 
 
 class MalformedError(Exception):
-    """Bytes that are no message of this protocol."""
+    pass
 
 
 _HELLO = struct.Struct(">4sBBB")  # magic, version, noise or kind, length of the cookie
@@ -81,7 +77,6 @@ BOX_BYTES: Final = LOCATOR_BYTES + TAG_BYTES
 
 
 def framed(kind: MessageKind, body: bytes) -> bytes:
-    """A whole message."""
     return HEADER.pack(len(body) << 8 | kind) + body
 
 
@@ -99,21 +94,14 @@ class Hello:
 
     @property
     def bound(self) -> bytes:
-        """What both ends bind the handshake to besides its content."""
         return MAGIC + bytes((self.version, self.detail))
 
     def pack(self) -> bytes:
-        """The body."""
         head = _HELLO.pack(MAGIC, self.version, self.detail, len(self.cookie))
         return head + self.cookie + self.content
 
     @classmethod
     def unpack(cls, body: bytes) -> "Hello":
-        """The parts of a body.
-
-        Raises:
-            MalformedError: not ours.
-        """
         if len(body) < _HELLO.size:
             raise MalformedError("a hello that is cut short")
         magic, version, detail, cookie_bytes = _HELLO.unpack_from(body)
@@ -137,13 +125,11 @@ class Offer:
     locator: bytes  # by which the acceptor could dial back
 
     def pack(self) -> bytes:
-        """The payload."""
         flags = self.hardware_aes | self.clear << 1
         return _OFFER.pack(self.flow_id, self.purpose, self.deadline_s, flags, self.locator)
 
     @classmethod
     def unpack(cls, payload: bytes) -> "Offer":
-        """The parts of a payload; raises MalformedError."""
         if len(payload) != _OFFER.size:
             raise MalformedError("an offer of a strange length")
         flow_id, purpose, deadline_s, flags, locator = _OFFER.unpack(payload)
@@ -161,14 +147,12 @@ class Granted:
     locator: bytes = bytes(LOCATOR_BYTES)
 
     def pack(self) -> bytes:
-        """The payload."""
         return _GRANT.pack(
             self.status, self.deadline_s, self.suite, min(self.retry_after_s, 0xFFFF), self.locator
         )
 
     @classmethod
     def unpack(cls, payload: bytes) -> "Granted":
-        """The parts of a payload; raises MalformedError."""
         if len(payload) != _GRANT.size:
             raise MalformedError("a grant of a strange length")
         return cls(*_GRANT.unpack(payload))
@@ -191,7 +175,6 @@ class Resume:
 
     @classmethod
     def unpack(cls, content: bytes) -> tuple["Resume", bytes]:
-        """The parts of a content, and its MAC; raises MalformedError."""
         if len(content) != _RESUME.size + MAC_BYTES:
             raise MalformedError("a resumption of a strange length")
         locator, attempt, challenge, ephemeral = _RESUME.unpack_from(content)

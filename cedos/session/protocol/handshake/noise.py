@@ -27,7 +27,6 @@ class NoiseError(Exception):
 
 
 def name(*, chacha: bool) -> bytes:
-    """The protocol's full name, which both ends hash first."""
     return b"Noise_IK_25519_%s_SHA256" % (b"ChaChaPoly" if chacha else b"AESGCM")
 
 
@@ -104,8 +103,6 @@ class _NoiseHandshake:
 
 
 class Initiator(_NoiseHandshake):
-    """Knows the responder's static key."""
-
     def __init__(
         self, me: KeyPair, ephemeral: KeyPair, server: bytes, prologue: bytes, *, chacha: bool
     ) -> None:
@@ -140,8 +137,6 @@ class Initiator(_NoiseHandshake):
 
 
 class Responder(_NoiseHandshake):
-    """Learns the initiator's static key from message 1."""
-
     def __init__(self, me: KeyPair, prologue: bytes, *, chacha: bool) -> None:
         super().__init__(prologue, me.public, chacha=chacha)
         self._me = me

@@ -10,16 +10,12 @@ from cedos.session.protocol.handshake.messages import MessageKind
 
 
 class ConnectionKind(IntEnum):
-    """What a connection is to its flow."""
-
     RESUME = 0  # the dialling end has no other path: the older ones are dead
     JOIN = 1  # a further path beside those that live
     NEW = 2  # the flow's first
 
 
 class FailureKind(Enum):
-    """Why a connection was not had."""
-
     LOST_STATE = "lost-state"  # the peer has no such flow (any more)
     REFUSED = "refused"
     WRONG_KEY = "wrong-key"
@@ -52,7 +48,6 @@ class Opened:
 
     @property
     def host_id(self) -> bytes:
-        """Who the peer is."""
         return host_id(self.credentials.peer_key)
 
 
@@ -81,8 +76,6 @@ class HandshakeStep:
 
 
 class Handshake(Protocol):
-    """One end of a handshake, without the connection's framing."""
-
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
         """The next message; raises MalformedError or NoiseError for what cannot be."""
 

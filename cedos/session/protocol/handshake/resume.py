@@ -66,8 +66,6 @@ def _connection(
 
 
 class ResumeHandshake:
-    """The end that dials."""
-
     def __init__(
         self, me: KeyPair, credentials: Credentials, kind: ConnectionKind, random: Random
     ) -> None:
@@ -80,7 +78,6 @@ class ResumeHandshake:
         self._challenge: bytes
 
     def first(self) -> bytes:
-        """The hello, a whole message."""
         credentials = self._credentials
         self._ephemeral = KeyPair(self._random(32))
         self._challenge = self._random(CHALLENGE_BYTES)
@@ -98,7 +95,6 @@ class ResumeHandshake:
         return framed(MessageKind.RESUME, self._hello.pack())
 
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
-        """The other end's answer."""
         if self._asking is not None:
             return self._asking.receive(kind, body, now)
         match kind:

@@ -72,7 +72,6 @@ class SetUpHandshake:
         self._hello: Hello
 
     def first(self) -> bytes:
-        """The hello, a whole message."""
         self._tries += 1
         flow_id = self._random(FLOW_ID_BYTES) if self._purpose is Purpose.OPEN else self._flow_id
         assert flow_id is not None
@@ -93,7 +92,6 @@ class SetUpHandshake:
         return framed(MessageKind.SET_UP, self._hello.pack())
 
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
-        """The acceptor's answer."""
         match kind:
             case MessageKind.COOKIE:
                 hello = Hello(self._hello.detail, self._hello.content, body)

@@ -32,7 +32,6 @@ class DelayedAcks:
         self._sent_s = float("-inf")
 
     def received(self, now: float) -> None:
-        """A record came."""
         receiver = self._receiver
         if not receiver.owes_acknowledgement:
             return
@@ -43,13 +42,11 @@ class DelayedAcks:
         self.along = now - self._sent_s >= _ALONG_S
 
     def sent(self, now: float) -> None:
-        """Everything that was owed is on its way."""
         self.due = self.along = False
         self.at = None
         self._sent_s = now
 
     def tick(self, now: float) -> None:
-        """What waited long enough is due."""
         if self.at is not None and self.at <= now:
             self.at = None
             self.due = self._receiver.owes_acknowledgement

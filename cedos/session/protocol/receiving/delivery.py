@@ -22,15 +22,11 @@ class Run(Struct, gc=False):
 
 
 class _Blocked(Struct):
-    """A run that waits for others."""
-
     run: Run
     missing: int
 
 
 class Delivery:
-    """Whole IROBs between their arrival and the application."""
-
     __slots__ = ("_after_all", "_listed", "_ready", "_taken", "count", "delivered")
 
     def __init__(self, first: int = 1) -> None:

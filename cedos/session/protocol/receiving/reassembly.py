@@ -43,12 +43,10 @@ class StreamReassembly:
 
     @property
     def pieces(self) -> int:
-        """How many separate pieces wait behind a gap."""
         return len(self._ahead)
 
     @property
     def complete(self) -> bool:
-        """Whether everything up to the end has come."""
         return self.end is not None and self.received.floor > self.end
 
     def add(self, offset: int, payload: Chunk, end: bool) -> int:

@@ -21,8 +21,6 @@ MAX_ID_GAPS: Final = 20_000
 
 
 class _Partial:
-    """A large IROB that has not come whole."""
-
     __slots__ = ("after", "arrivals", "order", "rank")
 
     def __init__(self, extent: Extent) -> None:
@@ -66,7 +64,6 @@ class Receiver:
     # Frames
 
     def on_stream(self, extent: StreamData, record: bytes | memoryview) -> None:
-        """Bytes of the stream."""
         stop = extent.offset + len(extent.payload)
         if stop > self._stream_limit:
             raise ProtocolError(
@@ -78,7 +75,6 @@ class Receiver:
         self._dirty_stream = True
 
     def on_extent(self, extent: Extent, record: bytes | memoryview) -> None:
-        """Bytes of a large IROB."""
         irob = extent.irob
         self._check_id(irob)
         self._dirty_irobs = True
@@ -114,7 +110,6 @@ class Receiver:
         self.delivery.arrive(Run(irob, partial.rank, [data]), partial.order, partial.after)
 
     def on_messages(self, table: Messages) -> None:
-        """Small whole IROBs."""
         first, payloads = table.first, table.payloads
         stop = first + len(payloads)
         self._check_id(stop - 1)
@@ -137,7 +132,6 @@ class Receiver:
             raise ProtocolError(f"IROBs arrive with more than {MAX_ID_GAPS} gaps in their ids")
 
     def on_abandon(self, frame: Abandon) -> None:
-        """IROBs that will never come."""
         stop = frame.first + frame.count
         self._check_id(stop - 1)
         self._dirty_irobs = True
@@ -157,7 +151,6 @@ class Receiver:
     # The application
 
     def read(self, limit_bytes: int) -> bytes | memoryview:
-        """The stream's next bytes, at most so many; empty where none are there."""
         chunk = self.stream.take(limit_bytes)
         self._taken += len(chunk)
         window = self._stream_window
@@ -179,12 +172,10 @@ class Receiver:
 
     @property
     def held_bytes(self) -> int:
-        """What has arrived and was not taken."""
         return self._held_cost + self.stream.ready_bytes + self.stream.waiting_bytes
 
     @property
     def at_end(self) -> bool:
-        """Whether the stream has ended and all of it was read."""
         return self.stream.complete and not self.stream.ready
 
     @property
@@ -218,7 +209,6 @@ class Receiver:
 
     @property
     def owes_acknowledgement(self) -> bool:
-        """Whether anything came that was not acknowledged."""
         return self._dirty_stream or self._dirty_irobs
 
     def window(self) -> bytes:

@@ -72,7 +72,6 @@ class Anticipatory:
         room_bytes: int,
         now: float,
     ) -> SendGrant | None:
-        """What the inner scheduler grants, background data only up to the bound."""
         grant = self._inner.choose(path, paths, backlog, room_bytes, now)
         if grant is None or grant.rank not in BACKGROUND_RANKS:
             return grant
@@ -102,7 +101,6 @@ class Anticipatory:
         return self._inner.appropriate(rank, paths, now)
 
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
-        """Soon, where something was held back; otherwise as the inner scheduler says."""
         check_s = self._inner.next_check_s(paths, now)
         if not self._held:
             return check_s

@@ -59,7 +59,6 @@ class DecidedScheduler:
         room_bytes: int,
         now: float,
     ) -> SendGrant | None:
-        """What the inner scheduler grants, else a copy of what is in flight elsewhere."""
         most = self._most_bytes
         for rank, count in enumerate(backlog.waiting_bytes):
             most[rank] = max(most[rank], count)
@@ -79,7 +78,6 @@ class DecidedScheduler:
         return self._inner.appropriate(rank, paths, now)
 
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
-        """As the inner scheduler says."""
         return self._inner.next_check_s(paths, now)
 
 

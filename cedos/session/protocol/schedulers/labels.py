@@ -17,8 +17,6 @@ from cedos.session.protocol.schedulers.interface import (
 
 
 class LabelMapping:
-    """Foreground by latency or bandwidth, background everywhere."""
-
     name = "labels"
     copies = False
     prompt = True
@@ -31,7 +29,6 @@ class LabelMapping:
         room_bytes: int,
         now: float,
     ) -> SendGrant | None:
-        """The most urgent label that waits and belongs here."""
         waiting = backlog.waiting_bytes
         if len(paths) == 1:
             for rank in range(4):

@@ -15,8 +15,6 @@ def has_room(path: PathState) -> bool:
 
 
 class LowestRtt:
-    """Each label to the quickest path that has room."""
-
     name = "lowest-rtt"
     copies = False
     prompt = False

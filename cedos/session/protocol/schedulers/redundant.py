@@ -53,5 +53,4 @@ class RedundantScheduler:
         return bool(allowed(paths, rank))
 
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
-        """Nothing changes by waiting."""
         return None

@@ -8,8 +8,6 @@ from cedos.session.protocol.schedulers.lowest_rtt import has_room
 
 
 class RoundRobin:
-    """Chunks in turn."""
-
     name = "round-robin"
     copies = False
     prompt = False
@@ -25,7 +23,6 @@ class RoundRobin:
         room_bytes: int,
         now: float,
     ) -> SendGrant | None:
-        """A chunk of the most urgent data, if it is this path's turn."""
         for rank in range(len(LABELS)):
             may = allowed(paths, rank)
             if not backlog.waiting_bytes[rank] or path not in may:

@@ -63,8 +63,6 @@ class Schedule:
 
 
 class Swtc:
-    """Equation 2 over all paths, planned for what waits."""
-
     name = "swtc"
     copies = False
     prompt = False
@@ -81,7 +79,6 @@ class Swtc:
         room_bytes: int,
         now: float,
     ) -> SendGrant | None:
-        """The first pieces of the most urgent data that the plan gives to this path."""
         for gone in self._schedules.keys() - {each.path_id for each in paths}:
             del self._schedules[gone]
         for rank in range(len(LABELS)):

@@ -73,14 +73,12 @@ class ByteQueue:
         return max(0, self.limit - self.fresh)
 
     def write(self, data: bytes) -> None:
-        """Appends bytes, which must not change any more."""
         self._starts.append(self.written)
         self._chunks.append(memoryview(data))
         self.written += len(data)
         self.held_bytes += len(data)
 
     def write_source(self, fetch: Fetch, length: int) -> None:
-        """Appends `length` bytes that `fetch` gives whenever they are sent."""
         self._starts.append(self.written)
         self._chunks.append((fetch, length))
         self.written += length

@@ -84,7 +84,6 @@ class Credit:
         self._waiting.pop(irob, None)
 
     def back(self, cost: int) -> None:
-        """Part of a reservation was not needed."""
         self.reserved -= cost
 
     def ready(self) -> list[tuple[int, int]]:

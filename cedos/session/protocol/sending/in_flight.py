@@ -47,7 +47,6 @@ class InFlight:
         self._count = 0
 
     def up(self, path_id: int, facts: PathFacts, now: float, *, dialled: bool) -> None:
-        """A new path."""
         path = PathFlight(path_id, facts, now, dialled=dialled)
         self.paths[path_id] = path
         self._counted()
@@ -77,11 +76,9 @@ class InFlight:
         self._again(held)
 
     def requeue(self, path_id: int) -> None:
-        """What is on the way over a path that stalls may go elsewhere too."""
         self._again([piece for piece in self.paths[path_id].flight if not piece.queued])
 
     def sweep(self) -> None:
-        """Drops what has been acknowledged."""
         irobs = self._sender.irobs
         for path in self.paths.values():
             flight = path.flight
@@ -125,7 +122,6 @@ class InFlight:
         return piece
 
     def sent(self, path: PathFlight, piece: Piece) -> None:
-        """The piece is on the way over the path."""
         piece.on += (path.state.path_id,)
         path.flight.append(piece)
         path.state.in_flight_bytes += piece.size
@@ -133,7 +129,6 @@ class InFlight:
 
     @property
     def full(self) -> bool:
-        """Whether as many pieces are on the way as the peer need put up with."""
         return self._count >= MAX_IN_FLIGHT
 
     def count_copyable(self, path_id: int, backlog: Backlog) -> None:
@@ -144,11 +139,9 @@ class InFlight:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is on the way or held back."""
         return not (self._count or self._held)
 
     def _counted(self) -> None:
-        """Paths have come or gone."""
         paths = list(self.paths.values())
         self.states = [each.state for each in paths]
         self.only = paths[0] if len(paths) == 1 else None

@@ -61,7 +61,6 @@ class BytePiece:
         return BytePiece(self.queue, self.start, middle), BytePiece(self.queue, middle, self.stop)
 
     def acknowledged(self, _irobs: CumulativeSet) -> bool:
-        """Whether the peer has all of it."""
         return self.queue.acked.covers(self.start, self.stop)
 
     def rest(self, _irobs: CumulativeSet) -> "list[BytePiece]":
@@ -119,11 +118,9 @@ class MessageBatch:
 
     @property
     def stop(self) -> int:
-        """The id behind the last one."""
         return self.first + (self.abandoned or len(self.payloads))
 
     def grows(self, irob: int, order: Order) -> bool:
-        """Whether the IROB `irob` may be appended."""
         return (
             irob == self.first + len(self.payloads)
             and order is self.order
@@ -134,13 +131,11 @@ class MessageBatch:
         )
 
     def append(self, payload: bytes) -> None:
-        """Appends the IROB behind the last one."""
         self.payloads.append(payload)
         self.bytes += len(payload)
         self.size += len(payload) + 2
 
     def frame(self) -> list[Chunk]:
-        """The frame as it goes onto the wire."""
         if self.abandoned:
             return [packing.abandon(self.first, self.abandoned)]
         payloads = self.payloads
@@ -150,7 +145,6 @@ class MessageBatch:
         return [head, payloads[0] if len(payloads) == 1 else b"".join(payloads)]
 
     def cut(self, room_bytes: int) -> "tuple[MessageBatch, MessageBatch] | None":
-        """Two that take its place, the first with at most `room_bytes`; None if it cannot be cut so."""
         sizes = accumulate((len(each) + 2 for each in self.payloads), initial=1)
         count = sum(1 for size in sizes if size <= room_bytes) - 1
         if not 0 < count < len(self.payloads):
@@ -163,11 +157,9 @@ class MessageBatch:
         return MessageBatch(self.first + start, self.rank, self.order, self.after, payloads)
 
     def acknowledged(self, irobs: CumulativeSet) -> bool:
-        """Whether the peer has all of them."""
         return irobs.covers(self.first, self.stop)
 
     def rest(self, irobs: CumulativeSet) -> "list[MessageBatch]":
-        """Those that the peer has not acknowledged, as batches that take its place."""
         holes = irobs.missing(self.first, self.stop)
         if holes == [(self.first, self.stop)]:
             return [self]

@@ -24,7 +24,6 @@ class ReplayAccount:
         self._owner = owner
 
     def set_absent(self, absent: bool) -> None:
-        """Whether the session has no path now."""
         self._absent = absent
 
     def most_bytes(self, rank: int = 0) -> int:
@@ -52,7 +51,6 @@ class ReplayAccount:
             self._memory.wait(self._owner, wanted)
 
     def take(self, size: int, rank: int) -> bool:
-        """Takes room for so many bytes of a label, if there is."""
         held = self.held_bytes
         if held + size > self.most_bytes(rank) and (held or not self._fits_alone(size)):
             self._wait(size)
@@ -67,13 +65,11 @@ class ReplayAccount:
         return size <= min(self.limit_bytes, self._memory.free_bytes // SPARE)
 
     def give(self, size: int) -> None:
-        """Bytes that need not be kept any more."""
         if size:
             self.held_bytes -= size
             self._earned_bytes += size
             self._memory.give(size, last=not self.held_bytes)
 
     def give_all(self) -> None:
-        """The session has ended."""
         self.give(self.held_bytes)
         self._memory.forget(self._owner)

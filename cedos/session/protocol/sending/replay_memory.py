@@ -32,12 +32,10 @@ class ReplayMemory:
 
     @property
     def free_bytes(self) -> int:
-        """What nobody holds."""
         return self.limit_bytes - self.used_bytes
 
     @property
     def share_bytes(self) -> int:
-        """The most that one session may hold now."""
         return (self.limit_bytes - self.used_bytes) // (self.holders + SPARE)
 
     def wait(self, waiter: object, wanted_bytes: int) -> None:
@@ -65,7 +63,6 @@ class ReplayMemory:
             self._wake_at_bytes = _NEVER
 
     def forget(self, waiter: object) -> None:
-        """The waiter has ended."""
         self._waiting.pop(id(waiter), None)
 
     def woken(self) -> list[object]:

@@ -25,7 +25,6 @@ class SendQueue:
         self.waiting_bytes = 0  # may be sent now
 
     def message(self, irob: int, order: Order, after: tuple[int, ...], payload: bytes) -> None:
-        """Queues a small IROB."""
         items = self._items
         if items and not after:
             last = items[-1]
@@ -38,7 +37,6 @@ class SendQueue:
         self.waiting_bytes += batch.size
 
     def batch(self, batch: MessageBatch) -> None:
-        """Queues messages, or that IROBs are abandoned."""
         self._items.append(batch)
         self.waiting_bytes += batch.size
 
@@ -68,7 +66,6 @@ class SendQueue:
 
     @property
     def has_pending(self) -> bool:
-        """Whether anything waits that was sent before."""
         return bool(self._pending)
 
     def take(self, room_bytes: int, skip_bytes: int = 0) -> Piece | None:
@@ -119,7 +116,6 @@ class SendQueue:
         return piece
 
     def _carve(self, room_bytes: int) -> Piece | None:
-        """A new piece of what was never sent."""
         items = self._items
         while items:
             item = items[0]

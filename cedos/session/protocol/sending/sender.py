@@ -47,7 +47,6 @@ class Sender:
 
     @property
     def waits(self) -> bool:
-        """Whether anything waits that may be sent now."""
         first, second, third, last = self.send_queues
         return bool(
             first.waiting_bytes or second.waiting_bytes or third.waiting_bytes or last.waiting_bytes
@@ -56,7 +55,6 @@ class Sender:
     # The stream
 
     def has_room(self) -> bool:
-        """Whether there is room for notably more."""
         return (
             self.replay.held_bytes <= self.replay.most_bytes() * 3 // 4
             and self.next_irob - self.irobs.floor < ID_SPAN * 3 // 4
@@ -75,7 +73,6 @@ class Sender:
         self.refused = False
 
     def write(self, data: bytes) -> int:
-        """Appends to the stream as much as there is room for; how many bytes that is."""
         stream = self.stream
         self._open(stream, "the stream")
         fitting = self.replay.fitting(data, stream.rank, self.room_bytes)
@@ -88,7 +85,6 @@ class Sender:
 
     @property
     def room_bytes(self) -> int:
-        """How much of the stream would be kept now; 0 where it is too little to begin with."""
         return self.replay.stream_room_bytes(self.stream.rank)
 
     def write_source(self, fetch: Fetch, length: int) -> None:
@@ -99,7 +95,6 @@ class Sender:
             self.send_queues[self.stream.rank].update(self.stream)
 
     def finish(self) -> None:
-        """Ends the stream behind what was written."""
         self.stream.ended = True
         self.send_queues[self.stream.rank].update(self.stream)
 
@@ -112,7 +107,6 @@ class Sender:
     # IROBs
 
     def send(self, data: bytes, rank: int, order: Order, after: tuple[int, ...]) -> int:
-        """A whole IROB; its id, or `NO_ROOM`."""
         size = len(data)
         if size > SMALL_BYTES:
             self._check_size(size)
@@ -132,7 +126,6 @@ class Sender:
         return irob
 
     def take_id(self, size: int, rank: int) -> int:
-        """Room here and at the peer for a whole IROB; its id, or `NO_ROOM`."""
         irob = self.next_irob
         if irob - self.irobs.floor >= ID_SPAN or not self._take_whole(size, 1, rank):
             self.refused = True
@@ -175,7 +168,6 @@ class Sender:
         return irob
 
     def append(self, irob: int, data: bytes) -> int:
-        """Appends to an open IROB as much as there is room for; how many bytes that is."""
         queue = self._opened(irob)
         reserved = self._reserved.get(irob)
         most = self.credit.irob_bytes if reserved is None else reserved - IROB_COST
@@ -217,7 +209,6 @@ class Sender:
         self.reserve()
 
     def abandon_open(self) -> None:
-        """Abandons all IROBs that have not ended."""
         for irob in [irob for irob, queue in self._large.items() if not queue.ended]:
             self.abandon(irob)
 
@@ -270,7 +261,6 @@ class Sender:
                 self.send_queues[queue.rank].update(queue)
 
     def everything_acknowledged(self) -> bool:
-        """Whether the peer has all that was ever handed in."""
         return self.irobs.floor == self.next_irob and self.stream.acked.floor == self.stream.stop
 
     def restore(
@@ -296,14 +286,12 @@ class Sender:
         self.credit = credit
 
     def forget(self) -> None:
-        """The session has ended: gives all its replay memory back."""
         self.replay.give_all()
         self._large.clear()
 
     # Inside
 
     def _take_whole(self, size: int, count: int, rank: int) -> bool:
-        """Room here and at the peer for `count` IROBs that are whole."""
         if not self.credit.at_once(size + count * IROB_COST, rank):
             return False
         if self.replay.take(size, rank):
@@ -367,7 +355,6 @@ class Sender:
         self.irobs.add(start, stop)
 
     def _drop(self, queue: ByteQueue, *, delivered: bool = False) -> None:
-        """Nothing of an IROB has to be sent any more."""
         del self._large[queue.irob]
         self.credit.forget(queue.irob)
         reserved = self._reserved.pop(queue.irob, 0)

@@ -21,11 +21,9 @@ class Thunks:
         return len(self._waiting)
 
     def register(self, token: int, rank: int) -> None:
-        """The application wants to be told about `rank`, by `token`."""
         self._waiting[token] = rank
 
     def cancel(self, token: int) -> bool:
-        """The application does not want to know any more; whether it was still waiting."""
         return self._waiting.pop(token, None) is not None
 
     def due(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import KeyPair, Suite, host_id
-from cedos.session.protocol.handshake.accepting import FlowGrant, Refusal, RefusalReason
+from cedos.session.protocol.handshake.accepting import FlowGrant, FlowRefusal, FlowRefusalReason
 from cedos.session.protocol.handshake.limits import HandshakeLimits
 from cedos.session.protocol.handshake.messages import (
     HEADER_BYTES,
@@ -152,9 +152,9 @@ def test_the_deadline_is_granted_within_limits(make_hosts: type[Hosts]) -> None:
 def test_a_duplicate_flow_id_is_tried_again_with_another(hosts: Hosts) -> None:
     asked: list[bytes] = []
 
-    def verdict(request: Any) -> FlowGrant | Refusal:
+    def verdict(request: Any) -> FlowGrant | FlowRefusal:
         asked.append(request.flow_id)
-        return Refusal(RefusalReason.DUPLICATE) if len(asked) < 3 else FlowGrant(0)
+        return FlowRefusal(FlowRefusalReason.DUPLICATE) if len(asked) < 3 else FlowGrant(0)
 
     hosts.book.verdict = verdict
     client, _ = hosts.connected()
@@ -162,15 +162,15 @@ def test_a_duplicate_flow_id_is_tried_again_with_another(hosts: Hosts) -> None:
     assert client.opened.credentials.flow_id == asked[-1]
 
 
-@pytest.mark.parametrize("reason", list(RefusalReason))
-def test_refusals_are_proved(hosts: Hosts, reason: RefusalReason) -> None:
-    hosts.book.verdict = lambda request: Refusal(reason, 7)
+@pytest.mark.parametrize("reason", list(FlowRefusalReason))
+def test_refusals_are_proved(hosts: Hosts, reason: FlowRefusalReason) -> None:
+    hosts.book.verdict = lambda request: FlowRefusal(reason, 7)
     client, server = hosts.set_up(), hosts.accept()
     hosts.talk(client, server)
     assert client.opened is server.opened is None
     assert client.failure.kind is FailureKind.REFUSED
     assert client.failure.authenticated
-    assert client.failure.retry_after_s == (0 if reason is RefusalReason.NOT_ALLOWED else 7)
+    assert client.failure.retry_after_s == (0 if reason is FlowRefusalReason.NOT_ALLOWED else 7)
 
 
 def test_another_version_is_named(hosts: Hosts) -> None:
