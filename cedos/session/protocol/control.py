@@ -1,6 +1,6 @@
 """Everything two ends say to each other besides data and its acknowledgements.
 
-What is said here may be lost with its path, and is said again on the next one (`statement`): every such
+What is sent here may be lost with its path, and is sent again on the next one (`statement`): every such
 frame states how things are and can come twice.
 """
 
@@ -102,18 +102,18 @@ class Control:
 
     def statement(self, path: PathFlight, now: float) -> list[bytes]:
         """All that holds now and that a new path's other end might have missed."""
-        said = [path_says(path)]
+        frames = [path_says(path)]
         if self.terms.proposed is not None:
-            said.append(_keep_alive(self.terms.proposed))
+            frames.append(_keep_alive(self.terms.proposed))
         if self.terms.theirs is not None:
-            said.append(_keep_alive(self.terms.theirs))
+            frames.append(_keep_alive(self.terms.theirs))
         if self.wish is not None:
-            said.append(self._wish(now))
+            frames.append(self._wish(now))
         if self.closing.asked:
-            said.append(self._close())
+            frames.append(self._close())
         if self.closing.answered:
-            said.append(packing.closed())
-        return said
+            frames.append(packing.closed())
+        return frames
 
     def _wish(self, now: float) -> bytes:
         expected, at_s = self.wish or (0, NO_DEADLINE)
@@ -143,48 +143,48 @@ class Control:
             self._events.append(Finished())
             self._sender.forget()
 
-    def _on_close(self, _path: PathFlight, said: f.Close, _now: float) -> None:
-        self.closing.hear(said)
+    def _on_close(self, _path: PathFlight, frame: f.Close, _now: float) -> None:
+        self.closing.receive(frame)
 
     def _on_closed(self, _path: PathFlight, _said: f.Closed, _now: float) -> None:
         if not self.closing.asked:
-            raise ProtocolError("the peer answers a Close that was never said")
+            raise ProtocolError("the peer answers a Close that was never sent")
         self.closing.confirmed = True
         self._check_finished()
 
-    def _on_abort(self, _path: PathFlight, said: f.Abort, _now: float) -> None:
-        self.fail(said.reason or f"the peer gave up (code {said.code})", by_peer=True)
+    def _on_abort(self, _path: PathFlight, frame: f.Abort, _now: float) -> None:
+        self.fail(frame.reason or f"the peer gave up (code {frame.code})", by_peer=True)
 
-    def _on_keep_alive(self, _path: PathFlight, said: f.KeepAlive, _now: float) -> None:
-        if self.terms.hear(said):
+    def _on_keep_alive(self, _path: PathFlight, frame: f.KeepAlive, _now: float) -> None:
+        if self.terms.receive(frame):
             self._events.append(KeepAliveAgreed(self.terms.seconds))
-        if not said.agreed and len(self.due) < _MOST_DUE:
+        if not frame.agreed and len(self.due) < _MOST_DUE:
             self.due.append(_keep_alive(self.terms.theirs))
 
-    def _on_deadline(self, _path: PathFlight, said: f.Deadline, now: float) -> None:
-        at_s = now + said.milliseconds / 1000 if said.milliseconds else NO_DEADLINE
-        self._events.append(PeerWishes(said.expected_bytes, at_s))
+    def _on_deadline(self, _path: PathFlight, frame: f.Deadline, now: float) -> None:
+        at_s = now + frame.milliseconds / 1000 if frame.milliseconds else NO_DEADLINE
+        self._events.append(PeerWishes(frame.expected_bytes, at_s))
 
-    def _on_path_says(self, path: PathFlight, said: f.PathSays, _now: float) -> None:
-        path.allowed_there = said.allowed
+    def _on_path_says(self, path: PathFlight, frame: f.PathSays, _now: float) -> None:
+        path.allowed_there = frame.allowed
         path.state.allowed = path.allowed_here & path.allowed_there
         path.state.peer = PathFacts(
-            kind=packing.KINDS[said.kind],
-            metered=said.metered,
-            rtt_s=said.rtt_us / 1e6 if said.rtt_us else None,
-            rate_bps=float(said.rate_bps) if said.rate_bps else None,
-            loss=said.loss_ppm / 1e6,
+            kind=packing.KINDS[frame.kind],
+            metered=frame.metered,
+            rtt_s=frame.rtt_us / 1e6 if frame.rtt_us else None,
+            rate_bps=float(frame.rate_bps) if frame.rate_bps else None,
+            loss=frame.loss_ppm / 1e6,
         )
 
-    def _on_ping(self, path: PathFlight, said: f.Ping, _now: float) -> None:
+    def _on_ping(self, path: PathFlight, frame: f.Ping, _now: float) -> None:
         if len(path.control) < _MOST_DUE:  # whoever asks faster than answers leave gets fewer
-            path.control.append(packing.pong(said.token))
+            path.control.append(packing.pong(frame.token))
 
-    def on_pong(self, path: PathFlight, said: f.Pong, now: float) -> None:
+    def on_pong(self, path: PathFlight, frame: f.Pong, now: float) -> None:
         path_id = path.state.path_id
-        asked = self._pings.pop((path_id, said.token), None)
+        asked = self._pings.pop((path_id, frame.token), None)
         if asked is not None:
-            self._events.append(Ponged(path_id, said.token, now - asked))
+            self._events.append(Ponged(path_id, frame.token, now - asked))
 
 
 def path_says(path: PathFlight) -> bytes:
@@ -202,6 +202,6 @@ def path_says(path: PathFlight) -> bytes:
     )
 
 
-def _keep_alive(said: f.KeepAlive | None) -> bytes:
-    assert said is not None
-    return packing.keep_alive(said.agreed, said.serial, said.seconds)
+def _keep_alive(frame: f.KeepAlive | None) -> bytes:
+    assert frame is not None
+    return packing.keep_alive(frame.agreed, frame.serial, frame.seconds)

@@ -13,7 +13,7 @@ from cedos.session.protocol.frames.frames import Close, KeepAlive, Sync
 
 class SessionState(Enum):
     OPEN = "open"
-    CLOSING = "closing"  # we have said Close
+    CLOSING = "closing"  # we have sent Close
     FINISHED = "finished"  # both have, and both know
     FAILED = "failed"
 
@@ -28,7 +28,7 @@ class KeepAliveTerms:
         self._agreed: list[int | None] = [seconds, None, None]  # from the set-up, ours, theirs
         self._serial = 0
         self.proposed: KeepAlive | None = None  # ours, until it is answered
-        self.theirs: KeepAlive | None = None  # our answer to theirs, to be said again on a new path
+        self.theirs: KeepAlive | None = None  # our answer to theirs, to be sent again on a new path
 
     @property
     def seconds(self) -> int:
@@ -45,19 +45,19 @@ class KeepAliveTerms:
         self._serial += 1
         self.proposed = KeepAlive(False, self._serial, seconds)
 
-    def hear(self, said: KeepAlive) -> bool:
+    def receive(self, frame: KeepAlive) -> bool:
         """Takes the peer's proposal or answer; whether what is agreed has changed."""
         before = self.seconds
-        if not said.agreed:
-            seconds = min(said.seconds, self._limit_s)
-            self.theirs = KeepAlive(True, said.serial, seconds)
+        if not frame.agreed:
+            seconds = min(frame.seconds, self._limit_s)
+            self.theirs = KeepAlive(True, frame.serial, seconds)
             self._agreed[2] = seconds
-        elif self.proposed is not None and said.serial == self.proposed.serial:
-            if said.seconds > self.proposed.seconds:
+        elif self.proposed is not None and frame.serial == self.proposed.serial:
+            if frame.seconds > self.proposed.seconds:
                 raise ProtocolError(
-                    f"a keep-alive of {said.seconds} s in answer to {self.proposed.seconds} s proposed"
+                    f"a keep-alive of {frame.seconds} s in answer to {self.proposed.seconds} s proposed"
                 )
-            self._agreed[1] = said.seconds
+            self._agreed[1] = frame.seconds
             self.proposed = None
         return self.seconds != before
 
@@ -73,10 +73,10 @@ class CloseHandshake:
         self.theirs: Close | None = None
         self.answered = False  # everything of the peer's is here, and we said so
 
-    def hear(self, said: Close) -> None:
-        if self.theirs is not None and said != self.theirs:
-            raise ProtocolError(f"a session closed at {self.theirs} closes at {said}")
-        self.theirs = said
+    def receive(self, frame: Close) -> None:
+        if self.theirs is not None and frame != self.theirs:
+            raise ProtocolError(f"a session closed at {self.theirs} closes at {frame}")
+        self.theirs = frame
 
     def check(self, stream_top: int, irob_top: int) -> None:
         """Refuses what goes beyond the peer's own Close."""
@@ -94,22 +94,22 @@ class CloseHandshake:
         )
 
 
-def lost_state(said: Sync, ours: Sync, known: Sync, sent: tuple[int, int]) -> str | None:
+def lost_state(theirs: Sync, ours: Sync, known: Sync, sent: tuple[int, int]) -> str | None:
     """Who has lost what the other one relies on, from the first word on a path after none was up.
 
     Args:
-        said: the peer's positions.
+        theirs: the peer's positions.
         ours: this end's positions now.
         known: this end's positions when the path was dialled.
         sent: behind the last byte and the last IROB that this end has sent.
     """
-    if said.stream_received < known.stream_kept or said.irobs_received < known.irobs_kept:
+    if theirs.stream_received < known.stream_kept or theirs.irobs_received < known.irobs_kept:
         return "the peer has lost what it had acknowledged"
     if (
-        said.stream_kept > ours.stream_received
-        or said.irobs_kept > ours.irobs_received
-        or said.stream_received > sent[0]
-        or said.irobs_received > sent[1]
+        theirs.stream_kept > ours.stream_received
+        or theirs.irobs_kept > ours.irobs_received
+        or theirs.stream_received > sent[0]
+        or theirs.irobs_received > sent[1]
     ):
         return "this end has lost what it had sent or acknowledged"
     return None

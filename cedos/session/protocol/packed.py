@@ -31,7 +31,7 @@ _ENDED_HERE, _ENDED_THERE = 1, 2
 class IdleRecord:
     """All that an idle session remembers. Positions count the end of the stream as one.
 
-    `*_room` are what may be sent beyond the positions: by us, and by the peer (`told_*`), who was told
+    `*_room` are what may be sent beyond the positions: by us, and by the peer (`granted_*`), who knows
     so and may have begun. `absent_unix_s` is when the last path was lost.
     """
 
@@ -43,8 +43,8 @@ class IdleRecord:
     delivered: int
     stream_room: int
     irob_room: int
-    told_stream_room: int
-    told_irob_room: int
+    granted_stream_room: int
+    granted_irob_room: int
     irob_bytes: int
     keep_alive_s: int
     absent_unix_s: int
@@ -107,7 +107,7 @@ def pack(session: Session, now: float, unix_s: float) -> IdleRecord | None:
         return None
     # One that has a path has it until now: written down, it may be wanted after a crash.
     absent_s = 0.0 if session.absent_since_s is None else now - session.absent_since_s
-    stream, told_stream, told_credit = sender.stream, *receiver.told()
+    stream, granted_stream, granted_credit = sender.stream, *receiver.granted()
     return IdleRecord(
         stream.stop,
         sender.next_irob,
@@ -117,8 +117,8 @@ def pack(session: Session, now: float, unix_s: float) -> IdleRecord | None:
         receiver.delivered_cost,
         min(max(stream.limit - stream.written, 0), _MOST),
         min(sender.credit.credit - sender.credit.reserved, _MOST),
-        told_stream,
-        told_credit,
+        granted_stream,
+        granted_credit,
         min(sender.credit.irob_bytes, _MOST),
         control.terms.seconds,
         int(max(unix_s - absent_s, 0)),
@@ -146,7 +146,7 @@ def unpack_session(
         absent_since_s=now - max(0.0, unix_s - idle.absent_unix_s),
     )
     credit = Credit(
-        idle.reserved + idle.irob_room, idle.irob_bytes, reserved=idle.reserved, told=True
+        idle.reserved + idle.irob_room, idle.irob_bytes, reserved=idle.reserved, window_known=True
     )
     session.sender.restore(
         idle.stream_sent,
@@ -160,7 +160,7 @@ def unpack_session(
         idle.stream_received,
         idle.irobs_received,
         idle.delivered,
-        (idle.told_stream_room, idle.told_irob_room),
+        (idle.granted_stream_room, idle.granted_irob_room),
         ended=bool(idle.ended & _ENDED_THERE),
     )
     return session

@@ -22,6 +22,7 @@ from cedos.session.protocol.path_prober import FIRST_TOKEN, PathProber
 from cedos.session.protocol.receiving.delayed_acks import DelayedAcks
 from cedos.session.protocol.receiving.delivery import Run
 from cedos.session.protocol.receiving.receiver import Receiver
+from cedos.session.protocol.schedulers.estimates import allowed
 from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, PathState, Scheduler
 from cedos.session.protocol.sending.byte_queue import Fetch
 from cedos.session.protocol.sending.in_flight import InFlight, PathFlight
@@ -344,7 +345,7 @@ class Session:
         if path is None:
             return []
         parts: list[Chunk] = []
-        used = self._say(path, parts, now) if self._has_to_say(path) else 0
+        used = self._control_frames(path, parts, now) if self._has_control(path) else 0
         if path.control or self.control.state not in _SENDS:
             return parts
         room = min(max(room_bytes, _LEAST_ROOM), packing.RECORD_BYTES) - used - _HEADER_BYTES
@@ -375,7 +376,7 @@ class Session:
 
     def wants(self, path_id: int) -> bool:
         path = self.in_flight.paths.get(path_id)
-        return path is not None and (self._has_to_say(path) or self.sender.waits)
+        return path is not None and (self._has_control(path) or self.sender.waits)
 
     # Life
 
@@ -403,7 +404,7 @@ class Session:
             self.control.fail("the peer does not know this session any more", by_peer=True)
 
     def appropriate(self, rank: int) -> bool:
-        return self.scheduler.appropriate(rank, self.in_flight.states, self._now)
+        return bool(allowed(self.in_flight.states, rank))
 
     def next_timer(self) -> float | None:
         """When `tick` has something to do; None: not before something else happens."""
@@ -456,7 +457,7 @@ class Session:
             raise SessionError(f"there is no path {path_id}; up are {sorted(self.in_flight.paths)}")
         return path
 
-    def _has_to_say(self, path: PathFlight) -> bool:
+    def _has_control(self, path: PathFlight) -> bool:
         return bool(
             path.owes_statement
             or self.delayed_acks.due
@@ -466,8 +467,8 @@ class Session:
             or (self.delayed_acks.along and self.sender.waits)
         )
 
-    def _say(self, path: PathFlight, parts: list[Chunk], now: float) -> int:
-        """Puts what has to be said into a record, as much as fits; how many bytes that is."""
+    def _control_frames(self, path: PathFlight, parts: list[Chunk], now: float) -> int:
+        """Puts control frames into a record, as much as fits; how many bytes that is."""
         receiver, control = self.receiver, path.control
         if self.control.state is not SessionState.FAILED:
             everything = path.owes_statement
@@ -505,7 +506,7 @@ class Session:
     def _tell_thunks(self, now: float) -> None:
         self._now = now
         if len(self.thunks):
-            due = self.thunks.due(self.scheduler, self.in_flight.states, now)
+            due = self.thunks.due(self.in_flight.states)
             self.pending_events += [ThunkReady(token, rank) for token, rank in due]
 
     def _on_ack(self, _path: PathFlight, ack: f.Ack, _now: float) -> None:
@@ -513,8 +514,8 @@ class Session:
         self.in_flight.sweep()
         self.check_writable()
 
-    def _on_abandon(self, _path: PathFlight, said: f.Abandon, _now: float) -> None:
-        self.receiver.on_abandon(said)
+    def _on_abandon(self, _path: PathFlight, frame: f.Abandon, _now: float) -> None:
+        self.receiver.on_abandon(frame)
 
     def _on_window(self, _path: PathFlight, window: f.Window, _now: float) -> None:
         self.sender.window(window)

@@ -221,8 +221,8 @@ def _keep_alive(view: memoryview, at: int) -> tuple[Frame, int]:
     _, agreed, serial, seconds = packing.KEEP_ALIVE.unpack_from(view, at)
     if seconds > packing.MAX_KEEP_ALIVE_S:
         raise _bad("keep-alive", "seconds", seconds, f"at most {packing.MAX_KEEP_ALIVE_S}")
-    said = KeepAlive(_flag("keep-alive", "agreed", agreed), serial, seconds)
-    return said, at + packing.KEEP_ALIVE.size
+    frame = KeepAlive(_flag("keep-alive", "agreed", agreed), serial, seconds)
+    return frame, at + packing.KEEP_ALIVE.size
 
 
 def _deadline(view: memoryview, at: int) -> tuple[Frame, int]:
@@ -241,8 +241,8 @@ def _path(view: memoryview, at: int) -> tuple[Frame, int]:
     if loss_ppm > 1_000_000:
         raise _bad("path", "loss", loss_ppm, "at most 1000000 in a million")
     _position("path", "rate", rate_bps)
-    said = PathSays(kind, _flag("path", "metered", metered), allowed, rtt_us, rate_bps, loss_ppm)
-    return said, at + packing.PATH.size
+    frame = PathSays(kind, _flag("path", "metered", metered), allowed, rtt_us, rate_bps, loss_ppm)
+    return frame, at + packing.PATH.size
 
 
 def _ping(view: memoryview, at: int) -> tuple[Frame, int]:

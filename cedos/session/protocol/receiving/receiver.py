@@ -51,7 +51,7 @@ class Receiver:
         self._irob_window = max(irob_window, INITIAL_IROB_CREDIT, 2 * (irob_bytes + IROB_COST))
         self._taken = 0  # of the stream by the application
         self._stream_limit = INITIAL_STREAM_BYTES  # what the peer has been told
-        self._credit_told = INITIAL_IROB_CREDIT
+        self._credit_granted = INITIAL_IROB_CREDIT
         self.owes_window = False  # the peer may send notably more than it knows
         self.delivered_cost = 0
         self._pieces = 0  # of large IROBs, behind gaps
@@ -166,7 +166,7 @@ class Receiver:
             self._held_cost -= cost
             self.delivered_cost += cost
             window = self._irob_window
-            if self.delivered_cost + window - self._credit_told >= window // 4:
+            if self.delivered_cost + window - self._credit_granted >= window // 4:
                 self.owes_window = True
         return run
 
@@ -215,17 +215,17 @@ class Receiver:
         """A Window frame: all that the peer may send now."""
         self.owes_window = False
         self._stream_limit = max(self._taken + self._stream_window, self._stream_limit)
-        self._credit_told = max(self.delivered_cost + self._irob_window, self._credit_told)
-        return packing.window(self._stream_limit, self._credit_told, self.irob_bytes)
+        self._credit_granted = max(self.delivered_cost + self._irob_window, self._credit_granted)
+        return packing.window(self._stream_limit, self._credit_granted, self.irob_bytes)
 
     # Sleep
 
-    def told(self) -> tuple[int, int]:
-        """How much more of the stream, and of IROBs, the peer was told that it may send."""
-        return self._stream_limit - self._taken, self._credit_told - self.delivered_cost
+    def granted(self) -> tuple[int, int]:
+        """How much more of the stream, and of IROBs, the peer knows that it may send."""
+        return self._stream_limit - self._taken, self._credit_granted - self.delivered_cost
 
     def restore(
-        self, stop: int, next_irob: int, delivered: int, told: tuple[int, int], *, ended: bool
+        self, stop: int, next_irob: int, delivered: int, granted: tuple[int, int], *, ended: bool
     ) -> None:
         """Goes on where a session left off: all below these positions was received and taken."""
         self.stream = StreamReassembly(stop - ended)
@@ -235,8 +235,8 @@ class Receiver:
         self.delivery = Delivery(next_irob)
         self.delivered_cost = delivered
         self._taken = stop - ended
-        self._stream_limit = self._taken + told[0]
-        self._credit_told = delivered + told[1]
+        self._stream_limit = self._taken + granted[0]
+        self._credit_granted = delivered + granted[1]
 
     # Inside
 

@@ -96,10 +96,6 @@ class Anticipatory:
             return False
         return path is quickest(paths) or path is widest(paths)
 
-    def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
-        """As the inner scheduler says."""
-        return self._inner.appropriate(rank, paths, now)
-
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         check_s = self._inner.next_check_s(paths, now)
         if not self._held:

@@ -73,10 +73,6 @@ class DecidedScheduler:
                     return SendGrant(rank, room_bytes, copy=True)
         return grant
 
-    def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
-        """As the inner scheduler says, of the paths that are left."""
-        return self._inner.appropriate(rank, paths, now)
-
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         return self._inner.next_check_s(paths, now)
 

@@ -150,10 +150,6 @@ class Scheduler(Protocol):
         """
         ...
 
-    def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
-        """Whether the label has a network it should be sent on; if not, thunks wait (IntNW, 2.2.5)."""
-        ...
-
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         """Seconds after which `choose` may answer otherwise without news (a planned wait), or None."""
         ...

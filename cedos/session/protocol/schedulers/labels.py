@@ -45,10 +45,6 @@ class LabelMapping:
                 return SendGrant(rank, min(room_bytes, CHUNK_BYTES))
         return None
 
-    def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
-        """Any path that the label is let onto."""
-        return bool(allowed(paths, rank))
-
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         """Nothing changes by waiting alone: latencies change with queues, which the driver watches."""
         return None

@@ -38,10 +38,6 @@ class LowestRtt:
             return SendGrant(rank, room_bytes if len(paths) == 1 else min(room_bytes, CHUNK_BYTES))
         return None
 
-    def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
-        """Any path that the label is let onto."""
-        return bool(allowed(paths, rank))
-
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         """With several paths, soon: the queues of the quicker ones fill without news."""
         return 0.010 if len(paths) > 1 else None

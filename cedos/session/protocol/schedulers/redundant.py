@@ -48,9 +48,5 @@ class RedundantScheduler:
                 return SendGrant(rank, room_bytes, copy=True)
         return None
 
-    def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
-        """Any path that the label is let onto."""
-        return bool(allowed(paths, rank))
-
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         return None

@@ -39,10 +39,6 @@ class RoundRobin:
         ready.sort(key=lambda path: path.path_id)
         return next((path for path in ready if path.path_id > self._last), ready[0])
 
-    def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
-        """Any path that the label is let onto."""
-        return bool(allowed(paths, rank))
-
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         """With several paths, soon: whose turn it is changes as queues fill."""
         return 0.010 if len(paths) > 1 else None

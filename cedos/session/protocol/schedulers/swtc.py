@@ -145,10 +145,6 @@ class Swtc:
         waiting_s = transmission_s + opens_s[path.path_id]
         return expected_s(base_s - queueing_s, path.facts.loss, waiting_s, queueing_s)
 
-    def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
-        """Any path that the label is let onto."""
-        return bool(allowed(paths, rank))
-
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         """Soon, where something was left to a path that may change its mind."""
         if not self._left_to_others:

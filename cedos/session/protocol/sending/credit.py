@@ -34,7 +34,7 @@ class Credit:
         "credit",
         "irob_bytes",
         "reserved",
-        "told",
+        "window_known",
     )
 
     def __init__(
@@ -43,12 +43,14 @@ class Credit:
         irob_bytes: int = INITIAL_IROB_BYTES,
         *,
         reserved: int = 0,
-        told: bool = False,
+        window_known: bool = False,
     ) -> None:
         self.credit = credit
         self.irob_bytes = irob_bytes
         self.reserved = reserved
-        self.told = told  # whether the peer has said more than what holds for everybody
+        self.window_known = (
+            window_known  # whether the peer has said more than what holds for everybody
+        )
         self._begun: set[int] = set()  # without a reservation, with or without bytes
         self._lowest: list[int] = []  # the same as a heap; what left `_begun` leaves it late
         self._waiting: dict[int, int] = {}  # id -> what it needs

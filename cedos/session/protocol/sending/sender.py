@@ -243,7 +243,7 @@ class Sender:
             stream.limit = window.stream_limit
             self.send_queues[stream.rank].update(stream)
         credit.irob_bytes = max(credit.irob_bytes, window.irob_bytes)
-        credit.told = True
+        credit.window_known = True
         if window.irob_credit > credit.credit:
             credit.credit = window.irob_credit
             self.reserve()
@@ -317,7 +317,8 @@ class Sender:
 
     def _check_size(self, size: int) -> None:
         most = min(
-            self.replay.limit_bytes, self.credit.irob_bytes if self.credit.told else MAX_POSITION
+            self.replay.limit_bytes,
+            self.credit.irob_bytes if self.credit.window_known else MAX_POSITION,
         )
         if size > most:
             raise SessionError(f"an IROB of {size} bytes; at most {most} can be sent in one")

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from cedos.session.protocol.schedulers.interface import PathState, Scheduler
+from cedos.session.protocol.schedulers.estimates import allowed
+from cedos.session.protocol.schedulers.interface import PathState
 
 DEFERRED: Final = -1
 """Instead of an IROB's id: the label has no appropriate network now; the thunk will be told."""
@@ -26,13 +27,9 @@ class Thunks:
     def cancel(self, token: int) -> bool:
         return self._waiting.pop(token, None) is not None
 
-    def due(
-        self, scheduler: Scheduler, paths: Sequence[PathState], now: float
-    ) -> list[tuple[int, int]]:
+    def due(self, paths: Sequence[PathState]) -> list[tuple[int, int]]:
         """Those whose label can be sent now, as (token, rank); each is told once."""
-        ranks = {
-            rank for rank in set(self._waiting.values()) if scheduler.appropriate(rank, paths, now)
-        }
+        ranks = {rank for rank in set(self._waiting.values()) if allowed(paths, rank)}
         due = [(token, rank) for token, rank in self._waiting.items() if rank in ranks]
         for token, _ in due:
             del self._waiting[token]

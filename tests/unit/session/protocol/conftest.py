@@ -18,7 +18,6 @@ class Plain:
     def __init__(self, *grants: SendGrant | None, copies: bool = False) -> None:
         self.grants = list(grants)
         self.copies = copies
-        self.needs: set[int] = set()  # ranks without an appropriate network
 
     def choose(
         self,
@@ -38,9 +37,6 @@ class Plain:
                 if waiting:
                     return SendGrant(rank, room_bytes, copy=True)
         return None
-
-    def appropriate(self, rank: int, paths: Sequence[PathState], now: float) -> bool:
-        return bool(paths) and rank not in self.needs
 
     def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
         return None

@@ -82,10 +82,8 @@ def test_an_irob_beyond_what_the_peer_takes_is_refused_at_once(cores: Cores) -> 
 
 
 def test_thunks_wait_for_an_appropriate_network_and_can_be_cancelled(cores: Cores) -> None:
-    scheduler = cores.scheduler()
-    scheduler.needs = {3}
-    one, other = cores.session(scheduler), cores.session()
-    cores.up(one, other)
+    one, other = cores.pair()
+    one.allow(1, 0b0111, 0.0)
     cores.pump(one, other)
     assert one.send(b"poll", 3, thunk=7) == DEFERRED
     assert one.begin(3, thunk=8) == DEFERRED
@@ -93,9 +91,9 @@ def test_thunks_wait_for_an_appropriate_network_and_can_be_cancelled(cores: Core
     assert one.cancel_thunk(8)
     assert not one.cancel_thunk(8)
     assert one.events() == []
-    scheduler.needs = set()
     cores.up(one, other, path=2)
     assert one.events() == [ThunkReady(7, 3)]
     assert one.send(b"poll", 3, thunk=7) > 0
     cores.pump(one, other)
+    cores.pump(one, other, path=2)
     assert [data for _, data in cores.messages(other)] == [b"urgent", b"poll"]

@@ -55,9 +55,6 @@ class Whimsical:
         skip = draw.choice([0, 0, 1, 700, 20_000])
         return SendGrant(draw.choice(ranks), draw.choice([1, 3000, room_bytes]), skip)
 
-    def appropriate(self, rank, paths, now):
-        return any(path.allowed >> rank & 1 for path in paths)
-
     def next_check_s(self, paths, now):
         return None
 

@@ -18,7 +18,7 @@ def single(*networks: str) -> Strategy:
     return Strategy(StrategyKind.SINGLE, networks)
 
 
-class TestChosen:
+class TestDecidedScheduler:
     @pytest.fixture(autouse=True)
     def _two(self, make: Make) -> None:
         self.one, self.other = make.path(1), make.path(2)
@@ -32,7 +32,6 @@ class TestChosen:
         assert scheduler.choose(
             self.other, (forbidden, self.other), waiting, 10**6, 0.0
         ) == SendGrant(3, CHUNK)
-        assert not scheduler.appropriate(3, (forbidden,), 0.0)
 
     def test_copies_only_of_what_is_to_be_sent_twice_and_only_where_it_may_go(
         self, make: Make

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from cedos.errors import ConfigError
 from cedos.session.protocol import schedulers
 from cedos.session.protocol.schedulers.decided import DecidedScheduler
+from cedos.session.protocol.schedulers.estimates import allowed
 from cedos.session.protocol.schedulers.interface import ALL_RANKS, Backlog, PathState, Scheduler
 
 Make = Any
@@ -139,12 +140,10 @@ def test_a_label_stays_off_paths_that_it_is_not_let_onto(make: Make, name: str) 
     assert sum(size for _, size in model.given[2]) == 100_000
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_without_paths_nothing_is_appropriate(make: Make, name: str) -> None:
-    scheduler = made(name)
-    assert not scheduler.appropriate(0, [], 0.0)
-    assert not scheduler.appropriate(3, [make.path(1, allowed=0b0111)], 0.0)
-    assert scheduler.appropriate(3, [make.path(1)], 0.0)
+def test_a_label_is_allowed_onto_nothing_where_no_path_lets_it(make: Make) -> None:
+    assert not allowed([], 0)
+    assert not allowed([make.path(1, allowed=0b0111)], 3)
+    assert allowed([make.path(1)], 3)
 
 
 def test_unknown_names_are_refused() -> None:
