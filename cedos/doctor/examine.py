@@ -43,5 +43,4 @@ async def examine(config: Config, where: Directories) -> list[Finding]:
 
 
 def can_run(findings: Sequence[Finding]) -> bool:
-    """Whether the daemon could run here, with the privileges that it needs."""
     return not any(finding.fatal for finding in findings)

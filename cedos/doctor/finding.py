@@ -6,8 +6,6 @@ from pathlib import Path
 
 
 class FindingState(StrEnum):
-    """How well something is there."""
-
     OK = "ok"
     LIMITED = "limited"
     MISSING = "missing"
@@ -15,11 +13,7 @@ class FindingState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor's report.
-
-    `lost` is what cedos cannot do for that reason, `remedy` how to get it. `fatal`: the daemon
-    cannot run at all.
-    """
+    """`lost` is what cannot be done therefore, `remedy` how to get it; `fatal`: the daemon cannot run."""
 
     topic: str
     state: FindingState
@@ -30,17 +24,14 @@ class Finding:
 
 
 def ok(topic: str, found: str) -> Finding:
-    """Everything is there."""
     return Finding(topic, FindingState.OK, found)
 
 
 def limited(topic: str, found: str, lost: str, remedy: str = "") -> Finding:
-    """It is there in part, or cannot be seen."""
     return Finding(topic, FindingState.LIMITED, found, lost, remedy)
 
 
 def missing(topic: str, found: str, lost: str, remedy: str = "", *, fatal: bool = False) -> Finding:
-    """It is not there."""
     return Finding(topic, FindingState.MISSING, found, lost, remedy, fatal)
 
 

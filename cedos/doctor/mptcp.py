@@ -28,7 +28,6 @@ def kernel(release: str) -> Finding:
 
 
 def available(files: Files) -> Finding:
-    """Whether programs can open MPTCP sockets."""
     enabled = files.sysctl("net.mptcp.enabled")
     if enabled is None:
         return missing("MPTCP", "not in this kernel", _NO_MOVES, _KERNEL)
@@ -64,11 +63,7 @@ def path_manager(files: Files, daemon_runs: bool) -> Finding:
 
 
 def black_hole(files: Files) -> Finding | None:
-    """Whether the kernel has switched MPTCP off for new connections after one that died.
-
-    It does so for `net.mptcp.blackhole_timeout` and longer, for the whole namespace, and tells
-    nobody; a connection over the loopback shows it.
-    """
+    """Whether the kernel has switched MPTCP off after a connection that died; the loopback shows it."""
     timeout = files.sysctl("net.mptcp.blackhole_timeout")
     if files.sysctl("net.mptcp.enabled") != "1" or timeout is None:
         return None

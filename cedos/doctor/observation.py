@@ -57,7 +57,6 @@ def connection_tracking(files: Files) -> Finding:
 
 
 def packets() -> Finding:
-    """Whether first packets can be seen (AF_PACKET)."""
     topic = "first packets (AF_PACKET)"
     lost = "sizes are guessed, not read from HTTP and TLS"
     try:
@@ -71,7 +70,6 @@ def packets() -> Finding:
 
 
 def ping(files: Files, groups: frozenset[int] | None = None) -> Finding:
-    """Whether networks can be pinged."""
     topic = "ping"
     if "CAP_NET_RAW" in privileges.held():
         return ok(topic, "by CAP_NET_RAW")
@@ -89,7 +87,6 @@ def ping(files: Files, groups: frozenset[int] | None = None) -> Finding:
 
 
 async def radio(files: Files) -> Finding:
-    """Whether Wi-Fi indicators are to be had."""
     topic = "Wi-Fi signal (nl80211)"
     lost = "signal strength and link speed of Wi-Fi"
     try:

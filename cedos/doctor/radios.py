@@ -32,7 +32,6 @@ async def network_manager(bus: SystemBus, names: set[str]) -> Finding:
 
 
 async def modems(bus: SystemBus, names: set[str]) -> Finding:
-    """Whether ModemManager runs, and which modems it knows."""
     lost = "signal strength of cellular modems (a tethered phone is none: see adb)"
     if cellular.SERVICE not in names:
         return limited(_MODEMS, "not running", lost, "systemctl enable --now ModemManager")

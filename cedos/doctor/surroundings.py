@@ -21,7 +21,6 @@ _ENOUGH_BYTES: Final = 50_000_000
 
 
 async def networks(config: Config) -> tuple[list[Network], list[Finding]]:
-    """The networks, and whether there are two to choose between."""
     topic = "networks"
     remedy = "connect a second one: Wi-Fi, and a phone tethered by USB, say"
     try:
@@ -60,7 +59,6 @@ def vpn(found: list[Network]) -> Finding:
 
 
 def model(config: Config) -> Finding:
-    """Whether the predictors can be read."""
     topic = "predictors"
     path = config.predictors.model_path
     try:
@@ -76,7 +74,6 @@ def model(config: Config) -> Finding:
 
 
 def state(where: Directories) -> Finding:
-    """Whether the journal and the history can be written."""
     topic = "state directory"
     folder = _nearest(where.state)
     if not os.access(folder, os.W_OK | os.X_OK):

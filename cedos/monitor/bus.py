@@ -18,14 +18,10 @@ class BusError(HostError):
 
 
 class SystemBus:
-    """A lazy connection to the system bus, made anew after it broke.
+    """A lazy connection to the system bus (`address`: another one), made again after it broke.
 
-    Services are never started by a call (NO_AUTO_START): what the user does not run stays stopped.
-
-    Args:
-        address: the bus's address, None for the system's.
-        timeout_s: limit of one call, connecting included.
-        retry_s: how long an absent bus is left in peace before it is looked for again.
+    A call takes at most `timeout_s`, connecting included, and never starts a service (NO_AUTO_START).
+    An absent bus is tried again after `retry_s`.
     """
 
     def __init__(
@@ -49,11 +45,7 @@ class SystemBus:
         signature: str = "",
         body: Sequence[object] = (),
     ) -> list[Any]:
-        """Calls a method; returns its results without the variants around them.
-
-        Raises:
-            BusError: no bus, no such service, an error reply, or no answer in time.
-        """
+        """Calls a method; its results without variants. BusError: no bus, service, or answer in time."""
         request = Message(
             destination=service,
             path=path,
@@ -85,11 +77,7 @@ class SystemBus:
         return body[0]
 
     async def watch(self, path: str, interface: str, changed: Callable[[], None]) -> None:
-        """Calls `changed` whenever the object says that properties of `interface` changed.
-
-        Raises:
-            BusError: as `call`; the watch then begins with the first connection that succeeds.
-        """
+        """Calls `changed` on each PropertiesChanged. After a BusError, from the first connection on."""
         self._watches.append((path, interface, changed))
         if self._bus is not None and self._bus.connected:
             await self._add_match(path)
@@ -128,7 +116,6 @@ class SystemBus:
                     changed()
 
     async def close(self) -> None:
-        """Leaves the bus."""
         if self._bus is not None:
             bus, self._bus = self._bus, None
             bus.disconnect()

@@ -18,8 +18,6 @@ _ABOUT_S = 0.4
 
 
 class _NetworkState:
-    """What is known of one network."""
-
     def __init__(self, pings: int) -> None:
         self.given: dict[str, Indicator] = {}
         self.rtts: deque[tuple[float, float, bool]] = deque(maxlen=256)  # at, RTT, active
@@ -33,19 +31,11 @@ class _NetworkState:
 class ContextKeeper:
     """Keeps the indicators that providers give and derives the others from what is observed.
 
-    Derived ones: `rtt_s` (median of the last moments' round-trip times), `rtt_min_s` (over a longer
-    window), `ping_loss` (share of the last pings without an answer), `past1_bps`, `past5_bps`,
-    `past10_bps`, `delivery_down_bps` and those of the uplink (`rates.Rates`), `loss`
-    (`losses.Losses`) and `available` (up, and not deaf to all of the last pings).
-
-    A provider's indicator is preferred to a derived one of the same name, unless it is older by more
-    than `grace_s`: a provider speaks once a second, of the second before, and knows more.
-
-    Args:
-        rtt_window_s: what counts for `rtt_s`; without any sample in it, the newest counts.
-        rtt_min_window_s: what counts for `rtt_min_s`.
-        pings: how many pings count for `ping_loss`.
-        grace_s: see above.
+    Derived: `rtt_s` (median over `rtt_window_s`, or else the newest), `rtt_min_s` (over
+    `rtt_min_window_s`), `ping_loss` (of the last `pings`), those of `rates` and `losses`, `available`
+    (up, and not deaf to all of the last pings). A provider's indicator is preferred to a derived one
+    unless it is older by more than `grace_s`: a provider speaks once a second, of the second before,
+    and knows more.
     """
 
     def __init__(
@@ -64,7 +54,6 @@ class ContextKeeper:
         self._last: Context | None = None
 
     def _network(self, name: str) -> _NetworkState:
-        """A network, of which something new is about to be known."""
         self._last = None
         if name not in self._networks:
             self._networks[name] = _NetworkState(self._pings)
@@ -81,7 +70,6 @@ class ContextKeeper:
                 given[name] = indicator
 
     def observe_up(self, network: str, up: bool, at_s: float) -> None:
-        """Takes whether packets can leave over the network (`Network.up`)."""
         known = self._network(network)
         if not up and (known.up is None or known.up[1]):
             # What the old attachment answered says nothing of the next one.
@@ -96,16 +84,13 @@ class ContextKeeper:
             self._observe_rtt(network, rtt_s, at_s, active=True)
 
     def observe_rtt(self, network: str, rtt_s: float, at_s: float) -> None:
-        """Takes the round-trip time that a real flow saw."""
         self._observe_rtt(network, rtt_s, at_s, active=False)
 
     def _observe_rtt(self, network: str, rtt_s: float, at_s: float, *, active: bool) -> None:
         if not (math.isfinite(rtt_s) and rtt_s > 0):
             return
         rtts = self._network(network).rtts
-        # (After an outage all pings that waited are answered at once, and tell of it for a while. To take
-        # the least of them for what a round trip takes now was tried: whatever trusted a network so
-        # soon after it had paused was left on it when it died. Mean times were 11 to 32 % longer.)
+        # Also those that an outage held back (docs/decisions/passive-rates.md).
         rtts.append((at_s, rtt_s, active))
         # The newest stays, however old: better an old value with its age than none.
         while len(rtts) > 1 and rtts[0][0] < at_s - self._rtt_min_window_s:
@@ -114,20 +99,17 @@ class ContextKeeper:
     def observe_bytes(
         self, network: str, received_bytes: int, sent_bytes: int, at_s: float
     ) -> None:
-        """Takes a reading of the network's counters (see `rates.Rates.counted`)."""
         rates = self._network(network).rates
         rates[Direction.DOWN].counted(received_bytes, at_s)
         rates[Direction.UP].counted(sent_bytes, at_s)
 
     def observe_delivery(self, network: str, stretches: Mapping[Direction, RateSample]) -> None:
-        """Takes what flows carried over the network (`delivery`)."""
         known = self._network(network)
         for direction, stretch in stretches.items():
             queue_empty = _queue_empty(known, stretch.begin_s, stretch.end_s)
             known.rates[direction].observe(stretch, queue_empty=queue_empty)
 
     def observe_losses(self, network: str, sent: int, lost: int, at_s: float) -> None:
-        """Takes how many segments real flows sent over the network, and sent again, since the last."""
         self._network(network).losses.observe(sent, lost, at_s)
 
     def observe_attachment(self, network: str, point: str, name: str, at_s: float) -> bool:
@@ -162,14 +144,13 @@ class ContextKeeper:
                 known.up = (known.up[0] - seconds, known.up[1])
 
     def forget(self, network: str) -> None:
-        """Drops all that is known of a network that was lost."""
         self._last = None
         self._networks.pop(network, None)
 
     def snapshot(self, now_s: float) -> Context:
-        """The context at `now_s`; of each network what is known, however old.
+        """What is known of each network, however old.
 
-        While nothing new is known, one context is good for a moment.
+        While nothing is new, one context is good for a moment.
         """
         last = self._last
         if last is not None and 0.0 <= now_s - last.at_s < _MOMENT_S:

@@ -12,8 +12,6 @@ from cedos.model import FlowKey, Network
 
 
 class Change(StrEnum):
-    """What happened to a network."""
-
     APPEARED = "appeared"
     CHANGED = "changed"
     LOST = "lost"
@@ -21,10 +19,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkEvent:
-    """A network appeared, changed (up, addresses, gateways, resolvers, metric) or was lost.
-
-    `before` is what it was, None when it appeared; `network` is its last state when it was lost.
-    """
+    """`before` is what it was, None when it appeared; `network` is its last state when it was lost."""
 
     change: Change
     network: Network
@@ -76,11 +71,10 @@ FlowEvent = FlowOpened | FlowClosed
 class FlowSample:
     """A living TCP flow or MPTCP subflow (`token`: its connection's, as in path-manager events).
 
-    `rtt_s` is the kernel's smoothed estimate, which only sending refreshes: on a download it is as
-    old as the last request. `idle_down_s` is the time since data was received, `idle_ack_s` since
-    anything sent was acknowledged. `state` is the kernel's number (1 established, 2 SYN sent).
-    `receive_rtt_s` is the round trip that receiving refreshes: from an acknowledgement to the data
-    that it let go. `segments` is how many with data were sent, `retransmits` how many of those again.
+    `rtt_s` is the kernel's smoothed estimate, which only sending refreshes; `receive_rtt_s` the one
+    that receiving refreshes. `idle_down_s` counts from the last data received, `idle_ack_s` from the
+    last acknowledgement. `state` is the kernel's number. Of `segments` with data, `retransmits` were
+    sent again.
     """
 
     key: FlowKey
@@ -121,7 +115,6 @@ class Mailbox(Generic[T]):
         self._closed = False
 
     def put(self, item: T) -> None:
-        """Adds an event."""
         if len(self._items) >= self._limit:
             self._items.popleft()
             self.dropped += 1
@@ -134,7 +127,6 @@ class Mailbox(Generic[T]):
         self._wake.set()
 
     async def iterate(self) -> AsyncIterator[T]:
-        """The events in order, until the mailbox is closed."""
         while True:
             while self._items:
                 yield self._items.popleft()

@@ -22,7 +22,6 @@ class Basis(NamedTuple):
     more_than: int = 0
 
     def estimate(self, history: SizeHistory, port: int, direction: Direction) -> SizeEstimate:
-        """The size when the transfer begins."""
         if self.more_than:
             return self.exceeded(history, port, direction, self.more_than)
         host, *wider = self.hosts
@@ -33,7 +32,6 @@ class Basis(NamedTuple):
     def exceeded(
         self, history: SizeHistory, port: int, direction: Direction, so_far_bytes: int
     ) -> SizeEstimate:
-        """The size once so much of it was carried."""
         host, *wider = self.hosts
         return history.exceeded(
             host,
@@ -49,10 +47,7 @@ class Basis(NamedTuple):
 def of_chunks(
     hosts: Sequence[str], prior: Prior, response: HttpResponse, before: int | None
 ) -> Basis:
-    """Of a body in chunks: what it was `before`, else what its first chunk tells.
-
-    What is made while it is sent is unlike all else, so it has a history of its own.
-    """
+    """Of a body in chunks, which has a history of its own: what it was `before`, else its first chunk."""
     kind = in_chunks(hosts)
     if before is not None:
         return Basis(kind, prior, (before,))

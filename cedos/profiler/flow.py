@@ -15,10 +15,9 @@ _MAX_PENDING = 64  # requests without an answer yet, on one connection
 
 @dataclass(slots=True)
 class Running:
-    """The transfer that a flow carries now.
+    """`base_bytes` is what the flow had carried before.
 
-    `base_bytes` is what the flow had carried before it; `basis` is what its size is estimated from,
-    None where it states it.
+    `basis` None where the message states its size.
     """
 
     direction: Direction
@@ -73,12 +72,10 @@ class ProfiledFlow:
 
     @property
     def answers(self) -> Direction:
-        """The direction that the server's answers take."""
         return Direction.DOWN if self.client else Direction.UP
 
     @property
     def port(self) -> int:
-        """The server's port, whichever side that is."""
         return self.key.remote_port if self.client else self.key.local_port
 
 

@@ -20,18 +20,11 @@ _NUMBERS = 0xFFFFFFFF
 
 
 class CapturedPacket(NamedTuple):
-    """A packet that begins a message: its flow as this host sees it, and what it carries.
+    """A packet that begins a message: its flow (of MPTCP, the subflow) and its payload's beginning.
 
-    Attributes:
-        key: the flow; of an MPTCP connection, the subflow.
-        outgoing: whether this host sent it.
-        payload: the beginning of the TCP or UDP payload, cut at the capture's snap length.
-        sequence: the number of the payload's first byte, modulo 2**32: TCP's, or MPTCP's data sequence
-            number, which counts over all subflows. None where an MPTCP packet does not tell it.
-        acknowledgement: the number of the byte that the sender expects next, likewise.
-        mptcp: whether the packet carries an MPTCP option.
-        interface: where it was seen.
-        segment: the number of the payload's first byte in the TCP connection or subflow.
+    `sequence` is the number of the payload's first byte modulo 2**32: TCP's, or MPTCP's data sequence
+    number, which counts over all subflows, None where the packet does not tell it; `acknowledgement`
+    likewise. `segment` is TCP's own number in the connection or subflow.
     """
 
     key: FlowKey
@@ -45,10 +38,7 @@ class CapturedPacket(NamedTuple):
 
 
 def parse_frame(packet: bytes, *, outgoing: bool, interface: str = "") -> CapturedPacket | None:
-    """Reads a packet from its IPv4 or IPv6 header on; None where it carries no TCP or UDP payload.
-
-    Padding after the packet's end is left off; a packet cut short is read as far as it goes.
-    """
+    """Reads a packet, perhaps cut, from its IP header on; None: it carries no TCP or UDP payload."""
     if len(packet) < _SHORTEST:
         return None
     version = packet[0] >> 4

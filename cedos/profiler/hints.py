@@ -40,7 +40,6 @@ class HintMatch:
         object.__setattr__(self, "_prefix", prefix)
 
     def fits(self, key: FlowKey, server_name: str | None, mark: int | None) -> bool:
-        """Whether the flow is meant."""
         return (
             self.port in (None, key.remote_port)
             and self.local_port in (None, key.local_port)
@@ -59,10 +58,7 @@ def _names(wanted: str, server_name: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TransferHint:
-    """What was said; None is not said. Without a size it gives label and deadline alone.
-
-    `deadline_s` counts from each transfer's start. `until_s` is monotonic, None for ever.
-    """
+    """`deadline_s` counts from each transfer's start; `until_s` is monotonic, None for ever."""
 
     match: HintMatch
     size_bytes: int | None = None
@@ -84,7 +80,6 @@ class TransferHints:
 
     @property
     def by_mark(self) -> bool:
-        """Whether a hint tells sockets by their mark."""
         return any(hint.match.mark is not None for hint in self._hints.values())
 
     def add(self, hint: TransferHint) -> int:
@@ -96,13 +91,11 @@ class TransferHints:
         return self._last_number
 
     def remove(self, number: int) -> bool:
-        """Takes a hint back; False where there is none of this number."""
         return self._hints.pop(number, None) is not None
 
     def find(
         self, key: FlowKey, server_name: str | None, mark: int | None, now_s: float
     ) -> TransferHint | None:
-        """The newest hint about this flow."""
         if not self._hints:
             return None
         self._hints = {

@@ -1,8 +1,7 @@
 """What the first bytes of an HTTP/1.x message say about its size (RFC 9112; Delphi, section 4).
 
-The parsers see one packet: a head may be cut anywhere. A field counts only if its whole line is there
-and lies in the head, so that nothing in a body is ever taken for one. What is contradictory or absurd
-is unknown, never an exception.
+A head may be cut anywhere. A field counts only if its whole line is there and lies in the head. What is
+contradictory or absurd is unknown, never an exception.
 """
 
 from typing import NamedTuple
@@ -21,14 +20,9 @@ _LONGEST_NUMBER = 18  # decimal digits of a length: an exabyte
 class HttpRequest(NamedTuple):
     """The head of a request.
 
-    Attributes:
-        method: in capitals, as sent.
-        host: the server's name or address without its port (of CONNECT: the tunnel's other end), or
-            None where it is missing or cut off.
-        content_length: bytes of the body; None where it is not stated, or the body is chunked.
-        chunked: whether the body's length is only known at its end.
-        head_bytes: where the body begins; None where the head is cut.
-        target: what is asked for, as sent; None where it is cut or over 2 KB.
+    `host` is a name or address without its port (of CONNECT: the tunnel's other end), None where
+    missing or cut off; `content_length` None where not stated or chunked; `head_bytes` None where the
+    head is cut; `target` as sent, None where it is cut or over 2 KB.
     """
 
     method: str
@@ -42,10 +36,8 @@ class HttpRequest(NamedTuple):
 class HttpResponse(NamedTuple):
     """The head of a response; fields as in `HttpRequest`.
 
-    Attributes:
-        status: 100 to 599.
-        content_length: also of a part of a resource, in chunks or not, by its range.
-        first_chunk: of a chunked body, the bytes of its first chunk, where that can be seen.
+    `content_length` is also that of a part of a resource, by its range; `first_chunk` the bytes of a
+    chunked body's first chunk, where that is seen.
     """
 
     status: int
@@ -56,7 +48,6 @@ class HttpResponse(NamedTuple):
 
 
 def parse_request(payload: bytes) -> HttpRequest | None:
-    """Reads the beginning of a request; None where it is not one."""
     method = _METHODS.get(payload[: max(0, payload.find(b" ", 0, 8))])
     if method is None:
         return None
@@ -75,7 +66,6 @@ def parse_request(payload: bytes) -> HttpRequest | None:
 
 
 def parse_response(payload: bytes) -> HttpResponse | None:
-    """Reads the beginning of a response; None where it is not one."""
     status = payload[9:12]
     if payload[:7] != b"HTTP/1." or not status.isdigit() or not b"100" <= status < b"600":
         return None

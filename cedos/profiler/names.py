@@ -7,9 +7,9 @@ _NAME = re.compile(rb"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?")
 
 
 def server_name(raw: bytes) -> str | None:
-    """The DNS name or IPv4 address in `raw`, or None where it is neither.
+    """The DNS name or IPv4 address in `raw`, underscores let through as real servers use them.
 
-    Underscores are let through: real servers use them, though no host name may have them.
+    Or None.
     """
     name = raw.lower()
     if len(name) > _LONGEST or not _NAME.fullmatch(name):

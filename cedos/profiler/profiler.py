@@ -1,8 +1,8 @@
-"""The Traffic Profiler: tells the size of a transfer near its start (Delphi, section 4).
+"""The Traffic Profiler: tells the size of a transfer near its start (Delphi, section 4). Pure.
 
 Delphi names three moments: an application says it (`hint`), a connection begins (`opened`), an HTTP
-message is seen (`observe`). Two are added here: a TLS or QUIC handshake gives the server's name
-(`observe`), and a transfer outgrows its estimate (`progressed`). Pure: facts in, events out.
+message is seen (`observe`). Two are added: a TLS or QUIC handshake gives the server's name (`observe`),
+and a transfer outgrows its estimate (`progressed`).
 """
 
 from collections import OrderedDict
@@ -25,10 +25,7 @@ _OPENING_LATE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class SizeLearned:
-    """The size of a transfer that has begun, or a better estimate of the one under way.
-
-    `label` and `deadline_s` (from the transfer's start) are what a hint said, None otherwise.
-    """
+    """The size of a transfer that has begun, or a better estimate; `label`, `deadline_s` by a hint."""
 
     key: FlowKey
     direction: Direction
@@ -42,13 +39,7 @@ class Profiler:
     """Follows flows and answers with `SizeLearned` events.
 
     The history's unit is one transfer: an HTTP message's body, or a whole connection where its
-    content is hidden. Memory is bounded by `max_flows`, the history's own bound and 256 hints.
-
-    Args:
-        history: sizes learned in earlier runs.
-        unknown: what to expect where nothing is known.
-        chunked: what to expect of a body in chunked coding.
-        max_flows: flows followed at once; beyond, the longest silent one is forgotten.
+    content is hidden. Beyond `max_flows` the longest silent flow is forgotten.
     """
 
     def __init__(
@@ -104,10 +95,7 @@ class Profiler:
     def progressed(
         self, key: FlowKey, bytes_down: int, bytes_up: int, now_s: float
     ) -> list[SizeLearned]:
-        """What a flow has carried so far; tells a new estimate where the last one is exceeded.
-
-        Called for flows older than the profiler too, so that it knows where they stand.
-        """
+        """What a flow has carried so far (older ones, too); a new estimate where the last is exceeded."""
         flow = self._flow(key)
         carried = {Direction.DOWN: bytes_down, Direction.UP: bytes_up}
         for way, stream in flow.streams.items():
@@ -129,10 +117,9 @@ class Profiler:
         return [self._event(flow, self._hints.find(key, flow.server_name, flow.mark, now_s))]
 
     def closed(self, key: FlowKey, bytes_down: int | None, bytes_up: int | None) -> None:
-        """A flow has ended; from its final figures (None: not known) the history learns.
+        """From a flow's final figures (None: not known) the history learns.
 
-        Of an MPTCP connection, give the first subflow's key and the sums over all subflows, as for
-        `progressed`.
+        Of MPTCP, give the first subflow's key and the sums over all subflows, as for `progressed`.
         """
         flow = self._flows.pop(key, None) or ProfiledFlow(key)
         self._hellos.forget(key)
@@ -162,7 +149,6 @@ class Profiler:
         return number, told
 
     def unhint(self, number: int) -> bool:
-        """Takes a hint back for coming transfers; False where there is none of this number."""
         return self._hints.remove(number)
 
     @property
@@ -171,7 +157,6 @@ class Profiler:
         return self._hints.by_mark
 
     def server_name(self, key: FlowKey) -> str | None:
-        """Whom the flow talks to by name, where it said so."""
         flow = self._flows.get(key)
         return flow.server_name if flow else None
 
@@ -308,7 +293,6 @@ class Profiler:
         return position
 
     def _ended(self, flow: ProfiledFlow, direction: Direction, size_bytes: int | None) -> None:
-        """A body whose length was not stated has ended."""
         if size_bytes is None:
             return
         self._learn(flow, direction, size_bytes)
@@ -338,12 +322,11 @@ class Profiler:
         return self._told(flow, direction, size, 0, basis, now_s)
 
     def _prior(self, flow: ProfiledFlow, direction: Direction) -> Prior:
-        """What is expected of a transfer with a server that nothing is known of."""
         whole = WHOLE.get((flow.port, direction)) if flow.opaque and flow.client else None
         return whole or self._unknown
 
     def _again(self, flow: ProfiledFlow, now_s: float) -> list[SizeLearned]:
-        """The transfer under way, told anew as what hints say of it may have changed."""
+        """The transfer under way once more, as what hints say of it may have changed."""
         running = flow.running
         if running is None:
             return []

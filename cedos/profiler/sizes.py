@@ -1,8 +1,7 @@
 """What each server sent before, as quantiles: the size of a transfer whose own bytes do not tell.
 
-A server without a past is expected to be like its domain, then like its address, then like its kind
-(`priors`): each level counts as much as half a sample of the one before it, so that it gives way to
-what really came, from the first transfer on. The answer is an interval, not a number.
+A server is expected to be like its domain, that like its address, that like its kind (`priors`): each
+level counts as much as half a sample of the one before it.
 """
 
 from bisect import bisect_left
@@ -79,7 +78,6 @@ class SizeHistory:
         known.learned[direction] += 1
 
     def samples(self, host: str, port: int, direction: Direction) -> int:
-        """How many samples an estimate for this host would rest on."""
         known = self._hosts.get((host, port))
         return len(known.sizes[direction]) if known else 0
 
@@ -106,14 +104,9 @@ class SizeHistory:
     ) -> SizeEstimate:
         """The next transfer's size; source `history`, or `default` where only the prior is known.
 
-        Args:
-            host: whom it is with.
-            port: of the server.
-            direction: of the bytes.
-            wider: what the host is part of and is taken for while little is known of it, the nearest
-                first (its domain, its address).
-            prior: what is expected of an unknown server.
-            evidence: sizes that something says of this very transfer, without being sure.
+        `wider`: what the host is taken for while little is known of it, the nearest first (its
+        domain, its address). `evidence`: sizes that something says of this very transfer, without
+        being sure.
         """
         known = self._hosts.get((host, port))
         evidence = tuple(evidence)
@@ -210,11 +203,7 @@ class SizeHistory:
 
     @classmethod
     def from_state(cls, state: Any, *, max_hosts: int = 2048) -> "SizeHistory":
-        """The history that `state` was taken from.
-
-        Raises:
-            HistoryError: `state` is something else.
-        """
+        """The history that `state` was taken from; HistoryError where it is something else."""
         history = cls(max_hosts=max_hosts)
         try:
             if not isinstance(state, Mapping) or state["version"] != 2:

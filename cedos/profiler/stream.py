@@ -1,8 +1,4 @@
-"""One direction of a connection, known only by the packets at which its messages begin.
-
-Sequence numbers tell how far apart two messages began, so the length of a body that did not state it
-is known once the next message begins; and a retransmitted packet is told from a new one.
-"""
+"""One direction of a connection, known only by the sequence numbers at which its messages begin."""
 
 from dataclasses import dataclass
 
@@ -28,7 +24,6 @@ class Stream:
     _begun_at: int = -1  # position of the last message
 
     def expect(self, number: int) -> None:
-        """The other side has received all bytes before this one."""
         ahead = self._ahead(number)
         if ahead < _NUMBERS - _WINDOW:
             self._advance(number, ahead)

@@ -1,8 +1,4 @@
-"""What the relay itself says to a client: that a tunnel stands, or why there is none.
-
-Every refusal says in words what is wrong, and in the field `Proxy-Status` (RFC 9209) by one of that
-RFC's registered error types, so that programs can tell them apart.
-"""
+"""The relay's own answers: that a tunnel stands, or why there is none (Proxy-Status, RFC 9209)."""
 
 from http import HTTPStatus
 
@@ -11,13 +7,7 @@ _NAME = "cedos"
 
 
 class RefusedError(Exception):
-    """A request that is answered by the relay itself.
-
-    Attributes:
-        status: the HTTP status.
-        kind: an error type of RFC 9209, section 2.3.
-        details: what is wrong, in one line of ASCII.
-    """
+    """`kind` is an error type of RFC 9209, section 2.3, `details` one line of ASCII."""
 
     def __init__(self, status: HTTPStatus, kind: str, details: str) -> None:
         super().__init__(details)
@@ -27,7 +17,6 @@ class RefusedError(Exception):
 
 
 def answer(refused: RefusedError) -> bytes:
-    """The whole response."""
     status = refused.status
     body = f"cedos relay: {refused.details}\n".encode()
     quoted = refused.details.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,8 +1,7 @@
 """The request that opens a proxied connection (RFC 9110 and 9112): bytes in, a request out, no I/O.
 
-Two forms are taken: `CONNECT host:port`, and `GET http://host/path` with any method, whose head is
-rewritten for the origin. The parser is strict: what two programs could read in two ways is refused,
-since one of them would be the relay and the other the server.
+`CONNECT host:port`, or any method on `http://host/path`, whose head is rewritten for the origin. What two
+programs could read in two ways is refused: one of them would be the relay and the other the server.
 """
 
 import re
@@ -32,17 +31,11 @@ _KEPT = frozenset((b"content-length", b"transfer-encoding", b"host"))
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequest:
-    """What a client wants.
+    """What a client wants of which origin (IPv6 without brackets); `tunnel`: CONNECT.
 
-    Attributes:
-        tunnel: CONNECT: both sides get each other's bytes and nothing else.
-        host: the origin's name or address, IPv6 without brackets.
-        port: the origin's port.
-        head: what the origin is to get first; empty for a tunnel.
-        body_bytes: how much of what the client sends after its head is this request's; None: all of
-            it (a tunnel, or a chunked body, whose end the origin knows).
-        credentials: the value of `Proxy-Authorization`.
-        rest: what came after the head.
+    `head` is what the origin is to get first, empty for a tunnel; `rest` what came after the client's
+    own head. `body_bytes`: how much of what follows is this request's, None: all of it (a tunnel, or
+    a chunked body, whose end the origin knows). `credentials`: the value of `Proxy-Authorization`.
     """
 
     tunnel: bool
@@ -55,22 +48,15 @@ class ProxyRequest:
 
 
 class RequestParser:
-    """Collects bytes until the head is complete."""
-
     def __init__(self) -> None:
         self._data = bytearray()
 
     @property
     def empty(self) -> bool:
-        """Whether nothing has come yet."""
         return not self._data
 
     def feed(self, data: bytes) -> ProxyRequest | None:
-        """Takes what the client sent; the request once it is whole, None before.
-
-        Raises:
-            RefusedError: it is not one that the relay takes.
-        """
+        """The request once it is whole. RefusedError: it is not one that is taken."""
         searched = max(0, len(self._data) - 3)
         self._data += data
         # A line end before the request is forgiven (RFC 9112, 2.2).

@@ -1,10 +1,7 @@
 """Carries bytes between two connected sockets, both ways, until both have ended.
 
-One large buffer serves all tunnels of the process: what is read is sent at once, and only what the
-other side does not take is copied and waited with; until it is gone, nothing more is read from where
-it came (back-pressure). Measured here on loopback, processor seconds for a gigabyte to an MPTCP
-socket: 0.3 this way, 0.4 by splice(2) through a pipe, 0.5 by `sock_recv_into`/`sock_sendall`, 1.7 by
-streams.
+One buffer serves all tunnels of the process; what the other side does not take is copied and waited with,
+and until it is gone nothing more is read from where it came (docs/decisions/relay-splice.md).
 """
 
 import asyncio
@@ -49,16 +46,8 @@ class Tunnel:
     """Two non-blocking sockets; `run` carries between them. Closing them is the caller's.
 
     An end of one side's data is handed on to the other side, whose own data goes on (half-close). A
-    side that breaks breaks the other: its peer is sent a reset, not an end.
-
-    Args:
-        client: where `up` comes from.
-        origin: where it goes to.
-        buffer: see `make_buffer`.
-        idle_s: a tunnel in which nothing moved for so long is ended.
-        first_up: bytes for the origin that were read from the client before.
-        up_limit: how many more the origin gets, those of `first_up` not counted; what the client
-            sends beyond them is read and dropped. None: all.
+    side that breaks breaks the other: its peer is sent a reset, not an end. `first_up` goes to the
+    origin first; of what follows it gets at most `up_limit` bytes, the rest is read and dropped.
     """
 
     def __init__(
@@ -95,7 +84,6 @@ class Tunnel:
         return Moved(self._up.moved_bytes, self._down.moved_bytes, ended)
 
     def end(self, how: str) -> None:
-        """Ends it now."""
         if not self._done.done():
             self._done.set_result(how)
 
@@ -147,18 +135,15 @@ class _Way:
 
     @property
     def satisfied(self) -> bool:
-        """Whether all that it may carry has been carried."""
         return self._left == 0 and not self._waiting
 
     def begin(self) -> None:
-        """Starts with what waits already."""
         if self._waiting:
             self._writable()
         else:
             self._read()
 
     def stop(self) -> None:
-        """Lets go of both sockets."""
         if self._reads:
             self._loop.remove_reader(self.source)
         if self._writes:

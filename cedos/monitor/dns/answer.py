@@ -1,9 +1,7 @@
-"""Whether a datagram is an honest answer to a DNS question, and the addresses that it gives. Pure.
+"""Whether a datagram is an honest answer to a DNS question (RFC 1035, section 4). Pure.
 
-Only an honest answer may be timed: an answer to somebody else's question, half an answer, or a box in
-the way that answers every name by itself, would make a network look quicker than it is.
-
-Format: RFC 1035, section 4; names that cannot exist: RFC 6761, section 6.4.
+Only an honest answer may be timed: an answer to another question, half an answer, or a box in the way
+that answers every name by itself, would make a network seem quicker than it is.
 """
 
 import struct
@@ -34,8 +32,6 @@ _NOT_PUBLIC = tuple(
 
 
 class Fault(StrEnum):
-    """What is wrong with a datagram that should be an answer."""
-
     FOREIGN = "it answers another question"
     TRUNCATED = "it was cut off"
     REFUSED = "the resolver failed or refused"
@@ -107,7 +103,6 @@ def _addresses(data: bytes, offset: int, count: int) -> list[Address]:
 
 
 def is_public(address: Address) -> bool:
-    """Whether a public name may have this address."""
     return not any(address in network for network in _NOT_PUBLIC)
 
 

@@ -13,11 +13,7 @@ _MAX_LABEL, _MAX_NAME = 63, 253
 
 
 def query(number: int, name: str) -> bytes:
-    """The question for the IPv4 address of `name`.
-
-    Raises:
-        ValueError: no valid name.
-    """
+    """The question for the IPv4 address of `name`; ValueError where that is no valid name."""
     labels = name.rstrip(".").split(".")
     try:
         encoded = [label.encode("ascii") for label in labels]

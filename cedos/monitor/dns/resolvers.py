@@ -31,11 +31,7 @@ class Resolvers:
     def of(
         self, index: int, addresses: Iterable[Interface], *, genuine: bool
     ) -> tuple[Address, ...]:
-        """The servers of one network.
-
-        Per-interface servers count only if the index is the host's own (`genuine`); otherwise those
-        of resolv.conf that lie on the network's own link.
-        """
+        """Those by interface only if the index is the host's own (`genuine`), else those on its link."""
         if genuine and index in self.by_index:
             return self.by_index[index]
         networks = [address.network for address in addresses]
@@ -47,16 +43,12 @@ class Resolvers:
 
 
 class ResolverSource(Protocol):
-    """Tells the resolvers, and when they may have changed."""
-
-    async def start(self, changed: Callable[[], None]) -> None:
-        """Begins to call `changed`."""
+    async def start(self, changed: Callable[[], None]) -> None: ...
 
     async def read(self) -> Resolvers:
         """The resolvers now; never raises."""
 
-    async def close(self) -> None:
-        """Ends the calls."""
+    async def close(self) -> None: ...
 
 
 def parse_resolv_conf(content: str) -> tuple[Address, ...]:
@@ -78,9 +70,9 @@ def parse_resolv_conf(content: str) -> tuple[Address, ...]:
 
 
 def parse_resolved(dns: Any) -> dict[int, tuple[Address, ...]]:
-    """The servers per interface from resolved's property `DNS`, an array of (index, family, bytes).
+    """From resolved's property `DNS`, (index, family, bytes) each.
 
-    Index 0 stands for servers of the whole host; they are left out, as is anything malformed.
+    Index 0, the whole host, is left out.
     """
     servers: dict[int, tuple[Address, ...]] = {}
     for entry in dns if isinstance(dns, list) else ():
@@ -97,12 +89,7 @@ def parse_resolved(dns: Any) -> dict[int, tuple[Address, ...]]:
 
 
 class HostResolvers:
-    """The host's resolvers: resolved's signals, and inotify on resolv.conf.
-
-    Args:
-        bus: the system bus, None to leave resolved alone.
-        resolv_conf: the file of the C library.
-    """
+    """The host's resolvers: resolved's signals (None: without them), and inotify on resolv.conf."""
 
     def __init__(self, bus: SystemBus | None, resolv_conf: Path = Path("/etc/resolv.conf")) -> None:
         self._bus = bus
@@ -110,7 +97,6 @@ class HostResolvers:
         self._watch: FileWatch | None = None
 
     async def start(self, changed: Callable[[], None]) -> None:
-        """Begins to call `changed`, which is cheap and may be called too often."""
         self._watch = FileWatch(self._file, changed)
         if self._bus is not None:
             # Without a bus resolv.conf it is, until a bus appears.
@@ -118,7 +104,6 @@ class HostResolvers:
                 await self._bus.watch(_PATH, _MANAGER, changed)
 
     async def read(self) -> Resolvers:
-        """The resolvers now."""
         by_index: dict[int, tuple[Address, ...]] = {}
         if self._bus is not None:
             with contextlib.suppress(BusError):
@@ -133,7 +118,6 @@ class HostResolvers:
         return Resolvers(by_index, parse_resolv_conf(content))
 
     async def close(self) -> None:
-        """Ends the watch; the bus is its maker's to close."""
         if self._watch is not None:
             self._watch.close()
 
@@ -165,7 +149,6 @@ class FileWatch:
             self._changed()
 
     def close(self) -> None:
-        """Ends the watch."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)

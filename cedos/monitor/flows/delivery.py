@@ -1,13 +1,8 @@
-"""What each network delivered between two looks at the flows, and whether it set the pace. Pure.
+"""What each network delivered between two samples of the flows, and whether it set the pace. Pure.
 
-A receiver is not told whether its sender could have sent more, but can see it: a transfer that has
-carried several times what fits on the path is past its slow start, and if its data keep coming then,
-they come as fast as the network (or the server) lets them. What is slower, the more so: less fits on
-a path the slower it is.
-
-Held against the traces that were replayed at six places (`emu.lab.figures.believed`), what is believed by
-them is off by a factor of 3.2 (Wi-Fi) and 1.9 (cellular) of what networks carry in the two seconds after
-a decision, and the faster network is known in 91 % of them.
+A transfer that has carried several times what fits on the path is past its slow start; if its data keep
+coming then, they come as fast as the network (or the server) lets them. How well that holds:
+docs/decisions/passive-rates.md.
 """
 
 from collections import defaultdict
@@ -56,8 +51,6 @@ class _FlowDelivery:
 
 
 class DeliveryWatch:
-    """Compares the flows' samples with those before."""
-
     def __init__(self) -> None:
         self._sampled_at_s = 0.0
         self._before: dict[FlowKey, FlowSample] = {}
@@ -67,12 +60,11 @@ class DeliveryWatch:
         self._closed: list[FlowClosed] = []
 
     def opened(self, key: FlowKey, at_s: float) -> None:
-        """A flow begins: all that it carries was carried since then."""
         if key.protocol == "tcp":
             self._opened_at_s[key] = at_s
 
     def closed(self, event: FlowClosed) -> None:
-        """A flow ended: what it carried since the last look counts in the next one."""
+        """What the flow carried since the last sample counts in the next one."""
         if event.key.protocol == "tcp" and event.exact:
             self._closed.append(event)
             if len(self._closed) > _MOST_CLOSED:  # nobody looks
@@ -83,13 +75,7 @@ class DeliveryWatch:
     def observe(
         self, samples: Iterable[FlowSample], networks: Iterable[Network], at_s: float
     ) -> Mapping[str, Mapping[Direction, RateSample]]:
-        """What each network delivered since the last look, where that says something.
-
-        Args:
-            samples: all living flows.
-            networks: a flow belongs to the one that has its local address.
-            at_s: now, monotonic seconds.
-        """
+        """What each network delivered since the last sample, where that says something."""
         owner = {address.ip: n.name for n in networks for address in n.addresses}
         parts: dict[tuple[str, Direction], list[_FlowDelivery]] = defaultdict(list)
         before, self._before = self._before, {}
@@ -133,10 +119,7 @@ class DeliveryWatch:
         old: FlowSample | None,
         new: FlowSample | FlowClosed,
     ) -> None:
-        """Adds what came down and what was acknowledged on a flow, if anything did.
-
-        Of a flow that is older than this watch (`began_s` is None) nobody knows when its bytes came.
-        """
+        """`began_s` is None for a flow older than this watch: nobody knows when its bytes came."""
         if network is None or began_s is None:
             return
         fresh_s = max(_FRESH_S, _FRESH_RTTS * (new.rtt_s or _USUAL_RTT_S))

@@ -1,4 +1,4 @@
-"""The host's flows by netlink events: opened, sampled, closed (DESIGN, "Observation").
+"""The host's flows by netlink events: opened, sampled, closed.
 
 A flow opens with connection tracking's NEW event, at its first packet. A TCP flow or MPTCP subflow
 closes with sock_diag's destroy notification, which carries the final `tcp_info`; a UDP flow when
@@ -30,19 +30,11 @@ class _Living:
 
 
 class FlowMonitor:
-    """Flows opening, living and closing. Use it as an asynchronous context manager.
+    """Flows opening, living and closing, as an asynchronous context manager.
 
-    Args:
-        is_local: whether an address belongs to a network of ours (`LinkMonitor.is_local`); flows
-            of others (loopback, containers, forwarded ones) are left out.
-        source: the kernel, or a test's stand-in.
-
-    Attributes:
-        overflows: how often the kernel had to drop events; after each, a dump sets things right.
-        problem: why openings are not seen, empty when all is well (see `conntrack`).
-
-    Raises:
-        HostError: on entering, the kernel offers no destroy notifications.
+    Flows whose address is not local (loopback, containers, forwarded ones) are left out. `overflows`
+    counts how often the kernel dropped events (a dump then sets things right); `problem` says why
+    openings are not seen. HostError on entering: the kernel offers no destroy notifications.
     """
 
     def __init__(
@@ -88,16 +80,10 @@ class FlowMonitor:
         self._mailbox.close()
 
     def events(self) -> AsyncIterator[FlowEvent]:
-        """Openings and ends since the monitor was entered; for one consumer."""
         return self._mailbox.iterate()
 
     async def snapshot(self) -> list[FlowSample]:
-        """The living TCP flows and MPTCP subflows, IPv4 and IPv6.
-
-        Raises:
-            OSError: the kernel refused or the answer was too long for the buffer.
-            TimeoutError: the kernel did not answer.
-        """
+        """The living TCP flows and subflows; OSError or TimeoutError where the kernel does not tell."""
         sockets = await self._source.sockets()
         at_s = time.monotonic()
         samples = [_sample(facts, at_s) for facts in sockets if self._counts(facts.key)]
@@ -113,11 +99,7 @@ class FlowMonitor:
             return None
 
     async def check_tracking(self, timeout_s: float = 0.2) -> str:
-        """Tests with a datagram on the loopback interface whether openings are seen.
-
-        Returns:
-            The new `problem`: empty when they are.
-        """
+        """Tests with a datagram on the loopback whether openings are seen; returns the new `problem`."""
         self.problem = await self._source.blindness(timeout_s)
         return self.problem
 

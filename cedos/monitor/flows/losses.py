@@ -34,12 +34,10 @@ class Losses:
             self._known = Indicator(sum(lost for _, _, lost in self._seen) / total, at_s)
 
     def slept(self, seconds: float) -> None:
-        """The host slept: what is known is older by so much."""
         self._seen.clear()
         if self._known is not None:
             measured_at_s = self._known.measured_at_s - seconds
             self._known = replace(self._known, measured_at_s=measured_at_s)
 
     def indicators(self) -> dict[str, Indicator]:
-        """`loss`, as far as known."""
         return {} if self._known is None else {"loss": self._known}

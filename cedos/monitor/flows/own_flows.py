@@ -1,7 +1,6 @@
-"""Connections that this process makes to learn about networks: nobody's transfers, and not shown as such.
+"""Connections that this process makes to learn about networks: nobody's transfers.
 
-Connection tracking shows a look-up for a minute or two after its socket has closed. Whoever lists flows
-asks here; following flows costs nothing more.
+Connection tracking shows them for a minute or two after their sockets have closed.
 """
 
 import asyncio
@@ -23,12 +22,9 @@ def is_own(key: FlowKey) -> bool:
 
 
 def connect(made: socket.socket, peer: Address, port: int, index: int = 0) -> bool:
-    """Begins to connect a TCP or UDP socket that does not block; OSError as a socket's `connect`.
+    """Begins to connect a non-blocking TCP or UDP socket; whether it is connected, as UDP always is.
 
     Its flow is an own one from its first packet on. `index` is that of a link-local peer's interface.
-
-    Returns:
-        whether it is connected, as UDP sockets always are.
     """
     try:
         made.connect(_socket_address(peer, port, index))

@@ -15,10 +15,7 @@ _BULK_BYTES = 15_000
 
 @dataclass(slots=True)
 class PassiveSample:
-    """What the flows over one network say of the time since the last sample.
-
-    `rtts_s` are fresh round-trip times; `segments_again` of the `segments` were sent a second time.
-    """
+    """Fresh round-trip times, and how many of the segments were sent a second time."""
 
     rtts_s: list[float] = field(default_factory=list)
     segments: int = 0
@@ -26,18 +23,13 @@ class PassiveSample:
 
 
 class PassiveWatch:
-    """Compares the flows' samples with those before."""
-
     def __init__(self) -> None:
         self._before: dict[FlowKey, FlowSample] = {}
 
     def observe(
         self, samples: Iterable[FlowSample], networks: Iterable[Network]
     ) -> Mapping[str, PassiveSample]:
-        """What the samples say of each network that carries flows; by the network's name.
-
-        A flow belongs to the network that has its local address.
-        """
+        """Of each network that carries flows (that has their local addresses), by its name."""
         owner = {address.ip: n.name for n in networks for address in n.addresses}
         before, self._before = self._before, {}
         found: dict[str, PassiveSample] = {}

@@ -1,9 +1,8 @@
 """What a network can carry in one direction, by what it did carry. Pure.
 
-A rate tells what a network can do only while the network sets the pace: a short answer, a slow server
-and the first round trips of every transfer carry less than they could. Stretches in which the network
-set the pace make the rates of late (`past1_bps` ...); they stay, getting older, until the next ones.
-Of all the others it is known that the network can do at least that (`delivery_down_bps`).
+A rate tells what a network can do only while the network sets the pace. Samples in which it did make the
+rates of late (`past1_bps` ...); they stay, getting older, until the next ones. Of all others it is known
+that the network can do at least that (`delivery_down_bps`).
 """
 
 from collections import deque
@@ -33,10 +32,7 @@ _DELIVERY = {Direction.DOWN: "delivery_down_bps", Direction.UP: "delivery_up_bps
 
 @dataclass(frozen=True, slots=True)
 class RateSample:
-    """What a network carried in one direction from one instant to another (monotonic seconds).
-
-    `saturated`: the network set the pace, and neither a program nor the start of a transfer.
-    """
+    """What a network carried in one direction; `saturated`: the network set the pace, not a program."""
 
     begin_s: float
     end_s: float
@@ -45,16 +41,11 @@ class RateSample:
 
     @property
     def rate_bps(self) -> float:
-        """Bits per second of it."""
         return 8.0 * self.carried_bytes / (self.end_s - self.begin_s)
 
 
 class RateEstimator:
-    """A network's rates over the last 1, 5 and 10 s, and what it delivers at least.
-
-    Args:
-        direction: which names its indicators have.
-    """
+    """A network's rates over the last 1, 5 and 10 s, and what it delivers at least."""
 
     def __init__(self, direction: Direction = Direction.DOWN) -> None:
         self._direction = direction
@@ -64,12 +55,7 @@ class RateEstimator:
         self._known: dict[str, Indicator] = {}
 
     def observe(self, stretch: RateSample, *, queue_empty: bool = False) -> None:
-        """Takes what was carried, in the order of time; one that took no time says nothing.
-
-        Args:
-            stretch: what was carried.
-            queue_empty: whether round trips were as short meanwhile as they ever are.
-        """
+        """Takes samples in order. `queue_empty`: round trips were as short meanwhile as ever."""
         if stretch.end_s <= stretch.begin_s:
             return
         at_s = stretch.end_s
@@ -91,10 +77,7 @@ class RateEstimator:
         )
 
     def counted(self, total_bytes: int, at_s: float) -> None:
-        """Takes a counter's reading: what an interface carried since the last one, it can carry.
-
-        So little as pings tells nothing. A counter that went backwards began anew with its interface.
-        """
+        """Takes a counter's reading: what an interface carried since the last one, it can carry."""
         before, self._counted = self._counted, (at_s, total_bytes)
         if before is not None and total_bytes - before[1] >= LEAST_BYTES and at_s > before[0]:
             self._deliver(RateSample(before[0], at_s, total_bytes - before[1], saturated=False))
@@ -130,8 +113,5 @@ class RateEstimator:
         }
 
     def indicators(self) -> dict[str, Indicator]:
-        """`past1_bps`, `past5_bps`, `past10_bps` and `delivery_down_bps`, as far as known.
-
-        Those of an uplink are called `past1_up_bps` ... and `delivery_up_bps`.
-        """
+        """`past1_bps` ... and `delivery_down_bps` as far as known; of an uplink, `past1_up_bps` ..."""
         return dict(self._known)

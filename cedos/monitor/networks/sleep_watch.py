@@ -12,15 +12,7 @@ def _boottime_s() -> float:
 
 
 class SleepWatch:
-    """How long the host slept, by the clock that goes on meanwhile (CLOCK_BOOTTIME).
-
-    Setting the wall clock changes neither of the two clocks. Nothing of cedos measures a duration by
-    the wall clock; it only stamps records.
-
-    Args:
-        monotonic_s: the clock that stands still in sleep.
-        boottime_s: the one that does not.
-    """
+    """What CLOCK_BOOTTIME counts and CLOCK_MONOTONIC does not; setting the wall clock changes neither."""
 
     def __init__(
         self,

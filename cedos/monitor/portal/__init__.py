@@ -1,1 +1,1 @@
-"""Captive portals: when to look for one, and what was found."""
+"""Captive portals: when to check for one, and what was found."""

@@ -32,16 +32,10 @@ _NAMES_SHARE = 0.5
 async def check(
     network: Network, page: TestPage, timeout_s: float, port: int = _DNS_PORT
 ) -> PortalFinding:
-    """Looks whether the network lets the test page through. Never raises, never takes longer.
+    """Asks for the test page over the network, all within `timeout_s`; never raises.
 
-    Besides the page's own name one is asked for that cannot exist: a portal's resolver gives both the
-    same private address. Costs about 900 bytes where the answer is right.
-
-    Args:
-        network: the network.
-        page: what to ask for.
-        timeout_s: limit of it all.
-        port: the resolvers'.
+    A name that cannot exist is asked for, too: a portal's resolver gives both names the same private
+    address. Costs about 900 bytes where the answer is right. `port` is the resolvers'.
     """
     try:
         async with asyncio.timeout(timeout_s):

@@ -18,11 +18,7 @@ _RESCUED_S = 10.0
 
 
 class Unanswered:
-    """Compares the flows' samples with those before.
-
-    Attributes:
-        carrying: the networks on which a flow was answered or received something since the last look.
-    """
+    """`carrying`: networks on which a flow was answered or received something since the last sample."""
 
     def __init__(self) -> None:
         self._since_s: dict[FlowKey, float] = {}
@@ -34,10 +30,7 @@ class Unanswered:
     def observe(
         self, samples: Sequence[FlowSample], networks: Iterable[Network], now_s: float
     ) -> frozenset[str]:
-        """The networks on which somebody waits in vain while nothing else is carried.
-
-        A flow belongs to the network that has its local address; rescued ones are left out.
-        """
+        """The networks on which somebody waits in vain while nothing else is carried."""
         owner = {address.ip: n.name for n in networks for address in n.addresses}
         waiting: dict[str, set[Address]] = {}
         carrying: set[str] = set()
@@ -65,11 +58,7 @@ class Unanswered:
         return frozenset(self._servers)
 
     def rescued(self, name: str, server: Address, now_s: float) -> bool:
-        """A first packet to a server found no answer over the network, and was led over another.
-
-        Returns:
-            Whether this server is the one that makes them enough, once its time has passed, too.
-        """
+        """Whether `server`, from which a flow was rescued, makes them enough once its time has passed."""
         rescued = self._rescued.setdefault(name, {})
         lately = [each for each, at_s in rescued.items() if now_s - at_s <= _RESCUED_S]
         if server in lately:  # that it is asked again does not make it wait anew
@@ -78,7 +67,6 @@ class Unanswered:
         return len(lately) + 1 == SERVERS
 
     def forget(self, name: str) -> None:
-        """What speaks against a network has had its effect."""
         self._rescued.pop(name, None)
         self._servers.pop(name, None)
 

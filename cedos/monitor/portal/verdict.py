@@ -1,8 +1,6 @@
-"""Captive portals: what a test page's answer, and the answers for names, say of a network. Pure.
+"""What a test page's answer, and the answers for names, say of a captive portal (RFC 8952). Pure.
 
-A portal lets a host associate and gives it an address, and then answers every request itself until
-somebody has logged in (RFC 8952). The test page has a known answer; any other one comes from a box in
-the way.
+The test page has a known answer; any other one comes from a box in the way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +20,7 @@ _LOG_IN = frozenset({401, 403, 407, 511})
 
 
 class PortalVerdict(StrEnum):
-    """What a look at a network found.
-
-    `silent`: nothing answered; alone that may be the page's fault. `unclear`: an answer that says
-    nothing of the network (the page's server is broken).
-    """
+    """`silent`: nothing answered, which may be the page's fault; `unclear`: its server is broken."""
 
     FREE = "free"
     CAPTIVE = "captive"
@@ -36,11 +30,11 @@ class PortalVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PortalFinding:
-    """A verdict with its reason in words; where the log-in page is, where that was told.
+    """A verdict with its reason in words, and the log-in page where that was told.
 
-    `likeness` is equal for answers that are equal: two networks with the same wrong answer have not
-    both the same portal, it is the test page that changed. `by_silence`: the verdict is that nobody
-    behind the network's router answers, so that one answer from behind it refutes the verdict.
+    `likeness` is equal for equal answers: two networks with the same wrong answer have not both the
+    same portal, the test page changed. `by_silence`: nobody behind the router answers, so that one
+    answer from behind it refutes the verdict.
     """
 
     verdict: PortalVerdict
@@ -63,11 +57,7 @@ class TestPage:
 
     @classmethod
     def of(cls, url: str, body: str) -> "TestPage":
-        """The page of a URL.
-
-        Raises:
-            ValueError: no http:// URL with a host.
-        """
+        """The page of an http:// URL; ValueError where it is none."""
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname or parts.username:
             raise ValueError(
@@ -78,7 +68,6 @@ class TestPage:
         return cls(parts.hostname, parts.port or 80, path, body)
 
     def request(self) -> bytes:
-        """The request as it goes over the wire."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return (
             f"GET {self.path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: cedos\r\n"
@@ -122,7 +111,7 @@ def judge(page: TestPage, answer: bytes) -> PortalFinding:
 
 
 def same_private_address(answers: Mapping[str, Sequence[Address]]) -> Address | None:
-    """The one private address that was given for every one of several names; None otherwise."""
+    """The one private address that was given for every one of several names."""
     given = [tuple(addresses) for addresses in answers.values()]
     if len(given) < 2 or not given[0] or any(other != given[0] for other in given):
         return None
@@ -130,5 +119,4 @@ def same_private_address(answers: Mapping[str, Sequence[Address]]) -> Address | 
 
 
 def origin(address: Address) -> str:
-    """The address as the beginning of a URL."""
     return f"http://[{address}]/" if isinstance(address, IPv6Address) else f"http://{address}/"

@@ -1,11 +1,9 @@
-"""When to look for a captive portal on which network, and what follows from what was found.
+"""When to check for a captive portal on which network, and what follows from what was found.
 
-A network is looked at when it appears, when it moves to another access point, after the host's sleep,
-when connections over it are not answered, and every 30 s while it is captive, or every 3 s while it is
-captive and carries something: somebody is logging in.
-
-That nobody answers is what a portal looks like that drops all, and an outage, too. So a verdict by
-silence alone ends with the first answer, and is looked into again soon, each time after twice as long.
+A network is checked when it appears, when it moves to another access point, after the host's sleep, when
+connections over it are not answered, every 30 s while it is captive, and every 3 s while it is captive
+and carries something: somebody is logging in. An outage is silent like a portal that drops all: so a
+verdict by silence alone ends with the first answer, and is checked again soon, after twice as long each.
 """
 
 import asyncio
@@ -59,22 +57,17 @@ class _NetworkPortal:
 
     @property
     def by_silence(self) -> bool:
-        """Whether it is taken for captive because nobody answers, and for nothing else."""
         return (
             self.captive_at_s is not None and self.finding is not None and self.finding.by_silence
         )
 
 
 class PortalWatch:
-    """Looks for portals, and tells the indicator `captive`: 1 where one is in the way, 0 where not.
+    """Looks for portals, and reports the indicator `captive`: 1 where one is in the way, 0 where not.
 
-    Args:
-        report: takes a network's name and the indicator.
-        check: asks for the test page; None: it is not asked for.
-        manager: NetworkManager's verdict on a network, None where it has none; None: do not ask.
-        gateway_answers: whether the network's router answers a ping now.
-        pings_wait: whether a ping to somebody behind the network's router waits for its answer now.
-        rtt_s: the network's usual round trip as far as known; a slow one is given more time.
+    `check` asks for the test page; `manager` is NetworkManager's verdict, None where it has none;
+    `gateway_answers`: the router answers a ping; `pings_wait`: a ping to somebody behind it waits for
+    its answer; `rtt_s`: the usual round trip (a slow network is given more time).
     """
 
     def __init__(
@@ -99,7 +92,6 @@ class PortalWatch:
 
     @property
     def problems(self) -> list[str]:
-        """The networks that want a log-in, in words, with the page where it is known."""
         problems = []
         for name, one in self._watched.items():
             if one.captive_at_s is not None:
@@ -108,7 +100,6 @@ class PortalWatch:
         return problems
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
-        """Takes all networks; one that came up is looked at."""
         up = {network.name: network for network in networks if network.up}
         for name in self._watched.keys() - up.keys():
             _stop(self._watched.pop(name))
@@ -123,7 +114,7 @@ class PortalWatch:
         self._wake.set()
 
     def recheck(self, name: str | None = None) -> None:
-        """Looks at a network (None: at all) now: it is another place, or the host has slept."""
+        """Checks a network (None: all) now: it is another place, or the host has slept."""
         now_s = time.monotonic()
         for each, one in self._watched.items():
             if name in (None, each):
@@ -131,7 +122,7 @@ class PortalWatch:
         self._wake.set()
 
     def unanswered(self, name: str, after_s: float = 0.0) -> None:
-        """A connection over the network was not answered: looks into it, though not too often."""
+        """A connection over the network was not answered: checks, though not too often."""
         one = self._watched.get(name)
         if one is not None and one.captive_at_s is None:
             then_s = time.monotonic() + after_s
@@ -142,7 +133,7 @@ class PortalWatch:
             self._wake.set()
 
     def observe_flows(self, samples: Sequence[FlowSample]) -> None:
-        """Takes a look at the living flows: who waits for an answer in vain."""
+        """Takes a sample of the living flows: who waits for an answer in vain."""
         networks = [one.network for one in self._watched.values()]
         now_s = time.monotonic()
         for name in self._unanswered.observe(samples, networks, now_s):
@@ -155,7 +146,6 @@ class PortalWatch:
                 self._freed(one, now_s)
 
     def pinged(self, name: str) -> None:
-        """Somebody behind the network's router answered a ping."""
         one = self._watched.get(name)
         # Where pings waited, too, when no server answered, that was an outage, and is over. (Some
         # portals let pings through all the time.)
@@ -173,7 +163,6 @@ class PortalWatch:
                 self.unanswered(name, RESCUED_AFTER_S)
 
     def carried(self, name: str, received_bytes: int) -> None:
-        """Takes a reading of the network's counter of received bytes, about once a second."""
         one = self._watched.get(name)
         if one is None:
             return
@@ -183,7 +172,6 @@ class PortalWatch:
             self._wake.set()
 
     async def run(self) -> None:
-        """Watches until it is cancelled."""
         try:
             while True:
                 self._wake.clear()

@@ -1,5 +1,4 @@
-"""Heavier probes against `cedos probe-server`: UDP trains and short TCP transfers (Delphi, Table 2).
+"""Active probes (Delphi, Table 2): pings, lookups, UDP trains and TCP transfers, with what they cost.
 
-`wire` is the packets, `dispersion` what arrivals say of a network, `train` and `tcp_probe` the client,
-`server` the other end, `result` and `ledger` what every probe found and cost (Table 3).
+Trains and transfers go to `cedos probe-server` (`server`), which says what `wire` defines.
 """

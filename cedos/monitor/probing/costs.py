@@ -8,8 +8,6 @@ from cedos.monitor.probing.result import ProbeKind, ProbeResult
 
 @dataclass(slots=True)
 class ProbeTotal:
-    """The sum over probes of one kind on one network; `energy_j` of those whose joules are known."""
-
     probes: int = 0
     failed: int = 0
     bytes_up: int = 0
@@ -19,18 +17,14 @@ class ProbeTotal:
 
     @property
     def bytes(self) -> int:
-        """Both ways."""
         return self.bytes_up + self.bytes_down
 
 
 class ProbeCosts:
-    """Adds probes up. Its size is that of the networks there were, times the kinds."""
-
     def __init__(self) -> None:
         self._totals: dict[tuple[str, ProbeKind], ProbeTotal] = {}
 
     def add(self, result: ProbeResult) -> None:
-        """Takes a probe that has ended."""
         total = self._totals.setdefault((result.network, result.kind), ProbeTotal())
         total.probes += 1
         total.failed += bool(result.problem)
@@ -40,10 +34,8 @@ class ProbeCosts:
         total.energy_j += result.energy_j or 0.0
 
     def __iter__(self) -> Iterator[tuple[str, ProbeKind, ProbeTotal]]:
-        """Network, kind and total, in the order of their first probes."""
         for (network, kind), total in self._totals.items():
             yield network, kind, total
 
     def bytes(self, network: str) -> int:
-        """What all probes of a network have carried."""
         return sum(total.bytes for name, _, total in self if name == network)

@@ -25,17 +25,9 @@ Receive = Callable[[bytes, float, Source], None]
 
 
 class Datagrams:
-    """Sends datagrams, and hands on what comes with its arrival in seconds of the kernel's clock.
+    """A UDP socket; `receive` takes data, time of arrival and source. OSError: no such interface.
 
     The kernel's clock is the host's wall clock; `clock_moved_s` says how much it was set meanwhile.
-
-    Args:
-        version: 4 or 6.
-        receive: called with data, time of arrival and source.
-        interface: leave and arrive through this one alone (SO_BINDTODEVICE).
-
-    Raises:
-        OSError: no such interface, or it may not be chosen.
     """
 
     def __init__(self, version: int, receive: Receive, *, interface: str | None = None) -> None:
@@ -53,11 +45,7 @@ class Datagrams:
         return abs(clock_offset_s() - self._offset_s)
 
     async def send(self, data: bytes, to: Source | None = None) -> None:
-        """Sends one; waits while the kernel's buffer is full.
-
-        Raises:
-            OSError: the network does not take it.
-        """
+        """Sends one; waits while the kernel's buffer is full. OSError: the network does not take it."""
         if to is None:
             await self._loop.sock_sendall(self.socket, data)
         else:
@@ -82,7 +70,6 @@ class Datagrams:
             self._receive(data, arrival_ns(ancillary) / 1e9 or time.time(), source)
 
     def close(self) -> None:
-        """Ends it; again does nothing."""
         if self.socket.fileno() >= 0:
             with suppress(ValueError):
                 self._loop.remove_reader(self.socket.fileno())

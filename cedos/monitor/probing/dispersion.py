@@ -24,25 +24,19 @@ def indicators(
     packet_bits: int,
     waited_until_s: float,
 ) -> dict[str, float]:
-    """The indicators of a train (Delphi, Table 2).
+    """The indicators of a train (Delphi, Table 2), all but the loss from two arrival times on.
 
-    - `udp_loss`: share of the packets that had not arrived when nobody listened any more.
-    - `udp_bps`: if the last packet came, the slope of the least-squares line through (time of arrival,
-      bits so far). Unlike first-to-last it is exact where a network delivers in bursts, as radios do.
-      If it did not come, the network may have died on the way, and what counts is the bits
-      after the first packet over all the time that was waited.
-    - `udp_max_bps`, `udp_min_bps`, `udp_mdev_bps`: over `BINS` equal parts of the time between the
-      first and the last arrival; mdev is the standard deviation, as ping calls it.
-    - `udp_gap_...`: between one arrival and the next.
+    `udp_bps`: the slope of the least-squares line through (time of arrival, bits so far), which
+    unlike first-to-last is exact where a network delivers in bursts, as radios do. If the last packet
+    did not come, the network may have died on the way: then the bits after the first packet over all
+    the time waited. `udp_max_bps`, `udp_min_bps`, `udp_mdev_bps`: over `BINS` equal parts of the time
+    between the first and the last arrival; mdev is the standard deviation, as ping calls it.
 
     Args:
         arrivals: (index, seconds) in the order of arrival, no index twice.
         packets: how many were sent.
         packet_bits: the bits of one on the wire, headers of IP and UDP included.
         waited_until_s: when listening ended, on the arrivals' clock.
-
-    Returns:
-        the loss, and all others if at least two packets came at different times.
     """
     found = {"udp_loss": round(1 - len(arrivals) / packets, 6)}
     times_s = [at_s for _, at_s in arrivals]

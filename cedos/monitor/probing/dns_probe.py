@@ -22,22 +22,11 @@ async def run(
     port: int = 53,
     timeout_s: float = 2.0,
 ) -> ProbeOutcome:
-    """Times the lookup of a name's IPv4 address.
+    """Times the lookup of a name's IPv4 address (`resolver`: None for the network's first).
 
-    Args:
-        network: the network; the question leaves through its interface.
-        name: a public name. A fresh one times the whole resolution, a common one the way to the
-            cache.
-        resolver: whom to ask, None for the network's first resolver.
-        port: the resolver's.
-        timeout_s: the limit.
-
-    Returns:
-        `dns_s`, seconds from question to answer; that there is no such name is an answer, too. Or
-        the problem: no answer in time, or none that is honest (`dns_answer`).
-
-    Raises:
-        ValueError: no valid name.
+    A fresh name times the whole resolution, a common one the way to the cache. Gives `dns_s` (that
+    there is no such name is an answer, too), or the problem: no answer in time, or none that is
+    honest. ValueError: no valid name.
     """
     resolver = resolver or next(iter(network.resolvers), None)
     if resolver is None:

@@ -1,8 +1,4 @@
-"""ICMP echo over one interface: a socket that needs no privilege where the host allows it, else raw.
-
-Round-trip times come from the kernel's receive time stamps, so that a busy event loop does not show
-in them.
-"""
+"""ICMP echo over one interface: a socket that needs no privilege where the host allows it, else raw."""
 
 import asyncio
 import contextlib
@@ -51,10 +47,7 @@ def echo(version: int, identifier: int, sequence: int) -> bytes:
 
 
 def parse_reply(version: int, data: bytes, *, with_header: bool) -> tuple[int, int] | None:
-    """Identifier and sequence of an echo reply; None for anything else.
-
-    `with_header`: the data begins with the IP header, as raw IPv4 sockets give it.
-    """
+    """Identifier and sequence of an echo reply (after its IP header, `with_header`); None: another."""
     if with_header:
         if not data or len(data) < (start := (data[0] & 0xF) * 4):
             return None
@@ -66,17 +59,7 @@ def parse_reply(version: int, data: bytes, *, with_header: bool) -> tuple[int, i
 
 
 class PingSocket:
-    """Sends echoes of one IP version over one interface; answers come by `on_reply`.
-
-    Args:
-        interface: the interface's name (SO_BINDTODEVICE).
-        version: 4 or 6.
-        on_reply: called with sequence and round-trip time in seconds.
-
-    Raises:
-        PrivilegeError: neither kind of socket is allowed.
-        OSError: no such interface.
-    """
+    """Sends echoes over one interface; `on_reply` takes sequence and seconds. PrivilegeError, OSError."""
 
     def __init__(
         self, interface: str, version: int, on_reply: Callable[[int, float], None]
@@ -111,11 +94,7 @@ class PingSocket:
             self._socket.setsockopt(socket.IPPROTO_ICMPV6, 1, struct.pack("=8I", *blocked))
 
     def send(self, target: Address) -> int:
-        """Sends one echo; returns its sequence number.
-
-        Raises:
-            OSError: the network does not take it (no route, interface down, buffer full).
-        """
+        """Sends one echo, returns its sequence number. OSError: no route, interface down, buffer full."""
         sequence = next(self._sequences)
         packet = echo(self._version, self._identifier, sequence)
         self._sent[sequence] = (target, time.monotonic_ns(), time.time_ns())
@@ -127,7 +106,6 @@ class PingSocket:
         return sequence
 
     def forget(self, sequence: int) -> None:
-        """Gives an echo up: its answer will be ignored."""
         self._sent.pop(sequence, None)
 
     def _readable(self) -> None:
@@ -153,7 +131,6 @@ class PingSocket:
             self._on_reply(found[1], rtt_ns / 1e9)
 
     def close(self) -> None:
-        """Closes the socket."""
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()

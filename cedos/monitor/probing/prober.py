@@ -1,7 +1,6 @@
-"""Active probes of one network at a time (Delphi, Table 2): pings by a schedule, all kinds when asked.
+"""Pings by a schedule, and all kinds of probes when asked (Delphi, Table 2).
 
-Every probe leaves through its network's interface, has a time limit, and is matched to its answer; and
-its bytes, seconds and joules are accounted: a probe is never free (Table 3).
+Every probe leaves through its network's interface, has a time limit, and is accounted for (Table 3).
 """
 
 import asyncio
@@ -36,11 +35,9 @@ class Pinger(Protocol):
     def send(self, target: Address) -> int:
         """Sends one; its sequence number. OSError where the network does not take it."""
 
-    def forget(self, sequence: int) -> None:
-        """Gives one up."""
+    def forget(self, sequence: int) -> None: ...
 
-    def close(self) -> None:
-        """Ends it."""
+    def close(self) -> None: ...
 
 
 OpenPinger = Callable[[str, int, Callable[[int, float], None]], Pinger]
@@ -50,8 +47,6 @@ _PingFinished = Callable[[Network, ProbeOutcome], ProbeResult]
 
 
 class _Pings:
-    """One network's pinger and the echoes under way on it."""
-
     def __init__(
         self, network: Network, version: int, open_pinger: OpenPinger, finished: _PingFinished
     ) -> None:
@@ -121,22 +116,19 @@ def _lost(problem: str, spent: Spent | None = None) -> ProbeOutcome:
 class Prober:
     """Pings the networks by a schedule, and probes them in any way when asked.
 
-    Use it as an asynchronous context manager; feed it with `networks_changed` and `in_use`.
+    An asynchronous context manager, fed with `networks_changed` and `in_use`. `problem` says why
+    nothing is pinged.
 
     Args:
-        target: whom to ping over a network, an address or None for nobody. The gateway would be a
-            bad choice: the path behind it is what counts.
+        target: whom to ping over a network, None for nobody. The gateway would be a bad choice: the
+            path behind it is what counts.
         schedule: when.
         ping_timeout_s: after which a ping counts as lost.
         timeout_s: how long any other probe may take.
         dns_name: the public name that lookups ask for.
         server: whom trains and TCP probes go to; None: there is nobody, and they fail.
         price: tells the joules of a probe; None: they are not known.
-        open_pinger: a test's stand-in for `PingSocket`.
-
-    Attributes:
-        costs: what all probes have cost so far.
-        problem: why nothing is pinged, empty when all is well.
+        open_pinger: `PingSocket`, or a test's.
     """
 
     def __init__(
@@ -192,19 +184,16 @@ class Prober:
         self._wake.set()
 
     def in_use(self, names: Iterable[str]) -> None:
-        """Takes the names of all networks that carry something now."""
         names = list(names)
         self._used_at_s |= dict.fromkeys(names, time.monotonic())
         self._schedule.in_use(names)
         self._wake.set()
 
     def silent(self, names: Iterable[str]) -> None:
-        """Takes the names of all networks that have fallen silent: they are pinged in a hurry."""
         self._schedule.silent(names)
         self._wake.set()
 
     def attended(self, somebody: bool) -> None:
-        """Takes whether somebody is at the screen: else idle networks are pinged more seldom."""
         self._schedule.attended(somebody)
         self._wake.set()
 
@@ -218,24 +207,15 @@ class Prober:
         return self._mailbox.iterate()
 
     async def ping(self, network: Network) -> ProbeResult:
-        """Pings once, now; see `probe`."""
         return await self.probe(network, ProbeKind.PING)
 
     async def probe(
         self, network: Network, kind: ProbeKind, direction: Direction = Direction.DOWN
     ) -> ProbeResult:
-        """Probes a network once, now.
+        """Probes a network once, now; against the server in turn, as two trains measure each other.
 
-        Probes against the server wait for their turn: two trains on one network measure each other.
-
-        Args:
-            network: the network; everything leaves through its interface.
-            kind: what to measure.
-            direction: of a train or a TCP probe.
-
-        Returns:
-            the indicators (`rtt_s`; `dns_s`; `udp_...` as in `dispersion.indicators`; `tcp_bps` and
-            `tcp_connect_s`), or the problem. The same goes to `results` and to the ledger.
+        Gives `rtt_s`, `dns_s`, `udp_...` (`dispersion.indicators`) or `tcp_bps` and `tcp_connect_s`,
+        or the problem; the same goes to `results` and `costs`.
         """
         if kind is ProbeKind.PING:
             started = self._start(network)
@@ -267,7 +247,6 @@ class Prober:
         kind: ProbeKind = ProbeKind.PING,
         direction: Direction = Direction.DOWN,
     ) -> ProbeResult:
-        """Takes a probe's outcome: prices it, and hands it on."""
         now_s = time.monotonic()
         energy_j = None
         if self._price is not None:

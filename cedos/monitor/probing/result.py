@@ -8,8 +8,6 @@ from cedos.model import Address, Direction, NetworkKind
 
 
 class ProbeKind(StrEnum):
-    """The probes there are (Delphi, Table 2)."""
-
     PING = "ping"
     DNS = "dns"
     UDP_TRAIN = "udp-train"
@@ -26,7 +24,6 @@ class Spent:
 
     @property
     def bytes(self) -> int:
-        """Both ways."""
         return self.bytes_up + self.bytes_down
 
 
@@ -64,10 +61,7 @@ class ProbeResult:
 
     @property
     def named(self) -> dict[str, float]:
-        """The indicators as in a `Context`, where those of the uplink have names of their own.
-
-        `udp_bps` measured upwards is `udp_up_bps`, `tcp_bps` is `tcp_up_bps`.
-        """
+        """The indicators as in a `Context`: of the uplink, `udp_bps` is `udp_up_bps` and so on."""
         if self.direction is Direction.DOWN:
             return dict(self.indicators)
         kinds = ("udp_", "tcp_")
@@ -79,16 +73,7 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class ProbeServer:
-    """A `cedos probe-server`, and how large the probes against it are.
-
-    Attributes:
-        address: its address.
-        port: its UDP and TCP port.
-        key: the shared key.
-        packets: datagrams of a train.
-        packet_bytes: payload of each.
-        tcp_bytes: size of a TCP probe.
-    """
+    """A `cedos probe-server`, and how large trains (payload bytes of a datagram) and transfers are."""
 
     address: Address
     port: int

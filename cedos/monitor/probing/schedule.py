@@ -6,14 +6,12 @@ from cedos.model import Network
 
 
 class ProbeSchedule:
-    """Every network that is up gets its ping: often while it is in use, seldom while it idles.
+    """When each network that is up is pinged.
 
-    Args:
-        in_use_s: seconds between the pings of a network in use.
-        idle_s: the same for an idle one. Each ping wakes a cellular radio up for its tail.
-        hurry_s: the same for one that has fallen silent: whether it lives is worth a packet.
-        away: so many times the pause of an idle one while nobody is at the screen (Delphi, 5.2). One
-            that did not answer last keeps its pace: that it is dead is believed for a minute only.
+    Every `in_use_s` while in use, every `idle_s` while idle (each ping wakes a cellular radio up for
+    its tail), every `hurry_s` while it has fallen silent, and `away` times as seldom as an idle one
+    while nobody is at the screen (Delphi, 5.2). One that did not answer last keeps its pace: that it
+    is dead is believed for a minute only.
     """
 
     def __init__(
@@ -41,11 +39,9 @@ class ProbeSchedule:
         self._deaf.intersection_update(up)
 
     def in_use(self, names: Iterable[str]) -> None:
-        """Takes the names of all networks that carry something now."""
         self._in_use = frozenset(names)
 
     def silent(self, names: Iterable[str]) -> None:
-        """Takes the names of all networks of which nothing is heard although something should be."""
         self._silent = frozenset(names)
 
     def attended(self, somebody: bool) -> None:
@@ -53,7 +49,6 @@ class ProbeSchedule:
         self._attended = somebody
 
     def answered(self, name: str, answered: bool) -> None:
-        """Takes whether a network's ping was answered."""
         if answered:
             self._deaf.discard(name)
         else:

@@ -39,8 +39,6 @@ _TRIES = 10
 
 @dataclass(slots=True)
 class _Upward:
-    """A train that is coming in."""
-
     source: Source
     packets: int
     packet_bytes: int
@@ -53,20 +51,10 @@ class _Upward:
 
 
 class ProbeServing:
-    """A probe server, as an asynchronous context manager.
+    """A probe server, as an asynchronous context manager; HostError where it cannot listen.
 
-    Args:
-        address: where to listen; a particular address, for answers leave from it.
-        port: UDP and TCP; 0: any that is free for both (see `port`).
-        key: the shared key.
-        limits: how much is given.
-
-    Raises:
-        HostError: on entering, where the address or port cannot be had.
-
-    Attributes:
-        port: the port in use, once entered.
-        counts: how often what happened, by a few words.
+    `address` is a particular one, for answers leave from it; `port` 0: any that is free for both UDP
+    and TCP. `counts` says how often what happened, by a few words.
     """
 
     def __init__(self, address: Address, port: int, key: bytes, limits: ProbeLimits) -> None:

@@ -29,13 +29,7 @@ class Bucket:
 
 
 class ProbeLimits:
-    """Decides who may have how many bytes.
-
-    Args:
-        source_bps: each source's sustained rate; an IPv6 source is its /64.
-        total_bps: that of all together.
-        burst_s: so many seconds of these rates may be had at once.
-    """
+    """Rate limits of each source (IPv6: its /64) and of all; `burst_s` seconds may be had at once."""
 
     def __init__(self, source_bps: float, total_bps: float, burst_s: float = 5.0) -> None:
         self._source_bps = source_bps
@@ -53,11 +47,7 @@ class ProbeLimits:
         return len(self._sources)
 
     def take(self, source: Address, count: int, now_s: float) -> tuple[RefusalReason, float] | None:
-        """Takes `count` bytes for a source.
-
-        Returns:
-            None if they were there; else why not, and the seconds until they will be.
-        """
+        """Takes `count` bytes; else why not, and the seconds until they will be there."""
         key: object = source
         if isinstance(source, IPv6Address):
             key = ip_network((source, _V6_PREFIX), strict=False)

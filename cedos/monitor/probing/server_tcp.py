@@ -19,13 +19,7 @@ _BUFFER_BYTES = 1 << 16
 
 
 class TcpSide:
-    """Serves transfers until it is closed.
-
-    Args:
-        key: the shared key.
-        limits: how much is given.
-        note: called with what happened, in a few words.
-    """
+    """Serves transfers until it is closed; `note` is called with what happened, in a few words."""
 
     def __init__(self, key: bytes, limits: ProbeLimits, note: Callable[[str], None]) -> None:
         self._key = key
@@ -35,13 +29,11 @@ class TcpSide:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self, address: Address, port: int) -> None:
-        """Listens; OSError where that is refused."""
         self._server = await asyncio.start_server(
             self._accepted, str(address), port, limit=_BUFFER_BYTES, backlog=_MOST_CONNECTIONS
         )
 
     async def close(self) -> None:
-        """Ends everything."""
         if self._server is not None:
             self._server.close()
         for task in list(self._serving):

@@ -29,13 +29,11 @@ async def run(
     direction: Direction = Direction.DOWN,
     timeout_s: float = 2.0,
 ) -> ProbeOutcome:
-    """Carries `server.tcp_bytes` over one TCP connection.
+    """Carries `server.tcp_bytes` over one TCP connection; never raises for what network or server do.
 
-    Returns:
-        `tcp_bps`, the bits of payload over the time from the request to the last byte (up: to the
-        server's word that all have come), which is what a transfer of this size gets on a connection
-        that stands; and `tcp_connect_s`. Or the problem; never raises for what the network or the
-        server does.
+    Gives `tcp_connect_s`, and `tcp_bps`: the bits of payload over the time from the request to the
+    last byte (up: to the server's word that all have come), as on a connection that stands. Or the
+    problem.
     """
     started_s = time.monotonic()
     known: dict[str, float] = {}

@@ -1,8 +1,4 @@
-"""The client's side of a UDP train: down or up, over one network (Delphi, Table 2).
-
-Whatever comes within the time limit is measured, whatever does not is lost, and what cannot be
-measured ends as a problem in words, never as a number.
-"""
+"""The client's side of a UDP train: down or up, over one network (Delphi, Table 2)."""
 
 import asyncio
 import os
@@ -28,7 +24,7 @@ _GRACE_S = 0.02
 
 
 class ProbeFailed(Exception):  # noqa: N818  # an end of its own kind, which never leaves this room
-    """Why a probe has no result, in words."""
+    ...
 
 
 async def run(
@@ -39,19 +35,7 @@ async def run(
     direction: Direction = Direction.DOWN,
     timeout_s: float = 2.0,
 ) -> ProbeOutcome:
-    """Measures one train.
-
-    Args:
-        server: where to, and how large a train.
-        interface: the network's interface.
-        index: its number, for link-local servers.
-        direction: down: the server sends.
-        timeout_s: all of it together takes no longer.
-
-    Returns:
-        the indicators of `dispersion.indicators`, or the problem; never raises for what the network
-        or the server does.
-    """
+    """One train within `timeout_s`: `dispersion.indicators`, or the problem. Raises nothing."""
     started_s = time.monotonic()
     exchange: _Exchange | None = None
     known: dict[str, float] = {}
@@ -81,8 +65,6 @@ async def run(
 
 
 class _Exchange:
-    """One session with a server: questions, answers, and the train."""
-
     def __init__(self, server: ProbeServer, interface: str, index: int, deadline_s: float) -> None:
         self._server = server
         self._deadline_s = deadline_s
@@ -134,7 +116,6 @@ class _Exchange:
         self.bytes_up += self._headers + len(data)
 
     async def _until(self, reached: Callable[[], bool], until_s: float) -> bool:
-        """Waits for something to be so; whether it is."""
         while not reached():
             left_s = min(until_s, self._deadline_s) - time.monotonic()
             if left_s <= 0:
@@ -174,7 +155,6 @@ class _Exchange:
         return wire.Refused in self._answers
 
     async def greet(self) -> tuple[bytes, float]:
-        """The server's cookie, and the seconds that it took to get it."""
         asked_s = time.monotonic()
         await self._ask(
             wire.ProbeHello(self._session), lambda: wire.Cookie in self._answers, "greeting"
@@ -189,7 +169,6 @@ class _Exchange:
         )
 
     async def down(self, cookie: bytes) -> dict[str, float]:
-        """Lets the server send, and takes the time of what comes."""
         await self._ask(
             self._question(cookie, Direction.DOWN), lambda: bool(self._arrivals), "train"
         )
@@ -205,7 +184,6 @@ class _Exchange:
         )
 
     async def up(self, cookie: bytes, rtt_s: float) -> dict[str, float]:
-        """Sends a train, and takes what the server reports of it."""
         server = self._server
         await self._ask(
             self._question(cookie, Direction.UP), lambda: wire.Ready in self._answers, "train"

@@ -58,8 +58,6 @@ _WAYS = (Direction.DOWN, Direction.UP)
 
 
 class RefusalReason(IntEnum):
-    """Why a server refuses."""
-
     SOURCE_LIMIT = 1
     TOTAL_LIMIT = 2
     TOO_LARGE = 3
@@ -76,8 +74,6 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class ProbeHello:
-    """A client is there and has the key. As long as its answer."""
-
     session: bytes
 
 
@@ -102,8 +98,6 @@ class TrainRequest:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The server waits for a train upwards."""
-
     session: bytes
 
 
@@ -127,8 +121,6 @@ class TrainDown:
 
 @dataclass(frozen=True, slots=True)
 class TrainUp:
-    """The same upwards."""
-
     session: bytes
     index: int
     packets: int
@@ -143,10 +135,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What has arrived: (index, seconds since the first arrival) in the order of arrival.
-
-    `waited_s` is how long the server has listened since the first arrival.
-    """
+    """(index, seconds since the first arrival) in the order of arrival, and how long was waited."""
 
     session: bytes
     received_bytes: int

@@ -1,8 +1,7 @@
-"""The access points that a Wi-Fi radio has heard, from the kernel's own list (nl80211, no scan).
+"""The access points that a Wi-Fi radio has heard, from the kernel's own list (nl80211).
 
-The kernel keeps what the last scan heard, whoever asked for it, for about 30 s, and always the
-access point in use. Reading that list costs no air time; a scan would interrupt traffic, and none is
-ever triggered here.
+The kernel keeps what the last scan heard, whoever asked for it, for about 30 s, and always the access
+point in use. A scan would interrupt traffic; none is ever triggered here.
 """
 
 import struct
@@ -34,11 +33,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Neighbourhood:
-    """The list as a whole: the access point in use, how many there are, how old that number is.
-
-    `count` is None where only the own one is listed: then nothing was scanned lately, and there may
-    be others.
-    """
+    """`count` is None where only the own one is listed: then nothing was scanned lately."""
 
     own: AccessPoint | None
     count: int | None
@@ -46,7 +41,6 @@ class Neighbourhood:
 
 
 def parse(payload: bytes) -> Heard | None:
-    """The access point of one message's attributes; None where it has none."""
     found = attributes(attributes(payload).get(_ATTR_BSS, b""))
     bssid = found.get(_BSSID, b"")
     if len(bssid) != 6:
@@ -73,7 +67,6 @@ def _ssid(elements: bytes) -> str:
 
 
 def summarise(heard: Iterable[Heard]) -> Neighbourhood:
-    """What a list says of the radio's surroundings."""
     known = list(heard)
     own = next((one.point for one in known if one.associated), None)
     others = [one.age_s for one in known if not one.associated]
@@ -82,12 +75,7 @@ def summarise(heard: Iterable[Heard]) -> Neighbourhood:
 
 
 async def read(index: int) -> Neighbourhood:
-    """The list of the radio behind interface `index`.
-
-    Raises:
-        LookupError: the kernel has no nl80211.
-        OSError: the interface is none of nl80211's, or the kernel does not tell.
-    """
+    """Of the radio behind interface `index`. LookupError: no nl80211; OSError: none of its interfaces."""
     answers = await generic_netlink.dump(
         "nl80211", _GET_SCAN, attribute(_ATTR_IFINDEX, struct.pack("=I", index))
     )

@@ -1,8 +1,7 @@
 """The signal of a tethered Android phone, asked of the phone itself by `adb`.
 
-Only where adb is installed, its server is running already, and the phone allows it: a server started
-by us would run with our key, which no phone knows. The phone is the one that the network's interface
-is plugged in with.
+Only where adb's server is running already and the phone allows it: a server started by us would run with
+our key, which no phone knows.
 """
 
 import asyncio
@@ -62,11 +61,7 @@ async def server_runs() -> bool:
 
 
 async def run_adb(*arguments: str, timeout_s: float = _TIMEOUT_S) -> str:
-    """What adb prints.
-
-    Raises:
-        HostError: it is not installed, failed, or took too long (then it is killed).
-    """
+    """What adb prints. HostError: it is not installed, failed, or took too long (then it is killed)."""
     program = shutil.which("adb")
     if program is None:
         raise HostError("adb is not installed")
@@ -90,16 +85,7 @@ async def run_adb(*arguments: str, timeout_s: float = _TIMEOUT_S) -> str:
 
 
 class AdbProvider:
-    """The indicators of tethered Android phones.
-
-    A phone takes its time, so a read gives what the last answer said, with its age, and asks anew
-    behind the reader's back.
-
-    Args:
-        sysfs: where the interfaces are found.
-        every_s: seconds between two questions to a phone.
-        timeout_s: limit of one question.
-    """
+    """A read gives a phone's last answer with its age, and asks again behind the reader's back."""
 
     name = "Android phone (adb)"
 
@@ -112,11 +98,7 @@ class AdbProvider:
         self._phones: dict[int, _Phone] = {}
 
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
-        """What the phone said last; empty for what is no phone, or one that is not to be asked.
-
-        Raises:
-            HostError: the last question to it failed.
-        """
+        """The phone's last answer; empty for what is no phone. HostError: the last question failed."""
         if network.kind is not NetworkKind.CELLULAR:
             return {}
         phone = self._phones.setdefault(network.index, _Phone())
@@ -149,7 +131,6 @@ class AdbProvider:
         phone.due_s = now_s + self._every_s
 
     async def close(self) -> None:
-        """Ends questions that are under way."""
         tasks = {phone.task for phone in self._phones.values() if phone.task is not None}
         for task in tasks:
             task.cancel()

@@ -15,10 +15,7 @@ _BATTERY = 2
 
 @dataclass(frozen=True, slots=True)
 class Battery:
-    """What is left: share of full (0 to 1), joules, and whether it is being used up.
-
-    `power_w` is what the whole host draws (or is charged with). Unknown values are None.
-    """
+    """Unknown values are None; `power_w` is what the whole host draws (or is charged with)."""
 
     level: float
     discharging: bool
@@ -27,7 +24,6 @@ class Battery:
 
 
 def parse_battery(properties: Mapping[str, Any]) -> Battery | None:
-    """The battery from the properties of UPower's display device; None where there is none."""
     percentage, state = properties.get("Percentage"), properties.get("State")
     if (
         properties.get("Type") != _BATTERY
@@ -49,13 +45,10 @@ def _positive(value: object, factor: float) -> float | None:
 
 
 class BatteryReader:
-    """Reads the battery when asked."""
-
     def __init__(self, bus: SystemBus) -> None:
         self._bus = bus
 
     async def read(self) -> Battery | None:
-        """The battery now; None without one, without UPower, or without a bus. Never raises."""
         try:
             return parse_battery(await self._bus.properties(_SERVICE, _DEVICE, _INTERFACE))
         except BusError:

@@ -56,7 +56,6 @@ class Modems:
 
 
 def parse_modems(objects: Any) -> Modems:
-    """The modems among ModemManager's managed objects."""
     interfaces: dict[str, str] = {}
     devices: dict[str, str] = {}
     for path, described in objects.items() if isinstance(objects, dict) else ():
@@ -75,10 +74,7 @@ def parse_modems(objects: Any) -> Modems:
 
 
 def parse_signal(properties: Mapping[str, Any]) -> dict[str, float]:
-    """The indicators of the newest technology that has a signal, from the Signal interface.
-
-    ModemManager marks unknown values by very large negative numbers, which are left out.
-    """
+    """Of the newest technology that has a signal; very large negative numbers are unknown values."""
     for technology, names in _TECHNOLOGIES.items():
         measured = properties.get(technology)
         if not isinstance(measured, dict):
@@ -97,12 +93,7 @@ def parse_signal(properties: Mapping[str, Any]) -> dict[str, float]:
 
 
 class CellularProvider:
-    """What ModemManager knows of the host's modems. Tethered phones are no modems to it.
-
-    Args:
-        bus: the system bus.
-        sysfs: where the interfaces are found.
-    """
+    """What ModemManager knows of the host's modems. Tethered phones are no modems to it."""
 
     name = "ModemManager"
 
@@ -114,7 +105,6 @@ class CellularProvider:
         self._ours: set[str] = set()
 
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
-        """The signal of a cellular network's modem; empty where ModemManager does not know it."""
         if network.kind is not NetworkKind.CELLULAR:
             return {}
         try:
@@ -146,7 +136,6 @@ class CellularProvider:
             await self._bus.call(SERVICE, path, _SIGNAL, "Setup", "u", [_REFRESH_S])
 
     async def close(self) -> None:
-        """Ends the measurements that we asked for; the bus is its maker's to close."""
         for path in self._ours:
             with contextlib.suppress(BusError):
                 await self._bus.call(SERVICE, path, _SIGNAL, "Setup", "u", [0])

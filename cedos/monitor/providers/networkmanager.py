@@ -1,8 +1,4 @@
-"""What NetworkManager knows over D-Bus: access points of Wi-Fi, and whether a network is captive.
-
-nl80211 says the radio's own numbers and is preferred where both speak; NetworkManager speaks to
-whoever may use the bus, and checks connectivity where its administrator wants that.
-"""
+"""What NetworkManager knows over D-Bus: access points of Wi-Fi, and whether a network is captive."""
 
 import math
 import time
@@ -31,10 +27,7 @@ _PORTAL, _LIMITED, _FULL = 2, 3, 4
 
 @dataclass(frozen=True, slots=True)
 class Wireless:
-    """A Wi-Fi device: the paths of its access points, of the one in use, and the instants.
-
-    `scanned_boot_s` is when it last scanned (CLOCK_BOOTTIME), None where it never did.
-    """
+    """Paths of access points; `scanned_boot_s` is by CLOCK_BOOTTIME, None where it never scanned."""
 
     active: str | None
     points: int
@@ -52,7 +45,6 @@ class Point:
 
 
 def parse_wireless(properties: Mapping[str, Any]) -> Wireless:
-    """A Wi-Fi device's properties."""
     active, points = properties.get("ActiveAccessPoint"), properties.get("AccessPoints")
     bitrate, scanned = _positive(properties.get("Bitrate")), _positive(properties.get("LastScan"))
     return Wireless(
@@ -64,10 +56,7 @@ def parse_wireless(properties: Mapping[str, Any]) -> Wireless:
 
 
 def parse_point(properties: Mapping[str, Any]) -> Point | None:
-    """An access point's properties; None where they name none.
-
-    NetworkManager maps -100 to -40 dBm to 0 to 100 %, and cuts what lies outside.
-    """
+    """None where it names none. NetworkManager maps -100 to -40 dBm to 0 to 100 %, and cuts the rest."""
     address, ssid = properties.get("HwAddress"), properties.get("Ssid")
     strength = _positive(properties.get("Strength"))
     if not isinstance(address, str) or not address:
@@ -81,10 +70,7 @@ def parse_point(properties: Mapping[str, Any]) -> Point | None:
 
 
 def parse_connectivity(properties: Mapping[str, Any]) -> bool | None:
-    """Whether a device's network is captive or lets nothing through; None where it is not known.
-
-    One IP version that works is enough, as programs fall back to it.
-    """
+    """Whether a network is captive, None: not known. One IP version that works is enough."""
     states = [properties.get(f"Ip{version}Connectivity") for version in (4, 6)]
     if _FULL in states:
         return False
@@ -111,7 +97,6 @@ class NetworkManager:
         self._told: list[Callable[[], None]] = []
 
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
-        """The indicators of a Wi-Fi network; empty where NetworkManager does not know it."""
         if network.kind is not NetworkKind.WIFI:
             return {}
         try:
@@ -130,11 +115,9 @@ class NetworkManager:
         return _indicators(device, point, now_s)
 
     def access_point(self, network: Network) -> AccessPoint | None:
-        """The access point in use."""
         return self._points.get(network.interface)
 
     async def captive(self, network: Network) -> bool | None:
-        """NetworkManager's verdict (`parse_connectivity`); None where it does not check."""
         try:
             manager = await self._bus.properties(SERVICE, PATH, SERVICE)
             if manager.get("ConnectivityCheckEnabled") is not True:
@@ -169,8 +152,7 @@ class NetworkManager:
                 self._devices[interface] = body[0]
         return self._devices.get(interface)
 
-    async def close(self) -> None:
-        """Nothing to let go of; the bus is its maker's to close."""
+    async def close(self) -> None: ...
 
 
 def _indicators(device: Wireless, point: Point | None, now_s: float) -> dict[str, Indicator]:

@@ -9,13 +9,10 @@ from cedos.model import Indicator, Network
 
 
 class IndicatorProvider(Protocol):
-    """Something that knows indicators of a network."""
-
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
         """What is known of the network now: empty for a network that is not this provider's."""
 
-    async def close(self) -> None:
-        """Lets go of what it holds."""
+    async def close(self) -> None: ...
 
 
 class AccessPoint(NamedTuple):
@@ -27,8 +24,6 @@ class AccessPoint(NamedTuple):
 
 @runtime_checkable
 class AccessPointSource(Protocol):
-    """A provider that also knows what a network is attached to."""
-
     def access_point(self, network: Network) -> AccessPoint | None:
         """The network's access point at the last read; None where it has none, or it is unknown."""
 
@@ -76,15 +71,10 @@ def implausible(name: str, indicator: object, now_s: float) -> str:
 class Guarded:
     """A provider whose `read` never raises, never takes longer than the limit, and never lies wildly.
 
-    Trouble is reported through `report` once a kind, and stands in `problems` as long as it lasts. A
-    provider that raised or hung is asked again later, each time twice as late, up to `retry_s`. A read
-    that hangs is left behind; until it ends, the provider is not asked about that network.
-
-    Args:
-        provider: the provider.
-        report: takes one sentence for the log.
-        timeout_s: the limit.
-        retry_s: the first and the longest pause after trouble.
+    `report` is told of trouble once a kind; it stands in `problems` as long as it lasts. A provider
+    that raised or hung is asked again after the first of `retry_s`, then each time twice as late, up
+    to the second. A read that hangs is left behind; until it ends, the provider is not asked about
+    that network.
     """
 
     def __init__(
@@ -108,7 +98,6 @@ class Guarded:
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong with it now, in words."""
         trouble = [self._trouble] if self._trouble else []
         return [f"{self._name}: {sentence}" for sentence in (*trouble, *self._nonsense.values())]
 
@@ -138,7 +127,6 @@ class Guarded:
         return self._plausible(task.result(), now_s)
 
     def access_point(self, network: Network) -> AccessPoint | None:
-        """The provider's, where it knows such things."""
         if not isinstance(self._provider, AccessPointSource):
             return None
         try:

@@ -1,8 +1,4 @@
-"""Is somebody at the screen? logind's idle and lock hints of the session in front (Delphi, 5.2).
-
-Delphi probes only while the screen is on: without a person there is hardly a transfer that waits for
-an answer, and a probe would wake the radio up for nothing.
-"""
+"""Is somebody at the screen? logind's idle and lock hints of the session in front (Delphi, 5.2)."""
 
 import asyncio
 import contextlib
@@ -55,12 +51,7 @@ async def _session(bus: SystemBus) -> str | None:
 
 
 class Screen:
-    """Whether the screen is in use. Unknown (no logind, no seat, nobody tells) counts as in use.
-
-    Args:
-        bus: the system bus; None: nothing will ever be known.
-        poll_s: see above.
-    """
+    """Whether the screen is in use. Unknown (no bus, logind or seat, nobody tells) counts as in use."""
 
     def __init__(self, bus: SystemBus | None, *, poll_s: float = _POLL_S) -> None:
         self._bus = bus
@@ -71,12 +62,10 @@ class Screen:
         self._wake = asyncio.Event()
 
     def active(self) -> bool:
-        """Whether somebody is at the screen, as far as is known."""
         return self._known is not False
 
     @property
     def known(self) -> bool:
-        """Whether anybody tells it at all (for `cedos status`)."""
         return self._known is not None
 
     def on_change(self, told: Callable[[bool], None]) -> None:

@@ -1,8 +1,7 @@
 """A place's series of indicators as a provider: what a phone would have reported during the replay.
 
-The file (`series_file`) has one row a second. Second s is known once it is over, from s + 1 on: nothing
-here sees the future. Round-trip times are left out, because the replay has its own, which probes
-measure.
+Second s is known once it is over: nothing here sees the future. Round-trip times are left out, because
+the replay has its own, which probes measure.
 """
 
 import math
@@ -27,12 +26,7 @@ MAX_AGE_S = 10
 
 
 class Series:
-    """The rows of a series; pure once read.
-
-    Args:
-        rows: second -> column -> value, known ones only.
-        period_s: length of the replay, after which it begins again.
-    """
+    """The rows of a series (second -> column -> value, known ones only), repeated after `period_s`."""
 
     def __init__(self, rows: Mapping[int, Mapping[str, float]], period_s: float) -> None:
         self._rows = rows
@@ -42,8 +36,7 @@ class Series:
     def read(cls, path: Path, period_s: float | None = None) -> "Series":
         """Reads a CSV; without `period_s` the series ends with its last second.
 
-        Raises:
-            PlaceError: not such a CSV; names file, line and what would be right.
+        PlaceError: no such CSV.
         """
         table = series_file.read(path)
         if not table.seconds:
@@ -54,11 +47,10 @@ class Series:
         return cls(rows, period_s or float(table.seconds))
 
     def at(self, position_s: float) -> dict[str, tuple[float, float]]:
-        """What is known at a position of the replay: indicator -> (value, its age in seconds).
+        """Indicator -> (value, its age in seconds) at a position of the replay.
 
-        Args:
-            position_s: seconds since the series' second 0 began, further rounds included. Before the
-                first second is over, nothing is known.
+        That is in seconds since the series' second 0 began, further rounds included. Before the first
+        second is over, nothing is known.
         """
         current = math.floor(position_s)
         known: dict[str, tuple[float, float]] = {}
@@ -91,16 +83,8 @@ class Series:
 class SeriesProvider:
     """Gives the series of one place's network to the interface that replays it.
 
-    Args:
-        csv_path: the series.
-        interface: the interface whose network it is; others are given nothing.
-        started_at_s: the instant (`time.monotonic`) at which the replay began.
-        offset_s: where in the series the replay began.
-        period_s: the replay's length, None for the series' own.
-        synthetic: the series was drawn, not measured.
-
-    Raises:
-        PlaceError: the file is no series.
+    The replay began at `started_at_s` (monotonic), `offset_s` into the series. `synthetic`: the
+    series was drawn, not measured. PlaceError: the file is no series.
     """
 
     def __init__(
@@ -120,7 +104,6 @@ class SeriesProvider:
         self._synthetic = synthetic
 
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
-        """The indicators of the last completed seconds."""
         if network.interface != self._interface:
             return {}
         known = self._series.at(now_s - self._started_at_s + self._offset_s)
@@ -129,5 +112,4 @@ class SeriesProvider:
             for name, (value, age_s) in known.items()
         }
 
-    async def close(self) -> None:
-        """Nothing to let go of."""
+    async def close(self) -> None: ...

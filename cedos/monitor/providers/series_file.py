@@ -1,9 +1,4 @@
-"""Files of indicator series: what was measured beside a trace, one CSV row per second.
-
-The testbed and the daemon both read them here. The columns are those of the collections (`t_s,down_mbps,
-up_mbps,rtt_ms,rssi_dbm,rsrp_dbm,rsrq_db,sinr_db,cqi,available,speed_mps`, then any others); an empty
-field is unknown.
-"""
+"""Files of indicator series: what was measured beside a trace, one CSV row per second (`t_s`)."""
 
 import csv
 import math
@@ -50,13 +45,7 @@ INDICATORS: Mapping[str, tuple[str, float]] = {
 
 @dataclass(frozen=True)
 class SeriesFile:
-    """Columns of equal length `seconds`: numbers with NaN where unknown, and texts with "".
-
-    Attributes:
-        columns: column name -> one float per second, in the file's units.
-        texts: column name -> one string per second, for unknown columns that are not numbers.
-        seconds: the number of seconds covered, from 0 on.
-    """
+    """Column -> one value a second from 0 on, unknown ones NaN; `texts`: those of no numbers."""
 
     columns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -67,7 +56,6 @@ class SeriesFile:
         return self.columns.get(name, (math.nan,) * self.seconds)
 
     def known(self, name: str) -> tuple[float, ...]:
-        """The known values of a column, in order."""
         return tuple(value for value in self.column(name) if not math.isnan(value))
 
     def row(self, second: int) -> dict[str, float]:
@@ -91,11 +79,9 @@ class SeriesFile:
 
 
 def read(path: Path) -> SeriesFile:
-    """Reads a series. Seconds may be missing in between (then unknown), but not repeated.
+    """Reads a series.
 
-    Raises:
-        PlaceError: the file cannot be read or is no such CSV; names file, line and what would be
-            right.
+    Missing seconds are unknown; PlaceError names file, line and what would be right.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:

@@ -94,8 +94,6 @@ def utilization(before: Survey, after: Survey) -> float | None:
 
 
 class WifiProvider:
-    """What nl80211 knows of the host's Wi-Fi networks."""
-
     name = "Wi-Fi (nl80211)"
 
     def __init__(self) -> None:
@@ -109,7 +107,6 @@ class WifiProvider:
         self._counts: dict[int, Indicator] = {}
 
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
-        """What nl80211 knows of a Wi-Fi network; empty without nl80211 or without association."""
         if network.kind is not NetworkKind.WIFI or not await self._ready(now_s):
             return {}
         try:
@@ -130,7 +127,6 @@ class WifiProvider:
         return known
 
     def access_point(self, network: Network) -> AccessPoint | None:
-        """The access point in use."""
         return self._points.get(network.index)
 
     async def _list(self, index: int, bssid: str | None, now_s: float) -> None:
@@ -168,7 +164,6 @@ class WifiProvider:
         return self._known
 
     async def close(self) -> None:
-        """Closes the socket."""
         self._client.close()
 
 

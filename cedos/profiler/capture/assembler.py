@@ -1,8 +1,4 @@
-"""A tiny assembler for classic BPF, the packet-filter language of `SO_ATTACH_FILTER`.
-
-It knows the few instructions that a packet filter of ours needs. Jumps name labels, so that a program
-reads like its meaning; `assemble` resolves them. Codes are those of `<linux/bpf_common.h>`.
-"""
+"""A tiny assembler for classic BPF (`<linux/bpf_common.h>`), whose jumps name labels."""
 
 import struct
 from dataclasses import dataclass
@@ -43,7 +39,6 @@ class Assembler:
         self._labels: dict[str, int] = {}
 
     def label(self, name: str) -> None:
-        """Names the next instruction."""
         if name in self._labels:
             raise ValueError(f"label {name!r} is there twice")
         self._labels[name] = len(self._lines)
@@ -54,11 +49,9 @@ class Assembler:
         self._lines.append(_Line(_LD | _SIZES[size] | mode, offset))
 
     def load_length(self) -> None:
-        """A = the packet's length in bytes, all of it."""
         self._lines.append(_Line(_LD | _LENGTH))
 
     def load_x(self, value: int) -> None:
-        """X = `value`."""
         self._lines.append(_Line(_LDX | _IMMEDIATE, value))
 
     def load_x_header_length(self, offset: int) -> None:
@@ -70,51 +63,39 @@ class Assembler:
         self._lines.append(_Line(_ST, slot))
 
     def recall(self, slot: int) -> None:
-        """A = memory `slot`."""
         self._lines.append(_Line(_LD | _MEMORY, slot))
 
     def add(self, value: int) -> None:
-        """A += `value`."""
         self._lines.append(_Line(_ALU | _ADD, value))
 
     def add_x(self) -> None:
-        """A += X."""
         self._lines.append(_Line(_ALU | _ADD | _BY_X))
 
     def subtract_x(self) -> None:
-        """A -= X."""
         self._lines.append(_Line(_ALU | _SUBTRACT | _BY_X))
 
     def mask(self, value: int) -> None:
-        """A &= `value`."""
         self._lines.append(_Line(_ALU | _AND, value))
 
     def shift_left(self, bits: int) -> None:
-        """A <<= `bits`."""
         self._lines.append(_Line(_ALU | _LEFT, bits))
 
     def shift_right(self, bits: int) -> None:
-        """A >>= `bits`."""
         self._lines.append(_Line(_ALU | _RIGHT, bits))
 
     def to_x(self) -> None:
-        """X = A."""
         self._lines.append(_Line(_MISC | _TAX))
 
     def jump(self, to: str) -> None:
-        """Goes on at label `to`."""
         self._lines.append(_Line(_JMP | _JUMP, if_true=to))
 
     def if_equal(self, value: int, then: str | None = None, otherwise: str | None = None) -> None:
-        """Jumps on A == `value`."""
         self._lines.append(_Line(_JMP | _JUMP_EQUAL, value, then, otherwise))
 
     def if_greater(self, value: int, then: str | None = None, otherwise: str | None = None) -> None:
-        """Jumps on A > `value`."""
         self._lines.append(_Line(_JMP | _JUMP_GREATER, value, then, otherwise))
 
     def if_any_bit(self, bits: int, then: str | None = None, otherwise: str | None = None) -> None:
-        """Jumps on A & `bits` != 0."""
         self._lines.append(_Line(_JMP | _JUMP_ANY_BIT, bits, then, otherwise))
 
     def give(self, length: int) -> None:
@@ -122,11 +103,7 @@ class Assembler:
         self._lines.append(_Line(_RET, length))
 
     def assemble(self) -> bytes:
-        """The program as an array of `struct sock_filter`.
-
-        Raises:
-            ValueError: a label is unknown, or a jump goes backwards or farther than the language can.
-        """
+        """An array of `struct sock_filter`; ValueError: a label is unknown, or a jump not possible."""
         return b"".join(self._encoded(at, line) for at, line in enumerate(self._lines))
 
     def _encoded(self, at: int, line: _Line) -> bytes:

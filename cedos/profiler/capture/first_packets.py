@@ -1,15 +1,12 @@
 """The packet filter: lets only packets through whose payload begins something with a size or a name.
 
-These are HTTP/1.x requests and responses and TLS ClientHellos, over TCP on any port, and a client's
-QUIC Initial packets to UDP port 443, over IPv4 and IPv6. Bulk data is dropped in the kernel after a
-few loads and a dozen compares: of 10 MB over HTTP two packets reach the daemon. Offsets count from the
-network header, as on a packet socket of type SOCK_DGRAM, so the program does not depend on the kind of
-link.
+HTTP/1.x heads and TLS ClientHellos over TCP on any port, and clients' QUIC Initials to UDP port 443. Of
+10 MB over HTTP two packets reach the daemon. Offsets count from the network header, as on a packet socket
+of type SOCK_DGRAM.
 
-A ClientHello with post-quantum keys takes two segments where the link does not split packets itself,
-and the filter has no memory. It knows the second one as the short, pushed end of what was sent to TCP
-port 443 and does not begin a TLS record. How many packets of bulk uploads over TLS end so and come
-along has not been measured. The middle segments of a hello of three or more are not seen.
+A ClientHello with post-quantum keys takes two segments, and the filter has no memory: it knows the second
+one as the short, pushed end of what was sent to TCP port 443 and does not begin a TLS record. The middle
+segments of a hello of three or more are not seen.
 """
 
 from cedos.profiler.capture.assembler import PACKET_TYPE, PROTOCOL, VLAN_TAG_PRESENT, Assembler

@@ -1,7 +1,7 @@
 """The packets that begin a message, taken from the kernel: a packet socket with a filter.
 
-The socket is of type SOCK_DGRAM: the kernel takes the link header off, so that Ethernet, tunnels,
-modems and loopback look alike, and says for each packet whether this host sent it.
+Of type SOCK_DGRAM: the kernel takes the link header off, so that Ethernet, tunnels, modems and loopback
+are alike.
 """
 
 import ctypes
@@ -51,10 +51,7 @@ class Capture:
         return int(self._socket.fileno())
 
     def read(self, limit: int = 64) -> list[CapturedPacket]:
-        """The packets that wait, at most `limit` looked at; never blocks.
-
-        An interface that went down is no error: it is heard again when it is back.
-        """
+        """The packets that wait, of at most `limit`; never blocks. A down interface is no error."""
         captured = []
         receive = self._socket.recvfrom
         for _ in range(limit):
@@ -72,21 +69,17 @@ class Capture:
         return captured
 
     def statistics(self) -> Statistics:
-        """Counts since the last call."""
         raw = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
         return Statistics(*struct.unpack("II", raw))
 
     def close(self) -> None:
-        """Ends the capture; a second time does nothing."""
         self._socket.close()
 
 
 def open_capture(interface: str | None = None) -> Capture:
     """Starts capturing on one interface, or on all of this namespace, those to come included.
 
-    Raises:
-        PrivilegeError: CAP_NET_RAW is missing.
-        HostError: there is no such interface, or the kernel has no packet sockets.
+    PrivilegeError: CAP_NET_RAW is missing. HostError: no such interface, or no packet sockets.
     """
     try:
         # Protocol 0 hears nothing: no packet gets in before the filter is there.

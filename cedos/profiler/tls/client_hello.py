@@ -1,10 +1,8 @@
 """The server name in a TLS ClientHello (RFC 8446, 4.1.2; RFC 6066, 3).
 
-With Encrypted ClientHello (RFC 9849) the name is the outer one, that of the front that many sites
-share. Browsers send the extension to every server, most often filled with noise, just so that nobody
-can tell which hello has a hidden name: a name is therefore believed, and `ech` says that it may be a
-front's. Sizes are learned under it all the same: of a real front they spread widely, and so does its
-estimate; of all others nothing is lost.
+With Encrypted ClientHello (RFC 9849) the name is the outer one, that of the front that many sites share.
+Browsers send the extension to every server, mostly filled with noise: so a name is believed, and `ech`
+says that it may be a front's.
 """
 
 from typing import NamedTuple
@@ -20,14 +18,7 @@ _FIXED_BYTES = _HANDSHAKE_HEADER_BYTES + 2 + 32  # version and random
 
 
 class ClientHello(NamedTuple):
-    """What a ClientHello tells.
-
-    Attributes:
-        name: the server that the client asks for (an address counts too); None where there is none,
-            or none yet.
-        ech: whether the real name may be another one, encrypted.
-        complete: whether all of the hello was there to be read.
-    """
+    """`ech`: the real name may be another one, encrypted; `complete`: all of the hello was there."""
 
     name: str | None
     ech: bool
@@ -35,10 +26,7 @@ class ClientHello(NamedTuple):
 
 
 def read_records(data: bytes) -> ClientHello | None:
-    """Reads a hello in TLS records, as it goes over TCP; None where it is not one.
-
-    `data` may end anywhere. The hello may be spread over several records.
-    """
+    """Reads a hello in one or more TLS records, cut anywhere; None where it is not one."""
     if len(data) < _RECORD_HEADER_BYTES or data[0] != _HANDSHAKE or data[1] != 3:
         return None
     return read_handshake(_joined(data))

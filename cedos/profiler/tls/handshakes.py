@@ -24,7 +24,6 @@ class Handshakes:
         return len(self._segments) + len(self._initials)
 
     def begin(self, captured: CapturedPacket) -> ClientHello | None:
-        """A TCP segment begins a hello."""
         hello = read_records(captured.payload)
         self._segments.pop(captured.key, None)
         if hello is None or not hello.complete:
@@ -50,7 +49,6 @@ class Handshakes:
         return hello
 
     def initial(self, captured: CapturedPacket) -> ClientHello | None:
-        """A datagram with a QUIC client's Initial packet."""
         reader = self._initials.get(captured.key)
         if reader is None:
             reader = self._initials[captured.key] = InitialReader()
@@ -59,6 +57,5 @@ class Handshakes:
         return None if reader.complete else reader.feed(captured.payload)
 
     def forget(self, key: FlowKey) -> None:
-        """The flow has ended."""
         self._segments.pop(key, None)
         self._initials.pop(key, None)

@@ -1,11 +1,9 @@
 """The ClientHello in a QUIC client's Initial packets, versions 1 and 2 (RFC 9000, 9001, 9369).
 
-Initial packets are encrypted with keys that anybody can derive from the first one's destination
-connection id. A hello may be spread over several datagrams, in pieces of any order. After a Retry or a
-version negotiation the client begins again, with other keys; its later Initials go to a connection id
-that the server chose, with the keys of the first.
-
-`cryptography` is imported when the first Initial is seen: the daemon's start does not wait for it.
+Anybody can derive their keys from the first one's destination connection id. A hello may be spread over
+several datagrams, in pieces of any order. After a Retry or a version negotiation the client begins
+again, with other keys; its later Initials go to a connection id that the server chose, with the keys of
+the first.
 """
 
 import hmac
@@ -55,7 +53,6 @@ class Initial(NamedTuple):
 
 
 def client_keys(version: int, destination: bytes) -> Keys:
-    """The keys of a client that sent its first Initial to this connection id."""
     _, salt, label = _VERSIONS[version]
     initial = hmac.digest(salt, destination, "sha256")
     secret = _expand(initial, "client in", 32)
@@ -98,8 +95,6 @@ def initials(datagram: bytes) -> Iterator[Initial]:
 
 
 class InitialReader:
-    """Follows one client's Initial packets until its hello is complete."""
-
     def __init__(self) -> None:
         self.complete = False
         self._tries = 0

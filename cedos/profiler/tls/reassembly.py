@@ -16,10 +16,7 @@ class Reassembly:
         self._waiting: dict[int, bytes] = {}
 
     def add(self, offset: int, piece: bytes) -> bool:
-        """Takes the bytes that begin at `offset` (0 or more); whether the prefix has grown.
-
-        Of bytes that come twice the first copy counts.
-        """
+        """Whether the prefix has grown. Of bytes that come twice the first copy counts."""
         end = min(offset + len(piece), MAX_BYTES)
         if end <= len(self.prefix):
             return False

@@ -1,7 +1,6 @@
 """Who may use the relay, and where it may connect: never open to everybody unless it is told so.
 
-Without options, clients are the host itself and private networks; destinations are all but the
-relay's own host. A destination is judged by its address, after its name was resolved.
+A destination is judged by its address, after its name was resolved.
 """
 
 import base64
@@ -46,13 +45,7 @@ def _within(address: Address, networks: Iterable[IPNetwork]) -> bool:
 
 
 class ClientRules:
-    """Who may use the relay.
-
-    Args:
-        allowed: networks of clients.
-        tokens: where there are any, a client must name one of them (not when it is transparent: it
-            does not know of the relay).
-    """
+    """Who may use the relay: with one of the tokens, where there are any and it is not transparent."""
 
     def __init__(
         self, allowed: Sequence[IPNetwork] = PRIVATE, tokens: Sequence[bytes] = ()
@@ -61,7 +54,6 @@ class ClientRules:
         self._tokens = tokens
 
     def admits(self, client: Address) -> bool:
-        """Whether the address may use the relay."""
         return _within(client, self._allowed)
 
     def check(self, credentials: str | None) -> None:
@@ -91,11 +83,7 @@ def _token(credentials: str) -> bytes:
 
 
 def read_tokens(file: Path) -> tuple[bytes, ...]:
-    """The tokens of a file, one a line; empty lines and those with `#` in front are passed over.
-
-    Raises:
-        ConfigError: it cannot be read, others may read it, or a token is too short to be one.
-    """
+    """One a line, `#` comments. ConfigError: unreadable, readable by others, or a token too short."""
     try:
         with file.open("rb") as opened:
             mode = os.fstat(opened.fileno()).st_mode
@@ -119,10 +107,8 @@ def read_tokens(file: Path) -> tuple[bytes, ...]:
 class DestinationRules:
     """Where the relay may connect.
 
-    Args:
-        own_ports: what the relay listens on: never, at an address of this host.
-        denied: further networks that are refused.
-        local: also this host's own addresses, loopback and link-local ones.
+    Never to its `own_ports` on this host, nor to `denied` networks, and only if `local` to this
+    host's own, loopback and link-local addresses.
     """
 
     def __init__(

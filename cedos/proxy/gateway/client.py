@@ -25,17 +25,7 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 
 class RelayClient:
-    """A client's connection; `serve` owns the socket and closes it.
-
-    Args:
-        connection: accepted and non-blocking.
-        name: the peer's address and port, for the log.
-        transparent: it was on its way somewhere else.
-        clients: who may use the relay.
-        origins: what connects.
-        buffer: of all tunnels.
-        idle_s: see `Tunnel`.
-    """
+    """`serve` owns the socket and closes it. `transparent`: the client was on its way somewhere else."""
 
     def __init__(
         self,
@@ -58,21 +48,15 @@ class RelayClient:
         self._tunnel: Tunnel | None = None
 
     def stop(self) -> None:
-        """Ends its tunnel now."""
         if self._tunnel is not None:
             self._tunnel.end("stopped")
 
     @property
     def carries(self) -> bool:
-        """Whether it has reached its origin."""
         return self._tunnel is not None
 
     async def serve(self, refused: RefusedError | None = None) -> None:
-        """Does what the client wants, or says why not; returns when the connection is closed.
-
-        Args:
-            refused: it is refused whatever it wants.
-        """
+        """Does what the client wants, or says why not (`refused`: whatever it wants); then closes."""
         began_s = time.monotonic()
         where = ""
         with self._connection:

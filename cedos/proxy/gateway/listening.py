@@ -33,12 +33,7 @@ class ListenAddress:
 
 
 def open_socket(where: ListenAddress) -> tuple[socket.socket, bool]:
-    """A listening non-blocking socket, and whether it takes MPTCP.
-
-    Raises:
-        HostError: the address is in use or not this host's.
-        PrivilegeError: the port, or being transparent, wants a capability.
-    """
+    """A non-blocking socket, and whether it takes MPTCP. HostError or PrivilegeError: it cannot."""
     family = socket.AF_INET6 if ":" in where.address else socket.AF_INET
     try:
         listening, mptcp = socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP), True

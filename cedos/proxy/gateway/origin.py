@@ -1,9 +1,4 @@
-"""The side that faces the origins: names become addresses, addresses a connected socket.
-
-Plain TCP. Where a name has several addresses, they are tried one after the other, the families in
-turn, each a quarter of a second after the one before, and the first that connects is taken
-("Happy Eyeballs", RFC 8305).
-"""
+"""The side that faces the origins: names become addresses, addresses a socket (RFC 8305)."""
 
 import asyncio
 import errno
@@ -27,15 +22,10 @@ Endpoint = tuple[str, int]
 
 
 class Origins:
-    """Connects to origins.
+    """Connects to origins; `timeout_s` is for name and connection together.
 
-    Args:
-        destinations: where it may connect.
-        timeout_s: for the look-up and the connection together.
-
-    Attributes:
-        outgoing: the local ends of its sockets, so that a connection that comes back to the relay
-            is known.
+    `outgoing` has the local ends of its sockets, so that a connection that comes back to the relay is
+    known.
     """
 
     def __init__(self, destinations: DestinationRules, timeout_s: float = 10.0) -> None:
@@ -45,12 +35,7 @@ class Origins:
         self.outgoing: set[Endpoint] = set()
 
     async def connect(self, host: str, port: int) -> socket.socket:
-        """A connected non-blocking socket; give it back to `close`.
-
-        Raises:
-            RefusedError: 403 where it must not connect, 502 where that fails, 504 where it takes
-                too long.
-        """
+        """A connected non-blocking socket; give it back to `close`. RefusedError: 403, 502 or 504."""
         what = f"{host} was not found in time"
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -62,7 +47,6 @@ class Origins:
             raise RefusedError(HTTPStatus.GATEWAY_TIMEOUT, kind, what) from None
 
     def close(self, origin: socket.socket) -> None:
-        """Closes a socket of `connect`."""
         with suppress(OSError):
             self.outgoing.discard(origin.getsockname()[:2])
         origin.close()

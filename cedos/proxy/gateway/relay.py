@@ -34,19 +34,10 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a relay does; see `cedos relay --help`.
+    """What a relay does (`cedos relay --help`).
 
-    Attributes:
-        listen: where; addresses that this host lacks are passed over if `listen_optional`.
-        allow: networks of clients.
-        tokens: one of which a client must name; none: no client has to.
-        deny: networks that it never connects to.
-        local: whether it connects to its own host.
-        most: connections at once.
-        most_per_client: of one address.
-        idle_s: a connection on which nothing moves ends after this.
-        connect_s: for reaching an origin.
-        drain_s: how long connections may go on when it is told to end.
+    Addresses in `listen` that this host lacks are passed over if `listen_optional`; `local`: it also
+    connects to its own host; `drain_s`: how long connections may go on when it is told to end.
     """
 
     listen: Sequence[ListenAddress] = (ListenAddress("0.0.0.0", PORT), ListenAddress("::", PORT))  # noqa: S104
@@ -63,11 +54,7 @@ class Settings:
 
 
 class Relay:
-    """A relay; `open`, then `run` until `end` is called. All in one event loop.
-
-    Raises (from `open`):
-        HostError, PrivilegeError: it cannot listen.
-    """
+    """A relay; `open` (HostError, PrivilegeError: it cannot listen), then `run` until `end` is called."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -86,16 +73,13 @@ class Relay:
 
     @property
     def addresses(self) -> list[str]:
-        """Where it listens."""
         return [str(where) for _, where in self._sockets]
 
     @property
     def connections(self) -> int:
-        """How many clients it serves now."""
         return len(self._tasks)
 
     def open(self) -> None:
-        """Listens."""
         _allow_files(2 * self._settings.most + _SPARE_FILES)
         try:
             for where in self._settings.listen:
