@@ -8,6 +8,7 @@ import pytest
 
 from cedos.model import NetworkKind
 from emu.experiments.meatballs.analyses.exchanges import policies_of
+from emu.experiments.meatballs.connections import serving
 from emu.experiments.meatballs.exchanges import live
 from emu.experiments.meatballs.exchanges.requests import requests
 from emu.experiments.meatballs.settings import SETTINGS
@@ -34,9 +35,9 @@ def test_policies_side_by_side_through_a_loss_of_wifi() -> None:
         name: live.Trial(*known[name], asked)
         for name in ("cellular-only", "wifi-preferred", "brute-force")
     }
-    with Laptop(source_rules=True) as laptop, live.serving(laptop):
+    with Laptop(source_rules=True) as laptop, serving(laptop):
         laptop.attach(*accesses.values())
-        live.run(
+        records = live.run(
             laptop,
             networks,
             trials,
@@ -44,7 +45,6 @@ def test_policies_side_by_side_through_a_loss_of_wifi() -> None:
             start_s=0.0,
             duration_s=15.0,
         )
-    records = {name: trial.records for name, trial in trials.items()}
     for of in records.values():
         assert len(of) == len(asked)
         assert all(each.answered for each in of)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from cedos.model import NetworkKind
-from emu.experiments.meatballs.exchanges import live
+from emu.experiments.meatballs.connections import serving
 from emu.experiments.meatballs.exchanges.timing import PARTS, Parted, parts, pauses
 from emu.lab.data.folds import Progress
 from emu.lab.simulation.joined import joined
@@ -59,7 +59,7 @@ def run(
     for number, (name, access) in enumerate(links.items()):
         progress(number / len(links), name)
         network = ReplayedNetwork(access)
-        with Laptop(source_rules=True, nice=-5) as laptop, live.serving(laptop):
+        with Laptop(source_rules=True, nice=-5) as laptop, serving(laptop):
             laptop.attach(access.rotated(start_s) if name.startswith("walk") else access)
             done = parts(
                 laptop,

@@ -14,6 +14,7 @@ import numpy as np
 
 from emu.experiments.meatballs.analyses.exchanges import METERED, policies_of
 from emu.experiments.meatballs.client import Policy, Record
+from emu.experiments.meatballs.connections import serving
 from emu.experiments.meatballs.exchanges import live
 from emu.experiments.meatballs.exchanges.requests import Request, requests
 from emu.experiments.meatballs.exchanges.simulated import simulate
@@ -90,7 +91,7 @@ def run(
             for number, (name, each) in enumerate(wanted.items())
         }
         lasts_s = duration_s + _APART_S * len(trials)
-        moved = _live(accesses, networks, trials, start_s, lasts_s)
+        lived, moved = _live(accesses, networks, trials, start_s, lasts_s)
         again = _wanted(policies, settings, device, cellular, detection_s)
         for name, (policy, usage) in again.items():
             deciding_s.setdefault(name, []).extend(trials[name].deciding_s)
@@ -102,7 +103,7 @@ def run(
                 start_s=start_s,
                 duration_s=lasts_s,
             )
-            both.setdefault(name, []).append((trials[name].records, simulated))
+            both.setdefault(name, []).append((lived[name], simulated))
             for network in told:
                 told[network] += usage.bytes_of(network)
         for network in counted:
@@ -154,13 +155,13 @@ def _live(
     trials: Mapping[str, live.Trial],
     start_s: float,
     duration_s: float,
-) -> dict[str, int]:
-    """One live trial; returns the bytes that each interface of the laptop counted."""
-    with Laptop(source_rules=True, nice=-5) as laptop, live.serving(laptop):
+) -> tuple[dict[str, list[Record]], dict[str, int]]:
+    """One live trial: records by policy, and the bytes that each interface of the laptop counted."""
+    with Laptop(source_rules=True, nice=-5) as laptop, serving(laptop):
         laptop.attach(*(access.rotated(start_s - _SETTLE_S) for access in accesses.values()))
         replay_at_s = max(link.started_at_s for link in laptop.links.values()) + _SETTLE_S
         with Sampler(laptop.client, list(INTERFACES.values())) as sampler:
-            live.run(
+            records = live.run(
                 laptop,
                 networks,
                 trials,
@@ -168,7 +169,7 @@ def _live(
                 start_s=start_s,
                 duration_s=duration_s,
             )
-        return {
+        return records, {
             name: _moved([each for each in sampler.samples if each.interface == access.interface])
             for name, access in accesses.items()
         }

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from emu.experiments.meatballs.analyses.offload import policies_of
 from emu.experiments.meatballs.client import Record
-from emu.experiments.meatballs.exchanges.live import serving
+from emu.experiments.meatballs.connections import serving
 from emu.experiments.meatballs.offload import live as offload_live
 from emu.experiments.meatballs.offload.service_times import measured, processors_apart
 from emu.experiments.meatballs.offload.shared_processor import SharedProcessor, arrivals
@@ -99,10 +99,12 @@ def run(
                 ):
                     laptop.attach(access)
                     lived = offload_live.run(
-                        *(laptop, tasks, policy, usage, busy),
+                        *(laptop, tasks, ReplayedNetwork(access), policy, usage, busy),
                         local_passes=local_passes,
                         others=others,
                         zero_at_s=time.monotonic() + _WARM_UP_S,
+                        start_s=_WARM_UP_S,
+                        duration_s=duration_s,
                     )
                 policy, usage = policies_of(SETTINGS[setting], device, speeds, DETECTION_S)[name]
                 replayed = _simulated(access, speeds, others, tasks, policy, usage, duration_s)

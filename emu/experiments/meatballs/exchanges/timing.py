@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from cedos.errors import EmulationError
-from emu.experiments.meatballs.exchanges.live import PORT
+from emu.experiments.meatballs.connections import PORT
 from emu.experiments.meatballs.exchanges.packet_tap import Passed, Tap
 from emu.experiments.meatballs.exchanges.requests import Request
 from emu.lab.simulation.network import ReplayedNetwork

@@ -14,11 +14,10 @@ from contextlib import contextmanager
 import numpy as np
 
 from cedos.errors import EmulationError
-from emu.experiments.meatballs.exchanges.live import PORT
+from emu.experiments.meatballs.connections import WatchedConnection
 from emu.experiments.meatballs.offload.simulated import Speeds
 from emu.experiments.meatballs.offload.utterances import ANSWER_BYTES, LOCAL, REMOTE
 from emu.testbed.phones import Laptop
-from emu.workloads.exchange import ExchangeConnection
 from emu.workloads.speech import recognise
 
 _FORK = multiprocessing.get_context("fork")
@@ -81,24 +80,19 @@ def _here(length_s: float, passes: int) -> float:
 
 
 def _at_server(laptop: Laptop, lengths: Sequence[float]) -> list[float]:
-    connection = ExchangeConnection(laptop.server, "127.0.0.1", ("127.0.0.1", PORT))
     found: list[float] = []
     until_s = time.monotonic() + _PATIENCE_S
-    asked = 0
     with selectors.DefaultSelector() as selector:
-        selector.register(connection.socket, selectors.EVENT_READ | selectors.EVENT_WRITE)
-        while len(found) < len(lengths):
-            if time.monotonic() > until_s or connection.failed:
-                raise EmulationError("the server does not answer while nobody else asks it")
-            if asked == len(found):
-                connection.ask(asked, 100, ANSWER_BYTES, lengths[asked])
-                asked += 1
-            wanted = selectors.EVENT_WRITE if connection.wants_to_write else 0
-            selector.modify(connection.socket, selectors.EVENT_READ | wanted)
-            for _, happened in selector.select(1.0):
-                if happened & selectors.EVENT_WRITE:
-                    connection.writable()
-                if happened & selectors.EVENT_READ:
-                    found += [response.compute_s for response in connection.readable()]
-    connection.abort()
+        connection = WatchedConnection(
+            *(selector, laptop.server, "127.0.0.1", "127.0.0.1"),
+            answered=lambda response: found.append(response.compute_s),
+        )
+        for number, length_s in enumerate(lengths):
+            connection.ask(number, 100, ANSWER_BYTES, length_s)
+            while len(found) == number:
+                if time.monotonic() > until_s or connection.failed:
+                    raise EmulationError("the server does not answer while nobody else asks it")
+                for key, events in selector.select(1.0):
+                    key.data(events)
+        connection.close()
     return found

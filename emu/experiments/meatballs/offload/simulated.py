@@ -1,4 +1,4 @@
-"""Offloaded computations without a clock: replayed Wi-Fi, a shared server, a device of its own."""
+"""Offloaded computations in virtual time: replayed Wi-Fi, a shared server, a device of its own."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from emu.experiments.meatballs.client import Client, Policy, Record
-from emu.experiments.meatballs.exchanges.simulated import Events, follow, play
+from emu.experiments.meatballs.driver import Agenda, Side, VirtualClock, play
 from emu.experiments.meatballs.offload.shared_processor import SharedProcessor
 from emu.experiments.meatballs.offload.utterances import (
     ANSWER_BYTES,
@@ -15,8 +15,9 @@ from emu.experiments.meatballs.offload.utterances import (
     WIFI,
     Utterance,
 )
+from emu.experiments.meatballs.simulated_network import SimulatedNetwork
 from emu.experiments.meatballs.usage import Usage
-from emu.lab.simulation.network import HEADER_BYTES, Exchange, ReplayedNetwork
+from emu.lab.simulation.network import ReplayedNetwork
 
 
 class ComputePolicy(Policy[Utterance], Protocol):
@@ -68,7 +69,7 @@ def simulate(
     start_s: float = 0.0,
     duration_s: float,
 ) -> list[Record]:
-    """One trial; simulated.
+    """One trial, as `driver.play`.
 
     Args:
         tasks: with instants from the trial's beginning.
@@ -81,91 +82,71 @@ def simulate(
         start_s: the second of the replay at which the trial begins.
         duration_s: when nobody asks any more.
     """
-    events = Events()
-    carrier = _Carrier(events, wifi, server, speeds, policy, usage, processor, start_s)
-    client = Client(policy, carrier)
-    carrier.client = client
-    client.attached(LOCAL, 0.0)
-    follow(WIFI, wifi, client, events, usage, start_s, way=REMOTE)
-    return play(client, events, tasks, duration_s)
+    agenda = Agenda()
+    network = SimulatedNetwork(agenda, WIFI, wifi, usage, start_s)
+    carrier = SimulatedOffload(agenda, network, server, speeds, policy, processor)
+    carrier.client.attached(LOCAL, 0.0)
+    return play(
+        VirtualClock(),
+        agenda,
+        [Side(carrier, tasks)],
+        {REMOTE: wifi},
+        start_s=start_s,
+        duration_s=duration_s,
+    )[0]
 
 
-class _Carrier:
+class SimulatedOffload:
+    """Carries utterances to the simulated device, or over the simulated Wi-Fi to the server."""
+
     def __init__(
         self,
-        events: Events,
-        wifi: ReplayedNetwork,
+        agenda: Agenda,
+        network: SimulatedNetwork,
         server: SharedProcessor,
         speeds: Speeds,
         policy: ComputePolicy,
-        usage: Usage,
         processor: Processor,
-        start_s: float,
     ) -> None:
-        self._events, self._wifi, self._server, self._speeds = events, wifi, server, speeds
-        self._policy, self._usage, self._processor = policy, usage, processor
-        self._start_s = start_s
-        self._local: dict[int, float] = {}
-        self._remote: dict[int, tuple[Exchange, float]] = {}
-        self.client: Client[Utterance] | None = None
+        self._agenda, self._network, self._server, self._speeds = agenda, network, server, speeds
+        self._policy, self._processor = policy, processor
+        self._began_s: dict[int, float] = {}
+        self.client = Client(policy, self)
+
+    def connect(self, way: str, now_s: float) -> None:
+        self._network.connect(now_s, lambda at_s: self.client.connected(way, at_s - now_s, at_s))
+
+    def disconnect(self, way: str, now_s: float) -> None:
+        """Exchanges end by themselves where their network does."""
 
     def start(self, task: Utterance, way: str, now_s: float) -> None:
+        work_s = self._speeds.work_s(way, task.length_s, task.number)
         if way == LOCAL:
-            self._local[task.number] = now_s
-            work_s = self._speeds.work_s(LOCAL, task.length_s, task.number)
-            self._events.at(now_s + work_s, lambda at_s: self._computed_here(task, at_s))
+            self._began_s[task.number] = now_s
+            self._agenda.at(now_s + work_s, lambda at_s: self._computed_here(task, at_s))
             return
-        begin_s = self._start_s + now_s
-        sent = self._wifi.exchange(begin_s, task.up_bytes, ANSWER_BYTES)
-        compute_s = 0.0
-        if sent.served_at_s < math.inf:
-            at_s = sent.served_at_s - self._start_s
-            work_s = self._speeds.work_s(REMOTE, task.length_s, task.number)
-            compute_s = self._server.finished_s(at_s, work_s) - at_s
-        found = self._wifi.exchange(begin_s, task.up_bytes, ANSWER_BYTES, server_s=compute_s)
-        self._remote[task.number] = (found, compute_s)
-        # The sound goes up as it can: told at its end, as one burst.
-        self._events.at(found.served_at_s - self._start_s, lambda at_s: self._sent(found, at_s))
-        self._events.at(
-            found.ended_at_s - self._start_s, lambda at_s: self._answered(task, found, at_s)
+        self._network.start(
+            task.number,
+            task.up_bytes,
+            ANSWER_BYTES,
+            now_s,
+            lambda at_s, compute_s: self._answered(task, way, compute_s, at_s),
+            lambda at_s: self._server.finished_s(at_s, work_s) - at_s,
         )
 
     def cancel(self, task: Utterance, way: str, now_s: float) -> None:
-        """The processor stops at once; the server when it hears of it, half a round trip later."""
+        """The processor stops at once."""
         if way == LOCAL:
-            self._processor.busy_s += now_s - self._local.pop(task.number)
-            return
-        if task.number not in self._remote:
-            return  # lost at this very instant, and the host is about to notice
-        found, compute_s = self._remote[task.number]
-        self._usage.carried(WIFI, now_s, HEADER_BYTES, 0)
-        heard_s = now_s + self._start_s + self._wifi.rtt_s / 2
-        if found.served_at_s + compute_s > heard_s:
-            del self._remote[task.number]
+            self._processor.busy_s += now_s - self._began_s.pop(task.number)
+        else:
+            self._network.cancel(task.number, now_s)
 
     def _computed_here(self, task: Utterance, at_s: float) -> None:
-        began_s = self._local.pop(task.number, None)
-        if began_s is None:
-            return
-        self._processor.busy_s += at_s - began_s
-        self._policy.computed(task, LOCAL, at_s - began_s, at_s)
-        assert self.client is not None
-        self.client.answered(task.number, LOCAL, at_s)
+        began_s = self._began_s.pop(task.number, None)
+        if began_s is not None:
+            self._processor.busy_s += at_s - began_s
+            self._answered(task, LOCAL, at_s - began_s, at_s)
 
-    def _sent(self, found: Exchange, at_s: float) -> None:
-        up, _ = found.carried(found.served_at_s)
-        self._usage.carried(WIFI, at_s, up, 0)
-
-    def _answered(self, task: Utterance, found: Exchange, at_s: float) -> None:
-        under_way = self._remote.get(task.number)
-        if under_way is None or under_way[0] is not found:
-            return
-        del self._remote[task.number]
-        up, down = found.carried()
-        if found.served_at_s < math.inf:
-            up -= found.carried(found.served_at_s)[0]
-        self._usage.carried(WIFI, at_s, up, down)
-        if found.completed_at_s < math.inf:
-            self._policy.computed(task, REMOTE, under_way[1], at_s)
-            assert self.client is not None
-            self.client.answered(task.number, REMOTE, at_s)
+    def _answered(self, task: Utterance, way: str, compute_s: float, at_s: float) -> None:
+        self._policy.computed(task, way, compute_s, at_s)
+        self.client.answered(task.number, way, at_s)

@@ -1,0 +1,169 @@
+"""Connections to the live server of exchanges, watched by a selector; and the server itself."""
+
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from cedos.errors import EmulationError
+from emu.lab.simulation.network import HEADER_BYTES, PAYLOAD_BYTES
+from emu.testbed.netns import Namespace
+from emu.testbed.phones import SERVER, Laptop
+from emu.workloads.exchange import ExchangeConnection, Response
+
+PORT = 7400
+
+
+@contextmanager
+def serving(laptop: Laptop, *options: int) -> Iterator[None]:
+    """The server of exchanges, in the laptop's server namespace; see its module for the options."""
+    with laptop.server.popen(
+        *(sys.executable, "-m", "emu.workloads.exchange_server", *map(str, (PORT, *options))),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            if process.stdout is None or process.stdout.readline().strip() != "ready":
+                raise EmulationError("the server of exchanges did not start")
+            yield
+        finally:
+            process.terminate()
+
+
+def message_bytes(payload: int) -> int:
+    """Bytes on the wire of a message."""
+    return payload + HEADER_BYTES * -(-payload // PAYLOAD_BYTES)
+
+
+def _nothing(*_: float) -> None:
+    pass
+
+
+class WatchedConnection:
+    """An `ExchangeConnection` that a selector watches; it is closed when it has failed.
+
+    Args:
+        selector: calls the data of its keys with the events.
+        namespace: to connect from.
+        source: the address of the network to use.
+        server: the server's address.
+        answered: is told of each response.
+        connected: is told in how many seconds it was set up.
+        failed: is called when it has failed by itself.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        namespace: Namespace,
+        source: str,
+        server: str,
+        *,
+        answered: Callable[[Response], None],
+        connected: Callable[[float], None] = _nothing,
+        failed: Callable[[], None] = _nothing,
+    ) -> None:
+        self._selector = selector
+        self._answered, self._connected, self._failed = answered, connected, failed
+        self._since_s = time.monotonic()
+        self._connection = ExchangeConnection(namespace, source, (server, PORT))
+        self._watched = selectors.EVENT_READ | selectors.EVENT_WRITE
+        # (One that failed at once is writable at once, too.)
+        selector.register(self._connection.socket, self._watched, self._ready)
+
+    @property
+    def failed(self) -> bool:
+        """Whether it cannot be used any more."""
+        return self._connection.failed
+
+    def ask(self, number: int, up_bytes: int, down_bytes: int, work_s: float = 0.0) -> None:
+        """Sends a request, as `ExchangeConnection.ask`."""
+        self._connection.ask(number, up_bytes, down_bytes, work_s)
+        self._watch()
+
+    def cancel(self, number: int) -> None:
+        """Tells the server that a response is not needed any more."""
+        self._connection.cancel(number)
+        self._watch()
+
+    def close(self) -> None:
+        """Ends it at once; nothing happens where it has ended."""
+        if self._watched:
+            self._selector.unregister(self._connection.socket)
+            self._watched = 0
+            self._connection.abort()
+
+    def _ready(self, events: int) -> None:
+        if not self._watched:
+            return  # closed by an earlier event of the same round
+        if events & selectors.EVENT_WRITE and self._connection.writable():
+            self._connected(time.monotonic() - self._since_s)
+        if events & selectors.EVENT_READ and self._watched:
+            for response in self._connection.readable():
+                self._answered(response)
+        if self._watched and self._connection.failed:
+            self.close()
+            self._failed()
+        elif self._watched:
+            self._watch()
+
+    def _watch(self) -> None:
+        events = selectors.EVENT_READ
+        if self._connection.wants_to_write:
+            events |= selectors.EVENT_WRITE
+        if self._watched and events != self._watched:
+            self._selector.modify(self._connection.socket, events, self._ready)
+            self._watched = events
+
+
+class Connections:
+    """One connection per way to the server, opened when it is first needed.
+
+    Args:
+        selector: watches them.
+        laptop: the host.
+        addresses: by way: of the network to use.
+        answered: is told of each response, with its way.
+        connected: is told in how many seconds a connection was set up.
+        failed: is told when one has failed by itself.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        laptop: Laptop,
+        addresses: Mapping[str, str],
+        *,
+        answered: Callable[[str, Response], None],
+        connected: Callable[[str, float], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._selector, self._laptop, self._addresses = selector, laptop, addresses
+        self._answered, self._connected, self._failed = answered, connected, failed
+        self._open: dict[str, WatchedConnection] = {}
+
+    def of(self, way: str) -> WatchedConnection:
+        """The way's connection; a new one where there is none."""
+        if way not in self._open:
+            self._open[way] = WatchedConnection(
+                self._selector,
+                self._laptop.client,
+                self._addresses[way],
+                SERVER,
+                answered=lambda response: self._answered(way, response),
+                connected=lambda took_s: self._connected(way, took_s),
+                failed=lambda: self._failed(way),
+            )
+        return self._open[way]
+
+    def drop(self, way: str) -> None:
+        """Its network has gone."""
+        if way in self._open:
+            self._open.pop(way).close()
+
+    def close(self) -> None:
+        """Ends all."""
+        for way in list(self._open):
+            self.drop(way)

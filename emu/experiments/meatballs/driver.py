@@ -1,0 +1,220 @@
+"""One trial in virtual or in real time: tasks begin, networks come and go, silence is noticed.
+
+The driver is the same for what is simulated and what is live. A virtual clock jumps to the next event; a
+real one waits for it, and lets sockets be served meanwhile.
+"""
+
+import heapq
+import itertools
+import math
+import selectors
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from emu.experiments.meatballs.client import Carrier, Client, Record, Task
+from emu.lab.simulation.network import ReplayedNetwork
+
+AFTER_S = 60.0
+"""How long after its last request a trial goes on at most, for answers that are still to come."""
+
+_RECONNECT_S = 0.1
+
+Event = Callable[[float], None]
+"""Is told the instant at which it happens, in seconds of the trial."""
+
+
+class TimedTask(Task, Protocol):
+    """A task that begins at a planned instant of the trial."""
+
+    @property
+    def at_s(self) -> float: ...
+
+
+T = TypeVar("T", bound=TimedTask)
+
+
+class NetworkCarrier(Carrier[T], Protocol[T]):
+    """One policy's client with its connections over networks that come and go."""
+
+    @property
+    def client(self) -> Client[T]: ...
+
+    def connect(self, way: str, now_s: float) -> None:
+        """The network of this way is there: a connection is set up, if there is none yet."""
+        ...
+
+    def disconnect(self, way: str, now_s: float) -> None:
+        """The network has gone, and with it the connection."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Side(Generic[T]):
+    """One policy's part of a trial."""
+
+    carrier: NetworkCarrier[T]
+    tasks: Sequence[T]
+
+
+class Agenda:
+    """What is to happen, in the order of time; what is planned first comes first."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Event]] = []
+        self._number = itertools.count()
+
+    def at(self, at_s: float, event: Event) -> None:
+        """Plans something; an infinite time never comes."""
+        if at_s < math.inf:
+            heapq.heappush(self._heap, (at_s, next(self._number), event))
+
+    @property
+    def next_s(self) -> float:
+        """When the next one is; infinite: there is none."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def pop(self) -> Event:
+        """Takes the next one off."""
+        return heapq.heappop(self._heap)[2]
+
+
+class Clock(Protocol):
+    """Seconds of a trial."""
+
+    @property
+    def now_s(self) -> float: ...
+
+    def wait(self, next_s: float, limit_s: float) -> bool:
+        """Lets time pass until `next_s`, or until something came from outside; False: it is over.
+
+        It is over where nothing can happen any more before `limit_s` has passed.
+        """
+        ...
+
+
+class VirtualClock:
+    """Jumps from event to event."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def wait(self, next_s: float, limit_s: float) -> bool:
+        """Jumps; nothing comes from outside."""
+        if next_s > limit_s:
+            return False
+        self.now_s = next_s
+        return True
+
+
+class RealClock:
+    """The host's clock.
+
+    Args:
+        selector: of everything that may come from outside; a key's data is called with its events.
+        zero_at_s: the monotonic instant of the trial's beginning.
+    """
+
+    def __init__(self, selector: selectors.BaseSelector, zero_at_s: float) -> None:
+        self.selector = selector
+        self._zero_at_s = zero_at_s
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the trial's beginning; negative before."""
+        return time.monotonic() - self._zero_at_s
+
+    def wait(self, next_s: float, limit_s: float) -> bool:
+        """Serves what is ready, or becomes ready until then."""
+        now_s = self.now_s
+        if now_s > limit_s:
+            return False
+        for key, events in self.selector.select(max(min(next_s, limit_s) - now_s, 0.0)):
+            key.data(events)
+        return True
+
+
+def play(
+    clock: Clock,
+    agenda: Agenda,
+    sides: Sequence[Side[T]],
+    networks: Mapping[str, ReplayedNetwork],
+    *,
+    start_s: float,
+    duration_s: float,
+) -> list[list[Record]]:
+    """One trial of one policy, or of several side by side.
+
+    Args:
+        clock: virtual or real.
+        agenda: the carriers' own; a simulated answer is an event in it.
+        sides: the policies' carriers and tasks.
+        networks: by way; what is live takes from them when networks are there, as radios would say.
+        start_s: the second of the replay at which the trial begins.
+        duration_s: when nobody asks any more; answers are waited for `AFTER_S` longer.
+
+    Returns:
+        For each side a record per task.
+    """
+    for side in sides:
+        for way, network in networks.items():
+            _follow(agenda, side.carrier, way, network, start_s)
+        for task in side.tasks:
+            agenda.at(task.at_s, _beginning(side.carrier.client, task))
+    clients = [side.carrier.client for side in sides]
+    while True:
+        first = min(clients, key=lambda client: client.next_wake_s)
+        wake_s = first.next_wake_s
+        limit_s = duration_s + (AFTER_S if any(each.waiting for each in clients) else 0.0)
+        if not clock.wait(min(agenda.next_s, wake_s), limit_s):
+            break
+        now_s = clock.now_s
+        if wake_s <= now_s and wake_s < agenda.next_s:
+            first.wake(now_s)
+        elif agenda.next_s <= now_s:
+            agenda.pop()(now_s)
+    end_s = max(clock.now_s, duration_s)
+    return [client.records(end_s) for client in clients]
+
+
+def reconnect(
+    agenda: Agenda,
+    carrier: NetworkCarrier[T],
+    way: str,
+    network: ReplayedNetwork,
+    start_s: float,
+    now_s: float,
+) -> None:
+    """A connection failed by itself: a new one is tried a little later, if the network is there."""
+    carrier.disconnect(way, now_s)
+    carrier.client.detached(way, now_s)
+    agenda.at(now_s + _RECONNECT_S, lambda at_s: _update(carrier, way, network, start_s, at_s))
+
+
+def _beginning(client: Client[T], task: T) -> Event:
+    return lambda now_s: client.begin(task, now_s)
+
+
+def _follow(
+    agenda: Agenda, carrier: NetworkCarrier[T], way: str, network: ReplayedNetwork, start_s: float
+) -> None:
+    def change(now_s: float) -> None:
+        _update(carrier, way, network, start_s, now_s)
+        # A hair later: at the very instant, rounding decides whether it is before or after.
+        agenda.at(network.next_change_s(start_s + now_s) - start_s + 1e-6, change)
+
+    agenda.at(0.0, change)
+
+
+def _update(
+    carrier: NetworkCarrier[T], way: str, network: ReplayedNetwork, start_s: float, now_s: float
+) -> None:
+    """Tells client and carrier whether a network is there."""
+    there = network.up_at(start_s + now_s)
+    if there and way not in carrier.client.usable:
+        carrier.client.attached(way, now_s)
+        carrier.connect(way, now_s)
+    elif not there and way in carrier.client.usable:
+        carrier.disconnect(way, now_s)
+        carrier.client.detached(way, now_s)
