@@ -1,10 +1,14 @@
 """Which network serves somebody who waits: the same for what is simulated and what is played live."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.energy.radio import Radio
+from cedos.selector.energy.radio_watch import RadioWatch
+from emu.experiments.imp.budgets import Budgets
+from emu.experiments.imp.knowledge import Knowledge
+from emu.lab.simulation.network import ReplayedNetwork
 
 METERED = ("cellular",)
 _SLOWER = 2.0
@@ -72,3 +76,55 @@ def moves(
         if name != network
     ]
     return bool(here_s and elsewhere_s) and _SLOWER * min(elsewhere_s) < here_s[0]
+
+
+class Demand:
+    """Serves what somebody waits for over the network of the lowest cost, at any instant of a trial.
+
+    Args:
+        networks: by name, as they are replayed.
+        radios: by the networks' names.
+        watches: of these.
+        knowledge: what their rates are taken for.
+        budgets: their prices, and what would break them.
+        start_s: the second of the replay at which the trial begins.
+    """
+
+    def __init__(
+        self,
+        networks: Mapping[str, ReplayedNetwork],
+        radios: Mapping[str, Radio],
+        watches: Mapping[str, RadioWatch],
+        knowledge: Knowledge,
+        budgets: Budgets,
+        start_s: float,
+    ) -> None:
+        self._networks, self._radios, self._watches = networks, radios, watches
+        self._knowledge, self._budgets, self._start_s = knowledge, budgets, start_s
+
+    def up(self, name: str, now_s: float) -> bool:
+        """Whether the host believes to be attached."""
+        return self._networks[name].up_at(self._start_s + now_s)
+
+    def best(self, size_bytes: float, now_s: float) -> str | None:
+        """The network to serve it over; None: none for now."""
+        prices, breaks = self._budgets.prices(now_s), self._budgets.breaks(size_bytes)
+        return best(self._offers(now_s), size_bytes, prices, breaks=breaks)
+
+    def moves(self, name: str, left_bytes: float, now_s: float) -> bool:
+        """Whether what is under way over a network is to go on over another one."""
+        prices, breaks = self._budgets.prices(now_s), self._budgets.breaks(left_bytes)
+        return moves(self._offers(now_s), name, left_bytes, prices, breaks=breaks)
+
+    def _offers(self, now_s: float) -> list[Offer]:
+        return [
+            Offer(
+                name,
+                self._knowledge.rate_bps(name),
+                network.rtt_s,
+                self._radios[name],
+                self._watches[name].idle_s(now_s),
+            )
+            for name, network in self._networks.items()
+            if self.up(name, now_s)
+        ]

@@ -18,7 +18,7 @@ _LEAST_BPS = 10_000.0
 
 
 class Knowledge:
-    """Looks once in `EVERY_S`.
+    """What was observed, once in `EVERY_S`.
 
     Args:
         networks: by name.
@@ -29,12 +29,12 @@ class Knowledge:
         self.outlook = outlook
         self._networks = networks
         self._predictors = {name: NetworkPredictor(name) for name in networks}
-        self._looked_s: float | None = None
+        self._updated_s: float | None = None
 
-    def look(self, at_s: float) -> None:
+    def update(self, at_s: float) -> None:
         """Takes what was carried until an instant of the replay."""
-        elapsed_s = 0.0 if self._looked_s is None else at_s - self._looked_s
-        self._looked_s = at_s
+        elapsed_s = 0.0 if self._updated_s is None else at_s - self._updated_s
+        self._updated_s = at_s
         for name, network in self._networks.items():
             since_s = network.attached_since_s(at_s)
             if since_s is None:

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -24,11 +25,11 @@ from cedos.selector.prefetch.path import Path, Prices
 from cedos.selector.prefetch.queue import Plan, Queue
 from emu.experiments.imp import workload
 from emu.experiments.imp.budgets import Budgets
+from emu.experiments.imp.live_host import SAMPLE_S, LiveHost, counters
 from emu.experiments.imp.setting import Setting, setting
 from emu.experiments.imp.simulate import Outcome, Trial
 from emu.experiments.imp.strategies import simple
 from emu.experiments.imp.workload import Workload
-from emu.experiments.imp.world import LOOK_S, World, counters
 from emu.places import places
 from emu.testbed.access import INTERFACES
 from emu.testbed.phones import SERVER, Laptop
@@ -38,20 +39,19 @@ from emu.testbed.servers import Servers
 class Fetcher(HttpFetcher):
     """On demand over the network that is best then, and off one that is lost."""
 
-    def __init__(self, url: str, size_bytes: int, world: World) -> None:
+    def __init__(self, url: str, size_bytes: int, host: LiveHost) -> None:
         super().__init__(url)
         self._size_bytes = size_bytes
-        self._world = world
+        self._host = host
 
     @property
     def _left_bytes(self) -> float:
         return max(self._size_bytes - self._part.size, 1.0)
 
     async def fetch(self, turn: Turn) -> Body:
-        """See `HttpFetcher.fetch`."""
         if turn.interface is not None:
             return await super().fetch(turn)
-        while (name := self._world.best(self._left_bytes)) is None:  # noqa: ASYNC110
+        while (name := self._host.best(self._left_bytes)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         turn.interface = INTERFACES[NetworkKind(name)]
         fetching = asyncio.ensure_future(super().fetch(turn))
@@ -60,41 +60,38 @@ class Fetcher(HttpFetcher):
                 await asyncio.wait({fetching}, timeout=0.2)
                 if fetching.done():
                     break
-                if not self._world.up(name):
+                if not self._host.up(name):
                     raise FetchError(f"{name} is lost")
-                if self._world.moves(name, self._left_bytes):
+                if self._host.moves(name, self._left_bytes):
                     raise FetchError(f"another network is better than {name} by now")
             return fetching.result()
         finally:
             fetching.cancel()
 
 
-class _Told(Queue):
+@dataclass(slots=True)
+class _BudgetedQueue(Queue):
     """Ours; its budgets see what waits."""
 
-    budgets: Budgets
+    budgets: Budgets = field(kw_only=True)
 
     def plan(self, now_s: float, paths: Sequence[Path], prices: Prices) -> Plan:
-        """See `Queue.plan`."""
         self.budgets.waiting(self, now_s, paths)
-        return super().plan(now_s, paths, prices)
+        return Queue.plan(self, now_s, paths, prices)
 
 
 async def _read(
-    work: Workload, world: World, queue: Queue, place: Setting, duration_s: float
+    work: Workload, host: LiveHost, queue: Queue, place: Setting, duration_s: float
 ) -> Outcome:
     outcome = Outcome()
-    async with Prefetcher(world) as prefetcher:
-        for cls, (came, issued) in work.history.items():
-            for number in range(issued):
-                consumed = (number * came) // issued != ((number + 1) * came) // issued
-                queue.accuracy.resolved(cls, consumed)
+    async with Prefetcher(host) as prefetcher:
+        work.teach(queue.accuracy)
         prefetcher.queue = queue
         prefetcher.rates.outlook.prior = place.averages
-        counting = asyncio.create_task(world.count())
+        counting = asyncio.create_task(host.count())
         futures: dict[int, Future[Body]] = {
             item.key: prefetcher.prefetch(
-                Fetcher(f"http://{SERVER}/bytes/{item.size_bytes}", item.size_bytes, world),
+                Fetcher(f"http://{SERVER}/bytes/{item.size_bytes}", item.size_bytes, host),
                 size=item.size_bytes,
                 cls=item.cls,
             )
@@ -102,7 +99,7 @@ async def _read(
         }
         read = {item.key: item.read for item in work.items}
         # Setting everything up took a while already.
-        think_s = max(work.steps[0].think_s - world.now_s(), 0.0)
+        think_s = max(work.steps[0].think_s - host.now_s(), 0.0)
         for step, following in zip(work.steps, [*work.steps[1:], None], strict=True):
             await asyncio.sleep(think_s)
             think_s = following.think_s if following is not None else 0.0
@@ -111,17 +108,17 @@ async def _read(
                 future.cancel()
                 continue
             outcome.prefetched += future.ready
-            asked_s = world.now_s()
+            asked_s = host.now_s()
             while True:
                 try:
                     await future.get()
                     break
                 except FetchError:
                     await asyncio.sleep(0.05)
-            outcome.fetch_s.append(world.now_s() - asked_s)
-        await asyncio.sleep(max(duration_s - world.now_s(), 0.0))
-        await asyncio.sleep(2 * LOOK_S)
-        used = world.used()
+            outcome.fetch_s.append(host.now_s() - asked_s)
+        await asyncio.sleep(max(duration_s - host.now_s(), 0.0))
+        await asyncio.sleep(2 * SAMPLE_S)
+        used = host.used()
         outcome.joules, outcome.energy_j = used.joules, sum(used.joules.values())
         outcome.data_bytes = used.metered_bytes
         counting.cancel()
@@ -137,10 +134,10 @@ def live(
         for item in work.items:
             servers.make_size(item.size_bytes)
         with laptop.client.entered():
-            # The replay began when the links stood: the world's clock is theirs within 0.1 s.
+            # The replay began when the links stood: the host's clock is theirs within 0.1 s.
             began_s = min(link.started_at_s for link in laptop.links.values())
-            world = World(place, budgets, start_s, seconds, began_s, counters())
-            return asyncio.run(_read(work, world, queue, place, seconds))
+            host = LiveHost(place, budgets, start_s, seconds, began_s, counters())
+            return asyncio.run(_read(work, host, queue, place, seconds))
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:
@@ -208,10 +205,8 @@ def _both(
     ).run()
     found = {"simulated": figures(simulated)}
     if not given.simulate_only:
-        queue = made[name]() if name in made else _Told()
         budgets = Budgets(given.seconds, None, data_bytes)
-        if isinstance(queue, _Told):
-            queue.budgets = budgets
+        queue = made[name]() if name in made else _BudgetedQueue(budgets=budgets)
         found["live"] = figures(live(work, place, queue, budgets, start_s, given.seconds))
     return found
 

@@ -16,10 +16,9 @@ from cedos.selector.energy.radio import Radio
 from cedos.selector.prefetch.outlook import Average, Outlook
 from cedos.selector.prefetch.path import Path, mean_wake_j
 from cedos.selector.prefetch.queue import Queue, State
-from emu.experiments.imp import demand
 from emu.experiments.imp.accounts import Account
 from emu.experiments.imp.budgets import Budgets
-from emu.experiments.imp.demand import METERED
+from emu.experiments.imp.demand import METERED, Demand
 from emu.experiments.imp.knowledge import EVERY_S, Knowledge
 from emu.experiments.imp.workload import Workload
 from emu.lab.simulation.network import Exchange, ReplayedNetwork
@@ -114,6 +113,8 @@ class Trial:
         self._start_s = start_s
         self._duration_s = duration_s
         self._accounts = {name: Account(radios[name], start_s) for name in networks}
+        watches = {name: account.watch for name, account in self._accounts.items()}
+        self._serving = Demand(networks, radios, watches, self._knowledge, budgets, start_s)
         self._running: dict[str, _Running] = {}
         self._demand: _Running | None = None
         self._wanted: int | None = None
@@ -121,18 +122,13 @@ class Trial:
         self._now_s = 0.0
         self._steps = list(workload.steps)[::-1]
         self._reading_until_s = 0.0
-        self._seen_s: float | None = None
+        self._observed_s: float | None = None
         self._items = {item.key: item for item in workload.items}
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
         """Plays it to its end: the person's last item, or the period's, whichever is later."""
-        for cls, (came, issued) in self._workload.history.items():
-            # The last ones of a month, evenly mixed.
-            for number in range(issued):
-                self._queue.accuracy.resolved(
-                    cls, (number * came) // issued != ((number + 1) * came) // issued
-                )
+        self._workload.teach(self._queue.accuracy)
         for item in self._workload.items:
             self._queue.hint(item.key, 0.0, item.size_bytes, item.cls)
         self._reading_until_s = self._steps[-1].think_s
@@ -140,7 +136,7 @@ class Trial:
         while not ended:
             if self._now_s >= next_tick_s:
                 next_tick_s = self._now_s + EVERY_S
-                self._look()
+                self._observe()
             self._plan()
             self._now_s = self._next(next_tick_s)
             self._happen()
@@ -175,9 +171,6 @@ class Trial:
 
     def _all(self) -> list[_Running]:
         return [*self._running.values(), *([self._demand] if self._demand is not None else [])]
-
-    def _up(self, name: str) -> bool:
-        return self._networks[name].up_at(self._start_s + self._now_s)
 
     def _happen(self) -> None:
         at_s = self._start_s + self._now_s
@@ -234,26 +227,9 @@ class Trial:
         """
         if self._wanted is None or self._demand is not None:
             return
-        name = self._best(self._queue.left_bytes(self._wanted))
+        name = self._serving.best(self._queue.left_bytes(self._wanted), self._now_s)
         if name is not None:
             self._demand = self._fetch(self._wanted, name)
-
-    def _best(self, size_bytes: float) -> str | None:
-        prices, breaks = self._budgets.prices(self._now_s), self._budgets.breaks(size_bytes)
-        return demand.best(self._offers(), size_bytes, prices, breaks=breaks)
-
-    def _offers(self) -> list[demand.Offer]:
-        return [
-            demand.Offer(
-                name,
-                self._knowledge.rate_bps(name),
-                network.rtt_s,
-                self._accounts[name].radio,
-                self._accounts[name].watch.idle_s(self._now_s),
-            )
-            for name, network in self._networks.items()
-            if self._up(name)
-        ]
 
     def _fetch(self, key: int, name: str) -> _Running:
         item = self._queue.items[key]
@@ -298,10 +274,10 @@ class Trial:
         self._queue.stopped(one.key)
         self._note("stopped", one.key, one.network)
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         """Once a second: what networks are like, and what has been used."""
-        self._seen_s = self._now_s
-        self._knowledge.look(self._start_s + self._now_s)
+        self._observed_s = self._now_s
+        self._knowledge.update(self._start_s + self._now_s)
         energy_j = sum(account.committed_j(self._now_s) for account in self._accounts.values())
         data = sum(self._accounts[name].bytes for name in METERED)
         self._budgets.observe(self._now_s, energy_j, data)
@@ -311,8 +287,7 @@ class Trial:
     def _reconsider(self, one: _Running) -> None:
         """A transfer that somebody waits for moves where it will be done much sooner."""
         left = max(one.size_bytes - one.received(self._start_s + self._now_s), 1.0)
-        prices, breaks = self._budgets.prices(self._now_s), self._budgets.breaks(left)
-        if demand.moves(self._offers(), one.network, left, prices, breaks=breaks):
+        if self._serving.moves(one.network, left, self._now_s):
             self._accounts[one.network].cut(self._now_s)
             self._progress(one)
             self._demand = None
@@ -333,7 +308,7 @@ class Trial:
                     average,
                     mean_wake_j(account.radio, account.watch.shares(self._now_s)),
                     idle_s=account.watch.idle_s(self._now_s),
-                    present=self._up(name),
+                    present=self._serving.up(name, self._now_s),
                     stretch=self._knowledge.outlook.stretch(name),
                 )
             )
@@ -346,7 +321,7 @@ class Trial:
         paths = self.paths()
         for one in self._running.values():
             self._progress(one)
-        if self._seen_s == self._now_s:
+        if self._observed_s == self._now_s:
             # Once a second: what is open changes slowly.
             self._budgets.waiting(self._queue, self._now_s, paths)
         if self._wanted is not None:

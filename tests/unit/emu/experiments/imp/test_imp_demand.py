@@ -11,10 +11,10 @@ from cedos.storage.radio_file import radios
 from emu.experiments.imp import workload
 from emu.experiments.imp.budgets import Budgets
 from emu.experiments.imp.demand import Offer, best, moves
+from emu.experiments.imp.live_host import LiveHost
 from emu.experiments.imp.setting import Setting, setting
 from emu.experiments.imp.simulate import Trial
 from emu.experiments.imp.strategies import simple
-from emu.experiments.imp.world import World
 from emu.lab.simulation.network import ReplayedNetwork
 from emu.places import places
 from emu.places.traces import Trace
@@ -64,12 +64,12 @@ def place() -> Setting:
 
 def test_what_is_used_after_the_period_is_not_counted(place: Setting) -> None:
     counted = {"wifi": (0, 0), "cellular": (0, 0)}
-    world = World(place, Budgets(10.0), 0.0, 10.0, time.monotonic(), counted)
-    world.observe(0.1, counted)
-    world.observe(0.3, {"wifi": (0, 0), "cellular": (50_000, 300)})
-    world.observe(9.9, {"wifi": (0, 0), "cellular": (50_000, 300)})
-    world.observe(10.1, {"wifi": (0, 0), "cellular": (50_000, 300)})
-    within = world.used()
+    host = LiveHost(place, Budgets(10.0), 0.0, 10.0, time.monotonic(), counted)
+    host.observe(0.1, counted)
+    host.observe(0.3, {"wifi": (0, 0), "cellular": (50_000, 300)})
+    host.observe(9.9, {"wifi": (0, 0), "cellular": (50_000, 300)})
+    host.observe(10.1, {"wifi": (0, 0), "cellular": (50_000, 300)})
+    within = host.used()
     assert within.metered_bytes == 50_300
     # A whole tail but for its last 0.3 s, which the period does not see.
     radio = place.radios["cellular"]
@@ -77,8 +77,8 @@ def test_what_is_used_after_the_period_is_not_counted(place: Setting) -> None:
     expected_j -= 0.3 * (radio.states[1].linger_w - radio.idle_w)
     assert within.joules["cellular"] == pytest.approx(expected_j, abs=0.01)
     for at_s in range(11, 60):
-        world.observe(float(at_s), {"wifi": (0, 0), "cellular": (50_000 + at_s * 1000, 300)})
-    assert world.used() == within
+        host.observe(float(at_s), {"wifi": (0, 0), "cellular": (50_000 + at_s * 1000, 300)})
+    assert host.used() == within
 
 
 def test_each_fetch_opens_a_connection_of_its_own() -> None:

@@ -10,14 +10,13 @@ from cedos.model import NetworkKind
 from cedos.prefetch.surroundings import NetworkFacts, View
 from cedos.selector.energy.radio_watch import RadioWatch
 from cedos.selector.prefetch.outlook import Outlook
-from emu.experiments.imp import demand
 from emu.experiments.imp.budgets import Budgets
-from emu.experiments.imp.demand import METERED
+from emu.experiments.imp.demand import METERED, Demand
 from emu.experiments.imp.knowledge import EVERY_S, Knowledge
 from emu.experiments.imp.setting import Setting
 from emu.testbed.access import INTERFACES
 
-LOOK_S = 0.2
+SAMPLE_S = 0.2
 Counters = Mapping[str, tuple[int, int]]
 
 
@@ -29,7 +28,7 @@ class Used:
     metered_bytes: float
 
 
-class World:
+class LiveHost:
     """What the trial's host sees, and what it has used.
 
     Args:
@@ -55,10 +54,13 @@ class World:
         self._start_s = start_s
         self._duration_s = duration_s
         self._began_s = began_s
-        self._watches = {name: RadioWatch(radio, LOOK_S) for name, radio in place.radios.items()}
+        self._watches = {name: RadioWatch(radio, SAMPLE_S) for name, radio in place.radios.items()}
         self._first = self._last = counted
         self._knowledge = Knowledge(place.networks, Outlook(dict(place.averages)))
-        self._looked_s = -EVERY_S
+        self._demand = Demand(
+            place.networks, place.radios, self._watches, self._knowledge, budgets, start_s
+        )
+        self._updated_s = -EVERY_S
         self._closed: Used | None = None
 
     def now_s(self) -> float:
@@ -67,30 +69,15 @@ class World:
 
     def up(self, name: str) -> bool:
         """Whether the host believes to be attached."""
-        return self._place.networks[name].up_at(self._start_s + self.now_s())
+        return self._demand.up(name, self.now_s())
 
     def best(self, size_bytes: float) -> str | None:
         """The network that somebody who waits is served over; None: none for now."""
-        prices, breaks = self._budgets.prices(self.now_s()), self._budgets.breaks(size_bytes)
-        return demand.best(self._offers(), size_bytes, prices, breaks=breaks)
+        return self._demand.best(size_bytes, self.now_s())
 
     def moves(self, name: str, left_bytes: float) -> bool:
         """Whether what is under way over a network is to go on over another one."""
-        prices, breaks = self._budgets.prices(self.now_s()), self._budgets.breaks(left_bytes)
-        return demand.moves(self._offers(), name, left_bytes, prices, breaks=breaks)
-
-    def _offers(self) -> list[demand.Offer]:
-        return [
-            demand.Offer(
-                name,
-                self._knowledge.rate_bps(name),
-                network.rtt_s,
-                self._place.radios[name],
-                self._watches[name].idle_s(self.now_s()),
-            )
-            for name, network in self._place.networks.items()
-            if self.up(name)
-        ]
+        return self._demand.moves(name, left_bytes, self.now_s())
 
     async def look(self) -> View:
         """See `Surroundings.look`."""
@@ -101,7 +88,7 @@ class World:
                     name,
                     INTERFACES[NetworkKind(name)],
                     NetworkKind(name),
-                    self.up(name),
+                    self._demand.up(name, now_s),
                     name in METERED,
                     self._place.radios[name],
                     self._knowledge.rate_bps(name),
@@ -118,16 +105,16 @@ class World:
         """For ever: what the interfaces carried, for the radios and the budgets."""
         while True:
             self.observe(self.now_s(), counters())
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(SAMPLE_S)
 
     def observe(self, now_s: float, counted: Counters) -> None:
         """The interfaces have carried so much by now."""
         if self._closed is None and now_s >= self._duration_s:
             # Whoever still waits is served after the period, but not within its budgets.
             self._closed = self._used(self._duration_s)
-        if now_s - self._looked_s >= EVERY_S:
-            self._looked_s = now_s
-            self._knowledge.look(self._start_s + now_s)
+        if now_s - self._updated_s >= EVERY_S:
+            self._updated_s = now_s
+            self._knowledge.update(self._start_s + now_s)
         for name, (received, sent) in counted.items():
             before = self._last[name]
             self._watches[name].carried(now_s, sent - before[1], received - before[0])
