@@ -36,10 +36,7 @@ def configure(
 ) -> None:
     """Sets up all logging of this process; a second call replaces the first.
 
-    Args:
-        level: the least that is written.
-        form: `console` for people; `json`: one object a line with `event`, `level`, `time` (UTC).
-        stream: where to; None: standard error.
+    `form`: `console` for people; `json`: one object a line with `event`, `level`, `time` (UTC).
     """
     stream = stream or sys.stderr
     journal = ends_in_journal(stream)

@@ -320,7 +320,6 @@ class Budget:
     hard: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses what cannot be one."""
         for what, name in (("budget", self.name), *(("network", each) for each in self.networks)):
             if not is_name(name):
                 raise ValueError(

@@ -27,12 +27,11 @@ class Backend(Protocol):
     async def explain(self, flow: str | None) -> DecisionMessage:
         """The latest decision about a flow.
 
+        Errors: NotFoundError, no decision about such a flow is known.
+
         Args:
             flow: a decision's number, or what `messages.flow_matches` understands; None: the
                 latest decision of all.
-
-        Raises:
-            cedos.errors.NotFoundError: no decision about such a flow is known.
         """
 
     async def choose(self, request: ChoiceRequest) -> DecisionMessage:

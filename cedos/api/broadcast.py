@@ -26,7 +26,6 @@ class Broadcast(Generic[T]):
         self._closed = False
 
     def publish(self, item: T) -> None:
-        """Passes the item on; never waits."""
         for ear in self._ears:
             ear.waiting.append(item)
             ear.ready.set()

@@ -86,11 +86,7 @@ class BudgetMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 def parse_budget(body: bytes) -> Budget:
-    """Reads a budget from JSON.
-
-    Raises:
-        ConfigError: with the field and what would be right.
-    """
+    """Reads a budget from JSON. Errors: ConfigError, with the field and what would be right."""
     try:
         found = msgspec.json.decode(body, type=dict[str, Any])
         if strange := sorted(found.keys() - {field.name for field in fields(Budget)}):

@@ -28,7 +28,6 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def transfer(self) -> Transfer:
-        """The same in the selector's words."""
         size = SizeEstimate(self.size_bytes, self.size_bytes, self.size_bytes, "hint")
         bulk = Bulk.LARGE if self.size_bytes >= _SMALL_BYTES else Bulk.SMALL
         label = Label(self.urgency, bulk)
@@ -36,11 +35,7 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def parse_choice(body: bytes) -> ChoiceRequest:
-    """Reads a request from JSON.
-
-    Raises:
-        ConfigError: with the field and what would be right.
-    """
+    """Reads a request from JSON. Errors: ConfigError, with the field and what would be right."""
     try:
         return msgspec.json.decode(body, type=ChoiceRequest)
     except msgspec.ValidationError as error:

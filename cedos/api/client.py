@@ -52,15 +52,12 @@ class ControlClient:
         self._timeout_s = timeout_s
 
     def status(self) -> StatusMessage:
-        """Everything at a glance."""
         return self._ask("GET", "/v1/status", StatusMessage)
 
     def networks(self) -> list[NetworkMessage]:
-        """All networks with their indicators."""
         return self._ask("GET", "/v1/networks", list[NetworkMessage])
 
     def flows(self) -> list[FlowMessage]:
-        """All living flows."""
         return self._ask("GET", "/v1/flows", list[FlowMessage])
 
     def explain(self, flow: str | None = None) -> DecisionMessage:
@@ -69,39 +66,30 @@ class ControlClient:
         return self._ask("GET", f"/v1/explain{query}", DecisionMessage)
 
     def choose(self, request: ChoiceRequest) -> DecisionMessage:
-        """The networks for one transfer, now, and why; for programs that can choose."""
         return self._ask("POST", "/v1/choices", DecisionMessage, msgspec.json.encode(request))
 
     def hint(self, hint: HintRequest) -> HintAccepted:
-        """Says something about coming transfers."""
         return self._ask("POST", "/v1/hints", HintAccepted, msgspec.json.encode(hint))
 
     def unhint(self, number: int) -> None:
-        """Takes a hint back."""
         self._exchange("DELETE", f"/v1/hints/{number}", None)
 
     def budgets(self) -> list[BudgetMessage]:
-        """All budgets, and how they stand."""
         return self._ask("GET", "/v1/budgets", list[BudgetMessage])
 
     def set_budget(self, budget: Budget) -> BudgetMessage:
-        """Sets a budget, or changes the one of this name."""
         return self._ask("POST", "/v1/budgets", BudgetMessage, msgspec.json.encode(budget))
 
     def remove_budget(self, name: str) -> None:
-        """Takes a budget back."""
         self._exchange("DELETE", f"/v1/budgets/{quote(name, safe='')}", None)
 
     def prefetching(self, request: PrefetchingRequest) -> PrefetchingAnswer:
-        """Tells what is prefetched, and asks for what that depends on."""
         return self._ask("POST", "/v1/prefetching", PrefetchingAnswer, msgspec.json.encode(request))
 
     def prefetched(self) -> list[ProgramMessage]:
-        """The programs that prefetch now, and what each does and why."""
         return self._ask("GET", "/v1/prefetching", list[ProgramMessage])
 
     def probing(self) -> list[ProbingMessage]:
-        """Which networks are probed, which are not, and why."""
         return self._ask("GET", "/v1/probing", list[ProbingMessage])
 
     def decisions(self) -> Iterator[DecisionMessage]:

@@ -36,7 +36,6 @@ class HintRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     lifetime_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
 
     def __post_init__(self) -> None:
-        """Checks what a type cannot say."""
         if self.destination is not None:
             try:
                 ip_network(self.destination, strict=False)
@@ -83,11 +82,7 @@ def program_mark(number: int) -> int:
 
 
 def parse_hint(body: bytes) -> HintRequest:
-    """Reads a hint from JSON.
-
-    Raises:
-        ConfigError: with the field and what would be right.
-    """
+    """Reads a hint from JSON. Errors: ConfigError, with the field and what would be right."""
     try:
         return msgspec.json.decode(body, type=HintRequest)
     except msgspec.ValidationError as error:

@@ -29,9 +29,7 @@ _log = structlog.get_logger(__name__)
 def only_daemon(pid_file: Path, *, steers: bool = True) -> Iterator[None]:
     """Holds the locks for as long as the block lasts.
 
-    Args:
-        pid_file: `Directories.pid_file`; it stays there, empty, for the next daemon.
-        steers: whether this one changes the namespace; a dry run does not.
+    `steers`: whether this one changes the namespace; a dry run does not.
 
     Raises:
         AlreadyRunningError: another daemon lives; names its process id.

@@ -28,8 +28,6 @@ class ControlMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IndicatorMessage(ControlMessage, frozen=True, kw_only=True):
-    """One measured property and how old it is."""
-
     value: float | None
     age_s: float
     active: bool = False
@@ -37,7 +35,6 @@ class IndicatorMessage(ControlMessage, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, indicator: Indicator, now_s: float) -> "IndicatorMessage":
-        """The message of an indicator at the monotonic instant `now_s`."""
         return cls(
             value=_finite(indicator.value),
             age_s=max(0.0, now_s - indicator.measured_at_s),
@@ -72,7 +69,6 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
     def of(
         cls, network: Network, context: Context | None, now_s: float, barred: str = ""
     ) -> "NetworkMessage":
-        """The message of a network with its part of the context, and why it is barred."""
         known = context.networks.get(network.name, {}) if context else {}
         attached = context.attachments.get(network.name) if context else None
         return cls(
@@ -100,8 +96,6 @@ class DefaultMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class SubflowMessage(ControlMessage, frozen=True, kw_only=True):
-    """One path of a living connection."""
-
     flow: str
     network: str | None
     backup: bool = False
@@ -163,8 +157,6 @@ class StatusMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class TransferMessage(ControlMessage, frozen=True, kw_only=True):
-    """What a decision was about."""
-
     size: SizeEstimate
     direction: Direction
     label: Label
@@ -174,7 +166,6 @@ class TransferMessage(ControlMessage, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, transfer: Transfer) -> "TransferMessage":
-        """The message of a transfer."""
         return cls(
             size=transfer.size,
             direction=transfer.direction,
@@ -198,7 +189,6 @@ class EvaluationMessage(ControlMessage, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, evaluation: Evaluation) -> "EvaluationMessage":
-        """The message of an evaluation."""
         return cls(
             strategy=evaluation.strategy,
             time_s=_finite(evaluation.time_s),
@@ -224,7 +214,6 @@ class DecisionMessage(ControlMessage, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, decision: Decision) -> "DecisionMessage":
-        """The message of a decision."""
         at_s = decision.context.at_s
         return cls(
             number=decision.number,

@@ -44,16 +44,12 @@ class ItemMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One item as people want to see it; figures are those of the network that it is best off on.
 
     Attributes:
-        title: what it is called.
-        cls: its class.
         size_bytes: what is left of it.
-        likely: the probability that it will be asked for.
         network: that network; None: there is none.
         saves_s: the waiting that it is expected to save.
         energy_j: joules that it takes, without those that it spares later; negative: it spares some.
         metered_bytes: likewise.
         gain_s: what remains of all this at today's prices.
-        why: what is done with it, and why, in words.
     """
 
     title: _Text
@@ -72,15 +68,12 @@ class PrefetchingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """What a program has open, has begun and has used since it asked last.
 
     Attributes:
-        program: its name.
-        pid: its process.
         networks: those that bytes are told by.
         waiting: per open item its ways, leaving it to demand first.
         started: what was begun since.
         used_bytes: bytes received since for what was waiting, by network.
         used_j: their joules.
         counts: items by state.
-        items: the first of them, for people.
     """
 
     program: _Name
@@ -94,7 +87,6 @@ class PrefetchingRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     items: Annotated[list[ItemMessage], Meta(max_length=MOST_SHOWN)] = []
 
     def __post_init__(self) -> None:
-        """Checks what a type cannot say."""
         count = len(self.networks)
         ways = [way for each in self.waiting for way in each]
         ways += [way for each in self.started for way in each.ways]
@@ -135,8 +127,6 @@ class PriceMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 class PrefetchingAnswer(ControlMessage, frozen=True, kw_only=True):
-    """The networks, their radios by the networks' names, and the prices."""
-
     networks: list[NetworkMessage]
     radios: dict[str, RadioMessage]
     prices: list[PriceMessage]
@@ -153,11 +143,7 @@ class ProgramMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 def parse_prefetching(body: bytes) -> PrefetchingRequest:
-    """Reads a request from JSON.
-
-    Raises:
-        ConfigError: with the field and what would be right.
-    """
+    """Reads a request from JSON. Errors: ConfigError, with the field and what would be right."""
     try:
         return msgspec.json.decode(body, type=PrefetchingRequest)
     except msgspec.ValidationError as error:

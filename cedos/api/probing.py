@@ -15,15 +15,9 @@ class ProbingMessage(ControlMessage, frozen=True, kw_only=True):
     """What the rule says of one network and direction now.
 
     Attributes:
-        network: its name.
-        direction: which way the answer tells of.
         rule: `value`, `change` (Delphi's) or `fixed`.
-        send: whether a probe is sent now.
-        why: in words, with the numbers.
         gain_s: seconds that an answer is expected to save; None: the rule does not weigh that.
         cost_s: what a probe is worth today; None: a budget that is spent forbids it.
-        energy_j: joules that one takes.
-        carried_bytes: and bytes.
         change: of the passive indicators since the last probe, in ranges; None: it is not looked at.
         threshold: the change that is enough; None: likewise.
         sent: the last one; None: there was none.

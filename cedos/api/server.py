@@ -79,7 +79,6 @@ class ControlServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stops listening, ends all streams and removes the socket."""
         # First the name, so that nobody new comes; another daemon's socket is left alone.
         with suppress(OSError):
             status = self._path.stat()

@@ -25,9 +25,6 @@ class DaemonChooser:
 
     Questions of several sessions that are alike are one question. A decision without a single evaluation
     knows no network that is up: no choice.
-
-    Args:
-        socket: the control socket; it need not be there.
     """
 
     def __init__(self, socket: Path) -> None:

@@ -24,15 +24,13 @@ _UNITS = {"data": (1e6, "MB"), "energy": (1.0, "J"), "money": (1.0, "")}
 _EXITS = {0: "", 1: "There is no such budget.", **dict.fromkeys((2, 3), "")}
 
 
-class _Group(Manual, click.Group):
-    """A command with commands below it, and the help of one without."""
+class _Group(Manual, click.Group): ...
 
 
 class _Set(Manual):
     """`-1GB` is meant as an amount, and is none."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """See click."""
         given = [arg for arg in args if re.match(r"-[\d.]", arg)]
         try:
             return super().parse_args(ctx, args)
@@ -195,7 +193,6 @@ def remove_command(name: str) -> None:
 
 
 def lines(standing: list[BudgetMessage], now_unix_s: float) -> Iterator[str]:
-    """The budgets for people, line by line."""
     if not standing:
         yield "no budget; `cedos budget set data 4GB --until 2026-12-01 --every month` sets one"
         return

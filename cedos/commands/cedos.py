@@ -27,11 +27,9 @@ class LazyGroup(click.Group):
     """Lists its commands without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All commands there are."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports the one command that is used."""
         if cmd_name not in COMMANDS:
             return None
         command = importlib.import_module(f"cedos.commands.{cmd_name.replace('-', '_')}").command
@@ -39,7 +37,6 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the commands with what they are for."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 

@@ -28,7 +28,6 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The bytes."""
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kMGT]?)B?", value)
@@ -46,7 +45,6 @@ class Duration(click.ParamType[float]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """The seconds."""
         if isinstance(value, float):
             return value
         factors = {"": 1.0, "s": 1.0, "ms": 0.001, "min": 60.0, "h": 3600.0}

@@ -80,7 +80,6 @@ def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> No
 
 
 def lines(decision: DecisionMessage, now_unix_s: float) -> Iterator[str]:
-    """The decision for people, line by line."""
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(decision.made_unix_s))
     ago = render.duration(max(0.0, now_unix_s - decision.made_unix_s))
     yield f"Decision {decision.number}, {ago} ago ({made}): {render.strategy(decision.choice)}"

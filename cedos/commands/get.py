@@ -25,15 +25,12 @@ _DRAWN_EVERY_S: Final = 0.2
 
 
 class Source(NamedTuple):
-    """A file of a server."""
-
     host: str
     port: int
     path: str
 
     @property
     def name(self) -> str:
-        """As the user writes it."""
         return f"{shown(self.host, self.port)}/{self.path}"
 
 
@@ -45,7 +42,6 @@ class SourceType(click.ParamType[Source]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Source:
-        """Server and path."""
         if isinstance(value, Source):
             return value
         server, slash, path = value.removeprefix("cedos://").partition("/")
@@ -291,5 +287,4 @@ async def _run(getting: Any, line: ProgressLine) -> None:
 
 
 def main() -> None:
-    """The program."""
     command(prog_name="cedos-get")

@@ -21,7 +21,6 @@ class ProbeEndpoint(click.ParamType[tuple[Address, int]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[Address, int]:
-        """The address and the port."""
         if isinstance(value, tuple):
             return value
         try:

@@ -55,7 +55,6 @@ class Net(click.ParamType[IPNetwork]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> IPNetwork:
-        """The network."""
         try:
             return ip_network(value)
         except ValueError:

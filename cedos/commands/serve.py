@@ -135,5 +135,4 @@ async def _serve(folder: Path, listen: tuple[str, int], me: KeyPair, clients: Pa
 
 
 def main() -> None:
-    """The program."""
     command(prog_name="cedos-serve")

@@ -57,7 +57,6 @@ def command(as_json: bool) -> None:
 
 
 def lines(status: StatusMessage) -> Iterator[str]:
-    """The status for people, line by line."""
     dry = ", dry run: nothing is changed" if status.dry_run else ""
     yield (
         f"cedos {status.version}, process {status.pid}, up {render.duration(status.uptime_s)},"

@@ -69,7 +69,6 @@ class Config(Section, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
 
     def __post_init__(self) -> None:
-        """Checks what a type cannot say."""
         names = [network.name or interface for interface, network in self.networks.items()]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f'two networks are called "{twice[0]}"; give each a name of its own')
@@ -77,7 +76,6 @@ class Config(Section, frozen=True, kw_only=True):
             raise ValueError('[plan] is a budget called "plan" already; give yours another name')
 
     def network_overrides(self) -> dict[str, NetworkOverride]:
-        """What the user says of interfaces, by interface."""
         overrides: dict[str, NetworkOverride] = {}
         for interface, network in self.networks.items():
             override = NetworkOverride(ignore=network.ignore)
@@ -107,11 +105,8 @@ def found(path: Path | None = None) -> Path | None:
 def load(path: Path | None = None) -> Config:
     """Loads the configuration.
 
-    Args:
-        path: the file; None: `/etc/cedos/cedos.toml` where it exists, else the defaults.
-
-    Raises:
-        ConfigError: with file, line and what would be right, one line per problem.
+    `path`: the file; None: `/etc/cedos/cedos.toml` where it exists, else the defaults.
+    Errors: ConfigError, with file, line and what would be right, one line per problem.
     """
     path = found(path)
     if path is None:

@@ -47,13 +47,7 @@ def until(text: str, now: datetime) -> datetime:
     """The end that a person means, local time without a zone.
 
     A time of day is the next one; a date is its midnight, when the day begins.
-
-    Args:
-        text: such as `18:00`, `2026-12-01` or `2026-12-01 08:00`.
-        now: what the clock on the wall shows.
-
-    Raises:
-        ValueError: with what would be right.
+    Errors: ValueError, with what would be right.
     """
     text = text.strip()
     try:

@@ -22,7 +22,6 @@ class PlanConfig(Section, frozen=True, kw_only=True):
     hard: bool = False
 
     def __post_init__(self) -> None:
-        """Checks what a type cannot say."""
         if self.hard and self.metered_bytes is None:
             raise ValueError("hard = true needs metered_bytes: without them there is no limit")
 
@@ -46,7 +45,6 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
     hard: bool = False
 
     def __post_init__(self) -> None:
-        """Checks what a type cannot say."""
         given = [name for name in ("data", "energy", "money") if getattr(self, name) is not None]
         given += ["battery"] * self.battery
         if len(given) != 1:

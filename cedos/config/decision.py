@@ -30,7 +30,6 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
     method: Literal["brute-force", "error-bounds", "bayesian", "trusting"] = "brute-force"
 
     def __post_init__(self) -> None:
-        """Checks what a type cannot say."""
         if self.follow and self.objective != "max-s-per-e":
             raise ValueError(
                 f'follow moves the exponents of objective = "max-s-per-e"; "{self.objective}" has none'
@@ -49,7 +48,6 @@ class FollowConfig(Section, frozen=True, kw_only=True):
     plan_easy: Share = 0.5
 
     def __post_init__(self) -> None:
-        """Checks what a type cannot say."""
         if self.battery_empty >= self.battery_full:
             raise ValueError(
                 f"battery_empty ({self.battery_empty:g}) must be less than"

@@ -17,7 +17,6 @@ class Directories:
 
     @property
     def socket(self) -> Path:
-        """The control socket."""
         return self.runtime / "control.sock"
 
     @property
@@ -27,15 +26,13 @@ class Directories:
 
     @property
     def history(self) -> Path:
-        """The history, unless configured elsewhere."""
         return self.state / "history.sqlite"
 
 
 def directories(environment: Mapping[str, str] = os.environ) -> Directories:
     """The directories by `CEDOS_*_DIR`, else systemd's `*_DIRECTORY`, else the system's usual ones.
 
-    Raises:
-        ConfigError: a variable holds a path that is not absolute.
+    Errors: ConfigError, a variable holds a path that is not absolute.
     """
     return Directories(
         state=_directory(environment, "STATE", "/var/lib/cedos"),

@@ -16,8 +16,7 @@ PROBE_PORT = 7007
 def endpoint(value: str) -> tuple[IPv4Address | IPv6Address, int]:
     """The address and port of a probe server.
 
-    Raises:
-        ValueError: the text says neither `ADDRESS:PORT` nor `[ADDRESS]:PORT`; the port may be missing.
+    The port may be missing. Errors: ValueError, it is neither `ADDRESS:PORT` nor `[ADDRESS]:PORT`.
     """
     match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:]+))(?::(\d{1,5}))?", value)
     try:
@@ -77,7 +76,6 @@ class ProbesConfig(Section, frozen=True, kw_only=True):
     seconds_per_mb: Annotated[float, Meta(ge=0, le=1000)] = 0.2
 
     def __post_init__(self) -> None:
-        """Checks what a type cannot say."""
         _target(self.target, "target", IPv4Address, "1.1.1.1")
         _target(self.target_ipv6, "target_ipv6", IPv6Address, "2606:4700:4700::1111")
         if self.server:

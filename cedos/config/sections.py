@@ -26,7 +26,6 @@ class ProfilerConfig(Section, frozen=True, kw_only=True):
     default_large_bytes: Size = 100_000
 
     def __post_init__(self) -> None:
-        """Checks what a type cannot say."""
         if self.default_large_bytes < self.default_size_bytes:
             raise ValueError(
                 f"default_large_bytes ({self.default_large_bytes}) must not be less than"
@@ -53,7 +52,6 @@ class PredictorsConfig(Section, frozen=True, kw_only=True):
 
     @property
     def model_path(self) -> Path | None:
-        """The model's file, None for the shipped one."""
         return None if self.model == "shipped" else Path(self.model)
 
 
@@ -79,13 +77,10 @@ class ProvidersConfig(Section, frozen=True, kw_only=True):
     started_at_s: Annotated[float, Meta(ge=0, le=1e12)] | None = None
 
     def __post_init__(self) -> None:
-        """Checks what a type cannot say."""
         if stray := [name for name in self.offset_s if name not in self.series]:
             raise ValueError(f"offset_s names {stray[0]}, which has no series")
 
 
 class LogConfig(Section, frozen=True, kw_only=True):
-    """What is logged to standard error, and how."""
-
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["console", "json"] = "console"

@@ -26,9 +26,7 @@ def read(path: Path, struct: type[T]) -> T:
 
     Structs may hold numbers, text, booleans, literals, enums, paths, other structs, and lists,
     tuples and dicts of these; a ValueError from `__post_init__` is reported at the struct's line.
-
-    Raises:
-        ConfigError: the file cannot be read, is not TOML, or does not fit; one line per problem.
+    Errors: ConfigError, the file cannot be read, is not TOML, or does not fit; one line per problem.
     """
     try:
         text = path.read_bytes().decode()

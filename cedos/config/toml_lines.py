@@ -139,9 +139,6 @@ class _Scanner:
 def key_lines(text: str) -> dict[Key, int]:
     """Maps every key of a valid TOML text to the line (from 1) on which it stands.
 
-    Args:
-        text: what `tomllib.loads` accepted.
-
     Returns:
         The line of each table, key and array element; implied tables have the line that implies them.
     """

@@ -117,8 +117,6 @@ async def run(config: Config, dry_run: bool, config_file: Path | None) -> None:
 
 
 class Daemon:
-    """All parts of the daemon, joined, in one event loop."""
-
     def __init__(
         self,
         config: Config,
@@ -240,7 +238,6 @@ class Daemon:
         )
 
     def problems(self) -> list[str]:
-        """What is degraded, in words."""
         optional = (self._flow_monitor.problem, self._history.problem if self._history else None)
         return [
             *self._own_problems,
@@ -278,7 +275,6 @@ class Daemon:
         self._probing.networks_changed(usable)
 
     async def run(self, notifier: Notifier) -> None:
-        """Runs until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._observer.run(), name="observe")
             tasks.create_task(self._follow_links(), name="links")
@@ -305,7 +301,6 @@ class Daemon:
             self._learning.keep(self._state)
 
     def _rescued(self, key: FlowKey, network: str, reason: str) -> None:
-        """A flow goes over another network, as its first packet found no answer."""
         flow = self._flows.rescued(key, network)
         self._observer.portals.rescued(key)
         if flow is not None:

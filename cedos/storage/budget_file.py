@@ -20,12 +20,7 @@ PLAN: Final = "plan"
 
 
 def configured(config: Config, now: datetime) -> dict[str, Budget]:
-    """The budgets of the configuration, the data plan among them.
-
-    Args:
-        config: checked already.
-        now: what the clock on the wall shows, for times of day.
-    """
+    """The budgets of the configuration, the data plan among them."""
     found = {name: budget.budget(name, now) for name, budget in config.budgets.items()}
     if config.plan.metered_bytes is not None:
         # Any month with 31 days will do for the anchor: shorter ones end it on their last day.
@@ -45,8 +40,7 @@ def configured(config: Config, now: datetime) -> dict[str, Budget]:
 def read(path: Path) -> dict[str, Budget]:
     """The budgets of a file, by name; none where there is none.
 
-    Raises:
-        ConfigError: the file cannot be used.
+    Errors: ConfigError, the file cannot be used.
     """
     try:
         return _read(path)
@@ -60,11 +54,10 @@ def read(path: Path) -> dict[str, Budget]:
 def opened(path: Path) -> tuple[dict[str, Budget], str]:
     """The budgets of a file that is about to be written; one that cannot be used is kept aside.
 
+    Errors: ConfigError, the file cannot be used, and not be renamed either.
+
     Returns:
         the budgets by name, and what was kept aside where and why, in words; "": nothing was.
-
-    Raises:
-        ConfigError: the file cannot be used, and not be renamed either.
     """
     try:
         return _read(path), ""
@@ -109,11 +102,7 @@ def _free_name(path: Path) -> Path:
 
 
 def write(path: Path, budgets: dict[str, Budget]) -> None:
-    """Writes the file, whole or not at all.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Writes the file, whole or not at all. Errors: ConfigError, it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(".new")
@@ -126,13 +115,8 @@ def write(path: Path, budgets: dict[str, Budget]) -> None:
 def begun(budget: Budget, now: datetime, earlier: Budget | None) -> Budget:
     """A budget with its beginning: that of the one it changes, or now, unless it says otherwise.
 
-    Args:
-        budget: as it is to be; one that recurs begins by the calendar.
-        now: what the clock on the wall shows.
-        earlier: the one of this name until now; what was spent of it in its period stays spent.
-
-    Raises:
-        ConfigError: it would be over already.
+    `earlier`: the one of this name until now; what was spent of it in its period stays spent.
+    Errors: ConfigError, it would be over already.
     """
     if budget.every is not None:
         return budget

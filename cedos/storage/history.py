@@ -164,10 +164,7 @@ class History:
     ) -> list[Decision]:
         """The newest decisions; reads the disk.
 
-        Args:
-            limit: at most so many.
-            flow: only those about this flow (see `history_rows.matcher`).
-            number: only those of this number.
+        `flow`: only those about this flow (see `history_rows.matcher`).
         """
         matches = _anything if flow is None else matcher(flow)
 
@@ -184,10 +181,7 @@ class History:
     ) -> list[FlowRecord]:
         """The newest finished flows; reads the disk.
 
-        Args:
-            limit: at most so many.
-            flow: only this one (see `history_rows.matcher`).
-            decision: only those that the decision of this number was about.
+        `flow`: only this one (see `history_rows.matcher`).
         """
         matches = _anything if flow is None else matcher(flow)
 
@@ -200,7 +194,6 @@ class History:
             return _newest(self._flows.all(), wanted, rows, flow_of, limit)
 
     def close(self) -> None:
-        """Writes what is left and closes the file; a later call opens it again."""
         self._retry_at_s = 0.0
         self.flush()
         with self._disk:

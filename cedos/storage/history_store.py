@@ -75,8 +75,7 @@ class Store:
     def write(self, batches: Sequence[tuple[HistoryTable, Sequence[Row]]], max_rows: int) -> None:
         """Adds rows to tables and prunes each to `max_rows`: all of it or nothing.
 
-        Raises:
-            HistoryError: nothing was written.
+        Errors: HistoryError, nothing was written.
         """
         for last in (False, True):
             connection = self._opened()
@@ -96,8 +95,7 @@ class Store:
     ) -> list[Row]:
         """The newest rows (without their ids) that match; none where the file had to be renewed.
 
-        Raises:
-            HistoryError: the file cannot be read.
+        Errors: HistoryError, the file cannot be read.
         """
         connection = self._opened()
         try:
@@ -114,8 +112,7 @@ class Store:
     def highest_number(self) -> int:
         """The highest decision number, 0 where there is none.
 
-        Raises:
-            HistoryError: the file cannot be read.
+        Errors: HistoryError, the file cannot be read.
         """
         connection = self._opened()
         try:
@@ -125,7 +122,6 @@ class Store:
             return 0
 
     def close(self) -> None:
-        """Closes the file."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

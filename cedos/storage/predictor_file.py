@@ -19,9 +19,6 @@ _SHIPPED = "shipped.json"
 def load(path: Path | None = None) -> CompletionModel:
     """Reads a model.
 
-    Args:
-        path: the file; None: the one that is shipped with the package.
-
     Raises:
         ModelError: there is none, or it is broken, of another version or for other features; says
             which, and how to get a good one.
@@ -53,13 +50,8 @@ def load(path: Path | None = None) -> CompletionModel:
 def save(model: CompletionModel, path: Path, provenance: Mapping[str, Any] | None = None) -> None:
     """Writes a model, whole or not at all.
 
-    Args:
-        model: what to write; errors that it saw since it was trained are not part of it.
-        path: the file; replaced if it exists.
-        provenance: added to the model's own: data set, host, date.
-
-    Raises:
-        ModelError: the file cannot be written.
+    `provenance`: added to the model's own: data set, host, date.
+    Errors: ModelError, the file cannot be written.
     """
     data = {"format": FORMAT, "version": VERSION, **model.to_dict()}
     data["provenance"] = {**data["provenance"], **(provenance or {})}

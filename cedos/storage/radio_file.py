@@ -38,7 +38,6 @@ class _Radio(msgspec.Struct, frozen=True, kw_only=True):
     promotion_s: _Seconds = 0.0
 
     def __post_init__(self) -> None:
-        """Checks what a type cannot say."""
         if not self.states:
             raise ValueError("a radio needs at least one state in which it carries data")
         names = [state.name for state in self.states]
@@ -49,11 +48,10 @@ class _Radio(msgspec.Struct, frozen=True, kw_only=True):
 def radios(path: Path | None = None) -> dict[str, dict[str, Radio]]:
     """All radios: device -> technology -> radio.
 
+    Errors: ConfigError, with file, line and what would be right.
+
     Args:
         path: a file of the user's, whose devices are added to the shipped ones; None: none.
-
-    Raises:
-        ConfigError: with file, line and what would be right.
     """
     found = dict(_shipped())
     if path is not None:

@@ -43,14 +43,11 @@ class Usage:
     """The odometers. One thread counts and asks, and never waits for the disk; another may `write`.
 
     A damaged file, or another program's, is moved aside (`notice` says so) and counting begins anew.
+    Errors: HistoryError, the file cannot be opened at all.
 
     Args:
         path: the file; its folder is made. None: nothing is kept.
         boot: tells this start of the host from others.
-        read_only: whether somebody else counts, and this is only to look.
-
-    Raises:
-        HistoryError: the file cannot be opened at all.
     """
 
     def __init__(self, path: Path | None, boot: str = "", *, read_only: bool = False) -> None:
@@ -93,9 +90,7 @@ class Usage:
     def write(self, now_s: float, *, mark: bool = False) -> None:
         """Keeps everything; never raises: `problem` says why the disk is of no use.
 
-        Args:
-            now_s: seconds since the epoch.
-            mark: whether this instant's readings are to be kept for good, as a budget begins now.
+        `mark`: whether this instant's readings are to be kept for good, as a budget begins now.
         """
         with self._lock:
             totals, counters = dict(self.totals), dict(self.counters)
@@ -135,7 +130,6 @@ class Usage:
                 )
 
     def close(self) -> None:
-        """Closes the file."""
         self._connection.close()
         self._reader.close()
 
@@ -244,12 +238,8 @@ def differences(
     A counter begins at nothing with its instance (an interface that was plugged in again) and with the
     host; one that fell without either was reset, or went round at 32 bits, as some drivers' do.
 
-    Args:
-        source: whose.
-        now: where it stands.
-        before: where the counters stood.
-        counted_from_start: whether a source that was never seen counts from its own beginning, as we
-            were there; otherwise what it carried earlier is nobody's.
+    `counted_from_start`: whether a source that was never seen counts from its own beginning, as we
+    were there; otherwise what it carried earlier is nobody's.
     """
     last = before.get(source)
     if last is None:

@@ -33,9 +33,7 @@ class Manual(click.Command):
     """A command whose help ends with examples, exit status and files.
 
     Args:
-        examples: command lines, each with what it does.
         exits: the exit statuses that it may have, in order; a mapping gives a text of its own.
-        files: paths, each with what it holds.
     """
 
     def __init__(
@@ -53,7 +51,6 @@ class Manual(click.Command):
         self.files = files
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the sections behind the options."""
         if self.examples:
             with formatter.section("Examples"):
                 for line, what in self.examples:

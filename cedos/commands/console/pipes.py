@@ -13,11 +13,7 @@ _CHUNK_BYTES: Final = 1 << 18
 
 
 class Input:
-    """Reads a file descriptor in a thread, one chunk ahead.
-
-    Args:
-        file: the descriptor.
-    """
+    """Reads a file descriptor in a thread, one chunk ahead."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -27,11 +23,7 @@ class Input:
         threading.Thread(target=self._read, daemon=True).start()
 
     async def read(self) -> bytes:
-        """The next chunk; empty at the end.
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """The next chunk; empty at the end. Errors: OSError, it cannot be read."""
         chunk = await self._chunks.get()
         self._turn.release()
         if isinstance(chunk, OSError):
@@ -53,11 +45,7 @@ class Input:
 
 
 class Output:
-    """Writes to a file descriptor in a thread; `write` returns when the chunk before was written.
-
-    Args:
-        file: the descriptor.
-    """
+    """Writes to a file descriptor in a thread; `write` returns when the chunk before was written."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -67,8 +55,7 @@ class Output:
     async def write(self, data: bytes | memoryview) -> None:
         """Writes all of it, in the background.
 
-        Raises:
-            OSError: what was written before could not be.
+        Errors: OSError, what was written before could not be.
         """
         await self.drained()
         self._before = future = self._loop.create_future()

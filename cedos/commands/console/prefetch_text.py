@@ -14,7 +14,6 @@ _COUNTS = (
 
 
 def lines(programs: Sequence[ProgramMessage]) -> Iterator[str]:
-    """The programs for people, line by line."""
     if not programs:
         yield "no program prefetches now (programs do it with `cedos.prefetch`)"
     for number, each in enumerate(programs):

@@ -14,7 +14,6 @@ _RULES = {
 
 
 def lines(probing: Sequence[ProbingMessage]) -> Iterator[str]:
-    """What the rule makes of each network, for people, line by line."""
     if not probing:
         yield "no network is up that could be probed"
         return

@@ -18,7 +18,6 @@ class Program(Manual):
     """A command that is a program: what a user can act on ends as a line and an exit status."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs it."""
         try:
             return super().invoke(ctx)
         except CedosError as error:

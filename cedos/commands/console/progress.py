@@ -55,7 +55,6 @@ class ProgressLine:
         return (have - marks[0][1]) / passed_s if passed_s > 0.5 else None
 
     def text(self, now_s: float) -> str:
-        """What the line says."""
         progress = self._progress
         parts = [size(progress.have_bytes)]
         rate = self.rate(now_s)
@@ -76,7 +75,6 @@ class ProgressLine:
         return f"{self._name}: {', '.join(parts)}"
 
     def draw(self) -> None:
-        """Draws it."""
         if self._shown:
             width = max(shutil.get_terminal_size().columns - 1, 20)
             print(
@@ -84,6 +82,5 @@ class ProgressLine:
             )
 
     def clear(self) -> None:
-        """Takes it away."""
         if self._shown:
             print("\r\033[K", end="", file=self._out, flush=True)

@@ -11,7 +11,6 @@ UNKNOWN = "-"
 
 
 def print_json(value: object) -> None:
-    """Prints a message as indented JSON."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
 
 
@@ -96,7 +95,6 @@ def indicator(name: str, value: float | None) -> str:
 
 
 def strategy(chosen: Strategy | None) -> str:
-    """A strategy as people say it."""
     if chosen is None:
         return UNKNOWN
     first, *others = chosen.networks or ("",)

@@ -28,7 +28,6 @@ class KeyText(click.ParamType[bytes]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> bytes:
-        """The key."""
         if isinstance(value, bytes):
             return value
         try:
@@ -38,11 +37,7 @@ class KeyText(click.ParamType[bytes]):
 
 
 class Server(click.ParamType[tuple[str, int]]):
-    """A host with a port: `server.example`, `192.0.2.1:7008`, `[2001:db8::1]:7008`.
-
-    Args:
-        port: where none is given.
-    """
+    """A host with a port: `server.example`, `192.0.2.1:7008`, `[2001:db8::1]:7008`."""
 
     name = "host[:port]"
 
@@ -52,7 +47,6 @@ class Server(click.ParamType[tuple[str, int]]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, int]:
-        """Host and port."""
         if isinstance(value, tuple):
             return value
         found = _host_and_port(value, self._port)
@@ -104,8 +98,7 @@ def shown(host: str, port: int) -> str:
 def server_key(host: str, port: int, given: bytes | None) -> bytes:
     """The key of a server: the one given, or the one pinned before.
 
-    Raises:
-        ConfigError: none is known, or another one.
+    Errors: ConfigError, none is known, or another one.
     """
     path, name = keys.known_hosts_path(), shown(host, port)
     if given is None:
@@ -122,8 +115,7 @@ def pin(host: str, port: int, key: bytes) -> None:
 def interfaces(names: tuple[str, ...]) -> tuple[str, ...]:
     """The interfaces that `--network` names.
 
-    Raises:
-        click.BadParameter: this host has none of that name: a slip, and nothing worth waiting for.
+    Errors: BadParameter, this host has none of that name: a slip, and nothing worth waiting for.
     """
     there = [name for _, name in socket.if_nameindex()]
     for name in names:

@@ -49,17 +49,8 @@ class HardBudgets:
     """Looks how hard budgets stand, warns, bars and lifts.
 
     Args:
-        budgets: all budgets.
-        metering: counts.
-        networks: those of this host now.
-        barring: bar networks.
         barred: told of every change: network -> why it is barred, in words.
-        count: reads a network's counters now.
-        priced: money per megabyte by network.
-        ticked: set when the budgets were counted again.
         unable: why nothing can be barred on this host, in words; "": it can.
-        clock: seconds since the epoch, which may jump.
-        steady: seconds of a clock that does not.
     """
 
     def __init__(
@@ -128,7 +119,6 @@ class HardBudgets:
         return lines
 
     def barred_by(self, name: str) -> tuple[str, ...]:
-        """The networks that a budget bars now."""
         return () if self._unable or self._failed else self._bars.barred_by(name)
 
     def unkept(self, name: str) -> str:
@@ -238,7 +228,6 @@ class HardBudgets:
         return leaks or bool(self._failed)
 
     def _carried(self) -> float:
-        """Bytes over the barred networks, ever."""
         return self._metering.carried(self._bars.networks)
 
     def _why(self, name: str) -> str:

@@ -47,17 +47,8 @@ class HostBudgets:
     """Keeps all budgets, and makes the objective of what they, battery and plan say.
 
     Args:
-        config: the budgets of the configuration, and how prices are moved.
-        state: the folder for what survives a restart.
-        usage: what was used.
-        metering: counts it.
-        networks: those of this host now.
         preferred: is given the objective after each look, and whether to decide anew at once.
-        base: the objective without budgets.
-        curves: how Delphi's exponents follow battery and plan; None: they do not.
         ticked: set each time that all budgets were counted and priced.
-        battery: reads it; None: there is none to read.
-        clock: seconds since the epoch, which may jump.
         steady: seconds of a clock that does not, and goes on in sleep.
     """
 
@@ -114,7 +105,6 @@ class HostBudgets:
 
     @property
     def problems(self) -> list[str]:
-        """What is degraded, in words."""
         lines = [
             *budget_file.kept_aside(self._file),
             *([f"{self._file} cannot be used; see the daemon's log"] if self._unread else []),
@@ -133,7 +123,6 @@ class HostBudgets:
         return lines
 
     def standings(self) -> list[Standing]:
-        """How all budgets stand."""
         now_s = self._clock()
         return [keeper.standing(now_s) for keeper in self.keepers.values()]
 
@@ -234,7 +223,6 @@ class HostBudgets:
         await asyncio.to_thread(self._store, self._learned(), self._clock())
 
     def write(self) -> None:
-        """Keeps it at once."""
         self._store(self._learned(), self._clock())
 
     def _learned(self) -> dict[str, Any]:

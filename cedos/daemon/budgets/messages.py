@@ -15,10 +15,7 @@ def messages(
 ) -> list[BudgetMessage]:
     """All budgets and how they stand, with their prices, and by name what networks each one bars.
 
-    Args:
-        budgets: all of them.
-        barred_by: the networks that one bars, by its name.
-        unkept: why one that is spent bars none, by its name; "": it does, or need not.
+    `unkept`: why one that is spent bars none, by its name; "": it does, or need not.
     """
     return [
         message(
@@ -42,7 +39,6 @@ def message(
     barred: tuple[str, ...] = (),
     unkept: str = "",
 ) -> BudgetMessage:
-    """One of them."""
     spent_up = not standing.over and standing.rate >= PROHIBITIVE and not suspended
     priced = not (spent_up or standing.over or suspended)
     return BudgetMessage.of(

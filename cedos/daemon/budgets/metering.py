@@ -49,12 +49,8 @@ class Metering:
     """Turns counters into odometers.
 
     Args:
-        usage: the odometers.
-        boot: tells this start of the host from others.
         present: the interfaces there are at the start: what these carried before the first start of
             all is not ours to count.
-        radios: by kind of network.
-        money_per_mb: network -> money, where somebody said so.
         moved: is told the bytes over a network whenever there were any.
     """
 
@@ -78,10 +74,7 @@ class Metering:
     def counted(self, network: Network, counters: Counters, now_s: float) -> None:
         """Takes an interface's counters.
 
-        Args:
-            network: whose.
-            counters: since the interface was made.
-            now_s: of a clock that does not jump.
+        `now_s`: of a clock that does not jump.
         """
         down = self._difference(network, "down", counters.received_bytes)
         up = self._difference(network, "up", counters.sent_bytes)
@@ -132,14 +125,7 @@ class Metering:
 
 
 def spent(usage: Usage, budget: Budget, begin_s: float, money_per_mb: Mapping[str, float]) -> float:
-    """What a budget's resource was used by since an instant, by the odometers.
-
-    Args:
-        usage: the odometers.
-        budget: says which of them count.
-        begin_s: seconds since the epoch.
-        money_per_mb: network -> money, for budgets of money.
-    """
+    """What a budget's resource was used by since an instant, by the odometers."""
     match budget.resource:
         case Resource.ENERGY:
             return usage.since([RADIOS], begin_s)

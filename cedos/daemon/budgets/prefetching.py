@@ -46,24 +46,12 @@ _PROGRAMS = 100
 
 @dataclass(slots=True)
 class _PrefetchingProgram:
-    """A program, as it was heard of last."""
-
     request: PrefetchingRequest
     heard_s: float
 
 
 class Prefetching:
-    """Between programs that prefetch and the budgets.
-
-    Args:
-        budgets: those of this host.
-        metering: knows the radios' states.
-        radios: by kind of network.
-        networks: those of this host now.
-        money_per_mb: network -> money, where somebody said so.
-        clock: seconds since the epoch, the budgets' clock.
-        steady: seconds of a clock that does not jump.
-    """
+    """Between programs that prefetch and the budgets."""
 
     def __init__(
         self,
@@ -101,12 +89,7 @@ class Prefetching:
     def asked(
         self, request: PrefetchingRequest, known: Sequence[NetworkMessage]
     ) -> PrefetchingAnswer:
-        """Takes what a program tells; says what it needs to know.
-
-        Args:
-            request: what the program tells.
-            known: the networks as they are told to anybody.
-        """
+        """Takes what a program tells; says what it needs to know."""
         key = (request.pid, request.program)
         if key in self._programs or len(self._programs) < _PROGRAMS:
             self._programs[key] = _PrefetchingProgram(request, self._steady())
@@ -158,7 +141,6 @@ class Prefetching:
                 del self._programs[key]
 
     def _tell(self, name: str) -> None:
-        """Tells a budget's controller all that is open."""
         keeper = self._budgets.keepers.get(name)
         open_ones: list[list[Option]] = []
         if keeper is not None:

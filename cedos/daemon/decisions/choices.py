@@ -43,7 +43,6 @@ class Choices:
 
 
 def objective(config: Config) -> Objective:
-    """The configured objective."""
     decision = config.decision
     match decision.objective:
         case "max-s":
@@ -62,13 +61,7 @@ def curves(config: Config) -> Curves | None:
 
 
 def choices(config: Config, state: Path, problems: list[str]) -> Choices:
-    """How to decide: without usable predictors by the rule of thumb, and `problems` says so.
-
-    Args:
-        config: the configuration.
-        state: the folder with what was learned earlier, if anything was.
-        problems: is added to.
-    """
+    """How to decide: without usable predictors by the rule of thumb, and `problems` says so."""
     model: CompletionModel | None = None
     try:
         general = predictor_file.load(config.predictors.model_path)

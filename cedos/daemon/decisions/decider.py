@@ -33,16 +33,10 @@ class Decider:
     """Decides; its callers carry out, and say with `record` what was carried out.
 
     Args:
-        choices: how to decide.
         idle_s: at an instant: network -> seconds since it was last used.
-        recorded: is given every decision that counts, for history and listeners.
-        first_number: of the first decision.
 
     Attributes:
-        choices: how to decide.
-        networks: the networks of this host.
         barred: those among them that programs are kept off, or should be -> why, in words.
-        decisions: how many were recorded.
     """
 
     def __init__(
@@ -67,11 +61,9 @@ class Decider:
 
     @property
     def objective(self) -> Objective:
-        """What is best now."""
         return self.choices.objective
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
-        """Takes the networks of this host."""
         self.networks = networks
 
     def bar(self, why: Mapping[str, str]) -> None:
@@ -79,12 +71,10 @@ class Decider:
         self.barred = why
 
     def prefer(self, objective: Objective) -> None:
-        """Something else is best from now on."""
         self.choices = replace(self.choices, objective=objective)
 
     @property
     def number(self) -> int:
-        """The next decision's."""
         return self._first_number + self.decisions
 
     def unknown(self) -> Transfer:
@@ -142,12 +132,7 @@ class Decider:
     ) -> Decision:
         """Decides on the rest of a living flow's transfer; not recorded, as it may well stay.
 
-        Args:
-            flow: the flow.
-            strategy: how it is carried now.
-            transfer: what it carries.
-            context: what is known.
-            margin: the share that a move must save.
+        `margin`: the share that a move must save.
         """
         choices = self.choices
         decision = decide_again(

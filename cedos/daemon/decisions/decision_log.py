@@ -16,14 +16,7 @@ _RECENT = 1000
 
 
 class DecisionLog:
-    """Takes decisions and finds them again.
-
-    Args:
-        history: what is no longer in memory; None: nothing is kept.
-
-    Attributes:
-        decided: tells its subscribers of each decision.
-    """
+    """Takes decisions and finds them again."""
 
     def __init__(self, history: History | None) -> None:
         self.decided: Broadcast[DecisionMessage] = Broadcast()
@@ -36,7 +29,6 @@ class DecisionLog:
         return self._history.next_number if self._history is not None else 1
 
     def record(self, decision: Decision) -> None:
-        """Takes a decision that was just made."""
         if self._history is not None:
             self._history.add_decision(decision)
         self._recent[decision.number] = decision

@@ -13,10 +13,6 @@ from cedos.model import Context, Decision, Strategy, StrategyKind
 class DefaultNetwork:
     """Keeps the host's default where it is best.
 
-    Args:
-        steer: carries decisions out.
-        decider: takes them.
-
     Attributes:
         decision: the one in force; None before the first.
     """
@@ -27,7 +23,6 @@ class DefaultNetwork:
         self._decider = decider
 
     async def reconsider(self, context: Context) -> None:
-        """Decides again."""
         decision = self._decider.renewed(self._decider.unknown(), context, self.decision)
         if decision is None:
             return

@@ -34,14 +34,7 @@ class _SteeredDestination:
 
 
 class SteeredDestinations:
-    """Gives destinations rules of their own, where they differ from the default.
-
-    Args:
-        steer: carries decisions out.
-        decider: takes them.
-        default: where all others go.
-        sizes: what transfers with each destination were like.
-    """
+    """Gives destinations rules of their own, where they differ from the default."""
 
     def __init__(
         self, steer: Steer, decider: Decider, default: DefaultNetwork, sizes: SizeHistory

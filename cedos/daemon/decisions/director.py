@@ -22,18 +22,6 @@ class Director:
 
     Decisions are taken one after the other: whoever calls a coroutine of it or of its parts holds
     `turn`.
-
-    Args:
-        steer: carries decisions out.
-        flows: the living flows.
-        sizes: what transfers with each destination were like.
-        decider: takes decisions.
-
-    Attributes:
-        default: where new connections go.
-        destinations: those that differ.
-        programs: those with hints about their transfers.
-        moves: of living MPTCP connections.
     """
 
     def __init__(
@@ -49,7 +37,6 @@ class Director:
 
     @property
     def networks(self) -> Sequence[Network]:
-        """The networks of this host."""
         return self.decider.networks
 
     def networks_changed(self, networks: Sequence[Network]) -> None:

@@ -21,13 +21,7 @@ what made it move may have been noise, and moving to and fro costs every time.""
 
 
 class Moves:
-    """Decides on the rest of connections' transfers.
-
-    Args:
-        steer: carries decisions out.
-        decider: takes them.
-        default: knows how long small transfers take.
-    """
+    """Decides on the rest of connections' transfers."""
 
     def __init__(self, steer: Steer, decider: Decider, default: DefaultNetwork) -> None:
         self._steer = steer
@@ -36,14 +30,12 @@ class Moves:
         self._steerable: set[int] = set()
 
     def steerable(self, token: int, possible: bool) -> None:
-        """Whether this MPTCP connection can be moved to another network."""
         if possible:
             self._steerable.add(token)
         else:
             self._steerable.discard(token)
 
     def may_move(self, flow: LivingFlow) -> bool:
-        """Whether it is a connection that can be moved."""
         return flow.token in self._steerable
 
     async def reconsider(self, flow: LivingFlow, context: Context) -> None:
@@ -92,7 +84,6 @@ class Moves:
             await carried_out(self._steer.release(token, name))
 
     def _margin(self, flow: LivingFlow, now_s: float) -> float:
-        """The share that the flow's next move must save."""
         moves = flow.switched_since(now_s - _MOVES_S)
         margin = self._decider.choices.margin
         return min(margin * 3.0**moves, max(_MOST_MARGIN, margin))

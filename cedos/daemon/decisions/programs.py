@@ -17,13 +17,6 @@ class _MarkedProgram:
 
 
 class Programs:
-    """Leads the marks of living programs.
-
-    Args:
-        steer: carries decisions out.
-        decider: takes them.
-    """
-
     def __init__(self, steer: Steer, decider: Decider) -> None:
         self._steer = steer
         self._decider = decider
@@ -45,7 +38,6 @@ class Programs:
             await carried_out(self._steer.set_mark(mark, None))
 
     async def reconsider(self, context: Context) -> None:
-        """Decides on all of them again."""
         for mark, known in list(self._known.items()):
             await self._lead(mark, known, context)
 

@@ -60,8 +60,7 @@ class RescueInterface(Protocol):
     def rescue(self, key: FlowKey, network_name: str) -> bool:
         """Leads a flow over a network; whether it was still time."""
 
-    def ended(self, key: FlowKey) -> None:
-        """A rescued flow has ended."""
+    def ended(self, key: FlowKey) -> None: ...
 
 
 @dataclass(slots=True)
@@ -78,8 +77,6 @@ class Rescuer:
     """Watches the flows that begin.
 
     Args:
-        rescues: carries the rescues out.
-        context: what is known of the networks now.
         rescued: told of each rescue: the flow, its new network, the reason in words.
         dry_run: a rescue is only printed, so each is tried once.
     """
@@ -119,7 +116,6 @@ class Rescuer:
     # -- facts --------------------------------------------------------------------------------
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
-        """Takes all networks."""
         self._networks = {network.name: network for network in networks}
         self._owners = {each.ip: network.name for network in networks for each in network.addresses}
         self._timeouts_s = {}  # addresses may have changed: all are set again
@@ -166,7 +162,6 @@ class Rescuer:
         self._check_at(at_s + patience_s - _AHEAD_S - _TOLD_LATE_S, key)
 
     def closed(self, key: FlowKey) -> None:
-        """A flow has ended."""
         self._watched.pop(key, None)
         if self.living.pop(key, None) is not None:
             try:

@@ -33,14 +33,11 @@ _PART = 0.1
 class Learning:
     """The predictors as they are at this place; itself a `CompletionModel` of the selector.
 
+    Errors: ValueError, the state is none, or another model's.
+
     Args:
-        model: the general model.
-        state: what was learned before (`state`); None: nothing.
         adapt: whether predictions are to become this place's own.
         posterior: corrects them by what came of such ones before (the method "bayesian").
-
-    Raises:
-        ValueError: the state is none, or another model's.
     """
 
     def __init__(
@@ -57,7 +54,6 @@ class Learning:
 
     @property
     def features(self) -> Sequence[str]:
-        """The columns that the model looks at."""
         return self._adaptive.features
 
     @property
@@ -70,12 +66,10 @@ class Learning:
         return ""
 
     def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]:
-        """Completion times at the present place."""
         predicted = self._adaptive.predict(features, self.place)
         return predicted if self._posterior is None else self._posterior.of(predicted)
 
     def state(self) -> dict[str, Any]:
-        """What was learned, as plain data for JSON."""
         return self._adaptive.state()
 
     def keep(self, folder: Path) -> None:
@@ -98,14 +92,7 @@ class Learning:
         closed: FlowClosed,
         networks: Sequence[Network],
     ) -> None:
-        """Learns from a flow that has just ended, if there is something to be learned.
-
-        Args:
-            flow: the flow with the context that it began in.
-            record: what came of it.
-            closed: the end of its last path.
-            networks: those of this host.
-        """
+        """Learns from a flow that has just ended, if there is something to be learned."""
         context, transfer = flow.context, flow.transfer
         if context is None or transfer is None or flow.transfers != 1 or not record.exact:
             return
@@ -167,14 +154,7 @@ def _strategy(
 
 
 def load(model: CompletionModel, folder: Path, *, adapt: bool, bayesian: bool) -> Learning:
-    """The predictors with what was learned earlier; anew where that cannot be used.
-
-    Args:
-        model: the general model.
-        folder: the state directory, where `Learning.keep` wrote.
-        adapt: whether predictions are to become this place's own.
-        bayesian: whether they are corrected by what came of such ones before.
-    """
+    """The predictors with what was learned earlier; anew where that cannot be used."""
     posterior = _posterior(model, folder / POSTERIOR_FILE) if bayesian else None
     path = folder / PLACES_FILE
     try:

@@ -85,11 +85,9 @@ class LivingFlow:
     _switched_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     def began_in(self, context: Context) -> None:
-        """Takes what was known when it began."""
         self.context = context
 
     def carried(self, direction: Direction) -> int:
-        """Bytes of all paths in one direction."""
         return sum(
             path.bytes_down if direction is Direction.DOWN else path.bytes_up
             for path in self.paths.values()

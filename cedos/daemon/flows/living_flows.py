@@ -59,7 +59,6 @@ class LivingFlows:
         self._owners = {address.ip: each.name for each in networks for address in each.addresses}
 
     def find(self, key: FlowKey) -> LivingFlow | None:
-        """The flow that has this path."""
         return self._by_key.get(key)
 
     def rescued(self, key: FlowKey, network: str) -> LivingFlow | None:
@@ -182,7 +181,6 @@ def _large_upload(transfer: Transfer | None) -> bool:
 
 
 def record(flow: LivingFlow) -> FlowRecord:
-    """The record of a flow whose paths have all ended."""
     ends = [path.closed for path in flow.paths.values() if path.closed is not None]
     started = [end.started_unix_s for end in ends if end.started_unix_s is not None]
     size: SizeEstimate | None = flow.transfer.size if flow.transfer else None

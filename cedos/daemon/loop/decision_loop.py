@@ -38,7 +38,6 @@ class Wakeup:
         self._event.set()
 
     async def wait(self) -> None:
-        """Returns when there may be a reason."""
         await self._event.wait()
 
     def clear(self) -> None:
@@ -52,18 +51,7 @@ class Wakeup:
 
 
 class DecisionLoop:
-    """Decides again each time that it is woken, if there is a reason.
-
-    Args:
-        wakeup: wakes it.
-        config: how often without a reason.
-        observer: knows the networks.
-        flows: the living flows.
-        director: decides.
-        rescuer: is shown each new context.
-        steering: bounds queues, where that is configured.
-        learning: is told of places, if anything is learnt there.
-    """
+    """Decides again each time that it is woken, if there is a reason."""
 
     def __init__(
         self,
@@ -89,7 +77,6 @@ class DecisionLoop:
         self._decided_at_s = -math.inf
 
     def prefer(self, objective: Objective, urgent: bool) -> None:
-        """Something else is best from now on."""
         decider = self._director.decider
         before = decider.objective
         decider.prefer(objective)
@@ -98,7 +85,6 @@ class DecisionLoop:
             self._wakeup.changed(urgent=True)
 
     async def run(self) -> None:
-        """Decides until it is cancelled."""
         woken_at_s = -math.inf
         while True:
             await self._wakeup.wait()

@@ -37,7 +37,6 @@ class FlowEvents:
     history: History | None
 
     async def follow_flows(self) -> None:
-        """Takes beginnings and ends of flows until it is cancelled."""
         async for event in self.monitor.events():
             if isinstance(event, FlowOpened):
                 await self._opened(event)
@@ -46,7 +45,6 @@ class FlowEvents:
                 self._closed(event)
 
     async def follow_connections(self) -> None:
-        """Takes what happens to MPTCP connections until it is cancelled."""
         async for event in self.steering.events():
             ended = isinstance(event, ConnectionClosed)
             ours = event.connection.unsteerable is None

@@ -34,10 +34,6 @@ class FlowSampler:
     """Samples the flows, and finds what is late.
 
     Args:
-        source: where the samples come from.
-        flows: the living flows.
-        observer: takes the samples, and which networks are silent.
-        profiler: is told how far transfers have come.
         changed: called when there is a reason to decide again at once (True), or a look has passed.
         interval_s: between looks while nothing is under way, and between decisions while it is.
     """
@@ -63,7 +59,6 @@ class FlowSampler:
         self._told_at_s = 0.0
 
     async def run(self) -> None:
-        """Looks until it is cancelled."""
         pause_s: float | None = None
         while True:
             await (aligned_sleep(self._interval_s) if pause_s is None else asyncio.sleep(pause_s))

@@ -21,8 +21,6 @@ class Opportunities:
     """Tells the budgets of finished flows.
 
     Args:
-        budgets: are told.
-        decider: weighs.
         prefetched: whether so many bytes over a network were a prefetch's; that takes them.
     """
 
@@ -41,7 +39,6 @@ class Opportunities:
     def finished(
         self, flow: LivingFlow, record: FlowRecord, context: Callable[[], Context]
     ) -> None:
-        """Takes a flow that has ended."""
         if not self._budgets.keepers or flow.incoming:
             return
         down = sum(path.bytes_down for path in record.subflows)

@@ -19,15 +19,7 @@ _AT_ONCE = 256
 
 
 class PacketHandler:
-    """From packets to sizes; a connection whose size became known is decided on again.
-
-    Args:
-        capture: where the packets come from; None: from nowhere.
-        flows: the living flows.
-        profiler: makes sizes of packets.
-        director: decides.
-        observer: knows the networks.
-    """
+    """From packets to sizes; a connection whose size became known is decided on again."""
 
     def __init__(
         self,
@@ -46,7 +38,6 @@ class PacketHandler:
         self._told: asyncio.Queue[LivingFlow] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Takes packets until it is cancelled."""
         if self._capture is None:
             return
         resting = Resting(self._capture.fileno(), self._read, _REST_S)

@@ -95,11 +95,9 @@ class ArrivalRate:
         self._new = 0
 
     def begun(self, count: int = 1) -> None:
-        """Some begin."""
         self._new += count
 
     def passed(self, seconds: float) -> None:
-        """So much time has passed since the last call."""
         self.per_s = self.per_s * exp(-seconds / _REMEMBERED_S) + self._new / _REMEMBERED_S
         self.pending, self._new = self._new > 0, 0
 
@@ -108,8 +106,6 @@ class AdaptiveProbing:
     """Asks the rules once a second about every network that is up.
 
     Args:
-        config: which rule, and whether there is a probe server.
-        prober: carries the probes out; its results go their usual way.
         moment: what the rule may look at: the instant, whether a transfer waits, how many begin per
             second, and their direction.
         uploads: how many uploads have begun so far that are large enough for a rate to count.
@@ -195,7 +191,6 @@ class AdaptiveProbing:
         self._begun[Direction.DOWN].begun()
 
     async def run(self) -> None:
-        """Probes until it is cancelled."""
         if not self._probes.enabled or not self._kinds:
             return
         while True:

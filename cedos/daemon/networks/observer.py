@@ -52,8 +52,7 @@ def providers(
 ) -> list[Guarded]:
     """The configured providers, each behind a guard.
 
-    Raises:
-        PlaceError: a series that cannot be read.
+    Errors: PlaceError, a series that cannot be read.
     """
     found: list[IndicatorProvider] = []
     if config.providers.host:
@@ -140,14 +139,7 @@ def portal_page(config: Config) -> Check | None:
 class Observer:
     """Keeps the context fresh while its tasks run.
 
-    Attributes:
-        screen: whether somebody is at it.
-        portals: which networks let nothing through.
-
     Args:
-        config: which providers and probes.
-        bus: the system bus, None where there is none.
-        changed: called after new indicators came in.
         metered: is given each network's counters once a second, and the monotonic time.
     """
 
@@ -199,13 +191,11 @@ class Observer:
 
     @property
     def problems(self) -> list[str]:
-        """What is degraded, in words."""
         problems = [self.prober.problem] if self.prober.problem else []
         problems += self.portals.problems
         return problems + [problem for each in self._providers for problem in each.problems]
 
     def context(self) -> Context:
-        """What is known now."""
         if slept_s := self._sleep.slept_s():
             _log.info("the host has slept", seconds=round(slept_s, 1))
             self.keeper.slept(slept_s)
@@ -243,7 +233,6 @@ class Observer:
         self._silent = frozenset(networks)
 
     def opened(self, key: FlowKey, at_s: float) -> None:
-        """Takes that a flow has begun."""
         self._delivery.opened(key, at_s)
 
     def closed(self, event: FlowClosed, *, at_home: bool) -> None:
@@ -271,7 +260,6 @@ class Observer:
         self.prober.in_use(glimpses)
 
     async def run(self) -> None:
-        """Observes until it is cancelled."""
         async with AsyncExitStack() as stack:
             stack.callback(self._counters.close)
             for provider in self._providers:

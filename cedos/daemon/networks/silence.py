@@ -58,12 +58,8 @@ class Silence:
     ) -> dict[str, float]:
         """The networks that are silent now, and for how long (seconds).
 
-        Args:
-            flows: all living flows, just sampled.
-            asked_at_s: when the oldest ping that is still unanswered was sent, by network.
-            answered_at_s: when a round trip was last measured, by network.
-            rtts_s: round-trip times, by network.
-            now_s: the instant.
+        `asked_at_s`: when the oldest ping that is still unanswered was sent, by network.
+        `answered_at_s`: when a round trip was last measured, by network.
         """
         expecting: set[str] = set()
         before_s, self._waiting_since_s = self._waiting_since_s, {}
