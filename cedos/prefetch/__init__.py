@@ -5,15 +5,14 @@
         body = await page.get()
 
 `BlockingPrefetcher` is the same for threads. The interface is IMP's (dissertation, 3.3.1); what is
-decided, and why, is in `cedos.selector.prefetch.queue` and `prefetch_value`.
+decided, and why, is in `cedos.selector.prefetch`.
 """
 
 from cedos.prefetch.blocking import BlockingFuture, BlockingPrefetcher
 from cedos.prefetch.daemon import DaemonSurroundings
-from cedos.prefetch.future import Future
 from cedos.prefetch.http import HttpFetcher
 from cedos.prefetch.imap import Inbox
-from cedos.prefetch.prefetcher import Prefetcher
+from cedos.prefetch.prefetcher import Future, Prefetcher
 from cedos.prefetch.surroundings import NetworkFacts, Surroundings, View
 from cedos.prefetch.turn import Fetcher, FetchError, NotThereError, Turn
 

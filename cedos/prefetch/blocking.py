@@ -7,8 +7,7 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from cedos.prefetch.future import Future
-from cedos.prefetch.prefetcher import Prefetcher
+from cedos.prefetch.prefetcher import Future, Prefetcher
 from cedos.prefetch.surroundings import Surroundings
 from cedos.prefetch.turn import Fetcher, FetchError
 

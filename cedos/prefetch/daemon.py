@@ -27,7 +27,7 @@ from cedos.api.prefetching import (
 )
 from cedos.config.directories import directories
 from cedos.model import Resource
-from cedos.prefetch.news import Item, News
+from cedos.prefetch.news import News, PrefetchedItem
 from cedos.prefetch.surroundings import NetworkFacts, View
 from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.prices import Prices, prices
@@ -45,7 +45,7 @@ _RATES = ("past10_bps", "past5_bps", "past1_bps", "delivery_down_bps")
 
 
 class DaemonSurroundings:
-    """Asks the daemon, and tells it; see `Surroundings` and `Listener`.
+    """Asks the daemon, and tells it; see `Surroundings` and `NewsListener`.
 
     Args:
         socket: its control socket; None: where it is by default.
@@ -57,8 +57,8 @@ class DaemonSurroundings:
         self._program = _text(program or Path(sys.argv[0]).name or "a program", 64)
         self._news = News()
 
-    async def look(self) -> View:
-        """See `Surroundings.look`; DaemonUnreachableError where no daemon answers."""
+    async def view(self) -> View:
+        """See `Surroundings.view`; DaemonUnreachableError where no daemon answers."""
         request = self._request()
         answer = await asyncio.to_thread(self._client.prefetching, request)
         # What has happened is not to be said twice; what is open stays open.
@@ -70,8 +70,8 @@ class DaemonSurroundings:
             ),
         )
 
-    def told(self, news: News) -> None:
-        """See `Listener.told`: it is said with the next question."""
+    def report(self, news: News) -> None:
+        """See `NewsListener.report`: it goes with the next question."""
         self._news = news
 
     def _request(self) -> PrefetchingRequest:
@@ -96,7 +96,7 @@ class DaemonSurroundings:
             most //= 2
 
 
-def prices_of(said: Sequence[PriceMessage], metered: Sequence[str]) -> Prices:
+def prices_of(messages: Sequence[PriceMessage], metered: Sequence[str]) -> Prices:
     """Prices from what the daemon says of its budgets; one that has none now is not among them."""
     return prices(
         [
@@ -108,26 +108,26 @@ def prices_of(said: Sequence[PriceMessage], metered: Sequence[str]) -> Prices:
                     [Step(*step) for step in each.steps],
                 ),
             )
-            for each in said
+            for each in messages
         ],
         metered,
     )
 
 
-def _facts(said: NetworkMessage, radio: RadioMessage) -> NetworkFacts:
+def _facts(network: NetworkMessage, radio: RadioMessage) -> NetworkFacts:
     def known(name: str) -> float | None:
-        indicator = said.indicators.get(name)
+        indicator = network.indicators.get(name)
         return indicator.value if indicator is not None else None
 
     rates = [rate for rate in map(known, _RATES) if rate]
     captive = bool(known("captive"))
     return NetworkFacts(
-        said.name,
-        said.interface,
-        said.kind,
+        network.name,
+        network.interface,
+        network.kind,
         # Behind a portal nothing comes that was asked for, nor where a budget bars the way.
-        said.up and not captive and not said.barred and known("available") != 0.0,
-        said.metered,
+        network.up and not captive and not network.barred and known("available") != 0.0,
+        network.metered,
         msgspec.convert(radio.radio, Radio),
         max(rates, default=None),
         known("rtt_s"),
@@ -153,7 +153,7 @@ def _text(said: str, most: int) -> str:
     return said[:most].encode(errors="replace").decode()
 
 
-def _item(item: Item) -> ItemMessage:
+def _item(item: PrefetchedItem) -> ItemMessage:
     verdict = item.verdict
     weighed = verdict.weighed
     return ItemMessage(

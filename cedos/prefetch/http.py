@@ -9,7 +9,7 @@ import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import aiohttp
 from aiohttp import hdrs
@@ -55,7 +55,7 @@ class HttpFetcher:
         self._into = into
         self._headers = headers or {}
         self._tls = tls
-        self._part: _Part = _MemoryPart() if into is None else _FilePart(into)
+        self._part: _ReceivedPart = _MemoryPart() if into is None else _FilePart(into)
 
     @property
     def title(self) -> str:
@@ -175,24 +175,23 @@ def _number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 19
 
 
-class _Part:
+class _ReceivedPart(Protocol):
     """What was received so far, and the validator of what it is a part of."""
 
-    validator: str | None = None
-    size = 0
+    validator: str | None
+    size: int
 
-    def append(self, block: bytes) -> None:
-        raise NotImplementedError
+    def append(self, block: bytes) -> None: ...
 
-    def restart(self, validator: str | None) -> None:
-        raise NotImplementedError
+    def restart(self, validator: str | None) -> None: ...
 
-    def finish(self) -> bytes | Path:
-        raise NotImplementedError
+    def finish(self) -> bytes | Path: ...
 
 
-class _MemoryPart(_Part):
+class _MemoryPart:
     def __init__(self) -> None:
+        self.validator: str | None = None
+        self.size = 0
         self._content = bytearray()
 
     def append(self, block: bytes) -> None:
@@ -207,10 +206,12 @@ class _MemoryPart(_Part):
         return bytes(self._content)
 
 
-class _FilePart(_Part):
+class _FilePart:
     """A file beside the wanted one, until it is complete; gone with the program that began it."""
 
     def __init__(self, into: Path) -> None:
+        self.validator: str | None = None
+        self.size = 0
         self._into = into
         self._beside = into.with_name(f".{into.name}.part")
 

@@ -20,8 +20,7 @@ from cedos.prefetch.bound import connected
 from cedos.prefetch.turn import FetchError, NotThereError, Turn
 
 if TYPE_CHECKING:
-    from cedos.prefetch.future import Future
-    from cedos.prefetch.prefetcher import Prefetcher
+    from cedos.prefetch.prefetcher import Future, Prefetcher
 
 T = TypeVar("T")
 _PART_BYTES = 64 * 1024
@@ -32,7 +31,7 @@ _UIDVALIDITY = "UIDVALIDITY"
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MailMessage:
     """One message of a mailbox; `uid` names it for ever, within one `validity` of the mailbox."""
 
     uid: int
@@ -43,7 +42,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class MailAccount:
     """Where an inbox is, and who may see it.
 
     Attributes:
@@ -58,10 +57,10 @@ class Account:
     tls: ssl.SSLContext | None = None
 
 
-class _Connection(imaplib.IMAP4):
+class _ImapConnection(imaplib.IMAP4):
     """One that leaves through an interface."""
 
-    def __init__(self, account: Account, interface: str | None, background: bool) -> None:
+    def __init__(self, account: MailAccount, interface: str | None, background: bool) -> None:
         self._account = account
         self._interface = interface
         self._background = background
@@ -90,15 +89,15 @@ class Inbox:
     A log-in is several round trips: connections are kept, one per network and use at a time.
     """
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: MailAccount) -> None:
         self._account = account
         self._lock = threading.Lock()
-        self._idle: dict[tuple[str | None, bool], list[tuple[_Connection, int]]] = {}
+        self._idle: dict[tuple[str | None, bool], list[tuple[_ImapConnection, int]]] = {}
 
-    def messages(self, limit: int | None = None) -> list[Message]:
+    def messages(self, limit: int | None = None) -> list[MailMessage]:
         """The messages, the newest first, at most `limit` of them. Errors: FetchError."""
 
-        def ask(connection: _Connection, validity: int) -> list[Message]:
+        def ask(connection: _ImapConnection, validity: int) -> list[MailMessage]:
             _, answer = connection.uid("SEARCH", "ALL")
             uids = sorted((int(uid) for uid in (answer[0] or b"").split()), reverse=True)[:limit]
             if not uids:
@@ -116,8 +115,10 @@ class Inbox:
         prefetcher: "Prefetcher",
         *,
         limit: int | None = None,
-        cls: Callable[[Message], str] = lambda message: "flagged" if message.flagged else "inbox",
-        messages: list[Message] | None = None,
+        cls: Callable[[MailMessage], str] = lambda message: (
+            "flagged" if message.flagged else "inbox"
+        ),
+        messages: list[MailMessage] | None = None,
     ) -> "dict[int, Future[bytes]]":
         """Hints the unread messages, the newest first.
 
@@ -147,7 +148,7 @@ class Inbox:
             for connection, _ in kept:
                 _end(connection)
 
-    def part(self, message: Message, offset: int, turn: Turn) -> bytes:
+    def part(self, message: MailMessage, offset: int, turn: Turn) -> bytes:
         """The bytes of a message from `offset` on, at most 64 KB; empty: it ends there.
 
         Raises:
@@ -155,7 +156,7 @@ class Inbox:
             FetchError: it did not come.
         """
 
-        def ask(connection: _Connection, validity: int) -> bytes:
+        def ask(connection: _ImapConnection, validity: int) -> bytes:
             if validity != message.validity:
                 raise NotThereError(f"message {message.uid}: the mailbox was made anew")
             with turn.woken_by(lambda: _interrupt(connection)):
@@ -174,7 +175,7 @@ class Inbox:
         return self._use(turn.interface, background, ask)
 
     def _use(
-        self, interface: str | None, background: bool, ask: Callable[[_Connection, int], T]
+        self, interface: str | None, background: bool, ask: Callable[[_ImapConnection, int], T]
     ) -> T:
         key = (interface, background)
         with self._lock:
@@ -194,8 +195,8 @@ class Inbox:
     def _asked(
         self,
         key: tuple[str | None, bool],
-        one: tuple[_Connection, int],
-        ask: Callable[[_Connection, int], T],
+        one: tuple[_ImapConnection, int],
+        ask: Callable[[_ImapConnection, int], T],
     ) -> T:
         """Asks over a connection, which is kept if it is still good for something."""
         try:
@@ -209,17 +210,17 @@ class Inbox:
         self._keep(key, one)
         return answer
 
-    def _keep(self, key: tuple[str | None, bool], one: tuple[_Connection, int]) -> None:
+    def _keep(self, key: tuple[str | None, bool], one: tuple[_ImapConnection, int]) -> None:
         with self._lock:
             self._idle.setdefault(key, []).append(one)
 
-    def _open(self, interface: str | None, background: bool) -> tuple[_Connection, int]:
-        connection = _Connection(self._account, interface, background)
+    def _open(self, interface: str | None, background: bool) -> tuple[_ImapConnection, int]:
+        connection = _ImapConnection(self._account, interface, background)
         try:
             connection.login(self._account.user, self._account.password)
-            status, said = connection.select(f'"{self._account.mailbox}"', readonly=True)
+            status, answer = connection.select(f'"{self._account.mailbox}"', readonly=True)
             if status != "OK":
-                raise NotThereError(f"there is no mailbox {self._account.mailbox}: {said[0]!r}")
+                raise NotThereError(f"there is no mailbox {self._account.mailbox}: {answer[0]!r}")
             validity = connection.response(_UIDVALIDITY)[1]
             return connection, int(validity[0] or 0) if validity else 0
         except BaseException:
@@ -230,7 +231,7 @@ class Inbox:
 class MessageFetcher:
     """Fetches one message, in parts; what it has is kept from one attempt to the next."""
 
-    def __init__(self, inbox: Inbox, message: Message) -> None:
+    def __init__(self, inbox: Inbox, message: MailMessage) -> None:
         self._inbox = inbox
         self._message = message
         self._content = bytearray()
@@ -255,7 +256,7 @@ class MessageFetcher:
                 return bytes(content)
 
 
-def _message(line: bytes, validity: int) -> Message | None:
+def _message(line: bytes, validity: int) -> MailMessage | None:
     r"""`3 (UID 7 RFC822.SIZE 1234 FLAGS (\Seen))`, in any order of its parts."""
     uid, size = (
         re.search(rb"\bUID (\d{1,10})\b", line),
@@ -265,16 +266,18 @@ def _message(line: bytes, validity: int) -> Message | None:
         return None
     found = _FLAGS.search(line)
     flags = found[1].lower().split() if found else []
-    return Message(int(uid[1]), int(size[1]), validity, b"\\seen" in flags, b"\\flagged" in flags)
+    return MailMessage(
+        int(uid[1]), int(size[1]), validity, b"\\seen" in flags, b"\\flagged" in flags
+    )
 
 
-def _interrupt(connection: _Connection) -> None:
+def _interrupt(connection: _ImapConnection) -> None:
     """Makes a thread that reads from it fail at once; that thread closes it."""
     with contextlib.suppress(OSError):
         connection.socket().shutdown(socket.SHUT_RDWR)
 
 
-def _end(connection: _Connection, *, politely: bool = True) -> None:
+def _end(connection: _ImapConnection, *, politely: bool = True) -> None:
     with contextlib.suppress(Exception):
         if politely:
             # A network that is gone does not answer a farewell.

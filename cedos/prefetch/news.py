@@ -13,7 +13,7 @@ SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class PrefetchedItem:
     """An item with its name for people."""
 
     title: str
@@ -22,7 +22,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What has changed since the last look.
+    """What has changed since the last report.
 
     Attributes:
         networks: those that bytes are told by, in order.
@@ -40,11 +40,11 @@ class News:
     used_bytes: tuple[float, ...] = ()
     used_j: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
-    items: Sequence[Item] = ()
+    items: Sequence[PrefetchedItem] = ()
 
 
 class Ledger:
-    """Collects the news of one prefetcher between its looks."""
+    """Collects the news of one prefetcher between its reports."""
 
     def __init__(self) -> None:
         self._used: dict[str, float] = {}
@@ -64,7 +64,7 @@ class Ledger:
         before: Sequence[tuple[Hashable, Sequence[Taking]]],
         title: Callable[[Hashable], str],
     ) -> News:
-        """The news of a look whose plan has been carried out.
+        """The news of a round whose plan has been carried out.
 
         Args:
             queue: of the items.
@@ -98,7 +98,7 @@ class Ledger:
             ),
             counts=dict(Counter(str(item.state) for item in queue.items.values())),
             items=[
-                Item(title(verdict.item.key), verdict)
+                PrefetchedItem(title(verdict.item.key), verdict)
                 for verdict in verdicts(queue, now_s, paths, prices, plan, SHOWN)
             ],
         )

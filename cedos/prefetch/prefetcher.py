@@ -7,23 +7,23 @@ is tried again later; one that hangs loses its turn; neither disturbs the others
 import asyncio
 import itertools
 import time
+import weakref
 from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
 from cedos.errors import CedosError
 from cedos.model import Bulk, Label, Urgency
-from cedos.prefetch import memory
+from cedos.prefetch import state_file as learnt
 from cedos.prefetch.calling import call
-from cedos.prefetch.future import Future
 from cedos.prefetch.news import Ledger
 from cedos.prefetch.rates import Rates
-from cedos.prefetch.surroundings import Listener, Surroundings
+from cedos.prefetch.surroundings import NewsListener, Surroundings
 from cedos.prefetch.turn import Fetcher, FetchError, NotThereError, Turn
 from cedos.selector.prefetch.accuracy import ShadowAccuracy
 from cedos.selector.prefetch.choices import ways
@@ -91,7 +91,7 @@ class Prefetcher:
         self._every_s = every_s
         self._silence_s = silence_s
         self._attempts = attempts
-        kept = memory.load(state_file) if state_file is not None else memory.Kept()
+        kept = learnt.load(state_file) if state_file is not None else learnt.LearntState()
         outlook = Outlook({})
         outlook.restore(kept.outlook)
         self.queue = Queue(
@@ -138,11 +138,11 @@ class Prefetcher:
             # One that does not let itself be cancelled is left alone.
             await asyncio.wait(tasks, timeout=1.0)
         if self._state_file is not None:
-            memory.save(self._state_file, self.queue.accuracy, self.rates.outlook)
+            learnt.save(self._state_file, self.queue.accuracy, self.rates.outlook)
 
     def prefetch(
         self, fetcher: Fetcher[T], *, size: float | None = None, cls: str = ""
-    ) -> Future[T]:
+    ) -> "Future[T]":
         """Says that an item may be needed.
 
         Args:
@@ -217,7 +217,7 @@ class Prefetcher:
         while True:
             self._kicked.clear()
             try:
-                await self._look()
+                await self._plan_round()
                 self._blind = ""
             except CedosError as error:
                 if str(error) != self._blind:
@@ -230,13 +230,13 @@ class Prefetcher:
                 async with asyncio.timeout(self._every_s):
                     await self._kicked.wait()
 
-    async def _look(self) -> None:
-        view = await self._surroundings.look()
+    async def _plan_round(self) -> None:
+        view = await self._surroundings.view()
         now_s = time.monotonic()
-        paths = self.rates.look(list(view.networks), now_s)
+        paths = self.rates.update(list(view.networks), now_s)
         interfaces = {facts.name: facts.interface for facts in view.networks}
         self._end_silence({path.name for path in paths if path.present}, now_s)
-        listener = self._surroundings if isinstance(self._surroundings, Listener) else None
+        listener = self._surroundings if isinstance(self._surroundings, NewsListener) else None
         before = ways(self.queue, now_s, paths, view.prices) if listener is not None else ()
         plan = self.queue.plan(now_s, paths, view.prices)
         for key in plan.stops:
@@ -253,7 +253,7 @@ class Prefetcher:
                 begun.append((key, network))
         if listener is not None:
             done = replace(plan, starts=tuple(begun))
-            listener.told(
+            listener.report(
                 self._ledger.news(self.queue, now_s, paths, view.prices, done, before, self._title)
             )
 
@@ -284,7 +284,7 @@ class Prefetcher:
         turn = Turn(
             interface,
             _WANTED if network is None else _AHEAD,
-            lambda total, size: self._told(key, turn, total, size),
+            lambda total, size: self._received(key, turn, total, size),
             lambda: self._foreground == 0,
         )
         task = asyncio.create_task(self._attempt(key, entry, turn))
@@ -300,7 +300,7 @@ class Prefetcher:
             entry.over = attempt.task
             self._measure(attempt)
 
-    def _told(self, key: Hashable, turn: Turn, total: float, size: float | None) -> None:
+    def _received(self, key: Hashable, turn: Turn, total: float, size: float | None) -> None:
         """Progress, from any thread."""
         loop = self._loop
         if loop is not None and not turn.stopped:
@@ -381,6 +381,43 @@ class Prefetcher:
             done.set_exception(error)
         else:
             done.cancel()
+
+
+class Future(Generic[T]):
+    """What `prefetch` returns (dissertation, 3.3.1.2 and 3.3.1.3).
+
+    Whoever drops the last reference to it cancels the prefetch. Use it in the loop of its prefetcher.
+    """
+
+    def __init__(self, prefetcher: "Prefetcher", key: Hashable) -> None:
+        self._prefetcher = prefetcher
+        self._key = key
+        # Bound to the prefetcher and the key alone, or it would keep this object alive.
+        self._end = weakref.finalize(self, prefetcher.abandon, key)
+        self._end.atexit = False
+
+    async def get(self, timeout_s: float | None = None) -> T:
+        """The item: at once where it is there, else when it is fetched, on demand if need be.
+
+        Raises:
+            TimeoutError: it took longer; it is still being fetched, and can be asked for again.
+            FetchError: it was cancelled, or the prefetcher was closed.
+            Exception: whatever its fetcher raised.
+        """
+        async with asyncio.timeout(timeout_s):
+            result: T = await self._prefetcher.get(self._key)
+            return result
+
+    def cancel(self) -> bool:
+        """It is no longer needed; whether that spared anything. Again does nothing."""
+        if not self._end.detach():
+            return False
+        return self._prefetcher.cancel(self._key)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `get` would return at once."""
+        return self._prefetcher.ready(self._key)
 
 
 def _presentable(error: BaseException) -> Exception:

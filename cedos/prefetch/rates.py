@@ -23,7 +23,7 @@ PRIORS: Mapping[NetworkKind, Average] = {
     NetworkKind.CELLULAR: Average(0.98, 1 / 8e6, 0.15, 30.0),
     NetworkKind.ETHERNET: Average(0.5, 1 / 50e6, 0.04, 3600.0),
 }
-"""What networks are taken for before they are known: round figures, worth ten minutes of looking."""
+"""What networks are taken for before they are known: round figures, worth ten minutes of watching."""
 
 
 class Rates:
@@ -50,7 +50,7 @@ class Rates:
         self._predictors[network].observe_rate(8.0 * received_bytes / seconds, now_s)
         self._measured_at_s[network] = now_s
 
-    def look(self, networks: list[NetworkFacts], now_s: float) -> list[Path]:
+    def update(self, networks: list[NetworkFacts], now_s: float) -> list[Path]:
         """Takes the facts into the averages; returns all networks as a prefetch would find them.
 
         Networks that are known and not there any more are among them, absent: they may come back.

@@ -64,15 +64,15 @@ class View:
 class Surroundings(Protocol):
     """Where the facts come from."""
 
-    async def look(self) -> View:
+    async def view(self) -> View:
         """The facts now; a CedosError where they cannot be had: nothing is prefetched then."""
         ...
 
 
 @runtime_checkable
-class Listener(Protocol):
+class NewsListener(Protocol):
     """Surroundings that want to know what is prefetched, and what is still open."""
 
-    def told(self, news: News) -> None:
-        """What has changed since the last look; called after each, in the loop."""
+    def report(self, news: News) -> None:
+        """What has changed since the last view; called after each, in the loop."""
         ...

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from cedos.model import NetworkKind
-from cedos.prefetch.future import Future
 from cedos.prefetch.http import Body, HttpFetcher
-from cedos.prefetch.prefetcher import Prefetcher
+from cedos.prefetch.prefetcher import Future, Prefetcher
 from cedos.prefetch.turn import FetchError, Turn
 from cedos.selector.prefetch.path import Path, Prices
 from cedos.selector.prefetch.queue import Plan, Queue

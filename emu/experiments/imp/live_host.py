@@ -79,7 +79,7 @@ class LiveHost:
         """Whether what is under way over a network is to go on over another one."""
         return self._demand.moves(name, left_bytes, self.now_s())
 
-    async def look(self) -> View:
+    async def view(self) -> View:
         """See `Surroundings.look`."""
         now_s = self.now_s()
         return View(

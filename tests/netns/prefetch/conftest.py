@@ -73,7 +73,7 @@ class Wires:
         )
         return int(line.split(":")[1].split()[0])
 
-    async def look(self) -> View:
+    async def view(self) -> View:
         kinds = {"wlan0": NetworkKind.WIFI, "lte0": NetworkKind.CELLULAR}
         return View(
             [

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from cedos.prefetch.blocking import BlockingPrefetcher
-from cedos.prefetch.imap import Account, Inbox, MessageFetcher
+from cedos.prefetch.imap import Inbox, MailAccount, MessageFetcher
 from cedos.prefetch.turn import FetchError, NotThereError
 from emu.testbed.mail import PASSWORD, USER, MailServer
 
 SERVER = "198.18.0.2"
 SIZES = (900, 40_000, 65_536, 131_072, 300_001)
-ACCOUNT = Account(SERVER, USER, PASSWORD, port=143)
+ACCOUNT = MailAccount(SERVER, USER, PASSWORD, port=143)
 
 
 @pytest.fixture
@@ -119,11 +119,13 @@ def test_a_connection_that_the_server_ended_is_opened_anew(
 @pytest.mark.parametrize(
     ("account", "said"),
     [
-        (Account(SERVER, USER, "wrong", port=143), "uthentication"),
-        (Account(SERVER, USER, PASSWORD, port=144), "refused"),
-        (Account(SERVER, USER, PASSWORD, port=143, mailbox="none"), "none"),
+        (MailAccount(SERVER, USER, "wrong", port=143), "uthentication"),
+        (MailAccount(SERVER, USER, PASSWORD, port=144), "refused"),
+        (MailAccount(SERVER, USER, PASSWORD, port=143, mailbox="none"), "none"),
     ],
 )
-def test_what_is_wrong_is_told(wires: Any, server: MailServer, account: Account, said: str) -> None:
+def test_what_is_wrong_is_told(
+    wires: Any, server: MailServer, account: MailAccount, said: str
+) -> None:
     with wires.client.entered(), pytest.raises(FetchError, match=said):
         Inbox(account).messages()

@@ -39,7 +39,7 @@ class World:
         kind = NetworkKind.WIFI if name == "wlan0" else NetworkKind.CELLULAR
         return NetworkFacts(name, name, kind, up, name == "lte0", self._radio, 8e6, 0.02)
 
-    async def look(self) -> View:
+    async def view(self) -> View:
         if self.fault:
             raise self.fault
         return View(self.networks, self.prices)

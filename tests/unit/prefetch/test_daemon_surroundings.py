@@ -10,9 +10,9 @@ from cedos.errors import DaemonUnreachableError
 from cedos.model import NetworkKind
 from cedos.prefetch.daemon import DaemonSurroundings, prices_of
 from cedos.prefetch.http import HttpFetcher
-from cedos.prefetch.news import Item, News
+from cedos.prefetch.news import News, PrefetchedItem
 from cedos.prefetch.prefetcher import Prefetcher
-from cedos.prefetch.surroundings import Listener
+from cedos.prefetch.surroundings import NewsListener
 from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.prefetch import queue
 from cedos.selector.prefetch.choices import Taking
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_networks_with_their_radios_come_from_the_daemon(control: Path) -> None:
-    view = await DaemonSurroundings(control).look()
+    view = await DaemonSurroundings(control).view()
     (one,) = view.networks
     assert (one.name, one.kind, one.up, one.rtt_s) == ("wlan0", NetworkKind.WIFI, True, 0.02)
     # The radio that this host has, in the state that all its traffic left it in.
@@ -36,7 +36,7 @@ async def test_networks_with_their_radios_come_from_the_daemon(control: Path) ->
 
 async def test_without_a_daemon_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(DaemonUnreachableError):
-        await DaemonSurroundings(tmp_path / "none.sock").look()
+        await DaemonSurroundings(tmp_path / "none.sock").view()
 
 
 def test_prices_are_those_of_the_amount_and_end_with_the_budget() -> None:
@@ -60,7 +60,7 @@ async def test_it_tells_what_waits_and_what_was_used(
     control: Path, fake_daemon: Any, app: Any
 ) -> None:
     world = DaemonSurroundings(control, "reader")
-    assert isinstance(world, Listener)
+    assert isinstance(world, NewsListener)
     async with Prefetcher(world, every_s=0.02) as prefetcher:
         received = app.item(lambda turn: begins_and_waits(app, turn))
         one = prefetcher.prefetch(received, size=50_000, cls="news")
@@ -97,8 +97,8 @@ async def test_names_that_are_no_text_do_not_keep_it_from_asking(
 ) -> None:
     world = DaemonSurroundings(control, program="m\udce9l")
     verdict = Verdict(queue.Item(1, "n\udce9ws", 1, 0.0, 5.0), 0.5, 5.0, "waits")
-    world.told(News(items=[Item("caf\udce9", verdict)]))
-    await world.look()
+    world.report(News(items=[PrefetchedItem("caf\udce9", verdict)]))
+    await world.view()
     (said,) = fake_daemon.prefetching_said
     assert said.program == "m?l"
     assert [(item.title, item.cls) for item in said.items] == [("caf?", "n?ws")]
@@ -118,8 +118,8 @@ async def test_a_thousand_items_still_fit_into_a_question(control: Path, fake_da
     world = DaemonSurroundings(control)
     names = tuple(f"network{number}" for number in range(8))
     options = [Taking(None, 1.234567, 2.345678, (123456.7,) * 8)] * 9
-    world.told(News(networks=names, waiting=[options] * 1000))
-    await world.look()
+    world.report(News(networks=names, waiting=[options] * 1000))
+    await world.view()
     (said,) = fake_daemon.prefetching_said
     assert 20 <= len(said.waiting) <= MOST_ITEMS
     assert said.waiting[0][0].sent == [123000.0] * 8

@@ -19,29 +19,29 @@ from cedos.selector.prefetch.outlook import Outlook
 _log = structlog.get_logger(__name__)
 
 
-class Kept(msgspec.Struct):
+class LearntState(msgspec.Struct):
     """The file's content."""
 
     accuracy: dict[str, list[float]] = {}
     outlook: dict[str, dict[str, Any]] = {}
 
 
-def load(file: Path) -> Kept:
+def load(file: Path) -> LearntState:
     """What was kept; nothing where there is no file, or none that makes sense."""
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Kept)
+        return msgspec.json.decode(file.read_bytes(), type=LearntState)
     except FileNotFoundError:
-        return Kept()
+        return LearntState()
     except (OSError, msgspec.MsgspecError) as error:
         _log.warning(
             "prefetching starts anew: its file cannot be read", file=str(file), why=str(error)
         )
-        return Kept()
+        return LearntState()
 
 
 def save(file: Path, accuracy: ShadowAccuracy, outlook: Outlook) -> None:
     """Keeps it, whole or not at all; a disk that is full loses the news only."""
-    content = msgspec.json.encode(Kept(accuracy.to_state(), outlook.to_state()))
+    content = msgspec.json.encode(LearntState(accuracy.to_state(), outlook.to_state()))
     temporary = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
