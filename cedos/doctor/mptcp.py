@@ -7,11 +7,9 @@ from typing import Final
 
 from cedos.doctor.finding import Files, Finding, limited, missing, ok
 from cedos.kernel import generic_netlink
+from cedos.kernel.mptcp_netlink import FAMILY_NAME, GET_ADDRESS, parse_endpoint
 from cedos.kernel.mptcp_socket import IPPROTO_MPTCP, mptcp_info
-from cedos.kernel.netlink import attributes
-
-_GET_ADDRESS, _ENDPOINT = 3, 1
-_FAMILY, _ID, _IPV4, _IPV6 = 1, 2, 3, 4
+from cedos.kernel.sysctl import MPTCP_ENABLED, MPTCP_PATH_MANAGER, MPTCP_PM_TYPE
 
 _NO_MOVES: Final = "living connections cannot be moved; new ones still get their network"
 _KERNEL: Final = "a kernel from 5.19 with CONFIG_MPTCP"
@@ -28,11 +26,11 @@ def kernel(release: str) -> Finding:
 
 
 def available(files: Files) -> Finding:
-    enabled = files.sysctl("net.mptcp.enabled")
+    enabled = files.sysctl(MPTCP_ENABLED)
     if enabled is None:
         return missing("MPTCP", "not in this kernel", _NO_MOVES, _KERNEL)
     if enabled == "0":
-        remedy = "sysctl net.mptcp.enabled=1"
+        remedy = f"sysctl {MPTCP_ENABLED}=1"
         return missing("MPTCP", "compiled in, but disabled", _NO_MOVES, remedy)
     try:
         socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP).close()
@@ -44,8 +42,7 @@ def available(files: Files) -> Finding:
 def path_manager(files: Files, daemon_runs: bool) -> Finding:
     """Whether the userspace path manager is there, and whether somebody else has taken it."""
     topic = "MPTCP path manager"
-    # The sysctl of 5.19 to 6.14 is a number, the later one a name; some kernels have both.
-    manager = files.sysctl("net.mptcp.path_manager") or files.sysctl("net.mptcp.pm_type")
+    manager = files.sysctl(MPTCP_PATH_MANAGER) or files.sysctl(MPTCP_PM_TYPE)
     if manager is None:
         return missing(
             topic, "the kernel's own only", "one connection cannot be moved by itself", _KERNEL
@@ -65,7 +62,7 @@ def path_manager(files: Files, daemon_runs: bool) -> Finding:
 def black_hole(files: Files) -> Finding | None:
     """Whether the kernel has switched MPTCP off after a connection that died; the loopback shows it."""
     timeout = files.sysctl("net.mptcp.blackhole_timeout")
-    if files.sysctl("net.mptcp.enabled") != "1" or timeout is None:
+    if files.sysctl(MPTCP_ENABLED) != "1" or timeout is None:
         return None
     topic = "MPTCP black hole"
     lives = _mptcp_over_loopback()
@@ -101,11 +98,11 @@ def _mptcp_over_loopback() -> bool | None:
 
 async def endpoints(files: Files, daemon_runs: bool) -> Finding | None:
     """Whether other programs write MPTCP endpoints into the kernel (NetworkManager does)."""
-    if files.sysctl("net.mptcp.enabled") is None:
+    if files.sysctl(MPTCP_ENABLED) is None:
         return None
     topic = "MPTCP endpoints"
     try:
-        answers = await generic_netlink.dump("mptcp_pm", _GET_ADDRESS)
+        answers = await generic_netlink.dump(FAMILY_NAME, GET_ADDRESS)
     except PermissionError:
         return limited(
             topic, "cannot be seen without CAP_NET_ADMIN", "other writers stay unseen", "use sudo"
@@ -116,21 +113,10 @@ async def endpoints(files: Files, daemon_runs: bool) -> Finding | None:
         return ok(topic, "none; nobody else writes them")
     if daemon_runs:
         return ok(topic, f"{len(answers)}, while the daemon runs")
-    shown = ", ".join(filter(None, map(_address, answers)))
+    shown = ", ".join(str(each.address) for each in filter(None, map(parse_endpoint, answers)))
     return limited(
         topic,
         f"{len(answers)} there already: {shown}",
         "whoever wrote them (NetworkManager?) may change them while cedos steers",
         "nmcli connection modify NAME connection.mptcp-flags disabled",
     )
-
-
-def _address(answer: bytes) -> str:
-    found = attributes(attributes(answer).get(_ENDPOINT, b""))
-    for kind, family in ((_IPV4, socket.AF_INET), (_IPV6, socket.AF_INET6)):
-        if value := found.get(kind):
-            try:
-                return socket.inet_ntop(family, value)
-            except ValueError:
-                break
-    return ""

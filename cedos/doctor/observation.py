@@ -9,7 +9,7 @@ from cedos.doctor.finding import Files, Finding, limited, missing, ok
 from cedos.errors import HostError
 from cedos.kernel import generic_netlink, privileges, sock_diag
 from cedos.kernel.bpf import AttachType, ProgramType, instruction, load
-from cedos.kernel.netlink import Requester
+from cedos.kernel.netlink import NETLINK_SOCK_DIAG, AsyncRequester
 
 _AS_ROOT: Final = "run it as root, or by the systemd unit (`cedos example unit`)"
 
@@ -30,10 +30,10 @@ async def flows() -> Finding:
     """Whether sock_diag tells the living flows; MPTCP tokens come with it."""
     topic = "flows (sock_diag)"
     lost = "living flows stay unseen; new connections still get their network"
-    requester = Requester(sock_diag.NETLINK_SOCK_DIAG)
+    requester = AsyncRequester(NETLINK_SOCK_DIAG)
     try:
         answers = await requester.dump(
-            sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.dump_request(socket.AF_INET)
+            sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.flows_request(socket.AF_INET)
         )
     except OSError as error:
         return missing(topic, str(error.strerror), lost, "a kernel with CONFIG_INET_DIAG")

@@ -4,8 +4,8 @@ from typing import Final
 
 from cedos.doctor.finding import Files, Finding, limited, missing, ok
 from cedos.errors import HostError
+from cedos.kernel.netlink import NETLINK_NETFILTER, Requester
 from cedos.steer.kernel import first_timeout, ipset
-from cedos.steer.kernel.rescue_netlink import NETLINK_NETFILTER, Wire
 
 _LOST: Final = "connections that start into a dead network fail after seconds"
 _LATE: Final = "first packets into a dead network are rescued after a second, not a quarter of one"
@@ -16,11 +16,11 @@ def translation() -> Finding:
     """Whether the packet filter can be asked for single flows (ipset)."""
     topic = "rescue (ipset)"
     try:
-        wire = Wire(NETLINK_NETFILTER)
+        requester = Requester(NETLINK_NETFILTER)
         try:
-            there = ipset.supported(wire)
+            there = ipset.supported(requester)
         finally:
-            wire.close()
+            requester.close()
     except PermissionError:
         return limited(topic, "cannot be seen without CAP_NET_ADMIN", "not known", _AS_ROOT)
     except (OSError, HostError) as error:

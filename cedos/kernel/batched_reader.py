@@ -1,26 +1,26 @@
-"""Reading descriptors on a beat: what comes often is read together, what comes alone at once."""
+"""Reads descriptors on common beats: what comes often is read together, what comes alone at once."""
 
 import asyncio
 from collections.abc import Callable
 
 
-class Resting:
-    """Reads a descriptor when it becomes readable, then once a beat until there is nothing more.
+class BatchedReader:
+    """Reads a descriptor when it becomes readable, then once an interval until there is nothing more.
 
-    All that rest equally long share their beats, so that the loop wakes once for all of them: each
-    time that it wakes costs more than most of what is read.
+    All with the same interval are read at the same instants, so that the loop wakes once for all of
+    them: each time that it wakes costs more than most of what is read.
 
     Args:
         fd: the descriptor; it stays its owner's.
         read: reads what is there without waiting; says whether there was anything.
-        rest_s: between beats.
+        interval_s: between two readings.
     """
 
-    def __init__(self, fd: int, read: Callable[[], bool], rest_s: float) -> None:
+    def __init__(self, fd: int, read: Callable[[], bool], interval_s: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._fd = fd
         self._read = read
-        self._rest_s = rest_s
+        self._interval_s = interval_s
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._loop.add_reader(fd, self._readable)
@@ -35,22 +35,22 @@ class Resting:
 
     def _readable(self) -> None:
         self._loop.remove_reader(self._fd)
-        self._rest()
+        self._schedule()
         self._read()
 
-    def _rest(self) -> None:
-        beats = self._loop.time() // self._rest_s
-        self._timer = self._loop.call_at((beats + 1.0) * self._rest_s, self._beat)
+    def _schedule(self) -> None:
+        past = self._loop.time() // self._interval_s
+        self._timer = self._loop.call_at((past + 1.0) * self._interval_s, self._due)
 
-    def _beat(self) -> None:
+    def _due(self) -> None:
         self._timer = None
-        more = True  # one error does not make it deaf: it is read again on the next beat
+        more = True  # one error does not make it deaf: it is read again an interval later
         try:
             more = self._read()
         finally:
             if self._closed:  # by what it read
                 pass
             elif more:
-                self._rest()
+                self._schedule()
             else:
                 self._loop.add_reader(self._fd, self._readable)

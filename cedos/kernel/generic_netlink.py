@@ -1,12 +1,49 @@
-"""Generic netlink, as far as looking needs it: families by name, and dumps (linux/genetlink.h)."""
+"""Generic netlink: families by name, and dumps (linux/genetlink.h)."""
 
 import struct
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
-from cedos.kernel.netlink import Requester, attribute, attributes, unsigned
+from cedos.kernel.netlink import (
+    NETLINK_GENERIC,
+    AsyncRequester,
+    NetlinkMessage,
+    attribute,
+    attributes,
+    text,
+    unsigned,
+)
 
-_NETLINK_GENERIC, _CONTROLLER = 16, 16
-_GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 3, 1, 2
-_HEADER = struct.Struct("=BBxx")
+GENL_ID_CTRL: Final = 16
+_GET_FAMILY, _FAMILY_ID, _FAMILY_NAME, _MCAST_GROUPS = 3, 1, 2, 7
+_GROUP_NAME, _GROUP_ID = 1, 2
+_HEADER: Final = struct.Struct("=BBxx")  # command, version
+HEADER_BYTES: Final = _HEADER.size
+
+
+class Family(NamedTuple):
+    """A family's message type, and its multicast groups by name."""
+
+    number: int
+    groups: Mapping[str, int]
+
+
+def request(command: int, body: bytes = b"") -> bytes:
+    """A family's command with its attributes."""
+    return _HEADER.pack(command, 1) + body
+
+
+def family_request(name: str) -> bytes:
+    """Asks (the type GENL_ID_CTRL) under which numbers the kernel has a family."""
+    return request(_GET_FAMILY, attribute(_FAMILY_NAME, name.encode() + b"\0"))
+
+
+def parse_family(message: NetlinkMessage) -> Family | None:
+    found = attributes(message.payload, HEADER_BYTES)
+    number = unsigned(found.get(_FAMILY_ID))
+    groups = map(attributes, attributes(found.get(_MCAST_GROUPS, b"")).values())
+    named = {text(group.get(_GROUP_NAME)): unsigned(group.get(_GROUP_ID)) or 0 for group in groups}
+    return Family(number, named) if number else None
 
 
 async def family(name: str) -> int:
@@ -16,7 +53,7 @@ async def family(name: str) -> int:
         LookupError: the kernel does not have the family.
         OSError: generic netlink is refused.
     """
-    requester = Requester(_NETLINK_GENERIC)
+    requester = AsyncRequester(NETLINK_GENERIC)
     try:
         return await _family(requester, name)
     finally:
@@ -30,22 +67,21 @@ async def dump(name: str, command: int, body: bytes = b"") -> list[bytes]:
         LookupError: the kernel does not have the family.
         OSError: the kernel refused, or generic netlink is refused.
     """
-    requester = Requester(_NETLINK_GENERIC)
+    requester = AsyncRequester(NETLINK_GENERIC)
     try:
         number = await _family(requester, name)
-        answers = await requester.dump(number, _HEADER.pack(command, 1) + body)
+        answers = await requester.dump(number, request(command, body))
     finally:
         requester.close()
-    return [answer.payload[_HEADER.size :] for answer in answers]
+    return [answer.payload[HEADER_BYTES:] for answer in answers]
 
 
-async def _family(requester: Requester, name: str) -> int:
-    body = _HEADER.pack(_GET_FAMILY, 1) + attribute(_FAMILY_NAME, name.encode() + b"\0")
+async def _family(requester: AsyncRequester, name: str) -> int:
     try:
-        answers = await requester.get(_CONTROLLER, body)
+        answers = await requester.get(GENL_ID_CTRL, family_request(name))
     except FileNotFoundError as error:
         raise LookupError(f"no {name} in this kernel") from error
     for answer in answers:
-        if number := unsigned(attributes(answer.payload, _HEADER.size).get(_FAMILY_ID)):
-            return number
+        if (found := parse_family(answer)) is not None:
+            return found.number
     raise LookupError(f"no {name} in this kernel")

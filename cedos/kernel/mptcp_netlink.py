@@ -1,57 +1,38 @@
-"""The MPTCP path manager's generic netlink: commands and events (linux/mptcp_pm.h).
+"""The MPTCP path manager's generic netlink: commands, endpoints and events (linux/mptcp_pm.h).
 
-pyroute2's own class for it knows neither events nor what concerns one connection, so the messages
-are described here. Ports are in commands in host order and in events in network order.
+Ports are in commands in host order and in events in network order.
 """
 
-import socket
 import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from ipaddress import ip_address
-from typing import Any, Final
+from typing import Final
 
-from pyroute2.netlink import NLA_F_NESTED, ctrlmsg, genlmsg, nla
-
-from cedos.kernel.netlink import attribute
-from cedos.kernel.netlink_commands import Message, attributes
+from cedos.kernel import generic_netlink
+from cedos.kernel.addresses import address
+from cedos.kernel.netlink import attribute, attributes, messages, nested, unsigned
+from cedos.kernel.rtnetlink import FAMILIES
 from cedos.model import Address, FlowKey
 
 FAMILY_NAME: Final = "mptcp_pm"
 EVENT_GROUP: Final = "mptcp_pm_events"
 
-_GET_FAMILY, _CTRL_VERSION, _PM_VERSION = 3, 1, 1
-_GET_ADDRESS, _SET_FLAGS, _REMOVE, _CREATE, _DESTROY = 3, 7, 9, 10, 11
-_SUBFLOW, _BACKUP = 2, 4
-_TOKEN = 4
+# MPTCP_PM_CMD_*
+GET_ADDRESS: Final = 3
+_SET_FLAGS, _REMOVE, _SUBFLOW_CREATE, _SUBFLOW_DESTROY = 7, 9, 10, 11
+# MPTCP_PM_ATTR_*, MPTCP_PM_ADDR_ATTR_*, MPTCP_PM_ADDR_FLAG_*
+_ADDR, _TOKEN, _LOC_ID, _ADDR_REMOTE = 1, 4, 5, 6
+_FAMILY, _ID, _ADDR4, _ADDR6, _PORT, _FLAGS, _IF_IDX = 1, 2, 3, 4, 5, 6, 7
+_FLAG_SUBFLOW, _FLAG_BACKUP = 2, 4
+# MPTCP_ATTR_* (of events) and the flags there
+_EVENT_TOKEN, _EVENT_BACKUP, _EVENT_ERROR, _EVENT_FLAGS, _EVENT_SERVER_SIDE = 1, 11, 12, 13, 18
+_SADDR4, _SADDR6, _DADDR4, _DADDR6, _SPORT, _DPORT = 5, 6, 7, 8, 9, 10
+_DENY_JOIN, _SERVER_SIDE = 1, 2
 
-
-class PathManagerMessage(genlmsg):
-    """A command, or an endpoint of the kernel's (MPTCP_PM_ATTR_*)."""
-
-    nla_map = (
-        ("UNSPEC", "none"),
-        ("ADDR", "AddressAttribute", NLA_F_NESTED),
-        ("RCV_ADD_ADDRS", "uint32"),
-        ("SUBFLOWS", "uint32"),
-        ("TOKEN", "uint32"),
-        ("LOC_ID", "uint8"),
-        ("ADDR_REMOTE", "AddressAttribute", NLA_F_NESTED),
-    )
-
-    class AddressAttribute(nla):
-        """MPTCP_PM_ADDR_ATTR_*."""
-
-        nla_map = (
-            ("UNSPEC", "none"),
-            ("FAMILY", "uint16"),
-            ("ID", "uint8"),
-            ("ADDR4", "ip4addr"),
-            ("ADDR6", "ip6addr"),
-            ("PORT", "uint16"),
-            ("FLAGS", "uint32"),
-            ("IF_IDX", "int32"),
-        )
+_U16: Final = struct.Struct("=H")
+_U32: Final = struct.Struct("=I")
+_NETWORK_PORT: Final = struct.Struct("!H")
 
 
 class EventKind(IntEnum):
@@ -63,6 +44,9 @@ class EventKind(IntEnum):
     SUBFLOW_UP = 10
     SUBFLOW_DOWN = 11
     PRIORITY = 13
+
+
+_KINDS: Final = {int(kind): kind for kind in EventKind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,99 +126,98 @@ PathCommand = CreatePath | DestroyPath | RemoveAddress | SetBackup
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class MptcpEndpoint:
     """An endpoint of the kernel's own path manager."""
 
     id: int
     address: Address
 
 
-def command_message(command: PathCommand) -> Message:
-    """The request of a command (its type: the family's number)."""
+def command_request(command: PathCommand) -> bytes:
+    token = attribute(_TOKEN, _U32.pack(command.token))
     if isinstance(command, RemoveAddress):
-        return _request(_REMOVE, TOKEN=command.token, LOC_ID=command.local_id)
+        local_id = attribute(_LOC_ID, bytes([command.local_id]))
+        return generic_netlink.request(_REMOVE, token + local_id)
     if isinstance(command, CreatePath):
-        local = {
-            **_address(command.local),
-            "ID": command.local_id,
-            "FLAGS": _SUBFLOW | (_BACKUP if command.backup else 0),
-            "IF_IDX": command.index,
-        }
-        remote = {**_address(command.remote), "PORT": command.remote_port}
-        code = _CREATE
+        flags = _FLAG_SUBFLOW | (_FLAG_BACKUP if command.backup else 0)
+        local: tuple[bytes, ...] = (
+            *_address(command.local),
+            attribute(_ID, bytes([command.local_id])),
+            attribute(_FLAGS, _U32.pack(flags)),
+            attribute(_IF_IDX, _U32.pack(command.index)),
+        )
+        remote = (*_address(command.remote), _port(command.remote_port))
+        code = _SUBFLOW_CREATE
     else:
         key = command.key
-        local = {**_address(key.local), "PORT": key.local_port}
-        remote = {**_address(key.remote), "PORT": key.remote_port}
-        code = _DESTROY
+        local = (*_address(key.local), _port(key.local_port))
+        remote = (*_address(key.remote), _port(key.remote_port))
+        code = _SUBFLOW_DESTROY
         if isinstance(command, SetBackup):
-            local["FLAGS"] = _BACKUP if command.backup else 0
+            local += (attribute(_FLAGS, _U32.pack(_FLAG_BACKUP if command.backup else 0)),)
             code = _SET_FLAGS
-    return _request(code, TOKEN=command.token, ADDR=_nest(local), ADDR_REMOTE=_nest(remote))
+    body = token + nested(_ADDR, *local) + nested(_ADDR_REMOTE, *remote)
+    return generic_netlink.request(code, body)
 
 
-def endpoints_request() -> Message:
-    """Asks for the kernel's endpoints."""
-    return _request(_GET_ADDRESS)
+def _address(of: Address) -> tuple[bytes, bytes]:
+    family = attribute(_FAMILY, _U16.pack(FAMILIES[of.version]))
+    return family, attribute(_ADDR4 if of.version == 4 else _ADDR6, of.packed)
 
 
-def addresses_of(token: int) -> bytes:
-    """Asks for one connection's addresses, which only its own path manager may: a request's body.
-
-    Packed here and not by pyroute2, as it goes with every new connection.
-    """
-    head = struct.pack("=BBH", _GET_ADDRESS, _PM_VERSION, 0)
-    return head + attribute(_TOKEN, struct.pack("=I", token))
+def _port(port: int) -> bytes:
+    return attribute(_PORT, _U16.pack(port))
 
 
-def parse_endpoint(message: Message) -> Endpoint | None:
-    """One endpoint of such a dump."""
-    nested = message.get_attr("ADDR")
-    if nested is None:
+def endpoints_request() -> bytes:
+    """Asks (a dump) for the kernel's endpoints."""
+    return generic_netlink.request(GET_ADDRESS)
+
+
+def addresses_request(token: int) -> bytes:
+    """Asks for one connection's addresses, which only its own path manager may."""
+    return generic_netlink.request(GET_ADDRESS, attribute(_TOKEN, _U32.pack(token)))
+
+
+def parse_endpoint(answer: bytes) -> MptcpEndpoint | None:
+    """One endpoint of such a dump, from a message's attributes."""
+    found = attributes(attributes(answer).get(_ADDR, b""))
+    octets = found.get(_ADDR4) or found.get(_ADDR6) or b""
+    if len(octets) not in {4, 16}:
         return None
-    found = attributes(nested)
-    address = _ip(found.get("ADDR4") or found.get("ADDR6"))
-    return None if address is None else Endpoint(found.get("ID", 0), address)
+    # An IPv6 socket that speaks IPv4 counts as IPv4, as commands want it.
+    return MptcpEndpoint(unsigned(found.get(_ID)) or 0, address(octets))
 
 
-def family_request() -> Message:
-    """Asks (the type GENL_ID_CTRL) under which numbers the kernel has this family."""
-    message = ctrlmsg()
-    message.update(cmd=_GET_FAMILY, version=_CTRL_VERSION)
-    message["attrs"] = [("CTRL_ATTR_FAMILY_NAME", FAMILY_NAME)]
-    return message
+def path_events(data: bytes) -> Iterator[PathEvent]:
+    """The events of one datagram; those that we do not use, and what is truncated, are left out."""
+    for message in messages(data):
+        kind = _KINDS.get(message.payload[0]) if message.payload else None
+        if kind is None:
+            continue
+        found = attributes(message.payload, generic_netlink.HEADER_BYTES)
+        token = unsigned(found.get(_EVENT_TOKEN))
+        if token is not None:
+            flags = unsigned(found.get(_EVENT_FLAGS)) or 0
+            yield PathEvent(
+                kind,
+                token,
+                _event_key(found),
+                bool(unsigned(found.get(_EVENT_BACKUP))),
+                unsigned(found.get(_EVENT_ERROR)) or 0,
+                bool(unsigned(found.get(_EVENT_SERVER_SIDE))) or bool(flags & _SERVER_SIDE),
+                not flags & _DENY_JOIN,
+            )
 
 
-def parse_family(message: Message) -> tuple[int, int | None]:
-    """The family's message type, and its event group's number where it has one."""
-    groups = {
-        group.get_attr("CTRL_ATTR_MCAST_GRP_NAME"): group.get_attr("CTRL_ATTR_MCAST_GRP_ID")
-        for group in message.get_attr("CTRL_ATTR_MCAST_GROUPS", [])
-    }
-    return message.get_attr("CTRL_ATTR_FAMILY_ID"), groups.get(EVENT_GROUP)
-
-
-def _request(code: int, **values: Any) -> Message:
-    message = PathManagerMessage()
-    message.update(cmd=code, version=_PM_VERSION)
-    message["attrs"] = list(values.items())
-    return message
-
-
-def _nest(values: dict[str, Any]) -> dict[str, Any]:
-    return {"attrs": list(values.items())}
-
-
-def _address(address: Address) -> dict[str, Any]:
-    if address.version == 4:
-        return {"FAMILY": socket.AF_INET, "ADDR4": str(address)}
-    return {"FAMILY": socket.AF_INET6, "ADDR6": str(address)}
-
-
-def _ip(text: str | None) -> Address | None:
-    if text is None:
+def _event_key(found: Mapping[int, bytes]) -> FlowKey | None:
+    local = found.get(_SADDR4) or found.get(_SADDR6, b"")
+    remote = found.get(_DADDR4) or found.get(_DADDR6, b"")
+    if len(local) not in {4, 16} or len(remote) not in {4, 16}:
         return None
-    address = ip_address(text)
-    # An IPv6 socket that speaks IPv4; commands want it as IPv4.
-    mapped = getattr(address, "ipv4_mapped", None)
-    return mapped or address
+    local_port, remote_port = _event_port(found.get(_SPORT)), _event_port(found.get(_DPORT))
+    return FlowKey(address(local), local_port, address(remote), remote_port)
+
+
+def _event_port(octets: bytes | None) -> int:
+    return int(_NETWORK_PORT.unpack(octets)[0]) if octets and len(octets) == 2 else 0

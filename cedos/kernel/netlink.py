@@ -1,20 +1,7 @@
-"""Netlink for events: messages and attributes as bytes, and sockets that notice lost messages.
+"""Netlink: messages and attributes as bytes (linux/netlink.h), a listener, and two requesters.
 
-Links, routes, rules and Wi-Fi go through pyroute2. Flow events come at the rate of new connections:
-each TCP flow or MPTCP subflow makes three, each MPTCP connection four more. Decoded by pyroute2 0.9.7
-and by us (formats: linux/netlink.h), in one run, in microseconds of processor time:
-
-| message | pyroute2 | here | ratio |
-|---|---|---|---|
-| connection tracking: new | 128 | 5.0 | 25 |
-| connection tracking: destroy | 170 | 6.6 | 26 |
-| sock_diag: destroy | 41 | 5.1 | 8.1 |
-| MPTCP path manager: event | 61 | 5.6 | 11 |
-| sock_diag: entry of a dump | 38 | 5.0 | 7.5 |
-
-(All of IPv4; of IPv6, connection tracking's take 9.1 and 11 here.) 100 flows a second over two MPTCP
-subflows each would cost 9.2 % of a core, here 0.6 %. Also, pyroute2's sock_diag socket is not
-asynchronous and takes a dump's errors for IPv4 sockets.
+Own decoding, since pyroute2 takes 7 to 26 times as long for the messages that come with every flow:
+see docs/decisions/netlink-in-bytes.md.
 """
 
 import asyncio
@@ -23,53 +10,75 @@ import itertools
 import os
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple
 
 from cedos.errors import HostError
-from cedos.kernel.batched_reader import Resting
+from cedos.kernel.batched_reader import BatchedReader
 
-NLM_F_REQUEST = 0x1
-NLM_F_ACK = 0x4
-NLM_F_DUMP = 0x300
+NETLINK_ROUTE: Final = 0
+NETLINK_SOCK_DIAG: Final = 4
+NETLINK_NETFILTER: Final = 12
+NETLINK_GENERIC: Final = 16
 
-NLMSG_ERROR = 2
-NLMSG_DONE = 3
+NLM_F_REQUEST: Final = 0x1
+NLM_F_ACK: Final = 0x4
+NLM_F_DUMP: Final = 0x300
+NLM_F_REPLACE: Final = 0x100
+NLM_F_EXCL: Final = 0x200
+NLM_F_CREATE: Final = 0x400
+_NLM_F_CAPPED, _NLM_F_ACK_TLVS = 0x100, 0x200
+
+NLMSG_ERROR: Final = 2
+NLMSG_DONE: Final = 3
+_ENDINGS: Final = (NLMSG_ERROR, NLMSG_DONE)
+
+# Flags within an attribute's type.
+NLA_F_NESTED: Final = 0x8000
+NLA_F_NET_BYTEORDER: Final = 0x4000
+_TYPE_MASK: Final = 0x3FFF
 
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _ERROR = struct.Struct("=i")
-_TYPE_MASK = 0x3FFF  # the two upper bits of an attribute's type are flags
+_ERROR_TEXT: Final = 1  # NLMSGERR_ATTR_MSG
 
-_SOL_NETLINK = 270
-_NETLINK_ADD_MEMBERSHIP = 1
-_SO_RCVBUFFORCE = 33
+_SOL_NETLINK: Final = 270
+_ADD_MEMBERSHIP, _CAP_ACK, _EXT_ACK, _GET_STRICT_CHK = 1, 10, 11, 12
+_SO_RCVBUFFORCE: Final = 33
 
-_RECEIVE_BYTES = 1 << 16
+_RECEIVE_BYTES: Final = 1 << 16
+_DUMP_BYTES: Final = 1 << 18
+_ANSWER_TIMEOUT_S: Final = 5.0
 # So many datagrams are read before they are handed on, and so long at most at a time: a flood of events
 # must not starve the loop's other work.
-_BURST = 64
+_BURST: Final = 64
 _MOST_S = 0.01
 
 
-class Message(NamedTuple):
-    """One netlink message; `payload` begins behind the netlink header."""
+class NetlinkMessage(NamedTuple):
+    """One netlink message; `payload` begins behind the header, `port` is the requester's."""
 
     type: int
     flags: int
     sequence: int
     payload: bytes
+    port: int = 0
 
 
-def messages(data: bytes) -> Iterator[Message]:
+def messages(data: bytes) -> Iterator[NetlinkMessage]:
     """The messages of one datagram. A truncated or impossible one ends the iteration."""
     offset = 0
     while offset + _HEADER.size <= len(data):
-        length, kind, flags, sequence, _ = _HEADER.unpack_from(data, offset)
+        length, kind, flags, sequence, port = _HEADER.unpack_from(data, offset)
         if length < _HEADER.size or offset + length > len(data):
             return
-        yield Message(kind, flags, sequence, data[offset + _HEADER.size : offset + length])
+        payload = data[offset + _HEADER.size : offset + length]
+        yield NetlinkMessage(kind, flags, sequence, payload, port)
         offset += (length + 3) & ~3
 
 
@@ -91,6 +100,11 @@ def attribute(kind: int, value: bytes) -> bytes:
     return _ATTRIBUTE.pack(4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
 
 
+def nested(kind: int, *inside: bytes) -> bytes:
+    """One attribute that holds others, and says so in its type."""
+    return attribute(kind | NLA_F_NESTED, b"".join(inside))
+
+
 def message(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
     """One message with its header."""
     return _HEADER.pack(_HEADER.size + len(payload), kind, flags, sequence, 0) + payload
@@ -98,19 +112,35 @@ def message(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
 
 def unsigned(value: bytes | None) -> int | None:
     """An integer attribute of any width in host order; None where it is missing or empty."""
-    return int.from_bytes(value, "little" if _LITTLE else "big") if value else None
+    return int.from_bytes(value, sys.byteorder) if value else None
 
 
-_LITTLE = struct.pack("=H", 1) == b"\1\0"
+def text(value: bytes | None) -> str:
+    """A string attribute without its end; empty where it is missing."""
+    return value.rstrip(b"\0").decode("utf-8", "replace") if value else ""
 
 
-def _open(protocol: int, receive_buffer_bytes: int) -> socket.socket:
+def refusal(ending: NetlinkMessage) -> OSError | None:
+    """The error that an answer ends with, in the kernel's own words where it gives some."""
+    payload = ending.payload
+    code = -_ERROR.unpack_from(payload)[0] if len(payload) >= _ERROR.size else 0
+    if not code:
+        return None
+    words = ""
+    if ending.flags & _NLM_F_ACK_TLVS:
+        begin = _ERROR.size
+        if ending.type == NLMSG_ERROR and len(payload) >= _ERROR.size + _HEADER.size:
+            # Between the code and the words stands the request, or its header alone.
+            length = _HEADER.unpack_from(payload, begin)[0]
+            begin += _HEADER.size if ending.flags & _NLM_F_CAPPED else (length + 3) & ~3
+        words = text(attributes(payload, begin).get(_ERROR_TEXT))
+    return OSError(code, words or os.strerror(code))
+
+
+def open_socket(protocol: int, receive_buffer_bytes: int = 1 << 20) -> socket.socket:
+    """A socket in the calling thread's network namespace; HostError where the kernel has none."""
     try:
-        opened = socket.socket(
-            socket.AF_NETLINK,
-            socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK,
-            protocol,
-        )
+        opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     except OSError as error:
         raise HostError(
             f"the kernel has no netlink protocol {protocol} ({error.strerror}); "
@@ -123,10 +153,121 @@ def _open(protocol: int, receive_buffer_bytes: int) -> socket.socket:
     return opened
 
 
-class Listener:
-    """Calls `on_datagram` for each datagram of the multicast groups, `on_overflow` after each loss.
+def _open_to_ask(protocol: int) -> socket.socket:
+    opened = open_socket(protocol)
+    opened.bind((0, 0))
+    # Errors with the kernel's own words, and dumps that it filters; older ones have neither.
+    for option in (_CAP_ACK, _EXT_ACK, _GET_STRICT_CHK):
+        with suppress(OSError):
+            opened.setsockopt(_SOL_NETLINK, option, 1)
+    return opened
 
-    pyroute2's own socket is of no use after a loss (ENOBUFS).
+
+class Requester:
+    """Asks the kernel and has its answer at once: it carries out a request within `send`.
+
+    For commands, each of less than a millisecond. A dump of thousands of flows or routes is not for
+    this one: `AsyncRequester` lets the event loop's other work in between its datagrams.
+
+    Attributes:
+        port: what the kernel's events call the one who asked for the change that they tell of.
+
+    Raises:
+        HostError: the kernel does not speak this protocol.
+    """
+
+    def __init__(self, protocol: int) -> None:
+        self._socket = _open_to_ask(protocol)
+        self._socket.settimeout(_ANSWER_TIMEOUT_S)
+        self.port: int = self._socket.getsockname()[0]
+        self._sequences = itertools.count(1)
+
+    def ask(self, kind: int, payload: bytes, flags: int = NLM_F_ACK) -> list[NetlinkMessage]:
+        """The answers to a request (REQUEST is added).
+
+        Args:
+            kind: the message's type.
+            payload: what comes behind the header.
+            flags: with ACK or DUMP there may be many answers; without, the first one ends it.
+
+        Raises:
+            OSError: the kernel refused; the text is the kernel's own where it gives one.
+            TimeoutError: no answer within seconds.
+        """
+        sequence = next(self._sequences) & 0xFFFFFFFF
+        self._socket.send(message(kind, flags | NLM_F_REQUEST, sequence, payload))
+        size = _DUMP_BYTES if flags & NLM_F_DUMP == NLM_F_DUMP else _RECEIVE_BYTES
+        several = flags & (NLM_F_ACK | NLM_F_DUMP)
+        answers: list[NetlinkMessage] = []
+        while True:
+            for answer in messages(self._socket.recv(size)):
+                # What a request that timed out left behind has another sequence number.
+                if answer.sequence != sequence:
+                    continue
+                if answer.type in _ENDINGS:
+                    if (error := refusal(answer)) is not None:
+                        raise error
+                    return answers
+                answers.append(answer)
+                if not several:
+                    return answers
+
+    def dump(self, kind: int, payload: bytes) -> list[NetlinkMessage]:
+        """All messages of a dump; errors as for `ask`."""
+        return self.ask(kind, payload, NLM_F_DUMP)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class AsyncRequester:
+    """Asks the kernel, one request at a time; waits for it in the event loop."""
+
+    def __init__(self, protocol: int) -> None:
+        self._socket = _open_to_ask(protocol)
+        self._socket.setblocking(False)
+        self._turn = asyncio.Lock()
+        self._sequences = itertools.count(1)
+
+    async def dump(self, kind: int, payload: bytes, timeout_s: float = 5.0) -> list[NetlinkMessage]:
+        """All messages of a dump.
+
+        Raises:
+            OSError: the kernel refused, or the answers overflowed the buffer (ENOBUFS).
+            TimeoutError: no end after `timeout_s`.
+        """
+        return await self._ask(kind, NLM_F_REQUEST | NLM_F_DUMP, payload, timeout_s)
+
+    async def get(self, kind: int, payload: bytes, timeout_s: float = 5.0) -> list[NetlinkMessage]:
+        """The answers to a plain request, up to its acknowledgement; errors as for `dump`."""
+        return await self._ask(kind, NLM_F_REQUEST | NLM_F_ACK, payload, timeout_s)
+
+    async def _ask(
+        self, kind: int, flags: int, payload: bytes, timeout_s: float
+    ) -> list[NetlinkMessage]:
+        loop = asyncio.get_running_loop()
+        async with self._turn, asyncio.timeout(timeout_s):
+            sequence = next(self._sequences)
+            await loop.sock_sendall(self._socket, message(kind, flags, sequence, payload))
+            answers: list[NetlinkMessage] = []
+            while True:
+                data, sender = await loop.sock_recvfrom(self._socket, _RECEIVE_BYTES)
+                # What a cancelled earlier request left behind has another sequence number.
+                for answer in messages(data) if sender[0] == 0 else ():
+                    if answer.sequence != sequence:
+                        continue
+                    if answer.type in _ENDINGS:
+                        if (error := refusal(answer)) is not None:
+                            raise error
+                        return answers
+                    answers.append(answer)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class NetlinkListener:
+    """Calls `on_datagram` for each datagram of the multicast groups, `on_overflow` after each loss.
 
     The socket belongs to the namespace of the thread that makes the listener.
 
@@ -137,9 +278,9 @@ class Listener:
         on_overflow: called when the kernel dropped messages because the buffer was full (ENOBUFS), and
             after what it had kept before them.
         receive_buffer_bytes: the kernel's buffer, large because bursts come faster than we read.
-        rest_s: what comes often is read together, so often (`Resting`); 0: everything at once.
+        interval_s: what comes often is read together, so often (`BatchedReader`); 0: everything at once.
         before: called before datagrams are handed on, once for all that were read together; they wait
-            for the next time where it says that it has not come to its end (with `rest_s`).
+            for the next time where it says that it has not come to its end (with `interval_s`).
 
     Raises:
         HostError: the kernel lacks the protocol or one of the groups.
@@ -152,7 +293,7 @@ class Listener:
         on_datagram: Callable[[bytes], None],
         on_overflow: Callable[[], None],
         receive_buffer_bytes: int = 4 << 20,
-        rest_s: float = 0.0,
+        interval_s: float = 0.0,
         before: Callable[[], bool] | None = None,
     ) -> None:
         self.overflows = 0
@@ -161,23 +302,26 @@ class Listener:
         self._on_overflow = on_overflow
         self._held: list[bytes] = []
         self._lost = False
-        self._socket = _open(protocol, receive_buffer_bytes)
+        self._socket = open_socket(protocol, receive_buffer_bytes)
+        self._socket.setblocking(False)
         try:
             self._socket.bind((0, 0))
             for group in groups:
-                self._socket.setsockopt(_SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, group)
+                self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
         except OSError as error:
             self._socket.close()
             raise HostError(
                 f"netlink protocol {protocol} refuses its events ({error.strerror}); "
                 "CAP_NET_ADMIN and a kernel with them built in would be right"
             ) from error
-        self._resting: Resting | None = None
-        if rest_s:
-            self._resting = Resting(self._socket.fileno(), self.drain, rest_s)
+        file = self._socket.fileno()
+        self._stop_reading: Callable[[], object]
+        if interval_s:
+            self._stop_reading = BatchedReader(file, self.drain, interval_s).close
         else:
-            self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(self._socket.fileno(), self.drain)
+            loop = asyncio.get_running_loop()
+            loop.add_reader(file, self.drain)
+            self._stop_reading = partial(loop.remove_reader, file)
 
     def drain(self) -> bool:
         """Handles what the kernel has queued by now; says whether there was anything."""
@@ -227,61 +371,6 @@ class Listener:
         return False
 
     def close(self) -> None:
-        """Stops listening."""
-        if self._socket.fileno() < 0:
-            return
-        if self._resting is not None:
-            self._resting.close()
-        else:
-            self._loop.remove_reader(self._socket.fileno())
-        self._socket.close()
-
-
-class Requester:
-    """Asks the kernel, one request at a time."""
-
-    def __init__(self, protocol: int) -> None:
-        self._socket = _open(protocol, 1 << 20)
-        self._socket.bind((0, 0))
-        self._turn = asyncio.Lock()
-        self._sequences = itertools.count(1)
-
-    async def dump(self, kind: int, payload: bytes, timeout_s: float = 5.0) -> list[Message]:
-        """All messages of a dump.
-
-        Raises:
-            OSError: the kernel refused, or the answers overflowed the buffer (ENOBUFS).
-            TimeoutError: no end after `timeout_s`.
-        """
-        return await self.ask(kind, NLM_F_REQUEST | NLM_F_DUMP, payload, timeout_s)
-
-    async def get(self, kind: int, payload: bytes, timeout_s: float = 5.0) -> list[Message]:
-        """The answers to a plain request, up to its acknowledgement; errors as for `dump`."""
-        return await self.ask(kind, NLM_F_REQUEST | NLM_F_ACK, payload, timeout_s)
-
-    async def ask(self, kind: int, flags: int, payload: bytes, timeout_s: float) -> list[Message]:
-        """Sends one request and collects its answers; errors as for `dump`."""
-        loop = asyncio.get_running_loop()
-        async with self._turn, asyncio.timeout(timeout_s):
-            sequence = next(self._sequences)
-            await loop.sock_sendall(self._socket, message(kind, flags, sequence, payload))
-            answers: list[Message] = []
-            while True:
-                data, sender = await loop.sock_recvfrom(self._socket, _RECEIVE_BYTES)
-                # What a cancelled earlier request left behind has another sequence number.
-                for answer in messages(data) if sender[0] == 0 else ():
-                    if answer.sequence != sequence:
-                        continue
-                    if answer.type in (NLMSG_ERROR, NLMSG_DONE):
-                        _raise_for(answer)
-                        return answers
-                    answers.append(answer)
-
-    def close(self) -> None:
-        """Closes the socket."""
-        self._socket.close()
-
-
-def _raise_for(answer: Message) -> None:
-    if len(answer.payload) >= _ERROR.size and (code := -_ERROR.unpack_from(answer.payload)[0]):
-        raise OSError(code, os.strerror(code))
+        if self._socket.fileno() >= 0:
+            self._stop_reading()
+            self._socket.close()

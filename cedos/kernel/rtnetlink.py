@@ -1,175 +1,167 @@
-"""What rtnetlink says of links, addresses and default routes, from pyroute2's messages."""
+"""Links, their addresses and counters in rtnetlink's bytes (linux/if_link.h, linux/if_addr.h).
 
+Routes and rules: `policy_routing`.
+"""
+
+import socket
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
-from ipaddress import ip_address, ip_interface
-from socket import AF_INET, AF_INET6
+from ipaddress import ip_interface
+from typing import Final
 
-from pyroute2.iproute.linux import AsyncIPRoute
-from pyroute2.netlink import NLM_F_DUMP, NLM_F_REQUEST, nlmsg, rtnl
-from pyroute2.netlink.nlsocket import NetlinkRequest
-from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_DADFAILED, IFA_F_TENTATIVE
-from pyroute2.netlink.rtnl.ifinfmsg import IFF_LOWER_UP, IFF_RUNNING, IFF_UP
-from pyroute2.netlink.rtnl.marshal import MarshalRtnl
-from pyroute2.netlink.rtnl.rtmsg import rtmsg
+from cedos.kernel.netlink import NetlinkMessage, attribute, attributes, text, unsigned
+from cedos.model import Interface
 
-from cedos.model import Address, Interface
+RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
+RTM_NEWADDR, RTM_DELADDR, RTM_GETADDR = 20, 21, 22
+RTM_NEWROUTE, RTM_DELROUTE, RTM_GETROUTE = 24, 25, 26
+RTM_NEWRULE, RTM_DELRULE, RTM_GETRULE = 32, 33, 34
+RTM_NEWSTATS, RTM_GETSTATS = 92, 94
 
-NETLINK_ROUTE = 0
-GROUPS = (
-    rtnl.RTNLGRP_LINK,
-    rtnl.RTNLGRP_IPV4_IFADDR,
-    rtnl.RTNLGRP_IPV4_ROUTE,
-    rtnl.RTNLGRP_IPV6_IFADDR,
-    rtnl.RTNLGRP_IPV6_ROUTE,
-)
-MAIN_TABLE = 254
+# RTNLGRP_*
+GROUP_LINK = 1
+GROUP_IPV4_ADDRESS, GROUP_IPV4_ROUTE, GROUP_IPV4_RULE = 5, 7, 8
+GROUP_IPV6_ADDRESS, GROUP_IPV6_ROUTE, GROUP_IPV6_RULE = 9, 11, 19
 
-_LOOPBACK = 772
-_RUNNING = IFF_UP | IFF_RUNNING | IFF_LOWER_UP
-# Duplicate address detection failed, or has not ended: nothing can be sent from such an address.
-_UNUSABLE = IFA_F_DADFAILED | IFA_F_TENTATIVE
+SCOPE_UNIVERSE, SCOPE_LINK = 0, 253
+FAMILIES: Final = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
+VERSIONS: Final = {family: version for version, family in FAMILIES.items()}
 
-# The start of a message's header, and where behind it a route has the length of its destination.
-_HEADER = struct.Struct("=IHHI")
-_DST_LEN = 17
+_U32: Final = struct.Struct("=I")
 
-_marshal = MarshalRtnl()
+# -- links ----------------------------------------------------------------------------------------
+
+_LINK: Final = struct.Struct("=BxHiII")  # family, ARPHRD type, index, flags, change
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_EXT_MASK = 1, 3, 10, 18, 29
+_IFLA_INFO_KIND: Final = 1
+_SKIP_STATISTICS: Final = 1 << 3  # RTEXT_FILTER_SKIP_STATS
+_ARPHRD_LOOPBACK: Final = 772
+_IFF_UP, _IFF_RUNNING, _IFF_LOWER_UP, _IFF_DORMANT = 0x1, 0x40, 0x10000, 0x20000
+_RUNNING: Final = _IFF_UP | _IFF_RUNNING | _IFF_LOWER_UP
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An interface. `kind` is the driver's own word for a virtual one (`veth`, `bridge`), or empty."""
+    """An interface.
+
+    `kind` is the driver's own word for a virtual one (`veth`, `tun`), or empty; `type` is ARPHRD_*,
+    `flags` are IFF_*.
+    """
 
     index: int
     name: str
     kind: str
-    hardware_address: bytes
-    enslaved: bool
-    loopback: bool
-    running: bool
+    type: int
+    flags: int
+    hardware_address: bytes = b""
+    enslaved: bool = False
+
+    @property
+    def loopback(self) -> bool:
+        return self.type == _ARPHRD_LOOPBACK
+
+    @property
+    def running(self) -> bool:
+        """Whether the kernel calls it operational; that follows the carrier up to a second late."""
+        return self.flags & _RUNNING == _RUNNING
+
+    @property
+    def carries(self) -> bool:
+        """Whether it is up, has a carrier and, on Wi-Fi, has authenticated."""
+        state = self.flags & (_IFF_UP | _IFF_LOWER_UP | _IFF_DORMANT)
+        return state == _IFF_UP | _IFF_LOWER_UP
+
+
+def links_request() -> bytes:
+    """Asks (a dump) for all links, without their statistics."""
+    return _LINK.pack(0, 0, 0, 0, 0) + attribute(_IFLA_EXT_MASK, _U32.pack(_SKIP_STATISTICS))
+
+
+def parse_link(message: NetlinkMessage) -> Link | None:
+    """The link of an RTM_NEWLINK; None for anything else."""
+    if message.type != RTM_NEWLINK or len(message.payload) < _LINK.size:
+        return None
+    _, kind, index, flags, _ = _LINK.unpack_from(message.payload)
+    found = attributes(message.payload, _LINK.size)
+    return Link(
+        index,
+        text(found.get(_IFLA_IFNAME)),
+        text(attributes(found.get(_IFLA_LINKINFO, b"")).get(_IFLA_INFO_KIND)),
+        kind,
+        flags,
+        found.get(_IFLA_ADDRESS, b""),
+        bool(unsigned(found.get(_IFLA_MASTER))),
+    )
+
+
+def is_up(message: NetlinkMessage) -> bool:
+    """Whether the link of an RTM_NEWLINK is up, without decoding it."""
+    payload = message.payload
+    return len(payload) >= _LINK.size and bool(_LINK.unpack_from(payload)[3] & _IFF_UP)
+
+
+# -- addresses ------------------------------------------------------------------------------------
+
+_ADDRESS: Final = struct.Struct("=BBBBI")  # family, prefix's length, flags, scope, index
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
+# Duplicate address detection failed, or has not ended: nothing can be sent from such an address.
+_UNUSABLE: Final = 0x08 | 0x40
 
 
 @dataclass(frozen=True, slots=True)
 class LinkAddress:
-    """A usable address wider than the link on interface `index`."""
+    """An address on interface `index` from which packets can be sent.
+
+    `wide`: its scope is wider than the link.
+    """
 
     index: int
     interface: Interface
+    wide: bool = True
+
+
+def addresses_request(family: int = 0) -> bytes:
+    """Asks (a dump) for all addresses of an address family; 0: of all."""
+    return _ADDRESS.pack(family, 0, 0, 0, 0)
+
+
+def parse_address(message: NetlinkMessage) -> LinkAddress | None:
+    """The address of an RTM_NEWADDR; None for anything else, and for one that is not usable."""
+    if message.type != RTM_NEWADDR or len(message.payload) < _ADDRESS.size:
+        return None
+    family, length, flags, scope, index = _ADDRESS.unpack_from(message.payload)
+    found = attributes(message.payload, _ADDRESS.size)
+    flags |= unsigned(found.get(_IFA_FLAGS)) or 0
+    # IFA_LOCAL is the own address on a point-to-point link, where IFA_ADDRESS is the peer's.
+    own = found.get(_IFA_LOCAL) or found.get(_IFA_ADDRESS) or b""
+    if family not in VERSIONS or len(own) not in {4, 16} or flags & _UNUSABLE:
+        return None
+    return LinkAddress(index, ip_interface((own, length)), scope < SCOPE_LINK)
+
+
+# -- counters -------------------------------------------------------------------------------------
+
+_STATS: Final = struct.Struct("=BxxxII")  # family, index, wanted
+_IFLA_STATS_LINK_64: Final = 1
+_LINK_64: Final = struct.Struct("=16xQQ")  # behind the packets: bytes received, bytes sent
 
 
 @dataclass(frozen=True, slots=True)
-class DefaultRoute:
-    """A default route of the main table; `gateway` is None on point-to-point links."""
+class Counters:
+    """Bytes since the interface was made."""
 
-    index: int
-    version: int
-    gateway: Address | None
-    metric: int
+    received_bytes: int
+    sent_bytes: int
 
 
-def messages(datagram: bytes) -> Iterator[nlmsg]:
-    """The messages of one datagram that could be decoded."""
-    for message in _marshal.parse(datagram):
-        if message["header"]["error"] is None:
-            yield message
+def counters_request(index: int) -> bytes:
+    """Asks for one link's counters."""
+    return _STATS.pack(0, index, 1 << (_IFLA_STATS_LINK_64 - 1))
 
 
-def matters(message: nlmsg) -> bool:
-    """Whether an event can change a network: steering's own tables, and most routes, cannot."""
-    kind = message["header"]["type"]
-    if kind in (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE):
-        return parse_route(message) != []
-    return kind in (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK, rtnl.RTM_NEWADDR, rtnl.RTM_DELADDR)
-
-
-def parse_link(message: nlmsg) -> Link | None:
-    """The link of an RTM_NEWLINK, None for another message."""
-    if message["header"]["type"] != rtnl.RTM_NEWLINK:
+def parse_counters(message: NetlinkMessage) -> Counters | None:
+    """The counters of an RTM_NEWSTATS; None for anything else."""
+    if message.type != RTM_NEWSTATS:
         return None
-    return Link(
-        index=message["index"],
-        name=_octets(message, "IFLA_IFNAME").rstrip(b"\0").decode("utf-8", "replace"),
-        kind=message.get_nested("IFLA_LINKINFO", "IFLA_INFO_KIND") or "",
-        hardware_address=_octets(message, "IFLA_ADDRESS"),
-        enslaved=bool(message.get_attr("IFLA_MASTER")),
-        loopback=message["ifi_type"] == _LOOPBACK,
-        running=message["flags"] & _RUNNING == _RUNNING,
-    )
-
-
-def _octets(message: nlmsg, name: str) -> bytes:
-    # pyroute2 takes every hardware address for six bytes, and every interface's name for UTF-8.
-    for slot in message["attrs"]:
-        if slot.name == name:
-            _, encoded = slot.cell
-            return bytes(encoded.data[encoded.offset + 4 : encoded.offset + encoded.length])
-    return b""
-
-
-def parse_address(message: nlmsg) -> LinkAddress | None:
-    """The address of an RTM_NEWADDR if packets can be sent from it, else None."""
-    if message["header"]["type"] != rtnl.RTM_NEWADDR:
-        return None
-    flags = message["flags"] | (message.get_attr("IFA_FLAGS") or 0)
-    # IFA_LOCAL is the own address on a point-to-point link, where IFA_ADDRESS is the peer's.
-    address = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
-    if not address or message["scope"] >= rtnl.rt_scope["link"] or flags & _UNUSABLE:
-        return None
-    return LinkAddress(message["index"], ip_interface((address, message["prefixlen"])))
-
-
-async def default_routes(family: int, kernel: AsyncIPRoute) -> list[nlmsg]:
-    """The main table's default routes, among what may be thousands of routes.
-
-    pyroute2's own `get_default_routes` stops at a datagram without any, and its `get_routes` decodes
-    them all, which held up the event loop for 120 ms with 3,000 routes; this, for 10 ms.
-    """
-    wanted = rtmsg()
-    wanted["family"], wanted["table"] = family, MAIN_TABLE
-    request = NetlinkRequest(
-        kernel,
-        wanted,
-        msg_type=rtnl.RTM_GETROUTE,
-        msg_flags=NLM_F_REQUEST | NLM_F_DUMP,
-        parser=_decode_default,
-    )
-    await request.send()
-    return [answer async for answer in request.response() if "attrs" in answer]
-
-
-def _decode_default(data: bytes, offset: int, length: int) -> nlmsg:
-    _, kind, flags, sequence = _HEADER.unpack_from(data, offset)
-    if kind == rtnl.RTM_NEWROUTE and data[offset + _DST_LEN]:
-        return {"header": {"type": kind, "flags": flags, "error": None}}
-    return _marshal.parse_one_message(kind, flags, sequence, data, offset, length)
-
-
-def parse_route(message: nlmsg) -> list[DefaultRoute]:
-    """The default routes of an RTM_NEWROUTE or RTM_DELROUTE: none, one, or one a next hop."""
-    if message["header"]["type"] not in (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE):
-        return []
-    family = message["family"]
-    if (
-        message["dst_len"]
-        or message["type"] != rtnl.rt_type["unicast"]
-        or family not in (AF_INET, AF_INET6)
-        or (message.get_attr("RTA_TABLE") or message["table"]) != MAIN_TABLE
-    ):
-        return []
-    version = 4 if family == AF_INET else 6
-    metric = message.get_attr("RTA_PRIORITY") or 0
-    if index := message.get_attr("RTA_OIF"):
-        return [DefaultRoute(index, version, _gateway(message), metric)]
-    return [
-        DefaultRoute(hop["oif"], version, _gateway(hop), metric)
-        for hop in message.get_attr("RTA_MULTIPATH") or ()
-    ]
-
-
-def _gateway(route: nlmsg) -> Address | None:
-    # RTA_VIA holds a gateway of the other IP version.
-    via = route.get_attr("RTA_VIA") or {}
-    gateway = route.get_attr("RTA_GATEWAY") or via.get("addr")
-    return ip_address(gateway) if gateway else None
+    counted = attributes(message.payload, _STATS.size).get(_IFLA_STATS_LINK_64, b"")
+    return Counters(*_LINK_64.unpack_from(counted)) if len(counted) >= _LINK_64.size else None

@@ -1,41 +1,44 @@
-"""Sockets as the kernel describes them: sock_diag's dumps and destroy notifications.
+"""TCP sockets as the kernel describes them (linux/inet_diag.h, linux/mptcp.h).
 
-Formats: linux/inet_diag.h, linux/tcp.h (`tcp_info`), linux/mptcp.h. Own decoding, since pyroute2 takes
-8 times as long for a destroy notification, 9 times for an entry of a dump (figures: `netlink`).
+One structure, read for three purposes: the facts of flows (`parse`), which sockets belong to which
+MPTCP connection (`parse_tcp_socket`), and whether one still waits for its first answer
+(`parse_connecting`).
 """
 
 import socket
 import struct
 from dataclasses import dataclass
+from typing import Final
 
 from cedos.kernel.addresses import address
-from cedos.kernel.netlink import Message, attributes, unsigned
+from cedos.kernel.netlink import NetlinkMessage, attributes, unsigned
+from cedos.kernel.tcp_info import TCP_INFO_COUNTED_BYTES, rtt_min_s, tcp_info_fields
 from cedos.model import FlowKey
 
-NETLINK_SOCK_DIAG = 4
-SOCK_DIAG_BY_FAMILY = 20
+SOCK_DIAG_BY_FAMILY: Final = 20
 # SKNLGRP_INET_TCP_DESTROY and SKNLGRP_INET6_TCP_DESTROY
-DESTROY_GROUPS = (1, 3)
+DESTROY_GROUPS: Final = (1, 3)
 
 ESTABLISHED, SYN_SENT = 1, 2
+_LISTEN: Final = 10
 # Every state in which a socket of this host is a flow: not TIME_WAIT, CLOSE, LISTEN, SYN_RECV.
-_FLOW_STATES = sum(1 << state for state in (1, 2, 4, 5, 8, 9, 11))
+_FLOW_STATES: Final = sum(1 << state for state in (1, 2, 4, 5, 8, 9, 11))
+_CONNECTED_OR_LISTENING: Final = sum(1 << state for state in (1, 4, 5, 8, 9, 10, 11))
+_ANY_STATE: Final = 0xFFF
 
-_REQUEST = struct.Struct("=BBBxI48s")  # family, protocol, extensions, states, socket id
-_SOCKET = struct.Struct("!BBBxHH16s16s")  # family, state, timer, retransmits, ports, addresses
-_SOCKET_BYTES = 72
-_WANT_TCP_INFO = 1 << 1
-_INFO, _MARK, _ULP = 2, 15, 19
-_ID = struct.Struct("!HH16s16s4x8s")  # ports, addresses, no interface, cookie
-_NO_COOKIE = b"\xff" * 8
-_ULP_MPTCP, _TOKEN_LOCAL = 3, 2
-
-# Of tcp_info, in order: unacknowledged; idle down, idle ack in ms; RTT in us; receive RTT in us,
-# segments sent again in all; bytes acknowledged, bytes received; least RTT in us; segments with data,
-# delivery rate in byte/s. A kernel older than a field sends a shorter structure.
-_TCP_INFO = struct.Struct("=24xI24xII8xI20xI4xI16xQQ12xI4xIQ")
-_COUNTED_BYTES = 136
-_NO_MIN_RTT = 0xFFFFFFFF
+_REQUEST: Final = struct.Struct("=BBBxI")  # family, protocol, extensions, states; then an identity
+_IDENTITY: Final = struct.Struct("!HH16s16s4x8s")  # ports, addresses, no interface, cookie
+# Family, state, timer, retransmits, ports, addresses; interface, cookie; milliseconds to the timer.
+_SOCKET: Final = struct.Struct("!BBBBHH16s16s")
+_EXPIRES: Final = struct.Struct("=52xI")
+_SOCKET_BYTES: Final = 72
+_NO_COOKIE: Final = b"\xff" * 8
+_WANT_TCP_INFO: Final = 1 << 1
+# INET_DIAG_*, INET_ULP_INFO_*, MPTCP_SUBFLOW_ATTR_*, MPTCP_SUBFLOW_FLAG_*
+_INFO, _MARK, _ULP_INFO = 2, 15, 19
+_ULP_MPTCP: Final = 3
+_TOKEN_LOC, _FLAGS, _ID_LOC = 2, 8, 10
+_FLAG_JOIN_LOC, _FLAG_BACKUP_LOC, _FLAG_CONNECTED = 1 << 3, 1 << 5, 1 << 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,74 +67,141 @@ class SocketFacts:
     segments: int = 0
 
 
-def dump_request(family: int) -> bytes:
-    """The body of a dump of all TCP flows of an address family."""
-    return _REQUEST.pack(family, socket.IPPROTO_TCP, _WANT_TCP_INFO, _FLOW_STATES, bytes(48))
+@dataclass(frozen=True, slots=True)
+class TcpSocket:
+    """A TCP socket; `token` is that of its MPTCP connection, None for plain TCP.
+
+    `backup` says that we marked it so, `local_id` is 0 for the connection's first address.
+    """
+
+    key: FlowKey
+    listening: bool
+    token: int | None = None
+    backup: bool = False
+    local_id: int = 0
 
 
-def socket_request(key: FlowKey) -> bytes:
-    """The body of a request for one TCP socket."""
+@dataclass(frozen=True, slots=True)
+class ConnectingSocket:
+    """A TCP socket that still waits for the first answer (SYN_SENT).
+
+    `resend_in_s` is how long until the kernel sends the first packet again, `resent` how often it
+    has. `join`: it is a further subflow of an MPTCP connection, which belongs to its network.
+    """
+
+    resend_in_s: float
+    resent: int
+    join: bool
+
+
+def flows_request(family: int) -> bytes:
+    """Asks (a dump) for all TCP flows of an address family."""
+    return _REQUEST.pack(family, socket.IPPROTO_TCP, _WANT_TCP_INFO, _FLOW_STATES) + bytes(48)
+
+
+def tcp_sockets_request(family: int) -> bytes:
+    """Asks (a dump) for an address family's TCP sockets that are connected or listen."""
+    states = _CONNECTED_OR_LISTENING
+    return _REQUEST.pack(family, socket.IPPROTO_TCP, _WANT_TCP_INFO, states) + bytes(48)
+
+
+def flow_request(key: FlowKey) -> bytes:
+    """Asks for one TCP flow's socket."""
+    return _one(key, 0, _FLOW_STATES)
+
+
+def connecting_request(key: FlowKey) -> bytes:
+    """Asks for one TCP socket, in whatever state."""
+    return _one(key, _WANT_TCP_INFO, _ANY_STATE)
+
+
+def _one(key: FlowKey, extensions: int, states: int) -> bytes:
     family = socket.AF_INET if key.local.version == 4 else socket.AF_INET6
-    ends = (each.packed.ljust(16, b"\0") for each in (key.local, key.remote))
-    known = _ID.pack(key.local_port, key.remote_port, *ends, _NO_COOKIE)
-    return _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _FLOW_STATES, known)
+    local, remote = (each.packed.ljust(16, b"\0") for each in (key.local, key.remote))
+    identity = _IDENTITY.pack(key.local_port, key.remote_port, local, remote, _NO_COOKIE)
+    return _REQUEST.pack(family, socket.IPPROTO_TCP, extensions, states) + identity
 
 
-def mark_of(message: Message) -> int | None:
+def mark_of(message: NetlinkMessage) -> int | None:
     """The mark (SO_MARK) of the socket in an answer; the kernel tells it with CAP_NET_ADMIN only."""
-    if message.type != SOCK_DIAG_BY_FAMILY or len(message.payload) < _SOCKET_BYTES:
+    if not _is_socket(message):
         return None
     return unsigned(attributes(message.payload, _SOCKET_BYTES).get(_MARK))
 
 
-def parse(message: Message) -> SocketFacts | None:
+def parse(message: NetlinkMessage) -> SocketFacts | None:
     """The socket of a dump's answer or a destroy notification.
 
     None for anything else, and for sockets that never were a flow (listening, unconnected).
     """
-    data = message.payload
-    if message.type != SOCK_DIAG_BY_FAMILY or len(data) < _SOCKET_BYTES:
+    if not _is_socket(message):
         return None
-    family, state, _, local_port, remote_port, local, remote = _SOCKET.unpack_from(data)
+    data = message.payload
+    family, state, _, _, local_port, remote_port, local, remote = _SOCKET.unpack_from(data)
     if not remote_port or not local_port or family not in (socket.AF_INET, socket.AF_INET6):
         return None
     octets = 4 if family == socket.AF_INET else 16
     found = attributes(data, _SOCKET_BYTES)
-    info = found.get(_INFO, b"")
-    (
-        unacknowledged,
-        idle_down_ms,
-        idle_ack_ms,
-        rtt_us,
-        receive_rtt_us,
-        retransmits,
-        bytes_up,
-        bytes_down,
-        rtt_min_us,
-        segments,
-        rate,
-    ) = _TCP_INFO.unpack_from(info.ljust(_TCP_INFO.size, b"\0"))
+    raw = found.get(_INFO, b"")
+    info = tcp_info_fields(raw)
     return SocketFacts(
         FlowKey(address(local[:octets]), local_port, address(remote[:octets]), remote_port),
         state,
-        _token(found.get(_ULP)),
-        rtt_us / 1e6 or None,
-        None if rtt_min_us == _NO_MIN_RTT else rtt_min_us / 1e6 or None,
-        rate * 8.0 or None,
-        bytes_down,
-        bytes_up,
-        retransmits,
-        idle_down_ms / 1e3,
-        idle_ack_ms / 1e3,
-        unacknowledged,
-        len(info) >= _COUNTED_BYTES,
-        receive_rtt_us / 1e6 or None,
-        segments,
+        unsigned(_subflow(found).get(_TOKEN_LOC)),
+        info.rtt / 1e6 or None,
+        rtt_min_s(info),
+        info.delivery_rate * 8.0 or None,
+        info.bytes_received,
+        info.bytes_acked,
+        info.total_retrans,
+        info.last_data_recv / 1e3,
+        info.last_ack_recv / 1e3,
+        info.unacked,
+        len(raw) >= TCP_INFO_COUNTED_BYTES,
+        info.rcv_rtt / 1e6 or None,
+        info.data_segs_out,
     )
 
 
-def _token(ulp: bytes | None) -> int | None:
-    if ulp is None:
+def parse_tcp_socket(message: NetlinkMessage) -> TcpSocket | None:
+    """One socket of the dump of `tcp_sockets_request`; None for anything else."""
+    if not _is_socket(message):
         return None
-    mptcp = attributes(ulp).get(_ULP_MPTCP)
-    return None if mptcp is None else unsigned(attributes(mptcp).get(_TOKEN_LOCAL))
+    data = message.payload
+    family, state, _, _, local_port, remote_port, local, remote = _SOCKET.unpack_from(data)
+    if family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    octets = 4 if family == socket.AF_INET else 16
+    key = FlowKey(address(local[:octets]), local_port, address(remote[:octets]), remote_port)
+    if state == _LISTEN:
+        return TcpSocket(key, True)
+    subflow = _subflow(attributes(data, _SOCKET_BYTES))
+    flags = unsigned(subflow.get(_FLAGS)) or 0
+    return TcpSocket(
+        key,
+        False,
+        unsigned(subflow.get(_TOKEN_LOC)) if flags & _FLAG_CONNECTED else None,
+        bool(flags & _FLAG_BACKUP_LOC),
+        unsigned(subflow.get(_ID_LOC)) or 0,
+    )
+
+
+def parse_connecting(message: NetlinkMessage) -> ConnectingSocket | None:
+    """The socket of an answer to `connecting_request`; None where it waits no longer."""
+    data = message.payload
+    if not _is_socket(message) or data[1] != SYN_SENT:
+        return None
+    flags = unsigned(_subflow(attributes(data, _SOCKET_BYTES)).get(_FLAGS)) or 0
+    return ConnectingSocket(
+        _EXPIRES.unpack_from(data)[0] / 1e3, data[3], bool(flags & _FLAG_JOIN_LOC)
+    )
+
+
+def _is_socket(message: NetlinkMessage) -> bool:
+    return message.type == SOCK_DIAG_BY_FAMILY and len(message.payload) >= _SOCKET_BYTES
+
+
+def _subflow(found: dict[int, bytes]) -> dict[int, bytes]:
+    """What MPTCP says of a socket; empty for plain TCP."""
+    upper = found.get(_ULP_INFO)
+    return attributes(attributes(upper).get(_ULP_MPTCP, b"")) if upper else {}

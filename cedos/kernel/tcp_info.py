@@ -10,14 +10,56 @@ import fcntl
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 # linux/sockios.h and linux/tcp.h
 _SIOCOUTQ: Final = 0x5411  # bytes not acknowledged yet
 _SIOCOUTQNSD: Final = 0x894B  # bytes not sent yet
-_INFO_BYTES: Final = 232
 _TCP_NOTSENT_LOWAT: Final = 25
 _NEVER_US: Final = 0xFFFF_FFFF
+
+# struct tcp_info, as far as it is used. A kernel older than a field sends a shorter structure.
+_TCP_INFO: Final = struct.Struct("=2xB4xB8xI4xI4xII12xII8xI8xI8xI4xI16xQQ8xII4xIQQ24xQQ")
+_COMPLETE_BYTES: Final = 216  # Linux 4.19
+TCP_INFO_COUNTED_BYTES: Final = 136
+"""One so long counts bytes in both directions."""
+
+
+class TcpInfoFields(NamedTuple):
+    """The structure's fields under the kernel's names: times in us or ms, rates in byte/s."""
+
+    retransmits: int
+    delivery_rate_app_limited: int
+    snd_mss: int
+    unacked: int
+    lost: int
+    retrans: int
+    last_data_recv: int
+    last_ack_recv: int
+    rtt: int
+    snd_cwnd: int
+    rcv_rtt: int
+    total_retrans: int
+    bytes_acked: int
+    bytes_received: int
+    notsent_bytes: int
+    min_rtt: int
+    data_segs_out: int
+    delivery_rate: int
+    busy_time: int
+    bytes_sent: int
+    bytes_retrans: int
+
+
+def tcp_info_fields(raw: bytes) -> TcpInfoFields:
+    """Reads a `struct tcp_info`; what a shorter one lacks is 0."""
+    if len(raw) < _TCP_INFO.size:
+        raw = raw.ljust(_TCP_INFO.size, b"\0")
+    return TcpInfoFields._make(_TCP_INFO.unpack_from(raw))
+
+
+def rtt_min_s(info: TcpInfoFields) -> float | None:
+    return info.min_rtt / 1e6 if info.min_rtt not in (0, _NEVER_US) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +90,7 @@ class TcpInfo:
 def tcp_info(connection: socket.socket) -> TcpInfo | None:
     """What the kernel knows of a connection; None where it is gone."""
     try:
-        raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
+        raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
     except OSError:
         return None
     return read_info(raw)
@@ -56,35 +98,26 @@ def tcp_info(connection: socket.socket) -> TcpInfo | None:
 
 def read_info(raw: bytes) -> TcpInfo | None:
     """Reads a `struct tcp_info`; None for one shorter than Linux 4.19's."""
-    if len(raw) < 216:
+    if len(raw) < _COMPLETE_BYTES:
         return None
-    retransmits, limited = raw[2], raw[7] & 1
-    segment, unacknowledged, lost, retransmitted = _at(raw, 16, 24, 32, 36)
-    last_received_ms, last_acknowledged_ms = _at(raw, 52, 56)
-    rtt_us, window, unsent, rtt_min_us = _at(raw, 68, 80, 144, 148)
-    (acknowledged,) = struct.unpack_from("=Q", raw, 120)
-    rate, busy_us = struct.unpack_from("=QQ", raw, 160)
-    sent, sent_again = struct.unpack_from("=QQ", raw, 200)
+    info = tcp_info_fields(raw)
+    segment, sent = info.snd_mss, info.bytes_sent
     return TcpInfo(
-        rtt_s=rtt_us / 1e6 if rtt_us else None,
-        rtt_min_s=rtt_min_us / 1e6 if rtt_min_us not in (0, _NEVER_US) else None,
-        delivery_rate_bps=8.0 * rate if rate else None,
-        rate_limited_by_us=bool(limited),
-        window_bytes=window * segment,
+        rtt_s=info.rtt / 1e6 if info.rtt else None,
+        rtt_min_s=rtt_min_s(info),
+        delivery_rate_bps=8.0 * info.delivery_rate if info.delivery_rate else None,
+        rate_limited_by_us=bool(info.delivery_rate_app_limited & 1),
+        window_bytes=info.snd_cwnd * segment,
         segment_bytes=segment,
-        unsent_bytes=unsent,
-        in_flight_bytes=max(0, unacknowledged - lost + retransmitted) * segment,
-        loss=min(0.99, sent_again / sent) if sent else 0.0,
-        receive_idle_s=last_received_ms / 1e3,
-        acknowledged_idle_s=last_acknowledged_ms / 1e3,
-        retransmits=retransmits,
-        acknowledged_bytes=acknowledged,
-        busy_s=busy_us / 1e6,
+        unsent_bytes=info.notsent_bytes,
+        in_flight_bytes=max(0, info.unacked - info.lost + info.retrans) * segment,
+        loss=min(0.99, info.bytes_retrans / sent) if sent else 0.0,
+        receive_idle_s=info.last_data_recv / 1e3,
+        acknowledged_idle_s=info.last_ack_recv / 1e3,
+        retransmits=info.retransmits,
+        acknowledged_bytes=info.bytes_acked,
+        busy_s=info.busy_time / 1e6,
     )
-
-
-def _at(raw: bytes, *offsets: int) -> tuple[int, ...]:
-    return tuple(struct.unpack_from("=I", raw, offset)[0] for offset in offsets)
 
 
 def unsent_bytes(connection: socket.socket) -> int:

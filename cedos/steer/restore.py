@@ -1,19 +1,18 @@
 """Undoing by the journal what a process that is gone has left."""
 
-import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from cedos.errors import CedosError, PrivilegeError, SteeringError
-from cedos.steer.journal import FILE_NAME, Journal
+from cedos.steer.journal.journal import FILE_NAME, Journal
 from cedos.steer.kernel.dry import DryKernel
-from cedos.steer.kernel.interface import Kernel
+from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.kernel.linux import LinuxKernel
+from cedos.steer.refusals import refusals
 from cedos.steer.undo import undo_all
 
 
-def restore(state_dir: Path, dry_run: bool = False, kernel: Kernel | None = None) -> list[str]:
+def restore(
+    state_dir: Path, dry_run: bool = False, kernel: SteeringKernel | None = None
+) -> list[str]:
     """Undoes what a dead daemon left, by its journal.
 
     Args:
@@ -45,19 +44,3 @@ def restore(state_dir: Path, dry_run: bool = False, kernel: Kernel | None = None
             actual.close()
     finally:
         journal.close()
-
-
-@contextmanager
-def refusals(what: str) -> Iterator[None]:
-    """The kernel's refusals as errors of cedos: PrivilegeError, SteeringError."""
-    try:
-        yield
-    except CedosError:
-        raise
-    except OSError as error:
-        if error.errno in (errno.EPERM, errno.EACCES):
-            raise PrivilegeError(
-                f"the kernel does not let this process {what} ({error.strerror}): CAP_NET_ADMIN is"
-                " needed; run it as root, or by the systemd unit"
-            ) from error
-        raise SteeringError(f"the kernel refuses to {what}: {error.strerror}") from error

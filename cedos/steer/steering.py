@@ -12,21 +12,25 @@ import structlog
 
 from cedos.errors import HostError, PrivilegeError, SteeringError
 from cedos.kernel import privileges
+from cedos.kernel.policy_routing import PROTOCOLS
 from cedos.model import Network, Strategy
 from cedos.steer.barring.barring import Barring
-from cedos.steer.journal import Journal, Record
+from cedos.steer.flow_tracking import track_flows
+from cedos.steer.journal.journal import Journal, Record
+from cedos.steer.journal.records import ROUTING
 from cedos.steer.kernel.dry import DryKernel
-from cedos.steer.kernel.interface import Kernel
+from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.kernel.linux import LinuxKernel
-from cedos.steer.mptcp.connections import Connection, ConnectionEvent
-from cedos.steer.mptcp.living import LivingConnections
+from cedos.steer.mptcp.connection import ConnectionEvent, MptcpConnection
+from cedos.steer.mptcp.connections import MptcpConnections
 from cedos.steer.mptcp.receive_window import ReceiveWindow
-from cedos.steer.parts import foreign_endpoints, take_path_manager, track_flows
-from cedos.steer.rescue.rescue import Rescues
-from cedos.steer.restore import refusals, restore
+from cedos.steer.mptcp.take_over import foreign_endpoints, take_path_manager
+from cedos.steer.refusals import refusals
+from cedos.steer.rescue.rescues import Rescues
+from cedos.steer.restore import restore
+from cedos.steer.routing.plan import Destination
 from cedos.steer.routing.routing import Routing
-from cedos.steer.routing.rules import PROTOCOLS, Destination
-from cedos.steer.undo import ROUTING, undo_all
+from cedos.steer.undo import undo_all
 
 __all__ = ["Steering", "restore"]
 
@@ -67,7 +71,7 @@ class Steering:
         mptcp: bool = True,
         filter_flows: bool = True,
         rescue: bool = False,
-        kernel: Kernel | None = None,
+        kernel: SteeringKernel | None = None,
     ) -> None:
         self._state_dir = state_dir
         self._dry_run = dry_run
@@ -75,7 +79,7 @@ class Steering:
         self._filter_flows = filter_flows
         self._rescue = rescue
         self._given = kernel
-        self._kernel: Kernel | None = None
+        self._kernel: SteeringKernel | None = None
         self._journal: Journal | None = None
         self._networks: dict[str, Network] = {}
         self._problems: dict[str, str] = {}
@@ -94,7 +98,7 @@ class Steering:
         self._kernel = DryKernel(kernel, self._planned) if self._dry_run else kernel
         self._routing = Routing(self._kernel)
         self._window = ReceiveWindow(self._kernel, self._append)
-        self._living = LivingConnections(
+        self._living = MptcpConnections(
             self._kernel,
             lambda: self._mptcp and "mptcp" not in self._problems,
             lambda text: self._problem(text, text),
@@ -119,7 +123,7 @@ class Steering:
     ) -> None:
         await self.close()
 
-    def _begin(self, kernel: Kernel) -> None:
+    def _begin(self, kernel: SteeringKernel) -> None:
         if not self._dry_run:
             self._journal = Journal(self._state_dir)
             stale = self._journal.records()
@@ -186,7 +190,7 @@ class Steering:
     # -- what it shows ------------------------------------------------------------------------
 
     @property
-    def connections(self) -> Mapping[int, Connection]:
+    def connections(self) -> Mapping[int, MptcpConnection]:
         """The living MPTCP connections by token; replaced, never changed."""
         return self._living.connections
 
@@ -326,7 +330,7 @@ class Steering:
 
     # -- within -------------------------------------------------------------------------------
 
-    def _open(self) -> Kernel:
+    def _open(self) -> SteeringKernel:
         if self._kernel is None:
             raise SteeringError("steering has been closed")
         return self._kernel
@@ -351,7 +355,7 @@ class Steering:
             self._problems[topic] = text
             _log.warning("steering", problem=text)
 
-    def _note_endpoints(self, kernel: Kernel) -> None:
+    def _note_endpoints(self, kernel: SteeringKernel) -> None:
         try:
             self._problem("endpoints", foreign_endpoints(kernel))
         except (OSError, HostError) as error:

@@ -1,34 +1,17 @@
-"""How each record of the journal is undone. Undoing what was never done, or is gone, is fine.
-
-Rules and routes bear our mark (a protocol number, a range of preferences, tables of our own), so one
-record that stands for all of them suffices: what is found with the mark is ours, and nothing else is.
-That also keeps the disk out of the way of every later change of a rule.
-"""
+"""How each record of the journal is undone. Undoing what was never done, or is gone, is fine."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from cedos.steer.journal import Record
-from cedos.steer.kernel.interface import Kernel
+from cedos.kernel.policy_routing import PROTOCOL, Route
+from cedos.steer.journal.journal import Record
+from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.mptcp.handover import hand_over
 from cedos.steer.rescue.undo import undo_rescue
-from cedos.steer.routing.rules import PROTOCOL, TABLE_BASE, TABLE_COUNT, Route, is_ours
-
-ROUTING: Final[Record] = {"undo": "routing"}
-FILTER: Final[Record] = {"undo": "packet-filter"}
-CONNECTIONS: Final[Record] = {"undo": "connections"}
-RESCUE: Final[Record] = {"undo": "rescue"}
+from cedos.steer.routing.plan import TABLE_BASE, TABLE_COUNT, is_ours
 
 
-def sysctl_record(key: str, before: str, after: str) -> Record:
-    """Puts a sysctl back to `before`, unless it no longer holds what we gave it.
-
-    Of several records of one sysctl the first one's `before` counts, and each one's `after`.
-    """
-    return {"undo": "sysctl", "key": key, "before": before, "after": after}
-
-
-def undo_all(kernel: Kernel, records: Sequence[Record]) -> list[str]:
+def undo_all(kernel: SteeringKernel, records: Sequence[Record]) -> list[str]:
     """Undoes records, newest first; returns what was undone, in words.
 
     Raises:
@@ -57,7 +40,7 @@ def _joined(records: Sequence[Record]) -> list[Record]:
     return list(joined.values())
 
 
-def _routing(kernel: Kernel, _: Record) -> list[str]:
+def _routing(kernel: SteeringKernel, _: Record) -> list[str]:
     rules = [seen.rule for seen in kernel.rules() if seen.rule and is_ours(seen.preference)]
     routes = [
         Route(seen.table, seen.destination, seen.index, seen.gateway, seen.metrics)
@@ -70,7 +53,7 @@ def _routing(kernel: Kernel, _: Record) -> list[str]:
     return [f"deleted: {what}" for what in (*rules, *routes)]
 
 
-def _sysctl(kernel: Kernel, record: Record) -> list[str]:
+def _sysctl(kernel: SteeringKernel, record: Record) -> list[str]:
     key, before = str(record.get("key")), str(record.get("before"))
     now = kernel.read_sysctl(key)
     if now is None or now.split() == before.split():
@@ -81,23 +64,23 @@ def _sysctl(kernel: Kernel, record: Record) -> list[str]:
     return [f"set back: {key} = {before}"]
 
 
-def _filter(kernel: Kernel, _: Record) -> list[str]:
+def _filter(kernel: SteeringKernel, _: Record) -> list[str]:
     return ["deleted: the chains CEDOS_* of iptables"] if kernel.remove_filter() else []
 
 
-def _connections(kernel: Kernel, _: Record) -> list[str]:
+def _connections(kernel: SteeringKernel, _: Record) -> list[str]:
     return hand_over(kernel)
 
 
-def _rescue(kernel: Kernel, _: Record) -> list[str]:
+def _rescue(kernel: SteeringKernel, _: Record) -> list[str]:
     return undo_rescue(kernel)
 
 
-def _unknown(_: Kernel, record: Record) -> list[str]:
+def _unknown(_: SteeringKernel, record: Record) -> list[str]:
     return [f"left alone: {record['undo']}: another version of cedos wrote this"]
 
 
-_KINDS: Final[dict[str, Callable[[Kernel, dict[str, Any]], list[str]]]] = {
+_KINDS: Final[dict[str, Callable[[SteeringKernel, dict[str, Any]], list[str]]]] = {
     "routing": _routing,
     "sysctl": _sysctl,
     "packet-filter": _filter,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cedos.errors import EmulationError
 from cedos.model import Direction, Strategy, StrategyKind
-from cedos.steer.mptcp.connections import PathUp
+from cedos.steer.mptcp.connection import PathUp
 from cedos.steer.steering import Steering, restore
 from emu.bench.switch import ACCESSES, networks
 from emu.testbed.access import LTE, WLAN

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cedos.config import Config
 from cedos.errors import ConfigError
+from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Network, NetworkKind, Resource
-from cedos.monitor.networks.counters import Counters
 from cedos.selector.energy.radio import Radio
 from cedos.selector.energy.radio_watch import RadioWatch
 from cedos.storage.radio_file import radios

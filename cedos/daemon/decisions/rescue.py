@@ -20,9 +20,9 @@ import structlog
 
 from cedos.api.messages import flow_text
 from cedos.errors import CedosError
+from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Address, Context, FlowKey, Network
 from cedos.selector.decision.liveness import dead_networks
-from cedos.steer.kernel.rescue import Connecting
 
 _log = structlog.get_logger(__name__)
 
@@ -49,12 +49,12 @@ _MOST_WATCHED: Final = 10_000
 
 
 class RescueInterface(Protocol):
-    """What is asked of steering (`cedos.steer.rescue.rescue.Rescues`). Errors: SteeringError."""
+    """What is asked of steering (`cedos.steer.rescue.rescues.Rescues`). Errors: SteeringError."""
 
     def set_first_timeouts(self, timeouts_s: dict[str, float]) -> bool:
         """Has first packets repeated after so long, by network; whether that can be done."""
 
-    def connecting(self, key: FlowKey) -> Connecting | None:
+    def connecting(self, key: FlowKey) -> ConnectingSocket | None:
         """The flow's socket while it waits for its first answer."""
 
     def rescue(self, key: FlowKey, network_name: str) -> bool:

@@ -14,7 +14,7 @@ from cedos.daemon.networks.observer import Observer
 from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows.flow_monitor import FlowMonitor
 from cedos.profiler.profiler import Profiler
-from cedos.steer.mptcp.connections import ConnectionClosed, ConnectionOpened, PathUp
+from cedos.steer.mptcp.connection import ConnectionClosed, ConnectionOpened, PathUp
 from cedos.steer.steering import Steering
 from cedos.storage.history import History
 

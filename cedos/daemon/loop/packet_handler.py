@@ -8,11 +8,11 @@ from cedos.daemon.decisions.director import Director
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.networks.observer import Observer
-from cedos.kernel.batched_reader import Resting
+from cedos.kernel.batched_reader import BatchedReader
 from cedos.profiler.capture.packet_socket import Capture
 from cedos.profiler.profiler import Profiler
 
-_REST_S = 0.02
+_TOGETHER_S = 0.02
 """What was captured is looked at together, so often."""
 
 _AT_ONCE = 256
@@ -40,14 +40,14 @@ class PacketHandler:
     async def run(self) -> None:
         if self._capture is None:
             return
-        resting = Resting(self._capture.fileno(), self._read, _REST_S)
+        reader = BatchedReader(self._capture.fileno(), self._read, _TOGETHER_S)
         try:
             while True:
                 flow = await self._told.get()
                 async with self._director.turn:
                     await self._director.moves.reconsider(flow, self._observer.context())
         finally:
-            resting.close()
+            reader.close()
 
     def read_before(self, at_s: float) -> None:
         """Takes what was captured before a monotonic instant, if there may be any."""

@@ -14,13 +14,14 @@ from cedos.config import Config
 from cedos.config.probes import endpoint
 from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.networks.silence import PATIENCE_S
+from cedos.kernel.rtnetlink import Counters
 from cedos.model import Address, Context, FlowKey, Indicator, Network, NetworkKind
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.context import ContextKeeper
 from cedos.monitor.events import FlowClosed, FlowSample
 from cedos.monitor.flows.delivery import DeliveryWatch
 from cedos.monitor.flows.passive import PassiveWatch
-from cedos.monitor.networks.counters import Counters, InterfaceCounters
+from cedos.monitor.networks.counters import InterfaceCounters
 from cedos.monitor.networks.sleep_watch import SleepWatch
 from cedos.monitor.portal import check, gateway
 from cedos.monitor.portal.verdict import TestPage

@@ -8,11 +8,17 @@ from typing import Protocol
 
 from cedos.errors import HostError
 from cedos.kernel import conntrack, sock_diag
-from cedos.kernel.netlink import Listener, Requester, messages
+from cedos.kernel.netlink import (
+    NETLINK_NETFILTER,
+    NETLINK_SOCK_DIAG,
+    AsyncRequester,
+    NetlinkListener,
+    messages,
+)
 from cedos.model import FlowKey
 
 # Openings and ends are not urgent: many at a time are told together.
-_REST_S = 0.02
+_TOGETHER_S = 0.02
 
 _LOOPBACK = ((socket.AF_INET, "127.0.0.1", "IPv4"), (socket.AF_INET6, "::1", "IPv6"))
 
@@ -48,10 +54,10 @@ class KernelFlows:
     """The flows of the network namespace that the calling thread is in."""
 
     def __init__(self) -> None:
-        self._diag = Requester(sock_diag.NETLINK_SOCK_DIAG)
-        self._tracker: Requester | None = None
-        self._openings: Listener | None = None
-        self._ends: Listener | None = None
+        self._diag = AsyncRequester(NETLINK_SOCK_DIAG)
+        self._tracker: AsyncRequester | None = None
+        self._openings: NetlinkListener | None = None
+        self._ends: NetlinkListener | None = None
         self._awaited: dict[int, asyncio.Event] = {}
 
     def start(
@@ -76,20 +82,20 @@ class KernelFlows:
                     destroyed(facts)
 
         with contextlib.suppress(HostError):
-            self._openings = Listener(
-                conntrack.NETLINK_NETFILTER,
+            self._openings = NetlinkListener(
+                NETLINK_NETFILTER,
                 conntrack.GROUPS,
                 on_tracked,
                 overflow,
-                rest_s=_REST_S,
+                interval_s=_TOGETHER_S,
             )
-            self._tracker = Requester(conntrack.NETLINK_NETFILTER)
-        self._ends = Listener(
-            sock_diag.NETLINK_SOCK_DIAG,
+            self._tracker = AsyncRequester(NETLINK_NETFILTER)
+        self._ends = NetlinkListener(
+            NETLINK_SOCK_DIAG,
             sock_diag.DESTROY_GROUPS,
             on_destroyed,
             overflow,
-            rest_s=_REST_S,
+            interval_s=_TOGETHER_S,
             # Both sockets may be readable: an opening must never come after its own end.
             before=self._openings.emptied if self._openings is not None else None,
         )
@@ -99,20 +105,20 @@ class KernelFlows:
         answers = []
         for family in (socket.AF_INET, socket.AF_INET6):
             answers += await self._diag.dump(
-                sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.dump_request(family)
+                sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.flows_request(family)
             )
         return [facts for answer in answers if (facts := sock_diag.parse(answer)) is not None]
 
     async def mark(self, key: FlowKey) -> int | None:
         """The mark of a TCP socket."""
-        answers = await self._diag.get(sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.socket_request(key))
+        answers = await self._diag.get(sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.flow_request(key))
         return next((mark for each in answers if (mark := sock_diag.mark_of(each))), None)
 
     async def entries(self) -> list[conntrack.Tracked]:
         """The tracked flows now."""
         if self._tracker is None:
             return []
-        answers = await self._tracker.dump(conntrack.DUMP, conntrack.dump_request())
+        answers = await self._tracker.dump(conntrack.GET, conntrack.dump_request())
         return [facts for answer in answers if (facts := conntrack.parse(answer)) is not None]
 
     async def blindness(self, timeout_s: float) -> str:

@@ -1,46 +1,29 @@
 """An interface's byte counters by rtnetlink, which works in any namespace (/sys may be another's)."""
 
-from dataclasses import dataclass
-
-from pyroute2.iproute.linux import AsyncIPRoute
-from pyroute2.netlink import nlmsg
-
-from cedos.kernel.netlink_client import Client
-
-# A mask of the statistics wanted: bit 0 stands for IFLA_STATS_LINK_64.
-_LINK_64 = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Bytes since the interface was made."""
-
-    received_bytes: int
-    sent_bytes: int
-
-
-def parse(message: nlmsg) -> Counters | None:
-    """The counters of an RTM_NEWSTATS, None where it has none."""
-    counted = message.get_attr("IFLA_STATS_LINK_64")
-    return None if counted is None else Counters(counted["rx_bytes"], counted["tx_bytes"])
+from cedos.errors import HostError
+from cedos.kernel import rtnetlink
+from cedos.kernel.netlink import NETLINK_ROUTE, AsyncRequester
+from cedos.kernel.rtnetlink import Counters
 
 
 class InterfaceCounters:
-    """The counters of the network namespace that the calling thread is in."""
+    """The counters of the network namespace that the calling thread is in at the first reading."""
 
     def __init__(self) -> None:
-        self._client = Client(AsyncIPRoute)
+        self._requester: AsyncRequester | None = None
 
     async def read(self, index: int) -> Counters | None:
         """The counters of interface `index`, None where it is gone or the kernel does not tell."""
+        request = rtnetlink.counters_request(index)
         try:
-            answers = await self._client.ask(
-                lambda rtnl: rtnl.stats("get", ifindex=index, filter_mask=_LINK_64), 1.0
-            )
-        except (OSError, TimeoutError):
+            if self._requester is None:
+                self._requester = AsyncRequester(NETLINK_ROUTE)
+            answers = await self._requester.get(rtnetlink.RTM_GETSTATS, request, 1.0)
+        except (OSError, TimeoutError, HostError):
             return None
-        return next((found for one in answers if (found := parse(one)) is not None), None)
+        return next(filter(None, map(rtnetlink.parse_counters, answers)), None)
 
     def close(self) -> None:
-        """Closes the socket."""
-        self._client.close()
+        if self._requester is not None:
+            self._requester.close()
+            self._requester = None

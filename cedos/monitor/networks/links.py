@@ -8,19 +8,21 @@ drops the IPv4 routes of a link that goes down without a word.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from functools import partial
-from socket import AF_INET, AF_INET6
 from types import TracebackType
 from typing import Protocol
 
-from pyroute2.iproute.linux import AsyncIPRoute
-from pyroute2.netlink import nlmsg
-
 from cedos.errors import HostError
-from cedos.kernel import rtnetlink
+from cedos.kernel import policy_routing, rtnetlink
 from cedos.kernel.interface_kind import HardwareSource, Sysfs, check, identify
-from cedos.kernel.netlink import Listener
-from cedos.kernel.netlink_client import Client
+from cedos.kernel.netlink import (
+    NETLINK_ROUTE,
+    AsyncRequester,
+    NetlinkListener,
+    NetlinkMessage,
+    messages,
+)
+from cedos.kernel.policy_routing import DefaultRoute
+from cedos.kernel.rtnetlink import Link, LinkAddress
 from cedos.model import Address, Network, NetworkOverride
 from cedos.monitor.dns.resolvers import HostResolvers, Resolvers, ResolverSource
 from cedos.monitor.events import Change, Mailbox, NetworkEvent
@@ -28,22 +30,36 @@ from cedos.monitor.events import Change, Mailbox, NetworkEvent
 # Bursts of events (an interface coming up) are read once, this long after the first of them.
 _SETTLE_S = 0.005
 _TRIES = 5
+_GROUPS = (
+    rtnetlink.GROUP_LINK,
+    rtnetlink.GROUP_IPV4_ADDRESS,
+    rtnetlink.GROUP_IPV4_ROUTE,
+    rtnetlink.GROUP_IPV6_ADDRESS,
+    rtnetlink.GROUP_IPV6_ROUTE,
+)
+_OF_LINKS = (
+    rtnetlink.RTM_NEWLINK,
+    rtnetlink.RTM_DELLINK,
+    rtnetlink.RTM_NEWADDR,
+    rtnetlink.RTM_DELADDR,
+)
 
 
 class Tables:
     """Links, addresses and default routes at one instant."""
 
-    def __init__(self, messages: Iterable[nlmsg]) -> None:
-        self.links: dict[int, rtnetlink.Link] = {}
-        self.addresses: dict[int, list[rtnetlink.LinkAddress]] = {}
-        self.routes: dict[int, list[rtnetlink.DefaultRoute]] = {}
-        for message in messages:
-            if (link := rtnetlink.parse_link(message)) is not None:
+    def __init__(self, answers: Iterable[NetlinkMessage]) -> None:
+        self.links: dict[int, Link] = {}
+        self.addresses: dict[int, list[LinkAddress]] = {}
+        self.routes: dict[int, list[DefaultRoute]] = {}
+        for answer in answers:
+            if (link := rtnetlink.parse_link(answer)) is not None:
                 self.links[link.index] = link
-            elif (address := rtnetlink.parse_address(message)) is not None:
-                self.addresses.setdefault(address.index, []).append(address)
+            elif (address := rtnetlink.parse_address(answer)) is not None:
+                if address.wide:
+                    self.addresses.setdefault(address.index, []).append(address)
             else:
-                for route in rtnetlink.parse_route(message):
+                for route in policy_routing.parse_default_routes(answer):
                     self.routes.setdefault(route.index, []).append(route)
 
     def metric(self, index: int) -> int | None:
@@ -132,33 +148,37 @@ class KernelTables:
     """The tables of the network namespace that the calling thread is in."""
 
     def __init__(self) -> None:
-        # Strict: the kernel itself leaves other tables' routes out of a dump.
-        self._client = Client(lambda: AsyncIPRoute(strict_check=True))
-        self._listener: Listener | None = None
+        self._requester = AsyncRequester(NETLINK_ROUTE)
+        self._listener: NetlinkListener | None = None
 
     def start(self, changed: "asyncio.Event") -> None:
         """Begins to set `changed`; HostError where the kernel refuses."""
 
         def received(datagram: bytes) -> None:
-            if not changed.is_set() and any(map(rtnetlink.matters, rtnetlink.messages(datagram))):
+            if not changed.is_set() and any(map(changes_networks, messages(datagram))):
                 changed.set()
 
-        self._listener = Listener(rtnetlink.NETLINK_ROUTE, rtnetlink.GROUPS, received, changed.set)
+        self._listener = NetlinkListener(NETLINK_ROUTE, _GROUPS, received, changed.set)
 
     async def read(self) -> Tables:
-        """The tables now."""
-        ask = self._client.ask
-        answers = await ask(lambda kernel: kernel.get_links())
-        answers += await ask(lambda kernel: kernel.get_addr())
-        for family in (AF_INET, AF_INET6):
-            answers += await ask(partial(rtnetlink.default_routes, family))
+        dump = self._requester.dump
+        answers = await dump(rtnetlink.RTM_GETLINK, rtnetlink.links_request())
+        answers += await dump(rtnetlink.RTM_GETADDR, rtnetlink.addresses_request())
+        for version in (4, 6):
+            # The kernel itself leaves other tables' routes out.
+            request = policy_routing.routes_request(version, table=policy_routing.MAIN_TABLE)
+            answers += await dump(rtnetlink.RTM_GETROUTE, request)
         return Tables(answers)
 
     def close(self) -> None:
-        """Closes the sockets."""
         if self._listener is not None:
             self._listener.close()
-        self._client.close()
+        self._requester.close()
+
+
+def changes_networks(message: NetlinkMessage) -> bool:
+    """Whether an event can change a network: steering's own tables, and most routes, cannot."""
+    return message.type in _OF_LINKS or bool(policy_routing.parse_default_routes(message))
 
 
 class LinkMonitor:

@@ -22,8 +22,8 @@ from cedos.kernel.netlink import (
     NLM_F_REQUEST,
     NLMSG_DONE,
     NLMSG_ERROR,
-    Listener,
-    Message,
+    NetlinkListener,
+    NetlinkMessage,
     attribute,
     attributes,
     message,
@@ -179,10 +179,10 @@ class EgressReader:
                 return unsigned(attributes(answer.payload, _ROUTE.size).get(_RTA_OIF))
         return None
 
-    def _ask(self, kind: int, payload: bytes, flags: int) -> list[Message]:
+    def _ask(self, kind: int, payload: bytes, flags: int) -> list[NetlinkMessage]:
         self._sequence += 1
         self._socket.send(message(kind, NLM_F_REQUEST | flags, self._sequence, payload))
-        answers: list[Message] = []
+        answers: list[NetlinkMessage] = []
         while True:
             try:
                 data = self._socket.recv(1 << 16)
@@ -224,7 +224,7 @@ class EgressTable:
         self._known: dict[Address, tuple[Egress, ...]] = {}
         self._came_s: dict[int, float] = {}
         self._kernel = EgressReader()
-        self._listener = Listener(_NETLINK_ROUTE, _GROUPS, self._hear, self._heard, 1 << 20)
+        self._listener = NetlinkListener(_NETLINK_ROUTE, _GROUPS, self._hear, self._heard, 1 << 20)
         try:
             # Messages tell of any change of a link: what carried before has not come with the first one.
             self._carry = self._kernel.carrying()

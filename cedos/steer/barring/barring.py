@@ -13,11 +13,10 @@ import structlog
 from cedos.errors import SteeringError
 from cedos.model import Network
 from cedos.selector.decision.barred import usable
-from cedos.steer.kernel.interface import Kernel
-from cedos.steer.mptcp.living import LivingConnections
-from cedos.steer.parts import Append, change_sysctl
-from cedos.steer.restore import refusals
-from cedos.steer.undo import FILTER
+from cedos.steer.journal.records import FILTER, Append, change_sysctl
+from cedos.steer.kernel.interface import SteeringKernel
+from cedos.steer.mptcp.connections import MptcpConnections
+from cedos.steer.refusals import refusals
 
 _log = structlog.get_logger(__name__)
 
@@ -39,8 +38,8 @@ class Barring:
 
     def __init__(
         self,
-        kernel: Kernel,
-        living: LivingConnections,
+        kernel: SteeringKernel,
+        living: MptcpConnections,
         networks: Mapping[str, Network],
         append: Append,
     ) -> None:

@@ -1,17 +1,17 @@
-"""What steering needs of an operating system: the real one, one in memory, one that only listens."""
+"""What steering needs of an operating system: `LinuxKernel`, `DryKernel`, and tests' double."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from cedos.kernel.mptcp_netlink import Endpoint, PathCommand, PathEvent
-from cedos.kernel.tcp_sockets import SeenSocket
+from cedos.kernel.mptcp_netlink import MptcpEndpoint, PathCommand, PathEvent
+from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
+from cedos.kernel.rtnetlink import Link
+from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Address
 from cedos.steer.kernel.rescue import RescueKernel
-from cedos.steer.kernel.rtnetlink import SeenLink, SeenRoute, SeenRule
-from cedos.steer.routing.rules import Route, Rule
 
 
-class Kernel(Protocol):
+class SteeringKernel(Protocol):
     """All methods act at once; refusals are OSError with the kernel's own words.
 
     Adding what is there and deleting what is gone are no refusals.
@@ -36,11 +36,9 @@ class Kernel(Protocol):
     def add_routes(self, routes: Sequence[Route]) -> None:
         """Adds routes, replacing those to the same destination in the same table."""
 
-    def delete_routes(self, routes: Sequence[Route]) -> None:
-        """Deletes routes of ours."""
+    def delete_routes(self, routes: Sequence[Route]) -> None: ...
 
-    def links(self) -> Sequence[SeenLink]:
-        """All interfaces."""
+    def links(self) -> Sequence[Link]: ...
 
     def lookup(self, remote: Address, local: Address | None = None) -> SeenRoute | None:
         """The route that a packet to `remote` (from `local`) would take; None where there is none."""
@@ -48,19 +46,18 @@ class Kernel(Protocol):
     def read_sysctl(self, key: str) -> str | None:
         """A sysctl's value without its line's end; None where this kernel does not have it."""
 
-    def write_sysctl(self, key: str, value: str) -> None:
-        """Sets a sysctl."""
+    def write_sysctl(self, key: str, value: str) -> None: ...
 
     def steer(self, commands: Sequence[PathCommand]) -> list[OSError | None]:
         """Carries out path-manager commands in order; what became of each."""
 
-    def endpoints(self) -> Sequence[Endpoint]:
+    def endpoints(self) -> Sequence[MptcpEndpoint]:
         """The endpoints of the kernel's own path manager."""
 
     def ours_to_steer(self, token: int) -> bool:
         """Whether a living connection was made under the userspace path manager."""
 
-    def sockets(self) -> Sequence[SeenSocket]:
+    def sockets(self) -> Sequence[TcpSocket]:
         """All TCP sockets that listen or are connected."""
 
     def track_flows(self) -> None:
@@ -69,8 +66,7 @@ class Kernel(Protocol):
     def bar(self, interfaces: Sequence[str]) -> None:
         """Lets nothing of a program's go over these interfaces, and over all others; none: over all."""
 
-    def has_filter(self) -> bool:
-        """Whether our packet filter is there."""
+    def has_filter(self) -> bool: ...
 
     def remove_filter(self) -> bool:
         """Removes our packet filter; whether there was one."""

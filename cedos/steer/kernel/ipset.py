@@ -9,9 +9,17 @@ import socket
 import struct
 from typing import Final
 
-from cedos.kernel.netlink import NLM_F_ACK, attribute
+from cedos.kernel.conntrack import netfilter_head
+from cedos.kernel.netlink import (
+    NLA_F_NET_BYTEORDER,
+    NLM_F_ACK,
+    NLM_F_CREATE,
+    Requester,
+    attribute,
+    nested,
+)
+from cedos.kernel.rtnetlink import FAMILIES
 from cedos.model import Address, FlowKey
-from cedos.steer.kernel.rescue_netlink import NESTED, NETWORK_ORDER, NLM_F_CREATE, Wire, netfilter
 
 NAMES: Final = {4: "cedos-rescued-4", 6: "cedos-rescued-6"}
 
@@ -26,47 +34,46 @@ _TYPE_REVISION: Final = 5
 _SPOKEN: Final = 6
 
 
-def create(wire: Wire, version: int) -> None:
+def create(requester: Requester, version: int) -> None:
     """Makes the set of an IP version; one that is there stays as it is. Errors: OSError."""
-    family = socket.AF_INET if version == 4 else socket.AF_INET6
     payload = (
         _named(version)
         + attribute(_TYPENAME, _TYPE)
         + attribute(_REVISION, bytes([_TYPE_REVISION]))
-        + attribute(_FAMILY, bytes([family]))
-        + attribute(_DATA | NESTED, b"")
+        + attribute(_FAMILY, bytes([FAMILIES[version]]))
+        + nested(_DATA)
     )
-    wire.ask(_SUBSYSTEM | _CREATE, payload, NLM_F_ACK | NLM_F_CREATE)
+    requester.ask(_SUBSYSTEM | _CREATE, payload, NLM_F_ACK | NLM_F_CREATE)
 
 
-def destroy(wire: Wire, version: int) -> bool:
+def destroy(requester: Requester, version: int) -> bool:
     """Removes a set with all that is in it; whether it was there. Errors: OSError (in use)."""
     try:
-        wire.ask(_SUBSYSTEM | _DESTROY, _named(version))
+        requester.ask(_SUBSYSTEM | _DESTROY, _named(version))
     except FileNotFoundError:
         return False
     return True
 
 
-def exists(wire: Wire, version: int) -> bool:
+def exists(requester: Requester, version: int) -> bool:
     """Whether a set is there; False also where the kernel has no sets."""
     try:
-        wire.ask(_SUBSYSTEM | _HEADER, _named(version))
+        requester.ask(_SUBSYSTEM | _HEADER, _named(version))
     except OSError:
         return False
     return True
 
 
-def supported(wire: Wire) -> bool:
+def supported(requester: Requester) -> bool:
     """Whether the kernel has such sets. Errors: OSError (not allowed to ask)."""
     payload = (
-        netfilter(4)
+        netfilter_head(4)
         + attribute(_PROTOCOL, bytes([_SPOKEN]))
         + attribute(_TYPENAME, _TYPE)
         + attribute(_FAMILY, bytes([socket.AF_INET]))
     )
     try:
-        wire.ask(_SUBSYSTEM | _TYPES, payload)
+        requester.ask(_SUBSYSTEM | _TYPES, payload)
     except OSError as error:
         if error.errno in (errno.EPERM, errno.EACCES):
             raise
@@ -74,15 +81,15 @@ def supported(wire: Wire) -> bool:
     return True
 
 
-def add(wire: Wire, key: FlowKey) -> None:
+def add(requester: Requester, key: FlowKey) -> None:
     """Puts a flow in; one that is in is fine. Errors: OSError."""
-    wire.ask(_SUBSYSTEM | _ADD, _element(key))
+    requester.ask(_SUBSYSTEM | _ADD, _element(key))
 
 
-def delete(wire: Wire, key: FlowKey) -> None:
+def delete(requester: Requester, key: FlowKey) -> None:
     """Takes a flow out; one that is not in, or a set that is gone, is fine. Errors: OSError."""
     try:
-        wire.ask(_SUBSYSTEM | _DELETE, _element(key))
+        requester.ask(_SUBSYSTEM | _DELETE, _element(key))
     except OSError as error:
         if error.errno != errno.ENOENT:
             raise
@@ -90,7 +97,7 @@ def delete(wire: Wire, key: FlowKey) -> None:
 
 def _named(version: int) -> bytes:
     return (
-        netfilter(version)
+        netfilter_head(version)
         + attribute(_PROTOCOL, bytes([_SPOKEN]))
         + attribute(_SETNAME, NAMES[version].encode() + b"\0")
     )
@@ -98,14 +105,14 @@ def _named(version: int) -> bytes:
 
 def _element(key: FlowKey) -> bytes:
     inside = (
-        attribute(_IP | NESTED, _address(key.local))
-        + attribute(_PORT | NETWORK_ORDER, struct.pack("!H", key.local_port))
+        nested(_IP, _address(key.local))
+        + attribute(_PORT | NLA_F_NET_BYTEORDER, struct.pack("!H", key.local_port))
         + attribute(_PROTO, bytes([socket.IPPROTO_TCP]))
-        + attribute(_IP2 | NESTED, _address(key.remote))
+        + nested(_IP2, _address(key.remote))
     )
-    return _named(key.local.version) + attribute(_DATA | NESTED, inside)
+    return _named(key.local.version) + nested(_DATA, inside)
 
 
 def _address(address: Address) -> bytes:
     kind = _IPV4 if address.version == 4 else _IPV6
-    return attribute(kind | NETWORK_ORDER, address.packed)
+    return attribute(kind | NLA_F_NET_BYTEORDER, address.packed)

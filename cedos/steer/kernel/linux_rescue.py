@@ -1,70 +1,71 @@
 """The real kernel's part of a rescue. Its namespace is the one of the thread that makes it."""
 
+from contextlib import suppress
+
 from cedos.errors import HostError
+from cedos.kernel import conntrack, sock_diag
+from cedos.kernel.netlink import NETLINK_NETFILTER, NETLINK_SOCK_DIAG, Requester
+from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import FlowKey
-from cedos.steer.kernel import conntrack, ipset, rescue_filter, rescue_socket
-from cedos.steer.kernel.rescue import Connecting
-from cedos.steer.kernel.rescue_netlink import NETLINK_NETFILTER, Wire
+from cedos.steer.kernel import ipset, rescue_filter
 
 
 class LinuxRescue:
-    """See `RescueKernel`. All sockets are opened when they are needed first, and kept."""
+    """A `RescueKernel`. All sockets are opened when they are needed first, and kept."""
 
     def __init__(self) -> None:
-        self._filter: Wire | None = None
-        self._diag: Wire | None = None
+        self._filter: Requester | None = None
+        self._diag: Requester | None = None
 
-    def _netfilter(self) -> Wire:
+    def _netfilter(self) -> Requester:
         if self._filter is None:
-            self._filter = Wire(NETLINK_NETFILTER)
+            self._filter = Requester(NETLINK_NETFILTER)
         return self._filter
 
     def prepare(self) -> None:
-        """See `RescueKernel`."""
-        versions = rescue_filter.versions()
-        for version in versions:
+        for version in rescue_filter.versions():
             ipset.create(self._netfilter(), version)
         rescue_filter.put_in()
 
     def prepared(self) -> bool:
-        """See `RescueKernel`."""
         if rescue_filter.present():
             return True
         try:
-            wire = self._netfilter()
+            requester = self._netfilter()
         except HostError:
             return False
-        return any(ipset.exists(wire, version) for version in (4, 6))
+        return any(ipset.exists(requester, version) for version in (4, 6))
 
     def remove(self) -> bool:
-        """See `RescueKernel`."""
         done = rescue_filter.take_out()
         for version in (4, 6):
             if ipset.exists(self._netfilter(), version):
                 done = ipset.destroy(self._netfilter(), version) or done
         return done
 
-    def connecting(self, key: FlowKey) -> Connecting | None:
-        """See `RescueKernel`."""
+    def connecting(self, key: FlowKey) -> ConnectingSocket | None:
         if self._diag is None:
-            self._diag = Wire(rescue_socket.NETLINK_SOCK_DIAG)
-        return rescue_socket.connecting(self._diag, key)
+            self._diag = Requester(NETLINK_SOCK_DIAG)
+        request = sock_diag.connecting_request(key)
+        try:
+            # Without ACK: the answer itself ends it.
+            (answer,) = self._diag.ask(sock_diag.SOCK_DIAG_BY_FAMILY, request, 0)
+        except FileNotFoundError:
+            return None
+        return sock_diag.parse_connecting(answer)
 
     def adopt(self, key: FlowKey) -> None:
-        """See `RescueKernel`."""
         ipset.add(self._netfilter(), key)
 
     def release(self, key: FlowKey) -> None:
-        """See `RescueKernel`."""
         ipset.delete(self._netfilter(), key)
 
     def forget(self, key: FlowKey) -> None:
-        """See `RescueKernel`."""
-        conntrack.forget(self._netfilter(), key)
+        with suppress(FileNotFoundError):  # one that is not tracked
+            self._netfilter().ask(conntrack.DELETE, conntrack.delete_request(key))
 
     def close(self) -> None:
-        """See `RescueKernel`."""
-        for wire in (self._filter, self._diag):
-            if wire is not None:
-                wire.close()
+        for requester in (self._filter, self._diag):
+            if requester is not None:
+                requester.close()
         self._filter = self._diag = None

@@ -1,67 +1,227 @@
-"""Living MPTCP connections as steering shows them, and what happens to them."""
+"""Living MPTCP connections on a kernel and an event loop.
 
-from dataclasses import dataclass
+What the kernel says goes to our path manager, and what that wants goes to the kernel.
+"""
 
-from cedos.model import FlowKey, Strategy
+import asyncio
+import errno
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+
+import structlog
+
+from cedos.errors import SteeringError
+from cedos.kernel.mptcp_netlink import EventKind, PathEvent, SetBackup
+from cedos.model import Address, FlowKey, Network, Strategy
+from cedos.steer.kernel.interface import SteeringKernel
+from cedos.steer.mptcp.connection import (
+    ConnectionEvent,
+    ConnectionOpened,
+    MptcpConnection,
+    MptcpSubflow,
+)
+from cedos.steer.mptcp.path_manager import PathManager
+from cedos.steer.mptcp.state import PathManagerStep
+
+_log = structlog.get_logger(__name__)
+
+# A flag travels on one packet that nobody confirms: once more, when a lost one would be missed.
+_FLAGS_AGAIN_S: Final = 0.25
+# The kernel refuses it while a subflow is not quite joined, a round trip after it was told to be up.
+_FLAGS_RETRY_S: Final = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+
+# How long the kernel's answer to where a route leads is taken for granted.
+_WAYS_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
-    """One subflow of a living connection. `network` is None where its address belongs to none."""
+class MptcpConnections:
+    """Follows all connections; steers those that were made while the paths are in our hands.
 
-    key: FlowKey
-    network: str | None
-    backup: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """A living MPTCP connection.
-
-    `unsteerable` says why it is left alone, None where it can be steered; `strategy` is what was
-    last asked of steering for it.
+    Args:
+        kernel: asked and commanded.
+        ours: whether the paths of new connections are in our hands (read at each new one).
+        notice: called with what a person should know.
     """
 
-    token: int
-    paths: tuple[Path, ...]
-    strategy: Strategy | None = None
-    unsteerable: str | None = None
-
-    def path(self, network: str) -> Path | None:
-        """Its subflow over a network."""
-        return next((path for path in self.paths if path.network == network), None)
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionEvent:
-    """Something happened to a connection; `key` is the subflow that it is about."""
-
-    connection: Connection
-    key: FlowKey
-
-    @property
-    def token(self) -> int:
-        """The connection's token."""
-        return self.connection.token
+    def __init__(
+        self, kernel: SteeringKernel, ours: Callable[[], bool], notice: Callable[[str], None]
+    ) -> None:
+        self._kernel = kernel
+        self._ours = ours
+        self._notice = notice
+        self._manager = PathManager()
+        self._queues: set[asyncio.Queue[ConnectionEvent | None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._due: asyncio.TimerHandle | None = None
+        # What happens before the networks are known is found out then.
+        self._networks_known = False
+        self._closed = False
+        self._ways: dict[tuple[Address, Address], bool] = {}
+        self._ways_until_s = 0.0
 
     @property
-    def spare(self) -> bool:
-        """Whether it can be moved now: it is ours to steer and has paths over two networks."""
-        networks = {path.network for path in self.connection.paths} - {None}
-        return self.connection.unsteerable is None and len(networks) > 1
+    def connections(self) -> dict[int, MptcpConnection]:
+        """Token -> the connection as it is now."""
+        return self._manager.connections
 
+    async def events(self) -> AsyncIterator[ConnectionEvent]:
+        """The connections that live now, then what happens, until `close`."""
+        queue: asyncio.Queue[ConnectionEvent | None] = asyncio.Queue()
+        if self._closed:
+            return
+        self._queues.add(queue)
+        try:
+            for connection in list(self.connections.values()):
+                if connection.paths:
+                    yield ConnectionOpened(connection, connection.paths[0].key)
+            while (event := await queue.get()) is not None:
+                yield event
+        finally:
+            self._queues.discard(queue)
 
-class ConnectionOpened(ConnectionEvent):
-    """A connection is established, or was found alive."""
+    def close(self) -> None:
+        """No more timers and events; the connections stay as they are."""
+        self._closed = True
+        for timer in (*self._timers.values(), self._due):
+            if timer is not None:
+                timer.cancel()
+        for queue in self._queues:
+            queue.put_nowait(None)
 
+    def networks_changed(self, networks: Sequence[Network]) -> None:
+        """Joins from new networks, leaves those that are gone. Errors: OSError."""
+        self._ways.clear()
+        first, self._networks_known = not self._networks_known, True
+        self._carry_out(self._manager.networks_changed(networks, time.monotonic()))
+        if first:
+            self.look()
 
-class PathUp(ConnectionEvent):
-    """A subflow of a connection is ready."""
+    def steer(self, token: int, strategy: Strategy) -> None:
+        """Moves a connection; SteeringError where that cannot be."""
+        refused = self._carry_out(self._manager.steer(token, strategy, time.monotonic()))
+        if refused is not None and refused.errno != errno.EINVAL:
+            raise SteeringError(f"the kernel refuses to move the connection: {refused}")
+        if refused is None:
+            self._flags_later(token, _FLAGS_AGAIN_S, len(_FLAGS_RETRY_S))
 
+    def release(self, token: int, network: str) -> None:
+        """Gives up a connection's subflows over a network (see `PathManager.release`)."""
+        self._carry_out(self._manager.release(token, network, time.monotonic()))
 
-class PathDown(ConnectionEvent):
-    """A subflow of a connection has ended; the connection lives."""
+    def rescued(self, key: FlowKey, network: str | None) -> None:
+        """See `PathManager.rescued`."""
+        self._manager.rescued(key, network)
 
+    def happened(self, event: PathEvent) -> None:
+        """The kernel says something of a connection."""
+        if self._closed or not self._networks_known:
+            return
+        now_s = time.monotonic()
+        try:
+            if event.kind is EventKind.ESTABLISHED:
+                self._carry_out(self._manager.opened(event, self._unsteerable(event), now_s))
+            else:
+                self._carry_out(self._manager.happened(event, now_s))
+        except OSError as error:
+            _log.warning("a path event could not be answered", why=str(error))
 
-class ConnectionClosed(ConnectionEvent):
-    """A connection has ended; it is shown as it was last."""
+    def look(self) -> None:
+        """Takes stock of all sockets: at the start, and when events were lost. Errors: OSError."""
+        sockets = self._kernel.sockets()
+        listening = {seen.key.local_port for seen in sockets if seen.listening}
+        paths: dict[int, list[MptcpSubflow]] = {}
+        for seen in sorted(sockets, key=lambda seen: seen.local_id):
+            if seen.token is not None:
+                path = MptcpSubflow(seen.key, None, seen.backup)
+                paths.setdefault(seen.token, []).append(path)
+        reasons = {}
+        for token, subflows in paths.items():
+            if token not in self.connections:
+                key = subflows[0].key
+                server = key.local_port in listening
+                event = PathEvent(EventKind.ESTABLISHED, token, key, server_side=server)
+                reasons[token] = self._unsteerable(event)
+        self._carry_out(self._manager.found(paths, reasons, time.monotonic()))
+
+    def events_lost(self) -> None:
+        """The kernel had more to say than there was room for."""
+        if not self._closed and self._networks_known:
+            _log.warning("path events were lost; looking at all connections")
+            self.look()
+
+    def _unsteerable(self, event: PathEvent) -> str | None:
+        assert event.key is not None
+        if event.server_side:
+            return "the other end opened it"
+        if not event.joinable:
+            return "the other end forbids further subflows"
+        if not self._ours() or not self._kernel.ours_to_steer(event.token):
+            return "it was made under the kernel's own path manager"
+        if self._manager.network_of(event.key.local) is None:
+            return "it uses no access network (but a VPN, a local network, this host)"
+        if not self.by_default(event.key.remote, event.key.local):
+            return "a route of its own leads there (a VPN, a local network)"
+        return None
+
+    def by_default(self, remote: Address, local: Address) -> bool:
+        """Whether a default route leads there; an answer is good for many connections to one host."""
+        now_s = time.monotonic()
+        if now_s > self._ways_until_s:
+            self._ways.clear()
+            self._ways_until_s = now_s + _WAYS_S
+        known = self._ways.get((remote, local))
+        if known is None:
+            way = self._kernel.lookup(remote, local)
+            known = way is not None and not way.destination.prefixlen
+            self._ways[remote, local] = known
+        return known
+
+    def _carry_out(self, step: PathManagerStep) -> OSError | None:
+        """The first refusal to set a flag, if there was one; it is tried again by itself."""
+        refused: OSError | None = None
+        if step.commands:
+            results = self._kernel.steer(step.commands)
+            for command, error in zip(step.commands, results, strict=True):
+                if error is not None:
+                    _log.debug("refused", command=str(command), why=str(error))
+                    self._manager.failed(command, time.monotonic())
+                    if isinstance(command, SetBackup):
+                        refused = refused or error
+                        self._flags_later(command.token, _FLAGS_RETRY_S[0], 1)
+        for notice in step.notices:
+            self._notice(notice)
+        for event in step.events:
+            for queue in self._queues:
+                queue.put_nowait(event)
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        at_s = self._manager.next_at_s()
+        if at_s is not None and not self._closed:
+            self._due = self._loop.call_later(max(at_s - time.monotonic(), 0.0), self._retry)
+        return refused
+
+    def _retry(self) -> None:
+        self._due = None
+        if not self._closed:
+            self._carry_out(self._manager.due(time.monotonic()))
+
+    def _flags_later(self, token: int, delay_s: float, tries: int) -> None:
+        if token in self._timers:
+            self._timers[token].cancel()
+        self._timers[token] = self._loop.call_later(delay_s, self._flags_again, token, tries)
+
+    def _flags_again(self, token: int, tries: int) -> None:
+        self._timers.pop(token, None)
+        if self._closed:
+            return
+        commands = self._manager.flags(token)
+        refused = [error for error in self._kernel.steer(commands) if error is not None]
+        if not refused:
+            return
+        if tries < len(_FLAGS_RETRY_S):
+            self._flags_later(token, _FLAGS_RETRY_S[tries], tries + 1)
+        else:
+            _log.warning("a connection does not let itself be moved", why=str(refused[0]))

@@ -4,13 +4,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from cedos.kernel.mptcp_netlink import SetBackup
-from cedos.kernel.tcp_sockets import SeenSocket
-from cedos.steer.kernel.interface import Kernel
-from cedos.steer.kernel.rtnetlink import SeenRoute
-from cedos.steer.routing.rules import MAIN_TABLE
+from cedos.kernel.policy_routing import MAIN_TABLE, SeenRoute
+from cedos.kernel.sock_diag import TcpSocket
+from cedos.steer.kernel.interface import SteeringKernel
 
 
-def hand_over(kernel: Kernel) -> list[str]:
+def hand_over(kernel: SteeringKernel) -> list[str]:
     """Moves our living MPTCP connections to the network of the host's own default route.
 
     To be called while our rules still stand: they tell which network a socket's address belongs to.
@@ -18,7 +17,7 @@ def hand_over(kernel: Kernel) -> list[str]:
     the returned words say that they lose their way.
     """
     own = own_defaults(kernel.routes())
-    paths: defaultdict[int, list[SeenSocket]] = defaultdict(list)
+    paths: defaultdict[int, list[TcpSocket]] = defaultdict(list)
     said = []
     for seen in kernel.sockets():
         if seen.listening or seen.key.remote.version not in own:
@@ -47,13 +46,15 @@ def own_defaults(routes: Sequence[SeenRoute]) -> dict[int, int]:
     return {version: route.index for version, route in best.items()}
 
 
-def _index(kernel: Kernel, seen: SeenSocket) -> int | None:
+def _index(kernel: SteeringKernel, seen: TcpSocket) -> int | None:
     """The interface through which a socket's packets leave, if it is by a default route."""
     route = kernel.lookup(seen.key.remote, seen.key.local)
     return route.index if route is not None and route.destination.prefixlen == 0 else None
 
 
-def _move(kernel: Kernel, token: int, subflows: list[SeenSocket], own: dict[int, int]) -> list[str]:
+def _move(
+    kernel: SteeringKernel, token: int, subflows: list[TcpSocket], own: dict[int, int]
+) -> list[str]:
     staying = [s for s in subflows if _index(kernel, s) == own[s.key.remote.version]]
     leaving = [s for s in subflows if s not in staying]
     if not staying or not leaving or not kernel.ours_to_steer(token):

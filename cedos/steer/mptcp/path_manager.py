@@ -20,15 +20,15 @@ from cedos.kernel.mptcp_netlink import (
     SetBackup,
 )
 from cedos.model import Address, FlowKey, Network, Strategy, StrategyKind
-from cedos.steer.mptcp.connections import (
-    Connection,
+from cedos.steer.mptcp.connection import (
     ConnectionClosed,
     ConnectionOpened,
-    Path,
+    MptcpConnection,
+    MptcpSubflow,
     PathDown,
     PathUp,
 )
-from cedos.steer.mptcp.state import Join, KnownConnection, Step
+from cedos.steer.mptcp.state import ConnectionState, Join, PathManagerStep
 
 # A join whose SYN or answer is lost is tried again while the first attempt may still succeed.
 _JOIN_TIMEOUT_S: Final = 6.0
@@ -47,8 +47,8 @@ class PathManager:
     """
 
     def __init__(self) -> None:
-        self.connections: dict[int, Connection] = {}
-        self._living: dict[int, KnownConnection] = {}
+        self.connections: dict[int, MptcpConnection] = {}
+        self._living: dict[int, ConnectionState] = {}
         self._networks: dict[str, Network] = {}
         self._names: dict[Address, str] = {}
         self._ids: dict[Address, int] = {}
@@ -85,14 +85,14 @@ class PathManager:
 
     # -- facts --------------------------------------------------------------------------------
 
-    def opened(self, event: PathEvent, unsteerable: str | None, now_s: float) -> Step:
+    def opened(self, event: PathEvent, unsteerable: str | None, now_s: float) -> PathManagerStep:
         """A connection is established; `unsteerable` says why it is to be left alone, if it is."""
-        step = Step()
+        step = PathManagerStep()
         if event.key is None or event.token in self._living:
             return step
         home = self._carrier(event.key)
-        living = KnownConnection(event.token, event.key, home, unsteerable)
-        living.paths[event.key] = Path(event.key, home, False)
+        living = ConnectionState(event.token, event.key, home, unsteerable)
+        living.paths[event.key] = MptcpSubflow(event.key, home, False)
         self._living[event.token] = living
         if living.unsteerable is None and living.home is not None:
             for name in self._networks:
@@ -103,32 +103,32 @@ class PathManager:
 
     def found(
         self,
-        paths: Mapping[int, Sequence[Path]],
+        paths: Mapping[int, Sequence[MptcpSubflow]],
         unsteerable: Mapping[int, str | None],
         now_s: float,
-    ) -> Step:
+    ) -> PathManagerStep:
         """All connections that live now, by token, the initial subflow first where it lives.
 
         What is not known yet is taken over as it is; what is known and not there has ended.
         """
-        step = Step()
+        step = PathManagerStep()
         for token in [token for token in self._living if token not in paths]:
             self._closed(token, step)
         for token, subflows in paths.items():
             if token in self._living or not subflows:
                 continue
-            named = {p.key: Path(p.key, self._carrier(p.key), p.backup) for p in subflows}
+            named = {p.key: MptcpSubflow(p.key, self._carrier(p.key), p.backup) for p in subflows}
             active = next((p for p in named.values() if not p.backup), named[subflows[0].key])
-            living = KnownConnection(token, subflows[0].key, active.network, unsteerable.get(token))
+            living = ConnectionState(token, subflows[0].key, active.network, unsteerable.get(token))
             living.paths = named
             self._living[token] = living
             self._join_all(living, step, now_s)
             step.events.append(ConnectionOpened(self._seen(living), living.initial))
         return step
 
-    def happened(self, event: PathEvent, now_s: float) -> Step:
+    def happened(self, event: PathEvent, now_s: float) -> PathManagerStep:
         """A subflow came up or went down, or a connection has ended."""
-        step = Step()
+        step = PathManagerStep()
         living = self._living.get(event.token)
         if living is None:
             return step
@@ -140,18 +140,18 @@ class PathManager:
             self._down(living, event.key, step, now_s)
         return step
 
-    def networks_changed(self, networks: Sequence[Network], now_s: float) -> Step:
+    def networks_changed(self, networks: Sequence[Network], now_s: float) -> PathManagerStep:
         """The networks are these now; those that are down count as gone."""
         self._networks = {network.name: network for network in networks if network.up}
         self._names = {}
         for network in self._networks.values():
             for interface in network.addresses:
                 self._names.setdefault(interface.ip, network.name)
-        step = Step()
+        step = PathManagerStep()
         for living in self._living.values():
             for key, path in list(living.paths.items()):
                 if path.network is None and (name := self._carrier(key)) is not None:
-                    living.paths[key] = Path(key, name, path.backup)
+                    living.paths[key] = MptcpSubflow(key, name, path.backup)
                     living.home = living.home or (None if path.backup else name)
             self._leave_gone(living, step)
             for name in [n for n in living.joins if n not in self._networks]:
@@ -171,9 +171,9 @@ class PathManager:
         if name is not None and (join := living.joins.get(name)) is not None:
             living.joins[name] = _later(join.tries, now_s)
 
-    def due(self, now_s: float) -> Step:
+    def due(self, now_s: float) -> PathManagerStep:
         """Asks again for the subflows that have not come up."""
-        step = Step()
+        step = PathManagerStep()
         for living in self._living.values():
             for name, join in list(living.joins.items()):
                 if join.until_s <= now_s:
@@ -182,7 +182,7 @@ class PathManager:
 
     # -- wishes -------------------------------------------------------------------------------
 
-    def steer(self, token: int, strategy: Strategy, now_s: float) -> Step:
+    def steer(self, token: int, strategy: Strategy, now_s: float) -> PathManagerStep:
         """Moves a connection: first what becomes active, then what becomes a backup.
 
         Where there is no subflow over a network yet, the move ends when it has come up.
@@ -198,14 +198,14 @@ class PathManager:
             if name not in self._networks:
                 raise SteeringError(f"{strategy}: the network {name} is not up")
         living.strategy = strategy
-        step = Step(self._flags(living, everything=True))
+        step = PathManagerStep(self._flags(living, everything=True))
         for name, join in list(living.joins.items()):
             if name in strategy.networks and not join.asked:
                 self._join(living, name, step, now_s, join.tries)
         self._seen(living)
         return step
 
-    def release(self, token: int, network: str, now_s: float) -> Step:
+    def release(self, token: int, network: str, now_s: float) -> PathManagerStep:
         """Gives up a connection's subflows over a network that holds up the rest, for the time being.
 
         A backup flag does not call back what is under way. The other end's kernel repeats that on the
@@ -217,7 +217,7 @@ class PathManager:
             SteeringError: no such connection, or one that is left alone.
         """
         living = self._steerable(token)
-        step = Step()
+        step = PathManagerStep()
         left = [path for path in living.paths.values() if path.network == network]
         rest = [
             path
@@ -229,7 +229,7 @@ class PathManager:
         if all(path.backup for path in rest):
             first = rest[0]
             step.commands.append(SetBackup(token, first.key, False))
-            living.paths[first.key] = Path(first.key, first.network, False)
+            living.paths[first.key] = MptcpSubflow(first.key, first.network, False)
         for local in dict.fromkeys(path.key.local for path in left):
             step.commands.append(RemoveAddress(token, local, self._identity_in(living, local)))
         for path in left:
@@ -246,7 +246,7 @@ class PathManager:
 
     # -- within -------------------------------------------------------------------------------
 
-    def _steerable(self, token: int) -> KnownConnection:
+    def _steerable(self, token: int) -> ConnectionState:
         living = self._living.get(token)
         if living is None:
             raise SteeringError(f"no living MPTCP connection has the token {token:#010x}")
@@ -254,15 +254,15 @@ class PathManager:
             raise SteeringError(f"connection {token:#010x} is left alone: {living.unsteerable}")
         return living
 
-    def _seen(self, living: KnownConnection) -> Connection:
+    def _seen(self, living: ConnectionState) -> MptcpConnection:
         view = self.connections[living.token] = living.view()
         return view
 
-    def _closed(self, token: int, step: Step) -> None:
+    def _closed(self, token: int, step: PathManagerStep) -> None:
         initial = self._living.pop(token).initial
         step.events.append(ConnectionClosed(self.connections.pop(token), initial))
 
-    def _flags(self, living: KnownConnection, *, everything: bool = False) -> list[PathCommand]:
+    def _flags(self, living: ConnectionState, *, everything: bool = False) -> list[PathCommand]:
         paths = {key: path for key, path in living.paths.items() if path.network is not None}
         if living.alone and all(path.network != living.alone for path in paths.values()):
             return []  # until it is there, the others go on as they are
@@ -272,10 +272,10 @@ class PathManager:
             for key, path in paths.items():
                 if wanted[key] is backup and (everything or path.backup is not backup):
                     commands.append(SetBackup(living.token, key, backup))
-                    living.paths[key] = Path(key, path.network, backup)
+                    living.paths[key] = MptcpSubflow(key, path.network, backup)
         return commands
 
-    def _up(self, living: KnownConnection, key: FlowKey, step: Step) -> None:
+    def _up(self, living: ConnectionState, key: FlowKey, step: PathManagerStep) -> None:
         name = self._carrier(key)
         asked = living.joins.pop(name, None) if name is not None else None
         # (Of two requests for one network both may come up; the second one is no stranger's.)
@@ -292,13 +292,15 @@ class PathManager:
         backup = outstanding.pop(0) if outstanding else False
         if name is not None and any(other is not backup for other in outstanding):
             backup = not living.wants_backup(name)
-        living.paths[key] = Path(key, name, backup)
+        living.paths[key] = MptcpSubflow(key, name, backup)
         if living.unsteerable is None:
             self._leave_gone(living, step)
             step.commands += self._flags(living)
         step.events.append(PathUp(self._seen(living), key))
 
-    def _down(self, living: KnownConnection, key: FlowKey, step: Step, now_s: float) -> None:
+    def _down(
+        self, living: ConnectionState, key: FlowKey, step: PathManagerStep, now_s: float
+    ) -> None:
         path = living.paths.pop(key, None)
         if path is None:
             return
@@ -306,7 +308,7 @@ class PathManager:
             living.joins.setdefault(path.network, _later(0, now_s))
         step.events.append(PathDown(self._seen(living), path.key))
 
-    def _leave_gone(self, living: KnownConnection, step: Step) -> None:
+    def _leave_gone(self, living: ConnectionState, step: PathManagerStep) -> None:
         """Destroys subflows over networks that are gone, as soon as another one can take over."""
         if living.unsteerable is not None:
             return
@@ -317,13 +319,13 @@ class PathManager:
         if all(path.backup for path in there):
             first = there[0]
             step.commands.append(SetBackup(living.token, first.key, False))
-            living.paths[first.key] = Path(first.key, first.network, False)
+            living.paths[first.key] = MptcpSubflow(first.key, first.network, False)
         for path in gone:
             step.commands.append(DestroyPath(living.token, path.key))
             del living.paths[path.key]
             step.events.append(PathDown(self._seen(living), path.key))
 
-    def _join_all(self, living: KnownConnection, step: Step, now_s: float) -> None:
+    def _join_all(self, living: ConnectionState, step: PathManagerStep, now_s: float) -> None:
         # Without a home it has never used an access network.
         if living.unsteerable is not None or living.home is None:
             return
@@ -333,7 +335,7 @@ class PathManager:
                 self._join(living, name, step, now_s, 0)
 
     def _join(
-        self, living: KnownConnection, name: str, step: Step, now_s: float, tries: int
+        self, living: ConnectionState, name: str, step: PathManagerStep, now_s: float, tries: int
     ) -> None:
         remote = living.initial.remote
         network = self._networks[name]
@@ -360,7 +362,7 @@ class PathManager:
             CreatePath(living.token, local, identity, network.index, remote, port, backup)
         )
 
-    def _identity_in(self, living: KnownConnection, local: Address) -> int:
+    def _identity_in(self, living: ConnectionState, local: Address) -> int:
         return 0 if local == living.initial.local else self._identity(local)
 
     def _identity(self, local: Address) -> int:

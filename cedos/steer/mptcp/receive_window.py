@@ -1,16 +1,67 @@
-"""Keeps the receive window bounded (see `window`): a sysctl, its journal, and when it changes."""
+"""Keeps the receive window of connections bounded, so that a move is quick and smooth.
 
+What a sender has handed to a subflow stays on that path, and the other end cannot hand out more than our
+receive window. What was measured: docs/decisions/receive-window.md.
+"""
+
+import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from cedos.model import Network, NetworkKind, StrategyKind
-from cedos.steer.kernel.interface import Kernel
-from cedos.steer.mptcp.connections import Connection
-from cedos.steer.mptcp.receive_buffer import KEY, receive_buffer_bytes, with_maximum
-from cedos.steer.parts import Append
-from cedos.steer.undo import sysctl_record
+from cedos.steer.journal.records import Append, sysctl_record
+from cedos.steer.kernel.interface import SteeringKernel
+from cedos.steer.mptcp.connection import MptcpConnection
 
+KEY: Final = "net.ipv4.tcp_rmem"
+# Room for an application that reads late.
+_SLACK_BYTES: Final = 16 << 10
+# The kernel counts a packet's buffers: about twice its payload.
+_BUFFER_PER_WINDOW: Final = 2
+_ONE_PATH: Final = 2.0
+_ALL_PATHS: Final = 1.25
+_STEPS_PER_DOUBLING: Final = 4
+# Enough for the first second of a download that is quicker than all before it; the bound is then
+# lifted by what that one has measured. Over both paths of the bench it limits nothing.
+_LEAST_WINDOW_BYTES: Final = 192 << 10
 _REMEMBERED_S: Final = 600.0
+
+
+def receive_buffer_bytes(paths: Iterable[tuple[float, float]], *, together: bool = False) -> int:
+    """The largest receive buffer to allow a connection.
+
+    Twice what the best path has on its way never limits what is measured now, and where the path
+    becomes faster the measured rate can double before the next call. Rounded up in steps of a
+    fifth, so that it changes seldom.
+
+    Args:
+        paths: of each network the highest rate seen lately in bit/s, and in s the longest of its
+            living flows' least round-trip times.
+        together: some connection uses all paths at once: it has to hold what the fast ones bring
+            while it waits for the slowest.
+
+    Returns:
+        bytes, for the third value of `net.ipv4.tcp_rmem`.
+    """
+    known = list(paths)
+    window = _ONE_PATH * max((rate * rtt / 8 for rate, rtt in known), default=0.0)
+    if together:
+        rate_bps = sum(rate for rate, _ in known)
+        longest_s = max((rtt for _, rtt in known), default=0.0)
+        window = max(window, _ALL_PATHS * rate_bps * longest_s / 8, 2 * _LEAST_WINDOW_BYTES)
+    window = max(window, _LEAST_WINDOW_BYTES)
+    buffer = _BUFFER_PER_WINDOW * (window + _SLACK_BYTES)
+    steps = math.ceil(math.log2(buffer) * _STEPS_PER_DOUBLING)
+    return int(2 ** (steps / _STEPS_PER_DOUBLING))
+
+
+def with_maximum(value: str, maximum: int) -> str | None:
+    """`tcp_rmem` with a third value that is never above what the host has; None: not such a value."""
+    try:
+        least, initial, most = map(int, value.split())
+    except ValueError:
+        return None
+    return f"{least}\t{initial}\t{min(most, max(maximum, initial))}"
 
 
 class ReceiveWindow:
@@ -20,7 +71,7 @@ class ReceiveWindow:
     was used, and a quiet minute says nothing about the next download.
     """
 
-    def __init__(self, kernel: Kernel, append: Append) -> None:
+    def __init__(self, kernel: SteeringKernel, append: Append) -> None:
         self._kernel = kernel
         self._append = append
         self._own: str | None = None
@@ -64,7 +115,7 @@ class ReceiveWindow:
         self._best[name] = (best_bps, at_s)
         return best_bps
 
-    def used_by(self, connections: Iterable[Connection]) -> None:
+    def used_by(self, connections: Iterable[MptcpConnection]) -> None:
         """Allows more while a connection uses several paths at once."""
         several = any(
             connection.strategy is not None and connection.strategy.kind is StrategyKind.MPTCP

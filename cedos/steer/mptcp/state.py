@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 
 from cedos.kernel.mptcp_netlink import PathCommand
 from cedos.model import Address, FlowKey, Strategy, StrategyKind
-from cedos.steer.mptcp.connections import Connection, ConnectionEvent, Path
+from cedos.steer.mptcp.connection import ConnectionEvent, MptcpConnection, MptcpSubflow
 
 
 @dataclass(slots=True)
-class Step:
+class PathManagerStep:
     """What follows from a fact: commands in their order, and what to tell others and people."""
 
     commands: list[PathCommand] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Join:
 
 
 @dataclass(slots=True)
-class KnownConnection:
+class ConnectionState:
     """A living connection: its paths, where it is to go, and the subflows that it waits for.
 
     `home` is the network that it began on, `unsteerable` why it is left alone; `joins` by network.
@@ -37,15 +37,15 @@ class KnownConnection:
     home: str | None
     unsteerable: str | None
     strategy: Strategy | None = None
-    paths: dict[FlowKey, Path] = field(default_factory=dict)
+    paths: dict[FlowKey, MptcpSubflow] = field(default_factory=dict)
     joins: dict[str, Join] = field(default_factory=dict)
     # Per address the requests that may still come up, oldest first: whether as a backup.
     asked: dict[Address, list[bool]] = field(default_factory=dict)
 
-    def view(self) -> Connection:
+    def view(self) -> MptcpConnection:
         """It as others see it."""
         paths = tuple(self.paths.values())
-        return Connection(self.token, paths, self.strategy, self.unsteerable)
+        return MptcpConnection(self.token, paths, self.strategy, self.unsteerable)
 
     def wants_backup(self, network: str) -> bool:
         """Whether subflows over a network are to be backups."""

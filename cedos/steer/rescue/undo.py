@@ -8,12 +8,13 @@ if the translated one is ended and does not just fall silent.
 from collections import defaultdict
 
 from cedos.kernel.mptcp_netlink import DestroyPath
+from cedos.kernel.policy_routing import Rule
 from cedos.model import FlowKey
-from cedos.steer.kernel.interface import Kernel
-from cedos.steer.routing.rules import Preference, Rule
+from cedos.steer.kernel.interface import SteeringKernel
+from cedos.steer.routing.plan import Preference
 
 
-def undo_rescue(kernel: Kernel) -> list[str]:
+def undo_rescue(kernel: SteeringKernel) -> list[str]:
     """Takes out what translates, and ends the MPTCP subflows that lived by it; says so in words.
 
     To be called while the flows' rules still stand: they tell which flows they are. Errors: OSError.
@@ -37,7 +38,7 @@ def _key(rule: Rule) -> FlowKey | None:
     return FlowKey(source.network_address, rule.source_port, destination.network_address, rule.port)
 
 
-def _end_subflows(kernel: Kernel, keys: set[FlowKey]) -> list[str]:
+def _end_subflows(kernel: SteeringKernel, keys: set[FlowKey]) -> list[str]:
     paths: defaultdict[int, list[FlowKey]] = defaultdict(list)
     said = []
     for seen in kernel.sockets():

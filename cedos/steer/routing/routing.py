@@ -4,17 +4,13 @@ import errno
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cedos.kernel.policy_routing import MAIN_TABLE, PROTOCOL, Route, Rule, SeenRoute, SeenRule
 from cedos.model import FlowKey, Network
-from cedos.steer.kernel.interface import Kernel
-from cedos.steer.kernel.rtnetlink import SeenRoute, SeenRule
-from cedos.steer.routing.rules import (
-    MAIN_TABLE,
-    PROTOCOL,
+from cedos.steer.kernel.interface import SteeringKernel
+from cedos.steer.routing.plan import (
     Destination,
-    Plan,
     Preference,
-    Route,
-    Rule,
+    RoutingPlan,
     default_rules,
     is_ours,
     plan,
@@ -26,11 +22,11 @@ from cedos.steer.routing.tunnels import Foreign, examine
 class Routing:
     """What stands, and what is to stand. All methods raise OSError where the kernel refuses."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: SteeringKernel) -> None:
         self._kernel = kernel
         self._networks: tuple[Network, ...] = ()
         self._metrics: dict[tuple[int, int], bytes] = {}
-        self._stands = Plan()
+        self._stands = RoutingPlan()
         self._given: dict[Route, bytes] = {}
         self.default: str | None = None
         self.destinations: dict[Destination, str] = {}
@@ -53,7 +49,7 @@ class Routing:
         old = default_rules(by_name[before], self._networks) if before in by_name else frozenset()
         new = default_rules(by_name[name], self._networks) if name in by_name else frozenset()
         rules = (self._stands.rules - old) | new
-        self._bring_to(Plan(rules, self._stands.routes))
+        self._bring_to(RoutingPlan(rules, self._stands.routes))
 
     def set_destination(self, destination: Destination, name: str | None) -> None:
         """Leads new connections to some destination to a network; None: to the default again."""
@@ -83,7 +79,7 @@ class Routing:
             else frozenset[Rule]()
             for which in (before, name)
         )
-        self._bring_to(Plan((self._stands.rules - old) | new, self._stands.routes))
+        self._bring_to(RoutingPlan((self._stands.rules - old) | new, self._stands.routes))
 
     def reconcile(self) -> bool:
         """Looks at what really stands and repairs it; whether anything foreign is new or gone."""
@@ -102,7 +98,7 @@ class Routing:
         self._bring_to(self._planned())
         return news
 
-    def _planned(self) -> Plan:
+    def _planned(self) -> RoutingPlan:
         return plan(
             self._networks,
             self.default,
@@ -113,7 +109,7 @@ class Routing:
             metrics=self._metrics,
         )
 
-    def _read(self, rules: Sequence[SeenRule], routes: Sequence[SeenRoute]) -> Plan:
+    def _read(self, rules: Sequence[SeenRule], routes: Sequence[SeenRoute]) -> RoutingPlan:
         """What stands of ours. Routes count with the metrics that we gave them."""
         stand = set()
         for seen in routes:
@@ -121,9 +117,9 @@ class Routing:
                 bare = Route(seen.table, seen.destination, seen.index, seen.gateway)
                 stand.add(replace(bare, metrics=self._given.get(bare, seen.metrics)))
         ours = (seen.rule for seen in rules if seen.rule and is_ours(seen.preference))
-        return Plan(frozenset(ours), frozenset(stand))
+        return RoutingPlan(frozenset(ours), frozenset(stand))
 
-    def _bring_to(self, wanted: Plan) -> None:
+    def _bring_to(self, wanted: RoutingPlan) -> None:
         """New routes, new rules, then old rules, old routes: at no time is there neither."""
         stood, self._stands = self._stands, wanted
         new_rules, old_rules = wanted.rules - stood.rules, stood.rules - wanted.rules

@@ -4,15 +4,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cedos.steer.kernel.rtnetlink import SeenLink, SeenRoute, SeenRule
-from cedos.steer.routing.rules import LAST_PREFERENCE, MAIN_TABLE
+from cedos.kernel.policy_routing import MAIN_TABLE, SeenRoute, SeenRule
+from cedos.kernel.rtnetlink import Link
+from cedos.steer.routing.plan import LAST_PREFERENCE
 
 # Drivers' own words (IFLA_INFO_KIND), and ARPHRD numbers: NONE, PPP, TUNNEL, TUNNEL6, SIT, IPGRE,
 # IP6GRE, RAWIP.
 _KINDS: Final = frozenset(
     ("tun", "wireguard", "ovpn", "amneziawg", "ppp", "xfrm", "vti", "vti6")
 ) | frozenset(("ipip", "ip6tnl", "sit", "gre", "gretap", "ip6gre"))
-_HARDWARE: Final = frozenset((65534, 512, 768, 769, 776, 778, 823, 519))
+_TYPES: Final = frozenset((65534, 512, 768, 769, 776, 778, 823, 519))
 _MAIN_PREFERENCE: Final = 32766
 
 
@@ -30,7 +31,7 @@ class Foreign:
 def examine(
     rules: Sequence[SeenRule],
     routes: Sequence[SeenRoute],
-    links: Sequence[SeenLink],
+    links: Sequence[Link],
     networks: Collection[int],
 ) -> Foreign:
     """Looks for full tunnels and for rules that ours would overtake.
@@ -45,7 +46,7 @@ def examine(
     tunnels = {
         link.index: link.name
         for link in links
-        if (link.kind in _KINDS or link.hardware in _HARDWARE) and link.index not in networks
+        if (link.kind in _KINDS or link.type in _TYPES) and link.index not in networks
     }
     tunnelled: dict[int, str] = {}
     notes = []

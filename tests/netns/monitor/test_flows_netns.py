@@ -10,7 +10,7 @@ from ipaddress import ip_address
 import pytest
 
 from cedos.kernel import conntrack
-from cedos.kernel.netlink import Requester
+from cedos.kernel.netlink import NETLINK_NETFILTER, AsyncRequester
 from cedos.model import FlowKey
 from cedos.monitor.events import FlowClosed, FlowEvent, FlowOpened
 from cedos.monitor.flows.flow_monitor import FlowMonitor
@@ -199,8 +199,8 @@ def test_a_udp_flow_closes_with_its_bytes(bench: Bench) -> None:
             assert opened.key.protocol == "udp"
             await asyncio.sleep(1.2)
             # The kernel looks for what timed out every minute or so, or when somebody asks.
-            asking = Requester(conntrack.NETLINK_NETFILTER)
-            await asking.dump(conntrack.DUMP, conntrack.dump_request())
+            asking = AsyncRequester(NETLINK_NETFILTER)
+            await asking.dump(conntrack.GET, conntrack.dump_request())
             asking.close()
             closed = await take(events, lambda e: e.key.local_port == port)
             assert isinstance(closed, FlowClosed)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cedos.kernel import netlink
-from cedos.kernel.netlink import Listener, attributes, messages
+from cedos.kernel.netlink import NetlinkListener, attributes, messages
 from emu.testbed.netns import Namespace
 
 MakeNamespace = Callable[[str], Namespace]
@@ -54,7 +54,7 @@ def heard_in(host: Namespace, scenario: Callable[[Heard], None], **options: int)
     heard = Heard()
 
     async def live() -> None:
-        listener = Listener(_ROUTE, [_IPV4_ROUTES], heard.datagram, heard.lost, **options)
+        listener = NetlinkListener(_ROUTE, [_IPV4_ROUTES], heard.datagram, heard.lost, **options)
         heard.listener = listener
         scenario(heard)
         listener.close()
@@ -130,8 +130,8 @@ def test_what_has_to_wait_for_others_waits_and_is_not_lost(
         return asked[-1]
 
     async def live() -> None:
-        listener = Listener(
-            _ROUTE, [_IPV4_ROUTES], heard.datagram, heard.lost, rest_s=0.01, before=before
+        listener = NetlinkListener(
+            _ROUTE, [_IPV4_ROUTES], heard.datagram, heard.lost, interval_s=0.01, before=before
         )
         add_routes(host, tmp_path / "routes", 0, 10)
         async with asyncio.timeout(20):

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 import pytest
 
 from cedos.model import FlowKey, Strategy, StrategyKind
-from cedos.steer.mptcp.connections import Connection
+from cedos.steer.mptcp.connection import MptcpConnection
 from cedos.steer.restore import restore
 from cedos.steer.steering import Steering
 
@@ -151,7 +151,7 @@ def test_without_bpf_the_kernels_own_second_is_enough(host, version, monkeypatch
     def refused(*_):
         raise PermissionError(1, "no")
 
-    monkeypatch.setattr("cedos.steer.rescue.rescue.FirstTimeouts", refused)
+    monkeypatch.setattr("cedos.steer.rescue.rescues.FirstTimeouts", refused)
 
     async def body():
         steering = await rescuing(host)
@@ -252,7 +252,7 @@ def test_mptcp_knows_which_network_carries_it_and_moves_back(host, version):
                 await program.took_s()
                 assert await program.ask() == host.address("lte0", version)
 
-                def now() -> Connection | None:
+                def now() -> MptcpConnection | None:
                     return next(iter(steering.connections.values()), None)
 
                 await host.until(now)

@@ -9,7 +9,7 @@ import pytest
 
 from cedos.errors import AlreadyRunningError, SteeringError
 from cedos.model import NetworkKind
-from cedos.steer.journal import FILE_NAME
+from cedos.steer.journal.journal import FILE_NAME
 from cedos.steer.steering import Steering, restore
 
 CHILD = """

@@ -6,17 +6,15 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_address
 from pathlib import Path
 
 import pytest
-from pyroute2.netlink import nlmsg
 from pyroute2.netlink.diag import MarshalDiag
 from pyroute2.netlink.nfnetlink.nfctsocket import nfct_msg
 
 from cedos.kernel import conntrack, netlink, rtnetlink, sock_diag
 from cedos.kernel.interface_kind import Hardware
-from cedos.kernel.rtnetlink import Link
+from cedos.kernel.rtnetlink import Link, parse_counters
 from cedos.model import Address, NetworkKind
 from cedos.monitor.dns.resolvers import Resolvers
-from cedos.monitor.networks.counters import parse as parse_counters
-from cedos.monitor.networks.links import Tables, assemble
+from cedos.monitor.networks.links import Tables, assemble, changes_networks
 
 HERE = Path(__file__).parent
 # What record.py sends: ports are its own.
@@ -31,14 +29,9 @@ def datagrams(*names: str) -> Iterator[bytes]:
             yield bytes.fromhex(line)
 
 
-def recorded(*names: str) -> Iterator[netlink.Message]:
+def recorded(*names: str) -> Iterator[netlink.NetlinkMessage]:
     for datagram in datagrams(*names):
         yield from netlink.messages(datagram)
-
-
-def routing(*names: str) -> Iterator[nlmsg]:
-    for datagram in datagrams(*names):
-        yield from rtnetlink.messages(datagram)
 
 
 class NoHardware:
@@ -138,7 +131,7 @@ def test_both_sources_of_a_flow_agree_on_its_key() -> None:
 
 
 def test_tables_become_networks() -> None:
-    tables = Tables(routing("rtnl-links", "rtnl-addresses", "rtnl-routes4", "rtnl-routes6"))
+    tables = Tables(recorded("rtnl-links", "rtnl-addresses", "rtnl-routes4", "rtnl-routes6"))
     networks = [network for network, _ in assemble(tables, Resolvers(), NoHardware(), {})]
     wifi, cellular = networks
     assert (wifi.name, wifi.kind, wifi.metered, wifi.up) == ("wlan0", NetworkKind.WIFI, False, True)
@@ -151,17 +144,16 @@ def test_tables_become_networks() -> None:
 
 
 def test_events_that_matter() -> None:
-    seen = [(message["event"], rtnetlink.matters(message)) for message in routing("rtnl-events")]
-    assert ("RTM_NEWLINK", True) in seen
-    assert ("RTM_DELADDR", True) in seen
+    seen = [(message.type, changes_networks(message)) for message in recorded("rtnl-events")]
+    assert (rtnetlink.RTM_NEWLINK, True) in seen
+    assert (rtnetlink.RTM_DELADDR, True) in seen
     # The routes that went with the link were none of the main table's default routes.
-    assert ("RTM_DELROUTE", False) in seen
-    assert ("RTM_DELROUTE", True) not in seen
+    assert (rtnetlink.RTM_DELROUTE, False) in seen
+    assert (rtnetlink.RTM_DELROUTE, True) not in seen
 
 
 def test_counters() -> None:
-    (found,) = [parse_counters(m) for m in routing("rtnl-stats") if m["event"] == "RTM_NEWSTATS"]
-    assert found is not None
+    (found,) = filter(None, map(parse_counters, recorded("rtnl-stats")))
     assert 0 < found.received_bytes < 10_000
     assert 0 < found.sent_bytes < 10_000
 

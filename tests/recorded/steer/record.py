@@ -13,16 +13,19 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
-from pyroute2.netlink import GENL_ID_CTRL
-from pyroute2.netlink.diag import SOCK_DIAG_BY_FAMILY
-
-from cedos.kernel import mptcp_netlink, tcp_sockets
-from cedos.kernel.mptcp_netlink import CreatePath, DestroyPath, EventKind, PathEvent, SetBackup
-from cedos.kernel.netlink_commands import Commands
+from cedos.kernel import generic_netlink, mptcp_netlink, sock_diag
+from cedos.kernel.mptcp_netlink import (
+    CreatePath,
+    DestroyPath,
+    EventKind,
+    PathEvent,
+    SetBackup,
+    path_events,
+)
+from cedos.kernel.netlink import Requester
+from cedos.kernel.policy_routing import Route, Rule
 from cedos.model import FlowKey
 from cedos.steer.kernel.linux import LinuxKernel
-from cedos.steer.kernel.mptcp_events import path_events
-from cedos.steer.routing.rules import Route, Rule
 from emu.testbed.netns import Namespace
 
 HERE = Path(__file__).parent
@@ -72,7 +75,7 @@ class Tap:
         return getattr(self.real, name)
 
 
-def tapped(commands: Commands) -> Tap:
+def tapped(commands: Requester) -> Tap:
     commands._socket = Tap(commands._socket)
     return commands._socket
 
@@ -127,12 +130,13 @@ def routing(kernel: LinuxKernel) -> None:
 
 
 def paths(near: Namespace, far: Namespace, kernel: LinuxKernel) -> None:
-    commands, family, group = kernel._path_manager()
+    commands, family = kernel._path_manager()
     tap = tapped(commands)
-    (answer,) = commands.ask(GENL_ID_CTRL, 0, mptcp_netlink.family_request())
+    request = generic_netlink.family_request(mptcp_netlink.FAMILY_NAME)
+    (answer,) = commands.ask(generic_netlink.GENL_ID_CTRL, request)
     save("family", tap.received)
-    assert group is not None
-    assert mptcp_netlink.parse_family(answer) == (family, group)
+    assert generic_netlink.parse_family(answer) == family
+    group = family.groups[mptcp_netlink.EVENT_GROUP]
     listening = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 16)
     listening.bind((0, 0))
     listening.setsockopt(270, 1, group)
@@ -182,15 +186,16 @@ def paths(near: Namespace, far: Namespace, kernel: LinuxKernel) -> None:
 
 
 def with_sockets(version: int) -> None:
-    commands = Commands(4)
+    commands = Requester(4)
     tap = tapped(commands)
-    commands.dump(SOCK_DIAG_BY_FAMILY, tcp_sockets.request(FAMILY[version]))
+    request = sock_diag.tcp_sockets_request(FAMILY[version])
+    commands.dump(sock_diag.SOCK_DIAG_BY_FAMILY, request)
     save(f"sockets{version}", tap.received)
     commands.close()
 
 
 def refusals(kernel: LinuxKernel) -> None:
-    commands, _, _ = kernel._path_manager()
+    commands, _ = kernel._path_manager()
     tap = commands._socket
     tap.received.clear()
     key = FlowKey(ip_address("192.168.2.1"), 1, ip_address("192.168.1.2"), 2)

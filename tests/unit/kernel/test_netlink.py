@@ -48,7 +48,7 @@ def test_flags_in_an_attributes_type_are_not_its_type() -> None:
 @example(b"\2" + b"\xff" * 200, 20)
 @example(b"\0" * 72, 20)
 def test_no_payload_breaks_a_parser(payload: bytes, kind: int) -> None:
-    message = netlink.Message(kind, 0, 0, payload)
+    message = netlink.NetlinkMessage(kind, 0, 0, payload)
     sock_diag.parse(message)
     conntrack.parse(message)
 

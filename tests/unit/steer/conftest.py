@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
+from doubles.steer.memory_kernel import MemoryKernel
 
 from cedos.kernel.mptcp_netlink import EventKind, PathEvent
 from cedos.model import FlowKey, Network, NetworkKind
-from cedos.steer.memory import MemoryKernel
 
 REMOTE = {4: "198.51.100.1", 6: "2001:db8:100::1"}
 

@@ -8,7 +8,7 @@ import pytest
 
 from cedos.errors import SteeringError
 from cedos.kernel.mptcp_netlink import DestroyPath
-from cedos.steer.journal import FILE_NAME
+from cedos.steer.journal.journal import FILE_NAME
 from cedos.steer.steering import Steering
 
 pytestmark = pytest.mark.anyio

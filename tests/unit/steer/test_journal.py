@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import AlreadyRunningError, SteeringError
-from cedos.steer.journal import FILE_NAME, Journal
+from cedos.steer.journal.journal import FILE_NAME, Journal
 
 values = st.one_of(st.text(), st.integers(), st.none(), st.lists(st.text(), max_size=3))
 records = st.lists(

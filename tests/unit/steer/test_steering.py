@@ -8,10 +8,10 @@ from ipaddress import ip_address
 import pytest
 
 from cedos.errors import HostError, PrivilegeError, SteeringError
-from cedos.kernel.mptcp_netlink import DestroyPath, Endpoint, EventKind, PathEvent, SetBackup
-from cedos.kernel.tcp_sockets import SeenSocket
+from cedos.kernel.mptcp_netlink import DestroyPath, EventKind, MptcpEndpoint, PathEvent, SetBackup
+from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Strategy, StrategyKind
-from cedos.steer.mptcp.connections import ConnectionOpened, PathUp
+from cedos.steer.mptcp.connection import ConnectionOpened, PathUp
 from cedos.steer.steering import Steering
 
 pytestmark = pytest.mark.anyio
@@ -127,9 +127,9 @@ async def test_connections_from_before_are_found_and_lost_events_are_made_up_for
     old, mine = world.established(5), world.established(6)
     world.kernel.kernels_own.add(5)
     world.kernel.all_sockets = [
-        SeenSocket(old.key, False, 5),
-        SeenSocket(mine.key, False, 6),
-        SeenSocket(world.established(9).key, False, None),
+        TcpSocket(old.key, False, 5),
+        TcpSocket(mine.key, False, 6),
+        TcpSocket(world.established(9).key, False, None),
     ]
     async with Steering(tmp_path, kernel=world.kernel) as steering:
         assert steering.connections == {}
@@ -156,9 +156,9 @@ async def test_at_the_end_living_connections_go_to_the_hosts_own_default(world, 
         await steering.steer_connection(7, single("lte0"))
         plain = world.established(8, world.lte0).key
         world.kernel.all_sockets = [
-            SeenSocket(first, False, 7, backup=True),
-            SeenSocket(second, False, 7, local_id=1),
-            SeenSocket(plain, False),
+            TcpSocket(first, False, 7, backup=True),
+            TcpSocket(second, False, 7, local_id=1),
+            TcpSocket(plain, False),
         ]
         world.kernel.steered.clear()
     assert world.kernel.steered == [SetBackup(7, first, False), SetBackup(7, second, True)]
@@ -216,7 +216,7 @@ async def test_a_kernel_without_events_or_packet_filter_is_reported(world, tmp_p
 
 
 async def test_other_peoples_endpoints_are_reported_while_they_are_there(world, steering):
-    world.kernel.all_endpoints = [Endpoint(1, ip_address("192.168.44.2"))]
+    world.kernel.all_endpoints = [MptcpEndpoint(1, ip_address("192.168.44.2"))]
     await steering.networks_changed([world.wlan0, world.lte0])
     assert any("192.168.44.2" in problem for problem in steering.problems)
     world.kernel.all_endpoints = []

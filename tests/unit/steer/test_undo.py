@@ -6,16 +6,17 @@ import errno
 from pathlib import Path
 
 import pytest
+from doubles.steer.memory_kernel import MemoryKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.errors import PrivilegeError, SteeringError
-from cedos.steer.journal import FILE_NAME, Journal
-from cedos.steer.kernel.rtnetlink import SeenRoute
-from cedos.steer.memory import MemoryKernel
+from cedos.kernel.policy_routing import SeenRoute
+from cedos.steer.journal.journal import FILE_NAME, Journal
+from cedos.steer.journal.records import FILTER, ROUTING, sysctl_record
 from cedos.steer.restore import restore
 from cedos.steer.steering import Steering
-from cedos.steer.undo import FILTER, ROUTING, sysctl_record, undo_all
+from cedos.steer.undo import undo_all
 
 
 class Instants(MemoryKernel):

@@ -12,8 +12,8 @@ from cedos.config import Config
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.decisions.choices import curves
+from cedos.kernel.rtnetlink import Counters
 from cedos.model import Network, NetworkKind
-from cedos.monitor.networks.counters import Counters
 from cedos.monitor.providers.battery import Battery
 from cedos.selector.objective import MaxS, Objective
 from cedos.storage.usage import Usage

@@ -16,8 +16,8 @@ from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.messages import messages
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.errors import SteeringError
+from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Every, Network, NetworkKind, Resource
-from cedos.monitor.networks.counters import Counters
 from cedos.selector.objective import MaxS
 from cedos.storage.usage import Usage
 

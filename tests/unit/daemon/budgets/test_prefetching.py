@@ -25,8 +25,8 @@ from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.errors import ConfigError
+from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Network, NetworkKind, Resource
-from cedos.monitor.networks.counters import Counters
 from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.objective import MaxS
 from cedos.storage.usage import Usage

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Every, Network, NetworkKind, Resource
-from cedos.monitor.networks.counters import Counters
 from cedos.storage.usage import Usage
 
 pytestmark = pytest.mark.anyio

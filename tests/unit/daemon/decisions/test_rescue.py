@@ -9,8 +9,8 @@ import pytest
 
 from cedos.daemon.decisions.rescue import KERNEL_S, LEAST_S, Rescuer
 from cedos.errors import SteeringError
+from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Context, FlowKey, Indicator, Network, NetworkKind
-from cedos.steer.kernel.rescue import Connecting
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +69,7 @@ class Kernel:
             return None
         waited_s = time.monotonic() - self.begun[key]
         left_s = self.timeout_s - waited_s % self.timeout_s
-        return Connecting(left_s, int(waited_s / self.timeout_s), key in self.joins)
+        return ConnectingSocket(left_s, int(waited_s / self.timeout_s), key in self.joins)
 
     def rescue(self, key, network_name):
         if self.refuses:

@@ -9,7 +9,8 @@ import pytest
 
 from cedos.errors import HostError
 from cedos.kernel.interface_kind import Hardware
-from cedos.kernel.rtnetlink import DefaultRoute, Link, LinkAddress
+from cedos.kernel.policy_routing import DefaultRoute
+from cedos.kernel.rtnetlink import Link, LinkAddress
 from cedos.model import NetworkKind
 from cedos.monitor.dns.resolvers import Resolvers
 from cedos.monitor.events import Change
@@ -27,7 +28,7 @@ def tables(*names: str, running: bool = True, base: int = 1) -> Tables:
     """Interfaces with an address, a router and a metric each, the first with the best metric."""
     made = Tables(())
     for index, name in enumerate(names, base):
-        made.links[index] = Link(index, name, "", b"", False, loopback=False, running=running)
+        made.links[index] = Link(index, name, "", 1, 0x10041 if running else 0)
         made.addresses[index] = [LinkAddress(index, ip_interface(f"10.0.{index}.2/24"))]
         gateway = ip_address(f"10.0.{index}.1")
         made.routes[index] = [DefaultRoute(index, 4, gateway, 100 * index)]

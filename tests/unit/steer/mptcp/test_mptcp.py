@@ -17,7 +17,13 @@ from cedos.kernel.mptcp_netlink import (
     SetBackup,
 )
 from cedos.model import FlowKey, Strategy, StrategyKind
-from cedos.steer.mptcp.connections import ConnectionClosed, ConnectionOpened, Path, PathDown, PathUp
+from cedos.steer.mptcp.connection import (
+    ConnectionClosed,
+    ConnectionOpened,
+    MptcpSubflow,
+    PathDown,
+    PathUp,
+)
 from cedos.steer.mptcp.path_manager import PathManager
 
 TOKEN = 7
@@ -245,7 +251,7 @@ def test_subflows_that_nobody_asked_for_are_reported_once(world, joined, manager
 def test_what_lives_already_is_taken_over_as_it_is(world, manager):
     event = world.established(TOKEN)
     spare = FlowKey(ip_address("192.168.44.2"), 7, event.key.remote, 443)
-    paths = {TOKEN: [Path(event.key, None, True), Path(spare, None, False)]}
+    paths = {TOKEN: [MptcpSubflow(event.key, None, True), MptcpSubflow(spare, None, False)]}
     step = manager.found(paths, {}, 1.0)
     assert step.commands == []
     connection = manager.connections[TOKEN]
@@ -255,7 +261,7 @@ def test_what_lives_already_is_taken_over_as_it_is(world, manager):
     assert [path.backup for path in manager.connections[TOKEN].paths] == [True, False]
     # Events that were lost in between: it has ended, another one began.
     other = world.established(8)
-    step = manager.found({8: [Path(other.key, None, False)]}, {8: "older"}, 3.0)
+    step = manager.found({8: [MptcpSubflow(other.key, None, False)]}, {8: "older"}, 3.0)
     assert [type(e) for e in step.events] == [ConnectionClosed, ConnectionOpened]
     assert manager.connections[8].unsteerable == "older"
 

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.steer.mptcp.receive_buffer import KEY, receive_buffer_bytes, with_maximum
-from cedos.steer.mptcp.receive_window import ReceiveWindow
+from cedos.steer.mptcp.receive_window import KEY, ReceiveWindow, receive_buffer_bytes, with_maximum
 
 rates = st.floats(1e3, 1e10)
 rtts = st.floats(1e-4, 2.0)

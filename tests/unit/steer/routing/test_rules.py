@@ -5,13 +5,13 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
+from doubles.steer.memory_kernel import MemoryKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.steer.kernel.rtnetlink import SeenRule
-from cedos.steer.memory import MemoryKernel
+from cedos.kernel.policy_routing import SeenRule
+from cedos.steer.routing.plan import FIRST_PREFERENCE, LAST_PREFERENCE, Destination, plan
 from cedos.steer.routing.routing import Routing
-from cedos.steer.routing.rules import FIRST_PREFERENCE, LAST_PREFERENCE, Destination, plan
 
 both = pytest.mark.parametrize("version", [4, 6])
 OWN = {("wlan0", 4): "192.168.43.2", ("lte0", 4): "192.168.44.2"}

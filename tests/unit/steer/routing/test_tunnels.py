@@ -4,17 +4,18 @@ from ipaddress import ip_network
 
 import pytest
 
-from cedos.steer.kernel.rtnetlink import SeenLink, SeenRoute, SeenRule
+from cedos.kernel.policy_routing import SeenRoute, SeenRule
+from cedos.kernel.rtnetlink import Link
 from cedos.steer.routing.tunnels import examine
 
-WIFI = SeenLink(3, "wlan0", "", 1)
-MODEM = SeenLink(4, "wwan0", "", 65534)
+WIFI = Link(3, "wlan0", "", 1, 0)
+MODEM = Link(4, "wwan0", "", 65534, 0)
 NETWORKS = {3, 4}
 TUNNELS = [
-    SeenLink(9, "tun0", "tun", 65534),
-    SeenLink(9, "wg0", "wireguard", 65534),
-    SeenLink(9, "ppp0", "", 512),
-    SeenLink(9, "ipsec0", "xfrm", 1),
+    Link(9, "tun0", "tun", 65534, 0),
+    Link(9, "wg0", "wireguard", 65534, 0),
+    Link(9, "ppp0", "", 512, 0),
+    Link(9, "ipsec0", "xfrm", 1, 0),
 ]
 
 

@@ -11,22 +11,61 @@ from ipaddress import ip_network
 from cedos.kernel.mptcp_netlink import (
     CreatePath,
     DestroyPath,
-    Endpoint,
+    MptcpEndpoint,
     PathCommand,
     PathEvent,
     RemoveAddress,
 )
-from cedos.kernel.tcp_sockets import SeenSocket
-from cedos.model import Address
-from cedos.steer.kernel.rescue import MemoryRescue
-from cedos.steer.kernel.rtnetlink import SeenLink, SeenRoute, SeenRule
-from cedos.steer.routing.rules import MAIN_TABLE, PROTOCOL, Route, Rule
+from cedos.kernel.policy_routing import MAIN_TABLE, PROTOCOL, Route, Rule, SeenRoute, SeenRule
+from cedos.kernel.rtnetlink import Link
+from cedos.kernel.sock_diag import ConnectingSocket, TcpSocket
+from cedos.model import Address, FlowKey
+from cedos.steer.kernel.rescue import flow_text
 
 LOCAL_TABLE = 255
 
 
+class MemoryRescue:
+    """A `RescueKernel`. Everything public is there to be set up and looked at."""
+
+    def __init__(self, changed: Callable[[str], None]) -> None:
+        self.waiting: dict[FlowKey, ConnectingSocket] = {}
+        self.adopted: set[FlowKey] = set()
+        self.there = False
+        self._changed = changed
+
+    def prepare(self) -> None:
+        self._changed("rescue: prepare")
+        self.there = True
+
+    def prepared(self) -> bool:
+        return self.there
+
+    def remove(self) -> bool:
+        there, self.there = self.there, False
+        self.adopted.clear()
+        return there
+
+    def connecting(self, key: FlowKey) -> ConnectingSocket | None:
+        return self.waiting.get(key)
+
+    def adopt(self, key: FlowKey) -> None:
+        self._changed(f"rescue: adopt {flow_text(key)}")
+        self.adopted.add(key)
+
+    def release(self, key: FlowKey) -> None:
+        self._changed(f"rescue: release {flow_text(key)}")
+        self.adopted.discard(key)
+
+    def forget(self, key: FlowKey) -> None:
+        self._changed(f"rescue: forget {flow_text(key)}")
+
+    def close(self) -> None:
+        pass
+
+
 class MemoryKernel:
-    """See `cedos.steer.kernel.interface.Kernel`. Everything public is there to be set up and looked at.
+    """A `SteeringKernel`. Everything public is there to be set up and looked at.
 
     Attributes:
         others: rules of other programs; at first those of every host.
@@ -43,9 +82,9 @@ class MemoryKernel:
         ]
         self.own: list[Rule] = []
         self.all_routes: list[SeenRoute] = []
-        self.all_links: list[SeenLink] = []
-        self.all_sockets: list[SeenSocket] = []
-        self.all_endpoints: list[Endpoint] = []
+        self.all_links: list[Link] = []
+        self.all_sockets: list[TcpSocket] = []
+        self.all_endpoints: list[MptcpEndpoint] = []
         self.sysctls = {
             "net.mptcp.enabled": "1",
             "net.mptcp.path_manager": "kernel",
@@ -70,7 +109,6 @@ class MemoryKernel:
         self.log.append(what)
 
     def rules(self) -> list[SeenRule]:
-        """See `Kernel`."""
         own = [
             SeenRule(rule.version, rule.preference, rule.table, _general(rule), True, rule)
             for rule in self.own
@@ -78,25 +116,21 @@ class MemoryKernel:
         return sorted([*self.others, *own], key=lambda seen: seen.preference)
 
     def add_rules(self, rules: Sequence[Rule]) -> None:
-        """See `Kernel`."""
         for rule in rules:
             if rule not in self.own:
                 self._changed(f"add {rule}")
                 self.own.append(rule)
 
     def delete_rules(self, rules: Sequence[Rule]) -> None:
-        """See `Kernel`."""
         for rule in rules:
             if rule in self.own:
                 self._changed(f"delete {rule}")
                 self.own.remove(rule)
 
     def routes(self, protocol: int = 0) -> list[SeenRoute]:
-        """See `Kernel`."""
         return [route for route in self.all_routes if protocol in (0, route.protocol)]
 
     def add_routes(self, routes: Sequence[Route]) -> None:
-        """See `Kernel`."""
         for route in routes:
             self._changed(f"add {route}")
             place = (route.table, route.destination)
@@ -115,7 +149,6 @@ class MemoryKernel:
             )
 
     def delete_routes(self, routes: Sequence[Route]) -> None:
-        """See `Kernel`."""
         for route in routes:
             place = (route.table, route.destination, route.index, PROTOCOL)
             there = [
@@ -125,12 +158,10 @@ class MemoryKernel:
                 self._changed(f"delete {route}")
                 self.all_routes.remove(there[0])
 
-    def links(self) -> list[SeenLink]:
-        """See `Kernel`."""
+    def links(self) -> list[Link]:
         return self.all_links
 
     def lookup(self, remote: Address, local: Address | None = None) -> SeenRoute | None:
-        """See `Kernel`."""
         return self.way(remote, local)
 
     def way(
@@ -182,18 +213,15 @@ class MemoryKernel:
         return best[0] if best else None
 
     def read_sysctl(self, key: str) -> str | None:
-        """See `Kernel`."""
         return self.sysctls.get(key)
 
     def write_sysctl(self, key: str, value: str) -> None:
-        """See `Kernel`."""
         if key not in self.sysctls:
             raise OSError(errno.ENOENT, key)
         self._changed(f"sysctl {key} = {value}")
         self.sysctls[key] = value
 
     def steer(self, commands: Sequence[PathCommand]) -> list[OSError | None]:
-        """See `Kernel`: remembered; tests tell what becomes of it."""
         for command in commands:
             self.log.append(str(command))
             self.steered.append(command)
@@ -211,35 +239,28 @@ class MemoryKernel:
         """The addresses given up so far."""
         return [command for command in self.steered if isinstance(command, RemoveAddress)]
 
-    def endpoints(self) -> list[Endpoint]:
-        """See `Kernel`."""
+    def endpoints(self) -> list[MptcpEndpoint]:
         return self.all_endpoints
 
     def ours_to_steer(self, token: int) -> bool:
-        """See `Kernel`."""
         return token not in self.kernels_own
 
-    def sockets(self) -> list[SeenSocket]:
-        """See `Kernel`."""
+    def sockets(self) -> list[TcpSocket]:
         return self.all_sockets
 
     def track_flows(self) -> None:
-        """See `Kernel`."""
         self._changed("packet filter: track connections")
         self.filter = True
 
     def bar(self, interfaces: Sequence[str]) -> None:
-        """See `Kernel`."""
         self._changed(f"packet filter: bar {', '.join(interfaces) or 'nothing'}")
         self.barred = tuple(interfaces)
         self.filter = True
 
     def has_filter(self) -> bool:
-        """See `Kernel`."""
         return self.filter
 
     def remove_filter(self) -> bool:
-        """See `Kernel`."""
         there, self.filter, self.barred = self.filter, False, ()
         return there
 
@@ -249,7 +270,6 @@ class MemoryKernel:
         on_routing_change: Callable[[], None],
         on_loss: Callable[[], None],
     ) -> None:
-        """See `Kernel`."""
         self.tell_path, self.tell_routing, self.tell_loss = (
             on_path_event,
             on_routing_change,
@@ -257,13 +277,12 @@ class MemoryKernel:
         )
 
     def close(self) -> None:
-        """See `Kernel`."""
+        pass
 
     # -- for tests ----------------------------------------------------------------------------
 
-    def add_link(self, index: int, name: str, kind: str = "", hardware: int = 1) -> None:
-        """An interface."""
-        self.all_links.append(SeenLink(index, name, kind, hardware))
+    def add_link(self, index: int, name: str, kind: str = "", type_: int = 1) -> None:
+        self.all_links.append(Link(index, name, kind, type_, 0))
 
     def add_main_route(
         self, prefix: str, index: int, gateway: Address | None = None, metric: int = 100

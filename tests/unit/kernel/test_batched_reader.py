@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from cedos.kernel.batched_reader import Resting
+from cedos.kernel.batched_reader import BatchedReader
 
 pytestmark = pytest.mark.anyio
-REST_S = 0.05
+INTERVAL_S = 0.05
 
 
 class Reader:
@@ -43,17 +43,17 @@ def pipes() -> Iterator[list[Reader]]:
 
 
 async def test_what_comes_alone_is_read_without_waiting_for_a_beat(pipes: list[Reader]) -> None:
-    resting = Resting(pipes[0].fd, pipes[0].read, rest_s=1000.0)
+    reader = BatchedReader(pipes[0].fd, pipes[0].read, interval_s=1000.0)
     pipes[0].write(b"a")
     async with asyncio.timeout(10):
         while not pipes[0].got:
             await asyncio.sleep(0)
-    resting.close()
+    reader.close()
     assert pipes[0].got == [b"a"]
 
 
 async def test_what_comes_often_is_read_together(pipes: list[Reader]) -> None:
-    resting = Resting(pipes[0].fd, pipes[0].read, REST_S)
+    reader = BatchedReader(pipes[0].fd, pipes[0].read, INTERVAL_S)
     pipes[0].write(b"a")
     async with asyncio.timeout(10):
         while not pipes[0].got:
@@ -63,38 +63,38 @@ async def test_what_comes_often_is_read_together(pipes: list[Reader]) -> None:
         while b"".join(pipes[0].got) != b"abcd":
             await asyncio.sleep(0.001)
         # It hears again after a beat without anything.
-        await asyncio.sleep(3 * REST_S)
+        await asyncio.sleep(3 * INTERVAL_S)
         pipes[0].write(b"e")
         while b"".join(pipes[0].got) != b"abcde":
             await asyncio.sleep(0.001)
-    resting.close()
+    reader.close()
     assert len(pipes[0].got) < 5, "what came while it rested came together"
 
 
 async def test_beats_are_common(pipes: list[Reader]) -> None:
-    both = [Resting(each.fd, each.read, REST_S) for each in pipes]
+    both = [BatchedReader(each.fd, each.read, INTERVAL_S) for each in pipes]
     async with asyncio.timeout(20):
         for each in pipes:
             each.write(b"a")
             while not each.got:
                 await asyncio.sleep(0)
             each.write(b"b")
-            await asyncio.sleep(0.3 * REST_S)
+            await asyncio.sleep(0.3 * INTERVAL_S)
         while not all(b"".join(each.got) == b"ab" for each in pipes):
             await asyncio.sleep(0.001)
-    beats = [resting._timer.when() for resting in both if resting._timer]
-    assert all(abs(at_s / REST_S - round(at_s / REST_S)) < 1e-3 for at_s in beats)
-    for resting in both:
-        resting.close()
+    beats = [reader._timer.when() for reader in both if reader._timer]
+    assert all(abs(at_s / INTERVAL_S - round(at_s / INTERVAL_S)) < 1e-3 for at_s in beats)
+    for reader in both:
+        reader.close()
 
 
 async def test_after_its_end_nothing_is_read(pipes: list[Reader]) -> None:
-    resting = Resting(pipes[0].fd, pipes[0].read, 0.001)
+    reader = BatchedReader(pipes[0].fd, pipes[0].read, 0.001)
     pipes[0].write(b"a")
     async with asyncio.timeout(10):
         while not pipes[0].got:
             await asyncio.sleep(0)
-    resting.close()
+    reader.close()
     pipes[0].write(b"b")
     await asyncio.sleep(0.01)
     assert pipes[0].got == [b"a"]
@@ -111,23 +111,23 @@ async def test_an_error_on_a_beat_does_not_make_it_deaf(pipes: list[Reader]) -> 
             raise ValueError("bad")
         return bool(pipes[0].got)
 
-    resting = Resting(pipes[0].fd, read, 0.01)
+    reader = BatchedReader(pipes[0].fd, read, 0.01)
     async with asyncio.timeout(10):
         for text in (b"a", b"bad", b"c"):
             pipes[0].write(text)
             while text not in pipes[0].got:
                 await asyncio.sleep(0.001)
-    resting.close()
+    reader.close()
     assert [str(each) for each in errors] == ["bad"]
 
 
 async def test_what_is_read_on_a_beat_may_end_it(pipes: list[Reader]) -> None:
     def read() -> bool:
         if pipes[0].read() and pipes[0].got[-1] == b"end":
-            resting.close()
+            reader.close()
         return True
 
-    resting = Resting(pipes[0].fd, read, 0.01)
+    reader = BatchedReader(pipes[0].fd, read, 0.01)
     async with asyncio.timeout(10):
         for text in (b"a", b"end"):
             pipes[0].write(text)

@@ -1,4 +1,4 @@
-"""Rules and routes as data, and which ones the networks, the default and the destinations ask for.
+"""Which rules and routes the networks, the default and the destinations ask for.
 
 A table per network holds its default route. The rules, in the order in which the kernel asks them:
 
@@ -17,29 +17,19 @@ A table per network holds its default route. The rules, in the order in which th
 They stand behind what other programs put at lower numbers, and just before the host's own.
 """
 
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Network,
-    ip_network,
-)
+from ipaddress import IPv4Address, ip_network
 from typing import Final
 
+from cedos.kernel.policy_routing import EVERYWHERE, MAIN_TABLE, Prefix, Route, Rule
 from cedos.model import Address, FlowKey, Network
 
-Prefix = IPv4Network | IPv6Network
-
-# What marks our rules and routes as ours (FRA_PROTOCOL, RTA protocol; see iproute2's rt_protos).
-PROTOCOL: Final = 206
 TABLE_BASE: Final = 7_300_000
 TABLE_COUNT: Final = 1 << 20
 FIRST_PREFERENCE: Final = 32000
 LAST_PREFERENCE: Final = 32099
-MAIN_TABLE: Final = 254
 
 
 class Preference(IntEnum):
@@ -59,63 +49,6 @@ class Preference(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """A policy rule of ours. `table` None: what matches is unreachable.
-
-    `local` restricts it to what this host sends itself, so that containers' and guests' forwarded
-    packets are left alone. `protocol` and `port` are the destination's; `mark` is the socket's, and so
-    is `source_port`.
-    """
-
-    version: int
-    preference: int
-    table: int | None
-    source: Prefix | None = None
-    destination: Prefix | None = None
-    interface: str | None = None
-    local: bool = False
-    protocol: str | None = None
-    port: int | None = None
-    source_port: int | None = None
-    mark: int | None = None
-    suppress_prefixlength: int | None = None
-
-    def __str__(self) -> str:
-        words = [f"-{self.version} rule pref {self.preference}"]
-        words += [f"from {self.source or 'all'}"]
-        words += [f"to {self.destination}"] if self.destination else []
-        words += ["iif lo"] if self.local else []
-        words += [f"oif {self.interface}"] if self.interface else []
-        words += [f"ipproto {self.protocol}"] if self.protocol else []
-        words += [f"sport {self.source_port}"] if self.source_port is not None else []
-        words += [f"dport {self.port}"] if self.port is not None else []
-        words += [f"fwmark {self.mark:#x}"] if self.mark is not None else []
-        words += ["unreachable" if self.table is None else f"lookup {table_name(self.table)}"]
-        if self.suppress_prefixlength is not None:
-            words += [f"suppress_prefixlength {self.suppress_prefixlength}"]
-        return " ".join(words)
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A route of ours. No `gateway`: the destination is on the link itself.
-
-    `metrics` are the kernel's own bytes (RTA_METRICS), as the host's route has them: MTU and such.
-    """
-
-    table: int
-    destination: Prefix
-    index: int
-    gateway: Address | None = None
-    metrics: bytes = b""
-
-    def __str__(self) -> str:
-        via = f"via {self.gateway} " if self.gateway else ""
-        name = "default" if self.destination.prefixlen == 0 else str(self.destination)
-        return f"-{self.destination.version} route {name} {via}dev #{self.index} table {self.table}"
-
-
-@dataclass(frozen=True, slots=True)
 class Destination:
     """Whom a rule is about: a prefix, or one port and transport protocol there."""
 
@@ -125,23 +58,11 @@ class Destination:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RoutingPlan:
     """All rules and routes that are to stand."""
 
     rules: frozenset[Rule] = frozenset()
     routes: frozenset[Route] = frozenset()
-
-
-PROTOCOLS: Final = {
-    "tcp": socket.IPPROTO_TCP,
-    "udp": socket.IPPROTO_UDP,
-    "icmp": socket.IPPROTO_ICMP,
-}
-
-
-def table_name(table: int) -> str:
-    """A table as `ip` calls it."""
-    return "main" if table == MAIN_TABLE else str(table)
 
 
 def table_of(network: Network) -> int:
@@ -196,7 +117,7 @@ def plan(
     rescues: Mapping[FlowKey, str] | None = None,
     tunnelled: frozenset[int] = frozenset(),
     metrics: Mapping[tuple[int, int], bytes] | None = None,
-) -> Plan:
+) -> RoutingPlan:
     """Which rules and routes are to stand.
 
     Args:
@@ -240,7 +161,7 @@ def plan(
     for key, name in (rescues or {}).items():
         if name in by_name and (rule := rescue_rule(key, by_name[name])) is not None:
             rules.add(rule)
-    return Plan(frozenset(rules), frozenset(routes))
+    return RoutingPlan(frozenset(rules), frozenset(routes))
 
 
 def _leads_out(network: Network, version: int) -> bool:
@@ -262,9 +183,8 @@ def _default_route(
     network: Network, version: int, metrics: Mapping[tuple[int, int], bytes]
 ) -> Route:
     gateway = next((g for g in network.gateways if g.version == version), None)
-    everywhere = ip_network("0.0.0.0/0" if version == 4 else "::/0")
     own = metrics.get((version, network.index), b"")
-    return Route(table_of(network), everywhere, network.index, gateway, own)
+    return Route(table_of(network), EVERYWHERE[version], network.index, gateway, own)
 
 
 def _source_rules(

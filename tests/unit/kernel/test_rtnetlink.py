@@ -1,36 +1,40 @@
-"""What pyroute2 makes of rtnetlink's bytes, where a kernel's recorded ones do not show it."""
+"""What is read from rtnetlink's bytes, where a kernel's recorded ones do not show it."""
 
 import socket
 import struct
 from ipaddress import ip_address, ip_interface
 
 import pytest
-from pyroute2.netlink import nlmsg
 
 from cedos.kernel import rtnetlink
-from cedos.kernel.netlink import attribute, message
+from cedos.kernel.netlink import NetlinkMessage, attribute, message, messages
+from cedos.kernel.policy_routing import DefaultRoute, parse_default_routes
+from cedos.monitor.networks.links import changes_networks
 
 NEWLINK, NEWADDR, NEWROUTE = 16, 20, 24
 FAR4, FAR6 = ip_address("10.9.1.1"), ip_address("fd09::1")
 
 
-def said(kind: int, body: bytes) -> nlmsg:
-    (decoded,) = rtnetlink.messages(message(kind, 2, 1, body))
+def received(kind: int, body: bytes) -> NetlinkMessage:
+    (decoded,) = messages(message(kind, 2, 1, body))
     return decoded
 
 
-def link(name: bytes, hardware_address: bytes) -> nlmsg:
+def link(name: bytes, hardware_address: bytes) -> NetlinkMessage:
     body = struct.pack("=BxHiII", 0, 1, 7, 0x10041, 0)
     if hardware_address:
         body += attribute(1, hardware_address)
-    return said(NEWLINK, body + attribute(3, name + b"\0"))
+    return received(NEWLINK, body + attribute(3, name + b"\0"))
 
 
 @pytest.mark.parametrize("length", [0, 4, 6, 8, 16, 20])
 def test_hardware_addresses_of_any_length(length: int) -> None:
     written = bytes(range(0xA0, 0xA0 + length))
     parsed = rtnetlink.parse_link(link(b"tunnel0", written))
-    assert parsed == rtnetlink.Link(7, "tunnel0", "", written, False, loopback=False, running=True)
+    assert parsed == rtnetlink.Link(7, "tunnel0", "", 1, 0x10041, written, False)
+    assert parsed.running
+    assert parsed.carries
+    assert not parsed.loopback
 
 
 def test_a_name_that_is_no_text() -> None:
@@ -39,11 +43,11 @@ def test_a_name_that_is_no_text() -> None:
     assert parsed.name == "wlan\ufffd"
 
 
-def address(attributes: dict[int, bytes], *, flags: int = 0, scope: int = 0) -> nlmsg:
+def address(attributes: dict[int, bytes], *, flags: int = 0, scope: int = 0) -> NetlinkMessage:
     body = struct.pack("=BBBBI", socket.AF_INET, 24, flags, scope, 7)
     for kind, value in attributes.items():
         body += attribute(kind, value)
-    return said(NEWADDR, body)
+    return received(NEWADDR, body)
 
 
 def test_the_own_address_and_only_a_usable_one() -> None:
@@ -53,33 +57,35 @@ def test_the_own_address_and_only_a_usable_one() -> None:
     assert rtnetlink.parse_address(address({far: peer, own: here})) == wanted
     assert rtnetlink.parse_address(address({far: here})) == wanted
     assert rtnetlink.parse_address(address({})) is None
-    assert rtnetlink.parse_address(address({own: here}, scope=253)) is None
+    on_link = rtnetlink.parse_address(address({own: here}, scope=253))
+    assert on_link is not None
+    assert not on_link.wide
     assert rtnetlink.parse_address(address({own: here}, flags=0x40)) is None
     assert (
         rtnetlink.parse_address(address({own: here, wide_flags: struct.pack("=I", 0x240)})) is None
     )
 
 
-def route(body: bytes, *, length: int = 0, table: int = 254, kind: int = 1) -> nlmsg:
+def route(body: bytes, *, length: int = 0, table: int = 254, kind: int = 1) -> NetlinkMessage:
     head = struct.pack("=BBBBBBBBI", socket.AF_INET, length, 0, 0, table, 3, 0, kind, 0)
-    return said(NEWROUTE, head + body)
+    return received(NEWROUTE, head + body)
 
 
 def test_default_routes() -> None:
     out, metric = attribute(4, struct.pack("=i", 7)), attribute(6, struct.pack("=I", 600))
     via4 = attribute(5, FAR4.packed)
     via6 = attribute(18, struct.pack("=H", socket.AF_INET6) + FAR6.packed)
-    assert rtnetlink.parse_route(route(out + metric)) == [rtnetlink.DefaultRoute(7, 4, None, 600)]
-    assert rtnetlink.parse_route(route(out + via4)) == [rtnetlink.DefaultRoute(7, 4, FAR4, 0)]
-    assert rtnetlink.parse_route(route(out + via6)) == [rtnetlink.DefaultRoute(7, 4, FAR6, 0)]
+    assert parse_default_routes(route(out + metric)) == [DefaultRoute(7, 4, None, 600)]
+    assert parse_default_routes(route(out + via4)) == [DefaultRoute(7, 4, FAR4, 0)]
+    assert parse_default_routes(route(out + via6)) == [DefaultRoute(7, 4, FAR6, 0)]
     hops = b"".join(
         struct.pack("=HBBi", 8 + len(via), 0, 0, index) + via
         for index, via in ((7, via4), (8, via6), (9, b""))
     )
-    assert rtnetlink.parse_route(route(attribute(9, hops) + metric)) == [
-        rtnetlink.DefaultRoute(7, 4, FAR4, 600),
-        rtnetlink.DefaultRoute(8, 4, FAR6, 600),
-        rtnetlink.DefaultRoute(9, 4, None, 600),
+    assert parse_default_routes(route(attribute(9, hops) + metric)) == [
+        DefaultRoute(7, 4, FAR4, 600),
+        DefaultRoute(8, 4, FAR6, 600),
+        DefaultRoute(9, 4, None, 600),
     ]
 
 
@@ -89,6 +95,6 @@ def test_routes_that_are_no_default_routes_of_the_main_table() -> None:
     prefix = attribute(1, bytes((10, 0, 0, 0)))
     unreachable, others = route(b"", kind=7), route(out + far, table=0)
     for one in (unreachable, others, route(out, table=99), route(out + prefix, length=8)):
-        assert rtnetlink.parse_route(one) == []
-        assert not rtnetlink.matters(one)
-    assert rtnetlink.matters(route(out))
+        assert parse_default_routes(one) == []
+        assert not changes_networks(one)
+    assert changes_networks(route(out))

@@ -11,7 +11,7 @@ MAC = bytes.fromhex("020000000001")
 
 
 def link(name: str, kind: str = "", *, index: int = 3, enslaved: bool = False) -> Link:
-    return Link(index, name, kind, MAC, enslaved, loopback=name == "lo", running=True)
+    return Link(index, name, kind, 772 if name == "lo" else 1, 0x10041, MAC, enslaved)
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,14 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError, SteeringError
+from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Address, FlowKey, Network
+from cedos.steer.journal.records import RESCUE, Append, change_sysctl
 from cedos.steer.kernel.first_timeout import FirstTimeouts, root_cgroup
-from cedos.steer.kernel.interface import Kernel
-from cedos.steer.kernel.rescue import Connecting
-from cedos.steer.mptcp.living import LivingConnections
-from cedos.steer.parts import Append, change_sysctl
-from cedos.steer.restore import refusals
+from cedos.steer.kernel.interface import SteeringKernel
+from cedos.steer.mptcp.connections import MptcpConnections
+from cedos.steer.refusals import refusals
 from cedos.steer.routing.routing import Routing
-from cedos.steer.undo import RESCUE
 
 _log = structlog.get_logger(__name__)
 
@@ -49,9 +48,9 @@ class Rescues:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: SteeringKernel,
         routing: Routing,
-        living: LivingConnections,
+        living: MptcpConnections,
         networks: Mapping[str, Network],
         append: Append,
     ) -> None:
@@ -119,7 +118,7 @@ class Rescues:
             self._timeouts.set(by_address)
         return True
 
-    def connecting(self, key: FlowKey) -> Connecting | None:
+    def connecting(self, key: FlowKey) -> ConnectingSocket | None:
         """The flow's socket if it still waits for its first answer and may be rescued.
 
         Raises:

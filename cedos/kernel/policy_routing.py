@@ -1,0 +1,395 @@
+"""Policy rules and routes: as data, as requests, and as the kernel lists them.
+
+Formats: linux/fib_rules.h, linux/rtnetlink.h.
+"""
+
+import socket
+import struct
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Final
+
+from cedos.kernel.addresses import address
+from cedos.kernel.netlink import NetlinkMessage, attribute, attributes, nested, text, unsigned
+from cedos.kernel.rtnetlink import (
+    FAMILIES,
+    RTM_DELROUTE,
+    RTM_NEWROUTE,
+    RTM_NEWRULE,
+    SCOPE_LINK,
+    SCOPE_UNIVERSE,
+    VERSIONS,
+)
+from cedos.model import Address
+
+Prefix = IPv4Network | IPv6Network
+
+# What marks our rules and routes as ours (FRA_PROTOCOL, RTA protocol; see iproute2's rt_protos).
+PROTOCOL: Final = 206
+MAIN_TABLE: Final = 254
+EVERYWHERE: Final[dict[int, Prefix]] = {4: ip_network("0.0.0.0/0"), 6: ip_network("::/0")}
+PROTOCOLS: Final = {
+    "tcp": socket.IPPROTO_TCP,
+    "udp": socket.IPPROTO_UDP,
+    "icmp": socket.IPPROTO_ICMP,
+}
+_PROTOCOL_NAMES: Final = {number: name for name, number in PROTOCOLS.items()}
+
+_U32: Final = struct.Struct("=I")
+
+# -- rules ----------------------------------------------------------------------------------------
+
+# Family, lengths of destination and source, TOS, table, action, flags.
+_RULE: Final = struct.Struct("=BBBBBxxBI")
+_FRA_DST, _FRA_SRC, _FRA_IIFNAME, _FRA_PRIORITY, _FRA_FWMARK = 1, 2, 3, 6, 10
+_FRA_SUPPRESS_PREFIXLEN, _FRA_TABLE, _FRA_FWMASK, _FRA_OIFNAME, _FRA_L3MDEV = 14, 15, 16, 17, 19
+_FRA_UID_RANGE, _FRA_PROTOCOL, _FRA_IP_PROTO, _FRA_SPORT_RANGE, _FRA_DPORT_RANGE = (
+    20,
+    21,
+    22,
+    23,
+    24,
+)
+_FR_ACT_TO_TBL, _FR_ACT_UNREACHABLE = 1, 7
+_FIB_RULE_INVERT: Final = 2
+_NO_PREFIX_LENGTH: Final = 0xFFFFFFFF
+_RANGE: Final = struct.Struct("=HH")
+# What makes a rule one for some packets only.
+_NARROW: Final = frozenset(
+    (_FRA_OIFNAME, _FRA_L3MDEV, _FRA_UID_RANGE, _FRA_IP_PROTO, _FRA_SPORT_RANGE, _FRA_DPORT_RANGE)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A policy rule of ours. `table` None: what matches is unreachable.
+
+    `local` restricts it to what this host sends itself, so that containers' and guests' forwarded
+    packets are left alone. `protocol` and `port` are the destination's; `mark` is the socket's, and so
+    is `source_port`.
+    """
+
+    version: int
+    preference: int
+    table: int | None
+    source: Prefix | None = None
+    destination: Prefix | None = None
+    interface: str | None = None
+    local: bool = False
+    protocol: str | None = None
+    port: int | None = None
+    source_port: int | None = None
+    mark: int | None = None
+    suppress_prefixlength: int | None = None
+
+    def __str__(self) -> str:
+        words = [f"-{self.version} rule pref {self.preference}"]
+        words += [f"from {self.source or 'all'}"]
+        words += [f"to {self.destination}"] if self.destination else []
+        words += ["iif lo"] if self.local else []
+        words += [f"oif {self.interface}"] if self.interface else []
+        words += [f"ipproto {self.protocol}"] if self.protocol else []
+        words += [f"sport {self.source_port}"] if self.source_port is not None else []
+        words += [f"dport {self.port}"] if self.port is not None else []
+        words += [f"fwmark {self.mark:#x}"] if self.mark is not None else []
+        words += ["unreachable" if self.table is None else f"lookup {_table_name(self.table)}"]
+        if self.suppress_prefixlength is not None:
+            words += [f"suppress_prefixlength {self.suppress_prefixlength}"]
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRule:
+    """A rule as the kernel lists it. `ours` where it bears our mark; then `rule` is what it says.
+
+    `general`: it applies to any packet, save perhaps to marked ones. `table` is None for actions
+    other than a look-up.
+    """
+
+    version: int
+    preference: int
+    table: int | None
+    general: bool
+    ours: bool
+    rule: Rule | None
+
+
+def _table_name(table: int) -> str:
+    return "main" if table == MAIN_TABLE else str(table)
+
+
+def rule_request(rule: Rule) -> bytes:
+    """Adds or deletes a rule (RTM_NEWRULE, RTM_DELRULE)."""
+    table = rule.table or 0
+    head = _RULE.pack(
+        FAMILIES[rule.version],
+        rule.destination.prefixlen if rule.destination else 0,
+        rule.source.prefixlen if rule.source else 0,
+        0,
+        table if table < 256 else 0,
+        _FR_ACT_UNREACHABLE if rule.table is None else _FR_ACT_TO_TBL,
+        0,
+    )
+    source, destination = rule.source, rule.destination
+    port, source_port = rule.port, rule.source_port
+    suppress, mark = rule.suppress_prefixlength, rule.mark
+    values: tuple[tuple[int, bytes | None], ...] = (
+        (_FRA_PRIORITY, _U32.pack(rule.preference)),
+        (_FRA_PROTOCOL, bytes([PROTOCOL])),
+        (_FRA_TABLE, None if rule.table is None else _U32.pack(rule.table)),
+        (_FRA_DST, destination.network_address.packed if destination else None),
+        (_FRA_SRC, source.network_address.packed if source else None),
+        (_FRA_IIFNAME, b"lo\0" if rule.local else None),
+        (_FRA_OIFNAME, rule.interface.encode() + b"\0" if rule.interface else None),
+        (_FRA_IP_PROTO, bytes([PROTOCOLS[rule.protocol]]) if rule.protocol else None),
+        (_FRA_SPORT_RANGE, None if source_port is None else _RANGE.pack(source_port, source_port)),
+        (_FRA_DPORT_RANGE, None if port is None else _RANGE.pack(port, port)),
+        (_FRA_FWMARK, None if mark is None else _U32.pack(mark)),
+        (_FRA_FWMASK, None if mark is None else _U32.pack(0xFFFFFFFF)),
+        (_FRA_SUPPRESS_PREFIXLEN, None if suppress is None else _U32.pack(suppress)),
+    )
+    return head + b"".join(attribute(kind, value) for kind, value in values if value is not None)
+
+
+def rules_request(version: int) -> bytes:
+    """Asks (a dump) for all rules of an IP version."""
+    return _RULE.pack(FAMILIES[version], 0, 0, 0, 0, 0, 0)
+
+
+def parse_rule(message: NetlinkMessage) -> SeenRule | None:
+    """The rule of an RTM_NEWRULE; None for anything else."""
+    payload = message.payload
+    if message.type != RTM_NEWRULE or len(payload) < _RULE.size:
+        return None
+    family, dst_len, src_len, tos, table, action, flags = _RULE.unpack_from(payload)
+    if family not in VERSIONS:
+        return None
+    version = VERSIONS[family]
+    found = attributes(payload, _RULE.size)
+    preference = unsigned(found.get(_FRA_PRIORITY)) or 0
+    looked_up = None
+    if action == _FR_ACT_TO_TBL:
+        looked_up = unsigned(found.get(_FRA_TABLE)) or table
+    iif = text(found.get(_FRA_IIFNAME))
+    general = not (
+        dst_len
+        or src_len
+        or tos
+        or (_FRA_FWMARK in found and not flags & _FIB_RULE_INVERT)
+        or iif not in ("", "lo")
+        or not _NARROW.isdisjoint(found)
+    )
+    if unsigned(found.get(_FRA_PROTOCOL)) != PROTOCOL:
+        return SeenRule(version, preference, looked_up, general, False, None)
+    suppress = unsigned(found.get(_FRA_SUPPRESS_PREFIXLEN))
+    rule = Rule(
+        version,
+        preference,
+        looked_up,
+        source=_prefix(found.get(_FRA_SRC), src_len),
+        destination=_prefix(found.get(_FRA_DST), dst_len),
+        interface=text(found.get(_FRA_OIFNAME)) or None,
+        local=iif == "lo",
+        protocol=_PROTOCOL_NAMES.get(unsigned(found.get(_FRA_IP_PROTO)) or 0),
+        port=_first(found.get(_FRA_DPORT_RANGE)),
+        source_port=_first(found.get(_FRA_SPORT_RANGE)),
+        mark=unsigned(found.get(_FRA_FWMARK)),
+        suppress_prefixlength=None if suppress == _NO_PREFIX_LENGTH else suppress,
+    )
+    return SeenRule(version, preference, looked_up, general, True, rule)
+
+
+def _first(ports: bytes | None) -> int | None:
+    return int(_RANGE.unpack(ports)[0]) if ports and len(ports) == _RANGE.size else None
+
+
+# -- routes ---------------------------------------------------------------------------------------
+
+# Family, lengths of destination and source, TOS, table, protocol, scope, type, flags.
+_ROUTE: Final = struct.Struct("=BBBBBBBBI")
+_NEXT_HOP: Final = struct.Struct("=HBBi")  # length, flags, weight, index
+_RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY = 1, 2, 4, 5, 6
+_RTA_METRICS, _RTA_MULTIPATH, _RTA_TABLE, _RTA_VIA = 8, 9, 15, 18
+RTN_UNICAST, RTN_LOCAL = 1, 2
+_RTNH_F_ONLINK: Final = 4
+_RTM_F_FIB_MATCH: Final = 0x2000  # answer with the table's entry; without one, refuse
+_DST_LEN_AT, _PROTOCOL_AT = 1, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A route of ours. No `gateway`: the destination is on the link itself.
+
+    `metrics` are the kernel's own bytes (RTA_METRICS), as the host's route has them: MTU and such.
+    """
+
+    table: int
+    destination: Prefix
+    index: int
+    gateway: Address | None = None
+    metrics: bytes = b""
+
+    def __str__(self) -> str:
+        via = f"via {self.gateway} " if self.gateway else ""
+        name = "default" if self.destination.prefixlen == 0 else str(self.destination)
+        return f"-{self.destination.version} route {name} {via}dev #{self.index} table {self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRoute:
+    """A route as the kernel lists it; of several next hops the first."""
+
+    version: int
+    table: int
+    destination: Prefix
+    index: int
+    metric: int
+    protocol: int
+    gateway: Address | None
+    metrics: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultRoute:
+    """A default route of the main table; `gateway` is None on point-to-point links."""
+
+    index: int
+    version: int
+    gateway: Address | None
+    metric: int
+
+
+def route_request(route: Route) -> bytes:
+    """Adds or deletes a route (RTM_NEWROUTE, RTM_DELROUTE)."""
+    destination, gateway = route.destination, route.gateway
+    on_link = gateway is None and destination.version == 4
+    parts = [
+        _ROUTE.pack(
+            FAMILIES[destination.version],
+            destination.prefixlen,
+            0,
+            0,
+            0,
+            PROTOCOL,
+            SCOPE_LINK if on_link else SCOPE_UNIVERSE,
+            RTN_UNICAST,
+            _RTNH_F_ONLINK if gateway is not None and not gateway.is_link_local else 0,
+        ),
+        attribute(_RTA_TABLE, _U32.pack(route.table)),
+        attribute(_RTA_OIF, _U32.pack(route.index)),
+    ]
+    if destination.prefixlen:
+        parts.append(attribute(_RTA_DST, destination.network_address.packed))
+    if gateway is not None and gateway.version == destination.version:
+        parts.append(attribute(_RTA_GATEWAY, gateway.packed))
+    elif gateway is not None:
+        family = struct.pack("=H", FAMILIES[gateway.version])
+        parts.append(attribute(_RTA_VIA, family + gateway.packed))
+    if route.metrics:
+        parts.append(nested(_RTA_METRICS, route.metrics))
+    return b"".join(parts)
+
+
+def routes_request(version: int, *, table: int = 0, protocol: int = 0) -> bytes:
+    """Asks (a dump) for routes; the kernel filters by table (under 256) and protocol where it can."""
+    return _ROUTE.pack(FAMILIES[version], 0, 0, 0, table, protocol, 0, 0, 0)
+
+
+def lookup_request(
+    remote: Address, local: Address | None = None, index: int | None = None
+) -> bytes:
+    """Asks which route a packet would take: from `local`, through interface `index`."""
+    size = remote.max_prefixlen
+    parts = [
+        _ROUTE.pack(
+            FAMILIES[remote.version], size, size if local else 0, 0, 0, 0, 0, 0, _RTM_F_FIB_MATCH
+        ),
+        attribute(_RTA_DST, remote.packed),
+    ]
+    if local is not None:
+        parts.append(attribute(_RTA_SRC, local.packed))
+    if index is not None:
+        parts.append(attribute(_RTA_OIF, _U32.pack(index)))
+    return b"".join(parts)
+
+
+def parse_route(
+    message: NetlinkMessage, types: Collection[int] = (RTN_UNICAST,)
+) -> SeenRoute | None:
+    """The route of an RTM_NEWROUTE of one of these types; None for anything else."""
+    payload = message.payload
+    if message.type != RTM_NEWROUTE or len(payload) < _ROUTE.size:
+        return None
+    family, dst_len, _, _, table, protocol, _, kind, _ = _ROUTE.unpack_from(payload)
+    if family not in VERSIONS or kind not in types:
+        return None
+    version = VERSIONS[family]
+    found = attributes(payload, _ROUTE.size)
+    index, gateway = next(_next_hops(found), (0, None))
+    return SeenRoute(
+        version,
+        unsigned(found.get(_RTA_TABLE)) or table,
+        _prefix(found.get(_RTA_DST), dst_len) or EVERYWHERE[version],
+        index,
+        unsigned(found.get(_RTA_PRIORITY)) or 0,
+        protocol,
+        gateway,
+        found.get(_RTA_METRICS, b""),
+    )
+
+
+def parse_default_routes(message: NetlinkMessage) -> list[DefaultRoute]:
+    """The main table's default routes of an RTM_NEWROUTE or RTM_DELROUTE: one a next hop."""
+    payload = message.payload
+    if message.type not in (RTM_NEWROUTE, RTM_DELROUTE) or len(payload) < _ROUTE.size:
+        return []
+    # Among what may be thousands of routes most go no further than this.
+    if payload[_DST_LEN_AT]:
+        return []
+    family, _, _, _, table, _, _, kind, _ = _ROUTE.unpack_from(payload)
+    if family not in VERSIONS or kind != RTN_UNICAST:
+        return []
+    found = attributes(payload, _ROUTE.size)
+    if (unsigned(found.get(_RTA_TABLE)) or table) != MAIN_TABLE:
+        return []
+    metric = unsigned(found.get(_RTA_PRIORITY)) or 0
+    return [
+        DefaultRoute(index, VERSIONS[family], gateway, metric)
+        for index, gateway in _next_hops(found)
+    ]
+
+
+def is_default_or_ours(message: NetlinkMessage) -> bool:
+    """Whether a route's message is of one of our routes, or of a default route (or half of one)."""
+    payload = message.payload
+    return len(payload) >= _ROUTE.size and (
+        payload[_DST_LEN_AT] <= 1 or payload[_PROTOCOL_AT] == PROTOCOL
+    )
+
+
+def _next_hops(route: Mapping[int, bytes]) -> Iterator[tuple[int, Address | None]]:
+    """The indices and gateways of a route's next hops."""
+    if index := unsigned(route.get(_RTA_OIF)):
+        yield index, _gateway(route)
+        return
+    hops = route.get(_RTA_MULTIPATH, b"")
+    offset = 0
+    while offset + _NEXT_HOP.size <= len(hops):
+        length, _, _, index = _NEXT_HOP.unpack_from(hops, offset)
+        if length < _NEXT_HOP.size or offset + length > len(hops):
+            return
+        yield index, _gateway(attributes(hops[offset : offset + length], _NEXT_HOP.size))
+        offset += (length + 3) & ~3
+
+
+def _gateway(hop: Mapping[int, bytes]) -> Address | None:
+    # RTA_VIA holds a gateway of the other IP version, behind its address family.
+    gateway = hop.get(_RTA_GATEWAY) or hop.get(_RTA_VIA, b"")[2:]
+    return address(gateway) if len(gateway) in {4, 16} else None
+
+
+def _prefix(octets: bytes | None, length: int) -> Prefix | None:
+    if not octets or not length or len(octets) not in {4, 16} or length > 8 * len(octets):
+        return None
+    return ip_network((octets, length), strict=False)

@@ -1,0 +1,21 @@
+"""Makes the kernel track flows and count their bytes, which the monitor lives on."""
+
+from typing import Final
+
+from cedos.errors import HostError
+from cedos.steer.journal.records import FILTER, Append, change_sysctl
+from cedos.steer.kernel.interface import SteeringKernel
+
+_ACCOUNTING: Final = "net.netfilter.nf_conntrack_acct"
+
+
+def track_flows(kernel: SteeringKernel, append: Append) -> None:
+    """Raises HostError where there is no iptables, or it refuses."""
+    append(FILTER)
+    try:
+        kernel.track_flows()
+    except OSError as error:
+        raise HostError(
+            f"iptables cannot be used ({error.strerror}), so flows are not counted"
+        ) from error
+    change_sysctl(kernel, append, _ACCOUNTING, "1")

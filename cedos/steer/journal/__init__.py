@@ -1,0 +1,1 @@
+"""What has to be undone, on the disk before it is done."""

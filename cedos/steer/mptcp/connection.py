@@ -1,0 +1,67 @@
+"""Living MPTCP connections as steering shows them, and what happens to them."""
+
+from dataclasses import dataclass
+
+from cedos.model import FlowKey, Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class MptcpSubflow:
+    """One subflow of a living connection. `network` is None where its address belongs to none."""
+
+    key: FlowKey
+    network: str | None
+    backup: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MptcpConnection:
+    """A living MPTCP connection.
+
+    `unsteerable` says why it is left alone, None where it can be steered; `strategy` is what was
+    last asked of steering for it.
+    """
+
+    token: int
+    paths: tuple[MptcpSubflow, ...]
+    strategy: Strategy | None = None
+    unsteerable: str | None = None
+
+    def path(self, network: str) -> MptcpSubflow | None:
+        """Its subflow over a network."""
+        return next((path for path in self.paths if path.network == network), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionEvent:
+    """Something happened to a connection; `key` is the subflow that it is about."""
+
+    connection: MptcpConnection
+    key: FlowKey
+
+    @property
+    def token(self) -> int:
+        """The connection's token."""
+        return self.connection.token
+
+    @property
+    def spare(self) -> bool:
+        """Whether it can be moved now: it is ours to steer and has paths over two networks."""
+        networks = {path.network for path in self.connection.paths} - {None}
+        return self.connection.unsteerable is None and len(networks) > 1
+
+
+class ConnectionOpened(ConnectionEvent):
+    """A connection is established, or was found alive."""
+
+
+class PathUp(ConnectionEvent):
+    """A subflow of a connection is ready."""
+
+
+class PathDown(ConnectionEvent):
+    """A subflow of a connection has ended; the connection lives."""
+
+
+class ConnectionClosed(ConnectionEvent):
+    """A connection has ended; it is shown as it was last."""

@@ -1,0 +1,51 @@
+"""Takes the paths of new MPTCP connections into our hands, where this host lets us."""
+
+from typing import Final
+
+from cedos.errors import HostError
+from cedos.kernel.sysctl import MPTCP_ENABLED, MPTCP_PATH_MANAGER, MPTCP_PM_TYPE
+from cedos.steer.journal.records import CONNECTIONS, Append, change_sysctl
+from cedos.steer.kernel.interface import SteeringKernel
+
+# The later one's name first: a kernel that has both keeps them in step.
+_PATH_MANAGERS: Final = ((MPTCP_PATH_MANAGER, "userspace"), (MPTCP_PM_TYPE, "1"))
+
+
+def take_path_manager(kernel: SteeringKernel, append: Append) -> None:
+    """Takes the management of new MPTCP connections' paths into our hands.
+
+    Raises:
+        HostError: this host cannot do it, or somebody else does; nothing is changed then.
+    """
+    lost = "living connections cannot be moved; new ones still get their network"
+    enabled = kernel.read_sysctl(MPTCP_ENABLED)
+    if enabled is None:
+        raise HostError(f"this kernel has no MPTCP, so {lost}")
+    if enabled == "0":
+        raise HostError(f"MPTCP is disabled (`sysctl {MPTCP_ENABLED}=1` enables it), so {lost}")
+    for key, after in _PATH_MANAGERS:
+        before = kernel.read_sysctl(key)
+        if before is None:
+            continue
+        if before == after:
+            raise HostError(
+                f"{key} is {before} already: another program (mptcpd?) manages the paths of MPTCP"
+                f" connections, so {lost}; where there is none, `sysctl {key}="
+                f"{'kernel' if after == 'userspace' else 0}` makes room"
+            )
+        append(CONNECTIONS)
+        change_sysctl(kernel, append, key, after)
+        return
+    raise HostError(f"this kernel's MPTCP paths cannot be managed by a program, so {lost}")
+
+
+def foreign_endpoints(kernel: SteeringKernel) -> str | None:
+    """Says who else writes MPTCP endpoints: we never do, so every one is somebody else's."""
+    there = kernel.endpoints()
+    if not there:
+        return None
+    listed = ", ".join(str(endpoint.address) for endpoint in there)
+    return (
+        f"another program (NetworkManager?) writes MPTCP endpoints: {listed}; new connections do"
+        " not use them while cedos runs"
+    )
