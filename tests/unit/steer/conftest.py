@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
-from doubles.steer.memory_kernel import MemoryKernel
+from doubles.steer_kernel import MemoryKernel
 
 from cedos.kernel.mptcp_netlink import EventKind, PathEvent
 from cedos.model import FlowKey, Network, NetworkKind

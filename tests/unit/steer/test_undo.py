@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 
 import pytest
-from doubles.steer.memory_kernel import MemoryKernel
+from doubles.steer_kernel import MemoryKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

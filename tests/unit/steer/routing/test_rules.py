@@ -5,7 +5,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
-from doubles.steer.memory_kernel import MemoryKernel
+from doubles.steer_kernel import MemoryKernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
