@@ -134,9 +134,9 @@ def parse(message: NetlinkMessage) -> SocketFacts | None:
 
     None for anything else, and for sockets that never were a flow (listening, unconnected).
     """
-    if not _is_socket(message):
-        return None
     data = message.payload
+    if message.type != SOCK_DIAG_BY_FAMILY or len(data) < _SOCKET_BYTES:
+        return None
     family, state, _, _, local_port, remote_port, local, remote = _SOCKET.unpack_from(data)
     if not remote_port or not local_port or family not in (socket.AF_INET, socket.AF_INET6):
         return None
@@ -147,7 +147,7 @@ def parse(message: NetlinkMessage) -> SocketFacts | None:
     return SocketFacts(
         FlowKey(address(local[:octets]), local_port, address(remote[:octets]), remote_port),
         state,
-        unsigned(_subflow(found).get(_TOKEN_LOC)),
+        unsigned(_subflow(found).get(_TOKEN_LOC)) if _ULP_INFO in found else None,
         info.rtt / 1e6 or None,
         rtt_min_s(info),
         info.delivery_rate * 8.0 or None,
