@@ -33,7 +33,6 @@ from cedos.daemon.loop.opportunities import Opportunities
 from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
-from cedos.kernel.rtnetlink import Counters
 from cedos.kernel.service_manager import Notifier
 from cedos.model import Direction, FlowKey
 from cedos.monitor.bus import SystemBus
