@@ -60,7 +60,7 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
             text=True,
         )
         stack.callback(_end, process)
-        _said(process, "steering")
+        _wait_for_line(process, "steering")
         transfers: dict[str, Transfer] = {}
         for default in (LTE, WLAN):
             _tell(process, default)
@@ -117,14 +117,14 @@ def parts(namespace: Namespace) -> dict[str, str]:
 
 
 def _sysctls(namespace: Namespace, prefix: str) -> str:
-    said = namespace.run("sysctl", "-a", "-r", f"^{prefix}", check=False).stdout
+    printed = namespace.run("sysctl", "-a", "-r", f"^{prefix}", check=False).stdout
     return "\n".join(
-        line for line in said.splitlines() if not any(word in line for word in _VOLATILE)
+        line for line in printed.splitlines() if not any(word in line for word in _VOLATILE)
     )
 
 
 def _alive(transfers: dict[str, Transfer]) -> set[str]:
-    """Those that have got something since the last look, a second at least."""
+    """Those that have got something within a second and a half."""
     before = {name: transfer.bytes for name, transfer in transfers.items()}
     time.sleep(1.5)
     return {
@@ -138,10 +138,10 @@ def _tell(process: "subprocess.Popen[str]", default: str) -> None:
     assert process.stdin is not None
     process.stdin.write(f"{default}\n")
     process.stdin.flush()
-    _said(process, default)
+    _wait_for_line(process, default)
 
 
-def _said(process: "subprocess.Popen[str]", word: str) -> None:
+def _wait_for_line(process: "subprocess.Popen[str]", word: str) -> None:
     assert process.stdout is not None
     end_s = time.monotonic() + _READY_TIMEOUT_S
     while time.monotonic() < end_s:

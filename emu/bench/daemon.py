@@ -120,8 +120,8 @@ def wakeups(pid: int) -> int:
     count = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError):  # a thread that has just ended
-            said = (task / "status").read_text().partition("\nvoluntary_ctxt_switches:")[2]
-            count += int(said.split()[0])
+            counts = (task / "status").read_text().partition("\nvoluntary_ctxt_switches:")[2]
+            count += int(counts.split()[0])
     return count
 
 

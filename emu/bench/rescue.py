@@ -212,8 +212,8 @@ class Bench:
 
     def result(self, process: "subprocess.Popen[str]", mptcp: bool) -> Attempt:
         """What a program has seen, when it has ended."""
-        said, _ = process.communicate(timeout=60)
-        took, local, *status = said.split() or ["-1", "none"]
+        output, _ = process.communicate(timeout=60)
+        took, local, *status = output.split() or ["-1", "none"]
         failed = float(took) <= 0 or status not in ([], ["200"])
         return Attempt(mptcp, -1.0 if failed else float(took), local, self._bound_s)
 
@@ -250,8 +250,8 @@ class Bench:
         victims = self._address(victim)
         counted = [each for each in results if each.local in (victims, "none")]
         measured.rescues += counted
-        said = ", ".join(f"{1e3 * each.took_s:.0f}" for each in counted)
-        progress(f"{victim} dies, bound {1e3 * self._bound_s:.0f} ms: {said} ms")
+        times = ", ".join(f"{1e3 * each.took_s:.0f}" for each in counted)
+        progress(f"{victim} dies, bound {1e3 * self._bound_s:.0f} ms: {times} ms")
         self.daemon.until_both_live()
 
     @staticmethod

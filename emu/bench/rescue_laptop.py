@@ -73,7 +73,7 @@ class Daemon:
     ) -> None:
         self.stop()
         if self._process.returncode not in (0, -signal.SIGKILL) and error is None:
-            raise EmulationError(f"the daemon failed: {self._said()}")
+            raise EmulationError(f"the daemon failed: {self._log_end()}")
 
     def start(self) -> None:
         """Starts it, as a user would; `until_both_live` waits until it is ready."""
@@ -122,9 +122,9 @@ class Daemon:
 
     def rescues(self) -> int:
         """How many flows it has rescued so far."""
-        return len(self.told("rescued"))
+        return len(self.logged("rescued"))
 
-    def told(self, event: str) -> list[dict[str, Any]]:
+    def logged(self, event: str) -> list[dict[str, Any]]:
         """What it has logged of a kind of event."""
         lines = self._log.read_text(errors="replace").splitlines()
         entries = [json.loads(line) for line in lines if line.startswith("{")]
@@ -136,9 +136,9 @@ class Daemon:
         good = 0
         while good < 5:
             if self._process.poll() is not None:
-                raise EmulationError(f"the daemon ended: {self._said()}")
+                raise EmulationError(f"the daemon ended: {self._log_end()}")
             if time.monotonic() > end_s:
-                raise EmulationError(f"the networks do not come back: {self._said()}")
+                raise EmulationError(f"the networks do not come back: {self._log_end()}")
             good = good + 1 if self._both_live() else 0
             time.sleep(0.2)
 
@@ -155,5 +155,5 @@ class Daemon:
             living += alive and rtt is not None and rtt.age_s < _FRESH_S
         return living == 2 and status.default.network is not None
 
-    def _said(self) -> str:
+    def _log_end(self) -> str:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])

@@ -200,7 +200,7 @@ def fairness(
 
 def urgent(ends: Pair, progress: Progress, seconds: float = _URGENT_S) -> dict[str, float]:
     """Foreground messages on an idle link and on a full one; background data with and without them."""
-    said = {
+    measured = {
         what: ends.both(
             "ask_under_load",
             "answer_under_load",
@@ -216,18 +216,18 @@ def urgent(ends: Pair, progress: Progress, seconds: float = _URGENT_S) -> dict[s
             ("both", True, 0.2),
         )
     }
-    idle_s = statistics.median(said["idle"]["times"])
-    times = sorted(said["both"]["times"])
+    idle_s = statistics.median(measured["idle"]["times"])
+    times = sorted(measured["both"]["times"])
     figures = {
         "foreground_added_ms": 1e3 * (statistics.median(times) - idle_s),
         "foreground_added_p95_ms": 1e3 * (times[int(0.95 * len(times))] - idle_s),
-        "background_share": said["both"]["rate_bps"] / said["alone"]["rate_bps"],
+        "background_share": measured["both"]["rate_bps"] / measured["alone"]["rate_bps"],
     }
     progress(
         f"foreground: {figures['foreground_added_ms']:.1f} ms more (95th percentile "
         f"{figures['foreground_added_p95_ms']:.1f}) than {1e3 * idle_s:.1f} ms on an idle link of "
         f"{_URGENT_RATE}; background keeps {figures['background_share']:.3f} of "
-        f"{said['alone']['rate_bps'] / 1e6:.2f} Mbit/s"
+        f"{measured['alone']['rate_bps'] / 1e6:.2f} Mbit/s"
     )
     return figures
 

@@ -163,8 +163,8 @@ async def _measure(
                 await steering.set_default(start)
                 made = await _one(steering, direction, start, rtts_s, uploads, flips, seeded)
                 measured += made
-                said = ", ".join(f"{1e3 * f.delay_s:.0f} ({1e3 * f.gap_s:.0f})" for f in made)
-                progress(f"{direction} {number + 1}/{connections}: ms (gap) {said}")
+                delays = ", ".join(f"{1e3 * f.delay_s:.0f} ({1e3 * f.gap_s:.0f})" for f in made)
+                progress(f"{direction} {number + 1}/{connections}: ms (gap) {delays}")
     return measured, default_s
 
 

@@ -45,7 +45,7 @@ def command(name: str, out: Path | None) -> None:
     from emu import bench  # noqa: PLC0415
     from emu.lab.runs import environment  # noqa: PLC0415
 
-    figures = bench.run(name, lambda said: click.echo(said, err=True))
+    figures = bench.run(name, lambda line: click.echo(line, err=True))
     width = max(len(key) for key in figures)
     for key, value in figures.items():
         click.echo(f"{key:<{width}}  {value:.4g}")

@@ -42,9 +42,9 @@ class LazyGroup(click.Group):
 def _purpose(name: str) -> str:
     """The first line of a command's file, less the command's own name at its beginning."""
     source = (_COMMANDS / f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
-    said = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
-    said = said.removeprefix(f"`cedos-emu {name}`: ")
-    return said[:1].upper() + said[1:]
+    summary = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    summary = summary.removeprefix(f"`cedos-emu {name}`: ")
+    return summary[:1].upper() + summary[1:]
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

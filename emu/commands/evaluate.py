@@ -137,8 +137,10 @@ def _show(found: Mapping[str, Any]) -> None:
             if objective not in figures:
                 continue
             cells = [_number(figures[objective][key]) for key in _COLUMNS.values()]
-            calm = _number(steady[name][objective]["regret_mean"]) if name in steady else ""
-            table.add_row(name, *cells, calm)
+            steady_regret = (
+                _number(steady[name][objective]["regret_mean"]) if name in steady else ""
+            )
+            table.add_row(name, *cells, steady_regret)
         console.print(table)
         cedos = found["policies"]["cedos"][objective]
         console.print(
@@ -200,9 +202,9 @@ def _show_more(console: "Console", found: Mapping[str, Any]) -> None:
         table.add_column(title, justify="left" if title == "kind" else "right")
     for kind, figures in found["kinds"].items():
         fast, thrifty = figures["max_s"], figures["max_s_per_e"]
-        said = figures["prediction"].values()
-        errors = " / ".join(f"{100 * each['median_rel_error']:.0f}" for each in said)
-        cover = " / ".join(f"{100 * each['coverage90']:.0f}" for each in said)
+        predictions = figures["prediction"].values()
+        errors = " / ".join(f"{100 * each['median_rel_error']:.0f}" for each in predictions)
+        cover = " / ".join(f"{100 * each['coverage90']:.0f}" for each in predictions)
         table.add_row(
             kind,
             *(

@@ -60,7 +60,7 @@ def command(
     asked = inspect.signature(module.figures).parameters
     replayed = (places.load(places.default_directory(directory)),) if "places" in asked else ()
     found = module.figures(recorded, *replayed)
-    for line in module.said(found):
+    for line in module.lines(found):
         click.echo(line)
     if json_file is not None:
         text = json.dumps({**found, "runs": [_described(run) for run in recorded]}, indent=1)

@@ -149,14 +149,14 @@ def _series(
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     target = out or Path("runs") / f"{stamp}-{wanted.name}"
     with bar(wanted.name) as progress:
-        said = series.run(
+        summary = series.run(
             wanted, known, target, progress, lambda line: click.echo(line, err=True), force=force
         )
-    folders = [target / name for name in said["places"]]
+    folders = [target / name for name in summary["places"]]
     page = report.write(folders, target / "report.html")
     for folder in folders:
         report.print_table(folder)
-    report.print_together(target / "summary.json")
+    report.print_places(target / "summary.json")
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text((target / "summary.json").read_text())

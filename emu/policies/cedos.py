@@ -60,14 +60,14 @@ class Cedos:
         deadline_at_s = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline_at_s:
             if self._process.poll() is not None:
-                raise EmulationError(f"the daemon ended at its start: {self._said()}")
+                raise EmulationError(f"the daemon ended at its start: {self._log_end()}")
             try:
                 if client.status().default.network is not None:
                     return
             except CedosError:
                 pass
             time.sleep(0.05)
-        raise EmulationError(f"the daemon was not ready in time: {self._said()}")
+        raise EmulationError(f"the daemon was not ready in time: {self._log_end()}")
 
     def stop(self) -> None:
         """Ends the daemon as systemd would; its history stays in the stage's directory."""
@@ -81,11 +81,11 @@ class Cedos:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-                raise EmulationError(f"the daemon did not end: {self._said()}") from None
+                raise EmulationError(f"the daemon did not end: {self._log_end()}") from None
         if self._process.returncode != 0:
-            raise EmulationError(f"the daemon failed: {self._said()}")
+            raise EmulationError(f"the daemon failed: {self._log_end()}")
 
-    def _said(self) -> str:
+    def _log_end(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()
         return "\n".join(lines[-15:]) or "it said nothing"
 

@@ -100,8 +100,8 @@ def server(laptop: Laptop) -> Iterator[Pauses]:
         process.stdout.close()
 
 
-def _read(said: IO[str], pauses: Pauses) -> None:
-    for line in said:
+def _read(output: IO[str], pauses: Pauses) -> None:
+    for line in output:
         with suppress(ValueError, KeyError):
             pause = json.loads(line)
             pauses.seen.append((pause["until_unix_s"], pause["pause_s"]))

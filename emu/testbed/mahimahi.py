@@ -234,5 +234,5 @@ class MahimahiLink:
             # If it is about to end, it says why before that.
             self._process.wait(0.5)
         # The first to complain is the one that knows; the shells around it only say that it ended.
-        said = self._log.read_text(errors="replace").strip().partition("\n")[0]
-        return f"{', '.join(self._shells)}: {said or 'it said nothing'}"
+        line = self._log.read_text(errors="replace").strip().partition("\n")[0]
+        return f"{', '.join(self._shells)}: {line or 'it said nothing'}"

@@ -1,7 +1,7 @@
 """Which network carried each transfer: the client's TCP subflows, as the kernel accounts for them.
 
 The testbed's own account, the same for every policy. Destroy notifications give the final bytes of
-each subflow; frequent looks at the living sockets tell which subflows make up one MPTCP connection.
+each subflow; frequent dumps of the living sockets tell which subflows make up one MPTCP connection.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from cedos.monitor.flows.flow_monitor import FlowMonitor
 from emu.testbed.access import ADDRESSES
 from emu.testbed.netns import Namespace
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _KINDS = {ip_address(address): kind for kind, address in ADDRESSES.items()}
 _SHARE = 0.02
 """A network that carried a smaller share of a transfer does not count as its carrier."""
@@ -99,16 +99,16 @@ class SubflowBytes:
             ends = asyncio.create_task(self._ends(flows))
             self._ready.set()
             while not self._stop.is_set():
-                # A look that fails is made up for by the next one.
+                # A dump that fails is made up for by the next one.
                 with contextlib.suppress(OSError, TimeoutError):
-                    await self._look(flows)
-                await asyncio.sleep(_LOOK_S)
+                    await self._poll(flows)
+                await asyncio.sleep(_POLL_S)
             with contextlib.suppress(OSError, TimeoutError):
-                await self._look(flows)
+                await self._poll(flows)
             ends.cancel()
             await asyncio.wait({ends})
 
-    async def _look(self, flows: FlowMonitor) -> None:
+    async def _poll(self, flows: FlowMonitor) -> None:
         for sample in await flows.snapshot():
             if sample.token is not None:
                 self._tokens[sample.key] = sample.token

@@ -130,17 +130,17 @@ def _completed(
     planned: PlannedTransfer, at_s: float, status: int, out: str, err: str, limit_s: float
 ) -> Completed:
     try:
-        said = json.loads(out)
+        facts = json.loads(out)
     except json.JSONDecodeError as error:
         raise EmulationError(f"curl gave no account of itself: {err.strip() or out!r}") from error
-    moved = said["down"] if planned.direction is Direction.DOWN else said["up"]
-    fine = status == 0 and said["code"] in ("200", "201", "204") and moved == planned.size_bytes
+    moved = facts["down"] if planned.direction is Direction.DOWN else facts["up"]
+    fine = status == 0 and facts["code"] in ("200", "201", "204") and moved == planned.size_bytes
     return Completed(
         planned=planned,
         started_at_s=at_s,
-        time_s=said["time_s"] if fine else limit_s,
+        time_s=facts["time_s"] if fine else limit_s,
         censored=not fine,
-        local_ip=said["local_ip"],
-        local_port=said["local_port"],
-        problem=None if fine else err.strip() or f"HTTP {said['code']}, {moved} bytes",
+        local_ip=facts["local_ip"],
+        local_port=facts["local_port"],
+        problem=None if fine else err.strip() or f"HTTP {facts['code']}, {moved} bytes",
     )

@@ -102,21 +102,21 @@ def _decoded(frames: Sequence[Frame]) -> list[str]:
     """Viterbi: each word is left to right through its states; after its last, any word begins."""
     templates = _templates()
     costs = {word: [math.inf] * _STATES for word in WORDS}
-    said: dict[str, list[tuple[str, ...]]] = {word: [()] * _STATES for word in WORDS}
+    words: dict[str, list[tuple[str, ...]]] = {word: [()] * _STATES for word in WORDS}
     ended_cost = 0.0
-    ended_said: tuple[str, ...] = ()
+    ended_words: tuple[str, ...] = ()
     for frame in frames:
-        best_cost, best_said = math.inf, ended_said
+        best_cost, best_words = math.inf, ended_words
         for word, states in templates.items():
-            cost, history = costs[word], said[word]
+            cost, history = costs[word], words[word]
             for state in range(_STATES - 1, -1, -1):
                 away = sum([(a - b) ** 2 for a, b in zip(frame, states[state], strict=True)])
                 enter = cost[state - 1] if state else ended_cost
                 if enter < cost[state]:
                     cost[state] = enter
-                    history[state] = history[state - 1] if state else ended_said
+                    history[state] = history[state - 1] if state else ended_words
                 cost[state] += away
             if cost[-1] < best_cost:
-                best_cost, best_said = cost[-1], (*history[-1], word)
-        ended_cost, ended_said = best_cost + 0.5, best_said
-    return list(ended_said)
+                best_cost, best_words = cost[-1], (*history[-1], word)
+        ended_cost, ended_words = best_cost + 0.5, best_words
+    return list(ended_words)

@@ -165,9 +165,9 @@ class Host:
 
     def end(self) -> str:
         self._process.send_signal(signal.SIGTERM)
-        _, said = self._process.communicate(timeout=20)
-        assert self._process.returncode == 0, said.decode()
-        return said.decode()
+        _, output = self._process.communicate(timeout=20)
+        assert self._process.returncode == 0, output.decode()
+        return output.decode()
 
 
 @pytest.fixture
@@ -222,8 +222,8 @@ def test_a_portal_is_noticed_left_and_used_again_after_the_log_in(
         assert host.address() == "10.9.1.2"
         assert not any("lets nothing through" in problem for problem in host.status().problems)
     finally:
-        said = host.end()
-    assert "Traceback" not in said
+        output = host.end()
+    assert "Traceback" not in output
 
 
 def test_without_a_test_page_unanswered_connections_tell_it(
@@ -270,5 +270,5 @@ def test_a_network_that_is_dead_from_the_start_and_one_that_flaps(
         host.until(uses("lte0"), 20)
         assert host.address() == "10.9.2.2"
     finally:
-        said = host.end()
-    assert "Traceback" not in said
+        output = host.end()
+    assert "Traceback" not in output

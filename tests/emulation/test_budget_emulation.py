@@ -112,10 +112,10 @@ def test_a_program_prefetches_within_the_budget_and_explain_says_why(host: Host)
             return host.cedos("explain", "--prefetch").stdout
 
         host.until(lambda: "1 asked for" in told())
-        said = told()
-        assert f"reader (process {reader.pid})" in said
-        assert "/bytes/900000000" in said
-        assert "it is more than the budget has left" in said
+        printed = told()
+        assert f"reader (process {reader.pid})" in printed
+        assert "/bytes/900000000" in printed
+        assert "it is more than the budget has left" in printed
         (budget,) = json.loads(host.cedos("budget", "--json").stdout)
         assert 400_000 < budget["spent"] < 2_000_000
         assert budget["bought_s"] > 0.0
@@ -145,9 +145,9 @@ def test_connections_leave_a_network_whose_budget_is_spent(host: Host) -> None:
         changed = host.cedos("budget", "set", "data", "2MB", *MONTHLY)
         assert changed.returncode == 0, changed.stderr
         host.until(lambda: host.default() == wifi)
-        (said,) = json.loads(host.cedos("budget", "--json").stdout)
-        assert said["spent"] >= 3.1e6
-        assert said["spent_up"]
+        (budget,) = json.loads(host.cedos("budget", "--json").stdout)
+        assert budget["spent"] >= 3.1e6
+        assert budget["spent_up"]
         reason = json.loads(host.cedos("explain", "--json").stdout)["reason"]
         assert f"nothing may go over {lte}" in reason
         assert host.cedos("budget", "remove", "data").returncode == 0

@@ -66,8 +66,8 @@ def test_an_interrupted_collection_leaves_nothing_behind_and_goes_on(
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
     first.send_signal(2)  # Ctrl-C
-    said, _ = first.communicate(timeout=30)
-    assert first.returncode not in (0, -2), said
+    output, _ = first.communicate(timeout=30)
+    assert first.returncode not in (0, -2), output
     assert not [each for each in registry.iterdir() if each.is_dir()]
     done = [json.loads(line)["key"] for line in partial.read_text().splitlines()]
     assert len(done) == 1

@@ -79,8 +79,8 @@ class Host:
 
 
 def whole(download: "subprocess.Popen[str]", size: int = BYTES) -> None:
-    said, _ = download.communicate(timeout=90)
-    assert said.split() == ["200", str(size)]
+    output, _ = download.communicate(timeout=90)
+    assert output.split() == ["200", str(size)]
 
 
 @pytest.fixture
@@ -95,9 +95,9 @@ def host(tmp_path: Path, registry: Path) -> Iterator[Host]:
 
 def end(daemon: "subprocess.Popen[bytes]") -> str:
     daemon.send_signal(signal.SIGTERM)
-    _, said = daemon.communicate(timeout=20)
-    assert daemon.returncode == 0, said.decode()
-    return said.decode()
+    _, output = daemon.communicate(timeout=20)
+    assert daemon.returncode == 0, output.decode()
+    return output.decode()
 
 
 def test_a_network_that_vanishes_takes_no_mptcp_download_with_it(host: Host) -> None:
@@ -119,8 +119,8 @@ def test_a_network_that_vanishes_takes_no_mptcp_download_with_it(host: Host) -> 
         explained = host.cedos("explain", SERVER)
         assert explained.returncode == 0, explained.stderr
     finally:
-        said = end(daemon)
-    assert "Traceback" not in said
+        output = end(daemon)
+    assert "Traceback" not in output
     # The vanished network's own routes are gone with its carrier; what was ours is gone too.
     assert "lookup 52" not in host.laptop.client.ip("rule")
     assert len(host.routing()[0].splitlines()) == len(before[0].splitlines())
@@ -169,9 +169,9 @@ def test_a_program_under_exec_goes_where_its_size_says(host: Host) -> None:
             *("--max-time", "60", f"http://{SERVER}/bytes/{BYTES}"),
             env=host.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        said, errors = running.communicate(timeout=90)
+        output, errors = running.communicate(timeout=90)
         assert (running.returncode, errors) == (0, "")
-        size, address = said.split()
+        size, address = output.split()
         assert int(size) == BYTES
         control = ControlClient(Path(host.environment["CEDOS_RUNTIME_DIR"]) / "control.sock")
         decided = [control.explain(str(n)) for n in range(1, control.status().decisions + 1)]

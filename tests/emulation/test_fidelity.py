@@ -120,10 +120,10 @@ def test_tcp_gets_the_traces_capacity(laptop: Laptop, name: str, direction: Dire
 
 
 def rtts_s(laptop: Laptop, kind: NetworkKind, count: int = 20) -> list[float]:
-    said = laptop.client.run(
+    output = laptop.client.run(
         *f"ping -n -c {count} -i 0.05 -W 2 -I {ADDRESSES[kind]} {SERVER}".split()
     ).stdout
-    return sorted(float(ms) / 1000 for ms in re.findall(r"time=([0-9.]+) ms", said))
+    return sorted(float(ms) / 1000 for ms in re.findall(r"time=([0-9.]+) ms", output))
 
 
 @pytest.mark.parametrize("rtt_s", [0.0, 0.03, 0.121])
@@ -201,8 +201,8 @@ def test_a_rotated_trace_begins_where_it_was_told(laptop: Laptop) -> None:
 def test_random_loss_loses_its_share_in_each_direction(laptop: Laptop) -> None:
     free = Trace.constant(24e6)
     laptop.attach(Access(NetworkKind.WIFI, up=free, down=free, rtt_s=0.01, loss=0.3))
-    said = laptop.client.run(*f"ping -n -q -c 400 -i 0.002 -W 1 -I wlan0 {SERVER}".split()).stdout
-    (answered,) = re.findall(r"(\d+) received", said)
+    output = laptop.client.run(*f"ping -n -q -c 400 -i 0.002 -W 1 -I wlan0 {SERVER}".split()).stdout
+    (answered,) = re.findall(r"(\d+) received", output)
     # Both directions survive with 0.49; five standard deviations of a binomial are 0.125.
     assert 0.36 <= int(answered) / 400 <= 0.62
     laptop.detach(NetworkKind.WIFI)

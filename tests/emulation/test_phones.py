@@ -59,8 +59,8 @@ def answers(laptop: Laptop, interface: str) -> bool:
 
 
 def rtt_s(laptop: Laptop, interface: str) -> float:
-    said = laptop.client.run(*f"ping -n -q -c 5 -i 0.05 -I {interface} {SERVER}".split()).stdout
-    (median,) = re.findall(r"= [0-9.]+/([0-9.]+)/", said)
+    output = laptop.client.run(*f"ping -n -q -c 5 -i 0.05 -I {interface} {SERVER}".split()).stdout
+    (median,) = re.findall(r"= [0-9.]+/([0-9.]+)/", output)
     return float(median) / 1000
 
 

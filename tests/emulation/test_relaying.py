@@ -53,9 +53,9 @@ def test_a_download_moves_to_the_other_network_though_its_server_speaks_tcp(
             time.sleep(1.2)
             laptop.detach(NetworkKind.WIFI)
             at_move = counters(laptop)
-            said = json.loads(curl.communicate(timeout=40)[0])
+            facts = json.loads(curl.communicate(timeout=40)[0])
         moved = counters(laptop)[LTE] - at_move[LTE]
-        assert (said["http_code"], said["size_download"]) == (200, SIZE), said
+        assert (facts["http_code"], facts["size_download"]) == (200, SIZE), facts
         assert moved > 0.3 * SIZE
         assert sum(at_move.values()) - sum(before.values()) > 0.1 * SIZE
         relay.close()

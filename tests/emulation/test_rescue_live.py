@@ -25,10 +25,10 @@ def test_programs_are_rescued_explained_and_nothing_stays(bench: Bench) -> None:
     # The kernel alone would take for ever; the bench measures how much sooner it is.
     assert all(0 < each.took_s < 5.0 for each in measured.rescues)
     assert daemon.rescues() >= len(measured.rescues)
-    said = daemon.cedos("explain", "198.51.100.1:80")
-    told = " ".join(entry["why"] for entry in daemon.told("decided"))
+    output = daemon.cedos("explain", "198.51.100.1:80")
+    told = " ".join(entry["why"] for entry in daemon.logged("decided"))
     assert "found no answer over" in told
-    assert said.returncode == 0, said.stderr
+    assert output.returncode == 0, output.stderr
     deadline_s = time.monotonic() + 5
     while " sport " in client.ip("rule"):  # the flows have ended: so have their rules
         assert time.monotonic() < deadline_s

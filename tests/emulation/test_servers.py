@@ -111,8 +111,8 @@ def test_an_upload_is_answered_after_its_last_byte_and_not_before(
 
 
 def counters(laptop: Laptop) -> dict[str, int]:
-    said = laptop.server.run(*["nstat", "-a", "-z", "-s", "-j"]).stdout
-    return dict(json.loads(said)["kernel"])
+    output = laptop.server.run(*["nstat", "-a", "-z", "-s", "-j"]).stdout
+    return dict(json.loads(output)["kernel"])
 
 
 def test_one_port_takes_mptcp_and_plain_tcp(laptop: Laptop, servers: Servers) -> None:

@@ -68,8 +68,8 @@ def test_answers_have_a_length_or_chunks_or_nothing(
 def test_each_host_s_name_has_its_own_address(served: tuple[Laptop, Servers, Corpus]) -> None:
     laptop, _, corpus = served
     command = ["python3", "-c", _ASK, *corpus.hosts]
-    said = laptop.client.run(*command).stdout.splitlines()
-    assert said == [addresses(corpus)[host] for host in corpus.hosts]
+    output = laptop.client.run(*command).stdout.splitlines()
+    assert output == [addresses(corpus)[host] for host in corpus.hosts]
 
 
 # A DNS question for an A record by hand: the testbed's client has no resolver of its own.

@@ -137,9 +137,9 @@ def evaluate(
                 name: {kind: judge.outcome(_choices(data, rows, of_kind, objective))}
                 for name, objective in OBJECTIVES.items()
             }
-            said = [each.predict(row) for row, each in zip(rows, of_kind, strict=True)]
+            of_its_models = [each.predict(row) for row, each in zip(rows, of_kind, strict=True)]
             found["kinds"][kind] = judge.figures(chosen)[kind] | {
-                "prediction": prediction(data, said, Bootstrap(groups))
+                "prediction": prediction(data, of_its_models, Bootstrap(groups))
             }
     progress(1.0, "done")
     return found

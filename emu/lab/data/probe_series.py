@@ -202,8 +202,8 @@ def _truth(access: AccessTrace, second: int) -> dict[str, float]:
         "true_up_bps": round(access.up.rate_bps(second, second + 1), 0),
     }
     if second < access.series.seconds:
-        told = access.series.indicators(second)
-        known |= {name: told[name] for name in _RADIO if name in told}
+        radio = access.series.indicators(second)
+        known |= {name: radio[name] for name in _RADIO if name in radio}
     return known
 
 

@@ -120,7 +120,7 @@ def _context(record: dict[str, Any]) -> Context:
     return Context(
         record["at_s"],
         {
-            name: {each: Indicator(**said) for each, said in known.items()}
+            name: {each: Indicator(**facts) for each, facts in known.items()}
             for name, known in record["networks"].items()
         },
     )
@@ -137,7 +137,7 @@ def _log(rate_bps: float) -> float:
     return float(np.log(max(rate_bps, _LEAST_BPS)))
 
 
-def said(found: Mapping[str, Any]) -> Iterator[str]:
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """A line for each policy."""
     for policy, each in found["policies"].items():
         roles = ", ".join(

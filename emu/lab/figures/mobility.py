@@ -133,7 +133,7 @@ def _times(recorded: Recorded) -> dict[str, Floats]:
     return found
 
 
-def said(found: Mapping[str, Any]) -> Iterator[str]:
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """A line for each place, and one for all of them."""
     for place in found["places"]:
         shown = ", ".join(

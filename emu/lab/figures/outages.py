@@ -44,7 +44,7 @@ def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[s
         `rows`: how many transfers there are of each kind. `policies`: policy -> kind -> `lost`,
         `lost_share` and `lost_s`, the mean time lost, s (at least: some are broken off). `against`:
         policy -> kind -> `at_start` and `fixed`, how many times as many lose as under `AT_START`, and as
-        under the fixed policy that loses fewest, which is chosen anew in each resample (`best_fixed`: in
+        under the fixed policy that loses fewest, which is chosen in each resample again (`best_fixed`: in
         all rows); infinite where those lose none, and left out where nobody does.
 
     Raises:
@@ -177,7 +177,7 @@ def _met(place: Place, direction: str, at_s: float) -> str | None:
     return found
 
 
-def said(found: Mapping[str, Any]) -> Iterator[str]:
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """A line for each policy: how many lose over a second, and how many times as many as others."""
     for name, kinds in found["policies"].items():
         shown = ", ".join(

@@ -91,7 +91,7 @@ def _longest(stalled: NDArray[np.bool_]) -> int:
     return longest
 
 
-def said(found: Mapping[str, Any]) -> Iterator[str]:
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """A line for each place and policy."""
     for place, each in found["places"].items():
         for policy, entry in each["policies"].items():

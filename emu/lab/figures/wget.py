@@ -152,7 +152,7 @@ def _time_ratio(cells: Cells, times: Times, policy: str, rows: Sequence[Rows]) -
     return ratio
 
 
-def said(found: Mapping[str, Any]) -> Iterator[str]:
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
     """A line for each place and each size."""
     for title in ("by_place", "by_size"):
         for name, group in found[title].items():

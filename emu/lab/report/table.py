@@ -63,14 +63,14 @@ def print_table(directory: Path) -> None:
     console().print(table)
 
 
-def print_together(file: Path) -> None:
+def print_places(file: Path) -> None:
     """Prints what several places say together (`emu.lab.runs.combined`)."""
-    said = json.loads(file.read_text())
-    table = Table(title=f"{said['scenario']}: {len(said['places'])} places together")
+    summary = json.loads(file.read_text())
+    table = Table(title=f"{summary['scenario']}: {len(summary['places'])} places together")
     table.add_column("policy")
     for _, heading, _ in TOGETHER:
         table.add_column(heading, justify="right")
-    for name, figures in said["policies"].items():
+    for name, figures in summary["policies"].items():
         table.add_row(
             name,
             *(form.format(figures[key]) if key in figures else "" for key, _, form in TOGETHER),

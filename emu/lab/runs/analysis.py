@@ -116,13 +116,13 @@ def carry_out(
         raise ConfigError(
             f"{analysis.analysis} has no parameter {foreign[0]!r}; it has {', '.join(known) or 'none'}"
         )
-    told = {_PROGRESS: progress} if progress is not None and _PROGRESS in known else {}
+    reporting = {_PROGRESS: progress} if progress is not None and _PROGRESS in known else {}
     source: Any = (
         places.load(places.default_directory(directory))
         if first == "places"
         else datasets.read(ROOT / analysis.data)
     )
-    figures: dict[str, Any] = module.run(source, **analysis.parameters, **told)
+    figures: dict[str, Any] = module.run(source, **analysis.parameters, **reporting)
     return figures
 
 

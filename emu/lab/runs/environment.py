@@ -28,7 +28,7 @@ def describe(seed: int | None = None) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "packages": {name: _version(name) for name in _PACKAGES},
-        "programs": {name: _said(command) for name, command in _PROGRAMS.items()},
+        "programs": {name: _output(command) for name, command in _PROGRAMS.items()},
         "git": _git(),
     }
 
@@ -40,7 +40,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _said(command: list[str], cwd: Path | None = None) -> str | None:
+def _output(command: list[str], cwd: Path | None = None) -> str | None:
     try:
         done = subprocess.run(
             command, check=False, capture_output=True, text=True, timeout=5, cwd=cwd
@@ -53,11 +53,11 @@ def _said(command: list[str], cwd: Path | None = None) -> str | None:
 
 def _git() -> dict[str, Any] | None:
     here = Path(__file__).parent
-    commit = _said(["git", "rev-parse", "HEAD"], here)
+    commit = _output(["git", "rev-parse", "HEAD"], here)
     if commit is None:
         return None
     return {
         "commit": commit,
-        "modified": _said(["git", "status", "--porcelain", "--untracked-files=no"], here)
+        "modified": _output(["git", "status", "--porcelain", "--untracked-files=no"], here)
         is not None,
     }

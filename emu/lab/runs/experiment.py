@@ -180,7 +180,7 @@ def _run_policy(
         variables: dict[str, str] = {}
         if scenario.relay:
             variables = stack.enter_context(Relaying(laptop, scenario.relay)).environment
-        told = ["env", *(f"{key}={value}" for key, value in variables.items())]
+        client_environment = ["env", *(f"{key}={value}" for key, value in variables.items())]
         person = _person(stack, laptop, servers, wanted, scenario, directory)
         offset_s = scenario.start_s - scenario.warm_up_s
         replay_at_s = replay(laptop, place, offset_s)
@@ -208,7 +208,7 @@ def _run_policy(
                     upload_file=uploads.__getitem__,
                     zero_at_s=zero_at_s,
                     limit_s=scenario.limit_s,
-                    prefix=lambda _: told if variables else (),
+                    prefix=lambda _: client_environment if variables else (),
                 )
                 seen = browsed.result()
                 time.sleep(0.2)  # the last sockets are told as destroyed

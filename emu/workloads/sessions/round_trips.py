@@ -33,7 +33,7 @@ async def ask(
             await made(_plain(plain)).ask(data, rounds, times)
         return {"times": times}
     connection = await peer.connect(mode, to, port, key)
-    await asyncio.sleep(0.1)  # what a new session has to say is said
+    await asyncio.sleep(0.1)  # a new session's own frames are sent by then
     if way == "callbacks":
         await _ask_in_callbacks(connection, data, rounds, times)
     else:

@@ -160,8 +160,8 @@ class Browser(Started):
         try:
             self._devtools.call("Browser.getVersion", timeout_s=_START_TIMEOUT_S)
         except EmulationError as error:
-            said = self._log.read_text(errors="replace").strip()[-500:]
-            raise EmulationError(f"Chromium did not start: {error}: {said}") from error
+            log_end = self._log.read_text(errors="replace").strip()[-500:]
+            raise EmulationError(f"Chromium did not start: {error}: {log_end}") from error
 
 
 class Tab:

@@ -60,30 +60,30 @@ class _Account:
 
     def take(self, event: dict[str, Any]) -> None:
         """Notes one event."""
-        said = event["params"]
+        params = event["params"]
         kind = event["method"]
         if kind == "Page.loadEventFired":
-            self.loaded_at_s = said["timestamp"]
+            self.loaded_at_s = params["timestamp"]
             return
         if kind == "Network.requestWillBeSent":
             if self.began_at_s is None:
-                self.began_at_s = said["timestamp"]
-            self.objects[said["requestId"]] = ObjectTiming(
-                said["request"]["url"], said["timestamp"] - self.began_at_s
+                self.began_at_s = params["timestamp"]
+            self.objects[params["requestId"]] = ObjectTiming(
+                params["request"]["url"], params["timestamp"] - self.began_at_s
             )
-        each = self.objects.get(said.get("requestId", ""))
+        each = self.objects.get(params.get("requestId", ""))
         if each is None or self.began_at_s is None:
             return
         if kind == "Network.responseReceived":
-            each.status = said["response"]["status"]
-            each.protocol = said["response"]["protocol"]
+            each.status = params["response"]["status"]
+            each.protocol = params["response"]["protocol"]
         elif kind == "Network.loadingFinished":
-            each.ended_s = said["timestamp"] - self.began_at_s
-            each.received_bytes = said["encodedDataLength"]
+            each.ended_s = params["timestamp"] - self.began_at_s
+            each.received_bytes = params["encodedDataLength"]
         elif kind == "Network.loadingFailed":
-            each.ended_s = said["timestamp"] - self.began_at_s
+            each.ended_s = params["timestamp"] - self.began_at_s
             # An answer without a body is taken for a cancelled one.
-            each.problem = None if each.status == 204 else said["errorText"]
+            each.problem = None if each.status == 204 else params["errorText"]
 
     def came(self) -> int:
         """Different objects that came whole."""

@@ -124,16 +124,16 @@ def watch(tab: Tab, planned: PlannedVideo, *, zero_at_s: float, limit_s: float) 
     started_at_s = time.monotonic()
     deadline_at_s = started_at_s + length_s + limit_s
     tab.go(_url(planned))
-    told: dict[str, Any] | None = None
+    state: dict[str, Any] | None = None
     while (left_s := deadline_at_s - time.monotonic()) > 0:
         # Events tell of crashes; all else is asked for.
         look_at_s = time.monotonic() + min(_LOOK_S, left_s)
         while (wait_s := look_at_s - time.monotonic()) > 0:
             tab.event(wait_s)
-        told = _told(tab) or told
-        if told is not None and (told["ended_s"] is not None or told["problem"]):
+        state = _player_state(tab) or state
+        if state is not None and (state["ended_s"] is not None or state["problem"]):
             break
-    return _watched(planned, started_at_s, time.monotonic() - started_at_s, told)
+    return _watched(planned, started_at_s, time.monotonic() - started_at_s, state)
 
 
 def _url(planned: PlannedVideo) -> str:
@@ -151,7 +151,7 @@ def _url(planned: PlannedVideo) -> str:
     return f"{scheme}://{HOST}/player.html#{urllib.parse.quote(json.dumps(wanted))}"
 
 
-def _told(tab: Tab) -> dict[str, Any] | None:
+def _player_state(tab: Tab) -> dict[str, Any] | None:
     """The player's account, with its clock's distance from the opening; None before it runs."""
     expression = "typeof told === 'object' ? JSON.stringify(told) : null"
     answer = tab.call("Runtime.evaluate", {"expression": expression})["result"].get("value")
@@ -162,22 +162,22 @@ def _told(tab: Tab) -> dict[str, Any] | None:
 
 
 def _watched(
-    planned: PlannedVideo, started_at_s: float, watched_s: float, told: dict[str, Any] | None
+    planned: PlannedVideo, started_at_s: float, watched_s: float, state: dict[str, Any] | None
 ) -> Watched:
-    if told is None:
+    if state is None:
         return Watched(
             planned, started_at_s, watched_s, 0, 0.0, watched_s, (), True, "the player did not come"
         )
     # The player's clock begins with the navigation, which is when the video was opened.
-    end_s = watched_s if told["ended_s"] is None else told["ended_s"]
+    end_s = watched_s if state["ended_s"] is None else state["ended_s"]
     stalls_s = [
         (end_s if each["ended_s"] is None else each["ended_s"]) - each["started_s"]
-        for each in told["stalls"]
+        for each in state["stalls"]
     ]
     return Watched(
         planned=planned,
         started_at_s=started_at_s,
-        start_s=end_s if told["started_s"] is None else told["started_s"],
+        start_s=end_s if state["started_s"] is None else state["started_s"],
         stalls=len(stalls_s),
         stall_s=sum(stalls_s),
         watched_s=end_s,
@@ -189,8 +189,8 @@ def _watched(
                 each["ended_s"],
                 each["bytes"],
             )
-            for each in told["segments"]
+            for each in state["segments"]
         ),
-        censored=told["ended_s"] is None,
-        problem=told["problem"],
+        censored=state["ended_s"] is None,
+        problem=state["problem"],
     )

@@ -94,7 +94,7 @@ def load(
     curl += ["--http2"] if tls else ["--http1.1", "--parallel-max", "30"]
     pipe = subprocess.PIPE
     done = client.popen(*curl, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-    said, errors = done.communicate("\n".join(lines), timeout=_TIMEOUT_S)
+    output, errors = done.communicate("\n".join(lines), timeout=_TIMEOUT_S)
     if done.returncode != 0:
         raise EmulationError(f"curl: {errors.strip() or done.returncode}")
     return [
@@ -105,5 +105,5 @@ def load(
             facts["remote_ip"],
             facts["local_port"],
         )
-        for facts in map(json.loads, said.splitlines())
+        for facts in map(json.loads, output.splitlines())
     ]

@@ -116,8 +116,8 @@ class Watch:
     def _captured(self, capture: Capture) -> None:
         for captured in capture.read(limit=1000):
             self._last_at_s = now_s = time.monotonic()
-            told = self._profiler.observe(captured, now_s)
-            size = told[-1].size if told else None
+            events = self._profiler.observe(captured, now_s)
+            size = events[-1].size if events else None
             name = self._profiler.server_name(captured.key)
             if captured.outgoing:
                 if captured.key.remote_port == 443 and name and size:

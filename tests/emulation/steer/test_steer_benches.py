@@ -4,11 +4,11 @@ from emu.bench import crash, switch
 
 
 def test_a_killed_process_leaves_transfers_alive_and_the_host_restorable():
-    said = []
-    figures = crash.run(said.append)
-    assert figures["restored_share"] == 1.0, said
+    lines = []
+    figures = crash.run(lines.append)
+    assert figures["restored_share"] == 1.0, lines
     # A dozen transfers share two thin links: one may pause for longer than a look lasts.
-    assert figures["connections_survived_share"] > 0.8, said
+    assert figures["connections_survived_share"] > 0.8, lines
 
 
 def test_living_transfers_move_in_both_directions():

@@ -8,7 +8,7 @@ from emu.workloads.sessions.fairness import jain
 from emu.workloads.sessions.pair import pair
 
 
-def quiet(_said: str) -> None:
+def quiet(_line: str) -> None:
     pass
 
 

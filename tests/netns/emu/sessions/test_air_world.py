@@ -29,10 +29,10 @@ def test_both_networks_lead_to_the_server_with_their_delays() -> None:
     with World([scripted("wlan0", 0.020), scripted("lte0", 0.100)]) as world:
         world.begin()
         for name, rtt_ms in (("wlan0", 20), ("lte0", 100)):
-            said = world.client.run(
+            output = world.client.run(
                 *("ping", "-c", "5", "-i", "0.05", "-W", "5", "-I", name, SERVER)
             ).stdout
-            times = [float(t) for t in re.findall(r"time=([0-9.]+)", said)]
+            times = [float(t) for t in re.findall(r"time=([0-9.]+)", output)]
             assert len(times) == 5
             # A delay is never shorter; how much longer it is depends on the machine.
             assert min(times) >= rtt_ms
@@ -52,8 +52,8 @@ def test_the_carrier_follows_the_contacts_and_addresses_change() -> None:
             assert time.monotonic() < end_s
         assert "10.1.1.2/24" in world.client.ip("address", "show", "wlan0")
         # A neighbour of nobody: the answer finds its way back to the new address.
-        said = world.client.run("ping", "-c", "1", "-W", "10", SERVER).stdout
-        assert "1 received" in said
+        output = world.client.run("ping", "-c", "1", "-W", "10", SERVER).stdout
+        assert "1 received" in output
 
 
 @pytest.mark.parametrize("protocol", ["session", "tcp-restart", "tcp-range"])

@@ -44,7 +44,7 @@ def test_errors_are_one_line_and_their_status(
     with pytest.raises(SystemExit) as stopped:
         cedos_emu.main()
     assert stopped.value.code == 1
-    said = capsys.readouterr().err
-    assert said.startswith("cedos-emu: ")
-    assert "places.csv" in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert output.startswith("cedos-emu: ")
+    assert "places.csv" in output
+    assert output.count("\n") == 1

@@ -47,8 +47,8 @@ def run(tmp_path: Path) -> Path:
         for at_s in (0.0, 8.0)
     ]  # fmt: skip
     folder.write_table("rates", rates)
-    said = {name: {"censored": 0, "energy_j": 1.0, "cellular_mb": 0.0} for name in POLICIES}
-    folder.write_json("summary.json", {"policies": said})
+    summaries = {name: {"censored": 0, "energy_j": 1.0, "cellular_mb": 0.0} for name in POLICIES}
+    folder.write_json("summary.json", {"policies": summaries})
     return tmp_path / "run"
 
 
@@ -79,7 +79,7 @@ def test_the_collection_is_given_to_sets_that_ask_for_it(run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["believed", "walk", "wget"])
-def test_all_sets_can_be_said(run: Path, name: str) -> None:
+def test_all_sets_print_lines(run: Path, name: str) -> None:
     assert CliRunner().invoke(command, [name, str(run)]).exit_code == 0
 
 
@@ -114,9 +114,9 @@ def test_what_runs_lack_is_named(run: Path, tmp_path: Path) -> None:
     assert "no policy is in all runs" in refused("outages", str(run), str(other))
     file = tmp_path / "letter"
     file.write_text("dear")
-    said = refused("mobility", str(run), "--json", str(file / "x.json"))
-    assert f"{file / 'x.json'}: " in said
-    assert "choose another --json" in said
+    printed = refused("mobility", str(run), "--json", str(file / "x.json"))
+    assert f"{file / 'x.json'}: " in printed
+    assert "choose another --json" in printed
     assert file.read_text() == "dear"
 
 

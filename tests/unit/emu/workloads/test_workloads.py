@@ -81,8 +81,8 @@ def test_loads_in_turn_have_their_time_to_themselves() -> None:
 def test_only_a_whole_answer_completes_a_transfer(
     status: int, code: int, down: int, censored: bool
 ) -> None:
-    said = SAID.format(code=code, down=down)
-    completed = curl._completed(PLANNED, 7.0, status, said, "", 30.0)
+    printed = SAID.format(code=code, down=down)
+    completed = curl._completed(PLANNED, 7.0, status, printed, "", 30.0)
     assert completed.censored is censored
     assert completed.time_s == (30.0 if censored else 0.25)
     assert (completed.problem is not None) is censored

@@ -117,8 +117,8 @@ def test_random_rows_need_only_one_place(tmp_path: Path, options: tuple[str, ...
 def test_a_handful_of_rows_to_learn_from_gives_numbers() -> None:
     data = datasets.from_columns(columns(), "drawn")
     found = evaluate(data, train_share=0.3, settings=Settings(kind="trees", trees=2))
-    said = found["prediction"]["completion"]["wifi"]
-    assert np.isfinite([said["median_rel_error"], said["coverage90"]]).all()
+    figures = found["prediction"]["completion"]["wifi"]
+    assert np.isfinite([figures["median_rel_error"], figures["coverage90"]]).all()
 
 
 @pytest.mark.parametrize(

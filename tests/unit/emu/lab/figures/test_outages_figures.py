@@ -153,10 +153,10 @@ def test_the_best_fixed_policy_is_chosen_in_each_resample() -> None:
     assert found["fixed_ci95"][1] is None, "whoever knew the place lost nothing there"
 
 
-def test_said_are_counts_and_times() -> None:
-    lines = list(outages.said(outages.figures([run(TIMES_S)], PLACES)))
-    assert "cedos: next_second 0 (0.0%, 0.25 s)" in lines[3]
-    assert lines[-1].endswith("all 1.00, all_mptcp 1.00"), "and not the fixed policies' 0.5"
+def test_lines_are_counts_and_times() -> None:
+    printed = list(outages.lines(outages.figures([run(TIMES_S)], PLACES)))
+    assert "cedos: next_second 0 (0.0%, 0.25 s)" in printed[3]
+    assert printed[-1].endswith("all 1.00, all_mptcp 1.00"), "and not the fixed policies' 0.5"
 
 
 def test_only_policies_that_all_runs_have_are_compared() -> None:

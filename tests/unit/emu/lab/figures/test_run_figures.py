@@ -117,13 +117,13 @@ def test_repetitions_are_paired_in_whatever_order_they_lie() -> None:
 
 def decided(at_s: float, **networks: dict[str, float]) -> dict[str, Any]:
     """A decision with fresh indicators."""
-    said = {
+    indicators = {
         name: {
             each: {"value": value, "measured_at_s": 500.0 + at_s} for each, value in known.items()
         }
         for name, known in networks.items()
     }
-    record = json.dumps({"context": {"at_s": 500.0 + at_s, "networks": said}})
+    record = json.dumps({"context": {"at_s": 500.0 + at_s, "networks": indicators}})
     return {"policy": "cedos", "repeat": 0, "at_s": at_s, "record": record}
 
 

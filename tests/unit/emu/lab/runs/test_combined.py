@@ -54,7 +54,7 @@ def known() -> Places:
 
 
 @pytest.fixture
-def said(tmp_path: Path) -> dict[str, Any]:
+def found(tmp_path: Path) -> dict[str, Any]:
     write(tmp_path / "a", "a", {"wifi-first": [4.0, 4.0], "cedos": [1.0, 1.0]},
           {"wifi-first": 1.0, "cedos": 8.0})  # fmt: skip
     write(tmp_path / "b", "b", {"wifi-first": [2.0, 20.0], "cedos": [2.5, 1.5]},
@@ -62,8 +62,8 @@ def said(tmp_path: Path) -> dict[str, Any]:
     return series.write([tmp_path / "a", tmp_path / "b"], tmp_path / "summary.json")
 
 
-def test_reductions_are_of_all_transfers_and_of_the_middle_place(said: dict[str, Any]) -> None:
-    cedos, wifi = said["policies"]["cedos"], said["policies"]["wifi-first"]
+def test_reductions_are_of_all_transfers_and_of_the_middle_place(found: dict[str, Any]) -> None:
+    cedos, wifi = found["policies"]["cedos"], found["policies"]["wifi-first"]
     assert cedos["reduction"] == pytest.approx(1 - 6.0 / 30.0)
     assert cedos["reduction_by_place"] == pytest.approx((0.75 + (1 - 4 / 22)) / 2)
     assert wifi["reduction"] == 0
@@ -73,24 +73,24 @@ def test_reductions_are_of_all_transfers_and_of_the_middle_place(said: dict[str,
     assert low <= cedos["reduction"] <= high
 
 
-def test_objectives_are_shares_of_the_best_policy_of_each_place(said: dict[str, Any]) -> None:
-    cedos, wifi = said["policies"]["cedos"], said["policies"]["wifi-first"]
+def test_objectives_are_shares_of_the_best_policy_of_each_place(found: dict[str, Any]) -> None:
+    cedos, wifi = found["policies"]["cedos"], found["policies"]["wifi-first"]
     # Mbit/s at a: 2 and 8; at b the medians of (4, 0.4) and of (3.2, 5.33).
     assert wifi["max_s"] == pytest.approx((0.25 + 2.2 / 4.2667) / 2, rel=1e-3)
     assert cedos["max_s"] == 1.0
     # By joules a megabyte, Wi-Fi wins at a: 2 / 0.5 against 8 / 4.
-    assert said["places"]["a"]["cedos"]["mbps_per_joule_per_mb"] == pytest.approx(2.0)
+    assert found["places"]["a"]["cedos"]["mbps_per_joule_per_mb"] == pytest.approx(2.0)
     assert cedos["max_s_per_e"] == pytest.approx((0.5 + 1.0) / 2)
 
 
 def test_the_page_and_the_table_show_pages(
-    said: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    found: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert json.loads((tmp_path / "summary.json").read_text()) == said
+    assert json.loads((tmp_path / "summary.json").read_text()) == found
     page = report.write([tmp_path / "a", tmp_path / "b"], tmp_path / "report.html").read_text()
     assert "page transfer s" in page
     report.print_table(tmp_path / "a")
-    report.print_together(tmp_path / "summary.json")
+    report.print_places(tmp_path / "summary.json")
     shown = capsys.readouterr().out
     assert "page transfer s" in shown or "page" in shown
     assert "2 places together" in shown
@@ -120,14 +120,14 @@ def test_a_place_that_fails_is_tried_again_and_then_named(
         (tmp_path / one.place / "config.toml").write_bytes(msgspec.toml.encode(one))
 
     monkeypatch.setattr(series.experiment, "run", stub)
-    said: list[str] = []
-    result = series.run(wanted, places, tmp_path, lambda share, what: None, said.append)
+    found: list[str] = []
+    result = series.run(wanted, places, tmp_path, lambda share, what: None, found.append)
     assert tried == [first, first, second, second]
     assert list(result["places"]) == [first]
     assert result["failed"] == {second: "a link died"}
-    assert f"{second}: a link died" in said
+    assert f"{second}: a link died" in found
     # What is complete is not run again.
-    series.run(wanted, places, tmp_path, lambda share, what: None, said.append)
+    series.run(wanted, places, tmp_path, lambda share, what: None, found.append)
     assert tried[4:] == [second, second]
 
 

@@ -4,8 +4,8 @@ from emu.workloads.sessions.idle import measure
 
 
 def test_it_measures_a_file_that_another_process_opens() -> None:
-    said: list[str] = []
-    figures = measure(said.append, count=2_000, look_ups=500)
+    lines: list[str] = []
+    figures = measure(lines.append, count=2_000, look_ups=500)
     assert set(figures) == {"idle_million_mb", "idle_lookup_us", "idle_reload_s"}
     assert all(0 <= value < 1000 for value in figures.values())
-    assert len(said) == 1
+    assert len(lines) == 1

@@ -84,8 +84,8 @@ def test_events_wait_for_their_session(browser: FakeBrowser) -> None:
     browser.says.write(
         b'"params":{},"sessionId":"T"}\0{"method":"c","params":{},"sessionId":"S"}\0'
     )
-    said = [browser.devtools.event(session, 5) for session in ("S", "S", "T")]
-    assert [each["method"] if each else None for each in said] == ["a", "c", "b"]
+    events = [browser.devtools.event(session, 5) for session in ("S", "S", "T")]
+    assert [each["method"] if each else None for each in events] == ["a", "c", "b"]
     assert browser.devtools.event("S", 0.01) is None
 
 

@@ -35,8 +35,8 @@ class Script:
         if not self._events:
             time.sleep(min(timeout_s, 0.01))
             return None
-        method, said = self._events.pop(0)
-        return {"method": method, "params": said}
+        method, params = self._events.pop(0)
+        return {"method": method, "params": params}
 
 
 def sent(number: int, at_s: float) -> tuple[str, dict[str, Any]]:
@@ -52,13 +52,13 @@ def answered(number: int, status: int) -> tuple[str, dict[str, Any]]:
 
 
 def finished(number: int, at_s: float, count: int = 10) -> tuple[str, dict[str, Any]]:
-    said = {"requestId": str(number), "timestamp": at_s, "encodedDataLength": count}
-    return "Network.loadingFinished", said
+    params = {"requestId": str(number), "timestamp": at_s, "encodedDataLength": count}
+    return "Network.loadingFinished", params
 
 
 def failed(number: int, at_s: float, text: str) -> tuple[str, dict[str, Any]]:
-    said = {"requestId": str(number), "timestamp": at_s, "errorText": text}
-    return "Network.loadingFailed", said
+    params = {"requestId": str(number), "timestamp": at_s, "errorText": text}
+    return "Network.loadingFailed", params
 
 
 LOADED = ("Page.loadEventFired", {"timestamp": 101.5})
