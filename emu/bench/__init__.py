@@ -12,7 +12,6 @@ from cedos.errors import ConfigError
 
 
 def names() -> list[str]:
-    """The benches there are, in alphabetical order."""
     return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 

@@ -191,7 +191,6 @@ def _freshly_made(dice: random.Random) -> CompletionModel:
 
 
 def _columns(dice: random.Random) -> dict[str, float]:
-    """A row of a data set without its results."""
     row = {"size_bytes": _size(dice), "direction_up": float(dice.random() < 0.3)}
     known = dice.uniform(0.5, 1.2)
     for column in CONTEXT_COLUMNS:

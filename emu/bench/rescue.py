@@ -71,8 +71,6 @@ class Attempt:
 
 @dataclass(slots=True)
 class Measured:
-    """What was seen."""
-
     rescues: list[Attempt] = field(default_factory=list)
     healthy: int = 0
     disturbed: int = 0
@@ -167,8 +165,6 @@ def emulated(
 
 
 class Bench:
-    """One emulated laptop with a daemon."""
-
     def __init__(self, laptop: Laptop, daemon: Daemon, rtt_s: float) -> None:
         self.laptop = laptop
         self.daemon = daemon

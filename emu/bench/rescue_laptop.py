@@ -40,8 +40,6 @@ def put_on_time(laptop: Laptop) -> None:
 
 
 class Daemon:
-    """Runs while its `with` block does."""
-
     def __init__(self, laptop: Laptop, *, bpf: bool, rescue: bool) -> None:
         self._laptop = laptop
         self._bpf = bpf
@@ -103,7 +101,6 @@ class Daemon:
         self._process.wait()
 
     def cedos(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """Runs a command of cedos on the laptop."""
         return subprocess.run(
             self._laptop.client.command(sys.executable, "-m", "cedos", *arguments),
             env=self._environment,
@@ -121,11 +118,9 @@ class Daemon:
         return network
 
     def rescues(self) -> int:
-        """How many flows it has rescued so far."""
         return len(self.logged("rescued"))
 
     def logged(self, event: str) -> list[dict[str, Any]]:
-        """What it has logged of a kind of event."""
         lines = self._log.read_text(errors="replace").splitlines()
         entries = [json.loads(line) for line in lines if line.startswith("{")]
         return [entry for entry in entries if entry.get("event") == event]

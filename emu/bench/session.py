@@ -154,7 +154,6 @@ def trips(
 
 
 def messages(ends: Pair, progress: Progress) -> dict[str, float]:
-    """How many small messages a second."""
     figures: dict[str, float] = {}
     for key, number, batch in (
         ("messages_per_s", 200_000, 1),

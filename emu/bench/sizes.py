@@ -44,7 +44,6 @@ class Transaction:
 
     @property
     def stated(self) -> bool:
-        """Whether it has a Content-Length."""
         return self.answer.stated_bytes is not None
 
 
@@ -72,7 +71,6 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
 
 
 def figures(http: Sequence[Transaction], tls: Sequence[Connection]) -> dict[str, float]:
-    """What was measured, as figures (see `run`)."""
     first = [each for each in http if not each.again]
     stated = [each for each in http if each.stated]
     known = {

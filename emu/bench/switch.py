@@ -103,7 +103,6 @@ def run(
 
 
 def figures(measured: list[Flip]) -> dict[str, float]:
-    """Sums flips up."""
     found: dict[str, float] = {}
     for direction in Direction:
         mine = [flip for flip in measured if flip.direction is direction]

@@ -15,7 +15,6 @@ class LazyGroup(click.Group):
     """Commands by the names of the files that define them as `command`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All commands there are, without importing one."""
         return sorted(
             path.stem.replace("_", "-")
             for path in _COMMANDS.glob("*.py")
@@ -23,7 +22,6 @@ class LazyGroup(click.Group):
         )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports the one command that is used."""
         if cmd_name not in self.list_commands(ctx):
             return None
         module = importlib.import_module(f"emu.commands.{cmd_name.replace('-', '_')}")
@@ -32,7 +30,6 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Lists the commands with what their files say they are for."""
         rows = [(name, _purpose(name)) for name in self.list_commands(ctx)]
         if rows:
             with formatter.section("Commands"):

@@ -72,7 +72,6 @@ def command(
 
 
 def _described(run: "Recorded") -> dict[str, Any]:
-    """Where a run's figures come from."""
     known = {key: run.environment.get(key) for key in ("kernel", "cores", "git")}
     return {
         "place": run.scenario.place,

@@ -8,5 +8,4 @@ def block(title: str, *lines: str) -> str:
 
 
 def examples(*lines: str) -> str:
-    """A command's examples, for its epilog."""
     return block("Example" if len(lines) == 1 else "Examples", *lines)

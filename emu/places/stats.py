@@ -83,11 +83,7 @@ def network_stats(rates: npt.NDArray[np.float64]) -> NetworkStats:
 
 
 def place_stats(place: Place) -> PlaceStats:
-    """The figures of a place.
-
-    Raises:
-        TraceError: a trace cannot be read.
-    """
+    """The figures of a place. TraceError: a trace cannot be read."""
     # A trace may last less than a second; its only bin then stands for the whole.
     seconds = max(1, place.common_s)
     wifi, cellular = (rates_bps(net.down, seconds) for net in place.networks.values())

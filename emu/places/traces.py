@@ -141,12 +141,10 @@ class Trace:
 
     @property
     def period_s(self) -> float:
-        """The period in seconds."""
         return self.period_ms / 1000
 
     @property
     def mean_bps(self) -> float:
-        """The mean rate over a period in bits per second."""
         return len(self) * OPPORTUNITY_BITS / self.period_s
 
     def rotated(self, start_s: float, length_s: float | None = None) -> "Trace":

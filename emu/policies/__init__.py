@@ -8,7 +8,6 @@ from emu.policies.base import Policy
 
 
 def names() -> list[str]:
-    """The names of all policies, in alphabetical order."""
     return sorted(
         module.name.replace("_", "-")
         for module in pkgutil.iter_modules(__path__)

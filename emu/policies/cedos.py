@@ -24,8 +24,6 @@ _STOP_TIMEOUT_S = 10.0
 
 
 class Cedos:
-    """Starts `cedos up` and waits until it steers; the place's series are its indicators."""
-
     name = "cedos"
 
     def __init__(self) -> None:
@@ -33,7 +31,6 @@ class Cedos:
         self._log = Path()
 
     def start(self, stage: Stage) -> None:
-        """Returns when the daemon answers that it is ready."""
         directory = stage.directory.resolve()
         config = directory / "cedos.toml"
         config.write_text(configuration(stage))

@@ -13,12 +13,9 @@ _BLIND: Mapping[str, object] = {"series": {}, "offset_s": {}}
 
 
 class CedosBlind(Cedos):
-    """The daemon without the place's indicators; it takes the same settings as `cedos`."""
-
     name = "cedos-blind"
 
     def start(self, stage: Stage) -> None:
-        """Returns when the daemon answers that it is ready."""
         super().start(with_settings(stage, "providers", _BLIND))
 
 

@@ -11,12 +11,9 @@ _KEPT = {"mptcp": False, "rescue": False}
 
 
 class CedosStart(Cedos):
-    """The daemon with no steering but that of new connections; it takes the same settings as `cedos`."""
-
     name = "cedos-start"
 
     def start(self, stage: Stage) -> None:
-        """Returns when the daemon answers that it is ready."""
         super().start(with_settings(stage, "steering", _KEPT))
 
 

@@ -5,12 +5,9 @@ from emu.testbed.access import LTE
 
 
 class CellularOnly:
-    """The default route over the cellular network gets the better metric."""
-
     name = "cellular-only"
 
     def start(self, stage: Stage) -> None:
-        """Prefers the cellular default route."""
         stage.laptop.prefer(LTE)
 
     def stop(self) -> None:

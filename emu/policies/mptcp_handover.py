@@ -6,12 +6,9 @@ from emu.testbed.access import ADDRESSES, INTERFACES
 
 
 class MptcpHandover:
-    """Connections start over Wi-Fi and keep to it; a second subflow waits until it fails."""
-
     name = "mptcp-handover"
 
     def start(self, stage: Stage) -> None:
-        """Adds a backup endpoint; Wi-Fi already has the better metric."""
         laptop = stage.laptop
         for namespace in (laptop.client, laptop.server, laptop.core):
             if namespace is not None:

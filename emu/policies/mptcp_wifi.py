@@ -5,12 +5,9 @@ from emu.testbed.kernel_mptcp import use_kernel_path_manager
 
 
 class MptcpWifi:
-    """Connections start over Wi-Fi; those that speak MPTCP also use the cellular network."""
-
     name = "mptcp-wifi"
 
     def start(self, stage: Stage) -> None:
-        """Adds the path manager's endpoints; Wi-Fi already has the better metric."""
         use_kernel_path_manager(stage.laptop)
 
     def stop(self) -> None:

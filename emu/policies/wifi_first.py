@@ -4,8 +4,6 @@ from emu.policies.base import Stage
 
 
 class WifiFirst:
-    """The default route over Wi-Fi has the better metric, as the network manager of a laptop sets it."""
-
     name = "wifi-first"
 
     def start(self, stage: Stage) -> None:

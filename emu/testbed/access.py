@@ -53,17 +53,14 @@ class Access:
 
     @property
     def interface(self) -> str:
-        """The client's interface."""
         return INTERFACES[self.kind]
 
     @property
     def queue_up_packets(self) -> int:
-        """The uplink's queue length."""
         return self._queue(0, self.up)
 
     @property
     def queue_down_packets(self) -> int:
-        """The downlink's queue length."""
         return self._queue(1, self.down)
 
     def rotated(self, start_s: float, length_s: float | None = None) -> "Access":

@@ -34,7 +34,6 @@ _RST_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 def serve() -> None:
-    """Serves until the process is ended."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("0.0.0.0", PORT))  # noqa: S104

@@ -45,7 +45,6 @@ class Hosts(Started):
         self.server = self.instance.namespace("server")
 
     def close(self) -> None:
-        """Ends what serves, and removes both; again does nothing."""
         self._stack.close()
 
     def certificate(self) -> str:

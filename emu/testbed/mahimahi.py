@@ -51,7 +51,6 @@ class Mahimahi:
         self._nice = nice
 
     def launch(self, access: Access, isp: Namespace, inside: str, directory: Path) -> Link:
-        """See `emu.testbed.access.Engine.launch`."""
         up, down = directory / "up.trace", directory / "down.trace"
         access.down.write(down)
         if access.up is access.down:
@@ -129,12 +128,10 @@ class MahimahiLink:
 
     @property
     def pid(self) -> int:
-        """See `emu.testbed.access.Link.pid`."""
         return self._process.pid
 
     @property
     def phone_pid(self) -> int:
-        """See `emu.testbed.access.Link.phone_pid`."""
         if not self._phone_pid:
             raise EmulationError("the emulated link has not started")
         return self._phone_pid
@@ -152,27 +149,22 @@ class MahimahiLink:
             self._connect(shell, int(self._line()))
 
     def start(self) -> None:
-        """See `emu.testbed.access.Link.start`: mm-link itself."""
         self._go()
 
     def finish(self) -> None:
-        """See `emu.testbed.access.Link.finish`."""
         pid, unix_ns = self._line().split()
         self._started_at_s = time.monotonic() - (time.time_ns() - int(unix_ns)) / 1e9
         self._connect(self._shells[-1], int(pid))
         self._phone_pid = int(pid)
 
     def alive(self) -> bool:
-        """See `emu.testbed.access.Link.alive`."""
         return self._process.poll() is None
 
     def check(self) -> None:
-        """See `emu.testbed.access.Link.check`."""
         if not self.alive() or not Path(f"/proc/{self.phone_pid}").exists():
             raise EmulationError(f"Mahimahi ended: {self._trouble()}")
 
     def stop(self) -> None:
-        """See `emu.testbed.access.Link.stop`."""
         if self._process.returncode is None:
             # Not yet waited for, so the number is still this process group's.
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -181,7 +173,6 @@ class MahimahiLink:
             stream.close()
 
     def wait(self) -> None:
-        """See `emu.testbed.access.Link.wait`."""
         self._process.wait()
 
     def _go(self) -> None:

@@ -86,7 +86,6 @@ class MailServer(Started):
         self._service: Service | None = None
 
     def close(self) -> None:
-        """Ends it, and all its processes; again does nothing."""
         if self._service is not None:
             self._service.close()
 

@@ -93,7 +93,6 @@ class Namespace:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Runs the block of the calling thread inside (see `entered`)."""
         with entered(self.path):
             yield
 

@@ -86,7 +86,6 @@ class Laptop(Started):
 
     @property
     def accesses(self) -> Mapping[NetworkKind, Access]:
-        """What the attached links emulate."""
         return {kind: net.access for kind, net in self._networks.items() if net.access is not None}
 
     @property
@@ -103,7 +102,6 @@ class Laptop(Started):
 
     @property
     def directory(self) -> Path:
-        """A folder for files that go with the laptop."""
         return self.instance.directory
 
     def _start(self) -> None:
@@ -185,7 +183,6 @@ class Laptop(Started):
                 link.wait()
 
     def alive(self) -> bool:
-        """Whether every attached link still carries packets."""
         return all(link.alive() for link in self.links.values())
 
     def prefer(self, interface: str | None) -> None:

@@ -48,7 +48,6 @@ class Relaying(Started):
 
     @property
     def log_text(self) -> str:
-        """Its log so far."""
         return self._log.read_text(errors="replace")
 
     def _start(self) -> None:
@@ -68,6 +67,5 @@ class Relaying(Started):
         self._service.wait_for(lambda: accepts(self._core, RELAY, port), _START_TIMEOUT_S)
 
     def close(self) -> None:
-        """Ends it; again does nothing."""
         if self._service is not None:
             self._service.close()

@@ -126,7 +126,6 @@ class Servers(Started):
 
     @property
     def directory(self) -> Path:
-        """Of its files, in the laptop's."""
         return self._laptop.directory / "servers"
 
     @property
@@ -145,7 +144,6 @@ class Servers(Started):
         return f"http://{SERVER}/bytes/{size_bytes}"
 
     def close(self) -> None:
-        """Ends the servers; again does nothing."""
         for service in self._services:
             service.close()
         self._services.clear()

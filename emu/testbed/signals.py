@@ -20,7 +20,6 @@ class ExitOnSignals:
         self._active = False
 
     def begin(self) -> None:
-        """From now on."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._active = True

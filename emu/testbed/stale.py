@@ -56,11 +56,9 @@ class Instance:
         self._write()
 
     def namespace_name(self, role: str) -> str:
-        """The name of this instance's namespace for `role`."""
         return f"{PREFIX}-{self.token}-{role}"
 
     def namespace(self, role: str) -> Namespace:
-        """Makes the namespace for `role`."""
         return Namespace.create(self.namespace_name(role))
 
     def add_session(self, pid: int) -> None:

@@ -22,7 +22,6 @@ class End:
 
 @contextmanager
 def netlink_in(path: Path) -> Iterator[IPRoute]:
-    """A netlink socket inside the namespace at `path`."""
     with entered(path):
         netlink = IPRoute()
     try:

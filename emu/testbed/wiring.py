@@ -29,8 +29,6 @@ _PREFERRED_METRIC = 50
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Addresses and numbers of one network."""
-
     interface: str
     address: str
     gateway: str

@@ -42,7 +42,6 @@ def utterance(seconds: float, seed: int) -> tuple[list[float], list[str]]:
 
 
 def words_in(sound: Sequence[float]) -> list[str]:
-    """Recognises the words."""
     begins = range(0, len(sound) - _FRAME + 1, _FRAME)
     return _decoded([_features(sound[begin : begin + _FRAME]) for begin in begins])
 

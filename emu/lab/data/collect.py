@@ -84,7 +84,6 @@ def collect(
     seed: int = 1,
     done: Callable[[int, int], None] = lambda finished, total: None,
 ) -> list[dict[str, Any]]:
-    """Measures all rows of a plan at the places in `directory`; see `side_by_side.run`."""
     return side_by_side.run(
         rows,
         functools.partial(MeasuringLaptop, directory),

@@ -77,7 +77,6 @@ class DataSet:
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """The strategies that were measured in some row at least."""
         nothing = np.zeros(0)
         return tuple(
             name
@@ -111,7 +110,6 @@ class DataSet:
         return {name: self.numbers[name] for name in wanted if name in self.numbers}
 
     def take(self, rows: NDArray[Any]) -> "DataSet":
-        """Some of the rows, by index or mask."""
         return DataSet(
             self.source,
             {name: column[rows] for name, column in self.texts.items()},

@@ -200,7 +200,6 @@ class _Judge:
             self._best_cost[name] = cost.min(axis=1)
 
     def outcome(self, names: Sequence[str]) -> PolicyOutcome:
-        """What choices came to."""
         return policy_outcome(self._data, names, self.energy_j)
 
     def figures(

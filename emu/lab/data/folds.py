@@ -20,7 +20,6 @@ _RANDOM_FOLDS = 10
 
 
 def examples_of(data: DataSet, groups: NDArray[Any]) -> Examples:
-    """A data set as what predictors learn from."""
     starts = data.numbers.get("start_s", np.arange(len(data)))
     instants = np.char.add(np.char.add(data.texts["place"], " "), starts.astype(np.str_))
     return Examples(data.columns, data.times_s, data.censored, groups, instants)

@@ -67,7 +67,6 @@ class Row:
 
     @property
     def key(self) -> str:
-        """Identifies the row in the file of finished rows."""
         return f"{self.place}/{self.start_s:.3f}/{self.size_bytes}/{self.direction}"
 
 
@@ -90,7 +89,6 @@ class MeasuringLaptop(Started):
         self._stack.enter_context(self._servers)
 
     def close(self) -> None:
-        """Ends all of it; again does nothing."""
         self._stack.close()
 
     def measure(self, row: Row) -> dict[str, Any] | None:

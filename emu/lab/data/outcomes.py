@@ -64,7 +64,6 @@ def energies_j(data: DataSet) -> dict[str, Floats]:
 
 
 def can_be_redundant(data: DataSet) -> bool:
-    """Whether both networks were measured alone."""
     return set(ROLES) <= set(data.strategies)
 
 
@@ -123,7 +122,6 @@ def with_late_copies(
 
 
 def costs(data: DataSet, outcome: PolicyOutcome, objective: Objective) -> Floats:
-    """The objective's cost of each row's outcome."""
     return np.array(
         [
             objective.cost(Outcome(time_s, energy_j, 0.0, size))

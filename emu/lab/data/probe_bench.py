@@ -41,7 +41,6 @@ class Start:
 
     @property
     def key(self) -> str:
-        """Identifies the start in the file of what is done, and its rows in a data set."""
         return key_of(self.place, self.start_s)
 
 
@@ -51,8 +50,6 @@ def key_of(place: str, start_s: float) -> str:
 
 
 class ProbeBench(ProbeLaptop):
-    """Probes before the starts of transfers."""
-
     def measure(self, start: Start) -> dict[str, Any] | None:
         """What the probes before a start found: `down` and `up`, each with columns by name.
 
@@ -112,7 +109,6 @@ class ProbeBench(ProbeLaptop):
 
 
 def starts_of(rows: Iterable[Row]) -> list[Start]:
-    """The starts of a plan's rows, each once."""
     starts = [Start(row.place, row.start_s, row.wifi_rtt_s, row.cellular_rtt_s) for row in rows]
     return list({start.key: start for start in starts}.values())
 

@@ -40,12 +40,10 @@ class ProbeLaptop(Started):
             self._stack.enter_context(part)
 
     def close(self) -> None:
-        """Ends all of it; again does nothing."""
         self._stack.close()
 
     @property
     def probe_server(self) -> ProbeServer:
-        """Where clients find it."""
         return self._service.server
 
     def best_of(

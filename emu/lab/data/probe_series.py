@@ -60,7 +60,6 @@ class Walk:
 
     @property
     def key(self) -> str:
-        """Identifies the walk in the file of what is done."""
         return f"{self.place}/{self.seconds}"
 
 
@@ -70,8 +69,6 @@ def plan(places: Mapping[str, Place], most_s: int) -> list[Walk]:
 
 
 class SeriesBench(ProbeLaptop):
-    """Walks through places and probes both networks on the way."""
-
     def measure(self, walk: Walk) -> dict[str, Any] | None:
         """The rows of a place under `rows`; None where it was cancelled.
 
@@ -216,7 +213,6 @@ def collect(
     seed: int = 1,
     done: Callable[[int, int], None] = lambda finished, total: None,
 ) -> list[dict[str, Any]]:
-    """Plays all places; returns their rows in the plan's order."""
     entries = side_by_side.run(
         walks, functools.partial(SeriesBench, directory), partial, jobs=jobs, seed=seed, done=done
     )

@@ -53,7 +53,6 @@ class ProbeServerService(Started):
         service.wait_for(lambda: "listening" in service.text, _START_TIMEOUT_S)
 
     def close(self) -> None:
-        """Ends it; again does nothing."""
         if self._service is not None:
             self._service.close()
 
@@ -74,7 +73,6 @@ def networks() -> dict[NetworkKind, Network]:
 
 
 def new_prober(ping_timeout_s: float) -> Prober:
-    """A prober that pings the testbed's server."""
     return Prober(lambda network: _TARGET, ping_timeout_s=ping_timeout_s)
 
 
@@ -108,7 +106,6 @@ def prefixed(kind: NetworkKind, known: Mapping[str, float]) -> dict[str, float]:
 
 
 async def sleep_until(at_s: float) -> None:
-    """Sleeps until a monotonic instant."""
     await asyncio.sleep(max(0.0, at_s - time.monotonic()))
 
 

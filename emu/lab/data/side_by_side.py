@@ -23,8 +23,6 @@ _TRIES = 3
 
 
 class Task(Protocol):
-    """Something to measure."""
-
     @property
     def key(self) -> str:
         """Identifies it in the file of what is done."""

@@ -138,7 +138,6 @@ def _log(rate_bps: float) -> float:
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each policy."""
     for policy, each in found["policies"].items():
         roles = ", ".join(
             f"{role} off by a factor of {each[role]['factor']:.2f} (bias {each[role]['bias']:.2f},"

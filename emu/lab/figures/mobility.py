@@ -36,7 +36,6 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
 
 
 def of_run(recorded: Recorded) -> dict[str, Any]:
-    """The figures of one run."""
     times = _times(recorded)
     means = {name: float(each.mean()) for name, each in times.items()}
     fixed = [name for name in FIXED if name in times]
@@ -134,7 +133,6 @@ def _times(recorded: Recorded) -> dict[str, Floats]:
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each place, and one for all of them."""
     for place in found["places"]:
         shown = ", ".join(
             f"{name} {each['mean_s']:.2f} s ({each['over_best_fixed']:.2f}, stall"

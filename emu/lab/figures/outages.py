@@ -178,7 +178,6 @@ def _met(place: Place, direction: str, at_s: float) -> str | None:
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each policy: how many lose over a second, and how many times as many as others."""
     for name, kinds in found["policies"].items():
         shown = ", ".join(
             f"{kind} {of['lost']} ({of['lost_share']:.1%}, {of['lost_s']:.2f} s)"

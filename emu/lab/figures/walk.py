@@ -92,7 +92,6 @@ def _longest(stalled: NDArray[np.bool_]) -> int:
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each place and policy."""
     for place, each in found["places"].items():
         for policy, entry in each["policies"].items():
             yield (

@@ -153,7 +153,6 @@ def _time_ratio(cells: Cells, times: Times, policy: str, rows: Sequence[Rows]) -
 
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each place and each size."""
     for title in ("by_place", "by_size"):
         for name, group in found[title].items():
             shown = ", ".join(

@@ -79,7 +79,6 @@ def print_places(file: Path) -> None:
 
 
 def columns(run: runs.Recorded) -> list[tuple[str, str, str]]:
-    """The columns that this run has figures for."""
     known = next(iter(run.summary["policies"].values()))
     return [column for column in (*COLUMNS, *BROWSING) if column[0] in known]
 
@@ -92,7 +91,6 @@ def is_best(run: runs.Recorded, key: str, value: Any) -> bool:
 
 
 def caption(run: runs.Recorded) -> str:
-    """What the figures mean, in one sentence or two."""
     count = next(iter(run.summary["policies"].values()))["n"]
     return (
         f"{count} transfers a policy. Oracle: the fastest of these policies for each transfer; "

@@ -54,12 +54,10 @@ class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def names() -> list[str]:
-    """All analyses that there are."""
     return sorted(_modules())
 
 
 def _modules() -> dict[str, str]:
-    """Where each analysis is: name -> module."""
     found: dict[str, str] = {}
     for room in ROOMS:
         # (A room that is not there: its own parent may be missing as well.)

@@ -35,8 +35,6 @@ class BrowsingPlan:
 
 @dataclass(frozen=True, slots=True)
 class Browsed:
-    """What came of a plan."""
-
     visits: Sequence[Visit] = ()
     watched: Sequence[Watched] = ()
 
@@ -152,7 +150,6 @@ class Person(Started):
         self._tabs = [self._browser.open_tab() for _ in self._wanted.videos]
 
     def close(self) -> None:
-        """Ends the browser; again does nothing."""
         self._browser.close()
 
     def browse(self, *, zero_at_s: float, limit_s: float) -> Browsed:

@@ -20,11 +20,7 @@ def with_transfers(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
 
 
 def one_a_place(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
-    """The runs, if each is of another place.
-
-    Raises:
-        DataSetError: names two of the same.
-    """
+    """The runs, if each is of another place. DataSetError: names two of the same."""
     known: dict[str, Path] = {}
     for run in recorded:
         place = run.scenario.place

@@ -159,7 +159,6 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def tables_of(scenario: Scenario) -> list[str]:
-    """The tables that a run of this scenario has."""
     pages = ["pages", "objects"] if scenario.page else []
     videos = ["videos", "segments"] if scenario.video else []
     return [*_ALWAYS, *pages, *videos]
@@ -227,11 +226,9 @@ class RunFolder:
         return folder
 
     def write_json(self, name: str, content: Any) -> None:
-        """Writes a JSON file of the folder."""
         (self.directory / name).write_text(json.dumps(content, indent=2) + "\n")
 
     def write_table(self, name: str, rows: Rows) -> None:
-        """Writes one of the tables (`tables_of`) as a whole."""
         file, schema = _TABLES[name]
         pq.write_table(
             pa.Table.from_pylist(list(rows), schema=schema),
@@ -260,12 +257,10 @@ class Recorded:
 
     @property
     def policies(self) -> list[str]:
-        """The policies in the scenario's order."""
         return list(self.scenario.policies)
 
     @property
     def duration_s(self) -> float:
-        """Seconds of the load."""
         return float(self.environment["duration_s"])
 
     @property

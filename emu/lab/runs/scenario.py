@@ -28,7 +28,6 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("either per_minute or slot_s must be above 0")
 
     def transfer_class(self) -> TransferClass:
-        """The same as the workload wants it."""
         return TransferClass(**msgspec.structs.asdict(self))
 
 

@@ -14,7 +14,6 @@ INTERFACE = "wlan0"
 
 @contextmanager
 def loopback() -> Iterator[Namespace]:
-    """A namespace with nothing but its loopback."""
     with stale.registered() as instance:
         yield instance.namespace("host")
 

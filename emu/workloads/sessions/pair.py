@@ -13,8 +13,6 @@ from emu.testbed.netns import Namespace
 
 
 class Remote:
-    """A peer process."""
-
     def __init__(self, where: Namespace) -> None:
         self._process: subprocess.Popen[str] = where.popen(
             sys.executable, "-m", "emu.workloads.sessions",
@@ -22,7 +20,6 @@ class Remote:
         )  # fmt: skip
 
     def start(self, do: str, **options: Any) -> None:
-        """Asks for something."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"do": do, **options}) + "\n")
         self._process.stdin.flush()
@@ -46,12 +43,10 @@ class Remote:
         return answer
 
     def do(self, do: str, **options: Any) -> dict[str, Any]:
-        """Asks and waits."""
         self.start(do, **options)
         return self.answer()
 
     def close(self) -> None:
-        """Ends the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -77,7 +72,6 @@ class Pair:
         self._to = address
 
     def there(self, mode: str) -> dict[str, Any]:
-        """How the client reaches the server."""
         port = self._ports["raw" if mode == "raw" else "session"]
         return {"mode": mode, "to": self._to, "port": port, "key": self._ports["key"]}
 
@@ -99,7 +93,6 @@ class Pair:
 
 @contextmanager
 def pair(near: Namespace, far: Namespace, address: str) -> Iterator[Pair]:
-    """Two peers, ended with the block."""
     with ExitStack() as stack:
         one = Remote(near)
         stack.callback(one.close)

@@ -20,7 +20,6 @@ class Peer:
         self._blocking: blocking.socket | None = None
 
     async def listen(self, address: str) -> dict[str, Any]:
-        """Listens for sessions and for plain TCP."""
         self._listener = await session.listen((address, 0), key=self.key, clear=True)
         self._plain = socket.create_server((address, 0), backlog=4096)
         self._plain.setblocking(False)
@@ -31,20 +30,17 @@ class Peer:
         }
 
     async def listen_blocking(self, address: str) -> dict[str, Any]:
-        """Listens for sessions that are blocking sockets."""
         self._blocking = self.blocking_socket()
         self._blocking.bind((address, 0))
         await asyncio.to_thread(self._blocking.listen)
         return {"port": self._blocking.getsockname()[1]}
 
     def blocking_socket(self) -> blocking.socket:
-        """A session's blocking socket with this peer's key."""
         made = blocking.socket()
         made.setsockopt(blocking.SOL_SESSION, blocking.SO_KEY, self.key)
         return made
 
     def accept_blocking(self) -> blocking.socket:
-        """The next session of the blocking listener."""
         assert self._blocking is not None
         accepted, _ = self._blocking.accept()
         return accepted
@@ -56,7 +52,6 @@ class Peer:
         return self._plain
 
     async def accept(self) -> session.Connection:
-        """The next session."""
         assert self._listener is not None
         return await self._listener.accept()
 

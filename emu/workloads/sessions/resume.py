@@ -32,8 +32,6 @@ async def trickle(peer: Peer) -> dict[str, Any]:
 
 
 class _Stream:
-    """A stream that is taken all the time, and an interface that changes."""
-
     def __init__(self, connection: session.Connection, interface: str) -> None:
         self.connection = connection
         self.index = socket.if_nametoindex(interface)
@@ -47,13 +45,11 @@ class _Stream:
             self._new.set()
 
     async def flows(self, timeout_s: float = 30.0) -> None:
-        """Until the next bytes are here."""
         self._new.clear()
         async with asyncio.timeout(timeout_s):
             await self._new.wait()
 
     async def quiet(self) -> None:
-        """Until nothing comes any more."""
         while True:
             self._new.clear()
             try:

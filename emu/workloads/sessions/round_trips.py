@@ -22,7 +22,6 @@ WAYS: Final = ("callbacks", "await", "blocking")
 async def ask(
     peer: Peer, mode: str, way: str, to: str, port: int, key: str, rounds: int
 ) -> dict[str, Any]:
-    """Round trips: the seconds of each."""
     if way == "blocking":
         return await asyncio.to_thread(_ask_blocking, peer, mode, to, port, key, rounds)
     data = bytes(SIZE)
@@ -47,7 +46,6 @@ async def ask(
 
 
 async def answer(peer: Peer, mode: str, way: str, rounds: int) -> dict[str, Any]:
-    """Sends each message back."""
     if way == "blocking":
         return await asyncio.to_thread(_answer_blocking, peer, mode, rounds)
     if mode == "raw":
@@ -118,7 +116,6 @@ class _CallbackSocket:
         self._done: asyncio.Future[None] = self._loop.create_future()
 
     async def ask(self, data: bytes, rounds: int, times: list[float]) -> None:
-        """One after the other."""
         got, began_s = 0, time.perf_counter()
 
         def came() -> None:
@@ -138,8 +135,6 @@ class _CallbackSocket:
         await self._until(came, data)
 
     async def answer(self, _rounds: int) -> None:
-        """Sends back what comes, until nothing does."""
-
         def came() -> None:
             data = self._plain.recv(1 << 16)
             if data:
@@ -185,7 +180,6 @@ class _AwaitedSocket:
         return data
 
     async def ask(self, data: bytes, rounds: int, times: list[float]) -> None:
-        """One after the other."""
         for _ in range(rounds):
             began_s = time.perf_counter()
             self._plain.send(data)
@@ -194,7 +188,6 @@ class _AwaitedSocket:
         self._loop.remove_reader(self._plain.fileno())
 
     async def answer(self, rounds: int) -> None:
-        """Sends each back."""
         for _ in range(rounds):
             self._plain.send(await self._receive())
         self._loop.remove_reader(self._plain.fileno())

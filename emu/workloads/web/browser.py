@@ -118,7 +118,6 @@ class Browser(Started):
         return Tab(self.devtools, context, session)
 
     def close(self) -> None:
-        """Ends it, with all its processes and files; again does nothing."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -177,7 +176,6 @@ class Tab:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Sends a command and waits for its result (`DevTools.call`)."""
         return self._devtools.call(method, parameters, session=self._session)
 
     def go(self, url: str) -> None:
@@ -193,7 +191,6 @@ class Tab:
         return event
 
     def close(self) -> None:
-        """Closes it, with its connections."""
         # A browser that has crashed has closed its tabs; that it did is told by whoever waits for it.
         with suppress(EmulationError):
             self._devtools.call("Target.disposeBrowserContext", {"browserContextId": self._context})

@@ -104,7 +104,6 @@ class DevTools:
         return event
 
     def close(self) -> None:
-        """Waits for the reader, after the browser has ended."""
         self._thread.join()
 
     def _queue(self, session: str) -> "queue.SimpleQueue[dict[str, Any] | None]":

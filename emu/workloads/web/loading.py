@@ -59,7 +59,6 @@ class _Account:
     objects: dict[str, ObjectTiming] = field(default_factory=dict)
 
     def take(self, event: dict[str, Any]) -> None:
-        """Notes one event."""
         params = event["params"]
         kind = event["method"]
         if kind == "Page.loadEventFired":

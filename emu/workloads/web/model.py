@@ -25,7 +25,6 @@ class Object:
     children: tuple[int, ...] = ()
 
     def url(self, *, tls: bool = False) -> str:
-        """Where it is."""
         return f"{'https' if tls else 'http'}://{self.host}{self.path}"
 
 
@@ -37,12 +36,10 @@ class Page:
 
     @property
     def document(self) -> Object:
-        """The HTML that a browser is sent to."""
         return self.objects[0]
 
     @property
     def size_bytes(self) -> int:
-        """All bodies together."""
         return sum(each.size_bytes for each in self.objects)
 
 
@@ -56,21 +53,16 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Sites that are served together."""
-
     sites: tuple[Site, ...]
 
     @property
     def pages(self) -> tuple[Page, ...]:
-        """All pages, site by site."""
         return tuple(page for site in self.sites for page in site.pages)
 
     def objects(self) -> Iterator[Object]:
-        """All objects of all pages."""
         for page in self.pages:
             yield from page.objects
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """All server names, sorted."""
         return tuple(sorted({each.host for each in self.objects()}))

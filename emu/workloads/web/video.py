@@ -103,7 +103,6 @@ class Watched:
 
     @property
     def received_bytes(self) -> int:
-        """All segments that came whole."""
         return sum(each.size_bytes for each in self.segments)
 
 

@@ -66,7 +66,7 @@ def test_all_places_count_alike_beside_all_transfers() -> None:
         made({"wifi-first": [1.0] * 4, "cedos": [0.5] * 4}),
         made({"wifi-first": [10.0], "cedos": [20.0]}),
     ]
-    found = mobility.together([mobility.of_run(each) for each in runs], runs)
+    found = mobility.all_places([mobility.of_run(each) for each in runs], runs)
     cedos = found["policies"]["cedos"]
     assert found["best_fixed"] == "wifi-first"
     assert cedos["over_best_fixed"] == pytest.approx(22.0 / 14.0)
