@@ -78,18 +78,10 @@ def networks() -> list[Network]:
 def run(
     progress: Callable[[str], None], connections: int = _CONNECTIONS, flips: int = _FLIPS
 ) -> dict[str, float]:
-    """Measures; about three minutes.
+    """Measures; about three minutes; `flips` moves of `connections` transfers in each direction.
 
-    Args:
-        progress: called with a line for each connection.
-        connections: how many transfers in each direction.
-        flips: how often each is moved.
-
-    Returns:
-        The figures of the design's "Bench files", and medians and counts beside them.
-
-    Raises:
-        EmulationError: the testbed, or a connection without a second path.
+    Returns the figures of DESIGN ("Bench files"), with medians and counts. EmulationError: the
+    testbed, or a connection without a second path.
     """
     with ExitStack() as stack:
         laptop = stack.enter_context(Laptop(*ACCESSES))

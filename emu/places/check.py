@@ -11,14 +11,11 @@ from emu.places.stats import PlaceStats, place_stats
 def check(
     directory: Path, progress: Callable[[float, str], None] = lambda share, what: None
 ) -> tuple[dict[str, PlaceStats], list[str]]:
-    """Reads all that a collection holds.
+    """Reads a whole collection.
 
-    Args:
-        directory: the collection.
-        progress: called with the share of the places that are done, and the current one's name.
+    The figures of every place that can be replayed, and all problems, each once.
 
-    Returns:
-        The figures of every place that can be replayed, and all problems; no problem twice.
+    `progress` is called with the share of the places that are done, and the current one's name.
     """
     usable, problems = scan(directory)
     figures = {}

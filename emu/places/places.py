@@ -36,14 +36,8 @@ _RTT_BOUNDS_S = (0.0001, 10.0)
 class AccessTrace:
     """One network of a place: its delivery opportunities per direction, and its indicators.
 
-    Attributes:
-        name: the trace's name, as in places.csv.
-        kind: wifi or cellular.
-        down_path: the file replayed towards the client.
-        up_path: the file replayed from the client; `down_path` where one was measured for both.
-        series_path: the indicators' CSV, None where there is none.
-        given_rtt_s: the base round-trip time that places.csv states, None where it does not.
-        place: the place's name: what an unknown base RTT is drawn from.
+    `up_path` is `down_path` where one direction was measured for both; `given_rtt_s` is what places.csv
+    states; an unknown base RTT is drawn from the name of the `place`.
     """
 
     name: str
@@ -111,16 +105,9 @@ class AccessTrace:
 class Place:
     """One Wi-Fi and one cellular trace that are replayed together.
 
-    Attributes:
-        name: unique in its collection.
-        scenario: what happens there, such as `walk-away` or `static`.
-        group: what trials of one path share; training and testing are split by it.
-        simultaneous: whether both networks were measured at the same time.
-        synthetic: whether the traces were generated and not measured.
-        wifi: the Wi-Fi network.
-        cellular: the cellular network.
-        note: free text.
-        given_common_s: what places.csv says that `common_s` is, None where it does not.
+    Trials of one path share a `group`, by which training and testing are split; `simultaneous`:
+    both networks were measured at the same time; `given_common_s`: what places.csv says that
+    `common_s` is.
     """
 
     name: str
@@ -194,8 +181,7 @@ def drawn_rtt_s(place: str, kind: NetworkKind) -> float:
 def load(directory: Path) -> Places:
     """Reads a collection's places.csv; traces and series are read when first used.
 
-    Raises:
-        PlaceError: the first thing wrong with it: file, row and what would be right.
+    PlaceError: the first thing wrong with it: file, row and what would be right.
     """
     places, problems = scan(directory)
     if problems:

@@ -124,17 +124,9 @@ def draw(kind: str, seed: int, duration_s: int) -> Drawn:
 
 
 def generate(kind: str, seed: int, duration_s: int, out_dir: Path, name: str | None = None) -> str:
-    """Makes one place and adds it to the collection in `out_dir`, which is made where missing.
+    """Makes one place, which kind and seed decide, in the collection `out_dir`; returns its name.
 
-    Args:
-        kind: one of `KINDS`.
-        seed: with the kind, it decides everything.
-        duration_s: whole seconds, 10 to 3600.
-        out_dir: the collection.
-        name: of the place; KIND-sSEED without it.
-
-    Returns:
-        The place's name.
+    `duration_s` is whole seconds, 10 to 3600; without a `name` it is KIND-sSEED.
 
     Raises:
         PlaceError: an unknown kind, a bad duration, a name that is taken, or a folder that holds

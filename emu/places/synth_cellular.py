@@ -69,12 +69,9 @@ def cellular(
 ) -> Cellular:
     """Draws the seconds of one place.
 
-    Args:
-        rng: the place's generator.
-        kind: the way to move.
-        other: standardized signal of the Wi-Fi network, one value per second.
-        coupling: correlation of the radio factor with `other`, from -1 to 1: leaving a building
-            changes both networks, in the same direction or in opposite ones.
+    `other` is the standardized signal of the Wi-Fi network, `coupling` the radio factor's
+    correlation with it: leaving a building changes both networks, in the same direction or in
+    opposite ones.
     """
     count = len(other)
     radio = blend(coupling, other, mixture(rng, count, _RADIO))

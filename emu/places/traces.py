@@ -78,11 +78,7 @@ class Trace:
 
     @classmethod
     def read(cls, path: Path) -> "Trace":
-        """Reads a trace file, plain or gzip'd (`.gz`).
-
-        Raises:
-            TraceError: the file cannot be read or is no trace; names file and line.
-        """
+        """Reads a trace file, plain or gzip'd (`.gz`); TraceError names file and line."""
         try:
             data = path.read_bytes()
             if path.suffix == ".gz":
@@ -169,10 +165,9 @@ class Trace:
         return Trace(times, self.period_ms)
 
     def rate_bps(self, from_s: float, to_s: float) -> float:
-        """The mean rate in bits per second in [from_s, to_s), across the end of the period too.
+        """The mean rate in [from_s, to_s), across the end of the period too.
 
-        Raises:
-            ValueError: the interval is empty.
+        ValueError: the interval is empty.
         """
         if not to_s > from_s:
             raise ValueError(f"[{from_s}, {to_s}) is empty")
@@ -180,10 +175,9 @@ class Trace:
         return count * OPPORTUNITY_BITS / (to_s - from_s)
 
     def bins(self, width_s: float) -> npt.NDArray[np.float64]:
-        """Rates over one period in bits per second, in bins of `width_s`; the last may be shorter.
+        """Rates over one period in bits per second, in bins of `width_s`, the last perhaps shorter.
 
-        Returns:
-            shape (ceil(period / width),).
+        Shape (n,).
         """
         if not width_s > 0:
             raise ValueError("a bin needs a width")

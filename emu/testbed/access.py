@@ -120,16 +120,11 @@ class Link(Protocol):
 class Engine(Protocol):
     """Emulates access networks; Mahimahi is the one we use."""
 
-    def launch(self, access: Access, isp: Namespace, inside: str, directory: Path) -> Link:
+    def launch(self, access: Access, isp: Namespace, subnet: str, directory: Path) -> Link:
         """Begins to start a link whose outer end is in `isp`.
 
-        Args:
-            access: what to emulate.
-            isp: the namespace that the link leaves into; packets to `inside` are routed down the
-                link from there.
-            inside: the client's subnet behind the phone, as `192.168.43.0/24`.
-            directory: for the files of this link alone.
+        It is led through `prepare`, `start`, `finish`.
 
-        Returns:
-            the link, to be led through `prepare`, `start` and `finish`.
+        Packets to `subnet` (the client's, as `192.168.43.0/24`) are routed down the link from
+        `isp`; `directory` is for the files of this link alone.
         """

@@ -109,15 +109,8 @@ def _read(output: IO[str], pauses: Pauses) -> None:
 class Transfer:
     """A transfer without an end, from a thread of its own; made inside the client's namespace.
 
-    Args:
-        direction: which way.
-        mptcp: else plain TCP.
-        bind: a local address to start from; None: what the host's routing chooses.
-
-    Attributes:
-        pauses: of a download's application.
-        bytes: what the application got or gave so far.
-        broken: why it ended without being told to.
+    It starts from the local address `bind`, if one is given. `pauses` are a download's, `bytes` what the
+    application got or gave so far, `broken` why it ended by itself.
     """
 
     def __init__(

@@ -28,11 +28,7 @@ http {{
 class Hosts(Started):
     """The two namespaces, as a `with` block, with nothing between them yet.
 
-    Attributes:
-        instance: what they are registered as.
-        client: the namespace of who asks.
-        server: the one that nginx runs in, once it serves.
-        directory: for files that are gone with the block.
+    `directory` goes with them.
     """
 
     def __init__(self) -> None:
@@ -58,10 +54,9 @@ class Hosts(Started):
         return f"ssl_certificate {at}/tls.crt; ssl_certificate_key {at}/tls.key;"
 
     def serve(self, servers: str, port: int = 80) -> None:
-        """Starts nginx with these `server` blocks; it answers on `port` when this returns.
+        """Starts nginx with these `server` blocks.
 
-        Raises:
-            EmulationError: it does not.
+        Returns when it answers on `port`, else EmulationError.
         """
         config = self.directory / "nginx.conf"
         config.write_text(_CONFIG.format(directory=self.directory, servers=servers))

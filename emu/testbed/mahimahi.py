@@ -50,7 +50,7 @@ class Mahimahi:
     def __init__(self, nice: int = 0) -> None:
         self._nice = nice
 
-    def launch(self, access: Access, isp: Namespace, inside: str, directory: Path) -> Link:
+    def launch(self, access: Access, isp: Namespace, subnet: str, directory: Path) -> Link:
         up, down = directory / "up.trace", directory / "down.trace"
         access.down.write(down)
         if access.up is access.down:
@@ -63,7 +63,7 @@ class Mahimahi:
         if self._nice:
             command = ["nice", "-n", str(self._nice), *command]
         return MahimahiLink(
-            isp.command(*command), [shell[0] for shell in shells], isp.path, inside, directory
+            isp.command(*command), [shell[0] for shell in shells], isp.path, subnet, directory
         )
 
 
@@ -102,10 +102,10 @@ class MahimahiLink:
     """One chain of Mahimahi shells (see `emu.testbed.access.Link`)."""
 
     def __init__(
-        self, command: list[str], shells: list[str], isp: Path, inside: str, directory: Path
+        self, command: list[str], shells: list[str], isp: Path, subnet: str, directory: Path
     ) -> None:
         self._shells = shells
-        self._inside = inside
+        self._subnet = subnet
         self._log = directory / "mahimahi.log"
         # Who waits to become the next shell: its pid, and the namespace that it is in.
         self._waiting = 0
@@ -192,7 +192,7 @@ class MahimahiLink:
             found = netlink.link_lookup(ifname=device)
             if not found:
                 raise EmulationError(f"Mahimahi made no device {device}: {self._trouble()}")
-            netlink.route("replace", dst=self._inside, oif=found[0])
+            netlink.route("replace", dst=self._subnet, oif=found[0])
         finally:
             netlink.close()
         self._waiting = pid

@@ -59,12 +59,8 @@ namespace inbox {{
 class MailServer(Started):
     """Dovecot on one address of a namespace, as a `with` block.
 
-    Args:
-        namespace: where it runs.
-        directory: for its files; nobody else's, and readable by all on the way to it.
-        address: where it listens, on `port`.
-        sizes_bytes: of the messages, the oldest first; each is of just that size.
-        seed: of what is in them.
+    `directory` is its own, and readable by all on the way to it; the messages, oldest first, are of just
+    `sizes_bytes`, and drawn from `seed`.
     """
 
     def __init__(

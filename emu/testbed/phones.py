@@ -208,7 +208,7 @@ class Laptop(Started):
         self._starts += 1
         net.directory = self.directory / f"{kind}-{self._starts}"
         net.directory.mkdir(mode=0o755)
-        net.link = self._engine.launch(access, net.isp, wiring.inside(kind), net.directory)
+        net.link = self._engine.launch(access, net.isp, wiring.subnet(kind), net.directory)
         net.access = access
         self.instance.add_session(net.link.pid)
 

@@ -16,14 +16,10 @@ def replay(
     length_s: float | None = None,
     rtts_s: Mapping[str, float | None] | None = None,
 ) -> float:
-    """Attaches both networks of a place, replayed from `start_s` (which wraps).
+    """Attaches both networks of a place, replayed from `start_s` (which wraps), for what is attached.
 
-    Args:
-        laptop: what is attached of the same kinds is replaced.
-        place: whose traces, and whose base RTTs unless `rtts_s` gives others.
-        start_s: seconds into the place.
-        length_s: replay only so much (see `Trace.rotated`).
-        rtts_s: base RTT by network, `wifi` and `cellular`; None: the place's own.
+    Only `length_s` is replayed (see `Trace.rotated`); base RTTs are the place's own where `rtts_s` (by
+    `wifi` and `cellular`) gives no other.
 
     Returns:
         the monotonic instant at which the replay stood at `start_s`: the later one of the two, which

@@ -20,11 +20,7 @@ _SHOWN_CHARACTERS = 500
 class Service:
     """A running program; it leads a session of its own.
 
-    Args:
-        namespace: where it runs.
-        command: the program and its arguments.
-        output: the file for what it prints.
-        logs: other files in which it may say why it failed.
+    What it prints goes to `output`; `logs` are other files in which it may say why it failed.
     """
 
     def __init__(
@@ -58,8 +54,7 @@ class Service:
     def wait_for(self, answers: Callable[[], bool], within_s: float = 10.0) -> None:
         """Returns when it answers.
 
-        Raises:
-            EmulationError: it has ended, or does not answer in time; with the end of what it printed.
+        EmulationError, with the end of what it printed, if it ends or is too late.
         """
         deadline_at_s = time.monotonic() + within_s
         while not answers():

@@ -17,10 +17,9 @@ exec "$@"
 
 
 def run_in_client(laptop: Laptop, command: Sequence[str]) -> int:
-    """Runs `command` in the laptop's client to its end, in the foreground.
+    """Runs `command` in the laptop's client, in the foreground.
 
-    Returns:
-        its exit status; 128 + N where signal N ended it, as shells say it.
+    Returns its exit status (128 + signal).
     """
     resolver = laptop.directory / "resolv.conf"
     resolver.write_text(f"nameserver {SERVER}\n")

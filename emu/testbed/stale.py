@@ -99,11 +99,7 @@ def registered() -> Iterator[Instance]:
 
 
 def remove_stale() -> list[str]:
-    """Removes every instance whose owner is dead.
-
-    Returns:
-        the tokens of what was removed.
-    """
+    """Removes every instance whose owner is dead; returns their tokens."""
     removed = []
     directory = runtime_directory()
     for entry in sorted(directory.iterdir()) if directory.is_dir() else []:

@@ -46,7 +46,7 @@ _PLANS = {
 }
 
 
-def inside(kind: NetworkKind) -> str:
+def subnet(kind: NetworkKind) -> str:
     """The subnet behind the phone."""
     return f"{GATEWAYS[kind].rpartition('.')[0]}.0/24"
 

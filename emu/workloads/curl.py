@@ -48,23 +48,11 @@ def run(
     done: Callable[[Completed], None] = lambda completed: None,
     prefix: Callable[[PlannedTransfer], Sequence[str]] = lambda planned: (),
 ) -> list[Completed]:
-    """Starts every transfer at `zero_at_s + at_s`, whether or not earlier ones have ended.
+    """Starts every transfer at `zero_at_s + at_s` (monotonic), whether or not earlier ones have ended.
 
-    Args:
-        client: where curl runs.
-        plan: in order of time.
-        port: the server's HTTP port.
-        upload_file: gives a file of the wanted size to upload.
-        zero_at_s: monotonic instant of the plan's zero.
-        limit_s: transfers are ended and censored after this.
-        done: called as each transfer ends, from a thread of its own.
-        prefix: a command to put before the client's, per transfer.
-
-    Returns:
-        All transfers, in the plan's order.
-
-    Raises:
-        EmulationError: the client could not be started, or gave no account of itself.
+    Transfers are ended and censored after `limit_s`; `upload_file` gives a file of the wanted size,
+    `prefix` a command to put before the client's; `done` is called as each ends, from its own thread.
+    EmulationError: the client could not be started, or gave no account of itself.
     """
     results: dict[int, Completed] = {}
     lock = threading.Lock()

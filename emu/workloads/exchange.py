@@ -23,13 +23,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class ExchangeConnection:
-    """One TCP connection, bound to a network's address; requests wait until it stands.
-
-    Args:
-        client: the namespace to connect from.
-        source: the address of the network to use.
-        server: address and port.
-    """
+    """One TCP connection, bound to the address of a network (`source`); requests wait until it stands."""
 
     def __init__(self, client: Namespace, source: str, server: tuple[str, int]) -> None:
         with client.entered():

@@ -233,9 +233,9 @@ class Broken(Mahimahi):
         super().__init__()
         self.kind = kind
 
-    def launch(self, access: Access, isp: Namespace, inside: str, directory: Path) -> Link:
+    def launch(self, access: Access, isp: Namespace, subnet: str, directory: Path) -> Link:
         """See the base."""
-        link = super().launch(access, isp, inside, directory)
+        link = super().launch(access, isp, subnet, directory)
         if access.kind is self.kind:
             (directory / "down.trace").write_text("no number\n")
         return link

@@ -52,11 +52,7 @@ def walk(
 ) -> Walk:
     """Plays every place from its first start to its last.
 
-    Args:
-        data: the rows, with `start_s`.
-        rows: their columns.
-        models: for each row the model that may judge it; a place begins with that of its first row.
-        objective: what is best.
+    `models` has for each row the one that may judge it; a place begins with that of its first row.
     """
     names = [""] * len(data)
     before = np.zeros(len(data), dtype=np.intp)

@@ -50,14 +50,10 @@ def cedos_choice(
     *,
     hedged: bool = False,
 ) -> str:
-    """The strategy that the daemon's decision prefers, of those that were measured.
+    """The strategy that the daemon's decision prefers, of those that were measured (`open_to_it`).
 
-    Args:
-        columns: a row's size, direction and known context.
-        model: the predictors.
-        objective: what is best.
-        open_to_it: names of the strategies to choose from.
-        hedged: whether `redundant` is one more, if it saves `HEDGE_S_PER_MB`.
+    `columns` are a row's size, direction and known context; `hedged`: `redundant` is one more, if
+    it saves `HEDGE_S_PER_MB`.
     """
     size_bytes = int(columns["size_bytes"])
     direction = Direction.UP if columns.get("direction_up") else Direction.DOWN

@@ -151,11 +151,7 @@ def read(path: Path) -> DataSet:
 
 
 def from_columns(raw: Mapping[str, Sequence[Any]], source: str) -> DataSet:
-    """Makes a data set of columns of anything: texts, numbers, None.
-
-    Raises:
-        DataSetError: as `read`; `source` takes the file's place.
-    """
+    """Makes a data set of columns of anything: texts, numbers, None. Errors as `read`."""
     for name in ("place", "size_bytes", "direction"):
         if name not in raw:
             raise DataSetError(f"{source}: column {name} is missing; it has {_some(raw)}")
@@ -195,10 +191,9 @@ def from_columns(raw: Mapping[str, Sequence[Any]], source: str) -> DataSet:
 
 
 def measured_together(data: DataSet) -> NDArray[np.bool_]:
-    """Which rows hold the times of all strategies of the data set: only there can choices be judged.
+    """Which rows hold the times of all strategies, where alone choices can be judged.
 
-    Raises:
-        DataSetError: none does.
+    DataSetError: none.
     """
     known = [np.isfinite(time_s) for time_s in data.times_s.values()]
     found = np.logical_and.reduce(known) if known else np.zeros(len(data), dtype=np.bool_)

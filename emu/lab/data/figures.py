@@ -13,14 +13,8 @@ from emu.statistics import SLACK, Bootstrap, Floats, mean, quantile, ratio
 class Outcomes:
     """What a policy's choices came to; one entry per row.
 
-    Attributes:
-        cost: in the objective's unit; for Max(S) the completion time.
-        best_cost: the oracle's.
-        time_s: completion times.
-        best_time_s: those of the oracle's choices.
-        matches: whether the choice was the oracle's.
-        extra_bytes: bytes carried beyond the transfer's own.
-        size_bytes: the transfer's own.
+    `cost` is in the objective's unit (for Max(S) the time), `best_cost` and `best_time_s` are those
+    of the oracle's choices, `extra_bytes` what was carried beyond the transfer's own.
     """
 
     cost: Floats

@@ -94,11 +94,7 @@ class MeasuringLaptop(Started):
     def measure(self, row: Row) -> dict[str, Any] | None:
         """All strategies of one row from the same instant; a row of a transfer data set.
 
-        The pings are those of the first strategy's replay: one measurement of the networks, as a laptop
-        would have it.
-
-        Raises:
-            EmulationError: the testbed failed.
+        The pings are those of the first strategy's replay. EmulationError: the testbed failed.
         """
         place = self._places[row.place]
         self._servers.make_size(row.size_bytes)

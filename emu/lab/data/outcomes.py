@@ -29,14 +29,7 @@ LATE_LEAST_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutcome:
-    """One policy's outcomes, one entry per row.
-
-    Attributes:
-        names: the strategies chosen.
-        time_s: completion times.
-        energy_j: joules by the energy model.
-        extra_bytes: carried beyond the transfer's own.
-    """
+    """One policy's outcomes, one entry per row; `extra_bytes` are beyond the transfer's own."""
 
     names: NDArray[np.str_]
     time_s: Floats

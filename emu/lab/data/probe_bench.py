@@ -54,9 +54,7 @@ class ProbeBench(ProbeLaptop):
         """What the probes before a start found: `down` and `up`, each with columns by name.
 
         `late` is by how many seconds the host was late meanwhile, at most. None where it was cancelled.
-
-        Raises:
-            EmulationError: the testbed failed.
+        EmulationError: the testbed failed.
         """
         return self.best_of(TRIES, LATE_S, lambda: self._once(start))
 

@@ -23,9 +23,7 @@ Found = TypeVar("Found")
 class ProbeLaptop(Started):
     """As a `with` block.
 
-    Args:
-        directory: the collection of places.
-        cancelled: asked between replays: where it says yes, `best_of` returns what there is.
+    `cancelled` is asked between replays, and `best_of` then returns what there is.
     """
 
     def __init__(self, directory: Path, cancelled: Callable[[], bool] = lambda: False) -> None:
@@ -74,8 +72,7 @@ class ProbeLaptop(Started):
     ) -> Found:
         """Replays a place from a second of it on while `probes`, told the instant of that, run.
 
-        Raises:
-            EmulationError: an emulated link ended meanwhile.
+        EmulationError: an emulated link ended meanwhile.
         """
         began_s = replay(self._laptop, place, start_s, length_s=length_s, rtts_s=rtts_s)
         for address in ADDRESSES.values():

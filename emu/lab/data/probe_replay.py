@@ -58,12 +58,9 @@ class Walk:
 class Asked:
     """What a rule did at a place, and what was known because of it.
 
-    Attributes:
-        known: second -> columns of a data set (`wifi_rtt_s`, ...) at its beginning.
-        probes: how many, on both networks.
-        bytes: what they carried.
-        energy_j: what they took of the radios, tails included.
-        errors: equation 2 of Delphi, one value per second and network that was not probed in it.
+    `known[second]` are columns of a data set at its beginning; probes, bytes and joules (tails
+    included) are of both networks; `errors` is Delphi's equation 2, by second and network that was
+    not probed in it.
     """
 
     known: list[dict[str, float]] = field(default_factory=list)
@@ -147,14 +144,8 @@ def replay(
 
     At the beginning of each second the rule sees the passive indicators of the second before, and
     what its own probes have told. A probe sent then tells that second's answers, which are known at
-    the beginning of the next one.
-
-    Args:
-        walk: the place.
-        rule: asked every second about each network; it starts anew with each place.
-        evaluate: what the next transfer would cost by what is known (columns of a data set).
-        transfers_per_s: how many transfers begin.
-        pings_every_s: of the scheduled pings, one of which is paid for each time.
+    the beginning of the next one. `evaluate`: what the next transfer would cost by what is known
+    (columns of a data set).
     """
     asked = Asked()
     answers: dict[str, dict[str, float]] = {network: {} for network in NETWORKS}

@@ -70,10 +70,9 @@ def plan(places: Mapping[str, Place], most_s: int) -> list[Walk]:
 
 class SeriesBench(ProbeLaptop):
     def measure(self, walk: Walk) -> dict[str, Any] | None:
-        """The rows of a place under `rows`; None where it was cancelled.
+        """The rows of a place under `rows`.
 
-        Raises:
-            EmulationError: the testbed failed.
+        None where it was cancelled. EmulationError: the testbed failed.
         """
         return self.best_of(TRIES, LATE_SHARE, lambda: self._once(walk))
 

@@ -32,8 +32,7 @@ SECONDS = ("udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s")
 class ProbeServerService(Started):
     """The probe server of a laptop's testbed, as a `with` block inside the laptop's.
 
-    Attributes:
-        server: where clients find it.
+    Clients find it at `server`.
     """
 
     def __init__(self, laptop: Laptop) -> None:
@@ -112,9 +111,8 @@ async def sleep_until(at_s: float) -> None:
 async def watch_host(zero_s: float, lateness: dict[int, float]) -> None:
     """Notes until it is cancelled how late the host is: what it is late with is not the network's.
 
-    Args:
-        zero_s: the monotonic instant from which seconds count.
-        lateness: second -> by how much a short sleep ended too late in it, at most (s).
+    `lateness`: second from the monotonic `zero_s` -> by how much a short sleep ended too late in
+    it, at most (s).
     """
     while True:
         due_s = time.monotonic() + _TICK_S

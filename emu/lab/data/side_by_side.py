@@ -55,13 +55,8 @@ def run(
 ) -> list[dict[str, Any]]:
     """Measures all tasks that `partial` does not hold yet; returns all of them in their order.
 
-    Args:
-        tasks: the plan.
-        make_bench: makes an emulation; each of the `jobs` processes has one.
-        partial: the file of what is done, appended to as it comes.
-        jobs: emulations side by side.
-        seed: decides the order, so that an interrupted collection is a fair sample of the whole.
-        done: called with the numbers of finished and of all tasks.
+    `partial` is the file of what is done, appended to as it comes; `seed` decides the order, so that an
+    interrupted collection is a fair sample of the whole. Each of the `jobs` processes has a bench.
 
     Raises:
         DataSetError: `partial` belongs to another plan.

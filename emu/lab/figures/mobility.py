@@ -27,8 +27,7 @@ _NOTHING_BYTES = 1200
 def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     """`places`: the figures of each run (`of_run`); `together`: of all of them.
 
-    Raises:
-        DataSetError: a run without transfers, or none of `FIXED` is in all runs.
+    DataSetError: a run without transfers, or none of `FIXED` is in all runs.
     """
     requirements.policies_of_all(requirements.with_transfers(recorded), FIXED)
     of_places = [of_run(each) for each in recorded]

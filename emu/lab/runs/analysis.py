@@ -98,10 +98,7 @@ def carry_out(
 ) -> dict[str, Any]:
     """The figures of an analysis; those that take long tell `progress` the share done.
 
-    Args:
-        analysis: what to do.
-        progress: told of the share done.
-        directory: the collection of places, for those that replay some; None: the default one.
+    `directory` is the collection of places, None the default one.
 
     Raises:
         ConfigError: a parameter that the analysis does not know.

@@ -52,9 +52,7 @@ def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
     """Draws the scenario's sites and visits, and makes its videos (which are kept).
 
     Sites are those of the scenario's own seed, so that repeats see them again in another order.
-
-    Raises:
-        EmulationError: ffmpeg is missing or failed.
+    EmulationError: ffmpeg is missing or failed.
     """
     sites = tuple(
         site
@@ -118,16 +116,7 @@ def serve(wanted: BrowsingPlan, laptop: Laptop, *, http2: bool) -> Servers:
 
 
 class Person(Started):
-    """A browser whose tabs wait for their moments, as a `with` block (start it before the clock runs).
-
-    Args:
-        laptop: where.
-        servers: whose certificate is trusted.
-        wanted: what is visited and watched.
-        log: for Chromium's messages.
-        mptcp: whether its connections ask for MPTCP.
-        nice: its priority.
-    """
+    """A browser whose tabs wait for their moments, as a `with` block (start it before the clock runs)."""
 
     def __init__(
         self,

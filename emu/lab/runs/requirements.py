@@ -33,12 +33,7 @@ def one_a_place(recorded: Sequence[Recorded]) -> Sequence[Recorded]:
 def policies_of_all(recorded: Sequence[Recorded], some: Collection[str] = ()) -> list[str]:
     """The policies that all runs have, in the first one's order.
 
-    Args:
-        recorded: the runs.
-        some: at least one of these must be among them, if there are any.
-
-    Raises:
-        DataSetError: there are none, or none of these.
+    DataSetError: there are none, or none of `some`, where any are named.
     """
     found = [name for name in recorded[0].policies if all(name in r.policies for r in recorded)]
     if not found or (some and not set(some) & set(found)):

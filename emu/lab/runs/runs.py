@@ -165,11 +165,7 @@ def tables_of(scenario: Scenario) -> list[str]:
 
 
 def refuse_finished(directory: Path) -> None:
-    """Asks before a finished run is replaced: its records may have taken hours.
-
-    Raises:
-        DataSetError: `directory` holds a finished run.
-    """
+    """DataSetError where `directory` holds a finished run: its records may have taken hours."""
     # What is no run folder at all has no environment.json: `RunFolder.create` refuses it in any case.
     if all((directory / name).exists() for name in ("environment.json", "summary.json")):
         raise DataSetError(
@@ -178,11 +174,7 @@ def refuse_finished(directory: Path) -> None:
 
 
 def refuse_foreign(directory: Path) -> None:
-    """Asks whether the folder can be a run's: a new one, an empty one, or that of an earlier run.
-
-    Raises:
-        DataSetError: something else lies there.
-    """
+    """DataSetError unless the folder is new, empty, or an earlier run's."""
     if directory.is_dir():
         if any(directory.iterdir()) and not (directory / "environment.json").exists():
             raise DataSetError(f"{directory} exists and is no run folder: choose another --out")
@@ -191,12 +183,9 @@ def refuse_foreign(directory: Path) -> None:
 
 
 def make_way(directory: Path) -> None:
-    """Removes an earlier run; anything else is refused, and so it is where no folder can be.
+    """Removes an earlier run; anything else is refused, as by `refuse_foreign`.
 
     Whether a finished run may be replaced is asked before: `refuse_finished`.
-
-    Raises:
-        DataSetError: as `refuse_foreign`.
     """
     refuse_foreign(directory)
     if directory.is_dir() and any(directory.iterdir()):

@@ -27,8 +27,7 @@ class Remote:
     def answer(self, limit_s: float | None = None) -> dict[str, Any]:
         """What came of it.
 
-        Raises:
-            EmulationError: it failed, the process died, or nothing came within the limit.
+        EmulationError: it failed, the process died, or nothing came within the limit.
         """
         assert self._process.stdout is not None
         # An answer is one line, and nothing else comes: no line waits in Python's own buffer.
@@ -59,12 +58,7 @@ class Remote:
 
 
 class Pair:
-    """A client and a server that listens.
-
-    Args:
-        near, far: the two peers.
-        address: of the server, as the client reaches it.
-    """
+    """A client and a server that listens on `address`."""
 
     def __init__(self, near: Remote, far: Remote, address: str) -> None:
         self.near, self.far = near, far

@@ -70,17 +70,13 @@ exec setpriv --reuid={nobody} --regid={nobody} --clear-groups "$@" 3<&0 4>&1 0</
 
 
 class Browser(Started):
-    """Chromium in the client of a laptop, as a `with` block.
+    """Chromium in the client of a laptop, as a `with` block inside the laptop's.
 
     Args:
-        laptop: leave this block before the laptop's.
         log: where Chromium's own words go.
         certificate: in PEM: its key is trusted, by whatever name.
         mptcp: run under `mptcpize`: its TCP connections ask for MPTCP.
         nice: added to this process' own; below zero it is served before what else the machine does.
-
-    Attributes:
-        directory: where its profile is mounted, for itself alone.
     """
 
     def __init__(

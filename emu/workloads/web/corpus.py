@@ -83,13 +83,9 @@ def addresses(corpus: Corpus) -> dict[str, str]:
 
 
 def nginx_servers(corpus: Corpus, folder: Path, *, tls: bool, http2: bool = False) -> str:
-    """`server` blocks for nginx's `http` block that serve what `write` wrote.
+    """`server` blocks for nginx's `http` block that serve what `write` wrote into `folder`.
 
-    Args:
-        corpus: what was written.
-        folder: where.
-        tls: also on port 443, with the certificate of the enclosing block.
-        http2: there, also HTTP/2.
+    `tls`: also on port 443, with the certificate of the enclosing block.
     """
     types = " ".join(f"{mime} {suffix};" for mime, suffix in _SUFFIX.items())
     listen = f"listen 443 ssl{' http2' if http2 else ''};" if tls else ""

@@ -18,12 +18,7 @@ ANSWER_S = 20.0
 
 
 class DevTools:
-    """One browser's protocol; commands may come from several threads.
-
-    Args:
-        to_browser: unbuffered.
-        from_browser: read by a thread of its own until its end.
-    """
+    """One browser's protocol, over unbuffered pipes; commands may come from several threads."""
 
     def __init__(self, to_browser: IO[bytes], from_browser: IO[bytes]) -> None:
         self._to = to_browser
@@ -46,11 +41,7 @@ class DevTools:
         session: str | None = None,
         timeout_s: float = ANSWER_S,
     ) -> dict[str, Any]:
-        """Sends a command and waits for its answer's `result`.
-
-        Raises:
-            EmulationError: the browser refused, did not answer in time, or has ended.
-        """
+        """A command's `result`; EmulationError: the browser refused, was too late, or has ended."""
         answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         number = self.send(method, parameters, session=session, answers=answers)
         try:

@@ -26,17 +26,11 @@ class ObjectTiming:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """How loading a page went.
+    """How loading a page went, from the navigation's start at the monotonic `started_at_s`.
 
-    Attributes:
-        started_at_s: monotonic instant of the navigation's start.
-        load_s: from there to the `load` event, or the time limit.
-        transfer_s: from the first request to the last byte of the page's objects, or the limit.
-        censored: `load` did not fire, or objects were missing, when the limit came.
-        missing: number of objects that did not come.
-        received_bytes: on the wire, as the browser counts them.
-        objects: in the order of their requests.
-        problem: what went wrong, in words.
+    `load_s` is until the `load` event, `transfer_s` from the first request to the last byte of the
+    page's objects, both at most the limit; `censored`: by then `load` had not fired, or `missing`
+    objects had not come. `received_bytes` are on the wire, as the browser counts them.
     """
 
     started_at_s: float
@@ -90,16 +84,9 @@ class _Account:
 
 
 def load(tab: Tab, page: Page, *, tls: bool, limit_s: float) -> Loaded:
-    """Sends a fresh tab to the page's document and waits for the last of its objects.
+    """Sends a fresh tab to the page's document and waits for the last of its objects, up to `limit_s`.
 
-    Args:
-        tab: where nothing was loaded before.
-        page: whose objects are waited for.
-        tls: by https.
-        limit_s: what has not come by then is missing.
-
-    Raises:
-        EmulationError: the browser or the tab crashed.
+    EmulationError: the browser or the tab crashed.
     """
     account = _Account()
     started_at_s = time.monotonic()

@@ -47,8 +47,7 @@ class Media:
 def make(bitrates_bps: tuple[int, ...], *, duration_s: float, segment_s: float) -> Media:
     """Encodes the video, or finds it in the cache (`CEDOS_EMU_CACHE_DIR`, /var/cache/cedos-emu).
 
-    Raises:
-        EmulationError: ffmpeg is missing or failed.
+    EmulationError: ffmpeg is missing or failed.
     """
     segments = max(1, round(duration_s / segment_s))
     key = repr((_VERSION, bitrates_bps, segments, segment_s))

@@ -71,17 +71,9 @@ class Visits:
         self._tabs = [browser.open_tab() for _ in plan]
 
     def run(self, *, zero_at_s: float, limit_s: float) -> list[Visit]:
-        """Makes each visit at `zero_at_s + at_s`, whether or not earlier ones have ended.
+        """Makes each visit at `zero_at_s + at_s`, whether or not earlier ones have ended; in that order.
 
-        Args:
-            zero_at_s: monotonic instant of the plan's zero.
-            limit_s: visits are ended and censored after this.
-
-        Returns:
-            all visits, in the plan's order.
-
-        Raises:
-            EmulationError: the browser or a tab crashed.
+        They are ended and censored after `limit_s`. EmulationError: the browser or a tab crashed.
         """
         visits: dict[int, Visit] = {}
         failures: list[EmulationError] = []

@@ -19,15 +19,7 @@ _LOOK_S = 0.5
 class PlannedVideo:
     """One video; `at_s` counts from the start of the measured part of the run.
 
-    Attributes:
-        number: in the plan.
-        name: of its kind.
-        at_s: when it is opened.
-        media: what is played.
-        segments: how many of its segments.
-        fixed: the representation, or None for the player's choice by its buffer.
-        buffer_s: seconds that the player fetches ahead at most.
-        tls: by https.
+    `fixed` is the representation, or None for the player's choice by its buffer, of `buffer_s` at most.
     """
 
     number: int
@@ -53,18 +45,11 @@ class SegmentTiming:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """How watching a video went.
+    """How watching a video went, opened at the monotonic `started_at_s`.
 
-    Attributes:
-        planned: what was asked for.
-        started_at_s: monotonic instant of its opening.
-        start_s: from there to the first picture; the time limit where none came.
-        stalls: how often it stood still afterwards.
-        stall_s: for how long in all.
-        watched_s: from its opening to its end, or to the time limit.
-        segments: those that were begun.
-        censored: it had not ended at the limit.
-        problem: what went wrong, in words.
+    `start_s` is from there to the first picture (the limit where none came), `watched_s` to its end
+    or the limit; it stood still `stalls` times, for `stall_s` in all; `segments` are those that
+    were begun.
     """
 
     planned: PlannedVideo
@@ -107,16 +92,9 @@ class Watched:
 
 
 def watch(tab: Tab, planned: PlannedVideo, *, zero_at_s: float, limit_s: float) -> Watched:
-    """Opens the video in a fresh tab and follows it to its end.
+    """Opens the video in a fresh tab at `zero_at_s + at_s` and follows it to its end, or `limit_s` more.
 
-    Args:
-        tab: where nothing was loaded before.
-        planned: what to watch; it is opened at `zero_at_s + at_s`.
-        zero_at_s: monotonic instant of the plan's zero.
-        limit_s: how much longer than the video itself it may take.
-
-    Raises:
-        EmulationError: the browser or the tab crashed.
+    EmulationError: the browser or the tab crashed.
     """
     time.sleep(max(0.0, zero_at_s + planned.at_s - time.monotonic()))
     length_s = planned.segments * planned.media.segment_s
