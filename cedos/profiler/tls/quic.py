@@ -206,6 +206,7 @@ class _Opener:
     """Takes the protection off packets, given their keys."""
 
     def __init__(self, keys: Keys) -> None:
+        # Imported with the first Initial: the daemon's start does not wait for it.
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
