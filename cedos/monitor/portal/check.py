@@ -10,8 +10,7 @@ from ipaddress import ip_address
 
 from cedos.kernel.interface_socket import interface_socket
 from cedos.model import Address, Network
-from cedos.monitor.dns import answer as dns_answer
-from cedos.monitor.dns import query
+from cedos.monitor.dns import message
 from cedos.monitor.flows import own_flows
 from cedos.monitor.portal.verdict import (
     MAX_ANSWER_BYTES,
@@ -78,7 +77,7 @@ async def _resolve(
 ) -> Sequence[Address] | None:
     """The addresses given for a name, in honesty or not; None without an answer."""
     number = secrets.randbits(16)
-    question = query.query(number, name)
+    question = message.question(number, name)
     loop = asyncio.get_running_loop()
     with (
         interface_socket(network.interface, resolver.version, socket.SOCK_DGRAM) as asker,
@@ -98,8 +97,8 @@ async def _answer(asker: socket.socket, number: int, name: str) -> Sequence[Addr
     loop = asyncio.get_running_loop()
     while True:
         data = await loop.sock_recv(asker, 4096)
-        if dns_answer.fault(data, number, name) is not dns_answer.Fault.FOREIGN:
-            reply = dns_answer.parse(data)
+        if message.fault(data, number, name) is not message.DnsFault.FOREIGN:
+            reply = message.parse(data)
             return reply.addresses if reply is not None else ()
 
 

@@ -11,7 +11,7 @@ from ipaddress import IPv6Address
 from urllib.parse import urlsplit
 
 from cedos.model import Address
-from cedos.monitor.dns.answer import is_public
+from cedos.monitor.dns.message import is_public
 
 MAX_ANSWER_BYTES = 4096
 _REDIRECTS = range(300, 400)

@@ -8,8 +8,7 @@ import time
 
 from cedos.kernel.interface_socket import interface_socket
 from cedos.model import Address, Network
-from cedos.monitor.dns import query
-from cedos.monitor.dns.answer import Fault, fault
+from cedos.monitor.dns.message import DnsFault, fault, question
 from cedos.monitor.flows import own_flows
 from cedos.monitor.probing.result import UDP_HEADERS, ProbeOutcome, Spent
 
@@ -32,7 +31,7 @@ async def run(
     if resolver is None:
         return ProbeOutcome({}, Spent(), f"{network.name} has no resolver to ask")
     number = secrets.randbits(16)
-    question = query.query(number, name)
+    asked = question(number, name)
     headers = UDP_HEADERS[resolver.version]
     loop = asyncio.get_running_loop()
     up = down = 0
@@ -43,10 +42,10 @@ async def run(
             # Connected: the kernel lets through what comes from the resolver alone.
             own_flows.connect(asker, resolver, port, network.index)
             async with asyncio.timeout(timeout_s):
-                await loop.sock_sendall(asker, question)
-                up = headers + len(question)
-                wrong: Fault | None = Fault.FOREIGN
-                while wrong is Fault.FOREIGN:
+                await loop.sock_sendall(asker, asked)
+                up = headers + len(asked)
+                wrong: DnsFault | None = DnsFault.FOREIGN
+                while wrong is DnsFault.FOREIGN:
                     answer = await loop.sock_recv(asker, 4096)
                     down += headers + len(answer)
                     wrong = fault(answer, number, name)

@@ -1,31 +1,14 @@
 """How much a probe server gives: token buckets, for each source and for all together. Pure."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_network
 
 from cedos.model import Address
 from cedos.monitor.probing.wire import RefusalReason
+from cedos.token_bucket import TokenBucket
 
 _MOST_SOURCES = 4096
 _V6_PREFIX = 64
-
-
-@dataclass(slots=True)
-class Bucket:
-    """A rate with a burst. It begins full."""
-
-    rate_bytes_s: float
-    burst_bytes: float
-    left_bytes: float
-    at_s: float
-
-    def filled(self, now_s: float) -> float:
-        """The bytes that may be had now. A clock that went back fills nothing."""
-        self.left_bytes += max(0.0, now_s - self.at_s) * self.rate_bytes_s
-        self.left_bytes = min(self.left_bytes, self.burst_bytes)
-        self.at_s = now_s
-        return self.left_bytes
 
 
 class ProbeLimits:
@@ -37,11 +20,11 @@ class ProbeLimits:
         self._total = self._bucket(total_bps, 0.0)
         # A source that was not heard of for longest is forgotten first. Only who holds the key and
         # has shown its address gets an entry, so nobody can wash others, or a debt, away cheaply.
-        self._sources: OrderedDict[object, Bucket] = OrderedDict()
+        self._sources: OrderedDict[object, TokenBucket] = OrderedDict()
 
-    def _bucket(self, rate_bps: float, now_s: float) -> Bucket:
+    def _bucket(self, rate_bps: float, now_s: float) -> TokenBucket:
         burst_bytes = rate_bps / 8 * self._burst_s
-        return Bucket(rate_bps / 8, burst_bytes, burst_bytes, now_s)
+        return TokenBucket(rate_bps / 8, burst_bytes, now_s)
 
     def __len__(self) -> int:
         return len(self._sources)
@@ -61,11 +44,11 @@ class ProbeLimits:
             (RefusalReason.SOURCE_LIMIT, own),
             (RefusalReason.TOTAL_LIMIT, self._total),
         ):
-            missing = count - bucket.filled(now_s)
-            if count > bucket.burst_bytes:
+            missing = count - bucket.available(now_s)
+            if count > bucket.burst:
                 return RefusalReason.TOO_LARGE, 0.0
             if missing > 0:
-                return reason, missing / bucket.rate_bytes_s
-        own.left_bytes -= count
-        self._total.left_bytes -= count
+                return reason, missing / bucket.per_s
+        own.take(now_s, count)
+        self._total.take(now_s, count)
         return None

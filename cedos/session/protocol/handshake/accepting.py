@@ -9,7 +9,7 @@ from cedos.session.protocol.crypto import KeyPair, Random, Suite, host_id
 from cedos.session.protocol.handshake import resume, set_up
 from cedos.session.protocol.handshake.cookies import Cookies
 from cedos.session.protocol.handshake.credentials import Credentials
-from cedos.session.protocol.handshake.limits import HandshakeLimits, HostLedger, TokenBucket
+from cedos.session.protocol.handshake.limits import HandshakeLimits, HostLedger
 from cedos.session.protocol.handshake.locators import Locators
 from cedos.session.protocol.handshake.messages import (
     LOWEST_VERSION,
@@ -36,6 +36,7 @@ from cedos.session.protocol.handshake.outcome import (
     Secrets,
     failed,
 )
+from cedos.token_bucket import TokenBucket
 
 _HELLOS: Final = 8  # of one connection: cookies, duplicates, stale attempts, a question
 _BUSY_FACTOR: Final = 4  # so many times the rate from which on cookies are asked for

@@ -5,11 +5,12 @@ flows per device). A stranger costs a bounded number of half-open handshakes and
 a cookie each; a known host has a limit on flows, on bytes held for its idle flows, on resumptions.
 """
 
-import math
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+from cedos.token_bucket import TokenBucket
 
 _HOSTS_REMEMBERED: Final = 100_000
 
@@ -28,28 +29,6 @@ class HandshakeLimits:
     cookies_from: int = 64  # half-open handshakes from which on a cookie is asked for
     set_ups_per_s: float = 500.0  # of all hosts; above it a cookie is asked for as well
     handshake_s: float = 10.0  # from accept() to the confirmation, however slowly it drips
-
-
-class TokenBucket:
-    __slots__ = ("_at_s", "_burst", "_left", "_per_s")
-
-    def __init__(self, per_s: float, burst: float, now: float) -> None:
-        self._per_s, self._burst = per_s, burst
-        self._left, self._at_s = burst, now
-
-    def take(self, now: float) -> bool:
-        passed = max(now - self._at_s, 0.0)
-        self._left = min(self._left + passed * self._per_s, self._burst)
-        self._at_s = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-    @property
-    def wait_s(self) -> float:
-        """When the next will be within the rate, from the last `take` on."""
-        return max(1 - self._left, 0.0) / self._per_s if self._per_s else math.inf
 
 
 class HostLedger:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cedos.model import Network, NetworkKind
-from cedos.monitor.dns.answer import Fault
+from cedos.monitor.dns.message import DnsFault
 from cedos.monitor.probing import dns_probe
 from cedos.monitor.probing.result import ProbeOutcome
 
@@ -35,9 +35,9 @@ def other_number(question: bytes) -> bytes:
 PUBLIC = "93.184.216.34"
 ANSWERS: dict[str, tuple[Answer, str | None]] = {
     "honestly": (lambda q: [found(q, PUBLIC)], None),
-    "with a private address": (lambda q: [found(q, "10.0.0.1")], Fault.HIJACKED),
-    "cut off": (lambda q: [found(q, PUBLIC, flags=0x8380)], Fault.TRUNCATED),
-    "that it will not": (lambda q: [found(q, PUBLIC, flags=0x8185)], Fault.REFUSED),
+    "with a private address": (lambda q: [found(q, "10.0.0.1")], DnsFault.HIJACKED),
+    "cut off": (lambda q: [found(q, PUBLIC, flags=0x8380)], DnsFault.TRUNCATED),
+    "that it will not": (lambda q: [found(q, PUBLIC, flags=0x8185)], DnsFault.REFUSED),
     "to somebody else": (
         lambda q: [found(q, PUBLIC, number=other_number(q))],
         "no answer within 0.3 s",
@@ -81,7 +81,7 @@ async def looked_up(answer: Answer, timeout_s: float) -> ProbeOutcome:
 @pytest.mark.parametrize("how", ANSWERS)
 async def test_only_an_honest_answer_is_timed(how: str) -> None:
     answer, wrong = ANSWERS[how]
-    silent = wrong is not None and not isinstance(wrong, Fault)
+    silent = wrong is not None and not isinstance(wrong, DnsFault)
     outcome = await looked_up(answer, 0.3 if silent else 10.0)
     assert outcome.problem == (wrong or "")
     assert set(outcome.indicators) == (set() if wrong else {"dns_s"})

@@ -13,10 +13,10 @@ from cedos.session.protocol.handshake.limits import (
     HalfOpen,
     HandshakeLimits,
     HostLedger,
-    TokenBucket,
 )
 from cedos.session.protocol.handshake.messages import MessageKind, framed
 from cedos.session.protocol.handshake.outcome import FailureKind
+from cedos.token_bucket import TokenBucket
 
 Hosts = Any
 

@@ -1,4 +1,4 @@
-"""Whether a datagram is an honest answer to a DNS question (RFC 1035, section 4). Pure.
+"""DNS questions, and whether a datagram is an honest answer to one (RFC 1035, section 4). Pure.
 
 Only an honest answer may be timed: an answer to another question, half an answer, or a box in the way
 that answers every name by itself, would make a network seem quicker than it is.
@@ -14,11 +14,12 @@ from cedos.model import Address
 _HEADER = struct.Struct("!6H")
 _QUESTION = struct.Struct("!2H")
 _RECORD = struct.Struct("!2HIH")
-_RESPONSE, _TRUNCATED, _CODE = 0x8000, 0x0200, 0x000F
+_RESPONSE, _TRUNCATED, _RECURSE, _CODE = 0x8000, 0x0200, 0x0100, 0x000F
 _A, _AAAA, _IN = 1, 28, 1
 _NO_ERROR, _NO_SUCH_NAME = 0, 3
 _POINTER = 0xC0
 _MAX_LABELS = 128
+_MAX_LABEL, _MAX_NAME = 63, 253
 # Addresses that no public name has (RFC 1918, 6598, 3927, 4193): those of boxes on the way.
 _NOT_PUBLIC = tuple(
     map(
@@ -31,7 +32,7 @@ _NOT_PUBLIC = tuple(
 )
 
 
-class Fault(StrEnum):
+class DnsFault(StrEnum):
     FOREIGN = "it answers another question"
     TRUNCATED = "it was cut off"
     REFUSED = "the resolver failed or refused"
@@ -41,7 +42,7 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class DnsReply:
     """A response: its number, error code, whether it was cut, its question, and its addresses."""
 
     number: int
@@ -52,7 +53,20 @@ class Reply:
     addresses: tuple[Address, ...]
 
 
-def parse(data: bytes) -> Reply | None:
+def question(number: int, name: str) -> bytes:
+    """The question for the IPv4 address of `name`; ValueError where that is no valid name."""
+    labels = name.rstrip(".").split(".")
+    try:
+        encoded = [label.encode("ascii") for label in labels]
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name!r}: ASCII (punycode) would be right") from error
+    if len(name.rstrip(".")) > _MAX_NAME or any(not 0 < len(e) <= _MAX_LABEL for e in encoded):
+        raise ValueError(f"{name!r} is no domain name")
+    body = b"".join(bytes((len(label),)) + label for label in encoded) + b"\0"
+    return _HEADER.pack(number, _RECURSE, 1, 0, 0, 0) + body + _QUESTION.pack(_A, _IN)
+
+
+def parse(data: bytes) -> DnsReply | None:
     """The response in a datagram; None for anything that is no response to one question."""
     if len(data) < _HEADER.size:
         return None
@@ -64,7 +78,9 @@ def parse(data: bytes) -> Reply | None:
         return None
     kind, _ = _QUESTION.unpack_from(data, name[1])
     addresses = _addresses(data, name[1] + _QUESTION.size, answers)
-    return Reply(number, flags & _CODE, bool(flags & _TRUNCATED), name[0], kind, tuple(addresses))
+    return DnsReply(
+        number, flags & _CODE, bool(flags & _TRUNCATED), name[0], kind, tuple(addresses)
+    )
 
 
 def _name(data: bytes, offset: int) -> tuple[str, int] | None:
@@ -106,7 +122,7 @@ def is_public(address: Address) -> bool:
     return not any(address in network for network in _NOT_PUBLIC)
 
 
-def fault(data: bytes, number: int, name: str, kind: int = _A) -> Fault | None:
+def fault(data: bytes, number: int, name: str, kind: int = _A) -> DnsFault | None:
     """What is wrong with a datagram as the answer to the question `number` for `name`; None: nothing.
 
     That a name does not exist is an honest answer. A FOREIGN one is to be ignored, since the right
@@ -115,12 +131,12 @@ def fault(data: bytes, number: int, name: str, kind: int = _A) -> Fault | None:
     reply = parse(data)
     asked = name.rstrip(".").lower()
     if reply is None or (reply.number, reply.name, reply.kind) != (number, asked, kind):
-        return Fault.FOREIGN
+        return DnsFault.FOREIGN
     if reply.truncated:
-        return Fault.TRUNCATED
+        return DnsFault.TRUNCATED
     if reply.code not in (_NO_ERROR, _NO_SUCH_NAME):
-        return Fault.REFUSED
+        return DnsFault.REFUSED
     unreal = asked.endswith(".invalid") and reply.addresses
     if unreal or not all(map(is_public, reply.addresses)):
-        return Fault.HIJACKED
+        return DnsFault.HIJACKED
     return None

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.monitor.dns import answer, query
+from cedos.monitor.dns import message
 
 LABEL = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=20)
 NAMES = st.lists(LABEL, min_size=1, max_size=5).map(".".join)
@@ -13,7 +13,7 @@ def reply_to(question: bytes, code: int = 0, records: bytes = b"") -> bytes:
 
 
 def test_the_question_is_as_the_rfc_says() -> None:
-    assert query.query(0x1234, "example.org") == (
+    assert message.question(0x1234, "example.org") == (
         b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03org\x00\x00\x01\x00\x01"
     )
 
@@ -22,21 +22,21 @@ def test_the_question_is_as_the_rfc_says() -> None:
 def test_an_answer_is_known_by_number_and_name(
     number: int, name: str, code: int, records: bytes
 ) -> None:
-    question = query.query(number, name)
-    reply = answer.parse(reply_to(question, code, records))
+    question = message.question(number, name)
+    reply = message.parse(reply_to(question, code, records))
     assert reply is not None
     assert (reply.number, reply.code, reply.name, reply.kind) == (number, code, name, 1)
-    assert answer.fault(reply_to(question), number, name.upper() + ".") is None
+    assert message.fault(reply_to(question), number, name.upper() + ".") is None
     for wrong in ((number ^ 1, name), (number, name + "x")):
-        assert answer.fault(reply_to(question), *wrong) is answer.Fault.FOREIGN
+        assert message.fault(reply_to(question), *wrong) is message.DnsFault.FOREIGN
     # A question is no answer.
-    assert answer.parse(question) is None
+    assert message.parse(question) is None
 
 
 @given(NAMES, st.integers(0, 200))
 def test_a_truncated_answer_is_none(name: str, cut: int) -> None:
-    reply = reply_to(query.query(1, name))
-    assert answer.parse(reply[: max(0, len(reply) - 1 - cut)]) is None
+    reply = reply_to(message.question(1, name))
+    assert message.parse(reply[: max(0, len(reply) - 1 - cut)]) is None
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_a_truncated_answer_is_none(name: str, cut: int) -> None:
 )
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"name|ASCII"):
-        query.query(1, name)
+        message.question(1, name)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.monitor.dns import query
-from cedos.monitor.dns.answer import Fault, fault, is_public, parse
+from cedos.monitor.dns.message import DnsFault, fault, is_public, parse, question
 
 PUBLIC, PRIVATE = "93.184.216.34", "192.168.1.1"
 
@@ -21,8 +20,8 @@ def answer(
     cut: bool = False,
     kind: int = 1,
 ) -> bytes:
-    question = bytearray(query.query(number, name))
-    question[-4:-2] = struct.pack("!H", kind)
+    asked = bytearray(question(number, name))
+    asked[-4:-2] = struct.pack("!H", kind)
     flags = 0x8180 | code | (0x0200 if cut else 0)
     head = struct.pack("!6H", number, flags, 1, len(addresses), 0, 0)
     records = b""
@@ -30,7 +29,7 @@ def answer(
         octets = ip_address(text).packed
         kind = 1 if len(octets) == 4 else 28
         records += b"\xc0\x0c" + struct.pack("!2HIH", kind, 1, 60, len(octets)) + octets
-    return head + bytes(question[12:]) + records
+    return head + bytes(asked[12:]) + records
 
 
 @pytest.mark.parametrize(
@@ -39,26 +38,26 @@ def answer(
         (answer(7, "example.com", PUBLIC), None),
         (answer(7, "EXAMPLE.com", PUBLIC), None),
         (answer(7, "example.com", code=3), None),  # that it does not exist is an answer
-        (answer(8, "example.com", PUBLIC), Fault.FOREIGN),
-        (answer(7, "example.org", PUBLIC), Fault.FOREIGN),
-        (answer(7, "example.com", PUBLIC, kind=28), Fault.FOREIGN),
-        (query.query(7, "example.com"), Fault.FOREIGN),  # an echo of the question
-        (b"", Fault.FOREIGN),
-        (answer(7, "example.com", PUBLIC, cut=True), Fault.TRUNCATED),
-        (answer(7, "example.com", code=2), Fault.REFUSED),
-        (answer(7, "example.com", code=5), Fault.REFUSED),
-        (answer(7, "example.com", PRIVATE), Fault.HIJACKED),
-        (answer(7, "example.com", PUBLIC, "0.0.0.0"), Fault.HIJACKED),
+        (answer(8, "example.com", PUBLIC), DnsFault.FOREIGN),
+        (answer(7, "example.org", PUBLIC), DnsFault.FOREIGN),
+        (answer(7, "example.com", PUBLIC, kind=28), DnsFault.FOREIGN),
+        (question(7, "example.com"), DnsFault.FOREIGN),  # an echo of the question
+        (b"", DnsFault.FOREIGN),
+        (answer(7, "example.com", PUBLIC, cut=True), DnsFault.TRUNCATED),
+        (answer(7, "example.com", code=2), DnsFault.REFUSED),
+        (answer(7, "example.com", code=5), DnsFault.REFUSED),
+        (answer(7, "example.com", PRIVATE), DnsFault.HIJACKED),
+        (answer(7, "example.com", PUBLIC, "0.0.0.0"), DnsFault.HIJACKED),
     ],
 )
-def test_what_is_wrong_with_an_answer(data: bytes, wrong: Fault | None) -> None:
+def test_what_is_wrong_with_an_answer(data: bytes, wrong: DnsFault | None) -> None:
     assert fault(data, 7, "example.com.") is wrong
 
 
 def test_a_name_that_cannot_exist_must_not_be_found() -> None:
     name = "a1b2.invalid"
     assert fault(answer(7, name, code=3), 7, name) is None
-    assert fault(answer(7, name, PUBLIC), 7, name) is Fault.HIJACKED
+    assert fault(answer(7, name, PUBLIC), 7, name) is DnsFault.HIJACKED
 
 
 def test_the_addresses_of_both_versions() -> None:
@@ -86,4 +85,4 @@ def test_noise_is_never_an_answer(noise: bytes, cut: int) -> None:
     parse(noise)
     good = answer(7, "example.com", PUBLIC)
     parse(good[:cut] + noise)
-    assert fault(noise[:11], 7, "example.com") is Fault.FOREIGN
+    assert fault(noise[:11], 7, "example.com") is DnsFault.FOREIGN
