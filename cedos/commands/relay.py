@@ -19,8 +19,8 @@ from cedos.errors import ConfigError, HostError, PrivilegeError
 from cedos.kernel.service_manager import Notifier
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import IPNetwork, read_tokens
-from cedos.proxy.gateway.listening import ListenAddress, open_socket
-from cedos.proxy.gateway.relay import PORT, Relay, Settings, log
+from cedos.proxy.gateway.listening import RelayAddress, open_socket
+from cedos.proxy.gateway.relay import PORT, Relay, RelaySettings, log
 from cedos.proxy.request import authority
 
 
@@ -194,12 +194,12 @@ def command(
     """
     if as_json and not check:
         raise click.UsageError("--json goes with --check")
-    defaults = Settings()
+    defaults = RelaySettings()
     where = (
         *_spread(listen, transparent=False),
         *_spread(transparent, transparent=True),
     )
-    settings = Settings(
+    settings = RelaySettings(
         listen=where or defaults.listen,
         listen_optional=all(not address for address, _ in (*listen, *transparent)),
         allow=allow or defaults.allow,
@@ -221,15 +221,15 @@ def command(
     asyncio.run(_serve(settings))
 
 
-def _spread(given: tuple[tuple[str, int], ...], *, transparent: bool) -> list[ListenAddress]:
+def _spread(given: tuple[tuple[str, int], ...], *, transparent: bool) -> list[RelayAddress]:
     return [
-        ListenAddress(each, port, transparent)
+        RelayAddress(each, port, transparent)
         for address, port in given
         for each in ([address] if address else ["0.0.0.0", "::"])  # noqa: S104
     ]
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: RelaySettings) -> None:
     """Runs until SIGINT or SIGTERM; the second one ends what is still there."""
     relay = Relay(settings)
     relay.open()
@@ -252,12 +252,12 @@ async def _serve(settings: Settings) -> None:
     log.info("ended")
 
 
-def _shown(settings: Settings) -> str:
+def _shown(settings: RelaySettings) -> str:
     networks = ", ".join(map(str, settings.allow))
     return f"{networks}, with a token" if settings.tokens else networks
 
 
-def _check(settings: Settings, as_json: bool) -> None:
+def _check(settings: RelaySettings, as_json: bool) -> None:
     files = Files()
     found: list[Finding | None] = [
         mptcp.kernel(os.uname().release),
@@ -282,7 +282,7 @@ def _fine(findings: list[Finding]) -> bool:
     return all(finding.state is not FindingState.MISSING for finding in findings)
 
 
-def _listening(where: ListenAddress) -> Finding:
+def _listening(where: RelayAddress) -> Finding:
     topic = f"{'transparent at' if where.transparent else 'listen at'} {where}"
     try:
         open_socket(where)[0].close()

@@ -46,7 +46,7 @@ async def modems(bus: SystemBus, names: set[str]) -> Finding:
     return ok(_MODEMS, "running, without a modem")
 
 
-async def somebody_there(bus: SystemBus, names: set[str]) -> Finding:
+async def user_presence(bus: SystemBus, names: set[str]) -> Finding:
     """Whether logind tells that somebody is at the screen."""
     lost = "probes that rest while nobody is there"
     if screen.SERVICE not in names:

@@ -66,7 +66,7 @@ async def on_the_bus(address: str | None = None) -> list[Finding]:
             ),
             await radios.modems(bus, names),
             await radios.network_manager(bus, names),
-            await radios.somebody_there(bus, names),
+            await radios.user_presence(bus, names),
         ]
     finally:
         await bus.close()

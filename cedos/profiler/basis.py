@@ -13,7 +13,7 @@ _BUFFER_BYTES = 256
 _SMALLEST_CHUNK = 64
 
 
-class Basis(NamedTuple):
+class EstimateBasis(NamedTuple):
     """The arguments of `SizeHistory.estimate`, and how much it is known to exceed."""
 
     hosts: Sequence[str]
@@ -46,15 +46,15 @@ class Basis(NamedTuple):
 
 def of_chunks(
     hosts: Sequence[str], prior: Prior, response: HttpResponse, before: int | None
-) -> Basis:
+) -> EstimateBasis:
     """Of a body in chunks, which has a history of its own: what it was `before`, else its first chunk."""
     kind = in_chunks(hosts)
     if before is not None:
-        return Basis(kind, prior, (before,))
+        return EstimateBasis(kind, prior, (before,))
     first = response.first_chunk or 0
     if first >= _SMALLEST_CHUNK and first % _BUFFER_BYTES:
-        return Basis(kind, prior, (first,))
-    return Basis(kind, prior, (), first)
+        return EstimateBasis(kind, prior, (first,))
+    return EstimateBasis(kind, prior, (), first)
 
 
 def in_chunks(hosts: Sequence[str]) -> list[str]:

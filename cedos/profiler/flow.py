@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from cedos.model import Direction, FlowKey, SizeEstimate
-from cedos.profiler.basis import Basis
+from cedos.profiler.basis import EstimateBasis
 from cedos.profiler.names import domain
 from cedos.profiler.stream import Stream
 
@@ -14,7 +14,7 @@ _MAX_PENDING = 64  # requests without an answer yet, on one connection
 
 
 @dataclass(slots=True)
-class Running:
+class RunningTransfer:
     """`base_bytes` is what the flow had carried before.
 
     `basis` None where the message states its size.
@@ -23,10 +23,10 @@ class Running:
     direction: Direction
     size: SizeEstimate
     base_bytes: int
-    basis: Basis | None
+    basis: EstimateBasis | None
 
 
-class Asked(NamedTuple):
+class PendingRequest(NamedTuple):
     """A request whose answer is still to come: its method, and what it asked for."""
 
     method: str
@@ -54,8 +54,8 @@ class ProfiledFlow:
     observed_at_s: float | None = None
     body_of: str | None = None
     body_chunked: bool = False
-    running: Running | None = None
-    pending: deque[Asked] = field(default_factory=lambda: deque(maxlen=_MAX_PENDING))
+    running: RunningTransfer | None = None
+    pending: deque[PendingRequest] = field(default_factory=lambda: deque(maxlen=_MAX_PENDING))
     streams: dict[Direction, Stream] = field(
         default_factory=lambda: {way: Stream() for way in Direction}
     )

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from cedos.model import Direction, FlowKey, Label, SizeEstimate
 from cedos.profiler import http
-from cedos.profiler.basis import Basis, in_chunks, of_chunks
-from cedos.profiler.flow import Asked, ProfiledFlow, Running, ways
+from cedos.profiler.basis import EstimateBasis, in_chunks, of_chunks
+from cedos.profiler.flow import PendingRequest, ProfiledFlow, RunningTransfer, ways
 from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.hints import TransferHint, TransferHints
 from cedos.profiler.priors import CHUNKED, UNKNOWN, WHOLE, Prior
@@ -67,11 +67,11 @@ class Profiler:
         flow = self._flows.get(key)
         if flow and flow.observed_at_s is not None and now_s < flow.observed_at_s + _OPENING_LATE_S:
             flow.mark = mark
-            return [] if mark is None else self._again(flow, now_s)
+            return [] if mark is None else self._reannounce(flow, now_s)
         self._flows.pop(key, None)
         flow = self._flow(key, client=not incoming)
         flow.mark = mark
-        return [self._whole(flow, now_s)]
+        return [self._whole_connection(flow, now_s)]
 
     def observe(self, captured: CapturedPacket, now_s: float) -> list[SizeLearned]:
         """A captured packet begins a message; empty where that tells nothing new.
@@ -111,7 +111,7 @@ class Profiler:
             return []
         basis = running.basis
         if direction is not running.direction:
-            basis = Basis(flow.hosts, self._prior(flow, direction))
+            basis = EstimateBasis(flow.hosts, self._prior(flow, direction))
         size = basis.exceeded(self.history, flow.port, direction, so_far)
         flow.running = replace(running, direction=direction, size=size, basis=basis)
         return [self._event(flow, self._hints.find(key, flow.server_name, flow.mark, now_s))]
@@ -144,7 +144,7 @@ class Profiler:
             event
             for flow in self._flows.values()
             if hint.match.fits(flow.key, flow.server_name, flow.mark)
-            for event in self._again(flow, now_s)
+            for event in self._reannounce(flow, now_s)
         ]
         return number, told
 
@@ -162,7 +162,7 @@ class Profiler:
 
     def _client_hello(self, captured: CapturedPacket, now_s: float) -> list[SizeLearned]:
         flow = self._flow(captured.key, client=captured.outgoing)
-        if self._began(flow, captured, now_s) is None:
+        if self._message_position(flow, captured, now_s) is None:
             return []
         if not flow.opaque:
             flow.opaque, flow.running = True, None
@@ -186,45 +186,49 @@ class Profiler:
         if flow.running is not None and name in (None, flow.server_name):
             return []
         flow.server_name = name or flow.server_name
-        return [self._whole(flow, now_s)]
+        return [self._whole_connection(flow, now_s)]
 
     def _request(
         self, captured: CapturedPacket, request: http.HttpRequest, now_s: float
     ) -> list[SizeLearned]:
         flow = self._flow(captured.key, client=captured.outgoing)
-        position = self._began(flow, captured, now_s)
+        position = self._message_position(flow, captured, now_s)
         if position is None:
             return []
         flow.server_name = request.host or flow.server_name
         resource = None
         if request.method in {"GET", "HEAD"} and request.target is not None:
             resource = resource_name(flow.hosts[0], flow.port, request.target)
-        flow.pending.append(Asked(request.method, resource))
+        flow.pending.append(PendingRequest(request.method, resource))
         flow.opaque = request.method == "CONNECT"
         if flow.opaque:
-            return [self._whole(flow, now_s)]
+            return [self._whole_connection(flow, now_s)]
         there, back = ways(captured.outgoing)
         if request.chunked:
             flow.streams[there].body_at = position + (request.head_bytes or len(captured.payload))
-            basis = Basis(in_chunks(flow.hosts), self._chunked)
-            return [self._guess(flow, there, position, basis, now_s)]
+            basis = EstimateBasis(in_chunks(flow.hosts), self._chunked)
+            return [self._estimated(flow, there, position, basis, now_s)]
         body = request.content_length or 0
         self._learn(flow, there, body)
         if body:
-            return [self._told(flow, there, _exact(body), position, None, now_s)]
+            return [self._begin_transfer(flow, there, _exact(body), position, None, now_s)]
         if request.method == "HEAD":
             flow.running = None
             return []
         base = max(flow.streams[back].position, flow.streams[back].carried_bytes)
         before = self.history.resource(resource)
         evidence = () if before is None else (before,)
-        return [self._guess(flow, back, base, Basis(flow.hosts, self._unknown, evidence), now_s)]
+        return [
+            self._estimated(
+                flow, back, base, EstimateBasis(flow.hosts, self._unknown, evidence), now_s
+            )
+        ]
 
     def _response(
         self, captured: CapturedPacket, response: http.HttpResponse, now_s: float
     ) -> list[SizeLearned]:
         flow = self._flow(captured.key, client=not captured.outgoing)
-        position = self._began(flow, captured, now_s)
+        position = self._message_position(flow, captured, now_s)
         if position is None:
             return []
         status = response.status
@@ -249,15 +253,15 @@ class Profiler:
                 return []
             if status == 200 and resource is not None:
                 self.history.learn_resource(resource, length)
-            return [self._told(flow, way, _exact(length), position, None, now_s)]
+            return [self._begin_transfer(flow, way, _exact(length), position, None, now_s)]
         flow.streams[way].body_at = position + (response.head_bytes or len(captured.payload))
         flow.body_of = resource if status == 200 else None
         flow.body_chunked = response.chunked
-        basis = Basis(flow.hosts, self._unknown)
+        basis = EstimateBasis(flow.hosts, self._unknown)
         if response.chunked:
             before = self.history.resource(flow.body_of)
             basis = of_chunks(flow.hosts, self._chunked, response, before)
-        return [self._guess(flow, way, position, basis, now_s)]
+        return [self._estimated(flow, way, position, basis, now_s)]
 
     def _flow(self, key: FlowKey, *, client: bool | None = None) -> ProfiledFlow:
         flow = self._flows.get(key)
@@ -271,7 +275,9 @@ class Profiler:
             flow.client = client
         return flow
 
-    def _began(self, flow: ProfiledFlow, captured: CapturedPacket, now_s: float) -> int | None:
+    def _message_position(
+        self, flow: ProfiledFlow, captured: CapturedPacket, now_s: float
+    ) -> int | None:
         """Where in its stream the message begins; None where it was seen before."""
         if flow.observed_at_s is None:
             flow.observed_at_s = now_s
@@ -308,44 +314,49 @@ class Profiler:
         for host in flow.hosts:
             self.history.learn(host, flow.port, direction, size_bytes)
 
-    def _whole(self, flow: ProfiledFlow, now_s: float) -> SizeLearned:
+    def _whole_connection(self, flow: ProfiledFlow, now_s: float) -> SizeLearned:
         """An estimate for the whole flow, in the direction that is likely to carry more."""
         known = {}
         for direction in ways(flow.client):
-            basis = Basis(flow.hosts, self._prior(flow, direction))
+            basis = EstimateBasis(flow.hosts, self._prior(flow, direction))
             known[direction] = basis, basis.estimate(self.history, flow.port, direction)
         there, back = ways(flow.client)
         sent, received = known[there][1], known[back][1]
         more = sent.source == "history" and sent.median_bytes > received.median_bytes
         direction = there if more else back
         basis, size = known[direction]
-        return self._told(flow, direction, size, 0, basis, now_s)
+        return self._begin_transfer(flow, direction, size, 0, basis, now_s)
 
     def _prior(self, flow: ProfiledFlow, direction: Direction) -> Prior:
         whole = WHOLE.get((flow.port, direction)) if flow.opaque and flow.client else None
         return whole or self._unknown
 
-    def _again(self, flow: ProfiledFlow, now_s: float) -> list[SizeLearned]:
+    def _reannounce(self, flow: ProfiledFlow, now_s: float) -> list[SizeLearned]:
         """The transfer under way once more, as what hints say of it may have changed."""
         running = flow.running
         if running is None:
             return []
         size, base = running.size, running.base_bytes
-        return [self._told(flow, running.direction, size, base, running.basis, now_s)]
+        return [self._begin_transfer(flow, running.direction, size, base, running.basis, now_s)]
 
-    def _guess(
-        self, flow: ProfiledFlow, direction: Direction, base: int, basis: Basis, now_s: float
+    def _estimated(
+        self,
+        flow: ProfiledFlow,
+        direction: Direction,
+        base: int,
+        basis: EstimateBasis,
+        now_s: float,
     ) -> SizeLearned:
         size = basis.estimate(self.history, flow.port, direction)
-        return self._told(flow, direction, size, base, basis, now_s)
+        return self._begin_transfer(flow, direction, size, base, basis, now_s)
 
-    def _told(
+    def _begin_transfer(
         self,
         flow: ProfiledFlow,
         direction: Direction,
         size: SizeEstimate,
         base: int,
-        basis: Basis | None,
+        basis: EstimateBasis | None,
         now_s: float,
     ) -> SizeLearned:
         """Makes this the flow's transfer; a hint's size replaces all but what the message states."""
@@ -355,7 +366,7 @@ class Profiler:
                 direction = hint.direction or direction
             if hint.direction in (None, direction):
                 size = _exact(hint.size_bytes, "hint")
-        flow.running = Running(direction, size, base, basis)
+        flow.running = RunningTransfer(direction, size, base, basis)
         return self._event(flow, hint)
 
     @staticmethod

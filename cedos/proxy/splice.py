@@ -19,7 +19,7 @@ _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TunnelBytes:
     """What a tunnel carried, in bytes.
 
     `ended`: `complete` (both sides said so), `idle`, `stopped`, or `client: ...`, `origin: ...` with
@@ -64,11 +64,11 @@ class Tunnel:
         self._done: asyncio.Future[str] = self._loop.create_future()
         self._idle_s = idle_s
         there, here = ("client", client), ("origin", origin)
-        self._up = _Way(there, here, buffer, self._way_ended, self.end, first_up, up_limit)
-        self._down = _Way(here, there, buffer, self._way_ended, self.end)
+        self._up = _OneWay(there, here, buffer, self._way_ended, self.end, first_up, up_limit)
+        self._down = _OneWay(here, there, buffer, self._way_ended, self.end)
         self._timer = self._loop.call_later(idle_s, self._check_idle)
 
-    async def run(self) -> Moved:
+    async def run(self) -> TunnelBytes:
         """Returns when both ways have ended, or one side broke; never raises for what peers do."""
         try:
             self._up.begin()
@@ -81,7 +81,7 @@ class Tunnel:
         if ended != "complete":
             reset_on_close(self._up.source)
             reset_on_close(self._up.sink)
-        return Moved(self._up.moved_bytes, self._down.moved_bytes, ended)
+        return TunnelBytes(self._up.moved_bytes, self._down.moved_bytes, ended)
 
     def end(self, how: str) -> None:
         if not self._done.done():
@@ -103,7 +103,7 @@ class Tunnel:
             self._timer = self._loop.call_later(left_s, self._check_idle)
 
 
-class _Way:
+class _OneWay:
     """One direction of a tunnel: reads `source` while nothing waits for `sink`, else writes.
 
     `source` and `sink` are sockets with their names for messages. `on_end`: the source's end was

@@ -33,7 +33,7 @@ from cedos.monitor.probing.schedule import ProbeSchedule
 from cedos.monitor.providers.adb import AdbProvider
 from cedos.monitor.providers.cellular import CellularProvider
 from cedos.monitor.providers.networkmanager import NetworkManager
-from cedos.monitor.providers.provider import Guarded, IndicatorProvider, read_each
+from cedos.monitor.providers.provider import GuardedProvider, IndicatorProvider, read_each
 from cedos.monitor.providers.screen import Screen
 from cedos.monitor.providers.series import SeriesProvider
 from cedos.monitor.providers.wifi import WifiProvider
@@ -50,7 +50,7 @@ _LATE_S = 0.02
 
 def providers(
     config: Config, bus: SystemBus | None, manager: NetworkManager | None
-) -> list[Guarded]:
+) -> list[GuardedProvider]:
     """The configured providers, each behind a guard.
 
     Errors: PlaceError, a series that cannot be read.
@@ -75,7 +75,7 @@ def providers(
                 offset_s,
             )
         )
-    return [Guarded(provider, _log.warning) for provider in found]
+    return [GuardedProvider(provider, _log.warning) for provider in found]
 
 
 def probe_target(config: Config) -> Callable[[Network], Address | None]:
@@ -188,7 +188,7 @@ class Observer:
             server=probe_server(config),
             price=joules_taken(config),
         )
-        self.screen.on_change(self.prober.attended)
+        self.screen.on_change(self.prober.user_present)
 
     @property
     def problems(self) -> list[str]:

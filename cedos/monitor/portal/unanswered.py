@@ -70,7 +70,7 @@ class Unanswered:
         self._rescued.pop(name, None)
         self._servers.pop(name, None)
 
-    def in_vain(self, name: str, now_s: float) -> int:
+    def unanswered_servers(self, name: str, now_s: float) -> int:
         """How many servers have not answered over a network; 0 while they are too few to tell."""
         rescued = self._rescued.get(name, {})
         servers = {

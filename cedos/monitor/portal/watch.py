@@ -126,7 +126,9 @@ class PortalWatch:
         one = self._watched.get(name)
         if one is not None and one.captive_at_s is None:
             then_s = time.monotonic() + after_s
-            rest_s = _HURRIED_REST_S if self._unanswered.in_vain(name, then_s) else _REST_S
+            rest_s = (
+                _HURRIED_REST_S if self._unanswered.unanswered_servers(name, then_s) else _REST_S
+            )
             if self._check is None:  # a look that asks nobody costs nothing
                 rest_s = 0.0
             one.due_s = min(one.due_s, max(then_s, one.at_s + rest_s))
@@ -143,14 +145,14 @@ class PortalWatch:
             one.silence_believed_s = 0.0
             # No server had answered, and one has: that was a pause, and no portal.
             if one.by_silence:
-                self._freed(one, now_s)
+                self._set_free(one, now_s)
 
     def pinged(self, name: str) -> None:
         one = self._watched.get(name)
         # Where pings waited, too, when no server answered, that was an outage, and is over. (Some
         # portals let pings through all the time.)
         if one is not None and one.by_silence and one.pings_waited:
-            self._freed(one, time.monotonic())
+            self._set_free(one, time.monotonic())
 
     def rescued(self, key: FlowKey) -> None:
         """Takes a flow whose first packet found no answer, and was led over another network."""
@@ -194,14 +196,14 @@ class PortalWatch:
             finding = await self._find(one)
         except Exception as error:  # whatever it is, it must not end the watch
             finding = PortalFinding(PortalVerdict.UNCLEAR, f"{type(error).__name__}: {error}")
-        self._found(one, finding)
+        self._apply(one, finding)
         self._wake.set()
 
     async def _find(self, one: _NetworkPortal) -> PortalFinding:
         network = one.network
         rtt_s = self._rtt_s(network.name)
         timeout_s = min(max(USUAL_TIMEOUT_S, 6.0 * (rtt_s or 0.0)), _LONGEST_S)
-        waiting = self._unanswered.in_vain(network.name, time.monotonic())
+        waiting = self._unanswered.unanswered_servers(network.name, time.monotonic())
         if waiting:  # others have waited before us
             timeout_s = _SHORT_TIMEOUT_S
         finding = PortalFinding(PortalVerdict.UNCLEAR, "nobody can tell")
@@ -230,7 +232,7 @@ class PortalWatch:
         if finding.verdict is PortalVerdict.CAPTIVE and finding.likeness:
             for other in others:
                 if other.finding is not None and other.finding.likeness == finding.likeness:
-                    self._freed(other, time.monotonic())
+                    self._set_free(other, time.monotonic())
                     return PortalFinding(
                         PortalVerdict.UNCLEAR,
                         "the test page answers otherwise than it should on several networks",
@@ -250,7 +252,7 @@ class PortalWatch:
             return PortalFinding(PortalVerdict.CAPTIVE, why, by_silence=True)
         return finding
 
-    def _found(self, one: _NetworkPortal, finding: PortalFinding) -> None:
+    def _apply(self, one: _NetworkPortal, finding: PortalFinding) -> None:
         now_s = time.monotonic()
         was_silence, one.finding, one.at_s = one.by_silence, finding, now_s
         if finding.verdict is PortalVerdict.CAPTIVE:
@@ -264,9 +266,9 @@ class PortalWatch:
                 again_s = one.silence_believed_s = min(longer_s, CAPTIVE_EVERY_S)
             one.due_s = min(one.due_s, now_s + again_s)
         elif finding.verdict is PortalVerdict.FREE:
-            self._freed(one, now_s)
+            self._set_free(one, now_s)
         elif was_silence and finding.verdict is PortalVerdict.UNCLEAR:
-            self._freed(one, now_s, proven=False)
+            self._set_free(one, now_s, proven=False)
         elif one.captive_at_s is not None:
             if now_s - one.captive_at_s >= _BELIEVED_S:
                 one.captive_at_s = None
@@ -276,7 +278,7 @@ class PortalWatch:
             one.due_s = min(one.due_s, now_s + _AGAIN_S[one.tries])
             one.tries += 1
 
-    def _freed(self, one: _NetworkPortal, now_s: float, *, proven: bool = True) -> None:
+    def _set_free(self, one: _NetworkPortal, now_s: float, *, proven: bool = True) -> None:
         one.captive_at_s, one.tries = None, 0
         if proven:
             one.silence_believed_s = 0.0

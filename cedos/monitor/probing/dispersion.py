@@ -86,6 +86,6 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
-def lies(known: Mapping[str, float]) -> bool:
+def implausible(known: Mapping[str, float]) -> bool:
     """Whether indicators are beyond what any network does (a terabit, a negative gap)."""
     return any(not 0 <= value <= 1e12 for value in known.values())

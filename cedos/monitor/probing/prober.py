@@ -193,8 +193,8 @@ class Prober:
         self._schedule.silent(names)
         self._wake.set()
 
-    def attended(self, somebody: bool) -> None:
-        self._schedule.attended(somebody)
+    def user_present(self, present: bool) -> None:
+        self._schedule.user_present(present)
         self._wake.set()
 
     def asked_at_s(self) -> dict[str, float]:

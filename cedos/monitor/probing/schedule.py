@@ -21,8 +21,8 @@ class ProbeSchedule:
         self._idle_s = idle_s
         self._hurry_s = hurry_s
         self._away = away
-        self._attended = True
-        self._deaf: set[str] = set()
+        self._user_present = True
+        self._unanswered: set[str] = set()
         self._silent: frozenset[str] = frozenset()
         self._up: dict[str, bool] = {}
         self._in_use: frozenset[str] = frozenset()
@@ -36,7 +36,7 @@ class ProbeSchedule:
                 self._last_s.pop(name, None)
         self._up = up
         self._last_s = {name: at_s for name, at_s in self._last_s.items() if name in up}
-        self._deaf.intersection_update(up)
+        self._unanswered.intersection_update(up)
 
     def in_use(self, names: Iterable[str]) -> None:
         self._in_use = frozenset(names)
@@ -44,20 +44,20 @@ class ProbeSchedule:
     def silent(self, names: Iterable[str]) -> None:
         self._silent = frozenset(names)
 
-    def attended(self, somebody: bool) -> None:
+    def user_present(self, present: bool) -> None:
         """Whether somebody is at the screen. Who comes back finds what is overdue due at once."""
-        self._attended = somebody
+        self._user_present = present
 
     def answered(self, name: str, answered: bool) -> None:
         if answered:
-            self._deaf.discard(name)
+            self._unanswered.discard(name)
         else:
-            self._deaf.add(name)
+            self._unanswered.add(name)
 
     def _due_s(self, name: str) -> float:
         if name not in self._last_s:
             return float("-inf")
-        rests = not self._attended and name not in self._deaf
+        rests = not self._user_present and name not in self._unanswered
         idle_s = self._idle_s * (self._away if rests else 1.0)
         interval_s = self._in_use_s if name in self._in_use else idle_s
         if name in self._silent:

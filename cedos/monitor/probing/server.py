@@ -22,7 +22,7 @@ from cedos.monitor.probing import wire
 from cedos.monitor.probing.datagrams import CLOCK_S, Datagrams, Source, clock_offset_s
 from cedos.monitor.probing.result import UDP_HEADERS
 from cedos.monitor.probing.server_limits import ProbeLimits
-from cedos.monitor.probing.server_tcp import TcpSide
+from cedos.monitor.probing.server_tcp import TransferServer
 
 _log = structlog.get_logger(__name__)
 
@@ -38,7 +38,7 @@ _TRIES = 10
 
 
 @dataclass(slots=True)
-class _Upward:
+class _UpTrain:
     source: Source
     packets: int
     packet_bytes: int
@@ -66,12 +66,12 @@ class ProbeServing:
         self._secret = secrets.token_bytes(wire.KEY_BYTES)
         self._headers = UDP_HEADERS[address.version]
         self._used: OrderedDict[bytes, float] = OrderedDict()
-        self._upward: OrderedDict[bytes, _Upward] = OrderedDict()
+        self._upward: OrderedDict[bytes, _UpTrain] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._told_s = 0.0
         self._told: Counter[str] = Counter()
         self._datagrams: Datagrams | None = None
-        self._tcp = TcpSide(key, limits, self._note)
+        self._tcp = TransferServer(key, limits, self._note)
 
     async def __aenter__(self) -> "ProbeServing":
         # A port that UDP has free may be taken for TCP.
@@ -158,7 +158,7 @@ class ProbeServing:
             self._begin(self._train(ask, source))
         else:
             self._note("trains up")
-            self._upward[ask.session] = _Upward(
+            self._upward[ask.session] = _UpTrain(
                 source, ask.packets, ask.packet_bytes, now_s, clock_offset_s()
             )
             self._begin(self._send(wire.Ready(ask.session), source))
@@ -258,7 +258,7 @@ def _address(source: Source) -> Address:
     return ip_address(str(source[0]).partition("%")[0])
 
 
-def _cancel(upward: _Upward) -> None:
+def _cancel(upward: _UpTrain) -> None:
     for timer in upward.timers:
         timer.cancel()
     upward.timers.clear()

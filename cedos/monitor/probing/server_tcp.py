@@ -18,7 +18,7 @@ _BLOCK = bytes(65536)
 _BUFFER_BYTES = 1 << 16
 
 
-class TcpSide:
+class TransferServer:
     """Serves transfers until it is closed; `note` is called with what happened, in a few words."""
 
     def __init__(self, key: bytes, limits: ProbeLimits, note: Callable[[str], None]) -> None:

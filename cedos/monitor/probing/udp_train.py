@@ -51,7 +51,7 @@ async def run(
             raise ProbeFailed("the host's clock was set during the train")
         if "udp_bps" not in known:
             raise ProbeFailed("fewer than two of the train's packets arrived in time")
-        if dispersion.lies(known):
+        if dispersion.implausible(known):
             raise ProbeFailed("the server reports what cannot be")
     except ProbeFailed as failure:
         known, problem = {}, str(failure)

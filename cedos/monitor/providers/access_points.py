@@ -22,7 +22,7 @@ _MBM = struct.Struct("=i")
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ScannedPoint:
     """One access point of the list: its level in dBm where known, and how long ago it was heard."""
 
     point: AccessPoint
@@ -32,7 +32,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbourhood:
+class ScanList:
     """`count` is None where only the own one is listed: then nothing was scanned lately."""
 
     own: AccessPoint | None
@@ -40,13 +40,13 @@ class Neighbourhood:
     age_s: float
 
 
-def parse(payload: bytes) -> Heard | None:
+def parse(payload: bytes) -> ScannedPoint | None:
     found = attributes(attributes(payload).get(_ATTR_BSS, b""))
     bssid = found.get(_BSSID, b"")
     if len(bssid) != 6:
         return None
     level = found.get(_SIGNAL_MBM, b"")
-    return Heard(
+    return ScannedPoint(
         AccessPoint(bssid.hex(":"), _ssid(found.get(_ELEMENTS) or found.get(_BEACON, b""))),
         unsigned(found.get(_STATUS)) == _ASSOCIATED,
         (unsigned(found.get(_SEEN_MS_AGO)) or 0) / 1000.0,
@@ -66,15 +66,15 @@ def _ssid(elements: bytes) -> str:
     return ""
 
 
-def summarise(heard: Iterable[Heard]) -> Neighbourhood:
+def summarise(heard: Iterable[ScannedPoint]) -> ScanList:
     known = list(heard)
     own = next((one.point for one in known if one.associated), None)
     others = [one.age_s for one in known if not one.associated]
     # The own one is heard all the time: how old the list is, the youngest of the others tells.
-    return Neighbourhood(own, len(known) if others else None, min(others, default=0.0))
+    return ScanList(own, len(known) if others else None, min(others, default=0.0))
 
 
-async def read(index: int) -> Neighbourhood:
+async def read(index: int) -> ScanList:
     """Of the radio behind interface `index`. LookupError: no nl80211; OSError: none of its interfaces."""
     answers = await generic_netlink.dump(
         "nl80211", _GET_SCAN, attribute(_ATTR_IFINDEX, struct.pack("=I", index))

@@ -26,7 +26,7 @@ _PORTAL, _LIMITED, _FULL = 2, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Wireless:
+class WirelessProperties:
     """Paths of access points; `scanned_boot_s` is by CLOCK_BOOTTIME, None where it never scanned."""
 
     active: str | None
@@ -36,7 +36,7 @@ class Wireless:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PointProperties:
     """An access point: `level_dbm` comes from a percentage, so it is as coarse as that."""
 
     point: AccessPoint
@@ -44,10 +44,10 @@ class Point:
     seen_boot_s: float | None
 
 
-def parse_wireless(properties: Mapping[str, Any]) -> Wireless:
+def parse_wireless(properties: Mapping[str, Any]) -> WirelessProperties:
     active, points = properties.get("ActiveAccessPoint"), properties.get("AccessPoints")
     bitrate, scanned = _positive(properties.get("Bitrate")), _positive(properties.get("LastScan"))
-    return Wireless(
+    return WirelessProperties(
         active if isinstance(active, str) and active != _NONE else None,
         len(points) if isinstance(points, list) else 0,
         None if bitrate is None else bitrate * 1e3,
@@ -55,14 +55,14 @@ def parse_wireless(properties: Mapping[str, Any]) -> Wireless:
     )
 
 
-def parse_point(properties: Mapping[str, Any]) -> Point | None:
+def parse_point(properties: Mapping[str, Any]) -> PointProperties | None:
     """None where it names none. NetworkManager maps -100 to -40 dBm to 0 to 100 %, and cuts the rest."""
     address, ssid = properties.get("HwAddress"), properties.get("Ssid")
     strength = _positive(properties.get("Strength"))
     if not isinstance(address, str) or not address:
         return None
     name = bytes(ssid).decode("utf-8", "replace") if isinstance(ssid, bytes | bytearray) else ""
-    return Point(
+    return PointProperties(
         AccessPoint(address.lower(), name),
         None if strength is None or strength > 100 else -100.0 + 0.6 * strength,
         _positive(properties.get("LastSeen")),
@@ -155,7 +155,9 @@ class NetworkManager:
     async def close(self) -> None: ...
 
 
-def _indicators(device: Wireless, point: Point | None, now_s: float) -> dict[str, Indicator]:
+def _indicators(
+    device: WirelessProperties, point: PointProperties | None, now_s: float
+) -> dict[str, Indicator]:
     ahead_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
     known: dict[str, Indicator] = {}
     if device.scanned_boot_s is not None:

@@ -68,7 +68,7 @@ def implausible(name: str, indicator: object, now_s: float) -> str:
     return ""
 
 
-class Guarded:
+class GuardedProvider:
     """A provider whose `read` never raises, never takes longer than the limit, and never lies wildly.
 
     `report` is told of trouble once a kind; it stands in `problems` as long as it lasts. A provider

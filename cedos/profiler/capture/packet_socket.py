@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _BUFFER_BYTES = 4 << 20
 
 
-class Statistics(NamedTuple):
+class CaptureStatistics(NamedTuple):
     """Packets that passed the filter since the last reading, and those lost of them: a full queue."""
 
     passed: int
@@ -68,9 +68,9 @@ class Capture:
                 captured.append(one)
         return captured
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> CaptureStatistics:
         raw = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
-        return Statistics(*struct.unpack("II", raw))
+        return CaptureStatistics(*struct.unpack("II", raw))
 
     def close(self) -> None:
         self._socket.close()

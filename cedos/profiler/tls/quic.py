@@ -35,7 +35,7 @@ _VERSIONS = {
 }
 
 
-class Keys(NamedTuple):
+class InitialKeys(NamedTuple):
     """What a client's Initial packets are protected with (RFC 9001, 5.2)."""
 
     key: bytes
@@ -43,7 +43,7 @@ class Keys(NamedTuple):
     header: bytes
 
 
-class Initial(NamedTuple):
+class InitialPacket(NamedTuple):
     """An Initial packet as it lies in a datagram; `number_at` is where its packet number begins."""
 
     version: int
@@ -52,18 +52,18 @@ class Initial(NamedTuple):
     number_at: int
 
 
-def client_keys(version: int, destination: bytes) -> Keys:
+def client_keys(version: int, destination: bytes) -> InitialKeys:
     _, salt, label = _VERSIONS[version]
     initial = hmac.digest(salt, destination, "sha256")
     secret = _expand(initial, "client in", 32)
-    return Keys(
+    return InitialKeys(
         _expand(secret, f"{label}key", 16),
         _expand(secret, f"{label}iv", 12),
         _expand(secret, f"{label}hp", 16),
     )
 
 
-def initials(datagram: bytes) -> Iterator[Initial]:
+def initials(datagram: bytes) -> Iterator[InitialPacket]:
     """The Initial packets of a datagram, whatever else it holds; nothing after what is malformed."""
     at = 0
     for _ in range(_MAX_PACKETS):
@@ -90,7 +90,7 @@ def initials(datagram: bytes) -> Iterator[Initial]:
         except IndexError:
             return
         if kind == 0 and end + length <= len(datagram):
-            yield Initial(version, destination, datagram[at : end + length], end - at)
+            yield InitialPacket(version, destination, datagram[at : end + length], end - at)
         at = end + length
 
 
@@ -115,7 +115,7 @@ class InitialReader:
                 self.complete = hello.complete
         return told
 
-    def _opened(self, packet: Initial) -> "tuple[_InitialAttempt | None, bytes]":
+    def _opened(self, packet: InitialPacket) -> "tuple[_InitialAttempt | None, bytes]":
         """Whose packet it is and its frames: of a known attempt, newest first, or of a new one."""
         for attempt in reversed(self._attempts):
             frames = self._try(attempt.opener(packet.version), packet)
@@ -129,7 +129,7 @@ class InitialReader:
                 return attempt, frames
         return None, b""
 
-    def _try(self, opener: "_Opener", packet: Initial) -> bytes | None:
+    def _try(self, opener: "_PacketOpener", packet: InitialPacket) -> bytes | None:
         self._tries += 1
         return opener.open(packet) if self._tries <= _MAX_TRIES else None
 
@@ -140,12 +140,12 @@ class _InitialAttempt:
     def __init__(self, destination: bytes) -> None:
         self.stream = Reassembly()
         self._destination = destination
-        self._openers: dict[int, _Opener] = {}
+        self._openers: dict[int, _PacketOpener] = {}
 
-    def opener(self, version: int) -> "_Opener":
+    def opener(self, version: int) -> "_PacketOpener":
         """By version: a client may change it on the way (RFC 9368)."""
         if version not in self._openers:
-            self._openers[version] = _Opener(client_keys(version, self._destination))
+            self._openers[version] = _PacketOpener(client_keys(version, self._destination))
         return self._openers[version]
 
     def take(self, frames: bytes) -> bool:
@@ -202,10 +202,10 @@ def _expand(secret: bytes, label: str, size: int) -> bytes:
     return hmac.digest(secret, info, "sha256")[:size]
 
 
-class _Opener:
+class _PacketOpener:
     """Takes the protection off packets, given their keys."""
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(self, keys: InitialKeys) -> None:
         # Imported with the first Initial: the daemon's start does not wait for it.
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes  # noqa: PLC0415
@@ -217,7 +217,7 @@ class _Opener:
         self._iv = int.from_bytes(keys.iv, "big")
         self._refused = InvalidTag
 
-    def open(self, packet: Initial) -> bytes | None:
+    def open(self, packet: InitialPacket) -> bytes | None:
         """The packet's frames; None where it was not protected with these keys."""
         raw, at = packet.packet, packet.number_at
         sample = raw[at + 4 : at + 4 + _SAMPLE_BYTES]

@@ -14,7 +14,7 @@ from cedos.proxy.gateway.admission import ClientRules
 from cedos.proxy.gateway.listening import original_destination, subflows
 from cedos.proxy.gateway.origin import Origins, keep_alive
 from cedos.proxy.request import ProxyRequest, RequestParser
-from cedos.proxy.splice import Moved, Tunnel, reset_on_close
+from cedos.proxy.splice import Tunnel, TunnelBytes, reset_on_close
 
 _HEAD_TIMEOUT_S: Final = 20.0
 _ANSWER_TIMEOUT_S: Final = 5.0
@@ -115,7 +115,7 @@ class RelayClient:
         host, port = original_destination(self._connection)
         return ProxyRequest(True, host, port, b"", None, None, b"")
 
-    async def _relay(self, request: ProxyRequest) -> tuple[Moved, int | None]:
+    async def _relay(self, request: ProxyRequest) -> tuple[TunnelBytes, int | None]:
         origin = await self._origins.connect(request.host, request.port)
         try:
             if request.tunnel and not self._transparent:

@@ -20,7 +20,7 @@ _BACKLOG = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class ListenAddress:
+class RelayAddress:
     """Where to listen; `transparent`: for connections that go somewhere else."""
 
     address: str
@@ -32,7 +32,7 @@ class ListenAddress:
             f"{self.address}:{self.port}")  # fmt: skip
 
 
-def open_socket(where: ListenAddress) -> tuple[socket.socket, bool]:
+def open_socket(where: RelayAddress) -> tuple[socket.socket, bool]:
     """A non-blocking socket, and whether it takes MPTCP. HostError or PrivilegeError: it cannot."""
     family = socket.AF_INET6 if ":" in where.address else socket.AF_INET
     try:

@@ -18,7 +18,7 @@ from cedos.model import Address
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import PRIVATE, ClientRules, DestinationRules, IPNetwork, plain
 from cedos.proxy.gateway.client import RelayClient
-from cedos.proxy.gateway.listening import ListenAddress, open_socket
+from cedos.proxy.gateway.listening import RelayAddress, open_socket
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.splice import make_buffer
 
@@ -33,14 +33,14 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RelaySettings:
     """What a relay does (`cedos relay --help`).
 
     Addresses in `listen` that this host lacks are passed over if `listen_optional`; `local`: it also
     connects to its own host; `drain_s`: how long connections may go on when it is told to end.
     """
 
-    listen: Sequence[ListenAddress] = (ListenAddress("0.0.0.0", PORT), ListenAddress("::", PORT))  # noqa: S104
+    listen: Sequence[RelayAddress] = (RelayAddress("0.0.0.0", PORT), RelayAddress("::", PORT))  # noqa: S104
     listen_optional: bool = True
     allow: Sequence[IPNetwork] = PRIVATE
     tokens: Sequence[bytes] = ()
@@ -56,7 +56,7 @@ class Settings:
 class Relay:
     """A relay; `open` (HostError, PrivilegeError: it cannot listen), then `run` until `end` is called."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: RelaySettings) -> None:
         self._settings = settings
         self._clients = ClientRules(settings.allow, settings.tokens)
         destinations = DestinationRules(
@@ -64,7 +64,7 @@ class Relay:
         )
         self._origins = Origins(destinations, settings.connect_s)
         self._buffer = make_buffer()
-        self._sockets: list[tuple[socket.socket, ListenAddress]] = []
+        self._sockets: list[tuple[socket.socket, RelayAddress]] = []
         self._tasks: dict[asyncio.Task[None], RelayClient] = {}
         self._refusals: set[asyncio.Task[None]] = set()
         self._per_client: Counter[Address] = Counter()

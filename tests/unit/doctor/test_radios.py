@@ -56,11 +56,11 @@ async def test_modems() -> None:
 
 
 async def test_the_screen() -> None:
-    assert (await radios.somebody_there(Played(), set())).found == "logind is not running"
-    assert "nobody is logged in" in (await radios.somebody_there(Played(), {LOGIND})).found
+    assert (await radios.user_presence(Played(), set())).found == "logind is not running"
+    assert "nobody is logged in" in (await radios.user_presence(Played(), {LOGIND})).found
     seat = {"ActiveSession": ["1", "/s"]}
     for idle, words in ((False, "somebody is there"), (True, "idle or locked")):
-        finding = await radios.somebody_there(
+        finding = await radios.user_presence(
             Played(Seat=seat, Session={"IdleHint": idle}), {LOGIND}
         )
         assert (finding.state, finding.found) == (FindingState.OK, words)

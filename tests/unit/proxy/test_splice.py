@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from cedos.proxy.splice import Moved, Tunnel, make_buffer
+from cedos.proxy.splice import Tunnel, TunnelBytes, make_buffer
 
 pytestmark = pytest.mark.anyio
 BUFFER = make_buffer()
@@ -38,7 +38,7 @@ class Ends:
         self.tunnel = Tunnel(self._client, self._origin, BUFFER, **settings)
         self.task = asyncio.create_task(self._run())
 
-    async def _run(self) -> Moved:
+    async def _run(self) -> TunnelBytes:
         with self._client, self._origin:
             return await self.tunnel.run()
 
@@ -72,7 +72,7 @@ async def test_both_ways_at_once_all_bytes_arrive_in_order():
         )
         assert hashlib.sha256(asked).digest() == hashlib.sha256(up).digest()
         assert hashlib.sha256(answered).digest() == hashlib.sha256(down).digest()
-        assert await ends.task == Moved(len(up), len(down), "complete")
+        assert await ends.task == TunnelBytes(len(up), len(down), "complete")
 
 
 async def test_after_one_side_has_ended_the_other_goes_on():
@@ -83,7 +83,7 @@ async def test_after_one_side_has_ended_the_other_goes_on():
         assert not ends.task.done()
         await send(ends.server, b"answer")
         assert await receive(ends.user) == b"answer"
-        assert await ends.task == Moved(8, 6, "complete")
+        assert await ends.task == TunnelBytes(8, 6, "complete")
 
 
 async def test_what_is_not_taken_is_not_read():
@@ -134,7 +134,7 @@ async def test_what_came_before_is_sent_first_and_no_more_than_wanted():
         await send(ends.server, b"answer")
         assert await receive(ends.user) == b"answer"
         # The user keeps its side open; one request was all that there was.
-        assert await asyncio.wait_for(ends.task, 5) == Moved(7, 6, "complete")
+        assert await asyncio.wait_for(ends.task, 5) == TunnelBytes(7, 6, "complete")
 
 
 async def test_one_that_carries_nothing_is_ended_but_not_one_that_carries():

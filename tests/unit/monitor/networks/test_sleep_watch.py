@@ -71,7 +71,7 @@ async def test_the_daemon_takes_notice_before_it_decides() -> None:
 def test_nobody_at_the_screen_slows_the_pings_of_the_daemon_down() -> None:
     observer = Observer(Config(providers=ProvidersConfig(host=False)), None, _nobody)
     told: list[bool] = []
-    observer.prober._schedule.attended = told.append
+    observer.prober._schedule.user_present = told.append
     for state in (True, False, False, None):  # unknown counts as somebody
         observer.screen._learned(state)
     assert told == [False, True]

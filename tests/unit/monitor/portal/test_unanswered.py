@@ -11,14 +11,14 @@ def test_who_waits_in_vain(desk: Any) -> None:
     stuck = [desk.flow(desk.wifi, 1, state=2), desk.flow(desk.wifi, 2, state=2)]
     assert watch.observe(stuck, nets, 1.0) == frozenset()
     assert watch.observe(stuck[:1], nets, 2.0) == {"home"}
-    assert watch.in_vain("home", now_s) == 0  # one server may be down
+    assert watch.unanswered_servers("home", now_s) == 0  # one server may be down
     assert watch.observe(stuck, nets, 2.5) == {"home"}
     assert watch.observe(stuck, nets, 3.5) == {"home"}
-    assert watch.in_vain("home", now_s) == 2
+    assert watch.unanswered_servers("home", now_s) == 2
     # Something else came through: it is the servers.
     alive = desk.flow(desk.wifi, 3, down=500)
     assert watch.observe([*stuck, alive], nets, 4.5) == frozenset()
-    assert watch.in_vain("home", now_s) == 0
+    assert watch.unanswered_servers("home", now_s) == 0
     assert watch.observe([*stuck, alive], nets, 5.5) == {"home"}
     # Connections that do come up, and those of no network, say nothing.
     assert watch.observe([replace(one, state=1) for one in stuck], nets, 6.5) == frozenset()
@@ -29,13 +29,13 @@ def test_rescued_connections_speak_against_the_network_they_were_on(desk: Any) -
     watch = Unanswered()
     for server, enough in ((1, False), (1, False), (2, True), (2, False), (3, False)):
         if server < 3:
-            assert watch.in_vain("home", 5.0) == 0
+            assert watch.unanswered_servers("home", 5.0) == 0
         assert watch.rescued("home", desk.flow(desk.wifi, server).key.remote, 5.0) is enough
     # Whoever asks the same server again does not make it wait anew.
     assert not watch.rescued("home", desk.flow(desk.wifi, 1).key.remote, 5.6)
-    assert watch.in_vain("home", 5.6) == 0, "it may be a pause"
-    assert watch.in_vain("home", 5.7) == 3
-    assert watch.in_vain("phone", 5.7) == 0
-    assert watch.in_vain("home", 15.1) == 0
+    assert watch.unanswered_servers("home", 5.6) == 0, "it may be a pause"
+    assert watch.unanswered_servers("home", 5.7) == 3
+    assert watch.unanswered_servers("phone", 5.7) == 0
+    assert watch.unanswered_servers("home", 15.1) == 0
     watch.observe([desk.flow(desk.wifi, 3, down=1)], [desk.wifi], 6.0)
-    assert watch.in_vain("home", 6.0) == 0
+    assert watch.unanswered_servers("home", 6.0) == 0

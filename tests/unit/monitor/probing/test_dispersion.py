@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.monitor.probing.dispersion import BINS, INDICATORS, indicators, lies
+from cedos.monitor.probing.dispersion import BINS, INDICATORS, implausible, indicators
 
 BITS = 9824
 
@@ -97,7 +97,7 @@ def test_whatever_comes_the_figures_are_figures(data: st.DataObject, packets: in
 
 
 def test_what_no_network_does_is_a_lie() -> None:
-    assert lies({"udp_bps": 2e12})
-    assert lies({"udp_gap_mean_s": -1.0})
-    assert lies({"udp_bps": math.nan})
-    assert not lies({"udp_bps": 1e9, "udp_loss": 0.0})
+    assert implausible({"udp_bps": 2e12})
+    assert implausible({"udp_gap_mean_s": -1.0})
+    assert implausible({"udp_bps": math.nan})
+    assert not implausible({"udp_bps": 1e9, "udp_loss": 0.0})

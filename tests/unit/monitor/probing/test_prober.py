@@ -44,7 +44,7 @@ def test_a_network_in_use_is_pinged_more_often() -> None:
 def test_nobody_at_the_screen_lets_idle_networks_rest() -> None:
     schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0, away=10.0)
     schedule.networks_changed([WIFI, LTE])
-    schedule.attended(False)
+    schedule.user_present(False)
     assert schedule.take_due(100.0) == ["home", "phone"]
     assert schedule.take_due(149.0) == []
     assert schedule.take_due(150.0) == ["home", "phone"]
@@ -56,7 +56,7 @@ def test_nobody_at_the_screen_lets_idle_networks_rest() -> None:
     schedule.answered("phone", True)
     schedule.in_use([])
     assert schedule.take_due(170.0) == []
-    schedule.attended(True)
+    schedule.user_present(True)
     assert schedule.take_due(170.0) == ["home", "phone"], "who comes back wants to know"
 
 
@@ -68,11 +68,11 @@ async def test_who_comes_back_has_all_networks_pinged_at_once() -> None:
         def pinged() -> dict[str, int]:
             return {network: total.probes for network, _, total in prober.costs}
 
-        prober.attended(False)
+        prober.user_present(False)
         prober.networks_changed([WIFI, LTE])
         await asyncio.sleep(0.3)
         assert pinged() == {"home": 1, "phone": 1}
-        prober.attended(True)
+        prober.user_present(True)
         await asyncio.sleep(0.3)
         assert min(pinged().values()) > 1
 

@@ -15,7 +15,7 @@ from cedos.monitor.probing.dispersion import INDICATORS
 from cedos.monitor.probing.result import ProbeServer
 from cedos.monitor.probing.server import ProbeServing
 from cedos.monitor.probing.server_limits import ProbeLimits
-from cedos.monitor.probing.server_tcp import TcpSide
+from cedos.monitor.probing.server_tcp import TransferServer
 
 pytestmark = pytest.mark.anyio
 
@@ -32,14 +32,14 @@ async def test_a_free_port_is_free_for_both(
 ) -> None:
     """The first port that UDP is given is somebody else's for TCP."""
     taken: list[socket.socket] = []
-    start = TcpSide.start
+    start = TransferServer.start
 
-    async def meet_somebody(self: TcpSide, address: Address, port: int) -> None:
+    async def meet_somebody(self: TransferServer, address: Address, port: int) -> None:
         if not taken:
             taken.append(socket.create_server((str(address), port)))
         await start(self, address, port)
 
-    monkeypatch.setattr(TcpSide, "start", meet_somebody)
+    monkeypatch.setattr(TransferServer, "start", meet_somebody)
     async with serving() as (running, server):
         assert running.port != taken[0].getsockname()[1]
         outcome = await measured(server)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cedos.kernel.netlink import attribute
 from cedos.model import Network, NetworkKind
 from cedos.monitor.providers import access_points, wifi
-from cedos.monitor.providers.access_points import Heard, Neighbourhood, parse, summarise
+from cedos.monitor.providers.access_points import ScanList, ScannedPoint, parse, summarise
 from cedos.monitor.providers.provider import AccessPoint
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ def listed(
 
 def test_an_entry() -> None:
     own = parse(listed("aa:bb:cc:00:11:22", status=1))
-    assert own == Heard(AccessPoint("aa:bb:cc:00:11:22", "home"), True, 0.1, -61.5)
+    assert own == ScannedPoint(AccessPoint("aa:bb:cc:00:11:22", "home"), True, 0.1, -61.5)
     hidden = parse(listed("aa:bb:cc:00:11:23", bytes(4)))
     assert hidden is not None
     assert (hidden.point.ssid, hidden.associated) == ("", False)
@@ -49,10 +49,10 @@ def test_the_surroundings() -> None:
     ]
     heard = [one for one in found if one is not None]
     own = AccessPoint("aa:bb:cc:00:11:22", "home")
-    assert summarise(heard) == Neighbourhood(own, 3, 8.0)
+    assert summarise(heard) == ScanList(own, 3, 8.0)
     # The own one alone: nothing was scanned of late, and how many there are is not known.
-    assert summarise(heard[:1]) == Neighbourhood(own, None, 0.0)
-    assert summarise([]) == Neighbourhood(None, None, 0.0)
+    assert summarise(heard[:1]) == ScanList(own, None, 0.0)
+    assert summarise([]) == ScanList(None, None, 0.0)
 
 
 @given(st.binary(max_size=120), st.integers(0, 120))
@@ -71,7 +71,7 @@ async def test_roaming_is_seen_at_the_next_look(monkeypatch: pytest.MonkeyPatch)
     ]
     asked: list[int] = []
 
-    async def read(index: int) -> Neighbourhood:
+    async def read(index: int) -> ScanList:
         asked.append(index)
         return summarise(filter(None, map(parse, lists[len(asked) - 1])))
 

@@ -31,14 +31,14 @@ def boot_s() -> float:
 
 def test_properties_as_they_come() -> None:
     said = {"ActiveAccessPoint": POINT, "AccessPoints": [POINT, "/b"], "Bitrate": 866_700}
-    assert nm.parse_wireless(said) == nm.Wireless(POINT, 2, 866.7e6, None)
-    assert nm.parse_wireless({"ActiveAccessPoint": "/", "LastScan": -1}) == nm.Wireless(
+    assert nm.parse_wireless(said) == nm.WirelessProperties(POINT, 2, 866.7e6, None)
+    assert nm.parse_wireless({"ActiveAccessPoint": "/", "LastScan": -1}) == nm.WirelessProperties(
         None, 0, None, None
     )
     point = nm.parse_point(
         {"HwAddress": "AA:BB:CC:00:11:22", "Ssid": b"caf\xc3\xa9", "Strength": 50}
     )
-    assert point == nm.Point(nm.AccessPoint("aa:bb:cc:00:11:22", "café"), -70.0, None)
+    assert point == nm.PointProperties(nm.AccessPoint("aa:bb:cc:00:11:22", "café"), -70.0, None)
     assert nm.parse_point({}) is None
     assert nm.parse_connectivity({"Ip4Connectivity": 2, "Ip6Connectivity": 1}) is True
     assert nm.parse_connectivity({"Ip4Connectivity": 3}) is True

@@ -8,7 +8,7 @@ from doubles.monitor import PlayedProvider
 
 from cedos.model import Indicator, Network, NetworkKind
 from cedos.monitor.context import ContextKeeper
-from cedos.monitor.providers.provider import AccessPoint, Guarded, read_each
+from cedos.monitor.providers.provider import AccessPoint, GuardedProvider, read_each
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ class Broken:
 async def test_no_provider_breaks_the_guard(way: str) -> None:
     reports: list[str] = []
     broken = Broken(way)
-    guarded = Guarded(broken, reports.append, timeout_s=0.02)
+    guarded = GuardedProvider(broken, reports.append, timeout_s=0.02)
     for now_s in (1.0, 2.5, 5.0):
         assert await guarded.read(WIFI, now_s) == {}
         await asyncio.sleep(0.001)
@@ -63,7 +63,7 @@ async def test_no_provider_breaks_the_guard(way: str) -> None:
 
 async def test_trouble_is_tried_again_each_time_twice_as_late() -> None:
     broken = Broken("raise")
-    guarded = Guarded(broken, lambda sentence: None, retry_s=(1.0, 8.0))
+    guarded = GuardedProvider(broken, lambda sentence: None, retry_s=(1.0, 8.0))
     asked_at_s = []
     for tenth in range(400):
         before = broken.asked
@@ -76,8 +76,10 @@ async def test_trouble_is_tried_again_each_time_twice_as_late() -> None:
 
 async def test_a_provider_that_hangs_holds_up_no_other() -> None:
     taken: list[Mapping[str, Indicator]] = []
-    hanging = Guarded(Broken("hang"), lambda sentence: None, timeout_s=0.2)
-    good = Guarded(PlayedProvider({"home": {"cqi": Indicator(9.0, 5.0)}}), lambda sentence: None)
+    hanging = GuardedProvider(Broken("hang"), lambda sentence: None, timeout_s=0.2)
+    good = GuardedProvider(
+        PlayedProvider({"home": {"cqi": Indicator(9.0, 5.0)}}), lambda sentence: None
+    )
     reading = asyncio.create_task(read_each([hanging, good], WIFI, 5.0, taken.append))
     await asyncio.sleep(0.02)
     assert taken == [{"cqi": Indicator(9.0, 5.0)}]
@@ -91,9 +93,9 @@ async def test_the_access_point_goes_through_the_guard() -> None:
         def access_point(self, network: Network) -> AccessPoint | None:
             return AccessPoint("00:11:22:33:44:55", "home")
 
-    guarded = Guarded(Knowing({}), lambda sentence: None)
+    guarded = GuardedProvider(Knowing({}), lambda sentence: None)
     assert guarded.access_point(WIFI) == ("00:11:22:33:44:55", "home")
-    assert Guarded(PlayedProvider({}), lambda sentence: None).access_point(WIFI) is None
+    assert GuardedProvider(PlayedProvider({}), lambda sentence: None).access_point(WIFI) is None
 
 
 async def test_an_access_point_that_cannot_be_told_is_none() -> None:
@@ -102,7 +104,7 @@ async def test_an_access_point_that_cannot_be_told_is_none() -> None:
             raise KeyError(network.name)
 
     reports: list[str] = []
-    guarded = Guarded(Lost({}), reports.append)
+    guarded = GuardedProvider(Lost({}), reports.append)
     assert guarded.access_point(WIFI) is guarded.access_point(WIFI) is None
     assert reports == ["Lost: access point: KeyError: 'home' (reported once)"]
 
@@ -129,7 +131,7 @@ async def test_nonsense_of_any_form_breaks_nothing_and_is_forgotten(nonsense: An
             return self.said
 
     mad = Mad({})
-    guarded = Guarded(mad, lambda sentence: None)
+    guarded = GuardedProvider(mad, lambda sentence: None)
     keeper = ContextKeeper()
     keeper.update("home", await guarded.read(WIFI, 5.0))
     assert len(guarded.problems) == 1, guarded.problems
@@ -148,7 +150,7 @@ async def test_nonsense_is_left_out_and_reported_once_a_kind() -> None:
         "cqi": Indicator(9.0, 5.0),
         "new_indicator": Indicator(1.0, 5.0),
     }
-    guarded = Guarded(PlayedProvider({"home": told}), reports.append)
+    guarded = GuardedProvider(PlayedProvider({"home": told}), reports.append)
     for _ in range(2):
         assert set(await guarded.read(WIFI, 5.0)) == {"cqi", "new_indicator"}
     assert len(reports) == 3

@@ -19,8 +19,8 @@ from cedos.profiler.tls.client_hello import ClientHello
 from cedos.profiler.tls.quic import (
     VERSION_1,
     VERSION_2,
+    InitialKeys,
     InitialReader,
-    Keys,
     client_keys,
     crypto_frames,
     initials,
@@ -41,7 +41,7 @@ HELLO = bytes.fromhex(
 )
 VECTORS = {
     VERSION_1: {
-        "keys": Keys(
+        "keys": InitialKeys(
             bytes.fromhex("1f369613dd76d5467730efcbe3b1a22d"),
             bytes.fromhex("fa044b2f42a3fd3b46fb255c"),
             bytes.fromhex("9f50449e04a0e810283a1e9933adedd2"),
@@ -53,7 +53,7 @@ VECTORS = {
         "ends": bytes.fromhex("e221af44860018ab0856972e194cd934"),
     },
     VERSION_2: {
-        "keys": Keys(
+        "keys": InitialKeys(
             bytes.fromhex("8b1a0bc121284290a29e0971b5cd045d"),
             bytes.fromhex("91f73e2351d8fa91660e909f"),
             bytes.fromhex("45b95e15235d6f45a6b19cbcb0294ba9"),
@@ -67,7 +67,7 @@ VECTORS = {
 }
 
 
-def protect(keys: Keys, header: bytes, number: int, frames: bytes) -> bytes:
+def protect(keys: InitialKeys, header: bytes, number: int, frames: bytes) -> bytes:
     """A packet as its sender makes it; `header` ends with the packet number in 4 bytes."""
     nonce = bytes(a ^ b for a, b in zip(keys.iv, number.to_bytes(12, "big"), strict=True))
     sealed = AESGCM(keys.key).encrypt(nonce, frames, header)
