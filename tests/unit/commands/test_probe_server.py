@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cedos.commands.probe_server import Endpoint
+from cedos.commands.probe_server import ProbeEndpoint
 from cedos.monitor.probing import udp_train
 from cedos.monitor.probing.keyfile import read_key
 from cedos.monitor.probing.result import ProbeServer
@@ -49,7 +49,7 @@ def test_an_address_of_somebody_else_is_refused(cedos: Any, tmp_path: Path) -> N
 
 
 def test_endpoints() -> None:
-    convert = Endpoint().convert
+    convert = ProbeEndpoint().convert
     assert convert("192.0.2.1", None, None) == (ip_address("192.0.2.1"), 7007)
     assert convert("[2001:db8::1]:99", None, None) == (ip_address("2001:db8::1"), 99)
 
