@@ -12,7 +12,7 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
 
     `alpha`, `beta`, `gamma` are Delphi's exponents of speed, energy and metered bytes; the two
     rates are prices in seconds per joule and per metered megabyte for the objective `weighted`;
-    `method` is how the uncertainty of predictions is taken (`cedos.selector.uncertainty.method`).
+    `method` is how the uncertainty of predictions is taken (`cedos.selector.uncertainty`).
     """
 
     objective: Literal["max-s", "max-s-per-e", "weighted"] = "max-s"

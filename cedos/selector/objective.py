@@ -69,11 +69,12 @@ class WeightedCost:
 
     def cost(self, outcome: Outcome) -> float:
         """Expected seconds, all in."""
-        cost = (
-            outcome.time_s
-            + self.s_per_j * outcome.energy_j
-            + self.s_per_metered_byte * outcome.metered_bytes
-        )
+        cost = outcome.time_s
+        # What is not used is free at any price, also at an infinite one.
+        if outcome.energy_j:
+            cost += self.s_per_j * outcome.energy_j
+        if outcome.metered_bytes:
+            cost += self.s_per_metered_byte * outcome.metered_bytes
         prices = self.prices
         if prices is FREE:
             return cost

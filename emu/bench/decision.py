@@ -11,7 +11,7 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from cedos.errors import ModelError
 from cedos.model import (
@@ -26,7 +26,9 @@ from cedos.model import (
     StrategyKind,
     Transfer,
 )
+from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
+from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.decision.roles import USUAL_KINDS
 from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
 from cedos.selector.uncertainty.completion import CompletionModel
@@ -80,30 +82,25 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
     """
     dice = random.Random(4)
     model = _model(dice, progress)
-    cases = [(_transfer(dice), _context(dice)) for _ in range(_CASES)]
+    drawn = [(_transfer(dice), _context(dice)) for _ in range(_CASES)]
     current = Strategy(StrategyKind.SINGLE, ("wlan0",))
+    living = Living(current, switch_cost_s=0.1, observed_bps=5e6)
+
+    def case(number: int, kinds: Collection[StrategyKind] = USUAL_KINDS) -> Case:
+        transfer, context = drawn[number % _CASES]
+        objective = _OBJECTIVES[number % len(_OBJECTIVES)]
+        return Case(transfer, context, _NETWORKS, model, objective, kinds=kinds, number=number)
 
     def decided(number: int) -> Decision:
-        transfer, context = cases[number % _CASES]
-        objective = _OBJECTIVES[number % len(_OBJECTIVES)]
-        return decide(
-            transfer, context, _NETWORKS, model, objective, number=number, made_unix_s=0.0
-        )
+        return decide(case(number))
 
     def decided_redundant(number: int) -> Decision:
-        transfer, context = cases[number % _CASES]
-        objective = _OBJECTIVES[number % len(_OBJECTIVES)]
-        return decide(
-            transfer, context, _NETWORKS, model, objective,
-            number=number, made_unix_s=0.0, kinds=_ALL_KINDS,
-        )  # fmt: skip
+        return decide(case(number, _ALL_KINDS))
 
     def decided_again(number: int) -> Decision:
-        transfer, context = cases[number % _CASES]
-        return decide_again(
-            transfer, context, _NETWORKS, model, current=current, bytes_remaining=50_000,
-            switch_cost_s=0.1, observed_bps=5e6, number=number, made_unix_s=0.0,
-        )  # fmt: skip
+        transfer, context = drawn[number % _CASES]
+        rest = rest_of(transfer, 50_000)
+        return decide_again(Case(rest, context, _NETWORKS, model, number=number), living)
 
     columns = [_columns(dice) for _ in range(_CASES)]
     assert gc.isenabled()

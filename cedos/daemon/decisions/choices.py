@@ -14,8 +14,11 @@ from cedos.errors import ModelError
 from cedos.selector.decision.follow import Curves
 from cedos.selector.energy.power_model import DELPHI, PowerModel
 from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
+from cedos.selector.uncertainty.bayesian import Bayesian
+from cedos.selector.uncertainty.brute_force import BruteForce
 from cedos.selector.uncertainty.completion import CompletionModel
-from cedos.selector.uncertainty.method import BAYESIAN, BRUTE_FORCE, Method
+from cedos.selector.uncertainty.evaluator import Evaluator
+from cedos.selector.uncertainty.methods import method_of
 from cedos.storage import predictor_file
 
 _log = structlog.get_logger(__name__)
@@ -39,7 +42,7 @@ class Choices:
     redundant: bool = False
     power: PowerModel = DELPHI
     price_per_mb: Mapping[str, float] = field(default_factory=dict)
-    method: Method = BRUTE_FORCE
+    method: type[Evaluator] = BruteForce
 
 
 def objective(config: Config) -> Objective:
@@ -63,9 +66,10 @@ def curves(config: Config) -> Curves | None:
 def choices(config: Config, state: Path, problems: list[str]) -> Choices:
     """How to decide: without usable predictors by the rule of thumb, and `problems` says so."""
     model: CompletionModel | None = None
+    method = method_of(config.decision.method)
     try:
         general = predictor_file.load(config.predictors.model_path)
-        adapt, bayesian = config.predictors.adapt, config.decision.method == BAYESIAN
+        adapt, bayesian = config.predictors.adapt, method is Bayesian
         model = general
         if adapt or bayesian:
             model = learning.load(general, state, adapt=adapt, bayesian=bayesian)
@@ -82,5 +86,5 @@ def choices(config: Config, state: Path, problems: list[str]) -> Choices:
         redundant=config.decision.redundant,
         price_per_mb=money_per_mb(config),
         power=PowerModel(radios_of(config)),
-        method=config.decision.method,
+        method=method,
     )

@@ -20,7 +20,9 @@ from cedos.model import (
     Urgency,
 )
 from cedos.selector.decision.barred import usable
+from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
+from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.objective import Objective
 
 _SINGLE = frozenset({StrategyKind.SINGLE})
@@ -134,29 +136,17 @@ class Decider:
 
         `margin`: the share that a move must save.
         """
-        choices = self.choices
-        decision = decide_again(
-            transfer,
-            context,
-            self.usable,
-            choices.model,
-            choices.objective,
-            choices.power,
+        remaining = max(flow.remaining_bytes or 0, self.choices.default_size_bytes)
+        case = self._case(rest_of(transfer, remaining), context, _MPTCP)
+        living = Living(
             current=strategy,
-            bytes_remaining=max(flow.remaining_bytes or 0, choices.default_size_bytes),
-            switch_cost_s=choices.switch_cost_s,
-            number=self.number,
-            made_unix_s=time.time(),
+            switch_cost_s=self.choices.switch_cost_s,
             margin=margin,
             observed_bps=flow.rate_bps,
             stalled_s=flow.stalled_s,
             waited_s=flow.waited_s(context.at_s),
-            kinds=_MPTCP,
-            idle_s=self._idle_s(context.at_s),
-            price_per_mb=choices.price_per_mb,
-            method=choices.method,
         )
-        return self._barred_said(decision)
+        return self._with_barred(decide_again(case, living))
 
     def record(self, decision: Decision) -> Decision:
         """Counts a decision that is being carried out."""
@@ -167,24 +157,26 @@ class Decider:
     def _decide(
         self, transfer: Transfer, context: Context, kinds: Collection[StrategyKind] = _SINGLE
     ) -> Decision:
+        return self._with_barred(decide(self._case(transfer, context, kinds)))
+
+    def _case(self, transfer: Transfer, context: Context, kinds: Collection[StrategyKind]) -> Case:
         choices = self.choices
-        decision = decide(
-            transfer,
-            context,
-            self.usable,
-            choices.model,
-            choices.objective,
-            choices.power,
-            number=self.number,
-            made_unix_s=time.time(),
+        return Case(
+            transfer=transfer,
+            context=context,
+            networks=self.usable,
+            model=choices.model,
+            objective=choices.objective,
+            power=choices.power,
             kinds=kinds,
             idle_s=self._idle_s(context.at_s),
             price_per_mb=choices.price_per_mb,
             method=choices.method,
+            number=self.number,
+            made_unix_s=time.time(),
         )
-        return self._barred_said(decision)
 
-    def _barred_said(self, decision: Decision) -> Decision:
+    def _with_barred(self, decision: Decision) -> Decision:
         if not self.barred:
             return decision
         return replace(decision, reason="; ".join((decision.reason, *self.barred.values())))

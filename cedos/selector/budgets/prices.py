@@ -18,7 +18,7 @@ class Prices:
         money: for money.
     """
 
-    data: Mapping[str, tuple[Quote, ...]] = field(default_factory=dict)
+    data: Mapping[str, tuple[Quote, ...]] = field(default_factory=dict, hash=False)
     energy: tuple[Quote, ...] = ()
     money: tuple[Quote, ...] = ()
 

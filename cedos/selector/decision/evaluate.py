@@ -1,21 +1,21 @@
 """What every strategy would cost: predictions, energy and metered bytes, in the objective's unit."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from cedos.model import Context, Evaluation, Strategy, StrategyKind, Transfer
+from cedos.model import Evaluation, Strategy, StrategyKind
 from cedos.selector.decision.aging import aged, widened
+from cedos.selector.decision.case import Case
 from cedos.selector.decision.features import features
 from cedos.selector.decision.liveness import may_return
 from cedos.selector.decision.own_queue import emptied, own_queues, queued
 from cedos.selector.decision.roles import ROLES, ROLES_OF, Roles, strategies
 from cedos.selector.decision.silent import delayed, silences
 from cedos.selector.decision.usage import second_share
-from cedos.selector.energy.power_model import PowerModel
-from cedos.selector.objective import Objective, Outcome
+from cedos.selector.objective import Outcome
 from cedos.selector.uncertainty.completion import CompletionModel, Spread, spread_of
-from cedos.selector.uncertainty.method import BRUTE_FORCE, ERROR_BOUNDS, Method, bounded_cost, taken
+from cedos.selector.uncertainty.evaluator import Candidate
 from predictors.base import Distribution, minimum_of
 
 # A second subflow's join where no round trip is known.
@@ -24,8 +24,6 @@ _MPTCP = ("mptcp_wifi", "mptcp_cellular")
 _REDUNDANT = StrategyKind.REDUNDANT
 _PRICE_PER_METERED_MB = 0.01
 """What a metered network's megabyte costs where nobody says; only ratios to other prices matter."""
-
-NO_PRICES: Mapping[str, float] = {}
 
 Retime = Callable[
     [Mapping[Strategy, Distribution], Collection[Strategy]], Mapping[Strategy, Distribution]
@@ -47,43 +45,28 @@ class _Part(NamedTuple):
 
 
 def evaluate(
-    transfer: Transfer,
-    context: Context,
+    case: Case,
     roles: Roles,
     model: CompletionModel,
-    objective: Objective,
-    power: PowerModel,
-    *,
-    kinds: Collection[StrategyKind],
-    idle_s: Mapping[str, float],
-    dead: Collection[str] = (),
-    joined: bool = False,
+    dead: Collection[str],
     retime: Retime | None = None,
-    price_per_mb: Mapping[str, float] = NO_PRICES,
-    method: Method = BRUTE_FORCE,
 ) -> tuple[Evaluation, ...]:
     """Evaluates every strategy that the roles and the model allow.
 
     Args:
-        transfer: what is to be carried; its median size counts.
-        context: what is known of the networks.
+        case: what is asked.
         roles: who plays Wi-Fi and cellular.
-        model: the predictors.
-        objective: makes one number of seconds, joules and metered bytes.
-        power: the radios.
-        kinds: strategies that can be carried out for this transfer.
-        idle_s: network name -> seconds since it was last used, for the tail; absent: long ago.
+        model: the predictors, which need not be the case's.
         dead: networks that take no part while another one lives, but as one that joins a new
             connection later.
-        joined: whether the second subflow is there already (a living connection).
-        retime: what is known of the strategies' times beside the predictions.
-        price_per_mb: network name -> money per megabyte; absent: 0.01 if metered, else nothing.
-        method: how uncertainty is taken.
+        retime: of a living flow, whose second subflow is there already: what is known of its
+            strategies' times beside the predictions.
 
     Returns:
         One record per strategy in the order of `roles.strategies`; none where the model knows none.
     """
-    direction = transfer.direction
+    transfer, context, objective = case.transfer, case.context, case.objective
+    direction, joined = transfer.direction, retime is not None
     measured = features(context, transfer, roles, model.features)
     columns, added = aged(measured, context, roles, direction)
     queues_s = own_queues(context, roles)
@@ -101,11 +84,13 @@ def evaluate(
             name: delayed(ROLES_OF[name], time, silent, joined=joined)
             for name, time in predicted.items()
         }
-    predicted = _completed(taken(method, predicted), redundant=_REDUNDANT in kinds, joined=joined)
+    predicted = _completed(
+        case.method.times(predicted), redundant=_REDUNDANT in case.kinds, joined=joined
+    )
     # A living connection is joined by what lives again when it is looked at then; until that it must
     # not be counted on, for what is under way on it holds up the rest.
     awaited = () if joined else [name for name in dead if may_return(context, name)]
-    available = strategies(roles, kinds, dead, awaited)
+    available = strategies(roles, case.kinds, dead, awaited)
     if retime is not None:
         known: Mapping[Strategy, Distribution] = {
             strategy: predicted[name] for name, strategy in available if name in predicted
@@ -120,9 +105,11 @@ def evaluate(
     data = objective.prices.data
     parts = {}
     for role, network in roles.players():
-        radio = power.radios[network.kind]
-        tail_j = radio.added_tail_j(idle_s.get(network.name))
-        per_mb = price_per_mb.get(network.name, _PRICE_PER_METERED_MB if network.metered else 0.0)
+        radio = case.power.radios[network.kind]
+        tail_j = radio.added_tail_j(case.idle_s.get(network.name))
+        per_mb = case.price_per_mb.get(
+            network.name, _PRICE_PER_METERED_MB if network.metered else 0.0
+        )
         budgeted = network.name if network.name in data else None
         parts[role] = _Part(
             radio.active_w(direction), tail_j, network.metered, per_mb / 1e6, budgeted
@@ -179,35 +166,19 @@ def evaluate(
                 cost=objective.cost(outcome),
             )
         )
-    if method == ERROR_BOUNDS and "redundant" in outcomes:
-        watts = {role: part.watts for role, part in parts.items()}
-        return _bounded(found, outcomes, predicted, watts, objective)
+    if "redundant" in outcomes:
+        candidates = [
+            Candidate(outcomes[role], predicted[role], parts[role].watts)
+            for role in ROLES
+            if role in outcomes
+        ]
+        cost = case.method.cost_of_sending_twice(objective, candidates)
+        if cost is not None:
+            found = [
+                replace(each, cost=cost) if each.strategy.kind == _REDUNDANT else each
+                for each in found
+            ]
     return tuple(found)
-
-
-def _bounded(
-    found: Sequence[Evaluation],
-    outcomes: Mapping[str, Outcome],
-    predicted: Mapping[str, Distribution],
-    watts: Mapping[str, float],
-    objective: Objective,
-) -> tuple[Evaluation, ...]:
-    """The evaluations with the cost of sending twice as error bounds have it."""
-    first, *others = sorted(
-        [role for role in ROLES if role in outcomes],
-        key=lambda role: objective.cost(outcomes[role]),
-    )
-    cost = bounded_cost(
-        objective,
-        (outcomes[first], predicted[first]),
-        [(outcomes[role], predicted[role], watts[role]) for role in others],
-        objective.cost(outcomes[first]),
-    )
-    if cost is None:
-        return tuple(found)
-    return tuple(
-        [replace(each, cost=cost) if each.strategy.kind == _REDUNDANT else each for each in found]
-    )
 
 
 def _completed(

@@ -3,7 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind, Transfer
+from cedos.selector.decision.case import Case
 from cedos.selector.decision.features import indicator_of
+from cedos.selector.decision.liveness import GIVEN_UP_S
+from cedos.selector.decision.roles import assign
+from cedos.selector.decision.silent import longer_s, silences
+from cedos.selector.objective import MaxS
+from cedos.selector.uncertainty.brute_force import BruteForce
 
 # Differences smaller than this are not worth a word.
 _ALIKE = 1.05
@@ -13,29 +19,25 @@ _LARGE_BYTES = 100_000
 _OLD_S = 7.0
 
 
-def reason(
+def chosen(
+    case: Case,
     choice: Evaluation,
     evaluations: Sequence[Evaluation],
-    context: Context,
-    transfer: Transfer,
     dead: Mapping[str, str],
     *,
     by_rule: bool = False,
-    only_time: bool = False,
-    notes: Sequence[str] = (),
 ) -> str:
     """The sentence for a new decision.
 
     Args:
+        case: what was asked, with the evidence.
         choice: the evaluation of the strategy chosen.
         evaluations: those of all strategies, the choice among them.
-        context: what was known, for the evidence.
-        transfer: its median size and its direction say which evidence counts.
         dead: dead networks, each with the reason in words.
         by_rule: whether the rule of thumb stood in for the predictors.
-        only_time: whether nothing counts but typical times, which costs are then.
-        notes: what else is to be said of the objective and the predictors.
     """
+    context, transfer = case.context, case.transfer
+    only_time = isinstance(case.objective, MaxS)
     parts = [
         f"{_verdict(choice, evaluations, only_time)}{_evidence(choice.strategy, context, transfer)}"
     ]
@@ -49,7 +51,7 @@ def reason(
         parts.append("it joins as soon as it answers again")
     if by_rule:
         parts.append("by rule of thumb, as there are no predictors")
-    parts.extend(notes)
+    parts.extend(_notes(case, evaluations))
     return "; ".join(parts)
 
 
@@ -148,6 +150,25 @@ def _hedging(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
     )
 
 
+def _notes(case: Case, evaluations: Sequence[Evaluation]) -> list[str]:
+    """What people should know beside the figures."""
+    notes = []
+    if any("silence_s" in known for known in case.context.networks.values()):
+        roles = assign(case.networks)
+        names = {role: network.name for role, network in roles.players()}
+        notes = [
+            f"{names[role]} has been silent for {silent_s:.1f} s while something was expected of it,"
+            f" and may be for {longer_s(role, silent_s):.0f} s more"
+            for role, silent_s in silences(case.context, roles).items()
+            if silent_s <= GIVEN_UP_S
+        ]
+    twice = any(each.strategy.kind == StrategyKind.REDUNDANT for each in evaluations)
+    if twice or case.method is not BruteForce:
+        notes.append(case.method.words)
+    learned = getattr(case.model, "note", "")
+    return notes + [note for note in (case.objective.note, learned) if note]
+
+
 def _savings(choice: Evaluation, fastest: Evaluation) -> str:
     if choice.metered_bytes < fastest.metered_bytes and choice.energy_j >= fastest.energy_j:
         return (
@@ -163,9 +184,9 @@ def _evidence(strategy: Strategy, context: Context, transfer: Transfer) -> str:
     past = indicator_of(indicators, "past5_bps", transfer.direction)
     rtt = indicators.get("rtt_s")
     if past is not None and transfer.size.median_bytes >= _LARGE_BYTES:
-        said = f"; {name} carried {past.value / 1e6:.3g} Mbit/s {_ago(past, context)}"
+        carried = f"; {name} carried {past.value / 1e6:.3g} Mbit/s {_ago(past, context)}"
         old = context.at_s - past.measured_at_s > _OLD_S
-        return f"{said}, which says little by now" if old else said
+        return f"{carried}, which says little by now" if old else carried
     if rtt is None:
         return f"; nothing is known of {name}'s round trip"
     what = "answered pings in" if rtt.active else "had a round trip of"

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp, floor, inf, log
 from typing import ClassVar
 
+from cedos.selector.objective import Objective
 from cedos.selector.uncertainty.brute_force import HIGH, LOW, BruteForce
-from cedos.selector.uncertainty.evaluator import Known, spent, unknown
+from cedos.selector.uncertainty.evaluator import Known, judged, spent, unknown
 from cedos.selector.uncertainty.times import cut_off
 from cedos.selector.uncertainty.trusting import time_of, trusted
-from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way, Weights
+from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way
 from predictors.error import FADING, ErrorHistory
 
 _STEP = log(1.25)
@@ -31,7 +32,8 @@ Cell = tuple[tuple[str, int], ...]
 class Bayesian(BruteForce):
     """Posterior distributions of the quantities. Without any history it goes by the errors' prior."""
 
-    method: ClassVar[str] = "bayesian"
+    name: ClassVar[str] = "bayesian"
+    words: ClassVar[str] = "weighed by what came of such predictions before (Bayesian)"
 
     def __init__(
         self, history: Callable[[str], ErrorHistory] = lambda quantity: ErrorHistory()
@@ -42,7 +44,7 @@ class Bayesian(BruteForce):
         self._likelihood: dict[Cell, dict[str, float]] = {}
         self._unit = 1.0
         self._until_tidy = _TIDY_AFTER
-        self._asked: tuple[Mapping[str, Way], Weights] | None = None
+        self._asked: tuple[Mapping[str, Way], Objective] | None = None
 
     def reset(self, quantities: Iterable[str], at_s: float) -> None:
         """See `Evaluator.reset`."""
@@ -95,9 +97,9 @@ class Bayesian(BruteForce):
         """The way that predictions favour now, among those asked about last."""
         if self._asked is None:
             return None
-        ways, weights = self._asked
-        judged = trusted(ways, (), weights, {}, self._prediction)
-        best = min(judged.values(), key=lambda each: each.cost)
+        ways, objective = self._asked
+        found = trusted(ways, (), objective, {}, self._prediction)
+        best = min(found.values(), key=lambda each: each.cost)
         return best.name if best.cost < inf else None
 
     def _prediction(self, quantity: str) -> float | None:
@@ -108,46 +110,50 @@ class Bayesian(BruteForce):
         self,
         ways: Mapping[str, Way],
         redundant: Sequence[Redundant],
-        weights: Weights,
+        objective: Objective,
         now_s: float,
         running: Running,
     ) -> dict[str, Judged]:
-        self._asked = (ways, weights)
+        self._asked = (ways, objective)
         masses, cells = self._posterior(ways, now_s)
-        judged = {
-            name: times
+        times_of = {
+            name: of
             for name, way in ways.items()
-            if (times := self._case_times(way, cells)) is not None
+            if (of := self._case_times(way, cells)) is not None
         }
-        if not cells or len(judged) < len(ways):
-            return super()._judge(ways, redundant, weights, now_s, running)
+        if not cells or len(times_of) < len(ways):
+            return super()._judge(ways, redundant, objective, now_s, running)
         for name, elapsed_s in running.items():
-            if name in judged:
+            if name in times_of:
                 agreeing = [
                     mass if time > elapsed_s else 0.0
-                    for mass, time in zip(masses, judged[name], strict=True)
+                    for mass, time in zip(masses, times_of[name], strict=True)
                 ]
                 if any(agreeing):
                     masses = agreeing
-                    judged[name] = [max(time - elapsed_s, 0.0) for time in judged[name]]
+                    times_of[name] = [max(time - elapsed_s, 0.0) for time in times_of[name]]
                 else:
                     # Longer than ever: as long again.
-                    judged[name] = [elapsed_s] * len(masses)
+                    times_of[name] = [elapsed_s] * len(masses)
         for name, way in ways.items():
             if way.lasting is not None:
-                judged[name] = [cut_off(time, way.lasting, way.detour_s) for time in judged[name]]
+                times_of[name] = [
+                    cut_off(time, way.lasting, way.detour_s) for time in times_of[name]
+                ]
         found = {
-            name: _summary(name, judged[name], masses, [(way, judged[name])], weights, running)
+            name: _summary(
+                name, times_of[name], masses, [(way, times_of[name])], objective, running
+            )
             for name, way in ways.items()
         }
         for both in redundant:
             first = [
-                min(times) for times in zip(*[judged[name] for name in both.parts], strict=True)
+                min(case) for case in zip(*[times_of[name] for name in both.parts], strict=True)
             ]
             parts = [
-                (ways[name], first if both.called_off else judged[name]) for name in both.parts
+                (ways[name], first if both.called_off else times_of[name]) for name in both.parts
             ]
-            found[both.name] = _summary(both.name, first, masses, parts, weights, running)
+            found[both.name] = _summary(both.name, first, masses, parts, objective, running)
         return found
 
     def _posterior(
@@ -196,7 +202,7 @@ def _summary(
     times: Sequence[float],
     masses: Sequence[float],
     parts: Sequence[tuple[Way, Sequence[float]]],
-    weights: Weights,
+    objective: Objective,
     running: Running,
 ) -> Judged:
     total = sum(masses)
@@ -220,5 +226,4 @@ def _summary(
                 break
         else:
             bounds.append(ascending[-1][0])
-    cost = weights.cost(time_s, energy_j, metered_bytes)
-    return Judged(name, time_s, bounds[0], bounds[1], energy_j, metered_bytes, cost)
+    return judged(objective, name, (time_s, bounds[0], bounds[1]), energy_j, metered_bytes)

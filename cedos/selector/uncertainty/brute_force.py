@@ -12,7 +12,8 @@ from itertools import product
 from math import isfinite
 from typing import ClassVar
 
-from cedos.selector.uncertainty.evaluator import Evaluator, spent, unknown
+from cedos.selector.objective import Objective
+from cedos.selector.uncertainty.evaluator import Evaluator, judged, spent, unknown
 from cedos.selector.uncertainty.times import (
     gathered,
     interrupted,
@@ -23,7 +24,7 @@ from cedos.selector.uncertainty.times import (
     summed,
     survival_of_first,
 )
-from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way, Weights
+from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way
 from predictors.error import SLICES, sliced
 
 LOW, HIGH = 0.05, 0.95
@@ -33,13 +34,14 @@ _CASES = 10
 class BruteForce(Evaluator):
     """Weighted sums over the joint distribution of all errors."""
 
-    method: ClassVar[str] = "brute-force"
+    name: ClassVar[str] = "brute-force"
+    words: ClassVar[str] = "weighed by brute force"
 
     def _judge(
         self,
         ways: Mapping[str, Way],
         redundant: Sequence[Redundant],
-        weights: Weights,
+        objective: Objective,
         now_s: float,
         running: Running,
     ) -> dict[str, Judged]:
@@ -57,32 +59,22 @@ class BruteForce(Evaluator):
                 continue
             mean_s = mean(of)
             energy_j, metered_bytes = spent(way, mean_s, running.get(name))
-            found[name] = Judged(
-                name,
-                mean_s,
-                of[int(LOW * len(of))],
-                of[int(HIGH * len(of))],
-                energy_j,
-                metered_bytes,
-                weights.cost(mean_s, energy_j, metered_bytes),
-            )
+            times_s = mean_s, of[int(LOW * len(of))], of[int(HIGH * len(of))]
+            found[name] = judged(objective, name, times_s, energy_j, metered_bytes)
         for both in redundant:
             parts = [ways[name] for name in both.parts]
             if not all(times[name] for name in both.parts):
                 # One that cannot be judged adds nothing that could be counted on.
                 found[both.name] = unknown(both.name)
                 continue
-            mean_s, low_s, high_s = _first(parts, values, times, running)
+            times_s = _first(parts, values, times, running)
             energy_j = metered_bytes = 0.0
             for way in parts:
-                time_s = mean_s if both.called_off else found[way.name].time_s
+                time_s = times_s[0] if both.called_off else found[way.name].time_s
                 joules, carried = spent(way, time_s, running.get(way.name))
                 energy_j += joules
                 metered_bytes += carried
-            cost = weights.cost(mean_s, energy_j, metered_bytes)
-            found[both.name] = Judged(
-                both.name, mean_s, low_s, high_s, energy_j, metered_bytes, cost
-            )
+            found[both.name] = judged(objective, both.name, times_s, energy_j, metered_bytes)
         return found
 
     def _values(self, ways: Mapping[str, Way], now_s: float) -> dict[str, Sequence[float]]:

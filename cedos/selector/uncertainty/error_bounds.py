@@ -11,15 +11,15 @@ its end counts by its probability, as in the authors' implementation.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from math import exp, isfinite, log, sqrt
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+from cedos.selector.objective import Objective, Outcome
 from cedos.selector.uncertainty import student_t
-from cedos.selector.uncertainty.evaluator import Evaluator, Known, spent, unknown
+from cedos.selector.uncertainty.evaluator import Candidate, Evaluator, Known, judged, spent, unknown
 from cedos.selector.uncertainty.times import cut_off
 from cedos.selector.uncertainty.trusting import time_of
-from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way, Weights
+from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way
 from predictors.error import SPREAD_OF_PRIOR
 
 ALPHA = 0.05
@@ -28,21 +28,79 @@ _WIDEST = 12.0
 """Logarithms of ratios beyond this (a factor of 160,000) say nothing but that nothing is known."""
 
 
+class Reckoned(NamedTuple):
+    """One of several copies: what it is expected to cost, between which bounds its time lies, in s.
+
+    `sparable_j`: the joules that it does not use if it ends at the lower one.
+    """
+
+    outcome: Outcome
+    low_s: float
+    high_s: float
+    sparable_j: float
+
+
+def hedged_cost(objective: Objective, best: Reckoned, others: Sequence[Reckoned]) -> float | None:
+    """What sending the same several times is reckoned to cost.
+
+    Args:
+        objective: makes one number of an outcome.
+        best: the copy that would be sent alone.
+        others: those sent beside.
+
+    Returns:
+        None where the bounds do not overlap, so that nothing can be saved.
+    """
+    lows_s = [each.low_s for each in others]
+    if max([best.low_s, *lows_s]) >= min([best.high_s, *[each.high_s for each in others]]):
+        return None
+    # Most is saved where the best one is at its worst and another at its best.
+    both = best.outcome._replace(time_s=min(lows_s))
+    for each in others:
+        # The least that it takes: its radio is on until its own earliest end.
+        both = both._replace(
+            energy_j=both.energy_j + each.outcome.energy_j - each.sparable_j,
+            metered_bytes=both.metered_bytes + each.outcome.metered_bytes,
+            money=both.money + each.outcome.money,
+            data_s=both.data_s + each.outcome.data_s,
+        )
+    alone = objective.cost(best.outcome)
+    return alone + objective.cost(both) - objective.cost(best.outcome._replace(time_s=best.high_s))
+
+
+def _reckoned(each: Judged, ways: Mapping[str, Way]) -> Reckoned:
+    outcome = Outcome(each.time_s, each.energy_j, each.metered_bytes, 0.0)
+    sparable_j = ways[each.name].watts * (each.time_s - each.low_s)
+    return Reckoned(outcome, each.low_s, each.high_s, sparable_j)
+
+
 class ErrorBounds(Evaluator):
     """Bounds on the next error of every quantity; ways are compared by what these allow."""
 
-    method: ClassVar[str] = "error-bounds"
+    name: ClassVar[str] = "error-bounds"
+    words: ClassVar[str] = "weighed by error bounds, generous to sending twice"
+
+    @classmethod
+    def cost_of_sending_twice(
+        cls, objective: Objective, candidates: Sequence[Candidate]
+    ) -> float | None:
+        bounded = []
+        for outcome, time, watts in candidates:
+            low_s, _, high_s = prediction_interval(time.samples)
+            bounded.append(Reckoned(outcome, low_s, high_s, watts * max(time.mean - low_s, 0.0)))
+        best, *others = sorted(bounded, key=lambda each: objective.cost(each.outcome))
+        return hedged_cost(objective, best, others)
 
     def _judge(
         self,
         ways: Mapping[str, Way],
         redundant: Sequence[Redundant],
-        weights: Weights,
+        objective: Objective,
         now_s: float,
         running: Running,
     ) -> dict[str, Judged]:
         found = {
-            name: self._bounded(way, weights, now_s, running.get(name))
+            name: self._bounded(way, objective, now_s, running.get(name))
             for name, way in ways.items()
         }
         known = [each for each in found.values() if isfinite(each.cost)]
@@ -54,31 +112,26 @@ class ErrorBounds(Evaluator):
             if not all(isfinite(each.cost) for each in parts):
                 found[both.name] = unknown(both.name)
                 continue
-            energy_j = sum([each.energy_j for each in parts])
-            metered_bytes = sum([each.metered_bytes for each in parts])
-            judged = Judged(
-                both.name,
+            times_s = (
                 min(each.time_s for each in parts),
                 min(each.low_s for each in parts),
                 min(each.high_s for each in parts),
-                energy_j,
-                metered_bytes,
-                weights.cost(min(each.time_s for each in parts), energy_j, metered_bytes),
             )
-            if best.name in both.parts and _overlap(parts):
+            energy_j = sum([each.energy_j for each in parts])
+            metered_bytes = sum([each.metered_bytes for each in parts])
+            whole = judged(objective, both.name, times_s, energy_j, metered_bytes)
+            if best.name in both.parts:
                 others = [each for each in parts if each is not best]
-                # Most is saved where the best one is at its worst and another at its best; of the
-                # others it is the same bounds that tell the least that they cost.
-                saved_s = best.high_s - min(each.low_s for each in others)
-                least = 0.0
-                for each in others:
-                    used = spent(ways[each.name], each.low_s, running.get(each.name))
-                    least += weights.cost(0.0, *used)
-                judged = replace(judged, cost=best.cost - saved_s + least)
-            found[both.name] = judged
+                cost = hedged_cost(
+                    objective, _reckoned(best, ways), [_reckoned(each, ways) for each in others]
+                )
+                whole = whole if cost is None else replace(whole, cost=cost)
+            found[both.name] = whole
         return found
 
-    def _bounded(self, way: Way, weights: Weights, now_s: float, elapsed_s: float | None) -> Judged:
+    def _bounded(
+        self, way: Way, objective: Objective, now_s: float, elapsed_s: float | None
+    ) -> Judged:
         """A way by its point, with the bounds of its time."""
         at: dict[str, tuple[float, float, float]] = {}
         for term in way.terms:
@@ -115,8 +168,7 @@ class ErrorBounds(Evaluator):
                 cut_off(each, way.lasting, way.detour_s) for each in (point_s, low_s, high_s)
             ]
         energy_j, metered_bytes = spent(way, point_s, elapsed_s)
-        cost = weights.cost(point_s, energy_j, metered_bytes)
-        return Judged(way.name, point_s, low_s, high_s, energy_j, metered_bytes, cost)
+        return judged(objective, way.name, (point_s, low_s, high_s), energy_j, metered_bytes)
 
 
 def bounds(known: Known, now_s: float) -> tuple[float, float, float]:
@@ -146,8 +198,3 @@ def prediction_interval(
     reach = student_t.quantile(1.0 - 0.5 * ALPHA, freedom) * sqrt(variance * (1.0 + 1.0 / count))
     reach = min(reach, _WIDEST)
     return exp(mean - reach), exp(mean), exp(mean + reach)
-
-
-def _overlap(parts: Sequence[Judged]) -> bool:
-    ordered = sorted(parts, key=lambda each: each.low_s)
-    return any(a.high_s > b.low_s for a, b in pairwise(ordered))

@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf, isfinite, log
-from typing import ClassVar
+from math import inf, isfinite, isnan, log
+from typing import ClassVar, NamedTuple
 
-from cedos.selector.uncertainty.ways import Choice, Judged, Redundant, Running, Way, Weights
-from predictors.base import Measurement
+from cedos.selector.objective import Objective, Outcome, WeightedCost
+from cedos.selector.uncertainty.ways import Choice, Judged, Redundant, Running, Way
+from predictors.base import Distribution, Measurement
 from predictors.error import ErrorHistory
 
 _KEPT = 64
@@ -16,7 +17,15 @@ _LEAST, _LARGEST = 1e-15, 1e15
 
 _AGE_STEP = 0.05
 _NOTHING: Running = {}
-_FREE = Weights()
+_ONLY_TIME = WeightedCost()
+
+
+class Candidate(NamedTuple):
+    """A network that could carry a transfer alone: what that is expected to cost, and its radio."""
+
+    outcome: Outcome
+    time: Distribution
+    watts: float
 
 
 class Known:
@@ -30,7 +39,11 @@ class Known:
 
 
 class Evaluator(ABC):
-    """Chooses among ways by one method; keeps the errors that the method needs.
+    """One of Meatballs' methods of taking uncertainty (dissertation, 4.3).
+
+    Decisions on transfers, whose times predictors tell as distributions, ask the class (`times`,
+    `cost_of_sending_twice`). An object chooses among ways of any kind (`choose`), and keeps the errors of
+    the quantities that they depend on.
 
     Quantities are positive numbers with names of the caller's. What is not a positive finite number
     is taken for no information, never for a value; a way that depends on a quantity without a
@@ -38,9 +51,14 @@ class Evaluator(ABC):
 
     Args:
         history: makes the empty history of a quantity's errors, given its name.
+
+    Attributes:
+        name: as the configuration has it.
+        words: what people are told of it.
     """
 
-    method: ClassVar[str]
+    name: ClassVar[str]
+    words: ClassVar[str]
 
     def __init__(
         self, history: Callable[[str], ErrorHistory] = lambda quantity: ErrorHistory()
@@ -50,6 +68,18 @@ class Evaluator(ABC):
         self._version = 0
         self._changed_at_s = -inf
         self._choices: OrderedDict[object, Choice] = OrderedDict()
+
+    @classmethod
+    def times(cls, predicted: Mapping[str, Distribution]) -> Mapping[str, Distribution]:
+        """The predicted times of strategies, as the method takes them."""
+        return predicted
+
+    @classmethod
+    def cost_of_sending_twice(
+        cls, objective: Objective, candidates: Sequence[Candidate]
+    ) -> float | None:
+        """What sending the same over all candidates is reckoned to cost; None: what is expected."""
+        return None
 
     def predict(self, quantity: str, value: float, at_s: float) -> None:
         """Takes a prediction without a measurement."""
@@ -83,7 +113,7 @@ class Evaluator(ABC):
     def choose(
         self,
         ways: Sequence[Way | Redundant],
-        weights: Weights = _FREE,
+        objective: Objective = _ONLY_TIME,
         now_s: float = 0.0,
         running: Running = _NOTHING,
     ) -> Choice:
@@ -91,7 +121,7 @@ class Evaluator(ABC):
 
         Args:
             ways: those there are, at least one that is not redundant.
-            weights: what joules and bytes are worth.
+            objective: what is best; not one that looks at sizes.
             now_s: the instant, for the age of what is known.
             running: ways under way that have not answered yet. For them all figures are those of what
                 is still to come.
@@ -101,16 +131,16 @@ class Evaluator(ABC):
         """
         age_s = now_s - self._changed_at_s
         age = round(log(1.0 + age_s) / _AGE_STEP) if 0.0 < age_s < inf else 0
-        key = (tuple(ways), weights, age, tuple(running.items()), self._version)
+        key = (tuple(ways), objective, age, tuple(running.items()), self._version)
         found = self._choices.get(key)
         if found is None:
-            found = self._choices[key] = self._chosen(ways, weights, now_s, running)
+            found = self._choices[key] = self._chosen(ways, objective, now_s, running)
             if len(self._choices) > _KEPT:
                 self._choices.popitem(last=False)
         return found
 
     def _chosen(
-        self, ways: Sequence[Way | Redundant], weights: Weights, now_s: float, running: Running
+        self, ways: Sequence[Way | Redundant], objective: Objective, now_s: float, running: Running
     ) -> Choice:
         singles = {way.name: way for way in ways if isinstance(way, Way)}
         redundant = [way for way in ways if isinstance(way, Redundant)]
@@ -119,8 +149,8 @@ class Evaluator(ABC):
         for way in redundant:
             if not way.parts or not set(way.parts) <= singles.keys():
                 raise ValueError(f"{way.name} has parts that are no ways: {', '.join(way.parts)}")
-        judged = self._judge(singles, redundant, weights, now_s, running)
-        evaluations = tuple([judged[way.name] for way in ways])
+        found = self._judge(singles, redundant, objective, now_s, running)
+        evaluations = tuple([found[way.name] for way in ways])
         best = min(evaluations, key=lambda each: each.cost)
         rivals = [each for each in evaluations if each.name in singles and each is not best]
         rival = min(rivals, key=lambda each: each.cost, default=None)
@@ -131,7 +161,7 @@ class Evaluator(ABC):
         self,
         ways: Mapping[str, Way],
         redundant: Sequence[Redundant],
-        weights: Weights,
+        objective: Objective,
         now_s: float,
         running: Running,
     ) -> dict[str, Judged]:
@@ -158,6 +188,18 @@ class Evaluator(ABC):
 def unknown(name: str) -> Judged:
     """The evaluation of a way of which nothing can be said."""
     return Judged(name, inf, inf, inf, inf, inf, inf)
+
+
+def judged(
+    objective: Objective,
+    name: str,
+    times_s: tuple[float, float, float],
+    energy_j: float,
+    metered_bytes: float,
+) -> Judged:
+    """The evaluation of a way by its expected time and the bounds of that (in this order)."""
+    cost = objective.cost(Outcome(times_s[0], energy_j, metered_bytes, 0.0))
+    return Judged(name, *times_s, energy_j, metered_bytes, inf if isnan(cost) else cost)
 
 
 def spent(way: Way, time_s: float, elapsed_s: float | None) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""The evaluators by name: one interface, and which method stands behind it is the caller's to say."""
+"""Meatballs' methods by name (dissertation, 4.3)."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,24 +11,25 @@ from cedos.selector.uncertainty.trusting import Trusting
 from predictors.error import ErrorHistory
 
 _BY_NAME: Mapping[str, type[Evaluator]] = {
-    each.method: each for each in (BruteForce, ErrorBounds, Bayesian, Trusting)
+    each.name: each for each in (BruteForce, ErrorBounds, Bayesian, Trusting)
 }
 METHODS = tuple(_BY_NAME)
 
 
-def evaluator(
-    method: str = BruteForce.method,
-    history: Callable[[str], ErrorHistory] = lambda quantity: ErrorHistory(),
-) -> Evaluator:
-    """A new evaluator that knows nothing yet.
-
-    Args:
-        method: one of `METHODS`.
-        history: makes the empty history of a quantity's errors, given its name.
+def method_of(name: str) -> type[Evaluator]:
+    """The method called so, one of `METHODS`.
 
     Raises:
-        ConfigError: there is no such method.
+        ConfigError: there is none.
     """
-    if method not in _BY_NAME:
-        raise ConfigError(f"no evaluator is called {method!r}: there are {', '.join(METHODS)}")
-    return _BY_NAME[method](history)
+    if name not in _BY_NAME:
+        raise ConfigError(f"no evaluator is called {name!r}: there are {', '.join(METHODS)}")
+    return _BY_NAME[name]
+
+
+def evaluator(
+    method: str = BruteForce.name,
+    history: Callable[[str], ErrorHistory] = lambda quantity: ErrorHistory(),
+) -> Evaluator:
+    """A new evaluator that knows nothing yet; arguments as `method_of` and `Evaluator` have them."""
+    return method_of(method)(history)

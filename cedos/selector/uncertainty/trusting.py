@@ -4,30 +4,37 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import ClassVar
 
-from cedos.selector.uncertainty.evaluator import Evaluator, spent, unknown
-from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way, Weights
+from cedos.selector.objective import Objective
+from cedos.selector.uncertainty.evaluator import Evaluator, judged, spent, unknown
+from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way
+from predictors.base import Distribution
 
 
 class Trusting(Evaluator):
     """No errors: the first of several ways is the one predicted to be, so hedging never pays."""
 
-    method: ClassVar[str] = "trusting"
+    name: ClassVar[str] = "trusting"
+    words: ClassVar[str] = "predictions are trusted as if they were certain"
+
+    @classmethod
+    def times(cls, predicted: Mapping[str, Distribution]) -> Mapping[str, Distribution]:
+        return {name: Distribution((time.quantile(0.5),)) for name, time in predicted.items()}
 
     def _judge(
         self,
         ways: Mapping[str, Way],
         redundant: Sequence[Redundant],
-        weights: Weights,
+        objective: Objective,
         now_s: float,
         running: Running,
     ) -> dict[str, Judged]:
-        return trusted(ways, redundant, weights, running, lambda name: self._of(name).prediction)
+        return trusted(ways, redundant, objective, running, lambda name: self._of(name).prediction)
 
 
 def trusted(
     ways: Mapping[str, Way],
     redundant: Sequence[Redundant],
-    weights: Weights,
+    objective: Objective,
     running: Running,
     value: Callable[[str], float | None],
 ) -> dict[str, Judged]:
@@ -41,14 +48,14 @@ def trusted(
         time_s = max(time_s - running.get(name, 0.0), 0.0)
         if way.lasting is not None and (end_s := way.lasting.quantile(0.5)) < time_s:
             time_s = end_s + way.detour_s
-        found[name] = _judged(name, time_s, [(way, time_s)], weights, running)
+        found[name] = _summary(name, time_s, [(way, time_s)], objective, running)
     for both in redundant:
         parts = [(ways[name], found[name].time_s) for name in both.parts]
         first_s = min(time_s for _, time_s in parts)
         if both.called_off:
             parts = [(way, first_s) for way, _ in parts]
         found[both.name] = (
-            _judged(both.name, first_s, parts, weights, running)
+            _summary(both.name, first_s, parts, objective, running)
             if all(isfinite(time_s) for _, time_s in parts)
             else unknown(both.name)
         )
@@ -69,14 +76,13 @@ def time_of(way: Way, value: Callable[[str], float | None]) -> float | None:
     return time_s if isfinite(time_s) and time_s >= 0.0 else None
 
 
-def _judged(
+def _summary(
     name: str,
     time_s: float,
     parts: Sequence[tuple[Way, float]],
-    weights: Weights,
+    objective: Objective,
     running: Running,
 ) -> Judged:
     used = [spent(way, of_s, running.get(way.name)) for way, of_s in parts]
     energy_j, metered_bytes = sum([each[0] for each in used]), sum([each[1] for each in used])
-    cost = weights.cost(time_s, energy_j, metered_bytes)
-    return Judged(name, time_s, time_s, time_s, energy_j, metered_bytes, cost)
+    return judged(objective, name, (time_s, time_s, time_s), energy_j, metered_bytes)

@@ -8,7 +8,6 @@ that a quantity's 50 errors cost 50 calls and not one for each combination of er
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf, isnan
 
 from predictors.base import Distribution
 
@@ -57,23 +56,6 @@ class Redundant:
     name: str
     parts: tuple[str, ...]
     called_off: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """What a joule and a metered byte are worth in seconds: Meatballs' importance factors, or prices."""
-
-    s_per_j: float = 0.0
-    s_per_metered_byte: float = 0.0
-
-    def cost(self, time_s: float, energy_j: float, metered_bytes: float) -> float:
-        """Seconds, all in; infinite where a number is none. What is not used is free at any price."""
-        cost = time_s
-        if energy_j:
-            cost += self.s_per_j * energy_j
-        if metered_bytes:
-            cost += self.s_per_metered_byte * metered_bytes
-        return inf if isnan(cost) else cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from cedos.model import (
     StrategyKind,
     Transfer,
 )
+from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.roles import USUAL_KINDS, Roles, role_strategy
 from cedos.selector.objective import Objective
@@ -59,14 +60,14 @@ def cedos_choice(
     direction = Direction.UP if columns.get("direction_up") else Direction.DOWN
     transfer = Transfer(SizeEstimate(size_bytes, size_bytes, size_bytes, "hint"), direction)
     decision = decide(
-        transfer,
-        context_of(columns),
-        (WIFI, CELLULAR),
-        model,
-        objective,
-        number=0,
-        made_unix_s=0.0,
-        kinds=USUAL_KINDS | {StrategyKind.REDUNDANT} if hedged else USUAL_KINDS,
+        Case(
+            transfer,
+            context_of(columns),
+            (WIFI, CELLULAR),
+            model,
+            objective,
+            kinds=USUAL_KINDS | {StrategyKind.REDUNDANT} if hedged else USUAL_KINDS,
+        )
     )
     known = {role_strategy(each.strategy, ROLES): each for each in decision.evaluations}
     twice = known.pop(REDUNDANT, None)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Protocol
 
+from cedos.selector.objective import WeightedCost
 from cedos.selector.uncertainty.brute_force import LOW
 from cedos.selector.uncertainty.methods import evaluator
-from cedos.selector.uncertainty.ways import Choice, Redundant, Term, Way, Weights, network_terms
+from cedos.selector.uncertainty.ways import Choice, Redundant, Term, Way, network_terms
 from emu.experiments.meatballs.exchanges.requests import THINK_S, Request
 from emu.experiments.meatballs.race import Chosen
 from emu.experiments.meatballs.reevaluation import choose_and_reevaluate
@@ -98,7 +99,9 @@ class ExchangePolicy:
         detection_s: float = DETECTION_S,
     ) -> None:
         self._style, self._radios, self._usage = style, radios, usage
-        self._weights = Weights(s_per_j=setting.s_per_j, s_per_metered_byte=setting.s_per_byte)
+        self._objective = WeightedCost(
+            s_per_j=setting.s_per_j, s_per_metered_byte=setting.s_per_byte
+        )
         self._metered = frozenset(metered)
         self._detection_s = detection_s
         self._evaluator = evaluator(style.method)
@@ -164,7 +167,7 @@ class ExchangePolicy:
         alone = [self._way(task, name, now_s) for name in names]
         ahead = self._style.foresees and not silent and len(names) > 1
         if ahead:
-            judged = self._evaluator.choose(alone, self._weights, now_s).evaluations
+            judged = self._evaluator.choose(alone, self._objective, now_s).evaluations
             alone = [
                 self._reconsidered(way, min(each.cost for each in judged if each.name != way.name))
                 for way in alone
@@ -172,7 +175,7 @@ class ExchangePolicy:
         ways: list[Way | Redundant] = [*alone]
         if self._style.redundant and len(names) > 1:
             ways.append(Redundant(BOTH, tuple(names)))
-        choice = self._evaluator.choose(ways, self._weights, now_s, running=silent)
+        choice = self._evaluator.choose(ways, self._objective, now_s, running=silent)
         if choice.name == BOTH or (ahead and self._worth_knowing(choice, now_s)):
             return frozenset(names), choice.chosen.time_s
         return frozenset([choice.name]), choice.chosen.time_s

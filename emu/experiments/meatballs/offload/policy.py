@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from cedos.selector.objective import WeightedCost
 from cedos.selector.uncertainty.methods import evaluator
-from cedos.selector.uncertainty.ways import Redundant, Term, Way, Weights, network_terms
+from cedos.selector.uncertainty.ways import Redundant, Term, Way, network_terms
 from emu.experiments.meatballs.exchanges.policy import BOTH, Radio, Style
 from emu.experiments.meatballs.offload.utterances import (
     ANSWER_BYTES,
@@ -63,7 +64,7 @@ class OffloadPolicy:
         detection_s: float = DETECTION_S,
     ) -> None:
         self._style, self._radio, self._usage = style, radio, usage
-        self._weights = Weights(s_per_j=setting.s_per_j)
+        self._objective = WeightedCost(s_per_j=setting.s_per_j)
         self._detection_s = detection_s
         self._network = NetworkPredictor(WIFI)
         self._compute = {
@@ -137,7 +138,7 @@ class OffloadPolicy:
         if self._style.redundant and len(names) > 1:
             # The processor stops, and the server's answer is not waited for.
             ways.append(Redundant(BOTH, tuple(names), called_off=True))
-        choice = self._evaluator.choose(ways, self._weights, now_s, running=silent)
+        choice = self._evaluator.choose(ways, self._objective, now_s, running=silent)
         return frozenset(names if choice.name == BOTH else [choice.name]), choice.chosen.time_s
 
     def _way(self, task: Utterance, name: str, now_s: float) -> Way:

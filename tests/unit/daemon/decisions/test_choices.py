@@ -15,7 +15,7 @@ from cedos.daemon.flows.learning import Learning
 from cedos.errors import ConfigError
 from cedos.model import Context, Network, NetworkKind, SizeEstimate, Transfer
 from cedos.selector.objective import WeightedCost
-from cedos.selector.uncertainty.method import WORDS
+from cedos.selector.uncertainty.methods import METHODS
 from predictors.base import Distribution
 
 BOTH = (
@@ -64,7 +64,7 @@ def test_a_model_trained_with_other_features_is_refused_and_the_rule_of_thumb_de
     assert "rule of thumb" in decider.choose(transfer, Context(10.0, {}), redundant=False).reason
 
 
-@pytest.mark.parametrize("method", [*WORDS])
+@pytest.mark.parametrize("method", METHODS)
 def test_the_method_is_told_with_every_decision_that_could_be_hedged(
     tmp_path: Path, method: str
 ) -> None:
@@ -78,14 +78,14 @@ def test_the_method_is_told_with_every_decision_that_could_be_hedged(
     transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"))
     twice = decider.choose(transfer, Context(10.0, {}), redundant=True)
     assert str(twice.choice).startswith("single" if method == "trusting" else "redundant")
-    assert WORDS[chosen.method] in twice.reason
+    assert chosen.method.words in twice.reason
     once = decider.choose(transfer, Context(10.0, {}), redundant=False)
     # What everybody does by default need not be said where nothing was to be hedged.
-    assert (WORDS[chosen.method] in once.reason) is (method != "brute-force")
+    assert (chosen.method.words in once.reason) is (method != "brute-force")
 
 
 def test_brute_force_is_the_default(tmp_path: Path) -> None:
-    assert configured(tmp_path, "").method == "brute-force"
+    assert configured(tmp_path, "").method.name == "brute-force"
 
 
 def test_a_method_that_nobody_knows_is_refused_with_those_there_are(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.prices import Prices
+from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.roles import USUAL_KINDS
 from cedos.selector.objective import Outcome, WeightedCost
@@ -33,7 +34,7 @@ class Fixed:
 
 def choose(host: Any, model: CompletionModel, prices: Prices, size: int = 10**6) -> Any:
     objective = WeightedCost(name="budgets", prices=prices)
-    return decide(host.transfer(size), NOTHING, host.both, model, objective, **RECORD)
+    return decide(Case(host.transfer(size), NOTHING, host.both, model, objective, **RECORD))
 
 
 def data(rate: float, fits: float = float("inf")) -> Prices:
@@ -73,10 +74,10 @@ def test_both_networks_pay_for_their_share(host: Any) -> None:
 
 def test_the_same_data_on_both_pays_in_full(host: Any) -> None:
     objective = WeightedCost(prices=data(1e-6))
-    decision = decide(
+    decision = decide(Case(
         host.transfer(10**6), NOTHING, host.both, host.oracle(wifi=2.0, cellular=2.0),
         objective=objective, kinds=USUAL_KINDS | {StrategyKind.REDUNDANT}, **RECORD,
-    )  # fmt: skip
+    ))  # fmt: skip
     cost = {each.strategy.kind: each.cost for each in decision.evaluations}
     assert cost[StrategyKind.REDUNDANT] == pytest.approx(3.0)
 

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from cedos.model import Attachment, Context, Direction, Indicator, Strategy, StrategyKind
 from cedos.selector.decision.aging import DRIFTS, aged, widened
+from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
+from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.decision.roles import Roles, assign
 from predictors.base import Distribution
 
@@ -199,10 +201,8 @@ def test_a_network_nobody_uses_is_tried_again(host: Any) -> None:
     chosen = {}
     for age_s in (0.5, 60.0):
         known = context((2e6, 0.3), (0.3e6, age_s))
-        again = decide_again(
-            transfer, known, host.both, ByRate(), current=single, bytes_remaining=10_000_000,
-            switch_cost_s=0.1, observed_bps=2e6, **RECORD,
-        )  # fmt: skip
+        case = Case(rest_of(transfer, 10_000_000), known, host.both, ByRate(), **RECORD)
+        again = decide_again(case, Living(single, switch_cost_s=0.1, observed_bps=2e6))
         chosen[age_s] = str(again.choice)
     assert chosen == {0.5: "single(wlan0)", 60.0: "single(lte0)"}
 
@@ -211,7 +211,7 @@ def test_an_old_number_makes_the_interval_wider(host: Any) -> None:
     widths = []
     for age_s in (0.5, 5.0, 60.0):
         known = context((5e6, 0.3), (9e6, age_s))
-        decision = decide(host.transfer(10_000_000), known, host.both, ByRate(), **RECORD)
+        decision = decide(Case(host.transfer(10_000_000), known, host.both, ByRate(), **RECORD))
         lte = next(each for each in decision.evaluations if each.strategy.networks == ("lte0",))
         widths.append(lte.time_high_s / lte.time_low_s)
     assert widths == sorted(widths)

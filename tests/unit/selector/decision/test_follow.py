@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Context
+from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.follow import PROHIBITIVE, Curves, Exponents
 
@@ -45,10 +46,10 @@ def test_the_choice_follows(host: Any) -> None:
     nothing = Context(1000.0, {})
 
     def choice(battery: float | None, plan: float | None) -> tuple[str, str]:
-        decision = decide(
+        decision = decide(Case(
             host.transfer(1_000_000), nothing, host.both, model,
             Curves().objective(battery, plan), **RECORD,
-        )  # fmt: skip
+        ))  # fmt: skip
         return str(decision.choice), decision.reason
 
     assert choice(None, None)[0] == choice(0.9, 0.2)[0] == "single(lte0)"
@@ -69,6 +70,8 @@ def test_a_network_with_a_price_is_left_for_a_cheaper_one(host: Any) -> None:
         ({"wlan0": 0.001, "lte0": 0.002}, "single(wlan0)"),
     ):
         decision = decide(
-            host.transfer(), nothing, host.both, model, objective, price_per_mb=prices, **RECORD
+            Case(
+                host.transfer(), nothing, host.both, model, objective, price_per_mb=prices, **RECORD
+            )
         )
         assert str(decision.choice) == expected

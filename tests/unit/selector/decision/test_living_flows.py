@@ -1,6 +1,6 @@
 """Deciding again: a flow that is under way stays, or moves because that is clearly better."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Context, Strategy, StrategyKind
+from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide_again
+from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
 
+CASE = {each.name for each in fields(Case)}
 RECORD = {"number": 7, "made_unix_s": 1.7e9}
 NOTHING = Context(1000.0, {})
 STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
@@ -33,15 +36,15 @@ def again(host: Any, model: Any, current: str, **options: Any) -> Any:
         "switch_cost_s": 0.2,
         **options,
     }
-    return decide_again(
-        host.transfer(),
+    case = Case(
+        rest_of(host.transfer(), given.pop("bytes_remaining")),
         given.pop("context"),
         given.pop("networks"),
         model,
-        current=Strategy(kind, names),
-        **given,
+        **{name: given.pop(name) for name in [*given] if name in CASE},
         **RECORD,
     )
+    return decide_again(case, Living(Strategy(kind, names), **given))
 
 
 def test_a_small_gain_moves_nobody(host: Any) -> None:

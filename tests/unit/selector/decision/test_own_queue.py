@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from cedos.model import Context, Indicator
+from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.own_queue import emptied, own_queues, queued
 from cedos.selector.decision.roles import Roles, assign
@@ -78,7 +79,7 @@ def test_a_decision_counts_the_queue_once(host: Any) -> None:
     wifi = {"rtt_s": Indicator(0.02, NOW_S)}
     both = Context(NOW_S, {**known, "wlan0": wifi})
     decision = decide(
-        host.transfer(3_000), both, host.both, TwoRoundTrips(), number=1, made_unix_s=1.0
+        Case(host.transfer(3_000), both, host.both, TwoRoundTrips(), number=1, made_unix_s=1.0)
     )
     times = {each.strategy.networks: each.time_s for each in decision.evaluations}
     assert times["lte0",] == pytest.approx(2 * 0.06 + 2 * 0.24)

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from cedos.model import Context, Indicator, Strategy, StrategyKind
+from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.reason import label, seconds
 from cedos.selector.objective import MaxSPerE, WeightedCost
@@ -14,7 +15,15 @@ def why(host: Any, model: Any, size_bytes: int = 3000, **options: Any) -> str:
     options.setdefault("context", host.context(wlan0_rtt_s=0.018, lte0_rtt_s=0.052))
     context = options.pop("context")
     decision = decide(
-        host.transfer(size_bytes), context, host.both, model, number=1, made_unix_s=0.0, **options
+        Case(
+            host.transfer(size_bytes),
+            context,
+            host.both,
+            model,
+            number=1,
+            made_unix_s=0.0,
+            **options,
+        )
     )
     return decision.reason
 
@@ -115,7 +124,7 @@ def test_the_rate_in_the_transfers_direction_is_named_and_called_old_when_it_is(
         age_s=60.0, wlan0_rtt_s=0.018, wlan0_past5_bps=12.3e6, wlan0_past5_up_bps=2.5e6
     )
     decision = decide(
-        host.transfer(5_000_000, "up"), context, host.both, model, number=1, made_unix_s=0.0
+        Case(host.transfer(5_000_000, "up"), context, host.both, model, number=1, made_unix_s=0.0)
     )
     assert decision.reason.endswith("wlan0 carried 2.5 Mbit/s 60.0 s ago, which says little by now")
 

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from cedos.model import Strategy, StrategyKind
+from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.roles import assign, pairs, role_strategy, strategies
 from predictors.base import Distribution
@@ -158,7 +159,7 @@ def test_the_best_of_three_networks_is_found(host: Any, best: str) -> None:
     made = [host.network("wlan0"), host.network("wlan1"), host.network("lte0", "cellular")]
     rtts_s = {network.name: 0.2 for network in made} | {best: 0.05}
     context = host.context(**{f"{name}_rtt_s": rtt_s for name, rtt_s in rtts_s.items()})
-    decision = decide(host.transfer(), context, made, _ByRtt(), number=1, made_unix_s=0.0)
+    decision = decide(Case(host.transfer(), context, made, _ByRtt(), number=1, made_unix_s=0.0))
     assert decision.choice.networks == (best,)
     strategies_seen = [each.strategy for each in decision.evaluations]
     assert len(set(strategies_seen)) == len(strategies_seen) == 3 + 6, (

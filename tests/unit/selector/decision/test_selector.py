@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Context, NetworkKind, Strategy, StrategyKind
+from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.energy.power_model import DELPHI
 from cedos.selector.objective import MaxS, MaxSPerE, Outcome, WeightedCost
@@ -29,7 +30,9 @@ objectives = st.one_of(
 
 
 def choose(host: Any, model: Any, *arguments: Any, **options: Any) -> str:
-    decision = decide(host.transfer(), NOTHING, host.both, model, *arguments, **RECORD, **options)
+    decision = decide(
+        Case(host.transfer(), NOTHING, host.both, model, *arguments, **RECORD, **options)
+    )
     return str(decision.choice)
 
 
@@ -54,7 +57,7 @@ def test_a_decision_is_a_record(host: Any) -> None:
     context = host.context(wlan0_rtt_s=0.018, lte0_rtt_s=0.05)
     transfer = host.transfer(3000)
     model = host.oracle(**EQUAL)
-    decision = decide(transfer, context, host.both, model, number=7, made_unix_s=1.7e9)
+    decision = decide(Case(transfer, context, host.both, model, number=7, made_unix_s=1.7e9))
     assert (decision.number, decision.made_unix_s) == (7, 1.7e9)
     assert decision.transfer is transfer
     assert decision.context is context
@@ -73,7 +76,7 @@ def test_a_decision_is_a_record(host: Any) -> None:
 def test_what_strategies_use(host: Any) -> None:
     size = 1_000_000
     model = host.oracle(wifi=10.0, cellular=30.0, mptcp_wifi=7.5, mptcp_cellular=7.5)
-    decision = decide(host.transfer(size), NOTHING, host.both, model, kinds=ALL, **RECORD)
+    decision = decide(Case(host.transfer(size), NOTHING, host.both, model, kinds=ALL, **RECORD))
     wifi, cellular, mptcp_wifi, mptcp_cellular, redundant = decision.evaluations
     assert wifi.energy_j == pytest.approx(0.428 * 10)
     assert cellular.energy_j == pytest.approx(1.674 * 30 + 6.5)
@@ -92,7 +95,9 @@ def test_energy_goes_by_the_radio_not_by_the_part_it_plays(host: Any) -> None:
         host.network("lte0", "cellular", metered=True),
         host.network("lte1", "cellular", metered=True),
     )
-    decision = decide(host.transfer(), NOTHING, phones, host.oracle(**EQUAL), kinds=ALL, **RECORD)
+    decision = decide(
+        Case(host.transfer(), NOTHING, phones, host.oracle(**EQUAL), kinds=ALL, **RECORD)
+    )
     assert [each.energy_j for each in decision.evaluations] == pytest.approx(
         [1.674 + 6.5] * 2 + [2 * (1.674 + 6.5)] * 3
     )
@@ -102,7 +107,7 @@ def test_energy_goes_by_the_radio_not_by_the_part_it_plays(host: Any) -> None:
 
 def test_of_three_networks_every_two_are_weighed_the_simplest_first(host: Any) -> None:
     three = (*host.both, host.network("lte1", "cellular", metered=True))
-    decision = decide(host.transfer(), NOTHING, three, host.oracle(**EQUAL), **RECORD)
+    decision = decide(Case(host.transfer(), NOTHING, three, host.oracle(**EQUAL), **RECORD))
     strategies = [each.strategy for each in decision.evaluations]
     assert [len(each.networks) for each in strategies] == [1] * 3 + [2] * 6
     assert len(set(strategies)) == 9
@@ -133,7 +138,7 @@ def test_a_dead_network_loses_whatever_the_model_says(
     slow_other = {"wlan0": "cellular", "lte0": "wifi"}[which]
     model = host.oracle(**{**dict.fromkeys(EQUAL, 0.001), slow_other: 100.0})
     context = host.context(**{f"{which}_{name}": value for name, value in indicator.items()})
-    decision = decide(host.transfer(), context, host.both, model, kinds=ALL, **RECORD)
+    decision = decide(Case(host.transfer(), context, host.both, model, kinds=ALL, **RECORD))
     evaluated = [str(each.strategy) for each in decision.evaluations]
     assert evaluated == [f"single({other})", f"mptcp({other}, {which})"]
     assert str(decision.choice) == evaluated[1], "it joins when it lives again"
@@ -141,7 +146,7 @@ def test_a_dead_network_loses_whatever_the_model_says(
     assert "no ping" in decision.reason or "not available" in decision.reason
     assert "it joins as soon as it answers again" in decision.reason
     only_single = decide(
-        host.transfer(), context, host.both, model, kinds={StrategyKind.SINGLE}, **RECORD
+        Case(host.transfer(), context, host.both, model, kinds={StrategyKind.SINGLE}, **RECORD)
     )
     assert str(only_single.choice) == f"single({other})"
     assert "joins" not in only_single.reason
@@ -150,14 +155,14 @@ def test_a_dead_network_loses_whatever_the_model_says(
 def test_nobody_waits_for_a_network_that_wants_a_log_in(host: Any) -> None:
     model = host.oracle(wifi=9.0, cellular=5.0, mptcp_wifi=9.0, mptcp_cellular=0.1)
     context = host.context(wlan0_captive=1.0, wlan0_ping_loss=1.0)
-    decision = decide(host.transfer(), context, host.both, model, kinds=ALL, **RECORD)
+    decision = decide(Case(host.transfer(), context, host.both, model, kinds=ALL, **RECORD))
     assert [str(each.strategy) for each in decision.evaluations] == ["single(lte0)"]
 
 
 def test_where_all_are_dead_all_may_try(host: Any) -> None:
     context = host.context(wlan0_ping_loss=1.0, lte0_available=0.0)
     model = host.oracle(**{**EQUAL, "mptcp_cellular": 0.5})
-    decision = decide(host.transfer(), context, host.both, model, **RECORD)
+    decision = decide(Case(host.transfer(), context, host.both, model, **RECORD))
     assert str(decision.choice) == "mptcp(lte0, wlan0)"
     assert "all may try" in decision.reason
 
@@ -165,14 +170,20 @@ def test_where_all_are_dead_all_may_try(host: Any) -> None:
 def test_one_network_only(host: Any) -> None:
     model = host.oracle(**EQUAL)
     down = replace(host.wlan, up=False)
-    decision = decide(host.transfer(), NOTHING, (down, host.lte), model, kinds=ALL, **RECORD)
+    decision = decide(Case(host.transfer(), NOTHING, (down, host.lte), model, kinds=ALL, **RECORD))
     assert str(decision.choice) == "single(lte0)"
     assert "the only way there is" in decision.reason
 
 
 def test_no_network_defers(host: Any) -> None:
     decision = decide(
-        host.transfer(), NOTHING, (replace(host.wlan, up=False),), host.oracle(**EQUAL), **RECORD
+        Case(
+            host.transfer(),
+            NOTHING,
+            (replace(host.wlan, up=False),),
+            host.oracle(**EQUAL),
+            **RECORD,
+        )
     )
     assert decision.choice == Strategy(StrategyKind.DEFER, ())
     assert decision.evaluations == ()
@@ -194,9 +205,9 @@ def test_without_predictors_the_rule_of_thumb_decides_and_says_so(host: Any) -> 
         wlan0_rtt_s=0.02, lte0_rtt_s=0.06, wlan0_past5_bps=2e6, lte0_past5_bps=50e6
     )
     for model in (None, host.oracle()):
-        small = decide(host.transfer(1000), context, host.both, model, **RECORD)
+        small = decide(Case(host.transfer(1000), context, host.both, model, **RECORD))
         assert str(small.choice) == "single(wlan0)"
-        large = decide(host.transfer(10_000_000), context, host.both, model, **RECORD)
+        large = decide(Case(host.transfer(10_000_000), context, host.both, model, **RECORD))
         assert str(large.choice) == "mptcp(lte0, wlan0)"
         assert len(large.evaluations) == 4
         assert "rule of thumb" in large.reason
@@ -205,7 +216,7 @@ def test_without_predictors_the_rule_of_thumb_decides_and_says_so(host: Any) -> 
 def test_redundancy_pays_where_both_are_uncertain(host: Any) -> None:
     gamble = [0.1] * 9 + [10.0]
     model = host.oracle(wifi=gamble, cellular=gamble, mptcp_wifi=1.0, mptcp_cellular=1.0)
-    decision = decide(host.transfer(), NOTHING, host.both, model, kinds=ALL, **RECORD)
+    decision = decide(Case(host.transfer(), NOTHING, host.both, model, kinds=ALL, **RECORD))
     assert decision.choice == Strategy(StrategyKind.REDUNDANT, ("wlan0", "lte0"))
     assert decision.evaluations[-1].time_s == pytest.approx(0.01 * 10 + 0.99 * 0.1)
     assert choose(host, model) != "redundant(wlan0, lte0)", "only where it is asked for"
@@ -220,12 +231,14 @@ def test_the_choice_is_that_of_brute_force(
     Where ratios count, times are geometric means.
     """
     decision = decide(
-        host.transfer(size, direction),
-        NOTHING,
-        host.both,
-        host.oracle(**times),
-        objective,
-        **RECORD,
+        Case(
+            host.transfer(size, direction),
+            NOTHING,
+            host.both,
+            host.oracle(**times),
+            objective,
+            **RECORD,
+        )
     )
     radios = {"wifi": DELPHI.radios[NetworkKind.WIFI], "lte": DELPHI.radios[NetworkKind.CELLULAR]}
     watts = {name: each.send_w if direction == "up" else each.receive_w
@@ -253,7 +266,7 @@ def test_a_dominated_strategy_is_never_chosen(
     host: Any, times: Any, objective: Any, size: int
 ) -> None:
     decision = decide(
-        host.transfer(size), NOTHING, host.both, host.oracle(**times), objective, **RECORD
+        Case(host.transfer(size), NOTHING, host.both, host.oracle(**times), objective, **RECORD)
     )
     chosen = next(each for each in decision.evaluations if each.strategy == decision.choice)
     for other in decision.evaluations:
@@ -270,9 +283,9 @@ def test_a_longer_time_never_costs_less(
 ) -> None:
     index = list(EQUAL).index(name)
     costs = [
-        decide(
+        decide(Case(
             host.transfer(), NOTHING, host.both, host.oracle(**given), objective, **RECORD
-        ).evaluations[index].cost
+        )).evaluations[index].cost
         for given in (times, {**times, name: times[name] * factor})
     ]  # fmt: skip
     assert costs[0] <= costs[1]
@@ -283,7 +296,7 @@ def test_redundancy_is_never_expected_later_than_its_parts(
     host: Any, wifi: list[float], cellular: list[float]
 ) -> None:
     model = host.oracle(wifi=wifi, cellular=cellular)
-    decision = decide(host.transfer(), NOTHING, host.both, model, kinds=ALL, **RECORD)
+    decision = decide(Case(host.transfer(), NOTHING, host.both, model, kinds=ALL, **RECORD))
     *parts, redundant = decision.evaluations
     for part in parts:
         assert redundant.time_s <= part.time_s * (1 + 1e-9)

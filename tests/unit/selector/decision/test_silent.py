@@ -3,7 +3,9 @@ from typing import Any
 import pytest
 
 from cedos.model import Strategy, StrategyKind
+from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
+from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.decision.silent import longer_s
 
 RECORD = {"number": 7, "made_unix_s": 1.7e9}
@@ -21,7 +23,7 @@ def test_the_rest_of_a_silence_is_what_was_measured() -> None:
 
 def choice(host: Any, which: str, silent_s: float, **times: float) -> tuple[str, str]:
     context = host.context(**{f"{which}_silence_s": silent_s})
-    decision = decide(host.transfer(), context, host.both, host.oracle(**times), **RECORD)
+    decision = decide(Case(host.transfer(), context, host.both, host.oracle(**times), **RECORD))
     return str(decision.choice), decision.reason
 
 
@@ -49,18 +51,18 @@ def test_a_stalled_flow_moves_where_waiting_costs_more(
 ) -> None:
     names = {"wlan0": ("wifi", "cellular"), "lte0": ("cellular", "wifi")}[current]
     model = host.oracle(**dict(zip(names, (0.5, elsewhere_s), strict=True)))
-    decision = decide_again(
-        host.transfer(), host.context(), host.both, model,
-        current=Strategy(StrategyKind.SINGLE, (current,)), bytes_remaining=100_000,
-        switch_cost_s=0.1, observed_bps=0.0, stalled_s=stalled_s, **RECORD,
-    )  # fmt: skip
+    living = Living(
+        Strategy(StrategyKind.SINGLE, (current,)), 0.1, observed_bps=0.0, stalled_s=stalled_s
+    )
+    rest = rest_of(host.transfer(), 100_000)
+    decision = decide_again(Case(rest, host.context(), host.both, model, **RECORD), living)
     assert (decision.choice.networks[0] != current) is moves
 
 
 def test_mptcp_waits_for_the_path_that_it_begins_on(host: Any) -> None:
     context = host.context(lte0_silence_s=0.5)
     model = host.oracle(wifi=9.0, cellular=9.0, mptcp_wifi=1.0, mptcp_cellular=1.0)
-    decision = decide(host.transfer(), context, host.both, model, **RECORD)
+    decision = decide(Case(host.transfer(), context, host.both, model, **RECORD))
     assert str(decision.choice) == "mptcp(wlan0, lte0)"
     times = [each.time_s for each in decision.evaluations]
     assert times[2] == 1.0

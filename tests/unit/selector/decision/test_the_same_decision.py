@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Context, Direction, StrategyKind
+from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.energy.power_model import DELPHI
 from cedos.selector.objective import WeightedCost
 from cedos.selector.uncertainty.methods import evaluator
-from cedos.selector.uncertainty.ways import Redundant, Term, Way, Weights
+from cedos.selector.uncertainty.ways import Redundant, Term, Way
 from predictors.base import Distribution
 from predictors.error import ErrorHistory
 
@@ -25,10 +26,10 @@ def test_decide_hedges_as_brute_force_does(
     host: Any, wifi: list[float], cellular: list[float], s_per_j: float, s_per_byte: float
 ) -> None:
     model = host.oracle(wifi=wifi, cellular=cellular)
-    decision = decide(
+    decision = decide(Case(
         host.transfer(50_000), Context(1000.0, {}), host.both, model,
         WeightedCost(s_per_j, s_per_byte), number=1, made_unix_s=0.0, kinds=HEDGED,
-    )  # fmt: skip
+    ))  # fmt: skip
     knows = evaluator(
         "brute-force",
         lambda name: ErrorHistory(prior=Distribution(tuple(sorted(locals_of[name])))),
@@ -48,7 +49,7 @@ def test_decide_hedges_as_brute_force_does(
             )
         )
     ways.append(Redundant("both", ("wifi", "cellular")))
-    choice = knows.choose(ways, Weights(s_per_j, s_per_byte))
+    choice = knows.choose(ways, WeightedCost(s_per_j, s_per_byte))
     judged = {each.name: each for each in choice.evaluations}
     for mine in decision.evaluations:
         theirs = judged[NAMES[str(mine.strategy)]]

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.errors import ConfigError
+from cedos.selector.objective import Outcome, WeightedCost
 from cedos.selector.uncertainty.evaluator import Evaluator
 from cedos.selector.uncertainty.methods import METHODS, evaluator
 from cedos.selector.uncertainty.reevaluate import tipping_point
@@ -17,7 +18,6 @@ from cedos.selector.uncertainty.ways import (
     Redundant,
     Term,
     Way,
-    Weights,
     network_terms,
 )
 from predictors.base import Distribution, Measurement
@@ -70,7 +70,7 @@ def test_hedging_is_bought_at_today_s_price(s_per_j: float, expected: str) -> No
     """The two seconds that it saves are worth ten joules up to a price of 0.2 s each."""
     knows = knowing(A=(10.0, 20.0), B=(12.0, 22.0))
     ways = (server("A", 10.0), server("B", 10.0), BOTH)
-    assert knows.choose(ways, Weights(s_per_j=s_per_j)).name == expected
+    assert knows.choose(ways, WeightedCost(s_per_j=s_per_j)).name == expected
 
 
 def test_two_at_once_rarely_hit_the_outlier() -> None:
@@ -86,17 +86,17 @@ def test_two_at_once_rarely_hit_the_outlier() -> None:
 
 
 @pytest.fixture
-def outliers() -> tuple[Evaluator, tuple[Way | Redundant, ...], Weights]:
+def outliers() -> tuple[Evaluator, tuple[Way | Redundant, ...], WeightedCost]:
     """The same two servers, and a price at which the second one is not asked at once."""
     rare = Distribution((1.0,) * 999 + (10.0,))
     knows = evaluator("brute-force", lambda quantity: ErrorHistory(prior=rare))
     knows.predict("A", 10.0, 0.0)
     knows.predict("B", 10.0, 0.0)
-    return knows, (server("A", 5.0), server("B", 5.0), BOTH), Weights(s_per_j=1.0)
+    return knows, (server("A", 5.0), server("B", 5.0), BOTH), WeightedCost(s_per_j=1.0)
 
 
 def test_after_eleven_seconds_of_silence_the_second_server_is_asked(
-    outliers: tuple[Evaluator, tuple[Way | Redundant, ...], Weights],
+    outliers: tuple[Evaluator, tuple[Way | Redundant, ...], WeightedCost],
 ) -> None:
     """4.1: no answer after 11 s means 89 s more: negative information tips the decision."""
     knows, ways, weights = outliers
@@ -110,7 +110,7 @@ def test_after_eleven_seconds_of_silence_the_second_server_is_asked(
 
 
 def test_the_tipping_point_is_where_the_usual_answer_did_not_come(
-    outliers: tuple[Evaluator, tuple[Way | Redundant, ...], Weights],
+    outliers: tuple[Evaluator, tuple[Way | Redundant, ...], WeightedCost],
 ) -> None:
     knows, ways, weights = outliers
     tips_s = tipping_point(
@@ -122,7 +122,7 @@ def test_the_tipping_point_is_where_the_usual_answer_did_not_come(
 @pytest.mark.parametrize("method", ["brute-force", "error-bounds", "bayesian"])
 def test_with_every_method_silence_tips_in_the_end(method: str) -> None:
     knows = knowing(method, A=(9.0, 10.0, 10.0, 11.0) * 8, B=(9.0, 10.0, 11.0, 10.0) * 8)
-    ways, weights = (server("A", 8.0), server("B", 8.0), BOTH), Weights(s_per_j=1.0)
+    ways, weights = (server("A", 8.0), server("B", 8.0), BOTH), WeightedCost(s_per_j=1.0)
     assert knows.choose(ways, weights).name == "A"
 
     def chosen(waited_s: float) -> str:
@@ -135,14 +135,14 @@ def test_with_every_method_silence_tips_in_the_end(method: str) -> None:
 
 
 values = st.lists(st.floats(0.05, 20.0), min_size=1, max_size=5)
-prices = st.builds(Weights, st.floats(0, 3), st.floats(0, 1e-2))
+prices = st.builds(WeightedCost, st.floats(0, 3), st.floats(0, 1e-2))
 
 
 def enumerated(
     seen: dict[str, list[float]],
     ways: Sequence[Way],
     running: dict[str, float],
-    weights: Weights,
+    weights: WeightedCost,
 ) -> dict[str, tuple[float, float]]:
     """Expected time and cost by going through all joint outcomes that agree with what is known."""
     names = sorted(seen)
@@ -154,6 +154,10 @@ def enumerated(
     left = [each for each in every if all(each[name] > s for name, s in running.items())]
     rest = [{n: t - running.get(n, 0.0) for n, t in each.items()} for each in left]
     assert rest
+
+    def price(time_s: float, energy_j: float, metered_bytes: float) -> float:
+        return weights.cost(Outcome(time_s, energy_j, metered_bytes, 0.0))
+
     found = {}
     energy, carried = {}, {}
     for way in ways:
@@ -161,9 +165,9 @@ def enumerated(
         spent = way.name in running
         energy[way.name] = way.watts * mean_s + (0.0 if spent else way.fixed_j)
         carried[way.name] = 0.0 if spent else way.metered_bytes
-        found[way.name] = (mean_s, weights.cost(mean_s, energy[way.name], carried[way.name]))
+        found[way.name] = (mean_s, price(mean_s, energy[way.name], carried[way.name]))
     mean_s = sum(min(each.values()) for each in rest) / len(rest)
-    total = weights.cost(mean_s, sum(energy.values()), sum(carried.values()))
+    total = price(mean_s, sum(energy.values()), sum(carried.values()))
     return found | {"both": (mean_s, total)}
 
 
@@ -172,7 +176,10 @@ def as_judged(choice: Choice) -> dict[str, tuple[float, float]]:
 
 
 def compared(
-    seen: dict[str, list[float]], ways: tuple[Way, Way], running: dict[str, float], weights: Weights
+    seen: dict[str, list[float]],
+    ways: tuple[Way, Way],
+    running: dict[str, float],
+    weights: WeightedCost,
 ) -> None:
     knows = evaluator("brute-force", plain)
     for name, of in seen.items():
@@ -195,7 +202,7 @@ def two_networks(size: float) -> tuple[Way, Way]:
     {f"{n}.{q}": values for n in "AB" for q in ("bandwidth", "latency")}),
     st.floats(0.01, 5.0), prices)  # fmt: skip
 def test_brute_force_is_enumeration(
-    seen: dict[str, list[float]], size: float, weights: Weights
+    seen: dict[str, list[float]], size: float, weights: WeightedCost
 ) -> None:
     compared(seen, two_networks(size), {}, weights)
 
@@ -205,7 +212,7 @@ def test_brute_force_is_enumeration(
     {f"{n}.{q}": values for n in "AB" for q in ("bandwidth", "latency")}),
     st.floats(0.01, 5.0), prices, st.floats(0.0, 0.95))  # fmt: skip
 def test_brute_force_is_enumeration_of_what_agrees_with_silence(
-    seen: dict[str, list[float]], size: float, weights: Weights, part: float
+    seen: dict[str, list[float]], size: float, weights: WeightedCost, part: float
 ) -> None:
     ways = two_networks(size)
     slowest = 0.1 + 8.0 * size / min(seen["A.bandwidth"]) + max(seen["A.latency"])
@@ -216,7 +223,7 @@ def test_brute_force_is_enumeration_of_what_agrees_with_silence(
 @given(st.fixed_dictionaries(dict.fromkeys(("length", "load", "local"), values)),
        prices, st.floats(0.0, 0.95))  # fmt: skip
 def test_ways_that_depend_on_the_same_thing_are_not_independent(
-    seen: dict[str, list[float]], weights: Weights, part: float
+    seen: dict[str, list[float]], weights: WeightedCost, part: float
 ) -> None:
     """A long utterance is long wherever it is recognised."""
     ways = (
@@ -246,7 +253,7 @@ def test_what_can_be_cut_off_takes_until_then_and_the_detour(
 def test_a_price_without_end_forbids_and_free_things_stay_free() -> None:
     knows = knowing(A=(10.0, 20.0), B=(12.0, 22.0))
     dear = Way("A", (Term("A", itself),), metered_bytes=100.0)
-    choice = knows.choose((dear, server("B"), BOTH), Weights(s_per_metered_byte=inf))
+    choice = knows.choose((dear, server("B"), BOTH), WeightedCost(s_per_metered_byte=inf))
     assert choice.name == "B"
     assert choice.chosen.cost == pytest.approx(17.0)
 
@@ -286,17 +293,17 @@ def test_whatever_predictors_say_nothing_breaks(
     )
     for quantity, value, prediction, at_s in told:
         knows.predict(quantity, prediction, at_s)
-        knows.choose(ways, Weights(), now_s)
+        knows.choose(ways, WeightedCost(), now_s)
         knows.learn([Measurement(quantity, value, prediction, at_s)])
     for running in ({}, {"A": waited_s}):
-        choice = knows.choose(ways, Weights(0.1), now_s, running)
+        choice = knows.choose(ways, WeightedCost(0.1), now_s, running)
         assert choice.name in {"A", "B", "both"}
         for each in choice.evaluations:
             assert each.cost == inf or isfinite(each.cost)
             assert isfinite(each.time_s) is isfinite(each.cost)
             assert not each.time_s < 0.0
     knows.reset(("A", "never seen"), now_s)
-    knows.choose(ways, Weights(), now_s)
+    knows.choose(ways, WeightedCost(), now_s)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -326,7 +333,7 @@ def test_choices_are_kept_until_something_is_measured() -> None:
     assert knows.choose(ways) is first
     assert len(calls) == looked
     assert knows.choose(ways, running={"A": 1.0}) is not first
-    assert knows.choose(ways, Weights(1.0)) is not first
+    assert knows.choose(ways, WeightedCost(1.0)) is not first
     for news in (
         lambda: knows.measured("B", 30.0, 17.0, 1.0),
         lambda: knows.predict("A", 16.0, 1.0),
@@ -344,7 +351,7 @@ def test_a_network_that_nobody_uses_becomes_uncertain_and_is_tried_again() -> No
     for k in range(60):
         knows.measured("A", 1.0, 1.0, float(k))
         knows.measured("B", 2.0, 2.0, float(k))
-    price = Weights(s_per_j=0.02)
+    price = WeightedCost(s_per_j=0.02)
     assert knows.choose(ways, price, 60.0).name == "A"
     for k in range(60, 400):
         knows.measured("A", 1.0, 1.0, float(k))
@@ -357,7 +364,7 @@ def test_a_new_access_point_makes_its_network_uncertain() -> None:
     for k in range(60):
         knows.measured("A", 1.0, 1.0, float(k))
         knows.measured("B", 2.0, 2.0, float(k))
-    price = Weights(s_per_j=0.02)
+    price = WeightedCost(s_per_j=0.02)
     assert knows.choose(ways, price, 60.0).name == "A"
     knows.reset(("A",), 60.0)
     assert knows.choose(ways, price, 60.0).name == "both"

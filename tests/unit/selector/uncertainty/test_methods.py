@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from cedos.selector.objective import WeightedCost
 from cedos.selector.uncertainty import student_t
 from cedos.selector.uncertainty.error_bounds import bounds
 from cedos.selector.uncertainty.evaluator import Known
 from cedos.selector.uncertainty.methods import evaluator
-from cedos.selector.uncertainty.ways import Redundant, Term, Way, Weights
+from cedos.selector.uncertainty.ways import Redundant, Term, Way
 from predictors.base import Distribution
 from predictors.error import ErrorHistory
 
@@ -89,7 +90,7 @@ def test_bounds_that_overlap_are_hedged_up_to_the_most_that_it_can_save() -> Non
     assert alone.low_s < other.low_s
     assert both.cost == pytest.approx(alone.cost - saved_s)
     for price, expected in ((0.9 * saved_s, "both"), (1.1 * saved_s, "A")):
-        choice = knows.choose((way("A", 1.0), way("B", 1.0), BOTH), Weights(s_per_j=price))
+        choice = knows.choose((way("A", 1.0), way("B", 1.0), BOTH), WeightedCost(s_per_j=price))
         assert choice.name == expected
 
 
@@ -102,7 +103,7 @@ def test_the_least_that_another_way_costs_is_told_by_its_own_bounds() -> None:
     working = replace(way("B"), watts=0.5)
     for called_off in (False, True):
         redundant = Redundant("both", ("A", "B"), called_off=called_off)
-        choice = knows.choose((way("A"), working, redundant), Weights(s_per_j=1.0))
+        choice = knows.choose((way("A"), working, redundant), WeightedCost(s_per_j=1.0))
         alone, other, both = choice.evaluations
         assert alone.low_s < other.low_s < alone.high_s
         expected = alone.cost - (alone.high_s - other.low_s) + 0.5 * other.low_s

@@ -1,0 +1,111 @@
+"""A flow that is under way: what its strategies' times become beside those of a new one."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from cedos.model import SizeEstimate, Strategy, StrategyKind, Transfer
+from cedos.selector.decision.silent import longer_s
+from predictors.base import Distribution
+
+MARGIN = 0.1
+"""A living flow moves only for a gain of this share of what staying costs."""
+
+TRYING_S = 1.0
+"""A flow that tries another network knows after so long what that is worth."""
+
+_LEAST_BPS = 1e3
+
+
+def rest_of(transfer: Transfer, bytes_remaining: int) -> Transfer:
+    """What is still to be carried of a transfer, as far as is known."""
+    rest = max(bytes_remaining, 1)
+    return replace(transfer, size=SizeEstimate(rest, rest, rest, "progress"))
+
+
+@dataclass(slots=True)
+class Living:
+    """How a flow has been going that `decide_again` is asked about.
+
+    Attributes:
+        current: the strategy in force.
+        switch_cost_s: measured seconds without data when a flow changes networks.
+        margin: the share of the staying cost that a move must save.
+        observed_bps: the rate at which the flow has been going lately; it says more of the current
+            path than any prediction. 0: stalled. None: unknown, or limited by the application.
+        stalled_s: how long a stalled flow has stood still; it is expected to do so for as long again,
+            or for as long as silences of its network last (`silent`).
+        waited_s: how long the rest has been awaited without any of it: of the times that were expected
+            only the longer ones are still possible (dissertation, 4.3.4).
+    """
+
+    current: Strategy
+    switch_cost_s: float
+    margin: float = MARGIN
+    observed_bps: float | None = None
+    stalled_s: float = 0.0
+    waited_s: float = 0.0
+
+    def times(
+        self,
+        predicted: Mapping[Strategy, Distribution],
+        old: Collection[Strategy],
+        size_bytes: int,
+        used: Collection[str],
+        *,
+        silent: bool,
+    ) -> dict[Strategy, Distribution]:
+        """The times of all strategies, of those that would be expected of a new transfer.
+
+        A strategy that shares no path with the current one pays the switch; one that keeps a path pays
+        nothing for it, as the data flow on. Whoever tries a network of which little is known (`old`) can
+        come back when it is bad: what that can cost is the time until then.
+
+        Args:
+            predicted: of a new transfer.
+            old: the strategies whose networks' rates were measured long ago.
+            size_bytes: of the rest.
+            used: the roles of the network that carries the flow.
+            silent: whether that network is silent, which `predicted` has in it then.
+        """
+        found = {}
+        staying = predicted.get(self.current)
+        if staying is not None:
+            staying = found[self.current] = self._staying(staying, size_bytes, used, silent=silent)
+        for strategy, time in predicted.items():
+            if strategy == self.current:
+                continue
+            shares_a_path = not set(strategy.networks).isdisjoint(self.current.networks)
+            moving_s = 0.0 if shares_a_path else self.switch_cost_s
+            limit_s = math.inf
+            if staying is not None and strategy in old:
+                limit_s = staying.mean + TRYING_S + 2.0 * self.switch_cost_s
+            found[strategy] = Distribution(
+                tuple([min(sample + moving_s, limit_s) for sample in time.samples])
+            )
+        return found
+
+    def _staying(
+        self, time: Distribution, size_bytes: int, used: Collection[str], *, silent: bool
+    ) -> Distribution:
+        if self.observed_bps:
+            rest_s = 8.0 * size_bytes / max(self.observed_bps, _LEAST_BPS)
+            return time.scaled(rest_s / time.mean)
+        if self.observed_bps is not None:
+            if silent:
+                return time
+            wait_s = max([self.stalled_s, *(longer_s(role, self.stalled_s) for role in used)])
+            return Distribution(tuple([sample + wait_s for sample in time.samples]))
+        if self.waited_s > 0.0:
+            late = time.known_above(self.waited_s).samples
+            return Distribution(tuple([sample - self.waited_s for sample in late]))
+        return time
+
+    def has_paths_of(self, strategy: Strategy) -> bool:
+        """Whether it is `mptcp` over paths that the flow has, with the other one called primary."""
+        current = self.current.networks
+        return (
+            strategy.kind == StrategyKind.MPTCP
+            and strategy.networks[:1] != current[:1]
+            and set(current[:1]) <= set(strategy.networks)
+        )
