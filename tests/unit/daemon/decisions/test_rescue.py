@@ -183,7 +183,7 @@ async def test_a_network_is_as_slow_as_it_is_or_mostly_was(monkeypatch):
     assert place.kernel.timeouts[-1]["wlan0"] >= 0.6
     for rtt_s, wanted_s in ((0.02, 0.33), (0.02, SHORT_S), (0.2, 0.6), (0.02, SHORT_S)):
         place.known = {"wlan0": rtt_s}
-        place.rescuer.looked(context(wlan0=rtt_s))
+        place.rescuer.context_changed(context(wlan0=rtt_s))
         assert wanted_s <= place.kernel.timeouts[-1]["wlan0"] <= wanted_s * 1.05
     place.rescuer.close()
 
