@@ -31,10 +31,7 @@ _MOST_DUE: Final = 64
 
 
 class Control:
-    """Keep-alive, wishes, facts about paths, pings, closing and failing.
-
-    `due` holds frames for whichever path is asked first.
-    """
+    """`due` holds frames for whichever path is asked first."""
 
     def __init__(
         self, sender: Sender, receiver: Receiver, terms: KeepAliveTerms, events: list[Event]
@@ -83,11 +80,11 @@ class Control:
         self.due.append(self._close())
 
     def fail(self, why: str, *, by_peer: bool) -> None:
-        """The session is over; the first reason counts."""
+        """The first reason counts."""
         if self.failure is None and self.state is not SessionState.FINISHED:
             self.state = SessionState.FAILED
-            stream = min(self._sender.stream.acked.floor, self._sender.stream.written)
-            self.failure = Failed(why, by_peer, stream, self._sender.irobs.floor)
+            sender = self._sender
+            self.failure = Failed(why, by_peer, sender.acknowledged_bytes, sender.irobs.floor)
             self._events.append(self.failure)
             self._sender.forget()
 
@@ -188,7 +185,6 @@ class Control:
 
 
 def path_says(path: PathFlight) -> bytes:
-    """What this end knows of a path, for the other one."""
     facts = path.state.facts
     return packing.path_says(
         f.PathSays(

@@ -1,8 +1,7 @@
-"""The cryptography of sessions: keys, derivation, and the protection of records. Pure.
+"""The cryptography of sessions: keys, derivation, records. Pure; no primitive is our own.
 
-Everything here is a thin, opinionated use of `cryptography`; no primitive is our own. Randomness is
-handed in, so that a schedule of connections can be replayed in a test. Every AEAD key of a session,
-the handshake's as well, is made by `aead()`: one place to watch that no nonce is used twice.
+Randomness is handed in, so that a test can replay a schedule of connections. Every AEAD key of a session
+is made by `aead()`: one place to watch that no nonce is used twice.
 """
 
 import hmac
@@ -41,15 +40,12 @@ class Aead(Protocol):
 
 
 def aead(key: bytes, *, chacha: bool) -> Aead:
-    """The AEAD of a key: ChaCha20-Poly1305 (32 bytes), or AES-GCM (16 or 32)."""
+    """ChaCha20-Poly1305 (32 bytes), or AES-GCM (16 or 32)."""
     return ChaCha20Poly1305(key) if chacha else AESGCM(key)
 
 
 class KeyPair:
-    """A host's static, or a handshake's ephemeral X25519 key pair (RFC 7748).
-
-    `private` are 32 random bytes, `public` follows from them.
-    """
+    """X25519 (RFC 7748), a host's static one or a handshake's; `private` are 32 random bytes."""
 
     __slots__ = ("_handle", "private", "public")
 
@@ -59,11 +55,7 @@ class KeyPair:
         self.public = self._handle.public_key().public_bytes_raw()
 
     def exchange(self, public: bytes) -> bytes:
-        """The shared secret with the owner of another key.
-
-        Raises:
-            ValueError: a public key of low order, which only an attacker sends.
-        """
+        """The shared secret; ValueError: a public key of low order, which only an attacker sends."""
         return self._handle.exchange(X25519PublicKey.from_public_bytes(public))
 
 
@@ -84,10 +76,10 @@ def extract(salt: bytes, material: bytes) -> bytes:
 
 
 class RecordKey:
-    """Protects the records of one direction of one connection: a counter is the nonce.
+    """For the records of one direction of one connection: a counter is the nonce.
 
-    The key is replaced after `RECORDS_PER_KEY` records on both ends without a message; the counter
-    goes on. Whoever gets hold of a key learns nothing of the records before its replacement.
+    After `RECORDS_PER_KEY` records both ends replace the key without a message; the counter goes on. A
+    key that leaks tells nothing of the records before its replacement.
     """
 
     __slots__ = ("_aead", "_count", "_secret", "_suite")

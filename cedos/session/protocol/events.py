@@ -38,10 +38,7 @@ class Ponged(Struct, frozen=True):
 
 
 class Probed(Struct, frozen=True):
-    """What a path without traffic carries; `at_least`: that much, and maybe far more.
-
-    The round trip is that of a short Ping, from when it was put into a record.
-    """
+    """What a path without traffic carries (`at_least`: maybe far more), and a short Ping's round trip."""
 
     path_id: int
     rate_bps: float
@@ -50,19 +47,15 @@ class Probed(Struct, frozen=True):
 
 
 class PeerClosed(Struct, frozen=True):
-    """The peer has closed and all it ever sent is here, though not all may have been read yet."""
+    """All that the peer ever sent is here, though not all may have been read yet."""
 
 
 class Finished(Struct, frozen=True):
-    """Both ends have closed and know that the other one has everything: sockets can be drained."""
+    """Both ends know that the other one has everything: sockets can be drained."""
 
 
 class Failed(Struct, frozen=True):
-    """The session has ended before its time.
-
-    `acknowledged_bytes` of the stream and all IROBs below `acknowledged_irob` had reached the peer for
-    certain; what was sent beyond may or may not have.
-    """
+    """What was acknowledged has reached the peer for certain; what was sent beyond, perhaps."""
 
     why: str
     by_peer: bool

@@ -1,8 +1,7 @@
-"""The shortest way of a small message that somebody waits for: nothing else waits, one path, no queues.
+"""The fast path of a small message: nothing else waits, one path, so that nobody has to be asked.
 
-What a scheduler would be asked has one answer then. So the record is made at once out of the one
-message, and the accounts are kept while it is on its way; in all other cases the message goes the usual
-way, through its label's send queue.
+The record is made at once out of the one message, and the accounts are kept while it is on its way; in
+all other cases the message goes through its label's send queue.
 """
 
 from typing import Final
@@ -63,10 +62,7 @@ class FastPath:
         return path
 
     def send(self, data: bytes, rank: int) -> tuple[int, bytes] | None:
-        """An IROB that waits for all before it: its id and a record's plaintext; None: no room.
-
-        To be asked where there is a `path`, which has to carry the record; then `sent` is due.
-        """
+        """Id and plaintext of a record that the path has to carry (then: `sent`); None: no room."""
         irob = self._sender.take_id(len(data), rank)
         return (irob, packing.one_message(irob, rank, _ORDER, data)) if irob else None
 

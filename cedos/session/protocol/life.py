@@ -1,4 +1,4 @@
-"""How a session lives and ends: keep-alive, closing, failing. States and answers, no frames' order.
+"""How a session lives and ends: keep-alive, closing, failing.
 
 Only what came in a record, authenticated, ends a session; a lost path never does by itself. Without a
 path it waits for `keep_alive_s` (DTP, 3.2) and expires without telling anyone, as in D2TP (III-B).
@@ -37,7 +37,7 @@ class KeepAliveTerms:
         return min(later) if later else self._agreed[0] or 0
 
     def propose(self, seconds: int) -> None:
-        """Proposes another duration; it counts once the peer has answered."""
+        """It counts once the peer has answered."""
         if not 0 <= seconds <= packing.MAX_KEEP_ALIVE_S:
             raise SessionError(
                 f"a keep-alive of {seconds} s; allowed are 0 to {packing.MAX_KEEP_ALIVE_S}"
@@ -46,7 +46,7 @@ class KeepAliveTerms:
         self.proposed = KeepAlive(False, self._serial, seconds)
 
     def receive(self, frame: KeepAlive) -> bool:
-        """Takes the peer's proposal or answer; whether what is agreed has changed."""
+        """A proposal or an answer; whether what is agreed has changed."""
         before = self.seconds
         if not frame.agreed:
             seconds = min(frame.seconds, self._limit_s)
@@ -63,7 +63,7 @@ class KeepAliveTerms:
 
 
 class CloseHandshake:
-    """The close handshake: Close says what there is in all, Closed that all of it has come."""
+    """Close says what there is in all, Closed that all of it has come."""
 
     __slots__ = ("answered", "asked", "confirmed", "theirs")
 
@@ -85,7 +85,6 @@ class CloseHandshake:
             raise ProtocolError("the peer sends more than it said there would be when it closed")
 
     def complete(self, stream_floor: int, irob_floor: int) -> bool:
-        """Whether all that the peer named in Close is here."""
         theirs = self.theirs
         return (
             theirs is not None
@@ -95,13 +94,10 @@ class CloseHandshake:
 
 
 def lost_state(theirs: Sync, ours: Sync, known: Sync, sent: tuple[int, int]) -> str | None:
-    """Who has lost what the other one relies on, from the first word on a path after none was up.
+    """Who has lost what the other one relies on, from the first Sync on a path after none was up.
 
-    Args:
-        theirs: the peer's positions.
-        ours: this end's positions now.
-        known: this end's positions when the path was dialled.
-        sent: behind the last byte and the last IROB that this end has sent.
+    `ours` are this end's positions now, `known` when the path was dialled; `sent` is behind the last byte
+    and the last IROB that this end has sent.
     """
     if theirs.stream_received < known.stream_kept or theirs.irobs_received < known.irobs_kept:
         return "the peer has lost what it had acknowledged"

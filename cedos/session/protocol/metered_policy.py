@@ -17,10 +17,7 @@ _UNKNOWN_BPS: Final = 1e6
 
 @dataclass(slots=True)
 class Situation:
-    """What is known now. Rates are of the way towards us; None: never measured.
-
-    `buffered_bytes` have arrived and were not read by the application.
-    """
+    """Rates are of the way towards us, None: never measured; `buffered_bytes` came and were not read."""
 
     received_bytes: int
     buffered_bytes: int
@@ -30,13 +27,7 @@ class Situation:
 
 
 class MeteredPolicy:
-    """Decides whether metered networks may be used.
-
-    Attributes:
-        deadline_at_s: when everything should be here; None: no deadline.
-        expected_bytes: how much that is in all; 0: unknown.
-        low_bytes, high_bytes: thresholds of the buffer; None: not set.
-    """
+    """`expected_bytes` (0: unknown) by `deadline_at_s`; `low_bytes`, `high_bytes` in the buffer."""
 
     def __init__(self) -> None:
         self.deadline_at_s: float | None = None

@@ -1,8 +1,8 @@
 """An idle session as a short record, and back. Pure.
 
-Idle is a session in which nothing waits: all that was handed in has been acknowledged, all that came was
-read. What is left are positions, what both ends may still send, and the keep-alive. One with a path can
-be written down too, in case that its program is killed.
+Idle is one in which nothing waits: all was acknowledged, all that came was read. What is left are
+positions, what both ends may still send, and the keep-alive. One with a path can be written down too, in
+case that its program is killed.
 """
 
 import struct
@@ -29,10 +29,10 @@ _ENDED_HERE, _ENDED_THERE = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class IdleRecord:
-    """All that an idle session remembers. Positions count the end of the stream as one.
+    """Positions count the end of the stream as one; `*_room` is what may be sent beyond them.
 
-    `*_room` are what may be sent beyond the positions: by us, and by the peer (`granted_*`), who knows
-    so and may have begun. `absent_unix_s` is when the last path was lost.
+    `granted_*`: by the peer, who knows it and may have begun. `absent_unix_s`: when the last path was
+    lost.
     """
 
     stream_sent: int
@@ -56,7 +56,7 @@ class IdleRecord:
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> "IdleRecord":
-        """What `to_bytes` made; any `IDLE_BYTES` bytes are some idle session."""
+        """Any `IDLE_BYTES` bytes are some idle session."""
         return cls(*_PACKED.unpack(packed))
 
     @classmethod
@@ -84,12 +84,9 @@ class IdleRecord:
 
 
 def pack(session: Session, now: float, unix_s: float) -> IdleRecord | None:
-    """The session as a record; None while it is not idle, or not open.
+    """None while it is not idle, or not open; it is not changed: forget it if it shall sleep.
 
-    Args:
-        session: it is not changed; forget it if it shall sleep.
-        now: the session's clock.
-        unix_s: the same instant, in seconds since the epoch: other clocks do not survive a restart.
+    `unix_s` is the same instant as `now`: the session's clock does not survive a restart.
     """
     sender, receiver, control = session.sender, session.receiver, session.control
     idle = (
@@ -136,7 +133,7 @@ def unpack_session(
     limits: SessionLimits,
     memory: ReplayMemory | None = None,
 ) -> Session:
-    """The session that `pack` recorded, awake: without a path, and as long absent as it was."""
+    """Without a path, and as long absent as it was."""
     session = Session(
         scheduler,
         now,

@@ -55,15 +55,7 @@ class PathProbe:
 
 
 class PathProber:
-    """Probes a session's resting paths. No I/O, no clock.
-
-    Args:
-        in_flight: the session's paths.
-        sender: what waits to be sent on them.
-        control: knows where the session is in its life.
-        events: gets a `Probed` for each probe that was answered.
-        wanted: off where it is False.
-    """
+    """`events` get a `Probed` for each probe that was answered; without `wanted` there are none."""
 
     def __init__(
         self,
@@ -108,11 +100,10 @@ class PathProber:
                 self._token += 2
 
     def path_lost(self, path_id: int) -> None:
-        """A probe over a path that is gone has no answer."""
         self._probes.pop(path_id, None)
 
     def on_pong(self, path: PathFlight, pong: Pong, now: float) -> None:
-        """An answer came; the second one to a probe tells the rate."""
+        """The second one to a probe tells the rate."""
         probe = self._probes.get(path.state.path_id)
         if probe is None or probe.over:
             return

@@ -1,9 +1,9 @@
 """A session: streams and IROBs over any number of paths that come and go. No I/O, no clock.
 
 The driver hands in records and time, and asks each path that has room for its next record. What is on
-the way over a path is known here (`_Path.flight`) until the peer has acknowledged it; a path that is lost
-gives it back. It is sent again only after the peer has said on another path what it has (Sync), so that
-little travels twice; small foreground messages do not wait for that.
+the way over a path is known (`PathFlight`) until the peer has acknowledged it; a path that is lost gives
+it back. It is sent again only after the peer has said on another path what it has (Sync), so that little
+travels twice; small foreground messages do not wait for that.
 """
 
 from collections.abc import Callable
@@ -46,13 +46,13 @@ _SENDS: Final = (SessionState.OPEN, SessionState.CLOSING)
 
 
 class Session:
-    """One session, the same at both ends. Times are the driver's monotonic seconds.
+    """The same at both ends. Times are the driver's monotonic seconds.
 
     Args:
         scheduler: which bytes go on which path.
         now: the session begins without a path.
         limits: what it may use.
-        memory: the one replay limit, shared with all other sessions; None: a limit of its own.
+        memory: the replay limit that all sessions share; None: one of its own.
         keep_alive_s: how long it outlives its last path, as granted at set-up; 0: not at all.
         absent_since_s: when the last path was lost; None: there was none yet.
     """
@@ -115,8 +115,8 @@ class Session:
     ) -> None:
         """An authenticated connection to the peer; `facts` may be changed by the caller at any time.
 
-        `known`: the `positions` before this connection's first message was sent, at the end that dialled.
-        The peer may have spoken on it when older paths still brought acknowledgements.
+        `known`, at the end that dialled: the `positions` before this connection's first message. The
+        peer may have spoken on it when older paths still brought acknowledgements.
         """
         if path_id in self.in_flight.paths:
             raise SessionError(f"path {path_id} is up already")
@@ -129,7 +129,7 @@ class Session:
         self._tell_thunks(now)
 
     def path_facts(self, path_id: int, facts: PathFacts, now: float) -> None:
-        """Something about a path has changed notably: tells the peer and thunks."""
+        """Something has changed notably: tells the peer and thunks."""
         path = self._path(path_id)
         path.state.facts = facts
         path.control.append(path_says(path))
@@ -211,7 +211,7 @@ class Session:
     @property
     def acknowledged_bytes(self) -> int:
         """How much of our half of the stream the peer has for certain."""
-        return min(self.sender.stream.acked.floor, self.sender.stream.written)
+        return self.sender.acknowledged_bytes
 
     # IROBs
 
@@ -303,11 +303,7 @@ class Session:
     # Records
 
     def receive(self, path_id: int, record: bytes | memoryview, now: float) -> None:
-        """Takes the plaintext of one record. What is kept of a memoryview is copied, of bytes it is not.
-
-        Raises:
-            ProtocolError: the peer broke the protocol; `abort` the session.
-        """
+        """Takes a record's plaintext, copies what it keeps of a view; ProtocolError: `abort` is due."""
         path = self._path(path_id)
         path.heard_at_s = now
         path.heard_bytes += len(record)
@@ -331,15 +327,14 @@ class Session:
             self.in_flight.release()
         self.delayed_acks.received(now)
         if self.control.closing.theirs is not None:
-            self.delayed_acks.due |= receiver.owes_acknowledgement
+            self.delayed_acks.at_once()
             self.control.check_close()
 
     def next_record(self, path_id: int, room_bytes: int, now: float) -> list[Chunk]:
-        """Parts of the plaintext of one record for a path that has room; empty: nothing now.
+        """Parts of one record's plaintext for a path that has room; empty: nothing now.
 
-        What is in it counts as unsent in the path's facts from then on.
-        The record has at most 262,144 bytes; it exceeds `room_bytes` by little, and only so that a small
-        message need not be cut.
+        They count as unsent in the path's facts from then on; at most 262,144 bytes, and more than
+        `room_bytes` by little, only so that a small message need not be cut.
         """
         path = self.in_flight.paths.get(path_id)
         if path is None:
@@ -511,7 +506,7 @@ class Session:
 
     def _on_ack(self, _path: PathFlight, ack: f.Ack, _now: float) -> None:
         self.sender.acknowledge(ack)
-        self.in_flight.sweep()
+        self.in_flight.drop_acknowledged()
         self.check_writable()
 
     def _on_abandon(self, _path: PathFlight, frame: f.Abandon, _now: float) -> None:

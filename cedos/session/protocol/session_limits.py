@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class SessionLimits:
     """What one session may use. Windows are what the peer may send before the application has read it.
 
-    Without `probes`, paths that carry nothing are not measured (`probing`).
+    Without `probes`, paths that carry nothing are not measured.
     """
 
     send_bytes: int = 16 * 1024 * 1024

@@ -11,8 +11,7 @@ _NO_LIMITS = HandshakeLimits()
 class Acceptor:
     """Makes channels, and watches those that are not confirmed yet.
 
-    `ledger` counts what known hosts have; whoever keeps the flows shares it. `allow_clear`: records
-    in clear for those who ask for it.
+    `ledger` counts what known hosts have (shared with the flow table); `allow_clear`: for those who ask.
     """
 
     def __init__(
@@ -49,10 +48,7 @@ class Acceptor:
     def channel(
         self, address: str, now: float, *, allow_clear: bool | None = None
     ) -> Channel | None:
-        """For a connection from an address (without its port).
-
-        None: this address has too many half-open ones; close the connection without a word.
-        """
+        """For an address without its port; None: it has too many half-open ones, close without a word."""
         clear = self._allow_clear if allow_clear is None else allow_clear
         accepting = AcceptorHandshake(self._reception, address, allow_clear=clear)
         channel = Channel(accepting, now + self._limits.handshake_s, done=self._half_open.done)

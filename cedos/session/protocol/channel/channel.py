@@ -84,12 +84,9 @@ class Channel:
         self._least, self._most = 1, 0  # bytes of a record; none before the peer is confirmed
 
     def send(self, parts: Sequence[Buffer]) -> list[Buffer]:
-        """One record of all parts together, with what is `outgoing` before it: for `sendmsg`.
+        """One record of all parts, behind what is `outgoing`; ValueError: not 1 to `RECORD_BYTES`.
 
         In clear the parts themselves are in the answer: they must not change before they are sent.
-
-        Raises:
-            ValueError: nothing, or more than `RECORD_BYTES`.
         """
         assert self.opened is not None
         assert self.failure is None
@@ -105,7 +102,6 @@ class Channel:
         return [*before, header, sealer.seal(header, parts)]
 
     def send_one(self, plain: bytes) -> bytes:
-        """As `send`, where all is one small part: one piece for `send`."""
         sealer = self._sealer
         if self._outgoing:
             return b"".join(self.send([plain]))
@@ -154,7 +150,6 @@ class Channel:
         self._release()
 
     def _complete(self, view: memoryview, records: list[Chunk], now: float) -> int:
-        """Fills up a message that began earlier; how much of `view` that took."""
         partial, taken = self._partial, 0
         if len(partial) < HEADER_BYTES:
             taken = min(HEADER_BYTES - len(partial), len(view))
@@ -266,11 +261,7 @@ def _confirmation(secret: bytes) -> bytes:
 def set_up(
     me: KeyPair, server_key: bytes, ask: SetUpOptions, *, random: Random, now: float
 ) -> Channel:
-    """The channel of a new flow to the holder of a key.
-
-    Raises:
-        NoiseError: `server_key` is no key.
-    """
+    """The channel of a new flow to the holder of a key; NoiseError: `server_key` is no key."""
     opening = SetUpHandshake(me, server_key, ask, random)
     return Channel(opening, now + HANDSHAKE_S, first=opening.first())
 

@@ -1,4 +1,4 @@
-"""The frames of a record as data; `wire` packs and unpacks them.
+"""The frames of a record as data; `packing` and `unpacking` turn them into bytes and back.
 
 Offsets count bytes of a stream, ids count IROBs from 1. An extent that carries the end of its stream
 covers one position more than it has bytes: the end is acknowledged, lost and sent again like a byte.
@@ -65,10 +65,7 @@ class Abandon(Struct, frozen=True, gc=False):
 
 
 class Ack(Struct, frozen=True, gc=False):
-    """Everything below `floor` has been received, and the half-open `ranges` beyond it.
-
-    `irob` is 0 unless the space is `EXTENTS`.
-    """
+    """All below `floor` was received, and the half-open `ranges` beyond; `irob`: with `EXTENTS` only."""
 
     space: Space
     irob: int
@@ -77,10 +74,7 @@ class Ack(Struct, frozen=True, gc=False):
 
 
 class Window(Struct, frozen=True, gc=False):
-    """How far the peer may send: stream 0's first forbidden offset, IROB credit, an IROB's most bytes.
-
-    IROB credit counts, since the beginning of the session, bytes plus `IROB_COST` for each IROB.
-    """
+    """Stream 0's first forbidden offset; IROBs' bytes, each plus `IROB_COST`, since the beginning."""
 
     stream_limit: int
     irob_credit: int
@@ -88,11 +82,7 @@ class Window(Struct, frozen=True, gc=False):
 
 
 class Sync(Struct, frozen=True, gc=False):
-    """The sender's positions, after all its acknowledgements: what it knows, the peer may forget.
-
-    `stream_kept`/`irobs_kept`: everything below was acknowledged and is gone for good at the sender of
-    this frame; `stream_received`/`irobs_received`: everything below has been received.
-    """
+    """The sender's positions: all below `*_kept` is gone there for good, all below `*_received` came."""
 
     stream_kept: int
     irobs_kept: int
@@ -120,10 +110,7 @@ class Deadline(Struct, frozen=True, gc=False):
 
 
 class PathSays(Struct, frozen=True, gc=False):
-    """The sender's view of the path this frame comes over; 0 where a figure is unknown.
-
-    `allowed` is the mask of label ranks that may use the path, in both directions.
-    """
+    """The sender's view of this path, 0: unknown; `allowed`: the mask of ranks, in both directions."""
 
     kind: int
     metered: bool
@@ -156,8 +143,6 @@ class Closed(Struct, frozen=True, gc=False):
 
 
 class Abort(Struct, frozen=True, gc=False):
-    """The session ends at once; authenticated like everything in a record."""
-
     code: int
     reason: str
 

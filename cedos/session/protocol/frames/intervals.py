@@ -9,10 +9,7 @@ from collections.abc import Iterator
 
 
 class IntervalSet:
-    """A set of integers as disjoint intervals that do not touch, ascending.
-
-    Adding, removing and asking cost a binary search; adding behind the last one is O(1).
-    """
+    """Disjoint intervals that do not touch, ascending; a binary search each, O(1) behind the last one."""
 
     __slots__ = ("_ends", "_starts")
 
@@ -28,7 +25,7 @@ class IntervalSet:
 
     @property
     def top(self) -> int:
-        """Behind the highest position in the set, which must not be empty."""
+        """Behind the highest position; the set must not be empty."""
         return self._ends[-1]
 
     def add(self, start: int, end: int) -> None:
@@ -102,7 +99,6 @@ class CumulativeSet:
 
     @property
     def top(self) -> int:
-        """Behind the highest position in the set."""
         return self.beyond.top if self.beyond else self.floor
 
     def covers(self, start: int, end: int) -> bool:

@@ -1,8 +1,4 @@
-"""Frames: what one record's plaintext is made of; packing and strict unpacking.
-
-A record holds frames back to back and nothing else. All integers are unsigned and big-endian. Every
-bound is checked here, before anything acts on a record: a record is taken whole or refused whole.
-`docs/session-protocol.md` is the specification; its test vectors are read by the tests.
+"""Frames as bytes: back to back in a record, integers unsigned and big-endian (docs/session-protocol.md).
 
 Small messages travel in a table (`Messages`): one frame, many IROBs, because a frame of its own for
 each would cost more than the message.
@@ -70,7 +66,6 @@ def extent_header(
 def messages_header(
     first: int, rank: int, order: Order, after: Sequence[int], lengths: Sequence[int]
 ) -> bytes:
-    """Header of a table of whole IROBs whose bytes follow back to back."""
     count = len(lengths)
     if count == 1 and not after:
         return _ONE_MESSAGE.pack(K_MESSAGES, rank, order, 0, 1, first, lengths[0])
@@ -93,7 +88,7 @@ def abandon(first: int, count: int) -> bytes:
 
 
 def ack(space: Space, irob: int, floor: int, ranges: Sequence[tuple[int, int]]) -> bytes:
-    """An `Ack` frame; `ranges` ascend, do not touch, and lie beyond `floor`."""
+    """`ranges` ascend, do not touch, and lie beyond `floor`."""
     flat = [edge for pair in ranges for edge in pair]
     return ACK.pack(K_ACK, space, irob, floor, len(ranges)) + struct.pack(f">{len(flat)}Q", *flat)
 
@@ -153,6 +148,6 @@ def closed() -> bytes:
 
 
 def abort(code: int, reason: str) -> bytes:
-    """An `Abort` frame; a reason that is too long is cut."""
+    """A reason that is too long is cut."""
     text = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore").encode()
     return ABORT.pack(K_ABORT, code, len(text)) + text

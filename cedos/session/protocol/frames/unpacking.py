@@ -1,7 +1,4 @@
-"""Strict unpacking of a record: frames, or one `ProtocolError` that names the frame and the bound.
-
-The counterpart of `wire`'s packing, apart from it because this half reads what strangers write.
-"""
+"""Strict unpacking: a record is taken whole, or a `ProtocolError` names frame and bound."""
 
 import struct
 from collections.abc import Callable
@@ -38,12 +35,9 @@ _Reader = Callable[[memoryview, int], tuple[Frame, int]]
 
 
 def unpack(record: bytes | memoryview) -> list[Frame]:
-    """All frames of one record's plaintext, in order.
+    """All frames of one record's plaintext, in order; ProtocolError: nothing of it may be used.
 
     Payloads of extents are views of `record` (copy what outlives it), those of messages are bytes.
-
-    Raises:
-        ProtocolError: anything is wrong anywhere in the record: nothing of it may be used.
     """
     view = memoryview(record)
     size = len(view)

@@ -20,7 +20,7 @@ class Cookies:
         return self._of(address, content, int(now // _PERIOD_S))
 
     def good(self, cookie: bytes, address: str, content: bytes, now: float) -> bool:
-        """Whether a cookie was made for this content and address, at most two minutes ago."""
+        """Whether it was made for this content and address, at most two minutes ago."""
         period = int(now // _PERIOD_S)
         return any(
             hmac.compare_digest(cookie, self._of(address, content, which))

@@ -18,10 +18,10 @@ _WINDOW: Final = 16  # attempts may arrive out of order: joins over several netw
 
 @dataclass(slots=True)
 class Credentials:
-    """One end's part of a flow's identity; mutable, shared by the flow and its handshakes.
+    """One end's part of a flow's identity; shared by the flow and its handshakes.
 
-    `attempt` counts this end's resumptions and joins, `seen` is the highest of the other end's, with
-    the 16 before it in `window`. Values lost in a crash cost one exchange more, never safety.
+    `attempt` counts this end's resumptions and joins, `seen` is the highest of the other end's, with the
+    16 before it in `window`. Values lost in a crash cost one exchange more, never safety.
     """
 
     flow_id: bytes
@@ -59,7 +59,7 @@ class Credentials:
         return hmac.digest(key, what.encode() + b"\0" + b"".join(parts), "sha256")
 
     def to_bytes(self) -> bytes:
-        """`CREDENTIALS_BYTES` bytes. Secret: files with them are for their owner alone."""
+        """Secret: files with them are for their owner alone."""
         return _PACKED.pack(
             self.flow_id, self.secret, self.peer_key, self.locator,
             self.attempt.to_bytes(6, "big"), self.seen.to_bytes(6, "big"), self.window, self.suite,
@@ -67,11 +67,7 @@ class Credentials:
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> "Credentials":
-        """What `to_bytes` made.
-
-        Raises:
-            ValueError: not so many bytes, or an unknown suite.
-        """
+        """ValueError: not so many bytes, or an unknown suite."""
         if len(packed) != CREDENTIALS_BYTES:
             raise ValueError(f"{len(packed)} bytes where credentials have {CREDENTIALS_BYTES}")
         flow_id, secret, peer_key, locator, attempt, seen, window, suite = _PACKED.unpack(packed)

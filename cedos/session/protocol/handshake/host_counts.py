@@ -1,9 +1,7 @@
-"""How many records each of very many hosts has, in a fixed amount of memory. Pure.
+"""How many records each of very many hosts has, in 2 MB whatever comes: a count-min sketch.
 
-An account for each host would cost more than the records themselves where a million hosts sleep with one
-flow each. Two rows of counters (a count-min sketch) need 2 MB whatever comes, and never tell too few:
-a host is told too many only where it shares both counters with busier ones, and as Python keys its hashes
-anew in each process, nobody can choose to.
+It never counts too few; too many only where a host shares both counters with busier ones, which nobody
+can choose to, as Python keys its hashes in each process.
 """
 
 from array import array

@@ -17,7 +17,7 @@ _HOSTS_REMEMBERED: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class HandshakeLimits:
-    """The numbers. Rates are sustained; `*_burst` may come at once."""
+    """Rates are sustained; `*_burst` may come at once."""
 
     flows_per_host: int = 10_000
     idle_bytes_per_host: int = 256 << 20  # in memory, for its flows without a network
@@ -32,11 +32,7 @@ class HandshakeLimits:
 
 
 class HostLedger:
-    """What each host (by its id) has of this server: its living flows, how often it resumes.
-
-    Attributes:
-        limits: the numbers.
-    """
+    """By host id: its living flows, how often it resumes."""
 
     def __init__(self, limits: HandshakeLimits) -> None:
         self.limits = limits
@@ -44,10 +40,7 @@ class HostLedger:
         self._rates: OrderedDict[bytes, TokenBucket] = OrderedDict()
 
     def may_open(self, host: bytes, kept: int = 0) -> bool:
-        """Whether one more flow is within the limit; counts nothing: it may never be confirmed.
-
-        `kept`: how many are written down, those that live among them.
-        """
+        """Counts nothing: it may never be confirmed. `kept`: how many are written down, living or not."""
         return max(self._flows.get(host, 0), kept) < self.limits.flows_per_host
 
     def open_flow(self, host: bytes) -> None:
@@ -77,8 +70,7 @@ Pending = TypeVar("Pending", bound=Hashable)
 class HalfOpen(Generic[Pending]):
     """Handshakes that are not confirmed yet: so many, so many of an address, so long.
 
-    When full, the oldest goes: honest hosts are done after a round trip, so that it is the idle ones
-    that are pushed out.
+    When full, the oldest goes: honest hosts are done after a round trip, so that it is the idle ones.
     """
 
     def __init__(self, limits: HandshakeLimits) -> None:
@@ -90,11 +82,7 @@ class HalfOpen(Generic[Pending]):
         return len(self._pending)
 
     def add(self, one: Pending, address: str, now: float) -> Pending | None:
-        """One more; what had to go for it.
-
-        Raises:
-            OverflowError: the address has as many as it may; nothing was added.
-        """
+        """What had to go for it; OverflowError: the address has as many as it may, nothing was added."""
         count = self._of_address.get(address, 0)
         if count >= self._limits.half_open_per_address:
             raise OverflowError(address)

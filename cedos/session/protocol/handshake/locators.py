@@ -1,9 +1,8 @@
-"""Names for a flow that only its issuer can read, and that are used once.
+"""Names for a flow that only their issuer can read, and that are used once.
 
-DTP and D2TP send flow id and host id in clear with every resumption: whoever watches two networks
-sees one device move. Here each end gives the other a locator, the flow id encrypted under a key that
-follows from its static key; so it needs no table and survives a restart. A resumption that succeeds
-brings the next one.
+DTP and D2TP send flow id and host id in clear: whoever watches two networks sees one device move. A
+locator is the flow id encrypted under a key that follows from the issuer's static key, so it needs no
+table and survives a restart; a resumption that succeeds brings the next one.
 """
 
 import hmac
@@ -16,11 +15,7 @@ _SALT_BYTES: Final = LOCATOR_BYTES - FLOW_ID_BYTES
 
 
 class Locators:
-    """Issues and reads this host's locators.
-
-    They are not authenticated: an altered one names a flow that does not exist, and a flow's secret
-    has to be proved anyway.
-    """
+    """Not authenticated: an altered one names no flow, and a flow's secret has to be proved anyway."""
 
     def __init__(self, me: KeyPair) -> None:
         self._key = expand(me.private, "locators")
@@ -30,7 +25,7 @@ class Locators:
         return salt + self._masked(salt, flow_id)
 
     def read(self, locator: bytes) -> bytes:
-        """The flow id in a locator; any bytes give one."""
+        """Any bytes give some flow id."""
         return self._masked(locator[:_SALT_BYTES], locator[_SALT_BYTES:])
 
     def _masked(self, salt: bytes, flow_id: bytes) -> bytes:

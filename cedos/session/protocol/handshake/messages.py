@@ -82,7 +82,7 @@ def framed(kind: MessageKind, body: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of an initiator: SET_UP (detail: 1 = ChaChaPoly) or RESUME (detail: 1 = join).
+    """An initiator's first message: SET_UP (detail: 1 = ChaChaPoly) or RESUME (detail: 1 = join).
 
     The cookie is outside of what is hashed, so that the same hello can be sent again with one.
     """
@@ -160,8 +160,6 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """The content of a RESUME: which flow, which attempt, a challenge, a fresh key; then a MAC."""
-
     locator: bytes
     attempt: int
     challenge: bytes
@@ -197,7 +195,6 @@ def unpack_answer(body: bytes) -> tuple[bytes, bytes, bytes, bytes]:
 
 
 def pack_stale(highest: int, mac: bytes) -> bytes:
-    """An attempt that was seen before, and the highest that was."""
     return _STALE.pack(highest.to_bytes(6, "big"), mac)
 
 

@@ -94,7 +94,6 @@ class _NoiseHandshake:
 
     @property
     def hash(self) -> bytes:
-        """Of the whole handshake, the same on both ends and never again."""
         return self._state.hash
 
     def split(self) -> tuple[bytes, bytes]:
@@ -110,11 +109,7 @@ class Initiator(_NoiseHandshake):
         self._me, self._ephemeral, self._server = me, ephemeral, server
 
     def write(self, payload: bytes) -> bytes:
-        """Message 1.
-
-        Raises:
-            NoiseError: the responder's key is none.
-        """
+        """Message 1; NoiseError: the responder's key is none."""
         self._state.mix_hash(self._ephemeral.public)
         self._mix(self._ephemeral, self._server)
         sealed_static = self._state.encrypt(self._me.public)
@@ -122,11 +117,7 @@ class Initiator(_NoiseHandshake):
         return self._ephemeral.public + sealed_static + self._state.encrypt(payload)
 
     def read(self, message: bytes) -> bytes:
-        """The payload of message 2.
-
-        Raises:
-            NoiseError: not from the holder of the responder's static key, or altered.
-        """
+        """The payload of message 2; NoiseError: altered, or not from the responder's static key."""
         if len(message) < SECOND_OVERHEAD:
             raise NoiseError("cut short")
         ephemeral = message[:KEY_BYTES]
@@ -144,11 +135,7 @@ class Responder(_NoiseHandshake):
         self.peer = b""
 
     def read(self, message: bytes) -> bytes:
-        """The payload of message 1; then `peer` is the initiator's static key.
-
-        Raises:
-            NoiseError: not made for this host's static key, or altered.
-        """
+        """The payload of message 1, and `peer`; NoiseError: altered, or not for this host's key."""
         if len(message) < FIRST_OVERHEAD:
             raise NoiseError("cut short")
         self._theirs = message[:KEY_BYTES]
@@ -162,11 +149,7 @@ class Responder(_NoiseHandshake):
         return payload
 
     def write(self, ephemeral: KeyPair, payload: bytes) -> bytes:
-        """Message 2.
-
-        Raises:
-            NoiseError: the initiator's keys are none.
-        """
+        """Message 2; NoiseError: the initiator's keys are none."""
         self._state.mix_hash(ephemeral.public)
         self._mix(ephemeral, self._theirs)
         self._mix(ephemeral, self.peer)

@@ -27,10 +27,7 @@ class FailureKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The end of a connection. Only an authenticated one may end a flow; others end the path.
-
-    `retry_after_s`: the peer's wish, 0 without one.
-    """
+    """Only an authenticated one may end a flow; others end the path. `retry_after_s` 0: no wish."""
 
     kind: FailureKind
     why: str
@@ -64,8 +61,7 @@ class Secrets:
 class HandshakeStep:
     """What to do after a message: send a reply; use the connection; or give it up.
 
-    With `secrets` the handshake's messages are over. The initiator then confirms; `unproven` says
-    that `opened` does not hold before that confirmation came.
+    With `secrets` the messages are over and the initiator confirms; `opened` is `unproven` until then.
     """
 
     reply: bytes = b""

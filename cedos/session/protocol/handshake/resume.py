@@ -155,7 +155,7 @@ class ResumeHandshake:
 
 
 def verified(me: KeyPair, credentials: Credentials, hello: Hello) -> Resume | None:
-    """The acceptor's end: what an initiator who has proved the flow's secret sent; else None."""
+    """What an initiator who has proved the flow's secret sent; else None."""
     resume, proof = Resume.unpack(hello.content)
     content = resume.pack()
     right = _proof(credentials, "resume", credentials.peer_key, me.public, hello.bound, content)
@@ -163,7 +163,7 @@ def verified(me: KeyPair, credentials: Credentials, hello: Hello) -> Resume | No
 
 
 def stale(me: KeyPair, credentials: Credentials, resume: Resume) -> bytes:
-    """The acceptor's answer to an attempt that it has seen: a replay, or a host that forgot."""
+    """To an attempt that was seen: a replay, or a host that forgot."""
     number = credentials.seen.to_bytes(6, "big")
     peer = credentials.peer_key
     proof = _proof(credentials, "stale", peer, me.public, resume.challenge, number)
@@ -173,7 +173,7 @@ def stale(me: KeyPair, credentials: Credentials, resume: Resume) -> bytes:
 def answered(
     me: KeyPair, credentials: Credentials, hello: Hello, resume: Resume, random: Random
 ) -> HandshakeStep:
-    """The acceptor's answer to a resumption or join that is verified and new."""
+    """To a resumption or join that is verified and new."""
     credentials.note(resume.attempt)
     ephemeral = KeyPair(random(32))
     signed = pack_answer(random(CHALLENGE_BYTES), ephemeral.public)

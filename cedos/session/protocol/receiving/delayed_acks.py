@@ -15,10 +15,7 @@ _ALONG_S: Final = 0.005
 class DelayedAcks:
     """`due` now, or (`along`) with the next data; else `at` some time, None where nothing is owed.
 
-    Args:
-        receiver: whose arrivals are acknowledged.
-        enough_bytes: after so many at once.
-        delay_s: after the first that was not acknowledged, at the latest.
+    At the latest after `enough_bytes`, or `delay_s` after the first that was not acknowledged.
     """
 
     __slots__ = ("_delay_s", "_enough_bytes", "_receiver", "_sent_s", "along", "at", "due")
@@ -45,6 +42,9 @@ class DelayedAcks:
         self.due = self.along = False
         self.at = None
         self._sent_s = now
+
+    def at_once(self) -> None:
+        self.due |= self._receiver.owes_acknowledgement
 
     def tick(self, now: float) -> None:
         if self.at is not None and self.at <= now:

@@ -14,8 +14,6 @@ from cedos.session.protocol.frames.intervals import CumulativeSet
 
 
 class Run(Struct, gc=False):
-    """IROBs with consecutive ids from `first`, of one label: what the application receives."""
-
     first: int
     rank: int
     payloads: list[bytes]
@@ -56,10 +54,7 @@ class Delivery:
         self._done(first, stop)
 
     def pop(self, limit: int) -> Run | None:
-        """The next IROBs in order, at most `limit`, all of one label; None where none is eligible.
-
-        More than one only where none of them can make another one eligible.
-        """
+        """At most `limit`, in order, of one label; several only if none makes another one eligible."""
         for queue in self._ready:
             if queue:
                 break

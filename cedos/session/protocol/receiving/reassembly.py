@@ -14,10 +14,9 @@ _JOINED_BYTES: Final = 4_096
 
 
 class StreamReassembly:
-    """What has been received of a stream; `ready` are the bytes in order that nobody took yet.
+    """`ready` are the bytes in order that nobody took yet; `waiting_bytes` lie behind a gap.
 
     The end of the stream is received like a byte behind the last one: `received` covers it.
-    `waiting_bytes` lie behind a gap.
     """
 
     __slots__ = (
@@ -50,11 +49,7 @@ class StreamReassembly:
         return self.end is not None and self.received.floor > self.end
 
     def add(self, offset: int, payload: Chunk, end: bool) -> int:
-        """Takes an extent, whose bytes must stay as they are; how many of them are new.
-
-        Raises:
-            ProtocolError: the stream ends elsewhere than was said, or is in too many pieces.
-        """
+        """How many bytes are new; `payload` must not change. ProtocolError: another end, many pieces."""
         stop = offset + len(payload)
         if end or self.end is not None:
             self._check_end(stop, end)
@@ -92,7 +87,7 @@ class StreamReassembly:
         return new
 
     def _append_small(self, chunk: Chunk) -> None:
-        """Joins small pieces: whoever sends single bytes shall not cost fifty times as much memory."""
+        """Whoever sends single bytes shall not cost fifty times as much memory."""
         if self.ready and chunk and len(self.ready[-1]) < _JOINED_BYTES:
             self.ready[-1] = b"".join((self.ready[-1], chunk))
         elif chunk:
@@ -107,7 +102,6 @@ class StreamReassembly:
             raise ProtocolError(f"a stream that ended at {self.end} ends at, or goes on to, {stop}")
 
     def take(self, limit_bytes: int) -> Chunk:
-        """The next bytes in order, at most so many; empty where none are ready."""
         if not self.ready or limit_bytes < 1:
             return b""
         chunk = self.ready.popleft()

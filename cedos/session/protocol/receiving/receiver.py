@@ -34,11 +34,7 @@ class _Partial:
 
 
 class Receiver:
-    """Streams put together, IROBs delivered whole, and what is to be acknowledged and granted.
-
-    `unacknowledged_bytes` came since the last acknowledgement was written, `irobs_bytes` of IROBs so far,
-    by rank of label.
-    """
+    """`unacknowledged_bytes` came since the last acknowledgement; `irobs_bytes`: IROBs', by rank."""
 
     def __init__(self, stream_window: int, irob_window: int, irob_bytes: int) -> None:
         self.stream = StreamReassembly()
@@ -159,7 +155,6 @@ class Receiver:
         return chunk
 
     def pop(self, limit: int) -> Run | None:
-        """The next IROBs, at most `limit`, all of one label; None where none is eligible."""
         run = self.delivery.pop(limit)
         if run is not None:
             cost = sum(map(len, run.payloads)) + len(run.payloads) * IROB_COST
@@ -227,7 +222,7 @@ class Receiver:
     def restore(
         self, stop: int, next_irob: int, delivered: int, granted: tuple[int, int], *, ended: bool
     ) -> None:
-        """Goes on where a session left off: all below these positions was received and taken."""
+        """All below these positions was received and taken; `granted` as from `granted()`."""
         self.stream = StreamReassembly(stop - ended)
         if ended:
             self.stream.add(stop - 1, b"", end=True)

@@ -1,8 +1,7 @@
 """Path schedulers: which label's bytes go over which network. One file each; all pure.
 
-`scheduler(name)` makes one. They share the Protocol of
-`cedos.session.protocol.schedulers.interface` and one conformance
-test: nothing waits for ever, nothing is granted that is not there.
+They share the Protocol in `interface` and one conformance test: nothing waits for ever, nothing is
+granted that is not there.
 """
 
 from collections.abc import Callable
@@ -33,11 +32,7 @@ NAMES: Final = tuple(_MADE)
 
 
 def scheduler(name: str = DEFAULT) -> Scheduler:
-    """A new scheduler; each session needs one of its own, since some remember.
-
-    Raises:
-        ConfigError: there is none of this name.
-    """
+    """Each session needs one of its own, since some remember; ConfigError: there is none of this name."""
     if name not in _MADE:
         raise ConfigError(f"no scheduler is called {name!r}: there are {', '.join(NAMES)}")
     return _MADE[name]()

@@ -1,12 +1,9 @@
 """Anticipatory scheduling (dissertation, 2.3.2): background data never fills the queues on the way.
 
-Foreground data comes in bursts. While some was sent lately, no more background data may wait than the
-path carries in 40 ms, so that the next foreground message waits no longer; otherwise one second's worth,
-so that the network never runs dry. The paper counts what this host's kernel has not sent
-(`SIOCOUTQNSD`), 50 ms of it. On slow networks the congestion window then fills the network's own queue,
-and the message waits there, or is lost where that overflows: so what is under way beyond what fills the
-shortest round trip counts as well, with the queue of this host's others on the same network. (These
-count only then: a bound by a flow's own rate would leave nothing to each of many that share it.)
+While foreground data was sent lately, no more background data may wait than the path carries in 40 ms;
+otherwise one second's worth, so that the network never runs dry. What waits is what this host's kernel
+has not sent (`SIOCOUTQNSD`) and, lately, what is under way beyond what fills the shortest round trip
+(docs/decisions/anticipatory-bound.md).
 """
 
 from collections.abc import Sequence
@@ -49,12 +46,7 @@ def waiting_bytes(path: PathState) -> int:
 
 
 class Anticipatory:
-    """Bounds the background data that another scheduler would send.
-
-    Args:
-        inner: decides which label goes where.
-        recent_s: how long after foreground data more of it is expected.
-    """
+    """Bounds the background data of `inner`; foreground data is expected again for `recent_s`."""
 
     def __init__(self, inner: Scheduler, recent_s: float = RECENT_S) -> None:
         self.name = f"anticipatory {inner.name}"

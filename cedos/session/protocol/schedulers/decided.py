@@ -19,15 +19,7 @@ from cedos.session.protocol.schedulers.interface import (
 
 
 class DecidedScheduler:
-    """Sends by another scheduler; what is to be sent twice, twice.
-
-    Attributes:
-        copies: whether something is to be sent twice now.
-        used: called when there is data to send, once after each `taken`.
-
-    Args:
-        inner: decides among the paths that are left.
-    """
+    """`copies`: something goes twice now; `used` is called when there is data, once after `taken`."""
 
     prompt = False  # what it is not asked about it would not notice
 
@@ -41,7 +33,7 @@ class DecidedScheduler:
         self._told = False
 
     def repeat(self, ranks: int) -> None:
-        """From now on, data of these labels (a mask) is repeated on each other path that it may use."""
+        """Data of these labels (a mask) is repeated from now on, on each other path that it may use."""
         self._twice = ranks
         self.copies = bool(ranks) or self._inner.copies
 
@@ -80,10 +72,10 @@ class DecidedScheduler:
 def permissions(
     strategies: Sequence[Strategy | None], paths: Mapping[int, PathState]
 ) -> dict[int, int]:
-    """Which labels each path may carry, a mask over ranks by path id.
+    """Which labels each path may carry, a mask by path id; None: nothing was decided for a label.
 
-    A choice must never end a flow: where none of the networks that were chosen is there, all may be
-    used, unless the choice is to wait. None: nothing was decided about this label.
+    A choice must never end a flow: where none of the chosen networks is there, all may be used, unless
+    the choice is to wait.
     """
     masks = dict.fromkeys(paths, 0)
     for rank, strategy in enumerate(strategies):

@@ -34,8 +34,7 @@ def latency_s(path: PathState) -> float:
 def allowed(paths: Sequence[PathState], rank: int) -> list[PathState]:
     """The paths that both ends let this label onto; without stalled ones, if there are others.
 
-    Where all of them are stalled, whatever else is alive will do: no permission may stop a flow. A label
-    that is let onto none has none.
+    Where all of them are stalled, whatever else is alive will do. A label that is let onto none has none.
     """
     may = [path for path in paths if path.allowed >> rank & 1]
     if len(paths) > 1 and any(path.facts.stalled_at_s is not None for path in may):

@@ -1,10 +1,8 @@
 """What a path scheduler is told and what it answers: one choice, asked when a path has room.
 
-A scheduler pulls: the driver has room on a path, the core asks which label's bytes go there, how many,
-and how far behind the head of that label's queue they begin. With that much, a scheduler can map labels
-to paths (IntNW, dissertation 2.3.2), stripe, send everything twice, or plan ahead: SWTC (CBSP, equation
-2) leaves the next bytes to a faster path that will be free soon and gives this one bytes that are needed
-later, so that they arrive in order.
+The session asks which label's bytes go there, how many, and how far behind the head of that label's queue
+they begin: enough to map labels to paths (IntNW, dissertation 2.3.2), stripe, send twice, or plan ahead
+(SWTC leaves the next bytes to a faster path and gives this one bytes that are needed later).
 """
 
 from collections.abc import Sequence
@@ -27,11 +25,7 @@ RANK: Final = {label: rank for rank, label in enumerate(LABELS)}
 
 
 def rank_of(label: Label) -> int:
-    """The index in `LABELS`.
-
-    Raises:
-        ConfigError: it is something else than a label; a program may hand in anything.
-    """
+    """ConfigError: it is something else than a label; a program may hand in anything."""
     # No look-up first: what is handed in need not be hashable.
     if not isinstance(label, Label):
         raise ConfigError(
@@ -52,12 +46,11 @@ ALL_RANKS: Final = 0b1111
 
 @dataclass(slots=True)
 class PathFacts:
-    """What the driver measured of a path's TCP connection; None where nothing was measured yet.
+    """What the driver measured of a path's TCP connection; None: nothing yet.
 
-    `unsent_bytes` wait in this host's kernel, `under_way_bytes` it has sent and the peer's kernel has not
-    acknowledged; `window_bytes` is the congestion window; `rate_bps` is what the path
-    carries towards the peer, and `rate_at_s` when that was last measured with
-    enough bytes to say so. `foreground_at_s` is when anybody on this host last sent foreground data
+    `unsent_bytes` wait in this host's kernel, `under_way_bytes` are sent and not acknowledged by the
+    peer's; `window_bytes` is the congestion window; `rate_bps` goes towards the peer and was last
+    measured well at `rate_at_s`. `foreground_at_s`: when anybody on this host last sent foreground data
     over the network. Since `stalled_at_s` nothing sent there is acknowledged (None: it is alive).
     """
 
@@ -79,10 +72,10 @@ class PathFacts:
 
 @dataclass(slots=True)
 class PathState:
-    """One path as a scheduler sees it: one TCP connection to the peer over one network.
+    """One TCP connection to the peer over one network, as a scheduler sees it.
 
-    `in_flight_bytes` were sent here and not acknowledged by the peer's session. `peer` is what the other
-    end says of this path (None: nothing); `allowed` is the mask of ranks that both ends let onto it.
+    `in_flight_bytes` the peer's session has not acknowledged; `peer` is what the other end says of this
+    path; `allowed` is the mask of ranks that both ends let onto it.
     """
 
     path_id: int
@@ -97,12 +90,11 @@ class PathState:
 
 @dataclass(slots=True)
 class Backlog:
-    """What waits to be sent, by rank of label, and what could be sent a second time over this path.
+    """By rank of label.
 
-    `waiting_bytes` may be sent now: nobody sent it yet, or its path was lost; it is within the peer's
-    window. `copyable_bytes` is in flight on other paths and has not been sent on this one; it is only
-    filled in for schedulers that set `copies`. `foreground_at_s` is when the application last handed in
-    foreground data.
+    `waiting_bytes` may be sent now, within the peer's window; `copyable_bytes` are in flight on other
+    paths only (filled in for schedulers with `copies`); `foreground_at_s`: when foreground data was
+    last handed in.
     """
 
     waiting_bytes: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
@@ -111,10 +103,9 @@ class Backlog:
 
 
 class SendGrant(NamedTuple):
-    """Permission to send on the path that was asked for: up to `limit_bytes` of the queue of `rank`.
+    """Up to `limit_bytes` of the queue of `rank`, behind `skip_bytes` that are left for another path.
 
-    `skip_bytes` at the head of the queue are left for another path. With `copy` the bytes come from what
-    is in flight on other paths, oldest first (`skip_bytes` must be 0 then).
+    With `copy` they come from what is in flight on other paths, oldest first (`skip_bytes` is 0 then).
     """
 
     rank: int
@@ -124,11 +115,11 @@ class SendGrant(NamedTuple):
 
 
 class Scheduler(Protocol):
-    """Which bytes go on which path. Pure: no I/O, no clock; state of its own is allowed.
+    """Which bytes go on which path. Pure; state of its own is allowed.
 
-    `copies` says whether `Backlog.copyable_bytes` is wanted (redundancy); it costs a little per record.
-    `prompt` says that where there is one path and its label is let onto it, foreground data that nothing
-    else waits beside may go at once, without asking; one that has to be asked always says no.
+    `copies`: it wants `Backlog.copyable_bytes` (redundancy), which cost a little per record. `prompt`:
+    with one path, which its label may use, foreground data that nothing waits beside may go without
+    asking.
     """
 
     name: str
@@ -143,10 +134,9 @@ class Scheduler(Protocol):
         room_bytes: int,
         now: float,
     ) -> SendGrant | None:
-        """What to send on `path`, which has room; None for nothing now.
+        """What to send on `path`, which has room; None, or what cannot be used: nothing now.
 
-        Asked again until it answers None or the record is full. A grant that cannot be used (nothing
-        waits there) counts as None.
+        Asked again until then, or until the record is full.
         """
         ...
 

@@ -17,11 +17,7 @@ from cedos.session.protocol.schedulers.interface import (
 
 
 class RedundantScheduler:
-    """Sends again, on each other path, what is in flight.
-
-    Args:
-        ranks: the labels that are sent twice, a mask over ranks; the others go where there is room.
-    """
+    """`ranks` are the labels that are sent twice, a mask; the others go where there is room."""
 
     name = "redundant"
     copies = True

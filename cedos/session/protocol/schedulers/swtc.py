@@ -32,18 +32,14 @@ def expected_s(round_trip_s: float, loss: float, waiting_s: float, queueing_s: f
 
 @dataclass(slots=True)
 class Schedule:
-    """What one path was given and when each piece should be acknowledged.
-
-    `outstanding` holds (expected at s, bytes), oldest first.
-    """
+    """What one path was given: `outstanding` holds (expected at s, bytes), oldest first."""
 
     outstanding: deque[tuple[float, int]] = field(default_factory=deque)
 
     def opens_in_s(self, window_bytes: int | None, in_flight_bytes: int, now: float) -> float:
         """The waiting time n: until enough was acknowledged that the window is no longer full.
 
-        Pieces are acknowledged in the order they were given. More may be expected back than is in
-        flight: acknowledgements that came early are forgotten first.
+        More may be expected back than is in flight: acknowledgements that came early are forgotten first.
         """
         known = sum(size for _, size in self.outstanding)
         while self.outstanding and known > in_flight_bytes:

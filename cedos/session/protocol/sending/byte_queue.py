@@ -14,11 +14,10 @@ Fetch: TypeAlias = Callable[[int, int], Chunk]
 
 
 class ByteQueue:
-    """A stream's bytes from the first that is not acknowledged; positions count from its beginning.
+    """A stream's bytes from the first that is not acknowledged; its end takes a position of its own.
 
-    What the application wrote is kept by reference and never copied. A source keeps nothing: it is
-    asked again when bytes have to be sent again. The end of the stream takes one position behind the
-    last byte. `fresh` is the first position that was never sent, `limit` where the peer's window ends.
+    What was written is kept by reference; a source keeps nothing, it is asked again. `fresh` is the first
+    position that was never sent, `limit` where the peer's window ends.
     """
 
     __slots__ = (
@@ -84,7 +83,7 @@ class ByteQueue:
         self.written += length
 
     def slices(self, start: int, stop: int) -> list[Chunk]:
-        """The bytes from `start` to `stop`, all of which are still held, in as many parts as it takes."""
+        """The bytes from `start` to `stop`, all of which are still held, not joined."""
         parts: list[Chunk] = []
         at = bisect_right(self._starts, start) - 1
         while start < stop:

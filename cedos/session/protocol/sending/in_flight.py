@@ -49,36 +49,34 @@ class InFlight:
     def up(self, path_id: int, facts: PathFacts, now: float, *, dialled: bool) -> None:
         path = PathFlight(path_id, facts, now, dialled=dialled)
         self.paths[path_id] = path
-        self._counted()
+        self._paths_changed()
 
     def lost(self, path_id: int) -> None:
         """A path is gone: what was on the way there is held back, what is small and urgent goes on."""
         path = self.paths.pop(path_id)
-        self._counted()
+        self._paths_changed()
         self._count -= len(path.flight)
         urgent: list[Piece] = []
         for piece in path.flight:
             piece.on = tuple(each for each in piece.on if each != path_id)
-            if piece.done or piece.on or piece.queued:
+            if piece.on or piece.queued or not self._needed(piece):
                 continue
-            if piece.acknowledged(self._sender.irobs):
-                self._finish(piece)
-            elif piece.rank == 0 and piece.size <= SMALL_BYTES and self.paths:
+            if piece.rank == 0 and piece.size <= SMALL_BYTES and self.paths:
                 urgent.append(piece)
             else:
                 self._held.append(piece)
         if urgent:
-            self._sender.send_queues[0].again(urgent)
+            self._sender.send_queues[0].requeue(urgent)
 
     def release(self) -> None:
         """The peer has said what it has: the rest of what was held back is sent again."""
         held, self._held = self._held, []
-        self._again(held)
+        self._requeue(held)
 
     def requeue(self, path_id: int) -> None:
-        self._again([piece for piece in self.paths[path_id].flight if not piece.queued])
+        self._requeue([piece for piece in self.paths[path_id].flight if not piece.queued])
 
-    def sweep(self) -> None:
+    def drop_acknowledged(self) -> None:
         irobs = self._sender.irobs
         for path in self.paths.values():
             flight = path.flight
@@ -112,11 +110,7 @@ class InFlight:
                 if not piece.queued:
                     break
                 piece.queued = False
-                if piece.done:
-                    continue
-                if piece.acknowledged(self._sender.irobs):
-                    self._finish(piece)
-                elif path_id not in piece.on:
+                if self._needed(piece) and path_id not in piece.on:
                     break
         self.sent(path, piece)
         return piece
@@ -141,7 +135,7 @@ class InFlight:
     def idle(self) -> bool:
         return not (self._count or self._held)
 
-    def _counted(self) -> None:
+    def _paths_changed(self) -> None:
         paths = list(self.paths.values())
         self.states = [each.state for each in paths]
         self.only = paths[0] if len(paths) == 1 else None
@@ -166,7 +160,7 @@ class InFlight:
                     yield piece
 
     def _cut(self, piece: Piece, room_bytes: int) -> Piece | None:
-        """Cuts a piece that is on the way: both parts take its place everywhere."""
+        """Both parts take the piece's place on every path."""
         parts = piece.cut(room_bytes)
         if parts is None:
             return None
@@ -181,20 +175,15 @@ class InFlight:
                 path.state.in_flight_bytes += parts[0].size + parts[1].size - piece.size
         return parts[0]
 
-    def _again(self, pieces: list[Piece]) -> None:
+    def _requeue(self, pieces: list[Piece]) -> None:
         """Queues what the peer has not got of these, in front of its labels' queues."""
-        irobs = self._sender.irobs
         waiting: tuple[list[Piece], ...] = ([], [], [], [])
         for piece in pieces:
-            if piece.done:
-                continue
-            if piece.acknowledged(irobs):
-                self._finish(piece)
-            else:
+            if self._needed(piece):
                 waiting[piece.rank].extend(self._rest(piece))
-        for queue, again in zip(self._sender.send_queues, waiting, strict=True):
-            if again:
-                queue.again(again)
+        for queue, lost in zip(self._sender.send_queues, waiting, strict=True):
+            if lost:
+                queue.requeue(lost)
 
     def _rest(self, piece: Piece) -> Sequence[Piece]:
         if isinstance(piece, MessageBatch):
@@ -203,6 +192,12 @@ class InFlight:
                 self._sender.replay.give(piece.bytes - sum(each.bytes for each in batches))
             return batches
         return piece.rest(self._sender.irobs)
+
+    def _needed(self, piece: Piece) -> bool:
+        """Whether the peer lacks anything of it; what it has is finished with."""
+        if not piece.done and piece.acknowledged(self._sender.irobs):
+            self._finish(piece)
+        return not piece.done
 
     def _finish(self, piece: Piece) -> None:
         piece.done = True

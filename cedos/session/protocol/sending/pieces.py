@@ -35,10 +35,7 @@ class BytePiece:
         self.done = False
 
     def frame(self) -> list[Chunk]:
-        """Header and payload as they go onto the wire; payload is not copied.
-
-        What the peer has acknowledged meanwhile is left out: it may not be held any more.
-        """
+        """Header and payload, not copied; what was acknowledged is left out, it may be gone."""
         queue = self.queue
         start = max(self.start, queue.acked.floor)
         last = min(self.stop, queue.written)
@@ -73,10 +70,9 @@ class BytePiece:
 
 
 class MessageBatch:
-    """Small whole IROBs with consecutive ids of one label and order.
+    """`size` counts what the IROBs take in a record, `bytes` what the application handed in.
 
-    `size` counts what they take in a record, `bytes` what the application handed in. An empty
-    `payloads` with `abandoned` ids tells the peer that these will never come.
+    An empty `payloads` with `abandoned` ids tells the peer that these will never come.
     """
 
     __slots__ = (

@@ -6,12 +6,10 @@ from cedos.session.protocol.sending.replay_memory import SPARE, ReplayMemory
 
 
 class ReplayAccount:
-    """A session's account with replay memory.
+    """What is kept for one session (`held_bytes`); `owner` names it in `memory`, the limit of all.
 
-    `held_bytes` is what is kept for it. `limit_bytes` bounds that, `memory` the sum over all sessions, in
-    which this one goes by `owner`. While a path is up, of the stream may be held the first window and as
-    much again as was acknowledged, which grows ahead of any congestion window: thousands of sessions that
-    begin together do not fill memory with what could not be sent yet.
+    While a path is up, of the stream may be held the first window and as much again as was acknowledged,
+    which grows ahead of any congestion window (docs/decisions/replay-memory.md).
     """
 
     def __init__(self, memory: ReplayMemory, limit_bytes: int, owner: object) -> None:
@@ -32,7 +30,7 @@ class ReplayAccount:
         return most - min(URGENT_BYTES, most // 4) if rank in BACKGROUND_RANKS else most
 
     def stream_room_bytes(self, rank: int) -> int:
-        """How much of a stream would be kept now; 0 where it is too little to begin with."""
+        """0 where it is too little to begin with."""
         most = self.most_bytes(rank)
         room = (most if self._absent else min(most, self._earned_bytes)) - self.held_bytes
         return room if room >= self._least_bytes else 0
@@ -61,7 +59,7 @@ class ReplayAccount:
         return True
 
     def _fits_alone(self, size: int) -> bool:
-        """Whether what cannot be divided may be taken by a session that holds nothing else."""
+        """What cannot be divided may be taken by a session that holds nothing else."""
         return size <= min(self.limit_bytes, self._memory.free_bytes // SPARE)
 
     def give(self, size: int) -> None:

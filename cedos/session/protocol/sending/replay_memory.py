@@ -9,15 +9,10 @@ _NEVER: Final = 1 << 63
 
 
 class ReplayMemory:
-    """Bytes that sessions hold until the peer has acknowledged them: counted together, limited together.
+    """What all sessions keep until it is acknowledged: each may hold an equal part of what is *free*.
 
-    Programs write as fast as they are let, and a session gives back what it took only as fast as its
-    network carries. So each one may hold an equal part of what is *free*: with n sessions that hold
-    something, free / (n + 8). Whoever came before, in whatever order, something is left for one that
-    has nothing yet; after a fixed part each (an eighth, say) the first few dozen leave others nothing.
-
-    A session that holds nothing and found no room is remembered by its `waiter`; once there is room,
-    `woken()` names it, so that whoever drives the sessions looks at it again.
+    With n sessions that hold something, free / (n + 8) (docs/decisions/replay-memory.md). One that holds
+    nothing and found no room is named by `woken()` once there is some.
     """
 
     def __init__(self, limit_bytes: int = DEFAULT_BYTES) -> None:
@@ -49,12 +44,12 @@ class ReplayMemory:
         self._wake_at_bytes = min(self._wake_at_bytes, needed, most)
 
     def take(self, count: int, *, first: bool) -> None:
-        """Takes `count` bytes, which must be free. `first`: for one that held nothing."""
+        """They must be free. `first`: for one that held nothing."""
         self.used_bytes += count
         self.holders += first
 
     def give(self, count: int, *, last: bool) -> None:
-        """Gives bytes back. `last`: of one that holds nothing then."""
+        """`last`: of one that holds nothing then."""
         self.used_bytes -= count
         self.holders -= last
         if self._waiting and self.free_bytes >= self._wake_at_bytes:

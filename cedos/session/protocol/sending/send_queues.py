@@ -50,15 +50,14 @@ class SendQueue:
             self._items.append(queue)
 
     def leave(self, queue: ByteQueue) -> None:
-        """A stream gives up what it has not sent, or goes to another send queue."""
         if queue.listed:
             self._items.remove(queue)
             queue.listed = False
         self.waiting_bytes -= queue.counted
         queue.counted = 0
 
-    def again(self, pieces: list[Piece]) -> None:
-        """Pieces that have to be sent again go in front, in their order."""
+    def requeue(self, pieces: list[Piece]) -> None:
+        """In front, in their order."""
         self._pending.extendleft(reversed(pieces))
         for each in pieces:
             each.queued = True
@@ -69,10 +68,7 @@ class SendQueue:
         return bool(self._pending)
 
     def take(self, room_bytes: int, skip_bytes: int = 0) -> Piece | None:
-        """The piece that begins `skip_bytes` behind the head, of at most `room_bytes`; None: none fits.
-
-        What is skipped stays in front for others.
-        """
+        """At most `room_bytes`, from `skip_bytes` behind the head, which stay; None: none fits."""
         if room_bytes < 1:
             return None
         if not (skip_bytes or self._pending):
@@ -90,7 +86,7 @@ class SendQueue:
             skip_bytes -= piece.size
         taken = self._next(room_bytes, exact=True)
         if skipped:
-            self.again(skipped)
+            self.requeue(skipped)
         return taken
 
     def _next(self, room_bytes: int, *, exact: bool) -> Piece | None:
@@ -108,10 +104,10 @@ class SendQueue:
         parts = piece.cut(room_bytes)
         if parts is not None:
             parts[0].queued = piece.queued
-            self.again([parts[1]])
+            self.requeue([parts[1]])
             piece = parts[0]
         elif exact:
-            self.again([piece])
+            self.requeue([piece])
             return None
         return piece
 

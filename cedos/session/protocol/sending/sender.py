@@ -28,10 +28,7 @@ NO_ROOM: Final = 0
 
 
 class Sender:
-    """Queues of what waits to be sent, and the accounts of what was acknowledged.
-
-    `replay` bounds what of it is kept; `refused`: something was not taken for want of room.
-    """
+    """What waits to be sent and what was acknowledged; `refused`: there was no room for something."""
 
     def __init__(self, memory: ReplayMemory, limit_bytes: int, owner: object) -> None:
         self.replay = ReplayAccount(memory, limit_bytes, owner)
@@ -155,7 +152,6 @@ class Sender:
         return done
 
     def begin(self, rank: int, order: Order, after: tuple[int, ...]) -> int:
-        """An IROB whose bytes follow; its id, or `NO_ROOM`."""
         self._check_after(after)
         irob = self.next_irob
         if irob - self.irobs.floor >= ID_SPAN:
@@ -200,7 +196,6 @@ class Sender:
             self.reserve()
 
     def abandon(self, irob: int) -> None:
-        """An open IROB will never be delivered; what waits for it need not wait any longer."""
         queue = self._opened(irob)
         self._drop(queue)
         self.send_queues[queue.rank].batch(
@@ -215,11 +210,7 @@ class Sender:
     # What the peer says
 
     def acknowledge(self, ack: Ack) -> None:
-        """Takes an acknowledgement.
-
-        Raises:
-            ProtocolError: it names bytes or IROBs that were never sent.
-        """
+        """ProtocolError: it names bytes or IROBs that were never sent."""
         last = ack.ranges[-1][1] if ack.ranges else ack.floor
         if ack.space is Space.STREAM:
             self._acknowledge_bytes(self.stream, ack, last)
@@ -237,7 +228,7 @@ class Sender:
                 self._acknowledge_irobs(start, stop)
 
     def window(self, window: Window) -> None:
-        """The peer takes more. Frames that were overtaken by others say less and change nothing."""
+        """Frames that were overtaken by others say less and change nothing."""
         stream, credit = self.stream, self.credit
         if window.stream_limit > stream.limit:
             stream.limit = window.stream_limit
@@ -260,21 +251,20 @@ class Sender:
                 self._reserved[irob] = cost
                 self.send_queues[queue.rank].update(queue)
 
+    @property
+    def acknowledged_bytes(self) -> int:
+        """Of the stream, without its end."""
+        return min(self.stream.acked.floor, self.stream.written)
+
     def everything_acknowledged(self) -> bool:
         return self.irobs.floor == self.next_irob and self.stream.acked.floor == self.stream.stop
 
     def restore(
         self, stop: int, room: int, rank: int, next_irob: int, credit: Credit, *, ended: bool
     ) -> None:
-        """Goes on where a session left off: all below these positions was sent and acknowledged.
+        """All below `stop` of the stream and below `next_irob` was sent and acknowledged.
 
-        Args:
-            stop: behind the last position of the stream.
-            room: how many bytes of the stream the peer takes beyond it.
-            rank: of the stream's label.
-            next_irob: the next id.
-            credit: what the peer takes of IROBs.
-            ended: whether the stream has.
+        `room`: how many bytes of the stream the peer takes beyond; `rank`: of the stream's label.
         """
         stream = self.stream = ByteQueue(0, rank, position=stop - ended)
         stream.ended = ended
