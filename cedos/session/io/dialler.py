@@ -16,7 +16,6 @@ from cedos.errors import CedosError
 from cedos.session.io.connect_attempts import ConnectAttempts, Connected, Endpoint
 from cedos.session.io.driver import Driver
 from cedos.session.io.links import Egress
-from cedos.session.io.networks import kind_of
 from cedos.session.io.path import PathEvent, SessionPath
 from cedos.session.protocol.channel.channel import Channel, resume, set_up
 from cedos.session.protocol.crypto import KeyPair
@@ -163,8 +162,7 @@ class Dialler:
         metered_allowed = self._metered_allowed()
         for endpoint in self.endpoints:
             for egress in self._driver.links.egresses(endpoint[0]):
-                metered = kind_of(egress.interface).value == "cellular"
-                if (metered_allowed or not metered) and self._server.networks(egress.interface):
+                if (metered_allowed or not egress.metered) and self._server.networks(egress.interface):
                     found.setdefault(egress.interface, (egress, []))[1].append(endpoint)
         return found
 
@@ -220,9 +218,8 @@ class Dialler:
             if not open_paths and self._exclusive is not None:
                 return
             made = self._ready.pop(0)
-            name = made.egress.interface
-            facts = PathFacts(network=name, kind=kind_of(name))
-            facts.metered = facts.kind.value == "cellular"
+            egress = made.egress
+            facts = PathFacts(network=egress.interface, kind=egress.kind, metered=egress.metered)
             try:
                 path = SessionPath(
                     self._driver,
@@ -230,8 +227,8 @@ class Dialler:
                     self._channel(joins=bool(open_paths)),
                     self._report,
                     facts,
-                    interface=name,
-                    index=made.egress.index,
+                    interface=egress.interface,
+                    index=egress.index,
                     peer=made.endpoint[0],
                     known=self._positions(),
                 )

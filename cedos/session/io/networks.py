@@ -1,22 +1,44 @@
-"""What kind of network an interface is, as far as a program without the daemon can tell."""
+"""Which kind of network an interface is to a session: what it is to the daemon."""
 
-import fnmatch
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Final
 
-from cedos.model import NetworkKind
+from cedos import config
+from cedos.errors import ConfigError
+from cedos.kernel.interface_kind import HardwareSource, Identity, Sysfs, guess, identify
+from cedos.kernel.rtnetlink import Link
+from cedos.model import NetworkKind, NetworkOverride
 
-_CELLULAR: Final = ("ww*", "lte*", "rmnet*", "ppp*", "usb*", "rndis*", "cell*", "bnep*")
-_WIFI: Final = ("wl*", "wifi*", "ath*", "mlan*")
+_SYSFS: Final = Sysfs()
 
 
-def kind_of(interface: str, sysfs: Path = Path("/sys/class/net")) -> NetworkKind:
-    """Wi-Fi by its driver or name, cellular by its name (a tethered phone's is `usb0`), else Ethernet."""
-    here = sysfs / interface
-    if (here / "wireless").exists() or (here / "phy80211").exists():
-        return NetworkKind.WIFI
-    if any(fnmatch.fnmatchcase(interface, pattern) for pattern in _CELLULAR):
-        return NetworkKind.CELLULAR
-    if any(fnmatch.fnmatchcase(interface, pattern) for pattern in _WIFI):
-        return NetworkKind.WIFI
-    return NetworkKind.ETHERNET
+def user_overrides() -> Mapping[str, NetworkOverride]:
+    """What the user tells the daemon of interfaces, where this program may read it."""
+    try:
+        return config.load().network_overrides()
+    except ConfigError:  # the daemon says what is wrong with it
+        return {}
+
+
+class NetworkIdentifier:
+    """Takes interfaces for what the daemon takes them for, by the user's word, driver or name."""
+
+    def __init__(
+        self, overrides: Mapping[str, NetworkOverride], hardware: HardwareSource = _SYSFS
+    ) -> None:
+        self._overrides = overrides
+        self._hardware = hardware
+        self._known: dict[tuple[int, str, bytes], Identity] = {}
+
+    def identify(self, link: Link) -> Identity:
+        """What the daemon leaves alone (a VPN, say) may carry a session all the same."""
+        key = link.index, link.name, link.hardware_address
+        found = self._known.get(key)
+        if found is None:
+            hardware = self._hardware.look_up(link)
+            found = identify(link, hardware, self._overrides)
+            if found is None:
+                kind = guess(link, hardware) or NetworkKind.ETHERNET
+                found = Identity(link.name, kind, kind is NetworkKind.CELLULAR)
+            self._known[key] = found
+        return found

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from cedos import session
-from cedos.model import NetworkKind
-from cedos.session.io import dialler
+from cedos.session.io import links
 from cedos.session.protocol.session_limits import SessionLimits
 
 pytestmark = pytest.mark.netns
@@ -43,7 +42,7 @@ def probed(connection: session.Connection) -> dict[str, bool]:
 
 
 def test_two_unused_networks_are_told_apart(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dialler, "kind_of", lambda _name: NetworkKind.ETHERNET)  # none is metered
+    monkeypatch.setattr(links, "user_overrides", lambda: {"lte0": {"metered": False}})
     shape(world)
     listener = world.listen()
     names = {"10.9.1.2": "wlan0", "10.9.2.2": "lte0"}

@@ -1,0 +1,57 @@
+"""Kinds of networks as a session takes them: those that the daemon takes them for."""
+
+from pathlib import Path
+
+import pytest
+
+from cedos import config
+from cedos.kernel.interface_kind import Sysfs
+from cedos.kernel.rtnetlink import Link
+from cedos.model import NetworkKind
+from cedos.session.io.networks import NetworkIdentifier, user_overrides
+
+HARDWARE_ADDRESS = bytes.fromhex("0a1b2c3d4e5f")
+PHONE = Link(5, "enx0a1b2c3d4e5f", "", 1, 0x11043, HARDWARE_ADDRESS)
+
+
+def sysfs(root: Path, driver: str) -> Sysfs:
+    """Of a USB interface with this driver."""
+    entry, behind = root / "net" / PHONE.name, root / "drivers" / driver
+    behind.mkdir(parents=True)
+    (entry / "device").mkdir(parents=True)
+    (entry / "device" / "driver").symlink_to(behind)
+    (entry / "ifindex").write_text("5\n")
+    (entry / "address").write_text("0a:1b:2c:3d:4e:5f\n")
+    return Sysfs(root / "net")
+
+
+@pytest.mark.parametrize("driver", ["cdc_ether", "rndis_host", "ipheth", "cdc_ncm"])
+def test_a_tethered_phone_is_no_ethernet_whatever_its_name(tmp_path: Path, driver: str) -> None:
+    found = NetworkIdentifier({}, sysfs(tmp_path, driver)).identify(PHONE)
+    assert (found.kind, found.metered) == (NetworkKind.CELLULAR, True)
+
+
+def test_a_usb_network_card_of_that_name_is_ethernet(tmp_path: Path) -> None:
+    found = NetworkIdentifier({}, sysfs(tmp_path, "r8152")).identify(PHONE)
+    assert (found.kind, found.metered) == (NetworkKind.ETHERNET, False)
+
+
+def test_the_users_word_counts_for_sessions_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cedos.toml"
+    monkeypatch.setattr(config, "DEFAULT_FILE", file)
+    assert user_overrides() == {}
+    file.write_text(f"[networks.{PHONE.name}]\nmetered = false\n")
+    found = NetworkIdentifier(user_overrides(), sysfs(tmp_path, "cdc_ether")).identify(PHONE)
+    assert (found.kind, found.metered) == (NetworkKind.CELLULAR, False)
+    file.write_text("[networks\n")
+    assert user_overrides() == {}
+
+
+def test_what_the_daemon_leaves_alone_may_carry_a_session(tmp_path: Path) -> None:
+    vpn = Link(7, "wg0", "wireguard", 65534, 0x10041)
+    found = NetworkIdentifier({}, Sysfs(tmp_path)).identify(vpn)
+    assert (found.kind, found.metered) == (NetworkKind.ETHERNET, False)
+    ignored = NetworkIdentifier({PHONE.name: {"ignore": True}}, sysfs(tmp_path, "ipheth"))
+    assert ignored.identify(PHONE).metered
