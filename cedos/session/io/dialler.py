@@ -162,7 +162,9 @@ class Dialler:
         metered_allowed = self._metered_allowed()
         for endpoint in self.endpoints:
             for egress in self._driver.links.egresses(endpoint[0]):
-                if (metered_allowed or not egress.metered) and self._server.networks(egress.interface):
+                if (metered_allowed or not egress.metered) and self._server.networks(
+                    egress.interface
+                ):
                     found.setdefault(egress.interface, (egress, []))[1].append(endpoint)
         return found
 

@@ -109,9 +109,7 @@ class EgressReader:
 
     def _egress(self, link: Link, addresses: set[str]) -> Egress:
         identity = self._identifier.identify(link)
-        return Egress(
-            link.name, link.index, frozenset(addresses), identity.kind, identity.metered
-        )
+        return Egress(link.name, link.index, frozenset(addresses), identity.kind, identity.metered)
 
     def _links(self) -> list[Link]:
         answers = map(parse_link, self._requester.dump(RTM_GETLINK, links_request()))
