@@ -37,8 +37,8 @@ async def measured(connection: session.Connection) -> dict[str, float]:
 
 
 def probed(connection: session.Connection) -> dict[str, bool]:
-    paths = connection.flow.core.in_flight.paths.values()
-    return {path.state.facts.network: path.probe is not None for path in paths}
+    core = connection.flow.core
+    return {path.facts.network: path.path_id in core.prober._probes for path in core.paths}
 
 
 def test_two_unused_networks_are_told_apart(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
