@@ -1,19 +1,21 @@
 """Wi-Fi indicators by nl80211: signal, link speed, channel utilization, access points heard."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
-from pyroute2.iwutil import AsyncIW
-from pyroute2.netlink.nl80211 import NL80211_NAMES, nl80211cmd
-
-from cedos.kernel.netlink_client import Client
+from cedos.kernel import generic_netlink
+from cedos.kernel.netlink import attribute, attributes, unsigned
 from cedos.model import Indicator, Network, NetworkKind
 from cedos.monitor.providers import access_points
 from cedos.monitor.providers.provider import AccessPoint
 
-_STATION = NL80211_NAMES["NL80211_CMD_NEW_STATION"]
-_SURVEY = NL80211_NAMES["NL80211_CMD_NEW_SURVEY_RESULTS"]
+# linux/nl80211.h
+_GET_STATION, _GET_SURVEY = 17, 50
+_ATTR_IFINDEX, _ATTR_MAC, _ATTR_STA_INFO, _ATTR_SURVEY_INFO = 3, 6, 21, 84
+_STA_SIGNAL, _STA_TX_BITRATE, _STA_SIGNAL_AVG, _STA_RX_BITRATE = 7, 8, 13, 14
+_RATE_BITRATE, _RATE_BITRATE32 = 1, 5
+_SURVEY_IN_USE, _SURVEY_TIME, _SURVEY_TIME_BUSY = 3, 4, 5
 _RATE_UNIT_BPS = 100_000.0
 
 _SURVEY_EVERY_S = 5.0
@@ -30,58 +32,50 @@ class Survey:
     busy_ms: int
 
 
-def parse_stations(answers: Iterable[nl80211cmd]) -> dict[str, float]:
+def parse_stations(answers: Iterable[bytes]) -> dict[str, float]:
     """`rssi_dbm` and `link_bps` of the access point, from a dump of the stations.
 
     A client has one station, its access point. With several the interface is one itself, and
-    nothing is said. The speed is that of sending, which adapts to the channel's state; that of
+    nothing is told. The speed is that of sending, which adapts to the channel's state; that of
     receiving is often a beacon's.
     """
     stations = [
-        station
+        attributes(info)
         for answer in answers
-        if answer["cmd"] == _STATION
-        and (station := answer.get_attr("NL80211_ATTR_STA_INFO")) is not None
+        if (info := attributes(answer).get(_ATTR_STA_INFO)) is not None
     ]
     if len(stations) != 1:
         return {}
     (station,) = stations
     values: dict[str, float] = {}
-    signal = station.get_attr("NL80211_STA_INFO_SIGNAL_AVG")
-    if signal is None:
-        signal = station.get_attr("NL80211_STA_INFO_SIGNAL")
-    if signal is not None:
-        values["rssi_dbm"] = float(signal)
-    rate = _rate(station, "TX") or _rate(station, "RX")
+    signal = station.get(_STA_SIGNAL_AVG) or station.get(_STA_SIGNAL)
+    if signal:
+        values["rssi_dbm"] = float(int.from_bytes(signal[:1], signed=True))
+    rate = _rate(station.get(_STA_TX_BITRATE)) or _rate(station.get(_STA_RX_BITRATE))
     if rate:
         values["link_bps"] = rate
     return values
 
 
-def parse_bssid(answers: Iterable[nl80211cmd]) -> str | None:
+def parse_bssid(answers: Iterable[bytes]) -> str | None:
     """The access point's hardware address, from a dump of the stations; None without exactly one."""
-    found = [answer.get_attr("NL80211_ATTR_MAC") for answer in answers if answer["cmd"] == _STATION]
-    return str(found[0]).lower() if len(found) == 1 and found[0] else None
+    found = [attributes(answer).get(_ATTR_MAC) for answer in answers]
+    return found[0].hex(":") if len(found) == 1 and found[0] else None
 
 
-def _rate(station: nl80211cmd, way: str) -> float:
-    rate = station.get_attr(f"NL80211_STA_INFO_{way}_BITRATE")
-    if rate is None:
-        return 0.0
-    wide = rate.get_attr("NL80211_RATE_INFO_BITRATE32")
-    return (wide or rate.get_attr("NL80211_RATE_INFO_BITRATE") or 0) * _RATE_UNIT_BPS
+def _rate(info: bytes | None) -> float:
+    found = attributes(info or b"")
+    return _RATE_UNIT_BPS * (
+        unsigned(found.get(_RATE_BITRATE32)) or unsigned(found.get(_RATE_BITRATE)) or 0
+    )
 
 
-def parse_survey(answers: Iterable[nl80211cmd]) -> Survey | None:
+def parse_survey(answers: Iterable[bytes]) -> Survey | None:
     """The survey of the channel in use, None where the driver keeps none."""
     for answer in answers:
-        info = answer.get_attr("NL80211_ATTR_SURVEY_INFO")
-        if answer["cmd"] != _SURVEY or info is None:
-            continue
-        observed = info.get_attr("NL80211_SURVEY_INFO_TIME")
-        busy = info.get_attr("NL80211_SURVEY_INFO_TIME_BUSY")
-        used = info.get_attr("NL80211_SURVEY_INFO_IN_USE")
-        if used and observed is not None and busy is not None:
+        info = attributes(attributes(answer).get(_ATTR_SURVEY_INFO, b""))
+        observed, busy = unsigned(info.get(_SURVEY_TIME)), unsigned(info.get(_SURVEY_TIME_BUSY))
+        if _SURVEY_IN_USE in info and observed is not None and busy is not None:
             return Survey(observed, busy)
     return None
 
@@ -97,7 +91,6 @@ class WifiProvider:
     name = "Wi-Fi (nl80211)"
 
     def __init__(self) -> None:
-        self._client = Client(_socket)
         self._known = False
         self._retry_at_s = float("-inf")
         self._surveys: dict[int, tuple[float, Survey]] = {}
@@ -110,7 +103,7 @@ class WifiProvider:
         if network.kind is not NetworkKind.WIFI or not await self._ready(now_s):
             return {}
         try:
-            answers = await self._client.ask(partial(_stations, network.index))
+            answers = await _dump(_GET_STATION, network.index)
             await self._survey(network.index, now_s)
             await self._list(network.index, parse_bssid(answers), now_s)
         except (
@@ -145,7 +138,7 @@ class WifiProvider:
         before = self._surveys.get(index)
         if before is not None and now_s - before[0] < _SURVEY_EVERY_S:
             return
-        survey = parse_survey(await self._client.ask(partial(_survey, index)))
+        survey = parse_survey(await _dump(_GET_SURVEY, index))
         if survey is None:
             return
         self._surveys[index] = (now_s, survey)
@@ -157,36 +150,17 @@ class WifiProvider:
         if not self._known and now_s >= self._retry_at_s:
             self._retry_at_s = now_s + _RETRY_S
             try:
-                await self._client.ask(_setup)
-            except OSError:
+                await generic_netlink.family("nl80211")
+            except (OSError, LookupError, HostError):
                 return False
             self._known = True
         return self._known
 
     async def close(self) -> None:
-        self._client.close()
+        """Nothing stays open."""
 
 
-def _socket() -> AsyncIW:
-    made = AsyncIW()
-    # A host without Wi-Fi is no error, which it would be called in the log.
-    made.module_err_level = "debug"
-    return made
-
-
-# A new socket first asks for nl80211's number, which no call but this one does by itself.
-async def _setup(kernel: AsyncIW) -> list[nl80211cmd]:
-    await kernel.setup_endpoint()
-    return []
-
-
-async def _stations(index: int, kernel: AsyncIW) -> AsyncIterator[nl80211cmd]:
-    await kernel.setup_endpoint()
-    found: AsyncIterator[nl80211cmd] = await kernel.get_stations(index)
-    return found
-
-
-async def _survey(index: int, kernel: AsyncIW) -> AsyncIterator[nl80211cmd]:
-    await kernel.setup_endpoint()
-    found: AsyncIterator[nl80211cmd] = await kernel.survey(index)
-    return found
+async def _dump(command: int, index: int) -> list[bytes]:
+    """What nl80211 tells of an interface; errors as of `generic_netlink.dump`."""
+    wanted = attribute(_ATTR_IFINDEX, struct.pack("=I", index))
+    return await generic_netlink.dump("nl80211", command, wanted)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyroute2.netlink.nl80211 import MarshalNl80211, nl80211cmd
 
-from cedos.kernel.netlink import attribute, message
+from cedos.kernel.netlink import attribute
 from cedos.model import Indicator, Network, NetworkKind
 from cedos.monitor.bus import BusError, SystemBus
 from cedos.monitor.providers import battery, cellular, wifi
@@ -26,20 +25,11 @@ JSON = st.recursive(
 )
 
 
-def said(command: int, attributes: bytes) -> nl80211cmd:
-    body = bytes((command, 1, 0, 0)) + attributes
-    (decoded,) = MarshalNl80211().parse(message(28, 2, 1, body))
-    return decoded
-
-
-def station(*, signal: int | None, average: int | None = None, rates: bytes = b"") -> nl80211cmd:
+def station(*, signal: int | None, average: int | None = None, rates: bytes = b"") -> bytes:
     info = b"" if signal is None else attribute(7, struct.pack("b", signal))
     if average is not None:
         info += attribute(13, struct.pack("b", average))
-    return said(
-        19,
-        attribute(3, struct.pack("=I", 1)) + attribute(6, bytes(6)) + attribute(21, info + rates),
-    )
+    return attribute(3, struct.pack("=I", 1)) + attribute(6, bytes(6)) + attribute(21, info + rates)
 
 
 def rate(kind: int, hundred_kbps: int) -> bytes:
@@ -62,10 +52,10 @@ def test_a_stations_signal_and_speed() -> None:
     assert wifi.parse_stations([station(signal=-50), station(signal=-60)]) == {}
 
 
-def survey(observed_ms: int, busy_ms: int, *, used: bool = True) -> nl80211cmd:
+def survey(observed_ms: int, busy_ms: int, *, used: bool = True) -> bytes:
     info = attribute(1, struct.pack("=I", 5180)) + (attribute(3, b"") if used else b"")
     info += attribute(4, struct.pack("=Q", observed_ms)) + attribute(5, struct.pack("=Q", busy_ms))
-    return said(51, attribute(84, info))
+    return attribute(84, info)
 
 
 def test_channel_utilization_is_the_difference_of_two_surveys() -> None:
