@@ -4,6 +4,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from cedos.errors import HostError
 from cedos.kernel import generic_netlink
 from cedos.kernel.netlink import attribute, attributes, unsigned
 from cedos.model import Indicator, Network, NetworkKind
