@@ -95,7 +95,7 @@ def link(cgroup: int, program: int, where: AttachType) -> int:
     return _bpf(_LINK_CREATE, struct.pack("=IIII", program, cgroup, where, 0))
 
 
-class Table:
+class BpfHashMap:
     """A hash table that programs and this process share.
 
     Args:

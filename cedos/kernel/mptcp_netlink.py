@@ -35,7 +35,7 @@ _U32: Final = struct.Struct("=I")
 _NETWORK_PORT: Final = struct.Struct("!H")
 
 
-class EventKind(IntEnum):
+class MptcpEventKind(IntEnum):
     """The path manager's events that we use (enum mptcp_event_type)."""
 
     CREATED = 1
@@ -46,17 +46,17 @@ class EventKind(IntEnum):
     PRIORITY = 13
 
 
-_KINDS: Final = {int(kind): kind for kind in EventKind}
+_KINDS: Final = {int(kind): kind for kind in MptcpEventKind}
 
 
 @dataclass(frozen=True, slots=True)
-class PathEvent:
+class MptcpEvent:
     """What the kernel's path manager says of a connection, or with a `key` of one of its subflows.
 
     `joinable`: the other end lets its address be joined (its SYN did not forbid it).
     """
 
-    kind: EventKind
+    kind: MptcpEventKind
     token: int
     key: FlowKey | None = None
     backup: bool = False
@@ -66,7 +66,7 @@ class PathEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class CreatePath:
+class CreateSubflow:
     """Join a connection from another of our addresses; `local_id` 0 is the initial address."""
 
     token: int
@@ -84,7 +84,7 @@ class CreatePath:
 
 
 @dataclass(frozen=True, slots=True)
-class DestroyPath:
+class DestroySubflow:
     """End one subflow of a connection."""
 
     token: int
@@ -122,7 +122,7 @@ class SetBackup:
         return f"mptcp {self.token:#010x}: {self.key.local} -> {self.key.remote} {kind}"
 
 
-PathCommand = CreatePath | DestroyPath | RemoveAddress | SetBackup
+PathManagerCommand = CreateSubflow | DestroySubflow | RemoveAddress | SetBackup
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +133,12 @@ class MptcpEndpoint:
     address: Address
 
 
-def command_request(command: PathCommand) -> bytes:
+def command_request(command: PathManagerCommand) -> bytes:
     token = attribute(_TOKEN, _U32.pack(command.token))
     if isinstance(command, RemoveAddress):
         local_id = attribute(_LOC_ID, bytes([command.local_id]))
         return generic_netlink.request(_REMOVE, token + local_id)
-    if isinstance(command, CreatePath):
+    if isinstance(command, CreateSubflow):
         flags = _FLAG_SUBFLOW | (_FLAG_BACKUP if command.backup else 0)
         local: tuple[bytes, ...] = (
             *_address(command.local),
@@ -189,7 +189,7 @@ def parse_endpoint(answer: bytes) -> MptcpEndpoint | None:
     return MptcpEndpoint(unsigned(found.get(_ID)) or 0, address(octets))
 
 
-def path_events(data: bytes) -> Iterator[PathEvent]:
+def mptcp_events(data: bytes) -> Iterator[MptcpEvent]:
     """The events of one datagram; those that we do not use, and what is truncated, are left out."""
     for message in messages(data):
         kind = _KINDS.get(message.payload[0]) if message.payload else None
@@ -199,7 +199,7 @@ def path_events(data: bytes) -> Iterator[PathEvent]:
         token = unsigned(found.get(_EVENT_TOKEN))
         if token is not None:
             flags = unsigned(found.get(_EVENT_FLAGS)) or 0
-            yield PathEvent(
+            yield MptcpEvent(
                 kind,
                 token,
                 _event_key(found),

@@ -311,7 +311,7 @@ class Steering:
         self._living.release(token, network_name)
 
     async def paths_measured(self, paths: Mapping[str, tuple[float, float]]) -> None:
-        """Keeps the queues at the other end short, so that moves are quick (see `window`).
+        """Keeps the queues at the other end short, so that moves are quick.
 
         Does nothing while a network that is up is not measured, or is a wire.
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from cedos.errors import EmulationError
 from cedos.model import Direction, Strategy, StrategyKind
-from cedos.steer.mptcp.connection import PathUp
+from cedos.steer.mptcp.connection import SubflowUp
 from cedos.steer.steering import Steering, restore
 from emu.bench.switch import ACCESSES, networks
 from emu.testbed.access import LTE, WLAN
@@ -180,10 +180,10 @@ async def _move(steering: Steering) -> None:
     """Moves every second connection to the other network, as soon as it can be."""
     number = 0
     async for event in steering.events():
-        if isinstance(event, PathUp) and event.spare:
+        if isinstance(event, SubflowUp) and event.spare:
             number += 1
             if number % 2:
-                (path,) = (path for path in event.connection.paths if path.key == event.key)
+                (path,) = (path for path in event.connection.subflows if path.key == event.key)
                 assert path.network is not None
                 wanted = Strategy(StrategyKind.SINGLE, (path.network,))
                 await steering.steer_connection(event.token, wanted)

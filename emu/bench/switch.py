@@ -189,7 +189,7 @@ async def _one(
         for _ in range(flips):
             await asyncio.sleep(_SETTLE_S + seeded.random() / 2)
             now = next(name for name in rtts_s if name != now)
-            ports = {path.key.local_port for path in steering.connections[token].paths}
+            ports = {path.key.local_port for path in steering.connections[token].subflows}
             sniffer.seen.clear()
             at = time.time()
             await steering.steer_connection(token, Strategy(StrategyKind.SINGLE, (now,)))
@@ -216,7 +216,7 @@ async def _spare(steering: Steering, known: set[int]) -> int:
     """The token of the new connection, when its second path is there."""
     for _ in range(200):
         for token, connection in steering.connections.items():
-            if token not in known and len(connection.paths) == 2:
+            if token not in known and len(connection.subflows) == 2:
                 return token
         await asyncio.sleep(0.02)
     raise EmulationError("a connection has got no second path")

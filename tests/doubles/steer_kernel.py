@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_network
 
 from cedos.kernel.mptcp_netlink import (
-    CreatePath,
-    DestroyPath,
+    CreateSubflow,
+    DestroySubflow,
     MptcpEndpoint,
-    PathCommand,
-    PathEvent,
+    MptcpEvent,
+    PathManagerCommand,
     RemoveAddress,
 )
 from cedos.kernel.policy_routing import MAIN_TABLE, PROTOCOL, Route, Rule, SeenRoute, SeenRule
@@ -93,13 +93,13 @@ class MemoryKernel:
             "net.netfilter.nf_conntrack_acct": "0",
         }
         self.kernels_own: set[int] = set()
-        self.steered: list[PathCommand] = []
+        self.steered: list[PathManagerCommand] = []
         self.filter = False
         self.barred: tuple[str, ...] = ()
         self.log: list[str] = []
         self.refuses = 0
         self.rescue = MemoryRescue(self._changed)
-        self.tell_path: Callable[[PathEvent], None] = lambda _: None
+        self.tell_mptcp: Callable[[MptcpEvent], None] = lambda _: None
         self.tell_routing: Callable[[], None] = lambda: None
         self.tell_loss: Callable[[], None] = lambda: None
 
@@ -221,19 +221,19 @@ class MemoryKernel:
         self._changed(f"sysctl {key} = {value}")
         self.sysctls[key] = value
 
-    def steer(self, commands: Sequence[PathCommand]) -> list[OSError | None]:
+    def steer(self, commands: Sequence[PathManagerCommand]) -> list[OSError | None]:
         for command in commands:
             self.log.append(str(command))
             self.steered.append(command)
         return [None] * len(commands)
 
-    def created(self) -> list[CreatePath]:
+    def created(self) -> list[CreateSubflow]:
         """The joins asked for so far."""
-        return [command for command in self.steered if isinstance(command, CreatePath)]
+        return [command for command in self.steered if isinstance(command, CreateSubflow)]
 
-    def destroyed(self) -> list[DestroyPath]:
+    def destroyed(self) -> list[DestroySubflow]:
         """The subflows ended so far."""
-        return [command for command in self.steered if isinstance(command, DestroyPath)]
+        return [command for command in self.steered if isinstance(command, DestroySubflow)]
 
     def removed(self) -> list[RemoveAddress]:
         """The addresses given up so far."""
@@ -266,12 +266,12 @@ class MemoryKernel:
 
     def watch(
         self,
-        on_path_event: Callable[[PathEvent], None],
+        on_mptcp_event: Callable[[MptcpEvent], None],
         on_routing_change: Callable[[], None],
         on_loss: Callable[[], None],
     ) -> None:
-        self.tell_path, self.tell_routing, self.tell_loss = (
-            on_path_event,
+        self.tell_mptcp, self.tell_routing, self.tell_loss = (
+            on_mptcp_event,
             on_routing_change,
             on_loss,
         )

@@ -14,7 +14,7 @@ from cedos.daemon.networks.observer import Observer
 from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows.flow_monitor import FlowMonitor
 from cedos.profiler.profiler import Profiler
-from cedos.steer.mptcp.connection import ConnectionClosed, ConnectionOpened, PathUp
+from cedos.steer.mptcp.connection import ConnectionClosed, ConnectionOpened, SubflowUp
 from cedos.steer.steering import Steering
 from cedos.storage.history import History
 
@@ -49,7 +49,7 @@ class FlowEvents:
             ended = isinstance(event, ConnectionClosed)
             ours = event.connection.unsteerable is None
             self.director.moves.steerable(event.token, ours and not ended)
-            if not isinstance(event, ConnectionOpened | PathUp):
+            if not isinstance(event, ConnectionOpened | SubflowUp):
                 continue
             now_s = time.monotonic()
             flow = self.flows.joined(event.token, event.key, now_s)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from cedos.kernel.mptcp_netlink import MptcpEndpoint, PathCommand, PathEvent
+from cedos.kernel.mptcp_netlink import MptcpEndpoint, MptcpEvent, PathManagerCommand
 from cedos.kernel.policy_routing import PROTOCOL, Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
@@ -91,7 +91,7 @@ class DryKernel:
         self._tell(f"set sysctl {key} = {value}")
         self._sysctls[key] = value
 
-    def steer(self, commands: Sequence[PathCommand]) -> list[OSError | None]:
+    def steer(self, commands: Sequence[PathManagerCommand]) -> list[OSError | None]:
         for command in commands:
             self._tell(str(command))
         return [None] * len(commands)
@@ -123,11 +123,11 @@ class DryKernel:
 
     def watch(
         self,
-        on_path_event: Callable[[PathEvent], None],
+        on_mptcp_event: Callable[[MptcpEvent], None],
         on_routing_change: Callable[[], None],
         on_loss: Callable[[], None],
     ) -> None:
-        self._real.watch(on_path_event, on_routing_change, on_loss)
+        self._real.watch(on_mptcp_event, on_routing_change, on_loss)
 
     def close(self) -> None:
         self._real.close()

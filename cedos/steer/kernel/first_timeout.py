@@ -20,7 +20,7 @@ from typing import Final
 
 from cedos.errors import HostError
 from cedos.kernel import bpf
-from cedos.kernel.bpf import AttachType, ProgramType, Table, instruction, wide
+from cedos.kernel.bpf import AttachType, BpfHashMap, ProgramType, instruction, wide
 from cedos.model import Address
 
 _SO_NETNS_COOKIE: Final = 71
@@ -135,7 +135,7 @@ class FirstTimeouts:
     def __init__(self, cgroup: Path, retries: int) -> None:
         self._retries = retries
         self._given: dict[Address, float] = {}
-        self._table = Table(_ADDRESS_BYTES, _VALUE.size, _ENTRIES)
+        self._table = BpfHashMap(_ADDRESS_BYTES, _VALUE.size, _ENTRIES)
         self._link = -1
         try:
             self._link = _attached(cgroup, self._table.file)
@@ -188,7 +188,7 @@ def ticks_per_second() -> int:
 
 def try_out() -> None:
     """Loads the program without attaching it; errors as for `FirstTimeouts`."""
-    table = Table(_ADDRESS_BYTES, _VALUE.size, 1)
+    table = BpfHashMap(_ADDRESS_BYTES, _VALUE.size, 1)
     try:
         os.close(_loaded(table.file))
     finally:

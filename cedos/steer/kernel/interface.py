@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from cedos.kernel.mptcp_netlink import MptcpEndpoint, PathCommand, PathEvent
+from cedos.kernel.mptcp_netlink import MptcpEndpoint, MptcpEvent, PathManagerCommand
 from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
@@ -48,7 +48,7 @@ class SteeringKernel(Protocol):
 
     def write_sysctl(self, key: str, value: str) -> None: ...
 
-    def steer(self, commands: Sequence[PathCommand]) -> list[OSError | None]:
+    def steer(self, commands: Sequence[PathManagerCommand]) -> list[OSError | None]:
         """Carries out path-manager commands in order; what became of each."""
 
     def endpoints(self) -> Sequence[MptcpEndpoint]:
@@ -73,7 +73,7 @@ class SteeringKernel(Protocol):
 
     def watch(
         self,
-        on_path_event: Callable[[PathEvent], None],
+        on_mptcp_event: Callable[[MptcpEvent], None],
         on_routing_change: Callable[[], None],
         on_loss: Callable[[], None],
     ) -> None:

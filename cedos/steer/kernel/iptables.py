@@ -68,8 +68,8 @@ def put_in(chains: Sequence[Chain], names: Mapping[int, str] | None = None) -> N
             if not _ours(stands) and not _has_table(program, table):
                 lines.append(f":{_NEW_TABLE} - [0:0]")
             for chain in mine:
-                said = (rule.format(set=(names or {}).get(version)) for rule in chain.rules)
-                lines += [f"-A {chain.name} {rule}" for rule in said]
+                rules = (rule.format(set=(names or {}).get(version)) for rule in chain.rules)
+                lines += [f"-A {chain.name} {rule}" for rule in rules]
                 if f"-A {chain.hook} -j {chain.name}" not in stands:
                     lines.append(f"-I {chain.hook} -j {chain.name}")
             tables += [f"*{table}", *lines, "COMMIT"]
@@ -154,10 +154,10 @@ def _restore(program: str, lines: list[str], *options: str) -> None:
         raise OSError(errno.EPERM if denied else errno.EIO, text)
 
 
-def _run(command: list[str], said: str = "") -> "subprocess.CompletedProcess[str]":
+def _run(command: list[str], text: str = "") -> "subprocess.CompletedProcess[str]":
     try:
         return subprocess.run(
-            command, input=said, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            command, input=text, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise OSError(errno.ETIMEDOUT, f"{command[0]} does not end") from error

@@ -17,7 +17,7 @@ from cedos.kernel import (
     sock_diag,
     sysctl,
 )
-from cedos.kernel.mptcp_netlink import MptcpEndpoint, PathCommand, PathEvent
+from cedos.kernel.mptcp_netlink import MptcpEndpoint, MptcpEvent, PathManagerCommand
 from cedos.kernel.netlink import (
     NETLINK_GENERIC,
     NETLINK_ROUTE,
@@ -170,7 +170,7 @@ class LinuxKernel:
             self._pm = (requester, family)
         return self._pm
 
-    def steer(self, commands: Sequence[PathCommand]) -> list[OSError | None]:
+    def steer(self, commands: Sequence[PathManagerCommand]) -> list[OSError | None]:
         requester, family = self._path_manager()
         results: list[OSError | None] = []
         for command in commands:
@@ -235,7 +235,7 @@ class LinuxKernel:
 
     def watch(
         self,
-        on_path_event: Callable[[PathEvent], None],
+        on_mptcp_event: Callable[[MptcpEvent], None],
         on_routing_change: Callable[[], None],
         on_loss: Callable[[], None],
     ) -> None:
@@ -249,8 +249,8 @@ class LinuxKernel:
                     on_routing_change()
 
         def paths(data: bytes) -> None:
-            for event in mptcp_netlink.path_events(data):
-                on_path_event(event)
+            for event in mptcp_netlink.mptcp_events(data):
+                on_mptcp_event(event)
 
         self._listeners.append(
             NetlinkListener(NETLINK_ROUTE, _ROUTING_GROUPS, routing, on_routing_change)

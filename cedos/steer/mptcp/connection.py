@@ -23,13 +23,13 @@ class MptcpConnection:
     """
 
     token: int
-    paths: tuple[MptcpSubflow, ...]
+    subflows: tuple[MptcpSubflow, ...]
     strategy: Strategy | None = None
     unsteerable: str | None = None
 
-    def path(self, network: str) -> MptcpSubflow | None:
+    def subflow(self, network: str) -> MptcpSubflow | None:
         """Its subflow over a network."""
-        return next((path for path in self.paths if path.network == network), None)
+        return next((each for each in self.subflows if each.network == network), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class ConnectionEvent:
 
     @property
     def spare(self) -> bool:
-        """Whether it can be moved now: it is ours to steer and has paths over two networks."""
-        networks = {path.network for path in self.connection.paths} - {None}
+        """Whether it can be moved now: it is ours to steer and has subflows over two networks."""
+        networks = {each.network for each in self.connection.subflows} - {None}
         return self.connection.unsteerable is None and len(networks) > 1
 
 
@@ -55,11 +55,11 @@ class ConnectionOpened(ConnectionEvent):
     """A connection is established, or was found alive."""
 
 
-class PathUp(ConnectionEvent):
+class SubflowUp(ConnectionEvent):
     """A subflow of a connection is ready."""
 
 
-class PathDown(ConnectionEvent):
+class SubflowDown(ConnectionEvent):
     """A subflow of a connection has ended; the connection lives."""
 
 

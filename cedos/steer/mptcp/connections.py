@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import SteeringError
-from cedos.kernel.mptcp_netlink import EventKind, PathEvent, SetBackup
+from cedos.kernel.mptcp_netlink import MptcpEvent, MptcpEventKind, SetBackup
 from cedos.model import Address, FlowKey, Network, Strategy
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.mptcp.connection import (
@@ -74,8 +74,8 @@ class MptcpConnections:
         self._queues.add(queue)
         try:
             for connection in list(self.connections.values()):
-                if connection.paths:
-                    yield ConnectionOpened(connection, connection.paths[0].key)
+                if connection.subflows:
+                    yield ConnectionOpened(connection, connection.subflows[0].key)
             while (event := await queue.get()) is not None:
                 yield event
         finally:
@@ -96,7 +96,7 @@ class MptcpConnections:
         first, self._networks_known = not self._networks_known, True
         self._carry_out(self._manager.networks_changed(networks, time.monotonic()))
         if first:
-            self.look()
+            self.read_all()
 
     def steer(self, token: int, strategy: Strategy) -> None:
         """Moves a connection; SteeringError where that cannot be."""
@@ -114,44 +114,44 @@ class MptcpConnections:
         """See `PathManager.rescued`."""
         self._manager.rescued(key, network)
 
-    def happened(self, event: PathEvent) -> None:
+    def happened(self, event: MptcpEvent) -> None:
         """The kernel says something of a connection."""
         if self._closed or not self._networks_known:
             return
         now_s = time.monotonic()
         try:
-            if event.kind is EventKind.ESTABLISHED:
+            if event.kind is MptcpEventKind.ESTABLISHED:
                 self._carry_out(self._manager.opened(event, self._unsteerable(event), now_s))
             else:
                 self._carry_out(self._manager.happened(event, now_s))
         except OSError as error:
             _log.warning("a path event could not be answered", why=str(error))
 
-    def look(self) -> None:
+    def read_all(self) -> None:
         """Takes stock of all sockets: at the start, and when events were lost. Errors: OSError."""
         sockets = self._kernel.sockets()
         listening = {seen.key.local_port for seen in sockets if seen.listening}
-        paths: dict[int, list[MptcpSubflow]] = {}
+        by_token: dict[int, list[MptcpSubflow]] = {}
         for seen in sorted(sockets, key=lambda seen: seen.local_id):
             if seen.token is not None:
-                path = MptcpSubflow(seen.key, None, seen.backup)
-                paths.setdefault(seen.token, []).append(path)
+                subflow = MptcpSubflow(seen.key, None, seen.backup)
+                by_token.setdefault(seen.token, []).append(subflow)
         reasons = {}
-        for token, subflows in paths.items():
+        for token, subflows in by_token.items():
             if token not in self.connections:
                 key = subflows[0].key
                 server = key.local_port in listening
-                event = PathEvent(EventKind.ESTABLISHED, token, key, server_side=server)
+                event = MptcpEvent(MptcpEventKind.ESTABLISHED, token, key, server_side=server)
                 reasons[token] = self._unsteerable(event)
-        self._carry_out(self._manager.found(paths, reasons, time.monotonic()))
+        self._carry_out(self._manager.found(by_token, reasons, time.monotonic()))
 
     def events_lost(self) -> None:
         """The kernel had more to say than there was room for."""
         if not self._closed and self._networks_known:
             _log.warning("path events were lost; looking at all connections")
-            self.look()
+            self.read_all()
 
-    def _unsteerable(self, event: PathEvent) -> str | None:
+    def _unsteerable(self, event: MptcpEvent) -> str | None:
         assert event.key is not None
         if event.server_side:
             return "the other end opened it"

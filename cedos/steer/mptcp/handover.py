@@ -17,22 +17,22 @@ def hand_over(kernel: SteeringKernel) -> list[str]:
     the returned words say that they lose their way.
     """
     own = own_defaults(kernel.routes())
-    paths: defaultdict[int, list[TcpSocket]] = defaultdict(list)
-    said = []
+    by_token: defaultdict[int, list[TcpSocket]] = defaultdict(list)
+    lines = []
     for seen in kernel.sockets():
         if seen.listening or seen.key.remote.version not in own:
             continue
         if seen.token is not None:
-            paths[seen.token].append(seen)
+            by_token[seen.token].append(seen)
         elif _index(kernel, seen) not in (None, own[seen.key.remote.version]):
             key = seen.key
-            said.append(
+            lines.append(
                 f"loses its network: TCP {key.local} port {key.local_port}"
                 f" -> {key.remote} port {key.remote_port}"
             )
-    for token, subflows in paths.items():
-        said += _move(kernel, token, subflows, own)
-    return said
+    for token, subflows in by_token.items():
+        lines += _move(kernel, token, subflows, own)
+    return lines
 
 
 def own_defaults(routes: Sequence[SeenRoute]) -> dict[int, int]:

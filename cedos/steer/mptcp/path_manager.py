@@ -11,11 +11,11 @@ from typing import Final
 
 from cedos.errors import SteeringError
 from cedos.kernel.mptcp_netlink import (
-    CreatePath,
-    DestroyPath,
-    EventKind,
-    PathCommand,
-    PathEvent,
+    CreateSubflow,
+    DestroySubflow,
+    MptcpEvent,
+    MptcpEventKind,
+    PathManagerCommand,
     RemoveAddress,
     SetBackup,
 )
@@ -25,8 +25,8 @@ from cedos.steer.mptcp.connection import (
     ConnectionOpened,
     MptcpConnection,
     MptcpSubflow,
-    PathDown,
-    PathUp,
+    SubflowDown,
+    SubflowUp,
 )
 from cedos.steer.mptcp.state import ConnectionState, Join, PathManagerStep
 
@@ -48,7 +48,7 @@ class PathManager:
 
     def __init__(self) -> None:
         self.connections: dict[int, MptcpConnection] = {}
-        self._living: dict[int, ConnectionState] = {}
+        self._states: dict[int, ConnectionState] = {}
         self._networks: dict[str, Network] = {}
         self._names: dict[Address, str] = {}
         self._ids: dict[Address, int] = {}
@@ -80,30 +80,30 @@ class PathManager:
     def next_at_s(self) -> float | None:
         """When `due` has something to do; None: never, as things are."""
         return min(
-            (j.until_s for c in self._living.values() for j in c.joins.values()), default=None
+            (j.until_s for c in self._states.values() for j in c.joins.values()), default=None
         )
 
     # -- facts --------------------------------------------------------------------------------
 
-    def opened(self, event: PathEvent, unsteerable: str | None, now_s: float) -> PathManagerStep:
+    def opened(self, event: MptcpEvent, unsteerable: str | None, now_s: float) -> PathManagerStep:
         """A connection is established; `unsteerable` says why it is to be left alone, if it is."""
         step = PathManagerStep()
-        if event.key is None or event.token in self._living:
+        if event.key is None or event.token in self._states:
             return step
         home = self._carrier(event.key)
-        living = ConnectionState(event.token, event.key, home, unsteerable)
-        living.paths[event.key] = MptcpSubflow(event.key, home, False)
-        self._living[event.token] = living
-        if living.unsteerable is None and living.home is not None:
+        state = ConnectionState(event.token, event.key, home, unsteerable)
+        state.subflows[event.key] = MptcpSubflow(event.key, home, False)
+        self._states[event.token] = state
+        if state.unsteerable is None and state.home is not None:
             for name in self._networks:
-                if name != living.home:
-                    living.joins[name] = Join(now_s + _SPARE_AFTER_S, 0, False)
-        step.events.append(ConnectionOpened(self._seen(living), living.initial))
+                if name != state.home:
+                    state.joins[name] = Join(now_s + _SPARE_AFTER_S, 0, False)
+        step.events.append(ConnectionOpened(self._show(state), state.initial))
         return step
 
     def found(
         self,
-        paths: Mapping[int, Sequence[MptcpSubflow]],
+        by_token: Mapping[int, Sequence[MptcpSubflow]],
         unsteerable: Mapping[int, str | None],
         now_s: float,
     ) -> PathManagerStep:
@@ -112,32 +112,32 @@ class PathManager:
         What is not known yet is taken over as it is; what is known and not there has ended.
         """
         step = PathManagerStep()
-        for token in [token for token in self._living if token not in paths]:
+        for token in [token for token in self._states if token not in by_token]:
             self._closed(token, step)
-        for token, subflows in paths.items():
-            if token in self._living or not subflows:
+        for token, subflows in by_token.items():
+            if token in self._states or not subflows:
                 continue
             named = {p.key: MptcpSubflow(p.key, self._carrier(p.key), p.backup) for p in subflows}
             active = next((p for p in named.values() if not p.backup), named[subflows[0].key])
-            living = ConnectionState(token, subflows[0].key, active.network, unsteerable.get(token))
-            living.paths = named
-            self._living[token] = living
-            self._join_all(living, step, now_s)
-            step.events.append(ConnectionOpened(self._seen(living), living.initial))
+            state = ConnectionState(token, subflows[0].key, active.network, unsteerable.get(token))
+            state.subflows = named
+            self._states[token] = state
+            self._join_all(state, step, now_s)
+            step.events.append(ConnectionOpened(self._show(state), state.initial))
         return step
 
-    def happened(self, event: PathEvent, now_s: float) -> PathManagerStep:
+    def happened(self, event: MptcpEvent, now_s: float) -> PathManagerStep:
         """A subflow came up or went down, or a connection has ended."""
         step = PathManagerStep()
-        living = self._living.get(event.token)
-        if living is None:
+        state = self._states.get(event.token)
+        if state is None:
             return step
-        if event.kind is EventKind.CLOSED:
+        if event.kind is MptcpEventKind.CLOSED:
             self._closed(event.token, step)
-        elif event.key is not None and event.kind is EventKind.SUBFLOW_UP:
-            self._up(living, event.key, step)
-        elif event.key is not None and event.kind is EventKind.SUBFLOW_DOWN:
-            self._down(living, event.key, step, now_s)
+        elif event.key is not None and event.kind is MptcpEventKind.SUBFLOW_UP:
+            self._up(state, event.key, step)
+        elif event.key is not None and event.kind is MptcpEventKind.SUBFLOW_DOWN:
+            self._down(state, event.key, step, now_s)
         return step
 
     def networks_changed(self, networks: Sequence[Network], now_s: float) -> PathManagerStep:
@@ -148,36 +148,36 @@ class PathManager:
             for interface in network.addresses:
                 self._names.setdefault(interface.ip, network.name)
         step = PathManagerStep()
-        for living in self._living.values():
-            for key, path in list(living.paths.items()):
-                if path.network is None and (name := self._carrier(key)) is not None:
-                    living.paths[key] = MptcpSubflow(key, name, path.backup)
-                    living.home = living.home or (None if path.backup else name)
-            self._leave_gone(living, step)
-            for name in [n for n in living.joins if n not in self._networks]:
-                del living.joins[name]
-            self._join_all(living, step, now_s)
-            self._seen(living)
+        for state in self._states.values():
+            for key, subflow in list(state.subflows.items()):
+                if subflow.network is None and (name := self._carrier(key)) is not None:
+                    state.subflows[key] = MptcpSubflow(key, name, subflow.backup)
+                    state.home = state.home or (None if subflow.backup else name)
+            self._leave_gone(state, step)
+            for name in [n for n in state.joins if n not in self._networks]:
+                del state.joins[name]
+            self._join_all(state, step, now_s)
+            self._show(state)
         return step
 
-    def failed(self, command: PathCommand, now_s: float) -> None:
+    def failed(self, command: PathManagerCommand, now_s: float) -> None:
         """The kernel refused a command: a join is tried again later, the rest shows in events."""
-        living = self._living.get(command.token)
-        if living is None or not isinstance(command, CreatePath):
+        state = self._states.get(command.token)
+        if state is None or not isinstance(command, CreateSubflow):
             return
-        if outstanding := living.asked.get(command.local):
+        if outstanding := state.asked.get(command.local):
             outstanding.pop(0)
         name = self._names.get(command.local)
-        if name is not None and (join := living.joins.get(name)) is not None:
-            living.joins[name] = _later(join.tries, now_s)
+        if name is not None and (join := state.joins.get(name)) is not None:
+            state.joins[name] = _later(join.tries, now_s)
 
     def due(self, now_s: float) -> PathManagerStep:
         """Asks again for the subflows that have not come up."""
         step = PathManagerStep()
-        for living in self._living.values():
-            for name, join in list(living.joins.items()):
+        for state in self._states.values():
+            for name, join in list(state.joins.items()):
                 if join.until_s <= now_s:
-                    self._join(living, name, step, now_s, join.tries)
+                    self._join(state, name, step, now_s, join.tries)
         return step
 
     # -- wishes -------------------------------------------------------------------------------
@@ -191,153 +191,159 @@ class PathManager:
             SteeringError: no such connection, one that is left alone, a network that is not up, or
                 a strategy that is nothing for a living connection.
         """
-        living = self._steerable(token)
+        state = self._steerable(token)
         if strategy.kind not in (StrategyKind.SINGLE, StrategyKind.MPTCP):
             raise SteeringError(f"{strategy} is nothing that a living connection can be moved to")
         for name in strategy.networks:
             if name not in self._networks:
                 raise SteeringError(f"{strategy}: the network {name} is not up")
-        living.strategy = strategy
-        step = PathManagerStep(self._flags(living, everything=True))
-        for name, join in list(living.joins.items()):
+        state.strategy = strategy
+        step = PathManagerStep(self._flags(state, everything=True))
+        for name, join in list(state.joins.items()):
             if name in strategy.networks and not join.asked:
-                self._join(living, name, step, now_s, join.tries)
-        self._seen(living)
+                self._join(state, name, step, now_s, join.tries)
+        self._show(state)
         return step
 
     def release(self, token: int, network: str, now_s: float) -> PathManagerStep:
         """Gives up a connection's subflows over a network that holds up the rest, for the time being.
 
         A backup flag does not call back what is under way. The other end's kernel repeats that on the
-        same path, with the patience of that path's time-out, and the rest waits for it: on a Wi-Fi
+        same subflow, with the patience of that subflow's time-out, and the rest waits for it: on a Wi-Fi
         that faded for 3 s before it died, 2 MB took 12 s, and 4 s where the address was removed.
         Nothing is given up where no other network has a subflow.
 
         Raises:
             SteeringError: no such connection, or one that is left alone.
         """
-        living = self._steerable(token)
+        state = self._steerable(token)
         step = PathManagerStep()
-        left = [path for path in living.paths.values() if path.network == network]
+        left = [subflow for subflow in state.subflows.values() if subflow.network == network]
         rest = [
-            path
-            for path in living.paths.values()
-            if path.network != network and self._carrier(path.key) is not None
+            subflow
+            for subflow in state.subflows.values()
+            if subflow.network != network and self._carrier(subflow.key) is not None
         ]
         if not left or not rest:
             return step
-        if all(path.backup for path in rest):
+        if all(subflow.backup for subflow in rest):
             first = rest[0]
             step.commands.append(SetBackup(token, first.key, False))
-            living.paths[first.key] = MptcpSubflow(first.key, first.network, False)
-        for local in dict.fromkeys(path.key.local for path in left):
-            step.commands.append(RemoveAddress(token, local, self._identity_in(living, local)))
-        for path in left:
-            step.commands.append(DestroyPath(token, path.key))
-            del living.paths[path.key]
-            step.events.append(PathDown(self._seen(living), path.key))
-        living.joins.setdefault(network, _later(0, now_s))
+            state.subflows[first.key] = MptcpSubflow(first.key, first.network, False)
+        for local in dict.fromkeys(subflow.key.local for subflow in left):
+            step.commands.append(RemoveAddress(token, local, self._identity_in(state, local)))
+        for subflow in left:
+            step.commands.append(DestroySubflow(token, subflow.key))
+            del state.subflows[subflow.key]
+            step.events.append(SubflowDown(self._show(state), subflow.key))
+        state.joins.setdefault(network, _later(0, now_s))
         return step
 
-    def flags(self, token: int) -> list[PathCommand]:
+    def flags(self, token: int) -> list[PathManagerCommand]:
         """All flags of a connection once more: the packet that carries one may have been lost."""
-        living = self._living.get(token)
-        return [] if living is None else self._flags(living, everything=True)
+        state = self._states.get(token)
+        return [] if state is None else self._flags(state, everything=True)
 
     # -- within -------------------------------------------------------------------------------
 
     def _steerable(self, token: int) -> ConnectionState:
-        living = self._living.get(token)
-        if living is None:
+        state = self._states.get(token)
+        if state is None:
             raise SteeringError(f"no living MPTCP connection has the token {token:#010x}")
-        if living.unsteerable is not None:
-            raise SteeringError(f"connection {token:#010x} is left alone: {living.unsteerable}")
-        return living
+        if state.unsteerable is not None:
+            raise SteeringError(f"connection {token:#010x} is left alone: {state.unsteerable}")
+        return state
 
-    def _seen(self, living: ConnectionState) -> MptcpConnection:
-        view = self.connections[living.token] = living.view()
+    def _show(self, state: ConnectionState) -> MptcpConnection:
+        view = self.connections[state.token] = state.view()
         return view
 
     def _closed(self, token: int, step: PathManagerStep) -> None:
-        initial = self._living.pop(token).initial
+        initial = self._states.pop(token).initial
         step.events.append(ConnectionClosed(self.connections.pop(token), initial))
 
-    def _flags(self, living: ConnectionState, *, everything: bool = False) -> list[PathCommand]:
-        paths = {key: path for key, path in living.paths.items() if path.network is not None}
-        if living.alone and all(path.network != living.alone for path in paths.values()):
+    def _flags(
+        self, state: ConnectionState, *, everything: bool = False
+    ) -> list[PathManagerCommand]:
+        subflows = {
+            key: subflow for key, subflow in state.subflows.items() if subflow.network is not None
+        }
+        if state.alone and all(subflow.network != state.alone for subflow in subflows.values()):
             return []  # until it is there, the others go on as they are
-        wanted = {key: living.wants_backup(path.network or "") for key, path in paths.items()}
-        commands: list[PathCommand] = []
+        wanted = {
+            key: state.wants_backup(subflow.network or "") for key, subflow in subflows.items()
+        }
+        commands: list[PathManagerCommand] = []
         for backup in (False, True):
-            for key, path in paths.items():
-                if wanted[key] is backup and (everything or path.backup is not backup):
-                    commands.append(SetBackup(living.token, key, backup))
-                    living.paths[key] = MptcpSubflow(key, path.network, backup)
+            for key, subflow in subflows.items():
+                if wanted[key] is backup and (everything or subflow.backup is not backup):
+                    commands.append(SetBackup(state.token, key, backup))
+                    state.subflows[key] = MptcpSubflow(key, subflow.network, backup)
         return commands
 
-    def _up(self, living: ConnectionState, key: FlowKey, step: PathManagerStep) -> None:
+    def _up(self, state: ConnectionState, key: FlowKey, step: PathManagerStep) -> None:
         name = self._carrier(key)
-        asked = living.joins.pop(name, None) if name is not None else None
+        asked = state.joins.pop(name, None) if name is not None else None
         # (Of two requests for one network both may come up; the second one is no stranger's.)
-        unasked = asked is None and not living.asked.get(key.local)
-        stranger = living.unsteerable is None and unasked and key not in living.paths
+        unasked = asked is None and not state.asked.get(key.local)
+        stranger = state.unsteerable is None and unasked and key not in state.subflows
         if stranger and not self._stranger_told:
             self._stranger_told = True
             step.notices.append("another program manages the paths of MPTCP connections too")
-        if name is not None and all(self._carrier(k) is None for k in living.paths):
-            living.home = name
+        if name is not None and all(self._carrier(k) is None for k in state.subflows):
+            state.home = name
         # Of several requests under way, as a backup and as none, any may be the one that came up;
         # then its flag is told in any case.
-        outstanding = living.asked.get(key.local, [])
+        outstanding = state.asked.get(key.local, [])
         backup = outstanding.pop(0) if outstanding else False
         if name is not None and any(other is not backup for other in outstanding):
-            backup = not living.wants_backup(name)
-        living.paths[key] = MptcpSubflow(key, name, backup)
-        if living.unsteerable is None:
-            self._leave_gone(living, step)
-            step.commands += self._flags(living)
-        step.events.append(PathUp(self._seen(living), key))
+            backup = not state.wants_backup(name)
+        state.subflows[key] = MptcpSubflow(key, name, backup)
+        if state.unsteerable is None:
+            self._leave_gone(state, step)
+            step.commands += self._flags(state)
+        step.events.append(SubflowUp(self._show(state), key))
 
     def _down(
-        self, living: ConnectionState, key: FlowKey, step: PathManagerStep, now_s: float
+        self, state: ConnectionState, key: FlowKey, step: PathManagerStep, now_s: float
     ) -> None:
-        path = living.paths.pop(key, None)
-        if path is None:
+        subflow = state.subflows.pop(key, None)
+        if subflow is None:
             return
-        if path.network in self._networks and living.unsteerable is None:
-            living.joins.setdefault(path.network, _later(0, now_s))
-        step.events.append(PathDown(self._seen(living), path.key))
+        if subflow.network in self._networks and state.unsteerable is None:
+            state.joins.setdefault(subflow.network, _later(0, now_s))
+        step.events.append(SubflowDown(self._show(state), subflow.key))
 
-    def _leave_gone(self, living: ConnectionState, step: PathManagerStep) -> None:
+    def _leave_gone(self, state: ConnectionState, step: PathManagerStep) -> None:
         """Destroys subflows over networks that are gone, as soon as another one can take over."""
-        if living.unsteerable is not None:
+        if state.unsteerable is not None:
             return
-        gone = [p for k, p in living.paths.items() if p.network and self._carrier(k) is None]
-        there = [p for k, p in living.paths.items() if self._carrier(k) is not None]
+        gone = [p for k, p in state.subflows.items() if p.network and self._carrier(k) is None]
+        there = [p for k, p in state.subflows.items() if self._carrier(k) is not None]
         if not gone or not there:
             return
-        if all(path.backup for path in there):
+        if all(subflow.backup for subflow in there):
             first = there[0]
-            step.commands.append(SetBackup(living.token, first.key, False))
-            living.paths[first.key] = MptcpSubflow(first.key, first.network, False)
-        for path in gone:
-            step.commands.append(DestroyPath(living.token, path.key))
-            del living.paths[path.key]
-            step.events.append(PathDown(self._seen(living), path.key))
+            step.commands.append(SetBackup(state.token, first.key, False))
+            state.subflows[first.key] = MptcpSubflow(first.key, first.network, False)
+        for subflow in gone:
+            step.commands.append(DestroySubflow(state.token, subflow.key))
+            del state.subflows[subflow.key]
+            step.events.append(SubflowDown(self._show(state), subflow.key))
 
-    def _join_all(self, living: ConnectionState, step: PathManagerStep, now_s: float) -> None:
+    def _join_all(self, state: ConnectionState, step: PathManagerStep, now_s: float) -> None:
         # Without a home it has never used an access network.
-        if living.unsteerable is not None or living.home is None:
+        if state.unsteerable is not None or state.home is None:
             return
-        present = {self._carrier(key) for key in living.paths}
+        present = {self._carrier(key) for key in state.subflows}
         for name in self._networks:
-            if name not in present and name not in living.joins:
-                self._join(living, name, step, now_s, 0)
+            if name not in present and name not in state.joins:
+                self._join(state, name, step, now_s, 0)
 
     def _join(
-        self, living: ConnectionState, name: str, step: PathManagerStep, now_s: float, tries: int
+        self, state: ConnectionState, name: str, step: PathManagerStep, now_s: float, tries: int
     ) -> None:
-        remote = living.initial.remote
+        remote = state.initial.remote
         network = self._networks[name]
         local = next(
             (
@@ -348,22 +354,22 @@ class PathManager:
             None,
         )
         if local is None:
-            living.joins.pop(name, None)
+            state.joins.pop(name, None)
             return
         # Nobody else carries anything: what joins is needed at once.
-        alone = all(self._carrier(key) is None for key in living.paths)
-        backup = living.wants_backup(name) and not alone
-        identity = self._identity_in(living, local)
+        alone = all(self._carrier(key) is None for key in state.subflows)
+        backup = state.wants_backup(name) and not alone
+        identity = self._identity_in(state, local)
         until_s = now_s + _JOIN_TIMEOUT_S * 2 ** min(tries, 3)
-        living.joins[name] = Join(until_s, tries + 1, True)
-        living.asked.setdefault(local, []).append(backup)
-        port = living.initial.remote_port
+        state.joins[name] = Join(until_s, tries + 1, True)
+        state.asked.setdefault(local, []).append(backup)
+        port = state.initial.remote_port
         step.commands.append(
-            CreatePath(living.token, local, identity, network.index, remote, port, backup)
+            CreateSubflow(state.token, local, identity, network.index, remote, port, backup)
         )
 
-    def _identity_in(self, living: ConnectionState, local: Address) -> int:
-        return 0 if local == living.initial.local else self._identity(local)
+    def _identity_in(self, state: ConnectionState, local: Address) -> int:
+        return 0 if local == state.initial.local else self._identity(local)
 
     def _identity(self, local: Address) -> int:
         """An address's number within every connection; 0 is each one's first address."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from cedos.kernel.mptcp_netlink import PathCommand
+from cedos.kernel.mptcp_netlink import PathManagerCommand
 from cedos.model import Address, FlowKey, Strategy, StrategyKind
 from cedos.steer.mptcp.connection import ConnectionEvent, MptcpConnection, MptcpSubflow
 
@@ -11,7 +11,7 @@ from cedos.steer.mptcp.connection import ConnectionEvent, MptcpConnection, Mptcp
 class PathManagerStep:
     """What follows from a fact: commands in their order, and what to tell others and people."""
 
-    commands: list[PathCommand] = field(default_factory=list)
+    commands: list[PathManagerCommand] = field(default_factory=list)
     events: list[ConnectionEvent] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
@@ -27,7 +27,7 @@ class Join:
 
 @dataclass(slots=True)
 class ConnectionState:
-    """A living connection: its paths, where it is to go, and the subflows that it waits for.
+    """A living connection: its subflows, where it is to go, and those that it waits for.
 
     `home` is the network that it began on, `unsteerable` why it is left alone; `joins` by network.
     """
@@ -37,15 +37,15 @@ class ConnectionState:
     home: str | None
     unsteerable: str | None
     strategy: Strategy | None = None
-    paths: dict[FlowKey, MptcpSubflow] = field(default_factory=dict)
+    subflows: dict[FlowKey, MptcpSubflow] = field(default_factory=dict)
     joins: dict[str, Join] = field(default_factory=dict)
     # Per address the requests that may still come up, oldest first: whether as a backup.
     asked: dict[Address, list[bool]] = field(default_factory=dict)
 
     def view(self) -> MptcpConnection:
         """It as others see it."""
-        paths = tuple(self.paths.values())
-        return MptcpConnection(self.token, paths, self.strategy, self.unsteerable)
+        subflows = tuple(self.subflows.values())
+        return MptcpConnection(self.token, subflows, self.strategy, self.unsteerable)
 
     def wants_backup(self, network: str) -> bool:
         """Whether subflows over a network are to be backups."""

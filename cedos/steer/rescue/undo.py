@@ -7,7 +7,7 @@ if the translated one is ended and does not just fall silent.
 
 from collections import defaultdict
 
-from cedos.kernel.mptcp_netlink import DestroyPath
+from cedos.kernel.mptcp_netlink import DestroySubflow
 from cedos.kernel.policy_routing import Rule
 from cedos.model import FlowKey
 from cedos.steer.kernel.interface import SteeringKernel
@@ -25,10 +25,10 @@ def undo_rescue(kernel: SteeringKernel) -> list[str]:
         if seen.rule and seen.preference == Preference.RESCUE
         if (key := _key(seen.rule)) is not None
     }
-    said = _end_subflows(kernel, keys) if keys else []
+    lines = _end_subflows(kernel, keys) if keys else []
     if kernel.rescue.remove():
-        said.append("deleted: the chains CEDOS_LATE and CEDOS_NAT of iptables and their sets")
-    return said
+        lines.append("deleted: the chains CEDOS_LATE and CEDOS_NAT of iptables and their sets")
+    return lines
 
 
 def _key(rule: Rule) -> FlowKey | None:
@@ -40,23 +40,23 @@ def _key(rule: Rule) -> FlowKey | None:
 
 def _end_subflows(kernel: SteeringKernel, keys: set[FlowKey]) -> list[str]:
     paths: defaultdict[int, list[FlowKey]] = defaultdict(list)
-    said = []
+    lines = []
     for seen in kernel.sockets():
         if seen.token is not None:
             paths[seen.token].append(seen.key)
         elif seen.key in keys:
             key = seen.key
-            said.append(
+            lines.append(
                 f"loses its network: TCP {key.local} port {key.local_port}"
                 f" -> {key.remote} port {key.remote_port}, which was rescued"
             )
     commands = [
-        DestroyPath(token, key)
+        DestroySubflow(token, key)
         for token, subflows in paths.items()
         if not keys.issuperset(subflows)
         for key in keys.intersection(subflows)
     ]
     if commands:
         refused = kernel.steer(commands)
-        said += [str(c) for c, error in zip(commands, refused, strict=True) if error is None]
-    return said
+        lines += [str(c) for c, error in zip(commands, refused, strict=True) if error is None]
+    return lines

@@ -158,16 +158,18 @@ def test_mptcp_moves_where_it_can_and_ends_where_it_cannot(host):
             await steering.networks_changed(host.networks())
             moving = host.connect(4, 262, bind=host.address("lte0", 4))
             assert echoed(moving) == b"still here"
-            await host.until(lambda: any(len(c.paths) == 2 for c in steering.connections.values()))
+            await host.until(
+                lambda: any(len(c.subflows) == 2 for c in steering.connections.values())
+            )
             steering.barring.bar(["lte0"])
             assert echoed(moving, b"moved") == b"moved"
             (connection,) = steering.connections.values()
-            assert [path.network for path in connection.paths] == ["wlan0"]
+            assert [path.network for path in connection.subflows] == ["wlan0"]
             steering.barring.bar([])
             # There is a spare again.
             await host.until(
                 lambda: (
-                    {path.network for path in next(iter(steering.connections.values())).paths}
+                    {path.network for path in next(iter(steering.connections.values())).subflows}
                     == {"wlan0", "lte0"}
                 )
             )

@@ -61,9 +61,11 @@ def test_a_spare_path_is_there_and_takes_over_at_a_word(host, version):
             await steering.set_default("wlan0")
             living = await asyncio.to_thread(host.connect, version, MPTCP)
             await exchange(living, 10_000)
-            await host.until(lambda: any(len(c.paths) == 2 for c in steering.connections.values()))
+            await host.until(
+                lambda: any(len(c.subflows) == 2 for c in steering.connections.values())
+            )
             (connection,) = steering.connections.values()
-            spare = connection.path("lte0")
+            spare = connection.subflow("lte0")
             assert spare.backup
             assert spare.key.local == ip_address(host.address("lte0", version))
             assert await carrier(host, living) == "wlan0"
@@ -71,7 +73,7 @@ def test_a_spare_path_is_there_and_takes_over_at_a_word(host, version):
                 await steering.steer_connection(connection.token, single(name))
                 await asyncio.sleep(0.1)
                 assert await carrier(host, living) == name
-            assert not steering.connections[connection.token].path("lte0").backup
+            assert not steering.connections[connection.token].subflow("lte0").backup
             living.close()
             await host.until(lambda: not steering.connections)
 
@@ -84,10 +86,12 @@ def test_both_networks_at_once(host):
             await steering.networks_changed(host.networks())
             living = await asyncio.to_thread(host.connect, 4, MPTCP)
             await exchange(living, 10_000)
-            await host.until(lambda: any(len(c.paths) == 2 for c in steering.connections.values()))
+            await host.until(
+                lambda: any(len(c.subflows) == 2 for c in steering.connections.values())
+            )
             (token,) = steering.connections
             await steering.steer_connection(token, Strategy(StrategyKind.MPTCP, ("wlan0", "lte0")))
-            assert not any(path.backup for path in steering.connections[token].paths)
+            assert not any(path.backup for path in steering.connections[token].subflows)
             await exchange(living)
 
     host.run(body)
@@ -100,19 +104,21 @@ def test_a_network_that_vanishes_in_mid_flow_is_left_and_joined_again(host, vers
             await steering.networks_changed(host.networks())
             living = await asyncio.to_thread(host.connect, version, MPTCP)
             await exchange(living, 10_000)
-            await host.until(lambda: any(len(c.paths) == 2 for c in steering.connections.values()))
+            await host.until(
+                lambda: any(len(c.subflows) == 2 for c in steering.connections.values())
+            )
             (token,) = steering.connections
             host.client.ip("link", "set", "wlan0", "down")
             await steering.networks_changed(host.networks("wlan0"))
             assert await carrier(host, living) == "lte0"
-            assert [path.network for path in steering.connections[token].paths] == ["lte0"]
+            assert [path.network for path in steering.connections[token].subflows] == ["lte0"]
             host.client.ip("link", "set", "wlan0", "up")
             if version == 6:  # IPv6 forgets an address with its interface
                 host.client.ip(
                     "addr", "replace", f"{host.address('wlan0', 6)}/64", "dev", "wlan0", "nodad"
                 )
             await steering.networks_changed(host.networks())
-            await host.until(lambda: steering.connections[token].path("wlan0"))
+            await host.until(lambda: steering.connections[token].subflow("wlan0"))
             await steering.steer_connection(token, single("wlan0"))
             await asyncio.sleep(0.1)
             assert await carrier(host, living) == "wlan0"
@@ -130,7 +136,9 @@ def test_what_creeps_on_a_path_is_sent_again_on_the_other_when_it_is_given_up(ho
             await steering.set_default(home)
             living = await asyncio.to_thread(host.connect, 4, MPTCP)
             await exchange(living, 10_000)
-            await host.until(lambda: any(len(c.paths) == 2 for c in steering.connections.values()))
+            await host.until(
+                lambda: any(len(c.subflows) == 2 for c in steering.connections.values())
+            )
             (token,) = steering.connections
             await steering.steer_connection(token, single("wlan0"))
             # What is sent there now takes seconds; what is sent again takes a millisecond.
@@ -145,11 +153,11 @@ def test_what_creeps_on_a_path_is_sent_again_on_the_other_when_it_is_given_up(ho
             await steering.release(token, "wlan0")
             async with asyncio.timeout(0.4):
                 await reading
-            assert steering.connections[token].path("wlan0") is None
+            assert steering.connections[token].subflow("wlan0") is None
             # It is joined again, as a spare one.
             host.server.run("tc", "qdisc", "del", "dev", "wlan0", "root")
-            await host.until(lambda: steering.connections[token].path("wlan0"))
-            assert steering.connections[token].path("wlan0").backup
+            await host.until(lambda: steering.connections[token].subflow("wlan0"))
+            assert steering.connections[token].subflow("wlan0").backup
             await steering.steer_connection(token, single("wlan0"))
             await asyncio.sleep(0.1)
             assert await carrier(host, living) == "wlan0"
@@ -179,7 +187,7 @@ def test_events_tell_the_life_of_a_connection(host):
             await asyncio.sleep(0)
             living = await asyncio.to_thread(host.connect, 4, MPTCP)
             await exchange(living, 10_000)
-            await host.until(lambda: ("PathUp", True) in seen)
+            await host.until(lambda: ("SubflowUp", True) in seen)
             living.close()
             await host.until(lambda: seen[-1][0] == "ConnectionClosed")
             assert seen[0] == ("ConnectionOpened", False)
@@ -199,7 +207,7 @@ def test_connections_under_the_kernels_own_path_manager_are_left_alone(host):
             with pytest.raises(SteeringError, match="left alone"):
                 await steering.steer_connection(connection.token, single("lte0"))
             await exchange(older, 10_000)
-            assert len(steering.connections[connection.token].paths) == 1
+            assert len(steering.connections[connection.token].subflows) == 1
 
     host.run(body)
 
@@ -224,7 +232,7 @@ def test_a_connection_outlives_a_steering_that_is_killed_and_the_next_one_steers
         await first.networks_changed(host.networks())
         living = await asyncio.to_thread(host.connect, 4, MPTCP)
         await exchange(living, 10_000)
-        await host.until(lambda: any(len(c.paths) == 2 for c in first.connections.values()))
+        await host.until(lambda: any(len(c.subflows) == 2 for c in first.connections.values()))
         (token,) = first.connections
         # As kill -9 leaves it: nothing undone, the sockets and the lock gone.
         first._kernel.close()
@@ -257,7 +265,9 @@ def test_a_living_connection_is_moved_to_the_hosts_own_default_at_the_end(host):
             await steering.set_default("lte0")
             living = await asyncio.to_thread(host.connect, 4, MPTCP)
             await exchange(living, 10_000)
-            await host.until(lambda: any(len(c.paths) == 2 for c in steering.connections.values()))
+            await host.until(
+                lambda: any(len(c.subflows) == 2 for c in steering.connections.values())
+            )
             assert await carrier(host, living) == "lte0"
         await asyncio.sleep(0.1)
         assert await carrier(host, living) == "wlan0"

@@ -256,10 +256,10 @@ def test_mptcp_knows_which_network_carries_it_and_moves_back(host, version):
                     return next(iter(steering.connections.values()), None)
 
                 await host.until(now)
-                assert [path.network for path in now().paths] == ["lte0"]
+                assert [path.network for path in now().subflows] == ["lte0"]
             # The network that was dead lives again: it is joined as what it is, and can take over.
-            await host.until(lambda: {p.network for p in now().paths} == {"lte0", "wlan0"}, 15)
-            joined = next(path for path in now().paths if path.network == "wlan0")
+            await host.until(lambda: {p.network for p in now().subflows} == {"lte0", "wlan0"}, 15)
+            joined = next(path for path in now().subflows if path.network == "wlan0")
             assert joined.backup
             assert str(joined.key.local) == host.address("wlan0", version)
             with dead(host, "lte0"):

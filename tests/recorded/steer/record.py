@@ -15,12 +15,12 @@ from typing import Any
 
 from cedos.kernel import generic_netlink, mptcp_netlink, sock_diag
 from cedos.kernel.mptcp_netlink import (
-    CreatePath,
-    DestroyPath,
-    EventKind,
-    PathEvent,
+    CreateSubflow,
+    DestroySubflow,
+    MptcpEvent,
+    MptcpEventKind,
     SetBackup,
-    path_events,
+    mptcp_events,
 )
 from cedos.kernel.netlink import Requester
 from cedos.kernel.policy_routing import Route, Rule
@@ -143,10 +143,10 @@ def paths(near: Namespace, far: Namespace, kernel: LinuxKernel) -> None:
     listening.settimeout(2)
     told: list[bytes] = []
 
-    def wait(kind: EventKind) -> PathEvent:
+    def wait(kind: MptcpEventKind) -> MptcpEvent:
         while True:
             told.append(listening.recv(1 << 16))
-            for event in path_events(told[-1]):
+            for event in mptcp_events(told[-1]):
                 if event.kind is kind:
                     return event
 
@@ -154,12 +154,12 @@ def paths(near: Namespace, far: Namespace, kernel: LinuxKernel) -> None:
     open_ones = []
     for version in (4, 6):
         open_ones += talk(far, version)
-        event = wait(EventKind.ESTABLISHED)
+        event = wait(MptcpEventKind.ESTABLISHED)
         local, remote = ip_address(SPARE[version]), ip_address(REMOTE[version])
         index, port = socket.if_nametoindex("lte0"), PORT[version]
         token = event.token
-        assert kernel.steer([CreatePath(token, local, 3, index, remote, port, True)]) == [None]
-        spare = wait(EventKind.SUBFLOW_UP).key
+        assert kernel.steer([CreateSubflow(token, local, 3, index, remote, port, True)]) == [None]
+        spare = wait(MptcpEventKind.SUBFLOW_UP).key
         assert isinstance(spare, FlowKey)
         time.sleep(0.3)
         assert kernel.steer([SetBackup(token, spare, False)]) == [None]
@@ -170,12 +170,12 @@ def paths(near: Namespace, far: Namespace, kernel: LinuxKernel) -> None:
             seen = kernel.sockets()
             assert any(s.token == token and s.backup for s in seen)
         with_sockets(version)
-        assert kernel.steer([DestroyPath(token, spare)]) == [None]
-        wait(EventKind.SUBFLOW_DOWN)
+        assert kernel.steer([DestroySubflow(token, spare)]) == [None]
+        wait(MptcpEventKind.SUBFLOW_DOWN)
     save("commands", tap.sent)
     for one in open_ones:
         one.close()
-    wait(EventKind.CLOSED)
+    wait(MptcpEventKind.CLOSED)
     save("events", told)
     near.ip("mptcp", "endpoint", "add", "192.168.2.1", "dev", "lte0", "subflow")
     near.ip("mptcp", "endpoint", "add", "fd00:2::1", "dev", "lte0", "subflow")

@@ -15,12 +15,12 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from cedos.kernel import generic_netlink, mptcp_netlink, netlink, policy_routing, sock_diag
 from cedos.kernel.mptcp_netlink import (
-    CreatePath,
-    DestroyPath,
-    EventKind,
+    CreateSubflow,
+    DestroySubflow,
+    MptcpEventKind,
     SetBackup,
     command_request,
-    path_events,
+    mptcp_events,
 )
 from cedos.kernel.netlink import NLMSG_DONE, NLMSG_ERROR, NetlinkMessage
 from cedos.kernel.policy_routing import PROTOCOL, Route, SeenRoute, SeenRule
@@ -87,17 +87,17 @@ def record():
 
 @pytest.fixture(scope="module")
 def events():
-    return [event for data in datagrams("events") for event in path_events(data)]
+    return [event for data in datagrams("events") for event in mptcp_events(data)]
 
 
 def test_a_connections_life_in_events(events):
     assert [event.kind for event in events[:8]] == [
-        EventKind.CREATED,
-        EventKind.ESTABLISHED,
-        EventKind.SUBFLOW_UP,
-        EventKind.SUBFLOW_DOWN,
+        MptcpEventKind.CREATED,
+        MptcpEventKind.ESTABLISHED,
+        MptcpEventKind.SUBFLOW_UP,
+        MptcpEventKind.SUBFLOW_DOWN,
     ] * 2
-    assert events[8].kind is EventKind.CLOSED
+    assert events[8].kind is MptcpEventKind.CLOSED
     assert events[8].token == events[0].token != events[4].token
     assert not any(event.server_side for event in events)
     assert all(event.joinable for event in events)
@@ -114,10 +114,10 @@ def test_events_and_commands_carry_both_ip_versions(events, record, version):
     token, remote = established.token, ip_address(record.REMOTE[version])
     local, port = ip_address(record.SPARE[version]), record.PORT[version]
     expected = [
-        CreatePath(token, local, 3, 3, remote, port, True),
+        CreateSubflow(token, local, 3, 3, remote, port, True),
         SetBackup(token, up.key, False),
         SetBackup(token, established.key, True),
-        DestroyPath(token, up.key),
+        DestroySubflow(token, up.key),
     ]
     said = list(datagrams("commands"))[:4] if version == 4 else list(datagrams("commands"))[4:]
     now = [command_request(command) for command in expected]
@@ -228,19 +228,19 @@ def test_a_truncated_datagram_ends_before_the_broken_message(name):
 
 def test_a_truncated_datagram_has_the_events_before_its_end(events):
     for data in datagrams("events"):
-        whole = list(path_events(data))
+        whole = list(mptcp_events(data))
         for length in range(len(data)):
             assert (
-                list(path_events(data[:length])) == whole[: len(list(path_events(data[:length])))]
+                list(mptcp_events(data[:length])) == whole[: len(list(mptcp_events(data[:length])))]
             )
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_no_event(data):
     head = struct.pack("=IHHII", HEADER_BYTES + len(data), 30, 0, 0, 0)
-    list(path_events(data))
-    list(path_events(head + data))
-    list(path_events(head + b"\1\1\0\0" + data))
+    list(mptcp_events(data))
+    list(mptcp_events(head + data))
+    list(mptcp_events(head + b"\1\1\0\0" + data))
 
 
 @given(

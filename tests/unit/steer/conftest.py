@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_interface
 import pytest
 from doubles.steer_kernel import MemoryKernel
 
-from cedos.kernel.mptcp_netlink import EventKind, PathEvent
+from cedos.kernel.mptcp_netlink import MptcpEvent, MptcpEventKind
 from cedos.model import FlowKey, Network, NetworkKind
 
 REMOTE = {4: "198.51.100.1", 6: "2001:db8:100::1"}
@@ -71,17 +71,17 @@ class World:
             kernel.filter,
         )
 
-    def established(self, token: int, one: Network = WLAN0, version: int = 4, **also) -> PathEvent:
+    def established(self, token: int, one: Network = WLAN0, version: int = 4, **also) -> MptcpEvent:
         """A connection's first event."""
         local = one.addresses[0 if version == 4 else 1].ip
         key = FlowKey(local, 50_000 + token, ip_address(REMOTE[version]), 443)
-        return PathEvent(EventKind.ESTABLISHED, token, key, **also)
+        return MptcpEvent(MptcpEventKind.ESTABLISHED, token, key, **also)
 
     @staticmethod
-    def came_up(command, port: int = 60_000) -> PathEvent:
+    def came_up(command, port: int = 60_000) -> MptcpEvent:
         """The event of a subflow that was asked for."""
         key = FlowKey(command.local, port, command.remote, command.remote_port)
-        return PathEvent(EventKind.SUBFLOW_UP, command.token, key)
+        return MptcpEvent(MptcpEventKind.SUBFLOW_UP, command.token, key)
 
 
 @pytest.fixture

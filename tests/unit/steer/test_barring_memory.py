@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cedos.errors import SteeringError
-from cedos.kernel.mptcp_netlink import DestroyPath
+from cedos.kernel.mptcp_netlink import DestroySubflow
 from cedos.steer.journal.journal import FILE_NAME
 from cedos.steer.steering import Steering
 
@@ -67,15 +67,15 @@ async def test_a_kernel_that_keeps_connections_otherwise_is_fine(world, steering
 
 async def test_a_living_connection_leaves_and_has_its_spare_back_afterwards(world, steering):
     event = world.established(7, world.lte0)
-    world.kernel.tell_path(event)
+    world.kernel.tell_mptcp(event)
     for _ in range(100):
         if world.kernel.created():
             break
         await asyncio.sleep(0.01)
-    world.kernel.tell_path(world.came_up(world.kernel.created()[-1]))
+    world.kernel.tell_mptcp(world.came_up(world.kernel.created()[-1]))
     steering.barring.bar(["lte0"])
-    assert world.kernel.destroyed() == [DestroyPath(7, event.key)]
-    assert [path.network for path in steering.connections[7].paths] == ["wlan0"]
+    assert world.kernel.destroyed() == [DestroySubflow(7, event.key)]
+    assert [path.network for path in steering.connections[7].subflows] == ["wlan0"]
     joined = len(world.kernel.created())
     # Nothing new is begun there while it is barred, whatever else happens to the networks.
     await steering.networks_changed([world.wlan0, world.lte0])

@@ -8,10 +8,16 @@ from ipaddress import ip_address
 import pytest
 
 from cedos.errors import HostError, PrivilegeError, SteeringError
-from cedos.kernel.mptcp_netlink import DestroyPath, EventKind, MptcpEndpoint, PathEvent, SetBackup
+from cedos.kernel.mptcp_netlink import (
+    DestroySubflow,
+    MptcpEndpoint,
+    MptcpEvent,
+    MptcpEventKind,
+    SetBackup,
+)
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Strategy, StrategyKind
-from cedos.steer.mptcp.connection import ConnectionOpened, PathUp
+from cedos.steer.mptcp.connection import ConnectionOpened, SubflowUp
 from cedos.steer.steering import Steering
 
 pytestmark = pytest.mark.anyio
@@ -39,10 +45,10 @@ async def steering(world, tmp_path):
 async def spare(world, token: int = 7):
     """A connection with a spare path."""
     event = world.established(token)
-    world.kernel.tell_path(event)
+    world.kernel.tell_mptcp(event)
     await until(world.kernel.created)
     up = world.came_up(world.kernel.created()[-1])
-    world.kernel.tell_path(up)
+    world.kernel.tell_mptcp(up)
     return event.key, up.key
 
 
@@ -94,7 +100,7 @@ async def test_what_is_left_alone_and_why(world, steering, how, why):
     if how.pop("kernels", False):
         world.kernel.kernels_own.add(7)
     key = replace(event.key, **{k: ip_address(how.pop(k)) for k in ("local", "remote") if k in how})
-    world.kernel.tell_path(replace(event, key=key, **how))
+    world.kernel.tell_mptcp(replace(event, key=key, **how))
     assert why in steering.connections[7].unsteerable
     with pytest.raises(SteeringError, match="left alone"):
         await steering.steer_connection(7, single("lte0"))
@@ -110,14 +116,14 @@ async def test_events_begin_with_what_lives_and_end_with_steering(world, tmp_pat
 
     async with Steering(tmp_path, kernel=world.kernel) as steering:
         await steering.networks_changed([world.wlan0, world.lte0])
-        world.kernel.tell_path(world.established(7))
+        world.kernel.tell_mptcp(world.established(7))
         listening = asyncio.create_task(listen(steering))
         await until(lambda: len(seen) == 1)
         assert isinstance(seen[0], ConnectionOpened)
         await until(world.kernel.created)
-        world.kernel.tell_path(world.came_up(world.kernel.created()[0]))
+        world.kernel.tell_mptcp(world.came_up(world.kernel.created()[0]))
         await until(lambda: len(seen) == 2)
-        assert isinstance(seen[1], PathUp)
+        assert isinstance(seen[1], SubflowUp)
         assert (seen[1].token, seen[1].spare) == (7, True)
     await asyncio.wait_for(listening, 5)
     assert [event async for event in steering.events()] == []
@@ -144,8 +150,8 @@ async def test_connections_from_before_are_found_and_lost_events_are_made_up_for
 async def test_a_network_that_vanishes_is_left_by_living_connections(world, steering):
     first, second = await spare(world)
     await steering.networks_changed([world.down(world.wlan0), world.lte0])
-    assert world.kernel.steered[-2:] == [SetBackup(7, second, False), DestroyPath(7, first)]
-    world.kernel.tell_path(PathEvent(EventKind.CLOSED, 7))
+    assert world.kernel.steered[-2:] == [SetBackup(7, second, False), DestroySubflow(7, first)]
+    world.kernel.tell_mptcp(MptcpEvent(MptcpEventKind.CLOSED, 7))
     assert steering.connections == {}
 
 
@@ -185,7 +191,7 @@ async def test_without_mptcp_the_rest_works_and_it_is_said(world, tmp_path, sysc
         await steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
         assert world.carrier() == "lte0"
         assert any(said in problem for problem in steering.problems)
-        world.kernel.tell_path(world.established(7))
+        world.kernel.tell_mptcp(world.established(7))
         assert steering.connections[7].unsteerable is not None
         assert world.kernel.sysctls == before
 

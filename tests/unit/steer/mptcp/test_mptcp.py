@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from cedos.errors import SteeringError
 from cedos.kernel.mptcp_netlink import (
-    CreatePath,
-    DestroyPath,
-    EventKind,
-    PathEvent,
+    CreateSubflow,
+    DestroySubflow,
+    MptcpEvent,
+    MptcpEventKind,
     RemoveAddress,
     SetBackup,
 )
@@ -21,8 +21,8 @@ from cedos.steer.mptcp.connection import (
     ConnectionClosed,
     ConnectionOpened,
     MptcpSubflow,
-    PathDown,
-    PathUp,
+    SubflowDown,
+    SubflowUp,
 )
 from cedos.steer.mptcp.path_manager import PathManager
 
@@ -49,12 +49,12 @@ def joined(world, manager):
     manager.opened(world.established(TOKEN), None, 0.0)
     (create,) = manager.due(1.0).commands
     manager.happened(world.came_up(create), 1.1)
-    first, spare = manager.connections[TOKEN].paths
+    first, spare = manager.connections[TOKEN].subflows
     return first.key, spare.key
 
 
-def ended(key: FlowKey) -> PathEvent:
-    return PathEvent(EventKind.SUBFLOW_DOWN, TOKEN, key)
+def ended(key: FlowKey) -> MptcpEvent:
+    return MptcpEvent(MptcpEventKind.SUBFLOW_DOWN, TOKEN, key)
 
 
 @pytest.mark.parametrize("version", [4, 6])
@@ -71,9 +71,9 @@ def test_a_connection_that_lives_gets_a_backup_over_the_other_network(world, man
     step = manager.happened(world.came_up(create), 1.0)
     assert step.commands == []
     (event,) = step.events
-    assert isinstance(event, PathUp)
+    assert isinstance(event, SubflowUp)
     assert event.spare
-    assert manager.connections[TOKEN].path("lte0").backup
+    assert manager.connections[TOKEN].subflow("lte0").backup
     assert manager.next_at_s() is None
 
 
@@ -93,7 +93,7 @@ def test_a_move_before_the_spare_is_there_joins_at_once_and_ends_when_it_is_up(w
     event = world.established(TOKEN)
     manager.opened(event, None, 0.0)
     (create,) = manager.steer(TOKEN, single("lte0"), 0.01).commands
-    assert isinstance(create, CreatePath)
+    assert isinstance(create, CreateSubflow)
     assert not create.backup
     step = manager.happened(world.came_up(create), 0.1)
     assert step.commands == [SetBackup(TOKEN, event.key, True)]
@@ -126,8 +126,8 @@ def test_what_cannot_be_moved_is_refused_in_words(world, joined, manager):
 def test_a_network_that_is_gone_is_left_once_another_one_carries(world, joined, manager):
     first, spare = joined
     step = manager.networks_changed([world.down(world.wlan0), world.lte0], 2.0)
-    assert step.commands == [SetBackup(TOKEN, spare, False), DestroyPath(TOKEN, first)]
-    assert isinstance(step.events[0], PathDown)
+    assert step.commands == [SetBackup(TOKEN, spare, False), DestroySubflow(TOKEN, first)]
+    assert isinstance(step.events[0], SubflowDown)
     # The kernel tells of the end that we asked for: no news.
     assert manager.happened(ended(first), 2.1).events == []
     step = manager.networks_changed([world.wlan0, world.lte0], 3.0)
@@ -144,9 +144,9 @@ def test_a_path_that_holds_up_the_rest_is_given_up_and_joined_again_later(world,
     manager.steer(TOKEN, single("lte0"), 2.0)
     step = manager.release(TOKEN, "wlan0", 2.0)
     # It is the connection's first address: number 0.
-    assert step.commands == [RemoveAddress(TOKEN, first.local, 0), DestroyPath(TOKEN, first)]
-    assert isinstance(step.events[0], PathDown)
-    assert [path.key for path in manager.connections[TOKEN].paths] == [spare]
+    assert step.commands == [RemoveAddress(TOKEN, first.local, 0), DestroySubflow(TOKEN, first)]
+    assert isinstance(step.events[0], SubflowDown)
+    assert [path.key for path in manager.connections[TOKEN].subflows] == [spare]
     assert manager.happened(ended(first), 2.1).events == []
     (create,) = manager.due(3.0).commands
     assert (create.local, create.local_id, create.backup) == (first.local, 0, True)
@@ -155,7 +155,7 @@ def test_a_path_that_holds_up_the_rest_is_given_up_and_joined_again_later(world,
     # The other one's number is that with which it was joined.
     manager.steer(TOKEN, single("wlan0"), 4.0)
     step = manager.release(TOKEN, "lte0", 4.0)
-    assert step.commands == [RemoveAddress(TOKEN, spare.local, 1), DestroyPath(TOKEN, spare)]
+    assert step.commands == [RemoveAddress(TOKEN, spare.local, 1), DestroySubflow(TOKEN, spare)]
 
 
 def test_what_is_left_of_a_connection_carries_it(world, joined, manager):
@@ -191,8 +191,8 @@ def test_a_last_path_is_kept_until_there_is_another(world, manager):
     (create,) = manager.networks_changed([down[0], world.lte0], 2.0).commands
     assert not create.backup
     up = world.came_up(create)
-    assert manager.happened(up, 2.1).commands == [DestroyPath(TOKEN, event.key)]
-    assert [path.key for path in manager.connections[TOKEN].paths] == [up.key]
+    assert manager.happened(up, 2.1).commands == [DestroySubflow(TOKEN, event.key)]
+    assert [path.key for path in manager.connections[TOKEN].subflows] == [up.key]
 
 
 def test_a_new_address_on_the_same_network_is_joined_from(world, joined, manager):
@@ -201,8 +201,8 @@ def test_a_new_address_on_the_same_network_is_joined_from(world, joined, manager
         world.wlan0, addresses=(ip_interface("192.168.43.99/24"), *world.wlan0.addresses[1:])
     )
     step = manager.networks_changed([renumbered, world.lte0], 2.0)
-    assert DestroyPath(TOKEN, first) in step.commands
-    (create,) = [c for c in step.commands if isinstance(c, CreatePath)]
+    assert DestroySubflow(TOKEN, first) in step.commands
+    (create,) = [c for c in step.commands if isinstance(c, CreateSubflow)]
     assert str(create.local) == "192.168.43.99"
 
 
@@ -224,27 +224,27 @@ def test_a_join_that_fails_is_tried_again_ever_more_seldom(world, manager):
 def test_a_subflow_that_ends_is_replaced(world, joined, manager):
     _, spare = joined
     step = manager.happened(ended(spare), 2.0)
-    assert isinstance(step.events[0], PathDown)
+    assert isinstance(step.events[0], SubflowDown)
     assert not step.events[0].spare
     (create,) = manager.due(manager.next_at_s()).commands
     assert create.local == spare.local
 
 
 def test_the_end_of_a_connection(joined, manager):
-    step = manager.happened(PathEvent(EventKind.CLOSED, TOKEN), 2.0)
+    step = manager.happened(MptcpEvent(MptcpEventKind.CLOSED, TOKEN), 2.0)
     (event,) = step.events
     assert isinstance(event, ConnectionClosed)
-    assert len(event.connection.paths) == 2
+    assert len(event.connection.subflows) == 2
     assert manager.connections == {}
-    assert manager.happened(PathEvent(EventKind.CLOSED, TOKEN), 2.0).events == []
+    assert manager.happened(MptcpEvent(MptcpEventKind.CLOSED, TOKEN), 2.0).events == []
     assert manager.due(99.0).commands == []
 
 
 def test_subflows_that_nobody_asked_for_are_reported_once(world, joined, manager):
     stranger = FlowKey(ip_address("192.168.44.2"), 1234, ip_address("198.51.100.1"), 443)
-    up = PathEvent(EventKind.SUBFLOW_UP, TOKEN, stranger)
+    up = MptcpEvent(MptcpEventKind.SUBFLOW_UP, TOKEN, stranger)
     assert "another program" in manager.happened(up, 2.0).notices[0]
-    again = PathEvent(EventKind.SUBFLOW_UP, TOKEN, replace(stranger, local_port=1235))
+    again = MptcpEvent(MptcpEventKind.SUBFLOW_UP, TOKEN, replace(stranger, local_port=1235))
     assert manager.happened(again, 2.0).notices == []
 
 
@@ -255,10 +255,10 @@ def test_what_lives_already_is_taken_over_as_it_is(world, manager):
     step = manager.found(paths, {}, 1.0)
     assert step.commands == []
     connection = manager.connections[TOKEN]
-    assert [path.network for path in connection.paths] == ["wlan0", "lte0"]
+    assert [path.network for path in connection.subflows] == ["wlan0", "lte0"]
     # What carried it carries it on: lte0.
     manager.networks_changed([world.wlan0, world.lte0], 2.0)
-    assert [path.backup for path in manager.connections[TOKEN].paths] == [True, False]
+    assert [path.backup for path in manager.connections[TOKEN].subflows] == [True, False]
     # Events that were lost in between: it has ended, another one began.
     other = world.established(8)
     step = manager.found({8: [MptcpSubflow(other.key, None, False)]}, {8: "older"}, 3.0)
@@ -275,7 +275,7 @@ def test_every_address_has_one_number_and_all_fit_in_a_byte(world, manager):
         manager.opened(event, None, float(number))
         (create,) = [c for c in manager.due(number + 0.5).commands if c.token == 1000 + number]
         assert 0 < create.local_id < 256
-        manager.happened(PathEvent(EventKind.CLOSED, 1000 + number), float(number))
+        manager.happened(MptcpEvent(MptcpEventKind.CLOSED, 1000 + number), float(number))
 
 
 ACTIONS = (
@@ -293,14 +293,14 @@ def test_a_connection_is_never_left_without_an_active_path_by_us(make_world, act
     networks = [world.wlan0, world.lte0]
     manager.networks_changed(networks, 0.0)
     kernel: dict[FlowKey, bool] = {}  # subflow -> backup, as the kernel has it
-    asked: list[CreatePath] = []
+    asked: list[CreateSubflow] = []
     now_s, port = 0.0, 60_000
 
     def carry_out(step):
         for command in step.commands:
-            if isinstance(command, CreatePath):
+            if isinstance(command, CreateSubflow):
                 asked.append(command)
-            elif isinstance(command, DestroyPath):
+            elif isinstance(command, DestroySubflow):
                 assert command.key in kernel
                 del kernel[command.key]
             elif isinstance(command, SetBackup):
@@ -316,7 +316,7 @@ def test_a_connection_is_never_left_without_an_active_path_by_us(make_world, act
             kernel, asked = {event.key: False}, []
             carry_out(manager.opened(event, None, now_s))
         elif action == "close" and living:
-            carry_out(manager.happened(PathEvent(EventKind.CLOSED, TOKEN), now_s))
+            carry_out(manager.happened(MptcpEvent(MptcpEventKind.CLOSED, TOKEN), now_s))
         elif action == "up" and asked and living:
             create = asked.pop(0)
             port += 1
@@ -347,7 +347,7 @@ def test_a_connection_is_never_left_without_an_active_path_by_us(make_world, act
             now_s += 10
             carry_out(manager.due(now_s))
         if TOKEN in manager.connections:
-            shown = {path.key: path.backup for path in manager.connections[TOKEN].paths}
+            shown = {path.key: path.backup for path in manager.connections[TOKEN].subflows}
             assert shown == kernel
             usable = [k for k in kernel if manager.network_of(k.local) is not None]
             if usable and (action in ("wlan0 down", "lte0 down") or action.startswith("without")):
@@ -360,11 +360,13 @@ def test_a_late_answer_to_the_first_of_two_joins_is_told_what_it_shall_be(make_w
     manager = PathManager()
     manager.networks_changed([world.wlan0, world.lte0], 0.0)
     manager.opened(world.established(TOKEN), None, 0.0)
-    (active,) = [c for c in manager.steer(TOKEN, TOGETHER, 0.2).commands if type(c) is CreatePath]
+    (active,) = [
+        c for c in manager.steer(TOKEN, TOGETHER, 0.2).commands if type(c) is CreateSubflow
+    ]
     assert not active.backup
     manager.steer(TOKEN, single("wlan0"), 0.4)
     (again,) = manager.due(20.0).commands
-    assert isinstance(again, CreatePath)
+    assert isinstance(again, CreateSubflow)
     assert again.backup
     came_up = world.came_up(active, 60_001)
     commands = manager.happened(came_up, 20.1).commands
