@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cedos.profiler.capture.packet_socket import Capture, Captured
+from cedos.profiler.capture.packet_socket import Capture
+from cedos.profiler.frame import CapturedPacket
 from emu.testbed.netns import Namespace
 
 IPPROTO_MPTCP = 262
@@ -75,9 +76,9 @@ def pair(make_namespace: Callable[[str], Namespace]) -> Iterator[Pair]:
         assert not thread.is_alive()
 
 
-def drain(capture: Capture, at_least: int, quiet_s: float = 0.2) -> list[Captured]:
+def drain(capture: Capture, at_least: int, quiet_s: float = 0.2) -> list[CapturedPacket]:
     """What was captured: until `at_least` packets are there and then for `quiet_s` no more."""
-    captured: list[Captured] = []
+    captured: list[CapturedPacket] = []
     deadline_at_s = time.monotonic() + 10
     while time.monotonic() < deadline_at_s:
         wait_s = quiet_s if len(captured) >= at_least else 5.0
@@ -88,7 +89,7 @@ def drain(capture: Capture, at_least: int, quiet_s: float = 0.2) -> list[Capture
 
 
 @pytest.fixture(name="drain")
-def _drain() -> Callable[..., list[Captured]]:
+def _drain() -> Callable[..., list[CapturedPacket]]:
     return drain
 
 

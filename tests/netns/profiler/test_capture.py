@@ -21,7 +21,8 @@ from scapy.packet import Raw
 
 from cedos.errors import HostError
 from cedos.model import Direction, FlowKey
-from cedos.profiler.capture.packet_socket import Captured, open_capture
+from cedos.profiler.capture.packet_socket import open_capture
+from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.http import parse_request, parse_response
 from cedos.profiler.profiler import Profiler
 from cedos.profiler.tls.client_hello import ClientHello, read_records
@@ -50,7 +51,7 @@ def serve_downloads_then_an_upload(connection: socket.socket) -> None:
 @pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("mptcp", [False, True], ids=["tcp", "mptcp"])
 def test_bulk_transfers_show_their_first_packets_only(
-    pair: Any, drain: Callable[..., list[Captured]], family: int, mptcp: bool
+    pair: Any, drain: Callable[..., list[CapturedPacket]], family: int, mptcp: bool
 ) -> None:
     with pair.client.entered():
         capture = open_capture("wlan0")
@@ -83,7 +84,7 @@ def test_bulk_transfers_show_their_first_packets_only(
 
 @pytest.mark.parametrize("mptcp", [False, True], ids=["tcp", "mptcp"])
 def test_lengths_that_are_not_stated_are_learned_by_the_byte(
-    pair: Any, drain: Callable[..., list[Captured]], mptcp: bool
+    pair: Any, drain: Callable[..., list[CapturedPacket]], mptcp: bool
 ) -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -112,7 +113,7 @@ def test_lengths_that_are_not_stated_are_learned_by_the_byte(
 
 @pytest.mark.parametrize("family", [4, 6])
 def test_a_tls_connection_shows_its_client_hello_only(
-    pair: Any, drain: Callable[..., list[Captured]], family: int
+    pair: Any, drain: Callable[..., list[CapturedPacket]], family: int
 ) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     with pair.client.entered():
@@ -146,7 +147,7 @@ def test_a_tls_connection_shows_its_client_hello_only(
 def test_curl_from_nginx(
     pair: Any,
     started: Callable[..., Any],
-    drain: Callable[..., list[Captured]],
+    drain: Callable[..., list[CapturedPacket]],
     tmp_path: Path,
     mptcp: bool,
 ) -> None:
@@ -172,7 +173,9 @@ def test_curl_from_nginx(
     assert len({one.key for one in captured}) == 1  # one connection, kept alive
 
 
-def test_all_interfaces_with_those_to_come(pair: Any, drain: Callable[..., list[Captured]]) -> None:
+def test_all_interfaces_with_those_to_come(
+    pair: Any, drain: Callable[..., list[CapturedPacket]]
+) -> None:
     with pair.client.entered():
         capture = open_capture()
     with capture:
@@ -206,7 +209,7 @@ def test_all_interfaces_with_those_to_come(pair: Any, drain: Callable[..., list[
 
 
 def test_a_tagged_frame_is_left_to_its_vlans_own_interface(
-    pair: Any, drain: Callable[..., list[Captured]]
+    pair: Any, drain: Callable[..., list[CapturedPacket]]
 ) -> None:
     with pair.client.entered():
         capture = open_capture()
@@ -223,7 +226,9 @@ def test_a_tagged_frame_is_left_to_its_vlans_own_interface(
     assert [one.payload for one in captured] == [ANSWER]
 
 
-def test_a_tunnel_without_link_header(pair: Any, drain: Callable[..., list[Captured]]) -> None:
+def test_a_tunnel_without_link_header(
+    pair: Any, drain: Callable[..., list[CapturedPacket]]
+) -> None:
     if not Path("/dev/net/tun").exists():
         pytest.skip("this machine has no /dev/net/tun")
     with pair.client.entered():
@@ -264,7 +269,7 @@ def answer_syn(tun: int) -> None:
 
 
 def test_an_interface_that_goes_away_is_survived(
-    pair: Any, drain: Callable[..., list[Captured]]
+    pair: Any, drain: Callable[..., list[CapturedPacket]]
 ) -> None:
     with pair.client.entered():
         capture = open_capture("wlan0")

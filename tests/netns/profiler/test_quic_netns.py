@@ -20,7 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from cedos.profiler.capture.packet_socket import Captured, open_capture
+from cedos.profiler.capture.packet_socket import open_capture
+from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.profiler import Profiler
 from emu.testbed import kernel
 
@@ -67,7 +68,7 @@ def packets(pair: Any) -> int:
 
 @pytest.mark.parametrize("family", [4, 6])
 def test_bulk_quic_stays_in_the_kernel(
-    pair: Any, drain: Callable[..., list[Captured]], tmp_path: Path, family: int
+    pair: Any, drain: Callable[..., list[CapturedPacket]], tmp_path: Path, family: int
 ) -> None:
     for namespace, interface in ((pair.client, "wlan0"), (pair.server, "eth0")):
         with namespace.entered():
