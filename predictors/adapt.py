@@ -40,12 +40,10 @@ class Adaptive:
 
     @property
     def features(self) -> Sequence[str]:
-        """The columns that the model looks at; each may be missing."""
         return self.model.features
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """The strategies that the model knows."""
         return self._names
 
     def predict(
@@ -105,7 +103,6 @@ class Adaptive:
         known.learn(strategy, features["size_bytes"], off, at_s, covered)
 
     def seen(self, place: str | None = None) -> int:
-        """How many transfers were learned from at a place."""
         known = self._places.get(place or _NOWHERE)
         return known.transfers if known is not None else 0
 

@@ -19,7 +19,6 @@ class Distribution:
 
     @property
     def mean(self) -> float:
-        """Expected value."""
         return sum(self.samples) / len(self.samples)
 
     def quantile(self, q: float) -> float:
@@ -34,11 +33,9 @@ class Distribution:
         return low + (position - below) * (high - low)
 
     def survival(self, value: float) -> float:
-        """The probability of more than `value`."""
         return 1.0 - bisect_right(self.samples, value) / len(self.samples)
 
     def scaled(self, factor: float) -> "Distribution":
-        """All values times a positive `factor`."""
         return Distribution(tuple([sample * factor for sample in self.samples]))
 
     def known_above(self, value: float) -> "Distribution":
@@ -115,13 +112,9 @@ class Predictor(Protocol):
     """
 
     @property
-    def features(self) -> Sequence[str]:
-        """The columns it looks at; each may be missing (absent or NaN)."""
-        ...
+    def features(self) -> Sequence[str]: ...
 
-    def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]:
-        """One distribution for each thing it predicts, by name."""
-        ...
+    def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]: ...
 
     def update(self, features: Mapping[str, float], name: str, actual: float, /) -> None:
         """Learns that what it would have predicted as `name` turned out to be `actual`."""

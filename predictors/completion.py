@@ -2,11 +2,11 @@
 
 Delphi predicts one completion time per strategy by a regression tree and never adds single-path
 predictions up to get MPTCP (section 6). That is kept; three things are different, each because it
-carries over better to places that were never measured (see `predictors.training.train` for the
-figures): the regressors learn the logarithm of real over naive time, one tree may hold the answers
-for all strategies in its leaves, so that it is the differences between them that are learned well,
-and several trees may be averaged. Any family of models may stand in for the trees
-(`predictors.regressor`).
+carries over better to places that were never measured (figures:
+`docs/decisions/completion-trees.md`): the regressors learn the logarithm of real over naive time, one
+tree may hold the answers for all strategies in its leaves, so that it is the differences between them
+that are learned well, and several trees may be averaged. Any family of models may stand in for the
+trees (`predictors.regressor`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +60,6 @@ class CompletionModel:
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """The strategies that it knows."""
         return tuple(name for names, _ in self.parts for name in names)
 
     def points(self, features: Mapping[str, float]) -> dict[str, float]:

@@ -19,8 +19,6 @@ _STEP_OVER_SIGMA = 1.128
 
 
 class FlipFlop:
-    """Smooths one quantity."""
-
     def __init__(self) -> None:
         self._agile = self._stable = self._center = self._last = 0.0
         self._step: float | None = None
@@ -29,13 +27,11 @@ class FlipFlop:
 
     @property
     def estimate(self) -> float | None:
-        """The smoothed value; None before the first one."""
         if not self.count:
             return None
         return self._agile if self._calm else self._stable
 
     def observe(self, value: float) -> None:
-        """Takes a value; one that is not finite is none."""
         if not isfinite(value):
             return
         self.count += 1

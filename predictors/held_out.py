@@ -48,7 +48,6 @@ class HeldOutErrors:
         return bisect_right(self.limits, size)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "sizes": self.sizes.to_dict(),
             "limits": list(self.limits),

@@ -56,7 +56,6 @@ class Prior:
     noise: tuple[float, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "strategies": list(self.strategies),
             "covariance": [list(row) for row in self.covariance],
@@ -201,7 +200,6 @@ class Place:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {
             "mean": self.mean,
             "covariance": self.covariance,

@@ -100,7 +100,6 @@ class Rule:
         return min(max(off, -_LARGEST), _LARGEST)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {"rule": self.name, "of": list(self.strategies)}
 
     @classmethod

@@ -66,7 +66,6 @@ class Machine:
         return min(max(total, -_LARGEST), _LARGEST)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {name: getattr(self, name) for name in _FIELDS}
 
     @classmethod
@@ -105,11 +104,9 @@ class Machines:
     machines: tuple[Machine, ...]
 
     def walk(self, both: Sequence[float]) -> list[float]:
-        """One number per strategy for mirrored inputs."""
         return [machine.predict(both) for machine in self.machines]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {"machines": [machine.to_dict() for machine in self.machines]}
 
     @classmethod

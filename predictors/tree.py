@@ -105,7 +105,6 @@ class Forest:
 
     @classmethod
     def average(cls, trees: Sequence[Tree]) -> "Forest":
-        """The mean of the trees."""
         return cls(tuple(trees), 1.0 / len(trees))
 
     def predict(self, inputs: Sequence[float]) -> list[float]:
@@ -113,7 +112,6 @@ class Forest:
         return self.walk(mirrored(inputs))
 
     def walk(self, both: Sequence[float]) -> list[float]:
-        """As `predict`, for inputs that are `mirrored` already."""
         leaves: list[list[float]] = []
         for index, held, below, above in self._roots:
             while index is not None:
@@ -123,7 +121,6 @@ class Forest:
         return [sum(each) * scale for each in zip(*leaves, strict=True)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
         return {"scale": self.scale, "trees": [tree.to_dict() for tree in self.trees]}
 
     @classmethod

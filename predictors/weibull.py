@@ -27,7 +27,6 @@ class Weibull:
     scale_s: float
 
     def survival(self, time_s: float) -> float:
-        """The probability of more than `time_s`."""
         return exp(-self._power(time_s))
 
     def survival_after(self, age_s: float, more_s: float) -> float:

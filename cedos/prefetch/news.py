@@ -5,9 +5,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from cedos.selector.prefetch.choices import Taking, ways
-from cedos.selector.prefetch.path import Path, Prices
+from cedos.selector.prefetch.path import Path, PrefetchPrices
 from cedos.selector.prefetch.queue import Plan, Queue
-from cedos.selector.prefetch.reason import Verdict, verdicts
+from cedos.selector.prefetch.reason import PrefetchVerdict, verdicts
 
 SHOWN = 20
 
@@ -17,7 +17,7 @@ class PrefetchedItem:
     """An item with its name for people."""
 
     title: str
-    verdict: Verdict
+    verdict: PrefetchVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Ledger:
         queue: Queue,
         now_s: float,
         paths: Sequence[Path],
-        prices: Prices,
+        prices: PrefetchPrices,
         plan: Plan,
         before: Sequence[tuple[Hashable, Sequence[Taking]]],
         title: Callable[[Hashable], str],

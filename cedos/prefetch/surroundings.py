@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from cedos.model import NetworkKind
 from cedos.prefetch.news import News
-from cedos.selector.prefetch.path import Prices, RadioModel
+from cedos.selector.prefetch.path import PrefetchPrices, RadioModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,14 @@ class NetworkFacts:
 
 
 class Unbudgeted:
-    """Prices where nothing is budgeted: everything may be spent."""
+    """PrefetchPrices where nothing is budgeted: everything may be spent."""
 
     def energy_rate(self, amount: float = 0.0, duration_s: float = 1.0) -> float:
-        """See `Prices`."""
+        """See `PrefetchPrices`."""
         return 0.0
 
     def data_rate(self, network: str, amount: float = 0.0, duration_s: float = 1.0) -> float:
-        """See `Prices`."""
+        """See `PrefetchPrices`."""
         return 0.0
 
 
@@ -58,7 +58,7 @@ class View:
     """All networks, and the prices of what they use up."""
 
     networks: Sequence[NetworkFacts]
-    prices: Prices = _UNBUDGETED
+    prices: PrefetchPrices = _UNBUDGETED
 
 
 class Surroundings(Protocol):

@@ -68,7 +68,6 @@ class WeightedCost:
     prices: Prices = FREE
 
     def cost(self, outcome: Outcome) -> float:
-        """Expected seconds, all in."""
         cost = outcome.time_s
         # What is not used is free at any price, also at an infinite one.
         if outcome.energy_j:

@@ -1,24 +1,6 @@
 """Learns how wrong a model is, from its predictions for groups that it had not seen.
 
-Measured on all 3,078 rows of traces/transfers.parquet, each judged by models that never saw its group,
-seeds 0 and 1. Pinball loss of the ten quantiles (smaller is better), width of the 90 % interval (its
-logarithm) and how often it covers; then the share of choices within 10 % of the oracle, mean regret and
-sum of times over the oracle's, ranked as the daemon ranks (typical times):
-
-| errors                                              | pinball | width | covers | choices             |
-| --------------------------------------------------- | ------- | ----- | ------ | ------------------- |
-| none: the point alone                               |         |       |        | 0.881, 0.076, 1.103 |
-| eight situations by one tree, a distribution each   | 0.089   | 1.23  | 0.909  | 0.880, 0.080, 1.108 |
-| sizes by a forest of 12, leaves of 20 rows          | 0.084   | 1.04  | 0.904  | 0.881, 0.073, 1.099 |
-| the same, 30 rows                                   | 0.084   | 1.05  | 0.909  | 0.882, 0.071, 1.098 |
-| the same, 40 rows                                   | 0.085   | 1.06  | 0.907  | 0.882, 0.073, 1.100 |
-| the same, 80 rows                                   | 0.085   | 1.07  | 0.907  | 0.881, 0.074, 1.099 |
-| six trees, 40 rows                                  | 0.085   | 1.07  | 0.909  | 0.880, 0.074, 1.099 |
-
-A tree's situation is as bad as the worst of its few dozen rows, wherever they were measured: a cellular
-network whose round trips were long had a tail of fifteen times, and was left for that though it was
-well. The sizes hardly depend on how they are learned; so six trees, the quicker to walk, of 30 rows a
-leaf will do (not a line of this table; `cedos-emu evaluate` gives them 0.883, 0.071, 1.094).
+Why by a small forest, and not by situations: `docs/decisions/completion-errors.md`.
 """
 
 from typing import Any

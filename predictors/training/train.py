@@ -1,50 +1,6 @@
 """Fits completion models with scikit-learn: arrays in, a model of plain lists out.
 
-What the choices rest on, measured on the first 950 rows of traces/transfers.parquet, before downloads
-of 10 MB and more uploads were added: transfers at 38 places (23 groups; each judged by a model that
-never saw its group). Share of choices within 10 % of the oracle, mean regret, sum of times over the
-oracle's, microseconds to predict all four strategies; the first line takes the least naive time, the
-others are the daemon's decision.
-
-| trees learn log(time / naive time)         | within 10 % | regret | sum  | us |
-| ------------------------------------------ | ----------- | ------ | ---- | -- |
-| no tree: the naive time itself             | 0.83        | 0.10   | 1.22 | 7  |
-| one tree per strategy (Delphi)             | 0.82        | 0.15   | 1.22 | 18 |
-| one tree for all strategies at once        | 0.85        | 0.08   | 1.17 | 14 |
-| 30 trees per strategy                      | 0.88        | 0.07   | 1.14 | 89 |
-| 30 trees for all strategies at once        | 0.90        | 0.06   | 1.13 | 31 |
-
-Choosing the least predicted time, a tree per strategy that learns log(time) from the same inputs
-has 1.1 to 1.3 times the error of one that learns the ratio, and 0.80 within 10 % to its 0.82; with
-one, two, three, four starts a place instead of five the 30 trees have 0.85, 0.87, 0.88, 0.90. So more
-places and starts are worth more than any setting.
-
-60 trees are no better than 30; 30 bagged trees have 0.89 within 10 %. These settings, `_BORROWED` and
-`SAMPLES` were picked among some 50 variants by their figures on these places (and on another
-measurement of the same ones), so the figures are somewhat too good for new places. Their
-95 % intervals, 0.03 either way within 10 %, are wider than most of the differences between neighbouring
-lines; that from one tree per strategy to the last line is not.
-
-On all 3,078 rows (eight kinds of transfers, 3 KB to 10 MB), ten folds, seeds 0 and 1, ranked as the
-daemon ranks (typical times) and by the point alone. Differences from the first line have a standard
-error by resampling groups of 0.003 within 10 % (with 16 rows 0.004), and of 0.002 in regret:
-
-| trees of                                  | typical times       | point alone         |
-| ----------------------------------------- | ------------------- | ------------------- |
-| 8 rows a leaf, each network's naive time  | 0.879, 0.080, 1.132 | 0.879, 0.078, 1.129 |
-| 8 rows, and naive times of both together  | 0.883, 0.078, 1.130 | 0.882, 0.079, 1.131 |
-| 16 rows, and naive times of both together | 0.877, 0.084, 1.135 | 0.884, 0.079, 1.127 |
-
-(With the errors as they were learned then.) Larger leaves are better by the point alone, nested folds
-pick 16 of 8 to 28, and no better with errors learned around them, then and now, so they stay as they
-are. Nor are the points better with the mean of trees and boosting (a third boosting: 0.882, 0.072,
-1.095 against 0.881, 0.076, 1.103), or with rates in the naive time that look further back than a
-second (five ways, all a little worse).
-
-No better, on the first 2,447 rows: leaves that hold the strategies' regrets, or how often each is more
-than 10 % off (0.86 to 0.87 within 10 %, against 0.88); means instead of medians; splits that weigh the
-differences between strategies more. Nor, on all: more of what probe trains say. How much of the rest is
-noise, and what the next seconds bring: `emu.experiments.delphi.analyses.floor`.
+Why these trees with these settings: `docs/decisions/completion-trees.md`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -58,7 +58,6 @@ def single(inputs: Floats, targets: Floats, names: Sequence[str], settings: Sett
 
 
 def forest(inputs: Floats, targets: Floats, names: Sequence[str], settings: Settings) -> Grown:
-    """Bagged trees, ten for each strategy."""
 
     def grow(x: Floats, y: Floats) -> Forest:
         grown = RandomForestRegressor(

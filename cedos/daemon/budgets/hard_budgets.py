@@ -136,7 +136,7 @@ class HardBudgets:
         hard = [keeper for keeper in self._budgets.keepers.values() if keeper.budget.hard]
         self._accounts = list(map(self._account, hard))
         networks = self._networks()
-        changed = self._bars.look(
+        changed = self._bars.update(
             self._accounts,
             [network.name for network in networks],
             [network.name for network in networks if network.metered],

@@ -34,8 +34,6 @@ class _SteeredDestination:
 
 
 class SteeredDestinations:
-    """Gives destinations rules of their own, where they differ from the default."""
-
     def __init__(
         self, steer: Steer, decider: Decider, default: DefaultNetwork, sizes: SizeHistory
     ) -> None:

@@ -21,8 +21,6 @@ what made it move may have been noise, and moving to and fro costs every time.""
 
 
 class Moves:
-    """Decides on the rest of connections' transfers."""
-
     def __init__(self, steer: Steer, decider: Decider, default: DefaultNetwork) -> None:
         self._steer = steer
         self._decider = decider

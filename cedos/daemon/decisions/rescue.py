@@ -153,7 +153,6 @@ class Rescuer:
         return max(known[-1][1], statistics.median(rtt_s for _, rtt_s in known))
 
     def opened(self, key: FlowKey, at_s: float) -> None:
-        """A flow of this host's began."""
         own = self._owners.get(key.local)
         if own is None or key.protocol != "tcp" or len(self._watched) >= _MOST_WATCHED:
             return
@@ -174,7 +173,6 @@ class Rescuer:
     # -- checking -----------------------------------------------------------------------------
 
     def _patience_s(self, network: str) -> float:
-        """How long a network may take to answer."""
         rtt_s = self._timeouts_s.get(network, KERNEL_S)
         return rtt_s if self._early else max(rtt_s, KERNEL_S)
 

@@ -26,7 +26,7 @@ from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.prices import FREE, Prices
 from cedos.selector.energy.power_model import DELPHI, PowerModel
 from cedos.selector.probing.cost import probe_cost
-from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeRule, Verdict
+from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeRule, ProbeVerdict
 from cedos.selector.probing.value import Price, ProbeValue
 
 _log = structlog.get_logger(__name__)
@@ -82,7 +82,7 @@ def expected_price(
 class _RuleAnswer(NamedTuple):
     """The rule's word on a network and direction, with the prices of that moment."""
 
-    verdict: Verdict
+    verdict: ProbeVerdict
     prices: Prices = FREE
 
 
@@ -156,7 +156,7 @@ class AdaptiveProbing:
 
     def _explained(self, network: Network, way: Direction, now_s: float) -> ProbingMessage:
         answer = self._answers.get(
-            (network.name, way), _RuleAnswer(Verdict(False, self._silent(way)))
+            (network.name, way), _RuleAnswer(ProbeVerdict(False, self._silent(way)))
         )
         price = expected_price(self._probes, network.kind, self._power, way)
         cost_s = price.today(network.name, answer.prices)

@@ -58,9 +58,7 @@ class Controller(Protocol):
         """Takes another supply for this period, or another end of it."""
         ...
 
-    def quote(self, now_s: float) -> Quote:
-        """The price now."""
-        ...
+    def quote(self, now_s: float) -> Quote: ...
 
     def spare(self, now_s: float, left: float, supply: float) -> float:
         """Units that choices may use, of so many that are left of a supply larger than this one's.

@@ -19,14 +19,14 @@ _BINS_PER_E = 4.0
 """Savings per unit are told apart in steps of a quarter of e; between steps the price is drawn."""
 
 
-class Increment(NamedTuple):
+class DemandIncrement(NamedTuple):
     """Units beyond the least that a choice can do with, and the seconds that each of them saves."""
 
     s_per_unit: float
     amount: float
 
 
-def increments(options: Iterable[Option]) -> list[Increment]:
+def increments(options: Iterable[Option]) -> list[DemandIncrement]:
     """The steps of a choice from its least amount up, the most saving ones first.
 
     An option that takes more and saves nothing is no step, nor is one between two others that save
@@ -42,7 +42,8 @@ def increments(options: Iterable[Option]) -> list[Increment]:
             hull.pop()
         hull.append(option)
     return [
-        Increment(_saved(less, more), more.amount - less.amount) for less, more in pairwise(hull)
+        DemandIncrement(_saved(less, more), more.amount - less.amount)
+        for less, more in pairwise(hull)
     ]
 
 
@@ -70,11 +71,9 @@ class Demand:
 
     @property
     def amounts(self) -> dict[int, float]:
-        """Bin -> units."""
         return {saved: amount / self._large for saved, amount in self._amounts.items()}
 
     def age(self, elapsed_s: float) -> None:
-        """Time goes by."""
         kept = exp(-elapsed_s / self.memory_s)
         self.seen_s = kept * self.seen_s + self.memory_s * (1.0 - kept)
         if self._large > _LARGEST * kept:
@@ -87,8 +86,7 @@ class Demand:
         else:
             self._large /= kept
 
-    def add(self, steps: Iterable[Increment]) -> None:
-        """Takes the steps of one choice."""
+    def add(self, steps: Iterable[DemandIncrement]) -> None:
         for step in priced(steps):
             saved = bin_of(step.s_per_unit)
             self._amounts[saved] = self._amounts.get(saved, 0.0) + step.amount * self._large
@@ -101,7 +99,7 @@ class Demand:
         ]
 
 
-def priced(steps: Iterable[Increment]) -> list[Increment]:
+def priced(steps: Iterable[DemandIncrement]) -> list[DemandIncrement]:
     """The steps whose price a float can hold: amounts and times beyond all measure leave none."""
     return [step for step in steps if 0.0 < step.s_per_unit < inf]
 

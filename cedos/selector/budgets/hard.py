@@ -80,7 +80,7 @@ class Bars:
     def __init__(self) -> None:
         self.networks: dict[str, tuple[Account, ...]] = {}
 
-    def look(
+    def update(
         self,
         accounts: Iterable[Account],
         present: Collection[str],
@@ -108,7 +108,6 @@ class Bars:
         return changed
 
     def barred_by(self, name: str) -> tuple[str, ...]:
-        """The networks that a budget bars."""
         return tuple(
             network
             for network, accounts in self.networks.items()

@@ -42,7 +42,6 @@ class Hours:
             self.seen_s[hour] += part_s
 
     def add(self, now_s: float, amount: float) -> None:
-        """So much was asked for now."""
         self.amounts[int(now_s % DAY_S // _HOUR_S)] += amount
 
     def usual_s(self, now_s: float, ends_s: float) -> float:

@@ -39,14 +39,14 @@ class IncrementQuote:
 
     @property
     def rate(self) -> float:
-        """See `Quote.rate`: of the unit in use, or of the next one where it is used up."""
+        """Of the unit in use, or of the next one where it is used up."""
         if self.left > 0.0:
             return self.within.rate
         first = self.rate_for(1.0, 1.0)
         return first / self.increment.amount if first < PROHIBITIVE else PROHIBITIVE
 
     def rate_for(self, amount: float, duration_s: float) -> float:
-        """See `Quote.rate_for`: the money of all units that are begun, over the bytes contemplated."""
+        """The money of all units that are begun, over the bytes contemplated."""
         if amount > 0.0 and amount > self.spare:
             return PROHIBITIVE
         if amount <= max(self.left, 0.0):

@@ -141,7 +141,6 @@ class Keeper:
             self._bought_s += max(least.cost_s - chosen.cost_s, 0.0)
 
     def quote(self, now_s: float) -> Quote:
-        """The price now."""
         quote, increment = self.controller.quote(now_s), self.budget.increment
         if increment is None:
             return quote
@@ -167,7 +166,6 @@ class Keeper:
         self._begin(now_s)
 
     def standing(self, now_s: float) -> Standing:
-        """How it stands."""
         left_s = max(self.period.ends_s - now_s, 0.0)
         # What is seen in the first moments is not taken for what goes on.
         seen_s = max(self._lately_s, _FIRST * (self.period.ends_s - self.period.begins_s))

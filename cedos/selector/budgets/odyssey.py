@@ -76,7 +76,7 @@ class Odyssey:
         self._rate = min(left_s / supply, PROHIBITIVE) if supply > 0.0 else PROHIBITIVE
 
     def observe(self, now_s: float, left: float) -> None:
-        """See `Controller.observe`; a longer pause counts as so many seconds with the same sample."""
+        """A longer pause counts as so many seconds with the same sample."""
         elapsed_s = now_s - self._now_s
         # More than before is left where somebody filled up, or measures better now: nothing was spent.
         spent = max(self._left - left, 0.0)
@@ -106,7 +106,7 @@ class Odyssey:
         """Nothing."""
 
     def changed(self, now_s: float, supply: float, ends_s: float) -> None:
-        """See `Controller.changed`: what was spent stays spent, and the price starts from here."""
+        """What was spent stays spent, and the price starts from here."""
         self._left += supply - self._supply
         self._supply, self._ends_s, self._now_s = supply, ends_s, now_s
         left_s = ends_s - now_s
@@ -114,18 +114,17 @@ class Odyssey:
             self._rate = min(left_s / self._left, PROHIBITIVE)
 
     def quote(self, now_s: float) -> OdysseyQuote:
-        """See `Controller.quote`."""
         left_s = self._ends_s - now_s
         spent = left_s <= 0.0 or reduced(self._left, self._supply) <= 0.0
         rate = PROHIBITIVE if spent else self._rate
         return OdysseyQuote(rate, self._supply, self._left, left_s, self._spending, self._samples)
 
     def spare(self, now_s: float, left: float, supply: float) -> float:
-        """See `Controller.spare`: what is used without a choice is not told apart."""
+        """What is used without a choice is not told apart."""
         return left
 
     def state(self) -> dict[str, Any]:
-        """See `Controller.state`: nothing, as the next period begins anew."""
+        """Nothing, as the next period begins anew."""
         return {}
 
 

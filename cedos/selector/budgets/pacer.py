@@ -130,7 +130,6 @@ class Pacer:
             self._resume(learned)
 
     def observe(self, now_s: float, left: float) -> None:
-        """See `Controller.observe`."""
         elapsed_s = now_s - self._now_s
         spent = max(self._left - left, 0.0)
         self._left, self._now_s = left, now_s
@@ -149,7 +148,6 @@ class Pacer:
             self._shortfalls.forecast(now_s, expected, self._unchosen.usual(self._period_s))
 
     def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
-        """See `Controller.offered`."""
         if not options:
             return
         steps = increments(options)
@@ -161,7 +159,6 @@ class Pacer:
             self._shortfalls.chosen(more)
 
     def waiting(self, choices: Sequence[Sequence[Option]]) -> None:
-        """See `Controller.waiting`."""
         self._stock, self._stock_least = {}, 0.0
         for options in choices:
             self._stock_least += min((option.amount for option in options), default=0.0)
@@ -170,11 +167,11 @@ class Pacer:
                 self._stock[saved] = self._stock.get(saved, 0.0) + step.amount
 
     def foreseen(self, amount: float) -> None:
-        """See `Controller.foreseen`: it was set aside already, and would be counted twice."""
+        """It was set aside already, and would be counted twice."""
         self._foreseen += amount
 
     def changed(self, now_s: float, supply: float, ends_s: float) -> None:
-        """See `Controller.changed`: what was learned of habits stays, what was spent stays spent."""
+        """What was learned of habits stays, what was spent stays spent."""
         self._left += supply - self._supply
         self._first_left += supply - self._supply
         self._supply, self._ends_s = supply, ends_s
@@ -183,7 +180,6 @@ class Pacer:
         self._period_s = max(ends_s - self._begins_s, 1.0)
 
     def quote(self, now_s: float) -> PacerQuote:
-        """See `Controller.quote`."""
         left_s = self._ends_s - now_s
         planned = reduced(self._left, self._supply)
         if left_s <= 0.0 or planned <= 0.0 or self._supply <= 0.0:
@@ -220,7 +216,6 @@ class Pacer:
         return PacerQuote(rate, planned, capacity, dear, known, unsure)
 
     def spare(self, now_s: float, left: float, supply: float) -> float:
-        """See `Controller.spare`."""
         planned = reduced(left, supply) - self._stock_least
         if self._demand.seen_s < _FIRST * self._period_s:
             return planned  # what is used in the first moments is no habit

@@ -23,15 +23,12 @@ class Prices:
     money: tuple[Quote, ...] = ()
 
     def data_s(self, network: str, amount: float, duration_s: float) -> float:
-        """What bytes over a network cost, in seconds."""
         return _cost_s(self.data.get(network, ()), amount, duration_s)
 
     def energy_s(self, amount: float, duration_s: float) -> float:
-        """What joules cost, in seconds."""
         return _cost_s(self.energy, amount, duration_s)
 
     def money_s(self, amount: float, duration_s: float) -> float:
-        """What money costs, in seconds."""
         return _cost_s(self.money, amount, duration_s)
 
     def data_rate(self, network: str, amount: float = 0.0, duration_s: float = 1.0) -> float:

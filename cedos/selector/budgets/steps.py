@@ -51,10 +51,10 @@ def steps(quote: Quote, left: float) -> list[Step]:
         if _apart(below, step):
             ahead += [step, _step(quote, sqrt(below.amount * step.amount))]
             continue
-        said = Step(step.amount, max(below.s_per_unit, step.s_per_unit))
-        if found and found[-1].s_per_unit == said.s_per_unit:
+        merged = Step(step.amount, max(below.s_per_unit, step.s_per_unit))
+        if found and found[-1].s_per_unit == merged.s_per_unit:
             found.pop()
-        found.append(said)
+        found.append(merged)
         below = step
     return [step for step in found if step.s_per_unit < PROHIBITIVE]
 
@@ -83,7 +83,6 @@ class SteppedQuote:
     steps: Sequence[Step]
 
     def rate_for(self, amount: float, duration_s: float) -> float:
-        """See `Quote.rate_for`."""
         if amount <= 0.0:
             return self.rate
         place = bisect_left(self.steps, (amount,))

@@ -1,23 +1,10 @@
 """What an old measurement is still worth: rates drift back to what is usual, and become uncertain.
 
-A rate is measured only while something saturates its network, so that of an idle network grows old.
-How fast it loses its worth was measured on the traces of 38 places, in the logarithm of the rate of
-single seconds: its correlation with the rate L seconds later is 0.91, 0.83, 0.67, 0.45, 0.21 and 0.16
-for L = 1, 2, 5, 10, 20 and 60 on Wi-Fi, and 0.93, 0.88, 0.80, 0.71, 0.65 and 0.59 on cellular
-networks. What is left after a minute is that places differ; the rest fades with a time constant of
-about 10 s. So the best guess of an old rate lies between what was measured and the mean of all
-places, and the part of the variance that the measurement no longer explains widens the prediction.
-
-Of what flows carried without being held back by their network it is known that the network can do at
-least that (`delivery_down_bps`): it raises an unknown rate, and one that was measured before that, and
-never lowers one.
-
-What was measured downwards since tells of the uplink, too: both are the same radio's, and an uplink is
-seldom the faster one. A laptop that downloads sees a Wi-Fi fade that it last sent over long before.
-
-A network that was bad and is not used any more thus becomes an average one of which little is known:
-it is tried again (the dissertation's open problem, 6.4.3). What was measured at another access point
-counts as measured long ago (the same section).
+The best guess of an old rate lies between what was measured and the mean of all places, and the part of
+the variance that the measurement no longer explains widens the prediction. So a network that was bad and
+is not used any more becomes an average one of which little is known: it is tried again (dissertation,
+6.4.3). What was measured at another access point counts as measured long ago. How fast
+rates drift was measured: `docs/decisions/old-rates.md`.
 """
 
 from collections.abc import Mapping
@@ -41,7 +28,7 @@ _COLUMN = {(role, name): f"{role}_{name}" for role in ROLES for name in RATES}
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class RateDrift:
     """How the logarithm of a kind of network's rate wanders.
 
     Attributes:
@@ -56,28 +43,30 @@ class Drift:
     lasting: float
     fading_s: float
 
-    def kept(self, age_s: float) -> float:
+    def share_left(self, age_s: float) -> float:
         """The share of a measured deviation from the usual that is still expected; 1: all."""
         return self.lasting + (1.0 - self.lasting) * exp(-max(age_s, 0.0) / self.fading_s)
 
     def now_bps(self, measured_bps: float, age_s: float) -> float:
         """The expected rate now (its logarithm's mean) of one that was measured `age_s` ago."""
-        return float(self.usual_bps * (max(measured_bps, 1.0) / self.usual_bps) ** self.kept(age_s))
+        return float(
+            self.usual_bps * (max(measured_bps, 1.0) / self.usual_bps) ** self.share_left(age_s)
+        )
 
     def raised_bps(self, expected_bps: float, least_bps: float, age_s: float) -> float:
         """An expected rate, where a network did at least so much `age_s` ago."""
         more = max(least_bps / max(expected_bps, 1.0), 1.0)
-        return float(expected_bps * more ** self.kept(age_s))
+        return float(expected_bps * more ** self.share_left(age_s))
 
     def lost_variance(self, age_s: float) -> float:
         """Variance of the logarithm that the measurement no longer explains."""
-        kept = self.kept(age_s)
-        return self.sigma * self.sigma * (1.0 - kept * kept)
+        share_left = self.share_left(age_s)
+        return self.sigma * self.sigma * (1.0 - share_left * share_left)
 
 
 DRIFTS = {
-    "wifi": Drift(usual_bps=8.3e6, sigma=1.94, lasting=0.17, fading_s=9.0),
-    "cellular": Drift(usual_bps=10.4e6, sigma=1.44, lasting=0.55, fading_s=10.0),
+    "wifi": RateDrift(usual_bps=8.3e6, sigma=1.94, lasting=0.17, fading_s=9.0),
+    "cellular": RateDrift(usual_bps=10.4e6, sigma=1.44, lasting=0.55, fading_s=10.0),
 }
 
 
@@ -130,7 +119,7 @@ class _Known:
 
     indicators: Mapping[str, Indicator]
     direction: Direction
-    drift: Drift
+    drift: RateDrift
     at_s: float
     attached_at_s: float
 

@@ -15,7 +15,7 @@ from cedos.selector.decision.silent import delayed, silences
 from cedos.selector.decision.usage import second_share
 from cedos.selector.objective import Outcome
 from cedos.selector.uncertainty.completion import CompletionModel, Spread, spread_of
-from cedos.selector.uncertainty.evaluator import Candidate
+from cedos.selector.uncertainty.evaluator import SingleCandidate
 from predictors.base import Distribution, minimum_of
 
 # A second subflow's join where no round trip is known.
@@ -168,7 +168,7 @@ def evaluate(
         )
     if "redundant" in outcomes:
         candidates = [
-            Candidate(outcomes[role], predicted[role], parts[role].watts)
+            SingleCandidate(outcomes[role], predicted[role], parts[role].watts)
             for role in ROLES
             if role in outcomes
         ]

@@ -15,8 +15,6 @@ PROHIBITIVE = 10.0
 
 
 class Exponents(NamedTuple):
-    """How much speed, energy and money weigh."""
-
     alpha: float
     beta: float
     gamma: float
@@ -68,15 +66,15 @@ class Curves:
     def objective(self, battery: float | None, plan: float | None) -> MaxSPerE:
         """Delphi's objective with the exponents of now; its note says in words what they follow."""
         alpha, beta, gamma = self.exponents(battery, plan)
-        said = []
+        notes = []
         if battery is not None:
-            said.append(f"battery at {battery:.0%}, so energy weighs {beta:.2g}")
+            notes.append(f"battery at {battery:.0%}, so energy weighs {beta:.2g}")
         if plan is not None:
             left = (
                 "the data plan is used up" if plan >= 1.0 else f"{plan:.0%} of the data plan used"
             )
-            said.append(f"{left}, so money weighs {gamma:.2g}")
-        return MaxSPerE(alpha, beta, gamma, note="; ".join(said))
+            notes.append(f"{left}, so money weighs {gamma:.2g}")
+        return MaxSPerE(alpha, beta, gamma, note="; ".join(notes))
 
 
 def _between(start: float, end: float, value: float) -> float:

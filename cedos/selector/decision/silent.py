@@ -1,10 +1,6 @@
 """How much longer a silent network will stay silent: what its silence adds to a transfer's time.
 
-Measured on the traces of 38 places, as pauses of at least a twentieth of a second in what a network
-could deliver. A Wi-Fi that has been silent for 0.35, 1 and 2 s stays so for 5.6, 8.0 and 11.4 s more
-on average (157, 100 and 62 pauses): it is gone. A cellular network that has been silent for 0.35, 1
-and 2 s does for 0.9, 1.2 and 1.4 s (105, 40 and 13 pauses): it comes back, and leaving it for a worse
-one costs more than waiting.
+A silent Wi-Fi is gone, a silent cellular network comes back (`docs/decisions/silences.md`).
 """
 
 from collections.abc import Mapping
@@ -29,8 +25,8 @@ def longer_s(role: str, silent_s: float) -> float:
 
 def silent_s(context: Context, network: str) -> float:
     """For how long a network has been silent though something was expected of it, s; 0: it is not."""
-    said = context.networks.get(network, {}).get("silence_s")
-    return max(said.value, 0.0) if said is not None else 0.0
+    silence = context.networks.get(network, {}).get("silence_s")
+    return max(silence.value, 0.0) if silence is not None else 0.0
 
 
 def silences(context: Context, roles: Roles) -> dict[str, float]:

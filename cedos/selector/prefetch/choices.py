@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cedos.model import Resource
 from cedos.selector.budgets.controller import Option
-from cedos.selector.prefetch.path import Path, Prices, on_demand
+from cedos.selector.prefetch.path import Path, PrefetchPrices, on_demand
 from cedos.selector.prefetch.queue import Queue
 
 Choices = dict[Resource, list[tuple[Hashable, list[Option]]]]
@@ -28,7 +28,7 @@ class Taking(NamedTuple):
 
 
 def ways(
-    queue: Queue, now_s: float, paths: Sequence[Path], prices: Prices
+    queue: Queue, now_s: float, paths: Sequence[Path], prices: PrefetchPrices
 ) -> list[tuple[Hashable, list[Taking]]]:
     """For each item that waits: leave it to demand, or fetch it over each network.
 
@@ -62,7 +62,7 @@ def ways(
     return found
 
 
-def choices(queue: Queue, now_s: float, paths: Sequence[Path], prices: Prices) -> Choices:
+def choices(queue: Queue, now_s: float, paths: Sequence[Path], prices: PrefetchPrices) -> Choices:
     """The same for a budget of metered data and one of joules, each with the other at its price."""
     joule_s = prices.energy_rate()
     rates = [prices.data_rate(path.name) for path in paths]

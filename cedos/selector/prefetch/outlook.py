@@ -49,7 +49,7 @@ _UNKNOWN = Average(0.5, 0.0, 0.0, 60.0)
 
 
 @dataclass(slots=True)
-class _Sums:
+class _NetworkSums:
     """Decaying sums of one network; `present` is None before the first observation."""
 
     present: bool | None = None
@@ -74,7 +74,7 @@ class Outlook:
     prior: Mapping[str, Average]
     prior_s: float = 600.0
     memory_s: float = 7 * 86_400.0
-    _sums: dict[str, _Sums] = field(default_factory=dict)
+    _sums: dict[str, _NetworkSums] = field(default_factory=dict)
     _stretches: dict[str, Stretches] = field(default_factory=dict)
 
     def observe(
@@ -91,7 +91,7 @@ class Outlook:
         """
         if not (isfinite(lasted_s) and lasted_s > 0.0):
             return
-        sums = self._sums.setdefault(name, _Sums())
+        sums = self._sums.setdefault(name, _NetworkSums())
         if name not in self._stretches:
             known = self.of(name) or _UNKNOWN
             self._stretches[name] = Stretches(known.stay_s, known.absence_s)
@@ -111,7 +111,7 @@ class Outlook:
 
     def of(self, name: str) -> Average | None:
         """The average of a network; None where neither a prior nor an observation is there."""
-        sums, prior = self._sums.get(name, _Sums()), self.prior.get(name)
+        sums, prior = self._sums.get(name, _NetworkSums()), self.prior.get(name)
         weight = self.prior_s if prior is not None else 0.0
         if sums.seconds + weight <= 0.0 or (prior is None and sums.rate_weight <= 0.0):
             return None
@@ -142,9 +142,11 @@ class Outlook:
     def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
         """Takes what was kept; a network whose numbers make no sense is left out."""
         for name, numbers in state.items():
-            known = {key: numbers.get(key) for key in asdict(_Sums()) if key != "present"}
+            known = {key: numbers.get(key) for key in asdict(_NetworkSums()) if key != "present"}
             if all(isinstance(value, float) and 0.0 <= value < inf for value in known.values()):
-                self._sums[name] = _Sums(None, **{key: float(known[key] or 0.0) for key in known})
+                self._sums[name] = _NetworkSums(
+                    None, **{key: float(known[key] or 0.0) for key in known}
+                )
 
 
 def _mean(total: float, weight: float, prior: float, prior_weight: float) -> float:

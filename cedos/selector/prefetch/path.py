@@ -36,7 +36,7 @@ class RadioModel(Protocol):
         ...
 
 
-class Prices(Protocol):
+class PrefetchPrices(Protocol):
     """Conversion rates into seconds, such as `selector.budget_prices.Prices`."""
 
     def energy_rate(self, amount: float = 0.0, duration_s: float = 1.0) -> float:
@@ -127,7 +127,7 @@ def mean_wake_j(radio: RadioModel, shares: Mapping[str, float]) -> float:
     return max(expected_j - radio.active_w(Direction.DOWN, 8.0 * _SOME_BYTES), 0.0)
 
 
-def on_demand(size_bytes: float, paths: Sequence[Path], prices: Prices) -> Use:
+def on_demand(size_bytes: float, paths: Sequence[Path], prices: PrefetchPrices) -> Use:
     """A fetch that a person waits for some time later (T_fetch, E_fetch and D_fetch of 3.2.2).
 
     The network of the lowest cost is used where it is there, then the next one, each weighted by its

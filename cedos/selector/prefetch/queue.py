@@ -15,7 +15,7 @@ from math import isfinite, sqrt
 
 from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.prefetch.accuracy import ShadowAccuracy
-from cedos.selector.prefetch.path import Path, Prices, on_demand
+from cedos.selector.prefetch.path import Path, PrefetchPrices, on_demand
 from cedos.selector.prefetch.value import Batch, Candidate, Reserve, best_batch, worth_it
 
 _ASSUMED_BYTES = 100_000.0
@@ -235,7 +235,7 @@ class Queue:
             for item in waiting
         ]
 
-    def reserve(self, now_s: float, paths: Sequence[Path], prices: Prices) -> Reserve:
+    def reserve(self, now_s: float, paths: Sequence[Path], prices: PrefetchPrices) -> Reserve:
         """What is to be left for fetches on demand of all that is not there yet."""
         joules = squared_j = 0.0
         sent, squared = [0.0] * len(paths), [0.0] * len(paths)
@@ -305,7 +305,7 @@ class Queue:
         self._in_order += item is self._ahead()[0]
         self._last = item.order
 
-    def plan(self, now_s: float, paths: Sequence[Path], prices: Prices) -> Plan:
+    def plan(self, now_s: float, paths: Sequence[Path], prices: PrefetchPrices) -> Plan:
         """What to start and to stop now.
 
         The network that gains most comes first; another one takes what gains more there and now than
@@ -362,7 +362,7 @@ class Queue:
         self,
         item: Item,
         paths: Sequence[Path],
-        prices: Prices,
+        prices: PrefetchPrices,
         hazards: Mapping[Hashable, float],
         roomy: AbstractSet[str],
     ) -> bool:

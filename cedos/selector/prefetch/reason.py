@@ -4,7 +4,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cedos.selector.budgets.budget import PROHIBITIVE
-from cedos.selector.prefetch.path import Path, Prices
+from cedos.selector.prefetch.path import Path, PrefetchPrices
 from cedos.selector.prefetch.queue import Item, Plan, Queue, State
 from cedos.selector.prefetch.value import Candidate, Weighed, weighed
 
@@ -13,7 +13,7 @@ _OUT_OF_REACH = PROHIBITIVE / 2
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PrefetchVerdict:
     """What is done with an item, and why; `weighed` is by `network`, the one that it is best off on."""
 
     item: Item
@@ -29,10 +29,10 @@ def verdicts(
     queue: Queue,
     now_s: float,
     paths: Sequence[Path],
-    prices: Prices,
+    prices: PrefetchPrices,
     plan: Plan,
     most: int,
-) -> list[Verdict]:
+) -> list[PrefetchVerdict]:
     """The items under way, then those that wait in the order in which they would be fetched.
 
     Args:
@@ -79,9 +79,9 @@ def _of(
     item: Item,
     hazards: Mapping[Hashable, float],
     paths: Sequence[Path],
-    prices: Prices,
+    prices: PrefetchPrices,
     why: str,
-) -> Verdict:
+) -> PrefetchVerdict:
     likely, left = queue.accuracy.of(item.cls), queue.left_bytes(item.key)
     candidate = Candidate(item.key, left, likely, hazards.get(item.key, 0.0))
     best: tuple[Weighed, Path] | None = None
@@ -92,13 +92,15 @@ def _of(
         if one is not None and (best is None or one.gain_s > best[0].gain_s):
             best = (one, path)
     if best is None:
-        return Verdict(item, likely, left, why or "waits: no network is there")
+        return PrefetchVerdict(item, likely, left, why or "waits: no network is there")
     one, path = best
     metered = prices.data_rate(path.name) > 0.0
-    return Verdict(item, likely, left, why or _left(one, path, prices), path.name, metered, one)
+    return PrefetchVerdict(
+        item, likely, left, why or _left(one, path, prices), path.name, metered, one
+    )
 
 
-def _left(one: Weighed, path: Path, prices: Prices) -> str:
+def _left(one: Weighed, path: Path, prices: PrefetchPrices) -> str:
     """Why it is not fetched now, though it could be."""
     if prices.data_rate(path.name) >= _OUT_OF_REACH:
         return f"waits: the budget of {path.name} is spent"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import exp, isfinite
 
 from cedos.selector.budgets.budget import PROHIBITIVE
-from cedos.selector.prefetch.path import Path, Prices, Use, on_demand
+from cedos.selector.prefetch.path import Path, PrefetchPrices, Use, on_demand
 
 _LONG_S = 1e6
 """Spending over so long is no news for a controller that goes by the rate of it."""
@@ -75,7 +75,7 @@ class Batch:
 
 
 @dataclass(slots=True)
-class _Sums:
+class _BatchSums:
     """A batch so far; its gain is linear in the prices.
 
     `else_j` and `else_bytes` are what its items are expected to take if they are not fetched now: on
@@ -92,8 +92,8 @@ class _Sums:
     else_j: float = 0.0
     else_bytes: float = 0.0
 
-    def plus(self, other: "_Sums") -> "_Sums":
-        return _Sums(
+    def plus(self, other: "_BatchSums") -> "_BatchSums":
+        return _BatchSums(
             self.time_s + other.time_s,
             self.busy_s + other.busy_s,
             self.active_j + other.active_j,
@@ -119,7 +119,7 @@ def best_batch(
     index: int,
     candidates: Sequence[Candidate],
     paths: Sequence[Path],
-    prices: Prices,
+    prices: PrefetchPrices,
     instead: Mapping[Hashable, float] | None = None,
     reserve: Reserve = _NOTHING,
 ) -> Batch | None:
@@ -136,7 +136,7 @@ def best_batch(
     path = paths[index]
     kept_bytes = reserve.sent.get(path.name, 0.0)
     wake_j = path.wake_j()
-    batch, keys, gains = _Sums(), list[Hashable](), list[float]()
+    batch, keys, gains = _BatchSums(), list[Hashable](), list[float]()
     best: Batch | None = None
     for candidate in candidates:
         one = _one(index, candidate, paths, prices, batch.busy_s)
@@ -191,7 +191,7 @@ class Weighed:
 
 
 def weighed(
-    index: int, candidate: Candidate, paths: Sequence[Path], prices: Prices
+    index: int, candidate: Candidate, paths: Sequence[Path], prices: PrefetchPrices
 ) -> Weighed | None:
     """One item on one network; None where that cannot carry anything."""
     one = _one(index, candidate, paths, prices, 0.0)
@@ -215,7 +215,7 @@ def worth_it(
     index: int,
     candidate: Candidate,
     paths: Sequence[Path],
-    prices: Prices,
+    prices: PrefetchPrices,
 ) -> float:
     """What an item that is being fetched still gains by going on, in seconds; below 0: better not."""
     one = _one(index, candidate, paths, prices, 0.0)
@@ -232,9 +232,9 @@ def _one(
     index: int,
     candidate: Candidate,
     paths: Sequence[Path],
-    prices: Prices,
+    prices: PrefetchPrices,
     before_s: float,
-) -> _Sums | None:
+) -> _BatchSums | None:
     """What one item adds to a batch that takes `before_s` seconds until its turn."""
     path = paths[index]
     size, accuracy = candidate.size_bytes, candidate.accuracy
@@ -250,7 +250,7 @@ def _one(
         if at != index
     )
     wait_s, chance, wait_j = _waiting(index, candidate, spared, paths, prices)
-    return _Sums(
+    return _BatchSums(
         time_s=intime * spared.time_s,
         busy_s=took_s,
         active_j=path.active_j(took_s, size),
@@ -268,7 +268,7 @@ def _waiting(
     candidate: Candidate,
     spared: Use,
     paths: Sequence[Path],
-    prices: Prices,
+    prices: PrefetchPrices,
 ) -> tuple[float, float, float]:
     """What leaving an item to other networks would come to.
 

@@ -51,7 +51,7 @@ class Moment:
     prices: Prices = FREE
 
 
-class Verdict(NamedTuple):
+class ProbeVerdict(NamedTuple):
     """Whether a probe is to be sent now, and why.
 
     Attributes:
@@ -74,7 +74,7 @@ class Verdict(NamedTuple):
 class ProbeRule(Protocol):
     """Says when a network is to be probed; told of every probe."""
 
-    def weigh(self, network: str, moment: Moment) -> Verdict:
+    def weigh(self, network: str, moment: Moment) -> ProbeVerdict:
         """Whether a probe of the network is worth sending now."""
         ...
 
@@ -90,17 +90,17 @@ class FixedRate:
         self._interval_s = interval_s
         self._probed_at_s: dict[str, float] = {}
 
-    def weigh(self, network: str, moment: Moment) -> Verdict:
-        """See `ProbeRule.weigh`."""
+    def weigh(self, network: str, moment: Moment) -> ProbeVerdict:
         last_s = self._probed_at_s.get(network)
         each = f"one is sent every {self._interval_s:g} s"
         if last_s is None:
-            return Verdict(True, f"it was never probed, and {each}")
+            return ProbeVerdict(True, f"it was never probed, and {each}")
         age_s = moment.now_s - last_s
-        return Verdict(age_s >= self._interval_s, f"the last probe is {age_s:.1f} s old; {each}")
+        return ProbeVerdict(
+            age_s >= self._interval_s, f"the last probe is {age_s:.1f} s old; {each}"
+        )
 
     def probed(self, network: str, moment: Moment) -> None:
-        """See `ProbeRule.probed`."""
         self._probed_at_s[network] = moment.now_s
 
 
@@ -145,27 +145,25 @@ class PassiveChange:
                 total += abs(now[name] - then[name]) / (high - low)
         return total
 
-    def weigh(self, network: str, moment: Moment) -> Verdict:
-        """See `ProbeRule.weigh`."""
+    def weigh(self, network: str, moment: Moment) -> ProbeVerdict:
         change, threshold = self.change(network, moment), self._threshold
         last_s = self._probed_at_s.get(network)
         if last_s is None:
-            return Verdict(True, "it was never probed", threshold=threshold)
+            return ProbeVerdict(True, "it was never probed", threshold=threshold)
         age_s = moment.now_s - last_s
         than = "more than" if change > threshold else "not more than"
-        said = (
+        why = (
             f"its passive indicators changed by {change:.2f} of their ranges since the last probe,"
             f" {than} {threshold:.2f}"
         )
         send = change > threshold
         if not send and age_s >= self._longest_s:
-            send, said = True, f"{said}; but that probe is {age_s:.0f} s old"
+            send, why = True, f"{why}; but that probe is {age_s:.0f} s old"
         if send and not (moment.attended or moment.pending):
-            send, said = False, f"{said}; but nobody is there, and nothing waits to be sent"
-        return Verdict(send, said, change=change, threshold=threshold)
+            send, why = False, f"{why}; but nobody is there, and nothing waits to be sent"
+        return ProbeVerdict(send, why, change=change, threshold=threshold)
 
     def probed(self, network: str, moment: Moment) -> None:
-        """See `ProbeRule.probed`."""
         self._then[network] = passive(moment.indicators.get(network, {}))
         self._probed_at_s[network] = moment.now_s
 

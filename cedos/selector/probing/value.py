@@ -19,7 +19,7 @@ from math import erf, exp, expm1, hypot, pi, sqrt
 
 from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.prices import Prices
-from cedos.selector.probing.rules import Moment, PassiveChange, Verdict
+from cedos.selector.probing.rules import Moment, PassiveChange, ProbeVerdict
 
 _NEVER_S = 1e9
 # A change of so many ranges is as new as news gets.
@@ -135,36 +135,36 @@ class ProbeValue:
             each += drift.returned(age_s, change) * saved
         return each * self._transfers(network, moment)
 
-    def weigh(self, network: str, moment: Moment) -> Verdict:
-        """See `ProbeRule.weigh`."""
+    def weigh(self, network: str, moment: Moment) -> ProbeVerdict:
         price = self._of(network)
         cost = price.today(network, moment.prices)
         forbidden = cost >= PROHIBITIVE
         takes = f"{price.carried_bytes / 1e3:.3g} kB and {price.energy_j:.3g} J"
         if network not in self._probed_at_s:
-            said = f"it was never probed, and a budget that is spent forbids its {takes}"
-            return Verdict(not forbidden, said if forbidden else "it was never probed", None, cost)
+            why = f"it was never probed, and a budget that is spent forbids its {takes}"
+            return ProbeVerdict(
+                not forbidden, why if forbidden else "it was never probed", None, cost
+            )
         worth = self.worth(network, moment)
         if forbidden:
-            return Verdict(False, f"a budget that is spent forbids its {takes}", worth, cost)
+            return ProbeVerdict(False, f"a budget that is spent forbids its {takes}", worth, cost)
         _, rival = _best(network, moment)
         count = self._transfers(network, moment)
         if rival is None:
-            said = "its answer would change nothing, as there is no other way to choose"
+            why = "its answer would change nothing, as there is no other way to choose"
         elif not count > 0.0:
-            said = "its answer would serve nothing, as no transfer is expected while it is fresh"
+            why = "its answer would serve nothing, as no transfer is expected while it is fresh"
         else:
             age_s = moment.now_s - self._probed_at_s[network]
-            said = (
+            why = (
                 f"the last one is {age_s:.3g} s old; a new answer is expected to save {worth:.3g} s"
                 f" ({worth / count:.2g} s for each of {count:.2g} transfers while it is fresh)"
             )
         than = "more" if worth > cost else "no more"
-        said += f", {than} than the {cost:.3g} s that its {takes} are worth today"
-        return Verdict(worth > cost, said, worth, cost)
+        why += f", {than} than the {cost:.3g} s that its {takes} are worth today"
+        return ProbeVerdict(worth > cost, why, worth, cost)
 
     def probed(self, network: str, moment: Moment) -> None:
-        """See `ProbeRule.probed`."""
         self._probed_at_s[network] = moment.now_s
         self._passive.probed(network, moment)
         best, _ = _best(network, moment)

@@ -47,7 +47,6 @@ class Bayesian(BruteForce):
         self._asked: tuple[Mapping[str, Way], Objective] | None = None
 
     def reset(self, quantities: Iterable[str], at_s: float) -> None:
-        """See `Evaluator.reset`."""
         gone = set(quantities)
         for quantity in gone:
             self._priors.pop(quantity, None)

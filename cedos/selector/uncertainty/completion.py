@@ -16,13 +16,9 @@ class CompletionModel(Protocol):
     """Predictors of completion times: columns of a data set in, a distribution per strategy out."""
 
     @property
-    def features(self) -> Sequence[str]:
-        """The columns it looks at; each may be missing."""
-        ...
+    def features(self) -> Sequence[str]: ...
 
-    def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]:
-        """Seconds to completion by the predictors' strategy names."""
-        ...
+    def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]: ...
 
 
 class Spread(NamedTuple):

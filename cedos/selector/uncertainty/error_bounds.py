@@ -16,7 +16,14 @@ from typing import ClassVar, NamedTuple
 
 from cedos.selector.objective import Objective, Outcome
 from cedos.selector.uncertainty import student_t
-from cedos.selector.uncertainty.evaluator import Candidate, Evaluator, Known, judged, spent, unknown
+from cedos.selector.uncertainty.evaluator import (
+    Evaluator,
+    Known,
+    SingleCandidate,
+    judged,
+    spent,
+    unknown,
+)
 from cedos.selector.uncertainty.times import cut_off
 from cedos.selector.uncertainty.trusting import time_of
 from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way
@@ -82,7 +89,7 @@ class ErrorBounds(Evaluator):
 
     @classmethod
     def cost_of_sending_twice(
-        cls, objective: Objective, candidates: Sequence[Candidate]
+        cls, objective: Objective, candidates: Sequence[SingleCandidate]
     ) -> float | None:
         bounded = []
         for outcome, time, watts in candidates:

@@ -20,7 +20,7 @@ _NOTHING: Running = {}
 _ONLY_TIME = WeightedCost()
 
 
-class Candidate(NamedTuple):
+class SingleCandidate(NamedTuple):
     """A network that could carry a transfer alone: what that is expected to cost, and its radio."""
 
     outcome: Outcome
@@ -76,13 +76,12 @@ class Evaluator(ABC):
 
     @classmethod
     def cost_of_sending_twice(
-        cls, objective: Objective, candidates: Sequence[Candidate]
+        cls, objective: Objective, candidates: Sequence[SingleCandidate]
     ) -> float | None:
         """What sending the same over all candidates is reckoned to cost; None: what is expected."""
         return None
 
     def predict(self, quantity: str, value: float, at_s: float) -> None:
-        """Takes a prediction without a measurement."""
         if _is_number(value):
             self._of(quantity).prediction = value
             self._changed(at_s)
@@ -97,7 +96,6 @@ class Evaluator(ABC):
         self._changed(at_s)
 
     def learn(self, measurements: Iterable[Measurement]) -> None:
-        """Takes what predictors tell."""
         for each in measurements:
             self.measured(*each)
 

@@ -48,7 +48,6 @@ class Reevaluation:
         return now_s >= self.late_at_s
 
     def changed(self) -> None:
-        """A network came or went, or its prediction did."""
         self._news = True
 
     def progressed(self, now_s: float, rest_s: float) -> None:

@@ -108,7 +108,6 @@ def _differences(ascending: Sequence[float], total: float) -> float:
 
 
 def mean(times: Sequence[float]) -> float:
-    """The expected value of equally likely ones."""
     return sum(times) / len(times)
 
 

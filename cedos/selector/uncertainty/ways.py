@@ -85,7 +85,6 @@ class Choice:
 
     @property
     def chosen(self) -> Judged:
-        """The evaluation of the way chosen."""
         return next(each for each in self.evaluations if each.name == self.name)
 
 

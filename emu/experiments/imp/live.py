@@ -20,7 +20,7 @@ from cedos.model import NetworkKind
 from cedos.prefetch.http import Body, HttpFetcher
 from cedos.prefetch.prefetcher import Future, Prefetcher
 from cedos.prefetch.turn import FetchError, Turn
-from cedos.selector.prefetch.path import Path, Prices
+from cedos.selector.prefetch.path import Path, PrefetchPrices
 from cedos.selector.prefetch.queue import Plan, Queue
 from emu.experiments.imp import workload
 from emu.experiments.imp.budgets import Budgets
@@ -74,7 +74,7 @@ class _BudgetedQueue(Queue):
 
     budgets: Budgets = field(kw_only=True)
 
-    def plan(self, now_s: float, paths: Sequence[Path], prices: Prices) -> Plan:
+    def plan(self, now_s: float, paths: Sequence[Path], prices: PrefetchPrices) -> Plan:
         self.budgets.waiting(self, now_s, paths)
         return Queue.plan(self, now_s, paths, prices)
 

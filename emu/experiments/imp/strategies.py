@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from cedos.selector.prefetch.path import Path, Prices
+from cedos.selector.prefetch.path import Path, PrefetchPrices
 from cedos.selector.prefetch.queue import Plan, Queue, State
 from emu.experiments.imp.workload import Workload
 
@@ -27,7 +27,7 @@ class Simple(Queue):
     networks: tuple[str, ...] | None = None
     ranks: Mapping[Hashable, int] | None = None
 
-    def plan(self, now_s: float, paths: Sequence[Path], prices: Prices) -> Plan:
+    def plan(self, now_s: float, paths: Sequence[Path], prices: PrefetchPrices) -> Plan:
         """See `Queue.plan`."""
         present = {path.name: path for path in paths if path.present}
         allowed = [

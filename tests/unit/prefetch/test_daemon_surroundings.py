@@ -16,7 +16,7 @@ from cedos.prefetch.surroundings import NewsListener
 from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.prefetch import queue
 from cedos.selector.prefetch.choices import Taking
-from cedos.selector.prefetch.reason import Verdict
+from cedos.selector.prefetch.reason import PrefetchVerdict
 
 pytestmark = pytest.mark.anyio
 
@@ -96,7 +96,7 @@ async def test_names_that_are_no_text_do_not_keep_it_from_asking(
     control: Path, fake_daemon: Any
 ) -> None:
     world = DaemonSurroundings(control, program="m\udce9l")
-    verdict = Verdict(queue.Item(1, "n\udce9ws", 1, 0.0, 5.0), 0.5, 5.0, "waits")
+    verdict = PrefetchVerdict(queue.Item(1, "n\udce9ws", 1, 0.0, 5.0), 0.5, 5.0, "waits")
     world.report(News(items=[PrefetchedItem("caf\udce9", verdict)]))
     await world.view()
     (said,) = fake_daemon.prefetching_said

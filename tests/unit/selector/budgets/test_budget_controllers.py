@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cedos.selector.budgets.budget import PROHIBITIVE, reduced
 from cedos.selector.budgets.controller import Controller, MakeController, Option
-from cedos.selector.budgets.demand import Demand, Increment, curve, increments
+from cedos.selector.budgets.demand import Demand, DemandIncrement, curve, increments
 from cedos.selector.budgets.hours import Hours
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
@@ -127,7 +127,10 @@ def test_a_battery_that_is_charged_lowers_the_price(make: MakeController) -> Non
 
 def test_the_steps_of_a_choice_are_its_lower_hull() -> None:
     options = [Option(10.0, 0.0), Option(9.9, 50.0), Option(4.0, 100.0), Option(3.0, 200.0)]
-    assert increments(reversed(options)) == [Increment(0.06, 100.0), Increment(0.01, 100.0)]
+    assert increments(reversed(options)) == [
+        DemandIncrement(0.06, 100.0),
+        DemandIncrement(0.01, 100.0),
+    ]
     assert increments([Option(1.0, 0.0), Option(2.0, 5.0)]) == []
     assert increments([Option(inf, 0.0), Option(2.0, 5.0)]) == []
     assert increments([]) == []
@@ -135,7 +138,9 @@ def test_the_steps_of_a_choice_are_its_lower_hull() -> None:
 
 def test_the_price_is_where_demand_meets_the_supply() -> None:
     demand = Demand(1e9)
-    demand.add([Increment(1.0, 10.0), Increment(0.1, 30.0), Increment(0.01, 100.0)])
+    demand.add(
+        [DemandIncrement(1.0, 10.0), DemandIncrement(0.1, 30.0), DemandIncrement(0.01, 100.0)]
+    )
     demand.age(100.0)
     known = curve(demand, 200.0, {}, 1e-6)  # twice as much will be asked for
     assert known.price(1000.0) == 1e-6

@@ -20,7 +20,7 @@ def account(spent: float, budget: Budget = DATA, *, over: bool = False) -> Accou
 
 
 def looked(bars: Bars, *accounts: Account, present=PRESENT, metered=("lte0", "usb0")) -> list[str]:
-    bars.look(accounts, present, metered, ("lte0",))
+    bars.update(accounts, present, metered, ("lte0",))
     return sorted(bars.networks)
 
 
@@ -92,10 +92,10 @@ def test_one_that_is_unplugged_stays_barred_and_one_that_is_metered_no_more_does
 def test_only_another_answer_is_a_change() -> None:
     bars = Bars()
     facts = PRESENT, ("lte0",), ()
-    assert not bars.look([account(1.0)], *facts)
-    assert bars.look([account(1000.0)], *facts)
-    assert not bars.look([account(1001.0)], *facts)
-    assert bars.look([], *facts)
+    assert not bars.update([account(1.0)], *facts)
+    assert bars.update([account(1000.0)], *facts)
+    assert not bars.update([account(1001.0)], *facts)
+    assert bars.update([], *facts)
 
 
 @given(st.floats(1e-3, 1e12), st.floats(0.0, 1e12), st.floats(0.0, 1e12), st.integers(0, 3))

@@ -85,7 +85,7 @@ def test_what_was_measured_is_what_the_drift_says() -> None:
         ("cellular", {1: 0.931, 2: 0.877, 5: 0.80, 10: 0.71, 20: 0.653, 30: 0.601, 60: 0.587}),
     ):
         for lag_s, correlation in measured.items():
-            assert DRIFTS[role].kept(lag_s) == pytest.approx(correlation, abs=0.06)
+            assert DRIFTS[role].share_left(lag_s) == pytest.approx(correlation, abs=0.06)
 
 
 def test_age_widens_what_the_rate_rules_and_only_that(roles: Roles) -> None:

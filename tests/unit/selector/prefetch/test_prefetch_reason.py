@@ -6,7 +6,7 @@ import pytest
 
 from cedos.selector.prefetch.path import Path
 from cedos.selector.prefetch.queue import Plan, Queue
-from cedos.selector.prefetch.reason import Verdict, verdicts
+from cedos.selector.prefetch.reason import PrefetchVerdict, verdicts
 from cedos.selector.prefetch.value import best_batch
 
 
@@ -19,7 +19,7 @@ def queue_of(*sizes: float, accuracy: float = 0.8) -> Queue:
     return queue
 
 
-def look(queue: Queue, paths: list[Path], prices: Any, most: int = 20) -> list[Verdict]:
+def look(queue: Queue, paths: list[Path], prices: Any, most: int = 20) -> list[PrefetchVerdict]:
     """Plans, begins what is to be begun, and says why."""
     plan = queue.plan(1.0, paths, prices)
     for key, network in plan.starts:

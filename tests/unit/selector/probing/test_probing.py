@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import Evaluation, Indicator, Strategy, StrategyKind
-from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeRule, Verdict
+from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeRule, ProbeVerdict
 from cedos.selector.probing.value import Drift, Price, ProbeValue, expected_saving
 
 
@@ -52,7 +52,7 @@ def test_the_fixed_rate_knows_nothing_but_time() -> None:
     rule = FixedRate(2.0)
     rule.probed("wlan0", moment(10.0, rssi_dbm=-50))
     assert not rule.weigh("wlan0", moment(11.9, rssi_dbm=-90)).send
-    assert rule.weigh("wlan0", moment(12.0, rssi_dbm=-50)) == Verdict(
+    assert rule.weigh("wlan0", moment(12.0, rssi_dbm=-50)) == ProbeVerdict(
         True, "the last probe is 2.0 s old; one is sent every 2 s"
     )
 
