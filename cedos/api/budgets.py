@@ -3,9 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-import msgspec
-
-from cedos.api.messages import ControlMessage
+from cedos.api.messages import ControlMessage, parse
 from cedos.errors import ConfigError
 from cedos.model import Budget
 
@@ -86,13 +84,8 @@ class BudgetMessage(ControlMessage, frozen=True, kw_only=True):
 
 
 def parse_budget(body: bytes) -> Budget:
-    """Reads a budget from JSON. Errors: ConfigError, with the field and what would be right."""
-    try:
-        found = msgspec.json.decode(body, type=dict[str, Any])
-        if strange := sorted(found.keys() - {field.name for field in fields(Budget)}):
-            raise ConfigError(f"budget: it has no field `{strange[0]}`")
-        return msgspec.convert(found, Budget)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"budget: {error}") from error
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"budget: not valid JSON: {error}") from error
+    """A budget from JSON, without unknown fields. Errors: ConfigError, with what would be right."""
+    content = parse(body, dict[str, Any], "budget")
+    if strange := sorted(content.keys() - {field.name for field in fields(Budget)}):
+        raise ConfigError(f"budget: it has no field `{strange[0]}`")
+    return parse(body, Budget, "budget")

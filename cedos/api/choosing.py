@@ -5,7 +5,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cedos.errors import ConfigError
 from cedos.model import Bulk, Direction, Label, SizeEstimate, Transfer, Urgency
 
 _SMALL_BYTES = 100_000
@@ -32,13 +31,3 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         bulk = Bulk.LARGE if self.size_bytes >= _SMALL_BYTES else Bulk.SMALL
         label = Label(self.urgency, bulk)
         return Transfer(size, self.direction, label, self.deadline_s, None, self.server_name)
-
-
-def parse_choice(body: bytes) -> ChoiceRequest:
-    """Reads a request from JSON. Errors: ConfigError, with the field and what would be right."""
-    try:
-        return msgspec.json.decode(body, type=ChoiceRequest)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"choice: {error}") from error
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"choice: not valid JSON: {error}") from error

@@ -6,7 +6,6 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from cedos.errors import ConfigError
 from cedos.model import Bulk, Direction, Label, Urgency
 
 _Port = Annotated[int, Meta(ge=1, le=65535)]
@@ -79,13 +78,3 @@ def program_mark(number: int) -> int:
     The two lower bytes alone vary, as others (VPNs, Kubernetes) mask the bits in between.
     """
     return 0xCE00_0000 | number & 0xFFFF
-
-
-def parse_hint(body: bytes) -> HintRequest:
-    """Reads a hint from JSON. Errors: ConfigError, with the field and what would be right."""
-    try:
-        return msgspec.json.decode(body, type=HintRequest)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"hint: {error}") from error
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"hint: not valid JSON: {error}") from error

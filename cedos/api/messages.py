@@ -4,9 +4,11 @@
 """
 
 from math import isfinite
+from typing import TypeVar
 
 import msgspec
 
+from cedos.errors import ConfigError
 from cedos.model import (
     Context,
     Decision,
@@ -235,6 +237,19 @@ class ErrorMessage(ControlMessage, frozen=True, kw_only=True):
 
     error: str
     kind: str
+
+
+T = TypeVar("T")
+
+
+def parse(body: bytes, kind: type[T], what: str) -> T:
+    """Reads a request from JSON. Errors: ConfigError, with the field and what would be right."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{what}: {error}") from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{what}: not valid JSON: {error}") from error
 
 
 def _finite(value: float) -> float | None:

@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Meta
 
 from cedos.api.messages import ControlMessage, NetworkMessage
-from cedos.errors import ConfigError
 
 MOST_ITEMS: Final = 400
 """So many open items are told of, those first that would be fetched first; a request is small."""
@@ -140,13 +139,3 @@ class ProgramMessage(ControlMessage, frozen=True, kw_only=True):
     age_s: float
     counts: dict[str, int]
     items: list[ItemMessage]
-
-
-def parse_prefetching(body: bytes) -> PrefetchingRequest:
-    """Reads a request from JSON. Errors: ConfigError, with the field and what would be right."""
-    try:
-        return msgspec.json.decode(body, type=PrefetchingRequest)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"prefetching: {error}") from error
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"prefetching: not valid JSON: {error}") from error

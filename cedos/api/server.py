@@ -17,10 +17,10 @@ from aiohttp import web
 
 from cedos.api.backend import Backend
 from cedos.api.budgets import parse_budget
-from cedos.api.choosing import parse_choice
-from cedos.api.hints import parse_hint
-from cedos.api.messages import ErrorMessage
-from cedos.api.prefetching import parse_prefetching
+from cedos.api.choosing import ChoiceRequest
+from cedos.api.hints import HintRequest
+from cedos.api.messages import ErrorMessage, parse
+from cedos.api.prefetching import PrefetchingRequest
 from cedos.errors import (
     AlreadyRunningError,
     CedosError,
@@ -122,10 +122,12 @@ class ControlServer:
         return _json(await self._backend.explain(request.query.get("flow") or None))
 
     async def _choose(self, request: web.Request) -> web.Response:
-        return _json(await self._backend.choose(parse_choice(await request.read())))
+        choice = parse(await request.read(), ChoiceRequest, "choice")
+        return _json(await self._backend.choose(choice))
 
     async def _prefetching(self, request: web.Request) -> web.Response:
-        return _json(await self._backend.prefetching(parse_prefetching(await request.read())))
+        program = parse(await request.read(), PrefetchingRequest, "prefetching")
+        return _json(await self._backend.prefetching(program))
 
     async def _prefetched(self, request: web.Request) -> web.Response:
         return _json(await self._backend.prefetched())
@@ -134,7 +136,8 @@ class ControlServer:
         return _json(await self._backend.probing())
 
     async def _hint(self, request: web.Request) -> web.Response:
-        return _json(await self._backend.hint(parse_hint(await request.read())), status=201)
+        hint = parse(await request.read(), HintRequest, "hint")
+        return _json(await self._backend.hint(hint), status=201)
 
     async def _unhint(self, request: web.Request) -> web.Response:
         await self._backend.unhint(int(request.match_info["number"]))

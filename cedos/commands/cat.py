@@ -14,7 +14,7 @@ from cedos.commands.console.servers import (
     KNOWN_HOSTS,
     OWN_KEY,
     KeyText,
-    ListenAddress,
+    ListenAddressType,
     interfaces,
     own_key_option,
     pin,
@@ -86,7 +86,7 @@ class LabelType(click.ParamType[Label]):
 )
 @click.argument("host", required=False)
 @click.argument("port", required=False, type=click.IntRange(1, 65535))
-@click.option("-l", "--listen", "listen_at", type=ListenAddress(), help="Wait for one session.")
+@click.option("-l", "--listen", "listen_at", type=ListenAddressType(), help="Wait for one session.")
 @click.option(
     "-k", "--key", type=KeyText(), help="The server's key; remembered for this HOST and PORT."
 )
@@ -257,7 +257,7 @@ async def _receive(connection: Connection) -> None:
 def _watch(connection: Connection) -> None:
     seen: set[tuple[str, str]] = set()
 
-    def look() -> None:
+    def show() -> None:
         now = {(path.network, path.peer) for path in connection.paths()}
         for network, peer in sorted(now - seen):
             click.echo(f"cedos-cat: {network}: connected with {peer}", err=True)
@@ -267,5 +267,5 @@ def _watch(connection: Connection) -> None:
         seen.clear()
         seen.update(now)
 
-    connection.on_change(look)
-    look()
+    connection.on_change(show)
+    show()

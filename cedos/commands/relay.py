@@ -12,39 +12,15 @@ import click
 from cedos import logs
 from cedos.commands.console import render
 from cedos.commands.console.manual import Manual, json_option
+from cedos.commands.console.servers import ListenAddressType
 from cedos.commands.exec import Duration
 from cedos.doctor import mptcp
 from cedos.doctor.finding import Files, Finding, FindingState
 from cedos.errors import ConfigError, HostError, PrivilegeError
 from cedos.kernel.service_manager import Notifier
-from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import IPNetwork, read_tokens
 from cedos.proxy.gateway.listening import RelayAddress, open_socket
 from cedos.proxy.gateway.relay import PORT, Relay, RelaySettings, log
-from cedos.proxy.request import authority
-
-
-class At(click.ParamType[tuple[str, int]]):
-    """`3128`, `192.0.2.1:3128`, `[2001:db8::1]:3128`."""
-
-    name = "[address:]port"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        """Address (empty: all of IPv4 and IPv6) and port."""
-        if isinstance(value, tuple):
-            return value
-        if value.isascii() and value.isdecimal() and 0 < int(value) < 65536:
-            return "", int(value)
-        try:
-            address, port = authority(value)
-            ip_network(address)
-        except (RefusedError, ValueError):
-            port = None
-        if port is None:
-            self.fail(f"{value!r} is not 3128, 192.0.2.1:3128 or [2001:db8::1]:3128", param, ctx)
-        return address, port
 
 
 class Net(click.ParamType[IPNetwork]):
@@ -94,7 +70,7 @@ class Net(click.ParamType[IPNetwork]):
     "-l",
     "--listen",
     "listen",
-    type=At(),
+    type=ListenAddressType(PORT),
     multiple=True,
     help=f"Where clients name the relay as their proxy; may be repeated.  [default: {PORT}, unless "
     "--transparent is given]",
@@ -102,7 +78,7 @@ class Net(click.ParamType[IPNetwork]):
 @click.option(
     "-t",
     "--transparent",
-    type=At(),
+    type=ListenAddressType(PORT),
     multiple=True,
     help="Take connections that this host diverts to this port, on their way to any server; may be "
     "repeated. MPTCP needs the port that is diverted, and TPROXY.",

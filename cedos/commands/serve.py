@@ -12,7 +12,7 @@ from cedos.commands.console.program import Program
 from cedos.commands.console.servers import (
     FILES_PORT,
     OWN_KEY,
-    ListenAddress,
+    ListenAddressType,
     own_key_option,
     print_key_option,
     shown,
@@ -55,7 +55,7 @@ from cedos.session.protocol.crypto import KeyPair
     "folder", required=False, type=click.Path(path_type=Path, file_okay=False, exists=True)
 )
 @click.option(
-    "-l", "--listen", type=ListenAddress(), default=("", FILES_PORT), metavar="[ADDRESS:]PORT",
+    "-l", "--listen", type=ListenAddressType(), default=("", FILES_PORT), metavar="[ADDRESS:]PORT",
     help=f"Where to listen.  [default: {FILES_PORT} at all addresses]",
 )  # fmt: skip
 @click.option(

@@ -50,9 +50,9 @@ def command(interval_s: float, count: int | None) -> None:
     screen = sys.stdout.isatty()
     with _own_screen() if screen else nullcontext(), suppress(KeyboardInterrupt):
         lines = list(status.lines(first))
-        for look in itertools.count(1):
+        for shown in itertools.count(1):
             click.echo(_page(lines) if screen else "\n".join(lines), nl=not screen)
-            if look == count:
+            if shown == count:
                 return
             time.sleep(interval_s)
             try:

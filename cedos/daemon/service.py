@@ -193,7 +193,7 @@ class Daemon:
             ticked,
             unable="" if config.steering.iptables else "[steering] iptables = true would be needed",
         )
-        self._prefetching = Prefetching(self._budgets, metering, radios, links.networks, prices)
+        self._prefetching = Prefetching(self._budgets, metering, radios)
         self._sampler = FlowSampler(
             flow_monitor,
             self._flows,

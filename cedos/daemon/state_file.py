@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 import structlog
 
+from cedos.storage import whole_file
+
 _log = structlog.get_logger(__name__)
 
 
@@ -22,9 +24,7 @@ def read(path: Path, what: str) -> Any:
 
 def unusable(path: Path, what: str, error: Exception) -> None:
     """Says that a file cannot be used; it is put aside, as things begin anew and would replace it."""
-    number = 1
-    while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
-        number += 1
+    aside = whole_file.aside(path)
     try:
         path.rename(aside)
     except OSError as failed:
@@ -36,8 +36,6 @@ def unusable(path: Path, what: str, error: Exception) -> None:
 def write(path: Path, state: Any, what: str) -> None:
     """Writes a file, whole or not at all; an error is logged."""
     try:
-        new = path.with_suffix(".new")
-        new.write_bytes(msgspec.json.encode(state))
-        new.replace(path)
+        whole_file.write(path, msgspec.json.encode(state))
     except OSError as error:
         _log.warning(f"{what} cannot be kept", file=str(path), why=str(error))

@@ -11,6 +11,7 @@ from cedos.config import Config
 from cedos.errors import ConfigError
 from cedos.model import Budget, Every, Resource
 from cedos.selector.budgets.calendar import period_at, wall
+from cedos.storage import whole_file
 
 FILE: Final = "budgets.json"
 """In the state directory."""
@@ -47,7 +48,7 @@ def read(path: Path) -> dict[str, Budget]:
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{path} cannot be used ({_why(error)}); the next `cedos budget set` keeps it"
-            f" as {_free_name(path).name}, and begins a new one"
+            f" as {whole_file.aside(path).name}, and begins a new one"
         ) from error
 
 
@@ -63,7 +64,7 @@ def opened(path: Path) -> tuple[dict[str, Budget], str]:
         return _read(path), ""
     except (OSError, ValueError) as error:
         why = _why(error)
-    aside = _free_name(path)
+    aside = whole_file.aside(path)
     try:
         path.rename(aside)
     except OSError as error:
@@ -94,20 +95,12 @@ def _why(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def _free_name(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.name}.aside-{number}")).exists():
-        number += 1
-    return aside
-
-
 def write(path: Path, budgets: dict[str, Budget]) -> None:
     """Writes the file, whole or not at all. Errors: ConfigError, it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(".new")
-        new.write_bytes(msgspec.json.format(msgspec.json.encode(list(budgets.values()))))
-        new.replace(path)
+        content = msgspec.json.format(msgspec.json.encode(list(budgets.values())))
+        whole_file.write(path, content)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cedos.errors import HistoryError
+from cedos.storage import whole_file
 from cedos.storage.history_rows import Matcher
 
 SCHEMA_VERSION = 1
@@ -167,9 +168,7 @@ class Store:
 
     def _move_aside(self, why: str) -> None:
         self.close()
-        number = 1
-        while (aside := self.path.with_name(f"{self.path.name}.aside-{number}")).exists():
-            number += 1
+        aside = whole_file.aside(self.path)
         try:
             self.path.rename(aside)
             for suffix in ("-wal", "-shm"):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cedos.errors import HistoryError
+from cedos.storage import whole_file
 
 _APPLICATION_ID: Final = 0x63656475  # "cedu"
 _SCHEMA: Final = f"""
@@ -207,9 +208,7 @@ class Usage:
 
     def _move_aside(self, why: str) -> None:
         assert self.path is not None
-        number = 1
-        while (aside := self.path.with_name(f"{self.path.name}.aside-{number}")).exists():
-            number += 1
+        aside = whole_file.aside(self.path)
         try:
             self.path.rename(aside)
             for suffix in ("-wal", "-shm"):

@@ -55,10 +55,13 @@ class Server(click.ParamType[tuple[str, int]]):
         return found
 
 
-class ListenAddress(click.ParamType[tuple[str, int]]):
+class ListenAddressType(click.ParamType[tuple[str, int]]):
     """Where to listen: `7008` (at all addresses), `192.0.2.1:7008`, `[2001:db8::1]:7008`."""
 
     name = "[address:]port"
+
+    def __init__(self, example: int = FILES_PORT) -> None:
+        self._example = example
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -73,7 +76,9 @@ class ListenAddress(click.ParamType[tuple[str, int]]):
             except ValueError:
                 found = None
         if found is None:
-            self.fail(f"{value!r} is not 7008, 192.0.2.1:7008 or [2001:db8::1]:7008", param, ctx)
+            port = self._example
+            right = f"{port}, 192.0.2.1:{port} or [2001:db8::1]:{port}"
+            self.fail(f"{value!r} is not {right}", param, ctx)
         return found
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -181,20 +181,24 @@ class HostBudgets:
             if keeper.over(now_s):
                 continue
             found = [
-                Option(seconds, self._amount(keeper.budget, network, joules, size))
+                Option(seconds, self.amount(keeper.budget, joules, [(network, float(size))]))
                 for network, seconds, joules, size in options
             ]
             keeper.offered(now_s, found, found[chosen])
 
-    def _amount(self, budget: Budget, network: str, joules: float, size: int) -> float:
+    def amount(
+        self, budget: Budget, energy_j: float, carried: Iterable[tuple[str, float]]
+    ) -> float:
+        """What a budget counts of these joules, and bytes by network."""
         match budget.resource:
             case Resource.ENERGY:
-                return joules
+                return energy_j
             case Resource.MONEY:
-                return size * self._money_per_mb.get(network, 0.0) / 1e6
+                prices = self._money_per_mb
+                return sum(size * prices.get(network, 0.0) / 1e6 for network, size in carried)
             case Resource.DATA:
                 counted = budget.networks or self._metered()
-                return float(size) if network in counted else 0.0
+                return sum(size for network, size in carried if network in counted)
 
     async def run(self) -> None:
         """Looks at everything once a second until it is cancelled; keeps what was counted."""

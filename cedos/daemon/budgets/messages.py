@@ -1,11 +1,10 @@
-"""HostBudgets as they go over the control socket, to and fro."""
+"""Budgets as they go over the control socket, to and fro."""
 
 from collections.abc import Callable
 
 from cedos.api.budgets import BudgetMessage, UnitsMessage
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.selector.budgets.budget import PROHIBITIVE
-from cedos.selector.budgets.keeper import Standing
 
 
 def messages(
@@ -17,44 +16,27 @@ def messages(
 
     `unkept`: why one that is spent bars none, by its name; "": it does, or need not.
     """
-    return [
-        message(
-            standing,
-            suspended=budgets.suspended(standing.budget),
-            source=budgets.source(standing.budget.name),
-            controller=budgets.keepers[standing.budget.name].controller.name,
-            barred=barred_by(standing.budget.name),
-            unkept=unkept(standing.budget.name),
+    found = []
+    for standing in budgets.standings():
+        budget, suspended = standing.budget, budgets.suspended(standing.budget)
+        spent_up = not standing.over and standing.rate >= PROHIBITIVE and not suspended
+        priced = not (spent_up or standing.over or suspended)
+        message = BudgetMessage.of(
+            budget,
+            spent=standing.spent,
+            begins_unix_s=standing.period.begins_s,
+            ends_unix_s=standing.period.ends_s,
+            forecast=standing.forecast,
+            s_per_unit=standing.rate if priced else None,
+            spent_up=spent_up,
+            bought_s=standing.bought_s,
+            over=standing.over,
+            suspended=suspended,
+            source=budgets.source(budget.name),
+            controller=budgets.keepers[budget.name].controller.name,
+            barred=barred_by(budget.name),
+            unkept=unkept(budget.name),
+            units=UnitsMessage.of(budget),
         )
-        for standing in budgets.standings()
-    ]
-
-
-def message(
-    standing: Standing,
-    *,
-    suspended: str,
-    source: str,
-    controller: str,
-    barred: tuple[str, ...] = (),
-    unkept: str = "",
-) -> BudgetMessage:
-    spent_up = not standing.over and standing.rate >= PROHIBITIVE and not suspended
-    priced = not (spent_up or standing.over or suspended)
-    return BudgetMessage.of(
-        standing.budget,
-        spent=standing.spent,
-        begins_unix_s=standing.period.begins_s,
-        ends_unix_s=standing.period.ends_s,
-        forecast=standing.forecast,
-        s_per_unit=standing.rate if priced else None,
-        spent_up=spent_up,
-        bought_s=standing.bought_s,
-        over=standing.over,
-        suspended=suspended,
-        source=source,
-        controller=controller,
-        barred=barred,
-        unkept=unkept,
-        units=UnitsMessage.of(standing.budget),
-    )
+        found.append(message)
+    return found

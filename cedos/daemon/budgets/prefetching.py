@@ -18,7 +18,7 @@ from cedos.api.prefetching import (
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering
-from cedos.model import Budget, Network, NetworkKind, Resource
+from cedos.model import Budget, NetworkKind, Resource
 from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.controller import Option
 from cedos.selector.budgets.steps import steps
@@ -58,8 +58,6 @@ class Prefetching:
         budgets: HostBudgets,
         metering: Metering,
         radios: Mapping[NetworkKind, Radio],
-        networks: Callable[[], Sequence[Network]],
-        money_per_mb: Mapping[str, float],
         *,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
@@ -67,8 +65,6 @@ class Prefetching:
         self._budgets = budgets
         self._metering = metering
         self._radios = {kind: msgspec.to_builtins(radio) for kind, radio in radios.items()}
-        self._networks = networks
-        self._money_per_mb = money_per_mb
         self._clock, self._steady = clock, steady
         self._programs: dict[tuple[int, str], _PrefetchingProgram] = {}
         self._waited: set[str] = set()
@@ -170,34 +166,13 @@ class Prefetching:
                 prices.data_rate(name) * sent
                 for name, sent in zip(request.networks, way.sent, strict=True)
             )
-        return Option(seconds, self._amount(budget, request.networks, way.sent, way.energy_j))
+        carried = zip(request.networks, way.sent, strict=True)
+        return Option(seconds, self._budgets.amount(budget, way.energy_j, carried))
 
     def _used(self, budget: Budget, request: PrefetchingRequest) -> float:
-        return self._amount(
-            budget,
-            request.networks if request.used_bytes else [],
-            [_WITH_HEADERS * each for each in request.used_bytes],
-            request.used_j,
-        )
-
-    def _amount(
-        self, budget: Budget, networks: Sequence[str], sent: Sequence[float], energy_j: float
-    ) -> float:
-        match budget.resource:
-            case Resource.ENERGY:
-                return energy_j
-            case Resource.MONEY:
-                return sum(
-                    each * self._money_per_mb.get(name, 0.0) / 1e6
-                    for name, each in zip(networks, sent, strict=True)
-                )
-            case Resource.DATA:
-                counted = budget.networks or self._metered()
-                pairs = zip(networks, sent, strict=True)
-                return sum(each for name, each in pairs if name in counted)
-
-    def _metered(self) -> tuple[str, ...]:
-        return tuple(network.name for network in self._networks() if network.metered)
+        sent = [_WITH_HEADERS * each for each in request.used_bytes]
+        carried = zip(request.networks if sent else [], sent, strict=True)
+        return self._budgets.amount(budget, request.used_j, carried)
 
     def _radio_messages(self, known: Sequence[NetworkMessage]) -> dict[str, RadioMessage]:
         """Of the very networks that are told: what the links show by now may be others."""

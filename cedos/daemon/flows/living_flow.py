@@ -80,7 +80,7 @@ class LivingFlow:
     context: Context | None = None
     _watch: Reevaluation | None = None
     _watched: tuple[float, int] = (0.0, 0)
-    _looks: deque[tuple[float, int]] = field(default_factory=deque)
+    _carried_at: deque[tuple[float, int]] = field(default_factory=deque)
     _waiting_since_s: float | None = None
     _switched_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
@@ -194,7 +194,7 @@ class LivingFlow:
         """Another transfer begins on this flow: what the last one's rate was says nothing of it."""
         self._watch = None
         self.rate_bps = self._waiting_since_s = None
-        self._looks.clear()
+        self._carried_at.clear()
         self.transfers += 1
 
     def led(self, decision: int | None) -> None:
@@ -222,9 +222,9 @@ class LivingFlow:
         """It goes another way now: what its rate was says nothing of that."""
         self._watch = None
         self.rate_bps = self._waiting_since_s = None
-        self._looks.clear()
+        self._carried_at.clear()
 
-    def looked(self, now_s: float) -> None:
+    def sampled(self, now_s: float) -> None:
         """Notes the rate of the last second, where the network and not the program set it.
 
         A download that receives at a look goes as fast as it can; a transfer that must hear of the
@@ -232,9 +232,9 @@ class LivingFlow:
         others: a program may be pausing.
         """
         direction = self.transfer.direction if self.transfer else Direction.DOWN
-        self._looks.append((now_s, self.carried(direction)))
-        while len(self._looks) > 2 and self._looks[1][0] <= now_s - _RATE_S:
-            self._looks.popleft()
+        self._carried_at.append((now_s, self.carried(direction)))
+        while len(self._carried_at) > 2 and self._carried_at[1][0] <= now_s - _RATE_S:
+            self._carried_at.popleft()
         self.rate_bps = None
         self.stalled_s = 0.0
         if self.transfer is None:
@@ -242,7 +242,7 @@ class LivingFlow:
         if (stalled_s := self._stall_s(now_s)) is not None:
             self.rate_bps, self.stalled_s = 0.0, stalled_s
             return
-        (before_at_s, before), (_, carried) = self._looks[0], self._looks[-1]
+        (before_at_s, before), (_, carried) = self._carried_at[0], self._carried_at[-1]
         if now_s - before_at_s < _LEAST_RATE_S or carried <= before:
             return
         samples = [path.sample for path in self.paths.values() if path.sample]

@@ -117,7 +117,7 @@ class LivingFlows:
                 self._used(path, now_s)
             seen[id(flow)] = flow
         for flow in seen.values():
-            flow.looked(now_s)
+            flow.sampled(now_s)
         return list(seen.values())
 
     def learned(self, event: SizeLearned) -> LivingFlow | None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cedos.api.choosing import ChoiceRequest, parse_choice
+from cedos.api.choosing import ChoiceRequest
 from cedos.api.client import ControlClient
+from cedos.api.messages import parse
 from cedos.errors import ConfigError
 from cedos.model import Bulk, Direction, Label, Urgency
 
@@ -58,14 +59,14 @@ def test_a_request_is_a_transfer() -> None:
 )
 def test_bad_requests(body: bytes, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse_choice(body)
+        parse(body, ChoiceRequest, "choice")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_request_or_a_clear_error(body: bytes) -> None:
     with suppress(ConfigError):
-        assert parse_choice(body).size_bytes >= 1
+        assert parse(body, ChoiceRequest, "choice").size_bytes >= 1
 
 
 def test_what_the_daemon_refuses_comes_back_as_it_was_said(control: Path, fake_daemon: Any) -> None:

@@ -15,7 +15,7 @@ from cedos.monitor.flows import own_flows
 
 pytestmark = pytest.mark.anyio
 
-RESOLVER = ("127.0.0.1", 53)
+RESOLVER = (ip_address("127.0.0.1"), 53)
 
 
 async def test_the_daemons_own_look_ups_are_left_out() -> None:
@@ -24,11 +24,11 @@ async def test_the_daemons_own_look_ups_are_left_out() -> None:
     parts: Any = dict.fromkeys([*others.split(), "config_file"])
     backend = ApiBackend(flows=flows, dry_run=False, **parts)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
-        own_flows.connect(asker, RESOLVER)
+        own_flows.connect(asker, *RESOLVER)
         host, port = asker.getsockname()
-    own = FlowKey(ip_address(host), port, ip_address(RESOLVER[0]), RESOLVER[1], "udp")
+    own = FlowKey(ip_address(host), port, RESOLVER[0], RESOLVER[1], "udp")
     # Somebody else's question to the same resolver.
-    other = FlowKey(ip_address(host), port ^ 1, ip_address(RESOLVER[0]), RESOLVER[1], "udp")
+    other = FlowKey(ip_address(host), port ^ 1, RESOLVER[0], RESOLVER[1], "udp")
     for key in (own, other):
         flows.opened(FlowOpened(key, 1.0, 1.0))
     assert len(flows) == 2

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.api.messages import NetworkMessage
+from cedos.api.messages import NetworkMessage, parse
 from cedos.api.prefetching import (
     ItemMessage,
     PrefetchingRequest,
     StartedMessage,
     TakingMessage,
-    parse_prefetching,
 )
 from cedos.config import Config, NetworkConfig
 from cedos.daemon.budgets.host_budgets import HostBudgets
@@ -60,8 +59,8 @@ class Host:
             clock=lambda: self.now_s, steady=lambda: self.steady_s,
         )  # fmt: skip
         self.prefetching = Prefetching(
-            self.budgets, self.metering, radios_of(config), lambda: networks,
-            money_per_mb(config), clock=lambda: self.now_s, steady=lambda: self.steady_s,
+            self.budgets, self.metering, radios_of(config),
+            clock=lambda: self.now_s, steady=lambda: self.steady_s,
         )  # fmt: skip
         self.carried = 0
 
@@ -214,11 +213,11 @@ async def test_people_are_shown_what_it_said(host: Host) -> None:
 def test_nonsense_is_refused_in_words(said: dict[str, Any], why: str) -> None:
     known = {"program": "mail", "pid": 7, "networks": ["wlan0", "lte0"]}
     with pytest.raises(ConfigError, match=why):
-        parse_prefetching(msgspec.json.encode(known | said))
+        parse(msgspec.json.encode(known | said), PrefetchingRequest, "prefetching")
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=200))
 def test_anything_else_is_refused_too(body: bytes) -> None:
     with pytest.raises(ConfigError):
-        parse_prefetching(body)
+        parse(body, PrefetchingRequest, "prefetching")

@@ -37,7 +37,7 @@ def stage(make_stage: Callable[[Usually], Stage]) -> Stage:
     return stage
 
 
-async def look(stage: Stage, at_s: float, bytes_down: int = 0) -> list[str]:
+async def sampled(stage: Stage, at_s: float, bytes_down: int = 0) -> list[str]:
     """A look at the sockets, and a decision; returns where connections went."""
     heard_s = 0.01 if bytes_down else 0.1
     sample = FlowSample(
@@ -49,21 +49,21 @@ async def look(stage: Stage, at_s: float, bytes_down: int = 0) -> list[str]:
 
 
 async def test_a_small_answer_that_is_late_moves(stage: Stage) -> None:
-    assert await look(stage, 10.0) == []
+    assert await sampled(stage, 10.0) == []
     assert stage.director.default.decision is not None
     assert str(stage.director.default.decision.choice) == "single(wlan0)"
-    assert await look(stage, 10.1) == [], "it is not late yet"
+    assert await sampled(stage, 10.1) == [], "it is not late yet"
     flow = stage.flow
     assert flow.waited_s(10.1) == pytest.approx(0.1)
     assert not flow.late(10.1)
     # Wi-Fi is expected to take 6.1 s on average: silence is news after twice that.
     assert flow.late(22.2)
-    assert await look(stage, 22.3) == ["single(lte0)"], "the minute is what is left"
+    assert await sampled(stage, 22.3) == ["single(lte0)"], "the minute is what is left"
     assert not flow.late(22.4), "it goes another way now"
 
 
 async def test_silence_is_news_every_200_ms(stage: Stage) -> None:
-    await look(stage, 10.0)
+    await sampled(stage, 10.0)
     flow = stage.flow
     assert not flow.overdue(22.0)
     assert flow.overdue(22.3)
@@ -73,28 +73,30 @@ async def test_silence_is_news_every_200_ms(stage: Stage) -> None:
 
 
 async def test_what_comes_is_not_late(stage: Stage) -> None:
-    await look(stage, 10.0)
-    assert await look(stage, 22.0, bytes_down=1500) == []
+    await sampled(stage, 10.0)
+    assert await sampled(stage, 22.0, bytes_down=1500) == []
     assert stage.flow.waited_s(22.0) == 0.0
     assert not stage.flow.overdue(34.0), "the rest is expected anew, and takes its time"
 
 
 async def test_a_lost_network_is_a_reason_at_once(stage: Stage) -> None:
-    assert await look(stage, 10.0) == []
+    assert await sampled(stage, 10.0) == []
     stage.director.networks_changed([replace(stage.wlan, up=False), stage.lte])
-    assert await look(stage, 10.1) == ["single(lte0)"]
+    assert await sampled(stage, 10.1) == ["single(lte0)"]
 
 
 async def test_a_new_network_is_a_reason_at_once(stage: Stage) -> None:
     stage.told(10**6)
     stage.director.networks_changed([stage.wlan, replace(stage.lte, up=False)])
-    assert await look(stage, 10.0) == []
+    assert await sampled(stage, 10.0) == []
     stage.director.networks_changed([stage.wlan, stage.lte])
-    assert await look(stage, 10.1) == ["single(lte0)"], "a tenth of what Wi-Fi is expected to take"
+    assert await sampled(stage, 10.1) == ["single(lte0)"], (
+        "a tenth of what Wi-Fi is expected to take"
+    )
 
 
 async def test_the_next_transfer_is_awaited_anew(stage: Stage) -> None:
-    await look(stage, 10.0)
+    await sampled(stage, 10.0)
     stage.told(2500)
     assert stage.flow.waited_s(22.0) == 0.0
 
