@@ -4,6 +4,7 @@ from typing import Final
 
 from cedos.doctor.finding import Files, Finding, limited, missing, ok
 from cedos.errors import HostError
+from cedos.kernel.bpf import root_cgroup
 from cedos.kernel.netlink import NETLINK_NETFILTER, Requester
 from cedos.steer.kernel import first_timeout, ipset
 
@@ -39,7 +40,7 @@ def early(files: Files) -> Finding:
     """Whether the kernel can be told to repeat first packets early."""
     topic = "early rescue (BPF sockops)"
     try:
-        first_timeout.root_cgroup(files.read("/proc/self/mounts") or "")
+        root_cgroup(files.read("/proc/self/mounts") or "")
         first_timeout.try_out()
     except PermissionError:
         return limited(topic, "needs CAP_BPF", _LATE, _AS_ROOT)

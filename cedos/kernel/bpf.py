@@ -3,8 +3,10 @@
 import ctypes
 import os
 import platform
+import re
 import struct
 from enum import IntEnum
+from pathlib import Path
 from typing import Final
 
 from cedos.errors import HostError
@@ -39,6 +41,16 @@ CONNECTS: Final = (
     AttachType.UDP6_SENDMSG,
 )
 """Wherever a socket gets to know whom it talks to."""
+
+
+def root_cgroup(mounts: str) -> Path:
+    """The root of the cgroup v2 hierarchy, from /proc/self/mounts; HostError where none is mounted."""
+    for line in mounts.splitlines():
+        words = line.split()
+        if words[2:3] == ["cgroup2"]:
+            # The kernel writes white space in paths as octal numbers.
+            return Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), words[1]))
+    raise HostError("no cgroup v2 is mounted")
 
 
 def instruction(

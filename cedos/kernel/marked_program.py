@@ -7,7 +7,6 @@ local networks and VPNs stay what they are.
 """
 
 import os
-import re
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -62,15 +61,14 @@ def own_cgroup(mounts: str, membership: str) -> Path:
     Raises:
         HostError: no cgroup v2 is mounted.
     """
-    root = next((line.split()[1] for line in mounts.splitlines() if " cgroup2 " in line), None)
-    if root is None:
+    try:
+        root = bpf.root_cgroup(mounts)
+    except HostError as error:
         raise HostError(
-            "no cgroup v2 is mounted; `mount -t cgroup2 none /sys/fs/cgroup/unified` does it"
-        )
+            f"{error}; `mount -t cgroup2 none /sys/fs/cgroup/unified` does it"
+        ) from None
     inside = next((line[3:] for line in membership.splitlines() if line.startswith("0::")), "/")
-    # The kernel writes white space in paths as octal numbers.
-    path = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), root)
-    return Path(path) / inside.lstrip("/")
+    return root / inside.lstrip("/")
 
 
 @contextmanager

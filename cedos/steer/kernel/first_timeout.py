@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from cedos.errors import HostError
 from cedos.kernel import bpf
 from cedos.kernel.bpf import AttachType, BpfHashMap, ProgramType, instruction, wide
 from cedos.model import Address
@@ -164,21 +163,6 @@ class FirstTimeouts:
             os.close(self._link)
             self._table.close()
             self._link = -1
-
-
-def root_cgroup(mounts: str) -> Path:
-    """The root of the cgroup v2 hierarchy that this process sees.
-
-    Args:
-        mounts: /proc/self/mounts.
-
-    Raises:
-        HostError: none is mounted.
-    """
-    root = next((line.split()[1] for line in mounts.splitlines() if " cgroup2 " in line), None)
-    if root is None:
-        raise HostError("no cgroup v2 is mounted")
-    return Path(root)
 
 
 def ticks_per_second() -> int:

@@ -14,10 +14,11 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError, SteeringError
+from cedos.kernel.bpf import root_cgroup
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Address, FlowKey, Network
 from cedos.steer.journal.records import RESCUE, Append, change_sysctl
-from cedos.steer.kernel.first_timeout import FirstTimeouts, root_cgroup
+from cedos.steer.kernel.first_timeout import FirstTimeouts
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.mptcp.connections import MptcpConnections
 from cedos.steer.refusals import refusals

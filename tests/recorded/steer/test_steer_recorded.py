@@ -211,6 +211,17 @@ def test_sockets_tell_their_connection_and_their_flags(events, version):
     assert (spare.backup, spare.local_id) == (False, 3)
 
 
+def test_only_a_further_subflow_that_waits_for_its_first_answer_is_a_join(events):
+    established, up = events[1], events[2]
+    joins = {}
+    for message in recorded("sockets4"):
+        waiting = bytes((message.payload[0], sock_diag.SYN_SENT)) + message.payload[2:]
+        socket = sock_diag.parse_connecting(message._replace(payload=waiting))
+        joins[sock_diag.parse_tcp_socket(message).key] = socket.join
+        assert sock_diag.parse_connecting(message) is None
+    assert (joins[established.key], joins[up.key]) == (False, True)
+
+
 def test_a_refusal_is_told_in_the_kernels_own_words():
     (error,) = parsed("refusal")
     assert (error.errno, error.strerror) == (22, "invalid token")
