@@ -29,7 +29,6 @@ class Family(NamedTuple):
 
 
 def request(command: int, body: bytes = b"") -> bytes:
-    """A family's command with its attributes."""
     return _HEADER.pack(command, 1) + body
 
 

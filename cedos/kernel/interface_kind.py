@@ -53,10 +53,7 @@ class Hardware:
 
 
 class HardwareSource(Protocol):
-    """Tells the hardware behind a link."""
-
-    def look_up(self, link: Link) -> Hardware:
-        """What is known of it; an empty Hardware where nothing is."""
+    def look_up(self, link: Link) -> Hardware: ...
 
 
 class Sysfs:
@@ -102,7 +99,6 @@ class Sysfs:
 
 
 def guess(link: Link, hardware: Hardware) -> NetworkKind | None:
-    """The kind of the network behind a link, None if there is none of its own."""
     if link.loopback or link.enslaved or link.kind in _VIRTUAL_KINDS:
         return None
     if _matches(link.name, _IGNORED_NAMES):
@@ -125,8 +121,6 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a link is called and taken for."""
-
     name: str
     kind: NetworkKind
     metered: bool

@@ -170,7 +170,6 @@ def _port(port: int) -> bytes:
 
 
 def endpoints_request() -> bytes:
-    """Asks (a dump) for the kernel's endpoints."""
     return generic_netlink.request(GET_ADDRESS)
 
 

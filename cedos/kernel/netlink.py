@@ -213,7 +213,6 @@ class Requester:
                     return answers
 
     def dump(self, kind: int, payload: bytes) -> list[NetlinkMessage]:
-        """All messages of a dump; errors as for `ask`."""
         return self.ask(kind, payload, NLM_F_DUMP)
 
     def close(self) -> None:
@@ -332,7 +331,6 @@ class NetlinkListener:
         return self._drain()[1]
 
     def _drain(self) -> tuple[bool, bool]:
-        """Whether there was anything, and whether nothing is left."""
         until_s = time.monotonic() + _MOST_S
         anything = bool(self._held)
         while True:

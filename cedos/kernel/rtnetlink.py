@@ -155,7 +155,6 @@ class Counters:
 
 
 def counters_request(index: int) -> bytes:
-    """Asks for one link's counters."""
     return _STATS.pack(0, index, 1 << (_IFLA_STATS_LINK_64 - 1))
 
 

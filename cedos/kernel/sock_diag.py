@@ -106,7 +106,6 @@ def tcp_sockets_request(family: int) -> bytes:
 
 
 def flow_request(key: FlowKey) -> bytes:
-    """Asks for one TCP flow's socket."""
     return _one(key, 0, _FLOW_STATES)
 
 

@@ -24,8 +24,6 @@ _LOOPBACK = ((socket.AF_INET, "127.0.0.1", "IPv4"), (socket.AF_INET6, "::1", "IP
 
 
 class FlowSource(Protocol):
-    """Flow events and dumps."""
-
     def start(
         self,
         tracked: Callable[[conntrack.Tracked], None],
@@ -46,8 +44,7 @@ class FlowSource(Protocol):
     async def blindness(self, timeout_s: float) -> str:
         """Why openings are not seen; empty when they are."""
 
-    def close(self) -> None:
-        """Ends it."""
+    def close(self) -> None: ...
 
 
 class KernelFlows:
@@ -66,7 +63,6 @@ class KernelFlows:
         destroyed: Callable[[sock_diag.SocketFacts], None],
         overflow: Callable[[], None],
     ) -> None:
-        """Begins to call back."""
 
         def on_tracked(datagram: bytes) -> None:
             for message in messages(datagram):
@@ -101,7 +97,6 @@ class KernelFlows:
         )
 
     async def sockets(self) -> list[sock_diag.SocketFacts]:
-        """The TCP flows now, IPv4 and IPv6."""
         answers = []
         for family in (socket.AF_INET, socket.AF_INET6):
             answers += await self._diag.dump(
@@ -110,12 +105,10 @@ class KernelFlows:
         return [facts for answer in answers if (facts := sock_diag.parse(answer)) is not None]
 
     async def mark(self, key: FlowKey) -> int | None:
-        """The mark of a TCP socket."""
         answers = await self._diag.get(sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.flow_request(key))
         return next((mark for each in answers if (mark := sock_diag.mark_of(each))), None)
 
     async def entries(self) -> list[conntrack.Tracked]:
-        """The tracked flows now."""
         if self._tracker is None:
             return []
         answers = await self._tracker.dump(conntrack.GET, conntrack.dump_request())
@@ -156,7 +149,6 @@ class KernelFlows:
         return True
 
     def close(self) -> None:
-        """Closes the sockets."""
         for opened in (self._openings, self._ends, self._diag, self._tracker):
             if opened is not None:
                 opened.close()

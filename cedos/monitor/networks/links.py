@@ -134,14 +134,12 @@ def compare(
 class TableSource(Protocol):
     """Reads the kernel's tables and tells when they may have changed."""
 
-    def start(self, changed: "asyncio.Event") -> None:
-        """Begins to set `changed`."""
+    def start(self, changed: "asyncio.Event") -> None: ...
 
     async def read(self) -> Tables:
         """The tables now; OSError or TimeoutError where the kernel does not tell."""
 
-    def close(self) -> None:
-        """Ends it."""
+    def close(self) -> None: ...
 
 
 class KernelTables:

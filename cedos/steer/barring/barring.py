@@ -56,7 +56,6 @@ class Barring:
 
     @property
     def interfaces(self) -> Sequence[str]:
-        """Those of the barred networks."""
         return sorted(self._interfaces.values())
 
     def usable(self) -> Sequence[Network]:

@@ -158,7 +158,6 @@ class FirstTimeouts:
                 self._given[address] = timeout_s
 
     def close(self) -> None:
-        """The kernel's own time-out again."""
         if self._link >= 0:
             os.close(self._link)
             self._table.close()

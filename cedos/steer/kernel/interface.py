@@ -18,8 +18,7 @@ class SteeringKernel(Protocol):
     """
 
     @property
-    def rescue(self) -> RescueKernel:
-        """What a rescue of first packets needs."""
+    def rescue(self) -> RescueKernel: ...
 
     def rules(self) -> Sequence[SeenRule]:
         """All policy rules of both IP versions, in the order in which the kernel asks them."""

@@ -33,7 +33,6 @@ _CHAINS: Final = (
 
 
 def versions() -> tuple[int, ...]:
-    """The IP versions that there is a packet filter for."""
     return tuple(iptables.programs())
 
 
@@ -48,5 +47,4 @@ def take_out() -> bool:
 
 
 def present() -> bool:
-    """Whether something of them is there."""
     return iptables.present(*TABLES)

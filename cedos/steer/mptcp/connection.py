@@ -28,7 +28,6 @@ class MptcpConnection:
     unsteerable: str | None = None
 
     def subflow(self, network: str) -> MptcpSubflow | None:
-        """Its subflow over a network."""
         return next((each for each in self.subflows if each.network == network), None)
 
 
@@ -41,7 +40,6 @@ class ConnectionEvent:
 
     @property
     def token(self) -> int:
-        """The connection's token."""
         return self.connection.token
 
     @property
@@ -56,7 +54,7 @@ class ConnectionOpened(ConnectionEvent):
 
 
 class SubflowUp(ConnectionEvent):
-    """A subflow of a connection is ready."""
+    pass
 
 
 class SubflowDown(ConnectionEvent):

@@ -99,7 +99,6 @@ class MptcpConnections:
             self.read_all()
 
     def steer(self, token: int, strategy: Strategy) -> None:
-        """Moves a connection; SteeringError where that cannot be."""
         refused = self._carry_out(self._manager.steer(token, strategy, time.monotonic()))
         if refused is not None and refused.errno != errno.EINVAL:
             raise SteeringError(f"the kernel refuses to move the connection: {refused}")
@@ -107,11 +106,9 @@ class MptcpConnections:
             self._flags_later(token, _FLAGS_AGAIN_S, len(_FLAGS_RETRY_S))
 
     def release(self, token: int, network: str) -> None:
-        """Gives up a connection's subflows over a network (see `PathManager.release`)."""
         self._carry_out(self._manager.release(token, network, time.monotonic()))
 
     def rescued(self, key: FlowKey, network: str | None) -> None:
-        """See `PathManager.rescued`."""
         self._manager.rescued(key, network)
 
     def happened(self, event: MptcpEvent) -> None:

@@ -43,7 +43,6 @@ class ConnectionState:
     asked: dict[Address, list[bool]] = field(default_factory=dict)
 
     def view(self) -> MptcpConnection:
-        """It as others see it."""
         subflows = tuple(self.subflows.values())
         return MptcpConnection(self.token, subflows, self.strategy, self.unsteerable)
 

@@ -59,8 +59,6 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class RoutingPlan:
-    """All rules and routes that are to stand."""
-
     rules: frozenset[Rule] = frozenset()
     routes: frozenset[Route] = frozenset()
 
@@ -71,7 +69,6 @@ def table_of(network: Network) -> int:
 
 
 def is_ours(preference: int) -> bool:
-    """Whether a rule's preference is in the range that we use."""
     return FIRST_PREFERENCE <= preference <= LAST_PREFERENCE
 
 

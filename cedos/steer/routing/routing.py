@@ -35,7 +35,6 @@ class Routing:
         self.foreign = Foreign()
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
-        """Adopts new facts about the networks."""
         self._networks = tuple(networks)
         self.reconcile()
 
