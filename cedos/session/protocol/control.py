@@ -123,7 +123,6 @@ class Control:
     # Said by the peer
 
     def check_close(self) -> None:
-        """Answers the peer's Close as soon as everything it named is here."""
         closing, receiver = self.closing, self._receiver
         if closing.theirs is None or closing.answered:
             return

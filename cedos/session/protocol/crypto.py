@@ -104,7 +104,6 @@ class RecordKey:
         return count.to_bytes(12, "big")
 
     def seal(self, header: bytes, parts: Sequence[Buffer]) -> bytes:
-        """Ciphertext and tag of the parts as one; the header is authenticated too."""
         plain = parts[0] if len(parts) == 1 else b"".join(parts)
         return self._aead.encrypt(self._nonce(), plain, header)
 

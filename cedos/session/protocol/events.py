@@ -17,8 +17,6 @@ class ThunkReady(Struct, frozen=True):
 
 
 class KeepAliveAgreed(Struct, frozen=True):
-    """How long the session outlives its last path from now on."""
-
     seconds: int
 
 

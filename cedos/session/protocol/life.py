@@ -32,7 +32,6 @@ class KeepAliveTerms:
 
     @property
     def seconds(self) -> int:
-        """How long the session outlives its last path; 0: not at all."""
         later = [each for each in self._agreed[1:] if each is not None]
         return min(later) if later else self._agreed[0] or 0
 
@@ -79,7 +78,6 @@ class CloseHandshake:
         self.theirs = frame
 
     def check(self, stream_top: int, irob_top: int) -> None:
-        """Refuses what goes beyond the peer's own Close."""
         theirs = self.theirs
         if theirs and (stream_top > theirs.stream_end + 1 or irob_top > theirs.irob_end):
             raise ProtocolError("the peer sends more than it said there would be when it closed")

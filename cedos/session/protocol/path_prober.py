@@ -68,7 +68,7 @@ class PathProber:
     ) -> None:
         self._in_flight, self._sender, self._control = in_flight, sender, control
         self._events, self._wanted = events, wanted
-        self._probes: dict[int, PathProbe] = {}  # the last one over each path, by its id
+        self.probes: dict[int, PathProbe] = {}  # the last one over each path, by its id
         self._token = FIRST_TOKEN
 
     def next_at(self) -> float | None:
@@ -92,7 +92,7 @@ class PathProber:
         for path in self._in_flight.paths.values():
             at = self._due(path, sent_bytes)
             if at is not None and at <= now:
-                self._probes[path.state.path_id] = PathProbe(
+                self.probes[path.state.path_id] = PathProbe(
                     self._token, now, sent_bytes, path.heard_bytes
                 )
                 path.control.append(packing.ping(self._token))
@@ -100,11 +100,11 @@ class PathProber:
                 self._token += 2
 
     def path_lost(self, path_id: int) -> None:
-        self._probes.pop(path_id, None)
+        self.probes.pop(path_id, None)
 
     def on_pong(self, path: PathFlight, pong: Pong, now: float) -> None:
         """The second one to a probe tells the rate."""
-        probe = self._probes.get(path.state.path_id)
+        probe = self.probes.get(path.state.path_id)
         if probe is None or probe.over:
             return
         if pong.token == probe.token and probe.answered_s is None:
@@ -124,7 +124,6 @@ class PathProber:
                 )
 
     def _free(self) -> bool:
-        """Whether nobody waits for anything that a probe could delay."""
         small, large, *_ = self._sender.send_queues
         return (
             not (small.waiting_bytes or large.waiting_bytes)
@@ -139,7 +138,7 @@ class PathProber:
 
     def _due(self, path: PathFlight, sent_bytes: int) -> float | None:
         state, facts = path.state, path.state.facts
-        last = self._probes.get(state.path_id)
+        last = self.probes.get(state.path_id)
         few = sent_bytes - (last.sent_bytes if last else 0) < LEAST_BYTES_SHARE * PAD_BYTES
         if last and few:
             return None

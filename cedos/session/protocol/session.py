@@ -186,12 +186,10 @@ class Session:
         self.sender.write_source(fetch, length)
 
     def finish(self) -> None:
-        """Ends our half of the stream, as TCP's shutdown does."""
         self._check_open()
         self.sender.finish()
 
     def read(self, limit_bytes: int = 1 << 30) -> bytes | memoryview:
-        """The stream's next bytes, at most so many; empty: none now, or `at_eof`."""
         return self.receiver.read(limit_bytes)
 
     @property
@@ -210,7 +208,6 @@ class Session:
 
     @property
     def acknowledged_bytes(self) -> int:
-        """How much of our half of the stream the peer has for certain."""
         return self.sender.acknowledged_bytes
 
     # IROBs
@@ -256,12 +253,10 @@ class Session:
         self.sender.end(irob)
 
     def abandon(self, irob: int) -> None:
-        """Takes an open IROB back: the peer will never deliver it."""
         self._check_open()
         self.sender.abandon(irob)
 
     def cancel_thunk(self, token: int) -> bool:
-        """The deferred send is not wanted any more; False if it was told already."""
         return self.thunks.cancel(token)
 
     def receive_run(self, limit: int = 1 << 30) -> Run | None:
@@ -285,7 +280,6 @@ class Session:
         return self.control.state
 
     def events(self) -> list[Event]:
-        """What happened since the last time."""
         events = self.pending_events[:]
         self.pending_events.clear()
         return events
@@ -296,7 +290,6 @@ class Session:
             self.pending_events.append(Writable())
 
     def woken(self) -> None:
-        """Replay memory that other sessions used is free again."""
         self.sender.forget_refusal()
         self.pending_events.append(Writable())
 
@@ -394,7 +387,6 @@ class Session:
             self.control.fail(why, by_peer=False)
 
     def peer_forgot(self) -> None:
-        """The peer says, authenticated, that it does not know this session any more."""
         if not self.control.ended_without_us():
             self.control.fail("the peer does not know this session any more", by_peer=True)
 

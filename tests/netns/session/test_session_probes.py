@@ -38,7 +38,7 @@ async def measured(connection: session.Connection) -> dict[str, float]:
 
 def probed(connection: session.Connection) -> dict[str, bool]:
     core = connection.flow.core
-    return {path.facts.network: path.path_id in core.prober._probes for path in core.paths}
+    return {path.facts.network: path.path_id in core.prober.probes for path in core.paths}
 
 
 def test_two_unused_networks_are_told_apart(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,5 +69,4 @@ class Acceptor:
         return late
 
     def next_expiry(self) -> float | None:
-        """When `overdue` will have something; at once if something was pushed out."""
         return float("-inf") if self._pushed_out else self._half_open.next_expiry()

@@ -75,7 +75,6 @@ def messages_header(
 
 
 def one_message(irob: int, rank: int, order: Order, payload: bytes) -> bytes:
-    """A whole table with one IROB that lists no others: the most frequent frame, in one go."""
     return _ONE_MESSAGE.pack(K_MESSAGES, rank, order, 0, 1, irob, len(payload)) + payload
 
 

@@ -105,7 +105,6 @@ class AcceptorState:
         self._busy = TokenBucket(rate * _BUSY_FACTOR, rate * _BUSY_FACTOR, now)
 
     def asks_cookie(self, now: float) -> bool:
-        """Whether strangers have to show first that they read answers."""
         return len(self._half_open) >= self.limits.cookies_from or not self._calm.take(now)
 
     def overloaded(self, now: float) -> bool:

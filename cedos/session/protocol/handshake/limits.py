@@ -95,7 +95,6 @@ class HalfOpen(Generic[Pending]):
         return pushed
 
     def done(self, one: Pending) -> None:
-        """Confirmed, failed or given up; unknown ones are fine."""
         entry = self._pending.pop(one, None)
         if entry is not None:
             left = self._of_address[entry[0]] - 1

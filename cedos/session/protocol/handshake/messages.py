@@ -166,7 +166,6 @@ class Resume:
     ephemeral: bytes
 
     def pack(self) -> bytes:
-        """Without the MAC."""
         return _RESUME.pack(
             self.locator, self.attempt.to_bytes(6, "big"), self.challenge, self.ephemeral
         )
@@ -199,7 +198,6 @@ def pack_stale(highest: int, mac: bytes) -> bytes:
 
 
 def unpack_stale(body: bytes) -> tuple[int, bytes]:
-    """The highest attempt seen, and the MAC; raises MalformedError."""
     if len(body) != _STALE.size:
         raise MalformedError("a stale-message of a strange length")
     highest, mac = _STALE.unpack(body)

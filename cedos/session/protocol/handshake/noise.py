@@ -23,7 +23,7 @@ SECOND_OVERHEAD: Final = KEY_BYTES + TAG_BYTES
 
 
 class NoiseError(Exception):
-    """A message that is not what the protocol says: wrong key, altered, cut short."""
+    pass
 
 
 def name(*, chacha: bool) -> bytes:
@@ -97,7 +97,6 @@ class _NoiseHandshake:
         return self._state.hash
 
     def split(self) -> tuple[bytes, bytes]:
-        """Once finished: the key of the initiator's and that of the responder's direction."""
         return self._state.split()
 
 

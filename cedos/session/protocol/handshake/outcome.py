@@ -50,8 +50,6 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """What a connection's two directions are protected with, seen from one end."""
-
     suite: Suite
     send: bytes = field(repr=False)
     receive: bytes = field(repr=False)

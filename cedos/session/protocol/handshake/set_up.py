@@ -40,8 +40,6 @@ _TRIES: Final = 3  # with other flow ids; two of 2^128 meet by accident never
 
 @dataclass(frozen=True, slots=True)
 class SetUpOptions:
-    """What an opener wants: a deadline in seconds (0: none), and how records are protected."""
-
     deadline_s: int = 0
     hardware_aes: bool = True
     clear: bool = False  # no protection of records, if the other end wants that as well

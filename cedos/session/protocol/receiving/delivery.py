@@ -36,7 +36,6 @@ class Delivery:
         self._listed: dict[int, list[_Blocked]] = {}  # by what they wait for
 
     def arrive(self, run: Run, order: Order, after: tuple[int, ...]) -> None:
-        """Takes IROBs that are complete; each id once."""
         if order is Order.AFTER_ALL and self.delivered.floor < run.first:
             heappush(self._after_all, (run.first, run))
             return
@@ -79,7 +78,6 @@ class Delivery:
 
     @property
     def waiting(self) -> bool:
-        """Whether anything has not been delivered, eligible or not."""
         return bool(self.count or self._after_all or self._listed)
 
     def _eligible(self, run: Run) -> None:

@@ -175,7 +175,6 @@ class Receiver:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits here, for the application or for the peer."""
         return not (
             self._held_cost
             or self.stream.ready
@@ -207,7 +206,6 @@ class Receiver:
         return self._dirty_stream or self._dirty_irobs
 
     def window(self) -> bytes:
-        """A Window frame: all that the peer may send now."""
         self.owes_window = False
         self._stream_limit = max(self._taken + self._stream_window, self._stream_limit)
         self._credit_granted = max(self.delivered_cost + self._irob_window, self._credit_granted)

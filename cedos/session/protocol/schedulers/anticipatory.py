@@ -29,7 +29,6 @@ _CHECK_S: Final = 0.010
 
 
 def bound_bytes(path: PathState, recent: bool) -> int:
-    """How many bytes background data may have waiting for the path."""
     facts = path.facts
     if facts.rate_bps is None:
         # Never measured: two chunks show what it carries, and cost 50 ms on 5 Mbit/s.
@@ -81,7 +80,6 @@ class Anticipatory:
     def _recent(
         self, path: PathState, paths: Sequence[PathState], backlog: Backlog, now: float
     ) -> bool:
-        """Whether foreground data may soon want this path."""
         if now - path.facts.foreground_at_s < self._recent_s:
             return True
         if now - backlog.foreground_at_s >= self._recent_s:

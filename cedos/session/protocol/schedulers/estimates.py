@@ -27,7 +27,6 @@ def queue_s(path: PathState) -> float:
 
 
 def latency_s(path: PathState) -> float:
-    """When an answer to a byte handed over now could be here."""
     return rtt_s(path) + queue_s(path)
 
 

@@ -34,7 +34,6 @@ class RedundantScheduler:
         room_bytes: int,
         now: float,
     ) -> SendGrant | None:
-        """By urgency: what nobody has sent, else what the others have in flight."""
         for rank in range(len(LABELS)):
             if not path.allowed >> rank & 1 and path not in allowed(paths, rank):
                 continue

@@ -25,7 +25,6 @@ _CHECK_S: Final = 0.010
 
 
 def expected_s(round_trip_s: float, loss: float, waiting_s: float, queueing_s: float) -> float:
-    """Equation 2: seconds until the acknowledgement of what is scheduled now."""
     arrives = 1.0 - min(loss, 0.99)
     return round_trip_s * (1 / arrives**2 - 1 / arrives + 1) + waiting_s + queueing_s
 

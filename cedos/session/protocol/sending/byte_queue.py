@@ -66,7 +66,6 @@ class ByteQueue:
         return self.written + self.ended
 
     def sendable(self) -> int:
-        """How many positions may be sent for the first time now."""
         if self.limit >= self.written:
             return self.written + self.ended - self.fresh
         return max(0, self.limit - self.fresh)

@@ -81,7 +81,6 @@ class Credit:
         self._waiting[irob] = cost
 
     def forget(self, irob: int) -> None:
-        """A begun IROB will never need a reservation."""
         self._begun.discard(irob)
         self._waiting.pop(irob, None)
 

@@ -126,7 +126,6 @@ class InFlight:
         return self._count >= MAX_IN_FLIGHT
 
     def count_copyable(self, path_id: int, backlog: Backlog) -> None:
-        """Fills in what could be sent a second time over a path."""
         copyable = backlog.copyable_bytes = [0, 0, 0, 0]
         for piece in self._others(path_id):
             copyable[piece.rank] += piece.size

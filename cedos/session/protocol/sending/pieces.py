@@ -61,7 +61,6 @@ class BytePiece:
         return self.queue.acked.covers(self.start, self.stop)
 
     def rest(self, _irobs: CumulativeSet) -> "list[BytePiece]":
-        """What the peer has not acknowledged, as pieces that take its place."""
         holes = self.queue.acked.missing(self.start, self.stop)
         if holes == [(self.start, self.stop)]:
             return [self]

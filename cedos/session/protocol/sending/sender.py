@@ -66,7 +66,6 @@ class Sender:
         return True
 
     def forget_refusal(self) -> None:
-        """Whoever was refused is told otherwise that it may try again."""
         self.refused = False
 
     def write(self, data: bytes) -> int:
@@ -85,7 +84,6 @@ class Sender:
         return self.replay.stream_room_bytes(self.stream.rank)
 
     def write_source(self, fetch: Fetch, length: int) -> None:
-        """Appends bytes that are fetched whenever they are sent, and take no replay memory."""
         self._open(self.stream, "the stream")
         if length > 0:
             self.stream.write_source(fetch, length)
@@ -182,7 +180,6 @@ class Sender:
         return len(fitting)
 
     def end(self, irob: int) -> None:
-        """Nothing more follows in an open IROB."""
         queue = self._opened(irob)
         queue.ended = True
         cost = queue.written + IROB_COST
@@ -240,7 +237,6 @@ class Sender:
             self.reserve()
 
     def reserve(self) -> None:
-        """Gives reservations to those that wait for one, as far as the peer's window allows."""
         for irob, cost in self.credit.ready():
             queue = self._large[irob]
             if queue.ended and queue.written <= SMALL_BYTES:
