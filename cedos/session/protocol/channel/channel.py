@@ -263,7 +263,7 @@ def set_up(
 ) -> Channel:
     """The channel of a new flow to the holder of a key; NoiseError: `server_key` is no key."""
     opening = SetUpHandshake(me, server_key, ask, random)
-    return Channel(opening, now + HANDSHAKE_S, first=opening.first())
+    return Channel(opening, now + HANDSHAKE_S, first=opening.hello)
 
 
 def resume(
@@ -271,4 +271,4 @@ def resume(
 ) -> Channel:
     """The channel of a further connection of a flow; counts an attempt in its credentials."""
     resuming = ResumeHandshake(me, credentials, kind, random)
-    return Channel(resuming, now + HANDSHAKE_S, first=resuming.first())
+    return Channel(resuming, now + HANDSHAKE_S, first=resuming.hello)

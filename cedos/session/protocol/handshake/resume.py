@@ -44,6 +44,7 @@ from cedos.session.protocol.handshake.set_up import SetUpHandshake, SetUpOptions
 
 _NONCE: Final = bytes(12)  # of the box: its key is used once
 _STALE_TRIES: Final = 3
+_UNPROVEN: Final = "an answer of somebody who has not the flow's secret"
 
 
 def _proof(
@@ -72,26 +73,25 @@ class ResumeHandshake:
         assert kind in {ConnectionKind.RESUME, ConnectionKind.JOIN}
         self._me, self._credentials, self._kind, self._random = me, credentials, kind, random
         self._stale = 0
-        self._asking: SetUpHandshake | None = None
-        self._ephemeral: KeyPair
-        self._hello: Hello
-        self._challenge: bytes
+        self._asking: SetUpHandshake | None = None  # whether the peer still knows the flow
+        self._ephemeral, self._challenge, self._hello = self._begin()
 
-    def first(self) -> bytes:
+    def _begin(self) -> tuple[KeyPair, bytes, Hello]:
         credentials = self._credentials
-        self._ephemeral = KeyPair(self._random(32))
-        self._challenge = self._random(CHALLENGE_BYTES)
+        ephemeral = KeyPair(self._random(32))
+        challenge = self._random(CHALLENGE_BYTES)
         content = Resume(
-            credentials.locator,
-            credentials.next_attempt(),
-            self._challenge,
-            self._ephemeral.public,
+            credentials.locator, credentials.next_attempt(), challenge, ephemeral.public
         ).pack()
         empty = Hello(int(self._kind), b"")
         proof = _proof(
             credentials, "resume", self._me.public, credentials.peer_key, empty.bound, content
         )
-        self._hello = Hello(int(self._kind), content + proof)
+        return ephemeral, challenge, Hello(int(self._kind), content + proof)
+
+    @property
+    def hello(self) -> bytes:
+        """To be sent first, a whole message."""
         return framed(MessageKind.RESUME, self._hello.pack())
 
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
@@ -109,7 +109,7 @@ class ResumeHandshake:
                 self._asking = SetUpHandshake(
                     self._me, credentials.peer_key, ask, self._random, credentials.flow_id
                 )
-                return HandshakeStep(reply=self._asking.first())
+                return HandshakeStep(reply=self._asking.hello)
             case MessageKind.NOTICE:
                 return noticed(body)
         raise MalformedError(f"a message of kind {kind} in answer to a resumption")
@@ -120,9 +120,7 @@ class ResumeHandshake:
         transcript = sha256(self._hello.bound + self._hello.content + signed).digest()
         me, peer = self._me.public, credentials.peer_key
         if not hmac.compare_digest(proof, _proof(credentials, "answer", me, peer, transcript)):
-            return failed(
-                FailureKind.GARBLED, "an answer of somebody who has not the flow's secret"
-            )
+            return failed(FailureKind.GARBLED, _UNPROVEN)
         try:
             shared = self._ephemeral.exchange(ephemeral)
         except ValueError as error:
@@ -144,14 +142,13 @@ class ResumeHandshake:
         me, peer = self._me.public, credentials.peer_key
         right = _proof(credentials, "stale", me, peer, self._challenge, body[:6])
         if not hmac.compare_digest(proof, right):
-            return failed(
-                FailureKind.GARBLED, "an answer of somebody who has not the flow's secret"
-            )
+            return failed(FailureKind.GARBLED, _UNPROVEN)
         self._stale += 1
         if self._stale > _STALE_TRIES or highest >= LAST_ATTEMPT:
             return failed(FailureKind.GARBLED, "the peer takes each attempt for an old one")
         credentials.attempt = max(credentials.attempt, highest)
-        return HandshakeStep(reply=self.first())
+        self._ephemeral, self._challenge, self._hello = self._begin()
+        return HandshakeStep(reply=self.hello)
 
 
 def verified(me: KeyPair, credentials: Credentials, hello: Hello) -> Resume | None:

@@ -64,36 +64,35 @@ class SetUpHandshake:
     ) -> None:
         self._me, self._server, self._ask, self._random = me, server, ask, random
         self._purpose = Purpose.OPEN if flow_id is None else Purpose.ASK
-        self._flow_id = flow_id
-        self._tries = 0
-        self._noise: Initiator
-        self._hello: Hello
+        self._flow_id = random(FLOW_ID_BYTES) if flow_id is None else flow_id
+        self._tries = 1
+        self._noise, self._hello = self._begin()
 
-    def first(self) -> bytes:
-        self._tries += 1
-        flow_id = self._random(FLOW_ID_BYTES) if self._purpose is Purpose.OPEN else self._flow_id
-        assert flow_id is not None
-        self._flow_id = flow_id
+    def _begin(self) -> tuple[Initiator, Hello]:
         chacha = not self._ask.hardware_aes
         offer = Offer(
-            flow_id,
+            self._flow_id,
             self._purpose,
             self._ask.deadline_s,
             self._ask.hardware_aes,
             self._ask.clear,
-            Locators(self._me).issue(flow_id, self._random),
+            Locators(self._me).issue(self._flow_id, self._random),
         )
         empty = Hello(int(chacha), b"")
         ephemeral = KeyPair(self._random(32))
-        self._noise = Initiator(self._me, ephemeral, self._server, empty.bound, chacha=chacha)
-        self._hello = Hello(int(chacha), self._noise.write(offer.pack()))
+        noise = Initiator(self._me, ephemeral, self._server, empty.bound, chacha=chacha)
+        return noise, Hello(int(chacha), noise.write(offer.pack()))
+
+    @property
+    def hello(self) -> bytes:
+        """To be sent first, a whole message."""
         return framed(MessageKind.SET_UP, self._hello.pack())
 
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
         match kind:
             case MessageKind.COOKIE:
-                hello = Hello(self._hello.detail, self._hello.content, body)
-                return HandshakeStep(reply=framed(MessageKind.SET_UP, hello.pack()))
+                self._hello = Hello(self._hello.detail, self._hello.content, body)
+                return HandshakeStep(reply=self.hello)
             case MessageKind.NOTICE:
                 return noticed(body)
             case MessageKind.SET_UP_ANSWER:
@@ -111,7 +110,10 @@ class SetUpHandshake:
             case Status.ACCEPTED if opening:
                 return self._accepted(granted)
             case Status.DUPLICATE if opening and self._tries < _TRIES:
-                return HandshakeStep(reply=self.first())
+                self._tries += 1
+                self._flow_id = self._random(FLOW_ID_BYTES)
+                self._noise, self._hello = self._begin()
+                return HandshakeStep(reply=self.hello)
             case Status.NOT_ALLOWED if opening:
                 why = "the server does not know this host's key; its owner has to allow it"
                 return refused(FailureKind.REFUSED, why)
@@ -133,7 +135,6 @@ class SetUpHandshake:
         if suite is Suite.CLEAR and not self._ask.clear:
             return refused(FailureKind.REFUSED, "the server wants to send in clear; this end not")
         secret, send, receive = flow_secrets(self._noise)
-        assert self._flow_id is not None
         credentials = Credentials(self._flow_id, secret, self._server, suite, granted.locator)
         return HandshakeStep(
             opened=Opened(ConnectionKind.NEW, credentials, granted.deadline_s),
