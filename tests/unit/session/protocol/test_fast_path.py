@@ -31,7 +31,7 @@ def pump(one: Session, other: Session, path: int, now: float) -> int:
     return records
 
 
-def express(one: Session, data: bytes, now: float, rank: int = URGENT) -> bytes | None:
+def at_once(one: Session, data: bytes, now: float, rank: int = URGENT) -> bytes | None:
     """The record that goes at once; None where it may not."""
     path = one.fast_path.path(len(data), rank)
     made = None if path is None else one.fast_path.send(data, rank)
@@ -50,7 +50,7 @@ def received(core: Session) -> list[bytes]:
 
 def test_it_arrives_like_any_other_and_in_order_with_them() -> None:
     one, other = pair()
-    record = express(one, b"first", 0.001)
+    record = at_once(one, b"first", 0.001)
     assert record is not None
     one.send(b"second", URGENT)
     pump(one, other, 1, 0.002)
@@ -61,26 +61,26 @@ def test_it_arrives_like_any_other_and_in_order_with_them() -> None:
 
 def test_whatever_else_there_is_to_send_or_to_say_goes_first() -> None:
     one, other = pair()
-    assert express(one, b"x" * 4_097, 0.0) is None
-    assert express(one, b"background", 0.0, BULK) is None
+    assert at_once(one, b"x" * 4_097, 0.0) is None
+    assert at_once(one, b"background", 0.0, BULK) is None
     one.write(b"bulk")
-    assert express(one, b"behind the bulk", 0.0) is None
+    assert at_once(one, b"behind the bulk", 0.0) is None
     pump(one, other, 1, 0.0)
     one.allow(1, 0b1110, 0.0)
-    assert express(one, b"not let onto the path", 0.0) is None
+    assert at_once(one, b"not let onto the path", 0.0) is None
     one.allow(1, 0b1111, 0.0)
-    assert express(one, b"behind what the path has to say", 0.0) is None
+    assert at_once(one, b"behind what the path has to say", 0.0) is None
     pump(one, other, 1, 0.0)
     one.path_up(2, PathFacts(), 0.0)
-    assert express(one, b"which path?", 0.0) is None
+    assert at_once(one, b"which path?", 0.0) is None
     one.path_lost(2, 0.0)
     pump(one, other, 1, 0.0)
-    assert express(one, b"now", 0.0) is not None
+    assert at_once(one, b"now", 0.0) is not None
 
 
 def test_it_is_sent_again_when_its_path_is_lost_before_or_after() -> None:
     one, other = pair()
-    assert express(one, b"on its way", 0.0) is not None
+    assert at_once(one, b"on its way", 0.0) is not None
     path = one.fast_path.path(4, URGENT)
     assert path is not None
     made = one.fast_path.send(b"lost", URGENT)
@@ -99,7 +99,7 @@ def test_it_is_sent_again_when_its_path_is_lost_before_or_after() -> None:
 def test_without_room_it_is_refused_as_any_other() -> None:
     one, _other = pair()
     taken = 0
-    while express(one, bytes(4_000), 0.0) is not None:
+    while at_once(one, bytes(4_000), 0.0) is not None:
         taken += 1
     assert taken > 100
     assert not one.send(bytes(4_000), URGENT)
@@ -111,7 +111,7 @@ def test_a_ping_pong_takes_its_acknowledgements_along() -> None:
     for number in range(1_000):
         now = number * 0.0005
         for sender, receiver in ((one, other), (other, one)):
-            record = express(sender, b"ball", now)
+            record = at_once(sender, b"ball", now)
             if record is None:
                 sender.send(b"ball", URGENT)
                 along += pump(sender, receiver, 1, now)

@@ -17,46 +17,46 @@ def situation(**changes: object) -> Situation:
 
 
 def test_nothing_to_decide() -> None:
-    hold = MeteredPolicy()
-    assert not hold.active
-    assert hold.metered_allowed(situation(), 0.0)
-    hold.deadline_at_s = 100.0  # without a size it says nothing about when to begin
-    assert hold.metered_allowed(situation(), 0.0)
+    policy = MeteredPolicy()
+    assert not policy.active
+    assert policy.metered_allowed(situation(), 0.0)
+    policy.deadline_at_s = 100.0  # without a size it says nothing about when to begin
+    assert policy.metered_allowed(situation(), 0.0)
 
 
 def test_as_late_as_possible() -> None:
     """10 MB at 1 MB/s: 10 s, half more for its changes, 1 s to switch: from 16 s before the end."""
-    hold = MeteredPolicy()
-    hold.deadline_at_s, hold.expected_bytes = 100.0, 10_000_000
-    assert not hold.metered_allowed(situation(), 83.9)
-    assert hold.metered_allowed(situation(), 84.1)
-    assert not hold.metered_allowed(situation(received_bytes=5_000_000), 84.1)
-    assert not hold.metered_allowed(situation(received_bytes=10_000_000), 99.9)
+    policy = MeteredPolicy()
+    policy.deadline_at_s, policy.expected_bytes = 100.0, 10_000_000
+    assert not policy.metered_allowed(situation(), 83.9)
+    assert policy.metered_allowed(situation(), 84.1)
+    assert not policy.metered_allowed(situation(received_bytes=5_000_000), 84.1)
+    assert not policy.metered_allowed(situation(received_bytes=10_000_000), 99.9)
 
 
 def test_an_unknown_rate_is_thought_slow() -> None:
-    hold = MeteredPolicy()
-    hold.deadline_at_s, hold.expected_bytes = 100.0, 1_000_000
-    assert hold.metered_allowed(situation(metered_bps=None), 88.0)
-    assert not hold.metered_allowed(situation(metered_bps=None), 86.0)
+    policy = MeteredPolicy()
+    policy.deadline_at_s, policy.expected_bytes = 100.0, 1_000_000
+    assert policy.metered_allowed(situation(metered_bps=None), 88.0)
+    assert not policy.metered_allowed(situation(metered_bps=None), 86.0)
 
 
 def test_wifi_that_is_quick_enough_is_enough() -> None:
-    hold = MeteredPolicy()
-    hold.deadline_at_s, hold.expected_bytes = 100.0, 10_000_000
+    policy = MeteredPolicy()
+    policy.deadline_at_s, policy.expected_bytes = 100.0, 10_000_000
     quick = situation(unmetered_up=True, unmetered_bps=40e6)
-    assert not hold.metered_allowed(quick, 95.0)
+    assert not policy.metered_allowed(quick, 95.0)
     slow = situation(unmetered_up=True, unmetered_bps=1e6)
-    assert hold.metered_allowed(slow, 95.0)
+    assert policy.metered_allowed(slow, 95.0)
     gone = situation(unmetered_up=False, unmetered_bps=40e6)
-    assert hold.metered_allowed(gone, 95.0)
+    assert policy.metered_allowed(gone, 95.0)
 
 
 def test_thresholds_with_hysteresis() -> None:
-    hold = MeteredPolicy()
-    hold.low_bytes, hold.high_bytes = 1000, 3000
+    policy = MeteredPolicy()
+    policy.low_bytes, policy.high_bytes = 1000, 3000
     seen = [
-        hold.metered_allowed(situation(buffered_bytes=buffered), 0.0)
+        policy.metered_allowed(situation(buffered_bytes=buffered), 0.0)
         for buffered in (2000, 1000, 2000, 2999, 3000, 2000, 1001, 1000)
     ]
     assert seen == [False, True, True, True, False, False, False, True]
@@ -64,7 +64,7 @@ def test_thresholds_with_hysteresis() -> None:
 
 @pytest.mark.parametrize("high", [None, 500])
 def test_a_high_threshold_below_the_low_one_is_the_low_one(high: int | None) -> None:
-    hold = MeteredPolicy()
-    hold.low_bytes, hold.high_bytes = 1000, high
-    assert hold.metered_allowed(situation(buffered_bytes=999), 0.0)
-    assert not hold.metered_allowed(situation(buffered_bytes=1001), 0.0)
+    policy = MeteredPolicy()
+    policy.low_bytes, policy.high_bytes = 1000, high
+    assert policy.metered_allowed(situation(buffered_bytes=999), 0.0)
+    assert not policy.metered_allowed(situation(buffered_bytes=1001), 0.0)

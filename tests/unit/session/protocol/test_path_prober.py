@@ -88,19 +88,19 @@ def test_two_pings_in_records_of_their_own_and_short_answers() -> None:
 def test_the_rate_is_what_came_between_the_answers() -> None:
     ends = Ends()
     spread_s = 8 * (p.PAD_BYTES - p.FIRST_SEGMENT_BYTES) / 4e6
-    (said,) = ends.answered(ends.sent(TWO, 1.0), [1.05, 1.05 + spread_s])
-    assert isinstance(said, Probed)
-    assert (said.path_id, said.at_least) == (TWO, False)
-    assert said.rate_bps == pytest.approx(4e6)
-    assert said.round_trip_s == pytest.approx(0.05)
+    (event,) = ends.answered(ends.sent(TWO, 1.0), [1.05, 1.05 + spread_s])
+    assert isinstance(event, Probed)
+    assert (event.path_id, event.at_least) == (TWO, False)
+    assert event.rate_bps == pytest.approx(4e6)
+    assert event.round_trip_s == pytest.approx(0.05)
 
 
 def test_answers_that_come_together_give_only_a_lower_bound() -> None:
     ends = Ends()
-    (said,) = ends.answered(ends.sent(TWO, 1.0), [1.05, 1.0501])
-    assert isinstance(said, Probed)
-    assert said.at_least
-    assert said.rate_bps == pytest.approx(8 * 10_552 / 0.0501)
+    (event,) = ends.answered(ends.sent(TWO, 1.0), [1.05, 1.0501])
+    assert isinstance(event, Probed)
+    assert event.at_least
+    assert event.rate_bps == pytest.approx(8 * 10_552 / 0.0501)
 
 
 def test_answers_behind_other_data_say_nothing() -> None:
@@ -197,52 +197,52 @@ def test_the_end_that_accepted_waits_longer() -> None:
     assert ends.asks(2.0)
 
 
-# What the scout makes of it
+# What the path estimator makes of it
 
 
 def probed(
-    scout: PathEstimator, rate_bps: float, now: float = 5.0, *, at_least: bool = False
+    estimator: PathEstimator, rate_bps: float, now: float = 5.0, *, at_least: bool = False
 ) -> None:
-    scout.probed(Probed(TWO, rate_bps, 0.03, at_least), now)
+    estimator.probed(Probed(TWO, rate_bps, 0.03, at_least), now)
 
 
 def test_a_probe_stands_until_there_is_traffic() -> None:
     facts = PathFacts()
-    scout = PathEstimator(facts)
-    probed(scout, 4e6)
+    estimator = PathEstimator(facts)
+    probed(estimator, 4e6)
     assert (facts.rate_bps, facts.rtt_s, facts.rate_at_s) == (4e6, 0.03, 5.0)
-    scout.measured(0.2e6, at_least=True, few=True)
+    estimator.measured(0.2e6, at_least=True, few=True)
     assert facts.rate_bps == 4e6
-    scout.measured(9e6, at_least=False)
+    estimator.measured(9e6, at_least=False)
     assert facts.rate_bps == 9e6
 
 
 def test_a_probe_is_worth_more_than_a_few_bytes_and_less_than_many() -> None:
     facts = PathFacts()
-    scout = PathEstimator(facts)
-    scout.measured(0.05e6, at_least=True, few=True)
+    estimator = PathEstimator(facts)
+    estimator.measured(0.05e6, at_least=True, few=True)
     assert facts.rate_at_s is None
-    probed(scout, 4e6)
+    probed(estimator, 4e6)
     assert facts.rate_bps == 4e6
-    scout.measured(5e6, at_least=True)
-    probed(scout, 130e6)
+    estimator.measured(5e6, at_least=True)
+    probed(estimator, 130e6)
     assert facts.rate_bps == pytest.approx(5e6 + 125e6 / 8)
 
 
 def test_a_change_that_two_probes_see_is_believed() -> None:
     facts = PathFacts()
-    scout = PathEstimator(facts)
-    scout.measured(20e6, at_least=False)
+    estimator = PathEstimator(facts)
+    estimator.measured(20e6, at_least=False)
     for _ in range(4):
-        probed(scout, 2e6)
+        probed(estimator, 2e6)
     assert 2e6 < (facts.rate_bps or 0) < 6e6
 
 
 def test_a_lower_bound_only_raises() -> None:
     facts = PathFacts()
-    scout = PathEstimator(facts)
-    probed(scout, 4e6)
-    probed(scout, 1e6, at_least=True)
+    estimator = PathEstimator(facts)
+    probed(estimator, 4e6)
+    probed(estimator, 1e6, at_least=True)
     assert facts.rate_bps == 4e6
-    probed(scout, 6e6, at_least=True)
+    probed(estimator, 6e6, at_least=True)
     assert facts.rate_bps == 6e6

@@ -29,10 +29,10 @@ def test_nothing_but_protocol_errors_for_a_minute(tmp_path: Path) -> None:
         *("-max_total_time=60", "-max_len=4096", "-timeout=10", "-rss_limit_mb=2048"),
         f"-artifact_prefix={tmp_path}/",
     ]
-    said = subprocess.run(
+    run = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=115, cwd=ROOT
     )
-    assert said.returncode == 0, said.stderr[-4000:]
-    runs = re.search(r"Done (\d+) runs", said.stderr)
+    assert run.returncode == 0, run.stderr[-4000:]
+    runs = re.search(r"Done (\d+) runs", run.stderr)
     assert runs is not None
     assert int(runs[1]) > len(list(seeds.iterdir()))  # all of the document's, and what came of them

@@ -117,8 +117,8 @@ def test_lost_state_is_seen_at_the_first_word_on_a_new_path(cores: Cores, sync: 
     one.receive(2, packing.sync(sync), 0.0)
     assert one.failure is not None
     assert one.failure.acknowledged_bytes == 5
-    said = cores.frames(one.next_record(2, 70_000, 0.0))
-    assert said[0].code == LOST_STATE
+    frames = cores.frames(one.next_record(2, 70_000, 0.0))
+    assert frames[0].code == LOST_STATE
 
 
 def test_without_a_path_a_session_waits_for_its_keep_alive_and_no_longer(cores: Cores) -> None:

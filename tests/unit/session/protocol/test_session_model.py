@@ -82,9 +82,11 @@ class Wire:
 
 
 class Sessions(RuleBasedStateMachine):
-    @initialize(seed=st.integers(0, 1 << 30), copies=st.booleans(), calm=st.sampled_from([0, 0, 2]))
-    def begin(self, seed: int, copies: bool, calm: int) -> None:
-        self.calm = calm
+    @initialize(
+        seed=st.integers(0, 1 << 30), copies=st.booleans(), quiet_rounds=st.sampled_from([0, 0, 2])
+    )
+    def begin(self, seed: int, copies: bool, quiet_rounds: int) -> None:
+        self.quiet_rounds = quiet_rounds
         self.now = 100.0
         self.random = random.Random(seed)
         self.memory = ReplayMemory(1 << 30)
@@ -198,7 +200,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(side=SIDES)
     def nap(self, side: int) -> None:
-        """An idle session becomes a record; its core is forgotten and made anew."""
+        """An idle session becomes a record; its core is forgotten and made again."""
         end = self.ends[side]
         if any(wire.up[side] for wire in self.wires.values()):
             return
@@ -214,11 +216,11 @@ class Sessions(RuleBasedStateMachine):
             memory=self.memory,
         )
 
-    @precondition(lambda self: self.calm)
+    @precondition(lambda self: self.quiet_rounds)
     @rule(side=SIDES)
-    def calm_down(self, side: int) -> None:
+    def settle(self, side: int) -> None:
         """Everything arrives, then all paths break: what naps need. Only in some runs."""
-        self.calm -= 1
+        self.quiet_rounds -= 1
         if any(end.open for end in self.ends):
             return
         for busy in (0, 1):

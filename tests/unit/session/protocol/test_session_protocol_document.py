@@ -33,8 +33,8 @@ def plain(value: object) -> Any:
 )
 def test_a_vector_means_what_the_document_says(record: str, means: str) -> None:
     (frame,) = unpack(bytes.fromhex(record))
-    said = {name: plain(getattr(frame, name)) for name in frame.__struct_fields__}
-    assert {"frame": type(frame).__name__} | said == json.loads(means)
+    fields = {name: plain(getattr(frame, name)) for name in frame.__struct_fields__}
+    assert {"frame": type(frame).__name__} | fields == json.loads(means)
 
 
 @pytest.mark.parametrize("record", [row[1] for row in BAD], ids=[row[0] for row in BAD])

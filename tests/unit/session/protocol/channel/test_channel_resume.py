@@ -23,7 +23,7 @@ from cedos.session.protocol.handshake.set_up import SetUpOptions
 Hosts = Any
 
 
-def said(sender: Channel, receiver: Channel, text: bytes) -> list[bytes]:
+def delivered(sender: Channel, receiver: Channel, text: bytes) -> list[bytes]:
     return [bytes(each) for each in receiver.receive(b"".join(sender.send([text])), 0.0)]
 
 
@@ -41,7 +41,7 @@ def test_one_round_trip_then_both_ends_may_send(
     assert client.receive(b"".join(early), 0.0) == [b"down at once"]
     assert client.opened.kind is kind
     assert client.confirmed
-    assert said(client, server, b"up") == [b"up"]
+    assert delivered(client, server, b"up") == [b"up"]
     assert server.confirmed
 
 
@@ -54,7 +54,7 @@ def test_credentials_survive_packing(hosts: Hosts) -> None:
     flow = server.opened.credentials.flow_id
     hosts.book.flows[flow] = Credentials.from_bytes(hosts.book.flows[flow].to_bytes())
     client, server = hosts.resumed(ours)
-    assert said(client, server, b"up") == [b"up"]
+    assert delivered(client, server, b"up") == [b"up"]
     with pytest.raises(ValueError, match="123"):
         Credentials.from_bytes(packed[:-1])
 
@@ -80,14 +80,14 @@ def test_the_server_may_restart_and_dial_back(hosts: Hosts) -> None:
     client, server = hosts.connected()
     hosts.restart()
     client, server = hosts.resumed(client.opened.credentials)
-    assert said(client, server, b"up") == [b"up"]
+    assert delivered(client, server, b"up") == [b"up"]
     # The other way round: the first acceptor dials, with the name the opener gave it at set-up.
     theirs, ours = server.opened.credentials, client.opened.credentials
     hosts.client, hosts.server = hosts.server, hosts.client
     hosts.book.flows = {ours.flow_id: ours}
     hosts.restart()
     dialled, accepted = hosts.resumed(theirs)
-    assert said(dialled, accepted, b"back") == [b"back"]
+    assert delivered(dialled, accepted, b"back") == [b"back"]
 
 
 def test_a_replayed_resumption_is_told_to_be_old_and_opens_nothing(hosts: Hosts) -> None:
@@ -100,7 +100,7 @@ def test_a_replayed_resumption_is_told_to_be_old_and_opens_nothing(hosts: Hosts)
     victim.receive(hello, 0.0)
     assert victim.opened is None
     assert [m[3] for m in victim.outgoing()] == [MessageKind.STALE]
-    assert said(living, server, b"undisturbed") == [b"undisturbed"]
+    assert delivered(living, server, b"undisturbed") == [b"undisturbed"]
 
 
 def test_a_delayed_resumption_stays_unconfirmed(hosts: Hosts) -> None:
@@ -126,7 +126,7 @@ def test_joins_may_overtake_each_other(hosts: Hosts) -> None:
         server = hosts.accept()
         hosts.talk(channel, server)
         assert channel.opened is not None
-        assert said(channel, server, b"here") == [b"here"]
+        assert delivered(channel, server, b"here") == [b"here"]
 
 
 def test_a_host_that_forgot_its_attempts_goes_on(hosts: Hosts) -> None:
@@ -138,7 +138,7 @@ def test_a_host_that_forgot_its_attempts_goes_on(hosts: Hosts) -> None:
     client, server = hosts.resumed(forgetful)
     assert client.opened is not None
     assert forgetful.attempt == 41  # it was told that 40 had been seen
-    assert said(client, server, b"here again") == [b"here again"]
+    assert delivered(client, server, b"here again") == [b"here again"]
 
 
 def test_a_server_that_forgot_the_attempts_is_safe_all_the_same(hosts: Hosts) -> None:

@@ -23,7 +23,7 @@ from cedos.session.protocol.handshake.set_up import SetUpOptions
 Hosts = Any
 
 
-def said(sender: Channel, receiver: Channel, text: bytes, now: float = 0.0) -> list[bytes]:
+def delivered(sender: Channel, receiver: Channel, text: bytes, now: float = 0.0) -> list[bytes]:
     return [bytes(each) for each in receiver.receive(b"".join(sender.send([text])), now)]
 
 
@@ -38,8 +38,8 @@ def test_both_ends_agree_and_know_each_other(hosts: Hosts) -> None:
     assert client.opened.kind is server.opened.kind is ConnectionKind.NEW
     assert client.opened.deadline_s == server.opened.deadline_s == 600
     assert client.expires_at is server.expires_at is None
-    assert said(client, server, b"up") == [b"up"]
-    assert said(server, client, b"down") == [b"down"]
+    assert delivered(client, server, b"up") == [b"up"]
+    assert delivered(server, client, b"down") == [b"down"]
 
 
 def test_one_round_trip_and_the_server_waits_for_the_proof(hosts: Hosts) -> None:
@@ -140,7 +140,7 @@ def test_protection_is_agreed(
     # And so it stays for the flow's later connections.
     client, server = hosts.resumed(client.opened.credentials)
     assert client.opened.credentials.suite is suite
-    assert said(server, client, b"down") == [b"down"]
+    assert delivered(server, client, b"down") == [b"down"]
 
 
 def test_the_deadline_is_granted_within_limits(make_hosts: type[Hosts]) -> None:
@@ -206,7 +206,7 @@ def test_under_load_a_cookie_is_asked_for(make_hosts: type[Hosts]) -> None:
     idle = [hosts.accept(), hosts.accept()]
     client, server = hosts.connected()
     assert [m[3] for m in hosts.wire].count(MessageKind.COOKIE) == 1
-    assert said(client, server, b"hi") == [b"hi"]
+    assert delivered(client, server, b"hi") == [b"hi"]
     for channel in idle:
         channel.abandon()
     hosts.wire.clear()

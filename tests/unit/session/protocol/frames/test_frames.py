@@ -59,13 +59,13 @@ def frames(draw: st.DrawFn) -> tuple[Frame, bytes]:
     """A frame and its bytes on the wire."""
     kind = draw(st.sampled_from(Frame.__args__))
     if kind is StreamData:
-        said = StreamData(draw(starts), draw(st.booleans()), memoryview(draw(payloads)))
-        head = packing.stream_header(said.offset, len(said.payload), said.end)
-        return said, head + said.payload
+        frame = StreamData(draw(starts), draw(st.booleans()), memoryview(draw(payloads)))
+        head = packing.stream_header(frame.offset, len(frame.payload), frame.end)
+        return frame, head + frame.payload
     if kind is Extent:
         irob = draw(ids)
         order, after = draw(orders(irob))
-        said = Extent(
+        frame = Extent(
             irob,
             draw(ranks),
             order,
@@ -75,19 +75,21 @@ def frames(draw: st.DrawFn) -> tuple[Frame, bytes]:
             memoryview(draw(payloads)),
         )
         head = packing.extent_header(
-            irob, said.rank, order, after, said.offset, len(said.payload), said.end
+            irob, frame.rank, order, after, frame.offset, len(frame.payload), frame.end
         )
-        return said, head + said.payload
+        return frame, head + frame.payload
     if kind is Messages:
         first = draw(ids)
         order, after = draw(orders(first))
         many = draw(st.lists(st.binary(max_size=50), min_size=1, max_size=1 if after else 30))
-        said = Messages(first, draw(ranks), order, after, many)
-        head = packing.messages_header(first, said.rank, order, after, [len(each) for each in many])
-        return said, head + b"".join(many)
+        frame = Messages(first, draw(ranks), order, after, many)
+        head = packing.messages_header(
+            first, frame.rank, order, after, [len(each) for each in many]
+        )
+        return frame, head + b"".join(many)
     if kind is Abandon:
-        said = Abandon(draw(ids), draw(st.integers(1, 1_000_000)))
-        return said, packing.abandon(said.first, said.count)
+        frame = Abandon(draw(ids), draw(st.integers(1, 1_000_000)))
+        return frame, packing.abandon(frame.first, frame.count)
     if kind is Ack:
         edges = sorted(draw(st.sets(positions, max_size=20)))
         floor, edges = (edges[0], edges[1:]) if len(edges) % 2 else (0, [e + 1 for e in edges])
@@ -95,24 +97,24 @@ def frames(draw: st.DrawFn) -> tuple[Frame, bytes]:
         edges = edges[: len(edges) // 2 * 2]
         ranges = tuple(zip(edges[::2], edges[1::2], strict=True))
         space = draw(st.sampled_from(Space))
-        said = Ack(space, draw(ids) if space is Space.EXTENTS else 0, floor, ranges)
-        return said, packing.ack(said.space, said.irob, said.floor, said.ranges)
+        frame = Ack(space, draw(ids) if space is Space.EXTENTS else 0, floor, ranges)
+        return frame, packing.ack(frame.space, frame.irob, frame.floor, frame.ranges)
     if kind is Window:
-        said = Window(draw(positions), draw(positions), draw(u32))
-        return said, packing.window(said.stream_limit, said.irob_credit, said.irob_bytes)
+        frame = Window(draw(positions), draw(positions), draw(u32))
+        return frame, packing.window(frame.stream_limit, frame.irob_credit, frame.irob_bytes)
     if kind is Sync:
-        said = Sync(draw(positions), draw(positions), draw(positions), draw(positions))
-        return said, packing.sync(said)
+        frame = Sync(draw(positions), draw(positions), draw(positions), draw(positions))
+        return frame, packing.sync(frame)
     if kind is KeepAlive:
-        said = KeepAlive(
+        frame = KeepAlive(
             draw(st.booleans()), draw(u32), draw(st.integers(0, packing.MAX_KEEP_ALIVE_S))
         )
-        return said, packing.keep_alive(said.agreed, said.serial, said.seconds)
+        return frame, packing.keep_alive(frame.agreed, frame.serial, frame.seconds)
     if kind is Deadline:
-        said = Deadline(draw(positions), draw(positions))
-        return said, packing.deadline(said.expected_bytes, said.milliseconds)
+        frame = Deadline(draw(positions), draw(positions))
+        return frame, packing.deadline(frame.expected_bytes, frame.milliseconds)
     if kind is PathSays:
-        said = PathSays(
+        frame = PathSays(
             draw(st.integers(0, 2)),
             draw(st.booleans()),
             draw(st.integers(0, 15)),
@@ -120,19 +122,19 @@ def frames(draw: st.DrawFn) -> tuple[Frame, bytes]:
             draw(positions),
             draw(st.integers(0, 1_000_000)),
         )
-        return said, packing.path_says(said)
+        return frame, packing.path_says(frame)
     if kind is Ping:
-        said = Ping(draw(u64), draw(st.integers(0, 100)))
-        return said, packing.ping(said.token, said.pad_bytes)
+        frame = Ping(draw(u64), draw(st.integers(0, 100)))
+        return frame, packing.ping(frame.token, frame.pad_bytes)
     if kind is Pong:
-        said = Pong(draw(u64))
-        return said, packing.pong(said.token)
+        frame = Pong(draw(u64))
+        return frame, packing.pong(frame.token)
     if kind is Close:
-        said = Close(draw(positions), draw(ids))
-        return said, packing.close(said.stream_end, said.irob_end)
+        frame = Close(draw(positions), draw(ids))
+        return frame, packing.close(frame.stream_end, frame.irob_end)
     if kind is Abort:
-        said = Abort(draw(st.integers(0, 255)), draw(st.text(max_size=40)))
-        return said, packing.abort(said.code, said.reason)
+        frame = Abort(draw(st.integers(0, 255)), draw(st.text(max_size=40)))
+        return frame, packing.abort(frame.code, frame.reason)
     return (Ask(), packing.ask()) if kind is Ask else (Closed(), packing.closed())
 
 
@@ -140,8 +142,8 @@ def frames(draw: st.DrawFn) -> tuple[Frame, bytes]:
 @QUICK
 def test_what_is_packed_comes_back(several: list[tuple[Frame, bytes]]) -> None:
     record = b"".join(packed for _, packed in several)
-    assert unpack(record) == [said for said, _ in several]
-    assert unpack(memoryview(bytearray(record))) == [said for said, _ in several]
+    assert unpack(record) == [frame for frame, _ in several]
+    assert unpack(memoryview(bytearray(record))) == [frame for frame, _ in several]
 
 
 @given(frames(), st.data())
@@ -239,12 +241,12 @@ def test_what_breaks_a_bound_is_refused_with_a_sentence(record: bytes) -> None:
 
 
 def test_a_reason_that_is_too_long_is_cut_between_characters() -> None:
-    (said,) = unpack(packing.abort(1, "ä" * 150))
-    assert said == Abort(1, "ä" * 100)
+    (frame,) = unpack(packing.abort(1, "ä" * 150))
+    assert frame == Abort(1, "ä" * 100)
 
 
 def test_the_longest_record_is_accepted() -> None:
     length = packing.RECORD_BYTES - packing.STREAM.size
-    (said,) = unpack(packing.stream_header(0, length, True) + bytes(length))
-    assert isinstance(said, StreamData)
-    assert len(said.payload) == length
+    (frame,) = unpack(packing.stream_header(0, length, True) + bytes(length))
+    assert isinstance(frame, StreamData)
+    assert len(frame.payload) == length

@@ -1,4 +1,4 @@
-"""The vectors of docs/session-handshake.md, and its bounds, computed anew."""
+"""The vectors of docs/session-handshake.md, and its bounds, computed again."""
 
 import hashlib
 import re
