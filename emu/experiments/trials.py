@@ -10,7 +10,6 @@ from emu.statistics import student_ci95, trials_figure
 
 
 def at_least_one(trials: int) -> None:
-    """Refuses an experiment without a trial: ConfigError."""
     if trials < 1:
         raise ConfigError(f"trials = {trials}; at least one is needed")
 
@@ -20,10 +19,7 @@ def agreement(
 ) -> dict[str, Any]:
     """What was lived beside what was simulated of it, trial by trial.
 
-    Args:
-        key: names the quantity.
-        pairs: of each trial, (lived, simulated) of each task.
-        digits: that are kept.
+    `pairs`: of each trial, (lived, simulated) of each task.
 
     Returns:
         `live` and `simulated`, their `difference` (each a mean over trials with its interval), the

@@ -24,11 +24,9 @@ class Choice(NamedTuple):
     """One transfer.
 
     Attributes:
-        at_s: since the month began.
         free_s: seconds without the metered network, by Wi-Fi or by waiting; None: there is no choice.
         metered_s: seconds over it.
         expected_bytes: what is foretold of its size.
-        size_bytes: its size.
         steered: whether the product decides on it, or even sees it.
         waits_s: so much of `free_s` is waiting, in which nothing is carried.
     """
@@ -50,7 +48,6 @@ class Habits:
         activity: transfers of each kind, relative to the usual.
         video: videos, likewise.
         home_bps: typical rate of the Wi-Fi at home; 0: none.
-        work_bps: the same at work.
         metered_bps: typical rate of the metered network.
         out: share of evenings and weekends spent out.
         away: on a trip: everywhere is out, and the hotel's Wi-Fi is bad.
@@ -88,7 +85,6 @@ _CHATTER_S = 600.0
 
 
 def draw(dice: random.Random) -> Habits:
-    """A person."""
     return Habits(
         activity=exp(dice.gauss(0.0, 0.4)),
         video=exp(dice.gauss(0.0, 0.6)),
@@ -172,7 +168,6 @@ def _choice(
 
 
 def _poisson(mean: float, dice: random.Random) -> int:
-    """Knuth's way, for small means."""
     limit, product, count = exp(-mean), dice.random(), 0
     while product > limit:
         product *= dice.random()

@@ -47,7 +47,6 @@ class Outcome:
 
     @property
     def met(self) -> bool:
-        """Whether no more was spent than there was."""
         return self.spent <= self.world.budget.supply
 
     @property
@@ -63,7 +62,6 @@ class Outcome:
 
     @property
     def spent_share(self) -> float:
-        """The share of the supply that was spent."""
         return self.spent / self.supply
 
     @property
@@ -89,7 +87,6 @@ def lives(seed: int, count: int) -> Iterator[tuple[list[Month], random.Random]]:
 
 
 def live(worlds: Sequence[World], make: MakeController) -> list[Outcome]:
-    """One person's periods under one controller, one after the other."""
     keeper: Keeper | None = None
     found = []
     for world in worlds:
@@ -179,5 +176,4 @@ def simulate(
 
 
 def months_of(found: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> int:
-    """So many months were simulated, of each plan under each controller."""
     return len(found["data"]["pacer"])

@@ -29,9 +29,6 @@ class Month(NamedTuple):
     """What a person did.
 
     Attributes:
-        begins_s: seconds since the epoch.
-        days: its length.
-        choices: in their order.
         share: of the supply, that is used without a choice; about.
     """
 
@@ -55,10 +52,7 @@ class World:
     """One period: its choices, its budget, and what this could buy at most.
 
     Attributes:
-        begins_s: seconds since the epoch.
         length_s: until the next one begins.
-        choices: in their order.
-        budget: what is to be kept.
         forced: units that are used without a choice.
         asked: units that would save time.
         best_s: the seconds that could be bought by one who knows the future (fractional knapsack), less

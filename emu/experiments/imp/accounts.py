@@ -13,7 +13,6 @@ class Account:
     """Counts one network. Exchanges are told whole, and counted as far as time has come.
 
     Args:
-        radio: its power model.
         origin_s: instant 0 of the trial, in seconds of the replay.
     """
 
@@ -52,7 +51,6 @@ class Account:
             self.watch.carried(at_s, up, down)
 
     def energy_j(self, now_s: float) -> float:
-        """Joules until now."""
         self.count(now_s)
         return self.watch.energy_j(now_s)
 

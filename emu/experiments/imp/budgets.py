@@ -24,7 +24,6 @@ class Budgets:
     """Up to two budgets over a trial.
 
     Args:
-        duration_s: the period.
         energy_j: joules for it; None: as many as you like.
         data_bytes: metered bytes, likewise.
         controller: what moves the prices.

@@ -20,10 +20,8 @@ class Offer:
     """A network that is there, as a demand finds it.
 
     Attributes:
-        name: the network's.
         rate_bps: towards the host, expected.
         rtt_s: its round-trip time.
-        radio: its power model.
         idle_s: seconds since it was last used; None: never.
     """
 
@@ -46,11 +44,7 @@ def costs(
 ) -> dict[str, float]:
     """By network that may serve it.
 
-    Args:
-        offers: the networks that are there.
-        size_bytes: what is still to be fetched.
-        prices: conversion rates.
-        breaks: whether so much would break a cap on data: it waits for a free network then.
+    `breaks`: whether so much would break a cap on data: it waits for a free network then.
     """
     return {
         offer.name: offer.cost_s(size_bytes, prices)
@@ -82,9 +76,6 @@ class Demand:
     """Serves what somebody waits for over the network of the lowest cost, at any instant of a trial.
 
     Args:
-        networks: by name, as they are replayed.
-        radios: by the networks' names.
-        watches: of these.
         knowledge: what their rates are taken for.
         budgets: their prices, and what would break them.
         start_s: the second of the replay at which the trial begins.
@@ -103,7 +94,6 @@ class Demand:
         self._knowledge, self._budgets, self._start_s = knowledge, budgets, start_s
 
     def up(self, name: str, now_s: float) -> bool:
-        """Whether the host believes to be attached."""
         return self._networks[name].up_at(self._start_s + now_s)
 
     def best(self, size_bytes: float, now_s: float) -> str | None:

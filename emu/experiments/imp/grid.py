@@ -72,7 +72,6 @@ class _Run:
     data_bytes: float | None
 
     def kept(self, energy_j: float | None, data_bytes: float | None) -> int:
-        """In how many trials it kept within these."""
         return sum(
             (energy_j is None or one.energy_j <= energy_j)
             and (data_bytes is None or one.data_bytes <= data_bytes)
@@ -81,7 +80,6 @@ class _Run:
 
     @property
     def fetch_s(self) -> list[float]:
-        """The mean fetch time of each trial."""
         return [float(np.mean(one.fetch_s)) for one in self.outcomes]
 
 
@@ -99,16 +97,7 @@ def grid(
 ) -> dict[str, Any]:
     """Everything, simulated.
 
-    Args:
-        places: the collection.
-        wanted: what to replay.
-        loads: suffix of our strategies' names -> the workload of a seed; simple strategies use the first.
-        trials: so many.
-        duration_s: of each.
-        detection_s: how late a loss is noticed.
-        device: whose radios.
-        seed: of everything drawn.
-        progress: told of the share done.
+    `loads`: suffix of our strategies' names -> the workload of a seed; simple strategies use the first.
 
     Returns:
         `{"simulated", "places": {NAME: {"networks", "budgets", "strategies": {NAME: figures},
@@ -153,8 +142,6 @@ def _runs(
     duration_s: float,
     seed: int,
 ) -> list[tuple[str, Callable[[int], Outcome], float | None, float | None]]:
-    """(name, trial -> outcome, joules, bytes) of all strategies."""
-
     def runner(
         load: Callable[[int], Workload],
         queue: Callable[[Workload], Queue],
@@ -250,7 +237,6 @@ def times_better(ours: Sequence[float], theirs: Sequence[float]) -> float | None
 
 
 def _events(results: Mapping[str, _Run]) -> dict[str, Any]:
-    """What one trial did (Figure 3.3), for a few strategies."""
     return {
         name: [
             [event.at_s, event.what, event.key, event.network] for event in run.outcomes[0].events

@@ -21,7 +21,6 @@ class Knowledge:
     """What was observed, once in `EVERY_S`.
 
     Args:
-        networks: by name.
         outlook: is told what networks are like, and asked for averages.
     """
 
@@ -50,7 +49,6 @@ class Knowledge:
             self.outlook.observe(name, elapsed_s, True, usual_bps, network.rtt_s)
 
     def rate_bps(self, name: str) -> float:
-        """Towards the host, of a network that is there."""
         known = self._predictors[name].bandwidth_bps
         if known is not None:
             return known

@@ -127,7 +127,6 @@ async def _read(
 def live(
     work: Workload, place: Setting, queue: Queue, budgets: Budgets, start_s: float, seconds: float
 ) -> Outcome:
-    """Plays it in real time, as root."""
     accesses = [network.access.rotated(start_s) for network in place.networks.values()]
     with Laptop(*accesses, source_rules=True) as laptop, Servers(laptop, dns=False) as servers:
         for item in work.items:
@@ -140,7 +139,6 @@ def live(
 
 
 def figures(outcome: Outcome) -> dict[str, Any]:
-    """The figures to compare."""
     return {
         "fetch_s": round(float(np.mean(outcome.fetch_s)), 4),
         "each_s": [round(one, 3) for one in outcome.fetch_s],
@@ -189,7 +187,6 @@ def _both(
     start_s: float,
     given: argparse.Namespace,
 ) -> dict[str, Any]:
-    """One strategy on one trial, simulated and live."""
     made = simple(work.threshold_bytes)
     data_bytes = given.data_mb * 1e6 if name == "imp-data" else None
     simulated = Trial(

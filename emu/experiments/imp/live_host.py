@@ -32,7 +32,6 @@ class LiveHost:
     """What the trial's host sees, and what it has used.
 
     Args:
-        place: what is replayed.
         budgets: what is to be kept; told of what was used.
         start_s: the second of the replay at which the trial begins.
         duration_s: the budgets' period: what comes later is served, and not counted.
@@ -64,11 +63,9 @@ class LiveHost:
         self._closed: Used | None = None
 
     def now_s(self) -> float:
-        """Seconds of the trial."""
         return time.monotonic() - self._began_s
 
     def up(self, name: str) -> bool:
-        """Whether the host believes to be attached."""
         return self._demand.up(name, self.now_s())
 
     def best(self, size_bytes: float) -> str | None:
@@ -80,7 +77,6 @@ class LiveHost:
         return self._demand.moves(name, left_bytes, self.now_s())
 
     async def view(self) -> View:
-        """See `Surroundings.look`."""
         now_s = self.now_s()
         return View(
             [

@@ -35,8 +35,6 @@ class Setting:
     """One place of an experiment, ready to be replayed.
 
     Attributes:
-        networks: by name, as they are replayed.
-        radios: by the networks' names.
         averages: what the host knows from before: the collection's other places, or another drive.
         period_s: then the traces repeat.
         synthetic: whether any trace was generated.
@@ -50,7 +48,6 @@ class Setting:
 
     @property
     def cellular_median_bps(self) -> float:
-        """The median rate towards the client, in seconds with service."""
         rates = rates_bps(self.networks["cellular"].access.down, int(self.period_s))
         return float(np.median(rates[rates >= OUTAGE_BPS]))
 

@@ -44,8 +44,6 @@ class _Running:
 
 @dataclass(slots=True)
 class Event:
-    """For pictures: what happened to an item, and over which network."""
-
     at_s: float
     what: str
     key: int
@@ -59,7 +57,6 @@ class Outcome:
     Attributes:
         fetch_s: what the person waited for each item that was read.
         energy_j: of both radios, until the end of the period.
-        joules: the same by network.
         data_bytes: over metered networks, headers included.
         wifi_bytes: over the others.
         prefetched: items that were there before somebody asked.
@@ -83,14 +80,9 @@ class Trial:
     """One strategy on one workload.
 
     Args:
-        workload: what is read.
-        networks: by name.
-        radios: by the networks' names.
-        queue: the strategy.
         budgets: what it is to keep.
         averages: what the host knows of its networks from before.
         start_s: where in the places it begins.
-        duration_s: the period.
     """
 
     def __init__(
@@ -147,7 +139,6 @@ class Trial:
         return self.outcome
 
     def _close(self) -> None:
-        """The period is over."""
         at_s = self._duration_s
         self.outcome.joules = {
             name: account.energy_j(at_s) for name, account in self._accounts.items()
@@ -160,7 +151,6 @@ class Trial:
         self.outcome.late = len(self._steps) + (self._wanted is not None)
 
     def _next(self, tick_s: float) -> float:
-        """The next instant at which anything happens."""
         ends = [one.exchange.ended_at_s - self._start_s for one in self._all()]
         changes = [
             network.next_change_s(self._start_s + self._now_s) - self._start_s
@@ -185,7 +175,6 @@ class Trial:
             self._act()
 
     def _act(self) -> None:
-        """The person comes to the next item."""
         step = self._steps.pop()
         item = self._items[step.key]
         if not item.read:
@@ -293,7 +282,6 @@ class Trial:
             self._demand = None
 
     def paths(self) -> list[Path]:
-        """The networks as a prefetch would find them."""
         found = []
         for name, network in self._networks.items():
             account = self._accounts[name]

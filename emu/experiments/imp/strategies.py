@@ -28,7 +28,6 @@ class Simple(Queue):
     ranks: Mapping[Hashable, int] | None = None
 
     def plan(self, now_s: float, paths: Sequence[Path], prices: PrefetchPrices) -> Plan:
-        """See `Queue.plan`."""
         present = {path.name: path for path in paths if path.present}
         allowed = [
             path for path in present.values() if self.networks is None or path.name in self.networks

@@ -68,17 +68,14 @@ class Workload:
 
     @property
     def total_bytes(self) -> int:
-        """Of everything that is hinted."""
         return sum(item.size_bytes for item in self.items)
 
 
 def email(seed: int, *, scale: float = 1.0, reading_s: float = 900.0) -> Workload:
     """An inbox of 35, the newest first; hints of one class that come true to 80 %.
 
-    Args:
-        seed: what is read, in which order sizes come, and how long the person thinks.
-        scale: sizes times so much.
-        reading_s: the thinking takes so long in all; the rest of the 20 minutes is waiting.
+    `seed`: what is read, in which order sizes come, and how long the person thinks.
+    `reading_s`: the thinking takes so long in all; the rest of the 20 minutes is waiting.
     """
     drawn = random.Random(f"email {seed}")
     # Three of four are text, the others carry something: [93] is not public, its totals are.
@@ -99,10 +96,8 @@ def email(seed: int, *, scale: float = 1.0, reading_s: float = 900.0) -> Workloa
 def news(seed: int, *, scale: float = 1.0, classes: bool = True) -> Workload:
     """Five feeds of 25 articles; the person takes feeds in any order, and articles as they come.
 
-    Args:
-        seed: what is read and when.
-        scale: sizes times so much.
-        classes: a class per feed; else one for all.
+    `seed`: what is read and when.
+    `classes`: a class per feed; else one for all.
     """
     drawn = random.Random(f"news {seed}")
     items: list[Item] = []
@@ -145,6 +140,5 @@ def _past(drawn: random.Random, rate: float, hints: int) -> tuple[int, int]:
     return sum(drawn.random() < rate for _ in range(hints)), hints
 
 
-def shares(items: Sequence[Item]) -> float:
-    """How many of them are read."""
+def read_share(items: Sequence[Item]) -> float:
     return sum(item.read for item in items) / len(items)

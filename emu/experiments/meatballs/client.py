@@ -16,9 +16,7 @@ class Task(Protocol):
     """A thing to be done that somebody waits for."""
 
     @property
-    def number(self) -> int:
-        """Unique within a trial."""
-        ...
+    def number(self) -> int: ...
 
 
 T = TypeVar("T", bound=Task)
@@ -30,33 +28,25 @@ class Policy(Protocol[T_contra]):
 
     def choose(
         self, task: T_contra, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
-    ) -> Chosen:
-        """See `emu.experiments.meatballs.race.Choose`."""
-        ...
+    ) -> Chosen: ...
 
     def measured(self, task: T_contra, way: str, time_s: float, now_s: float) -> None:
         """An answer came in this way after so many seconds, whether it was still wanted or not."""
         ...
 
-    def attached(self, way: str, now_s: float) -> None:
-        """A way has become usable."""
-        ...
+    def attached(self, way: str, now_s: float) -> None: ...
 
     def connected(self, way: str, rtt_s: float, now_s: float) -> None:
         """A connection was set up in so many seconds: the first thing known of a network."""
         ...
 
-    def detached(self, way: str, now_s: float) -> None:
-        """A way has gone."""
-        ...
+    def detached(self, way: str, now_s: float) -> None: ...
 
 
 class Carrier(Protocol[T_contra]):
     """Carries out what was decided; answers come to `Client.answered`."""
 
-    def start(self, task: T_contra, way: str, now_s: float) -> None:
-        """Begins a task in this way."""
-        ...
+    def start(self, task: T_contra, way: str, now_s: float) -> None: ...
 
     def cancel(self, task: T_contra, way: str, now_s: float) -> None:
         """What was begun is not needed any more; an answer that is under way may still come."""
@@ -68,13 +58,9 @@ class Record:
     """How one task went.
 
     Attributes:
-        number: the task's.
         began_s: when somebody began to wait.
         wait_s: until the first answer, or until the trial ended.
-        answered: whether there was one.
-        winner: the way of the first answer.
         starts: the ways begun, with the seconds after `began_s`.
-        decisions: how often it was decided.
     """
 
     number: int
@@ -98,12 +84,7 @@ class Record:
 
 
 class Client(Generic[T]):
-    """All tasks of one trial under one policy.
-
-    Args:
-        policy: decides and learns.
-        carrier: does what was decided.
-    """
+    """All tasks of one trial under one policy."""
 
     def __init__(self, policy: Policy[T], carrier: Carrier[T]) -> None:
         self._policy = policy
@@ -128,12 +109,9 @@ class Client(Generic[T]):
 
     @property
     def waiting(self) -> bool:
-        """Whether somebody waits for an answer."""
         return any(each.done_s is None for each in self._races.values())
 
     def begin(self, task: T, now_s: float) -> None:
-        """Somebody begins to wait for a task."""
-
         def choose(at_s: float, usable: frozenset[str], silent: Mapping[str, float]) -> Chosen:
             return self._policy.choose(task, at_s, usable, silent)
 
@@ -142,7 +120,6 @@ class Client(Generic[T]):
         self._do(task, race.begin(self.usable), now_s)
 
     def answered(self, number: int, way: str, now_s: float) -> None:
-        """An answer to a task came in this way."""
         task, race = self._tasks[number], self._races[number]
         began_s = self._begun_s.pop((number, way), None)
         if began_s is None:
@@ -154,17 +131,15 @@ class Client(Generic[T]):
     def wake(self, now_s: float) -> None:
         """Time has passed: decides again where that is due."""
         for number, race in list(self._races.items()):
-            self._do(self._tasks[number], race.woken(now_s, self.usable), now_s)
+            self._do(self._tasks[number], race.wake(now_s, self.usable), now_s)
 
     def attached(self, way: str, now_s: float) -> None:
-        """A way has become usable: all who wait reevaluate."""
         self._usable.add(way)
         self._policy.attached(way, now_s)
         for number, race in list(self._races.items()):
-            self._do(self._tasks[number], race.appeared(now_s, self.usable), now_s)
+            self._do(self._tasks[number], race.attached(now_s, self.usable), now_s)
 
     def connected(self, way: str, rtt_s: float, now_s: float) -> None:
-        """A connection over this way was set up in so many seconds."""
         self._policy.connected(way, rtt_s, now_s)
 
     def detached(self, way: str, now_s: float) -> None:

@@ -33,7 +33,6 @@ def serving(laptop: Laptop, *options: int) -> Iterator[None]:
 
 
 def message_bytes(payload: int) -> int:
-    """Bytes on the wire of a message."""
     return payload + HEADER_BYTES * -(-payload // PAYLOAD_BYTES)
 
 
@@ -46,9 +45,6 @@ class WatchedConnection:
 
     Args:
         selector: calls the data of its keys with the events.
-        namespace: to connect from.
-        source: the address of the network to use.
-        server: the server's address.
         answered: is told of each response.
         connected: is told in how many seconds it was set up.
         failed: is called when it has failed by itself.
@@ -75,11 +71,9 @@ class WatchedConnection:
 
     @property
     def failed(self) -> bool:
-        """Whether it cannot be used any more."""
         return self._connection.failed
 
     def ask(self, number: int, up_bytes: int, down_bytes: int, work_s: float = 0.0) -> None:
-        """Sends a request, as `ExchangeConnection.ask`."""
         self._connection.ask(number, up_bytes, down_bytes, work_s)
         self._watch()
 
@@ -122,8 +116,6 @@ class Connections:
     """One connection per way to the server, opened when it is first needed.
 
     Args:
-        selector: watches them.
-        laptop: the host.
         addresses: by way: of the network to use.
         answered: is told of each response, with its way.
         connected: is told in how many seconds a connection was set up.
@@ -164,6 +156,5 @@ class Connections:
             self._open.pop(way).close()
 
     def close(self) -> None:
-        """Ends all."""
         for way in list(self._open):
             self.drop(way)

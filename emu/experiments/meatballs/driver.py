@@ -45,15 +45,11 @@ class NetworkCarrier(Carrier[T], Protocol[T]):
         """The network of this way is there: a connection is set up, if there is none yet."""
         ...
 
-    def disconnect(self, way: str, now_s: float) -> None:
-        """The network has gone, and with it the connection."""
-        ...
+    def disconnect(self, way: str, now_s: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Side(Generic[T]):
-    """One policy's part of a trial."""
-
     carrier: NetworkCarrier[T]
     tasks: Sequence[T]
 
@@ -72,17 +68,13 @@ class Agenda:
 
     @property
     def next_s(self) -> float:
-        """When the next one is; infinite: there is none."""
         return self._heap[0][0] if self._heap else math.inf
 
     def pop(self) -> Event:
-        """Takes the next one off."""
         return heapq.heappop(self._heap)[2]
 
 
 class Clock(Protocol):
-    """Seconds of a trial."""
-
     @property
     def now_s(self) -> float: ...
 
@@ -95,13 +87,10 @@ class Clock(Protocol):
 
 
 class VirtualClock:
-    """Jumps from event to event."""
-
     def __init__(self) -> None:
         self.now_s = 0.0
 
     def wait(self, next_s: float, limit_s: float) -> bool:
-        """Jumps; nothing comes from outside."""
         if next_s > limit_s:
             return False
         self.now_s = next_s
@@ -122,7 +111,6 @@ class RealClock:
 
     @property
     def now_s(self) -> float:
-        """Seconds since the trial's beginning; negative before."""
         return time.monotonic() - self._zero_at_s
 
     def wait(self, next_s: float, limit_s: float) -> bool:
@@ -146,13 +134,11 @@ def play(
 ) -> list[list[Record]]:
     """One trial of one policy, or of several side by side.
 
-    Args:
-        clock: virtual or real.
-        agenda: the carriers' own; a simulated answer is an event in it.
-        sides: the policies' carriers and tasks.
-        networks: by way; what is live takes from them when networks are there, as radios would say.
-        start_s: the second of the replay at which the trial begins.
-        duration_s: when nobody asks any more; answers are waited for `AFTER_S` longer.
+    `agenda`: the carriers' own; a simulated answer is an event in it.
+    `sides`: the policies' carriers and tasks.
+    `networks`: by way; what is live takes from them when networks are there, as radios would say.
+    `start_s`: the second of the replay at which the trial begins.
+    `duration_s`: when nobody asks any more; answers are waited for `AFTER_S` longer.
 
     Returns:
         For each side a record per task.
@@ -210,7 +196,6 @@ def _follow(
 def _update(
     carrier: NetworkCarrier[T], way: str, network: ReplayedNetwork, start_s: float, now_s: float
 ) -> None:
-    """Tells client and carrier whether a network is there."""
     there = network.up_at(start_s + now_s)
     if there and way not in carrier.client.usable:
         carrier.client.attached(way, now_s)

@@ -30,15 +30,11 @@ Choose = Callable[[float, frozenset[str], Mapping[str, float]], Chosen]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Begin the task in this way."""
-
     way: str
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """What was begun in this way is not needed any more."""
-
     way: str
 
 
@@ -54,9 +50,7 @@ class Race:
         choose: decides; see `Choose`.
         running: what is under way, and since when.
         done_s: when the first answer was there; None: not yet.
-        winner: the way of the first answer.
         starts: every way begun and when, in order.
-        decisions: how often it was decided.
     """
 
     began_s: float
@@ -71,13 +65,12 @@ class Race:
 
     @property
     def wake_at_s(self) -> float:
-        """When to call `woken`; infinite: not at all."""
+        """When to call `wake`; infinite: not at all."""
         if callable(self._again):
             self._again = self._again()
         return math.inf if self._again is None else self._decided_s + self._again
 
     def begin(self, usable: frozenset[str]) -> list[Command]:
-        """The first decision, at `began_s`."""
         return self._decide(self.began_s, usable)
 
     def answered(self, way: str, now_s: float) -> list[Command]:
@@ -97,11 +90,10 @@ class Race:
             return []
         return self._decide(now_s, usable)
 
-    def appeared(self, now_s: float, usable: frozenset[str]) -> list[Command]:
-        """A way has become usable."""
+    def attached(self, now_s: float, usable: frozenset[str]) -> list[Command]:
         return [] if self.done_s is not None else self._decide(now_s, usable)
 
-    def woken(self, now_s: float, usable: frozenset[str]) -> list[Command]:
+    def wake(self, now_s: float, usable: frozenset[str]) -> list[Command]:
         """`wake_at_s` has passed without an answer: the silence is new information."""
         if self.done_s is not None or now_s < self.wake_at_s:
             return []

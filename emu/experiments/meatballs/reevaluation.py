@@ -21,14 +21,11 @@ def choose_and_reevaluate(
 ) -> Chosen:
     """What costs least from now on, and when silence is to be thought about.
 
-    Args:
-        best: the choice at an instant.
-        now_s: the instant.
-        usable: the ways that can be begun now.
-        silent: what is under way, each with how long it has been silent.
-        reevaluates: whether the policy reevaluates at all.
-        within_s: a silence that has not tipped the choice by then never does.
-        granularity_s: how exactly the tipping point is looked for.
+    `usable`: the ways that can be begun now.
+    `silent`: what is under way, each with how long it has been silent.
+    `reevaluates`: whether the policy reevaluates at all.
+    `within_s`: a silence that has not tipped the choice by then never does.
+    `granularity_s`: how exactly the tipping point is looked for.
     """
     if not usable - silent.keys() or (silent and not reevaluates):
         return Chosen(frozenset())

@@ -16,9 +16,7 @@ class SimulatedNetwork:
     """Plans an exchange's events; simulated, not emulated (see `emu.lab.simulation.network`).
 
     Args:
-        agenda: of the trial.
         name: the network's, for `usage`.
-        network: is replayed.
         usage: filled with what was carried, at the instants of the trial.
         start_s: the second of the replay at which the trial begins.
     """
@@ -52,13 +50,8 @@ class SimulatedNetwork:
     ) -> None:
         """Begins an exchange; one that the network's end cuts off is not answered.
 
-        Args:
-            number: the task's.
-            up_bytes: of the request.
-            down_bytes: of the response.
-            now_s: the instant of the trial.
-            answered: is told when the response is there, and for how long the server worked.
-            serving_s: how long it works for a request that is complete at an instant.
+        `answered`: is told when the response is there, and for how long the server worked.
+        `serving_s`: how long it works for a request that is complete at an instant.
         """
         begin_s = self._start_s + now_s
         found = self._network.exchange(begin_s, up_bytes, down_bytes)

@@ -12,13 +12,9 @@ from cedos.storage.radio_file import radios
 class Watch(Protocol):
     """A radio's states as its traffic makes them (`cedos.selector.energy.radio`)."""
 
-    def carried(self, now_s: float, bytes_up: float, bytes_down: float) -> None:
-        """So many bytes went over the radio, now."""
-        ...
+    def carried(self, now_s: float, bytes_up: float, bytes_down: float) -> None: ...
 
-    def idle_s(self, now_s: float) -> float | None:
-        """Seconds since it was last used; None: never."""
-        ...
+    def idle_s(self, now_s: float) -> float | None: ...
 
     def energy_j(self, now_s: float) -> float:
         """Joules spent from the beginning until now."""
@@ -73,9 +69,7 @@ class Usage:
         return self._watches[network].idle_s(now_s)
 
     def bytes_of(self, network: str) -> int:
-        """Bytes on the wire so far, both ways together."""
         return self._bytes[network].up + self._bytes[network].down
 
     def energy_j(self, now_s: float) -> float:
-        """Joules of all radios so far."""
         return sum(watch.energy_j(now_s) for watch in self._watches.values())

@@ -21,7 +21,7 @@ Ready = Callable[[], None]
 _READY_S: Final = 120.0
 
 
-def together(
+def in_batches(
     tasks: Mapping[K, Callable[[Ready], T]], at_once: int, progress: Progress
 ) -> dict[K, T]:
     """Carries out all tasks, so many at once.

@@ -43,12 +43,8 @@ class Plan:
     """One setting, times and sizes already scaled.
 
     Attributes:
-        size_bytes: of the download.
-        contacts: in seconds from the beginning.
         rate_bps: of the access points, both ways.
-        rtt_s: to the server.
         scale: how much shorter everything is than in life.
-        kind: of the network.
     """
 
     size_bytes: int
@@ -59,7 +55,6 @@ class Plan:
     kind: NetworkKind = NetworkKind.WIFI
 
     def network(self) -> Scripted:
-        """What the client has."""
         trace = Trace.constant(self.rate_bps, 12.0)
         return Scripted(NETWORK, trace, trace, [(0.0, self.rtt_s)], self.contacts)
 
@@ -159,7 +154,7 @@ def _programs(
         ready()
         world.begin()
         client.go()
-        found = _moving(world, wanted, lambda: client.said(0.02))
+        found = _moving(world, wanted, lambda: client.answer(0.02))
     if found is None:
         return {"seconds": None, "bytes": 0}
     return found | {"seconds": found["ended_s"] - world.began_s}
@@ -182,7 +177,7 @@ def _curl(world: World, wanted: Plan, ready: Ready, *, resume: bool) -> dict[str
     line = ["curl", "-sS", "-o", str(file), *(("-C", "-") if resume else ())]
     spent = [0]
 
-    def look() -> dict[str, Any] | None:
+    def poll() -> dict[str, Any] | None:
         now_s = time.monotonic() - world.began_s
         there = any(begin_s <= now_s < end_s for begin_s, end_s in wanted.contacts)
         if there and not running:
@@ -202,7 +197,7 @@ def _curl(world: World, wanted: Plan, ready: Ready, *, resume: bool) -> dict[str
         return None
 
     try:
-        found = _moving(world, wanted, look)
+        found = _moving(world, wanted, poll)
     finally:
         for each in running:
             each.kill()
@@ -211,9 +206,9 @@ def _curl(world: World, wanted: Plan, ready: Ready, *, resume: bool) -> dict[str
 
 
 def _moving(
-    world: World, wanted: Plan, look: Callable[[], dict[str, Any] | None]
+    world: World, wanted: Plan, poll: Callable[[], dict[str, Any] | None]
 ) -> dict[str, Any] | None:
-    """Looks until there is an answer; in the middle of each gap the client gets another address."""
+    """Polls until there is an answer; in the middle of each gap the client gets another address."""
     moves = [
         (before[1] + after[0]) / 2
         for before, after in zip(wanted.contacts, wanted.contacts[1:], strict=False)
@@ -222,7 +217,7 @@ def _moving(
         if moves and now_s > moves[0]:
             moves.pop(0)
             world.move(NETWORK)
-        if (found := look()) is not None:
+        if (found := poll()) is not None:
             return found
     return None
 

@@ -47,7 +47,6 @@ class Trial:
     Attributes:
         strategy: one of `STRATEGIES`, or `UNLABELLED`.
         application: one of `APPLICATIONS`.
-        accesses: both networks.
         options: of the application's client; `seed` among them.
         processes: None: one client; else each process's further options (Figure 2.4).
         detection_s: how late the client notices that a network is gone.
@@ -64,7 +63,6 @@ class Trial:
 
 
 def hotspot() -> dict[str, Access]:
-    """Table 2.3's crowded hotspot."""
     return {
         name: Access(NetworkKind(name), up=trace, down=trace, rtt_s=rtt_s)
         for name, trace, rtt_s in (
@@ -108,7 +106,6 @@ def of_place(place: Place, start_s: float) -> dict[str, Access]:
 
 
 def _cut(trace: Trace, start_s: float, length_s: float) -> Trace:
-    """So many seconds of a trace, from its beginning, rotated."""
     times = trace.times_ms[trace.times_ms < 1000 * length_s]
     return Trace(times, round(1000 * length_s)).rotated(start_s)
 
@@ -169,13 +166,13 @@ def _side_by_side(
         world.begin()
         for each in clients:
             each.go()
-        return [_said(each, trial) for each in clients]
+        return [_answer(each, trial) for each in clients]
 
 
-def _said(client: Program, trial: Trial) -> dict[str, Any]:
-    said = client.said(trial.limit_s)
-    if said is None:
+def _answer(client: Program, trial: Trial) -> dict[str, Any]:
+    answer = client.answer(trial.limit_s)
+    if answer is None:
         raise EmulationError(
             f"{trial.application} under {trial.strategy} took longer than {trial.limit_s:g} s"
         )
-    return said
+    return answer

@@ -47,12 +47,8 @@ def script(
 ) -> tuple[list[Scripted], list[Change]]:
     """Both networks and when the flow has to change.
 
-    Args:
-        kind: `one-at-a-time`: the one network goes when the other comes, as the paper's phone has it;
-            `lte-always`: only Wi-Fi comes and goes.
-        changes: how many.
-        each_s: seconds between two.
-        rate_bps: of both networks.
+    `kind`: `one-at-a-time`: the one network goes when the other comes, as the paper's phone has it;
+    `lte-always`: only Wi-Fi comes and goes.
     """
     ends = [(number * each_s, (number + 1) * each_s) for number in range(changes + 1)]
     trace = Trace.constant(rate_bps, 12.0)
@@ -73,9 +69,6 @@ def measure(kind: str, changes: int, each_s: float, rate_bps: float) -> dict[str
         `{"wifi-to-lte": {"packets_s": [...], "silences_s": [...]}, "lte-to-wifi": ...}`: between
         packets as the paper has it (less than 0: the other network began before), and the longest
         time around the change in which the application had nothing to read.
-
-    Raises:
-        EmulationError: the testbed failed.
     """
     networks, planned = script(kind, changes, each_s, rate_bps)
     key = os.urandom(32)
@@ -94,11 +87,11 @@ def measure(kind: str, changes: int, each_s: float, rate_bps: float) -> dict[str
             with packets(world.client, [WLAN, LTE]) as seen:
                 world.begin()
                 client.go()
-                said = client.said(duration_s + 20)
-        if said is None:
+                answer = client.answer(duration_s + 20)
+        if answer is None:
             raise EmulationError("the stream's reader did not come to its end")
         began_s = world.began_s
-    return delays(planned, seen, said["silences"], began_s, each_s)
+    return delays(planned, seen, answer["silences"], began_s, each_s)
 
 
 def delays(

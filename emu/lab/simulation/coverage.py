@@ -69,7 +69,6 @@ class Coverage:
         return found
 
     def covered_at(self, at_s: float) -> bool:
-        """Whether the network carries anything in this second."""
         within_s = at_s % self.period_s
         return not any(begin_s <= within_s < end_s for begin_s, end_s in self.bare)
 

@@ -23,7 +23,6 @@ def joined(places: Sequence[Place]) -> dict[str, Access]:
 
     Raises:
         PlaceError: no place at all.
-        TraceError: a trace cannot be read.
     """
     if not places:
         raise PlaceError("a joined place is made of at least one place")

@@ -48,7 +48,6 @@ class Exchange:
 
     @property
     def ended_at_s(self) -> float:
-        """When it was over, one way or the other."""
         return min(self.completed_at_s, self.lost_at_s)
 
     def carried(self, at_s: float = math.inf) -> tuple[int, int]:
@@ -84,25 +83,20 @@ class ReplayedNetwork:
 
     @property
     def kind(self) -> NetworkKind:
-        """`wifi` or `cellular`."""
         return self.access.kind
 
     @property
     def rtt_s(self) -> float:
-        """The base round-trip time in seconds."""
         return self.access.rtt_s
 
     @cached_property
     def mean_bps(self) -> float:
-        """The trace's mean rate towards the client in bits per second."""
         return self.access.down.mean_bps
 
     def up_at(self, at_s: float) -> bool:
-        """Whether the host believes to be attached."""
         return self.coverage.contact_at(at_s) is not None
 
     def covered_at(self, at_s: float) -> bool:
-        """Whether anything is carried in this second."""
         return self.coverage.covered_at(at_s)
 
     def attached_since_s(self, at_s: float) -> float | None:
@@ -111,7 +105,6 @@ class ReplayedNetwork:
         return None if contact is None else contact.begin_s
 
     def next_change_s(self, at_s: float) -> float:
-        """The next instant at which the host's belief changes; infinite: never."""
         return self.coverage.next_change_s(at_s)
 
     def contacts(self) -> tuple[Contact, ...]:
@@ -202,8 +195,6 @@ class ReplayedNetwork:
 
 
 class _Opportunities:
-    """A trace's opportunities, numbered through all its periods."""
-
     __slots__ = ("_period_ms", "_times_ms")
 
     def __init__(self, trace: Trace) -> None:

@@ -38,15 +38,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Played:
-    """A rule with one parameter: its regret of each transfer, and its figures."""
-
     parameter: float
     regret: Floats
     figures: Mapping[str, Any]
 
     @property
     def kb(self) -> float:
-        """What it spent in five minutes."""
         kb: float = self.figures["kb_per_300s"]
         return kb
 
@@ -156,7 +153,6 @@ def run(
 
 
 def _columns(data: DataSet, asked: Mapping[str, Asked]) -> list[dict[str, float]]:
-    """Per transfer what its place's rule knew in the second of its start."""
     rows = []
     numbers = zip(
         data.texts["place"],
@@ -257,7 +253,6 @@ def _effort(asked: Mapping[str, Asked], walks: Mapping[str, Walk]) -> dict[str, 
 
 
 def _table3(walks: Mapping[str, Walk]) -> dict[str, Any]:
-    """Bytes, median delay and joules of one lookup, ten pings and one train, by network."""
     found: dict[str, Any] = {}
     for network in ("wifi", "cellular"):
         records = [record for walk in walks.values() for record in walk.networks[network]]

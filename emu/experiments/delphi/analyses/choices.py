@@ -75,7 +75,6 @@ class _Rows:
         ]
 
     def oracle(self, objective: Objective) -> list[str]:
-        """The best choices, had all times been known."""
         names = self.data.strategies
         cost = np.column_stack(
             [
@@ -120,11 +119,9 @@ def run(
 ) -> dict[str, Any]:
     """All of it from one data set.
 
-    Args:
-        data: rows with the times of all strategies; others are left out.
-        kinds: families of models for Table 6; the others are drawn with the shipped family.
-        train_share: of the random split for Figures 7 to 9, where places are known.
-        progress: told of the share done.
+    `data`: rows with the times of all strategies; others are left out.
+    `kinds`: families of models for Table 6; the others are drawn with the shipped family.
+    `train_share`: of the random split for Figures 7 to 9, where places are known.
 
     Returns:
         `{"rows", "paper", "schemes": {NAME: medians}, "frontier": [{"beta", medians}], "shares":
@@ -179,7 +176,6 @@ def run(
 
 
 def _unseen(data: DataSet, kind: str) -> dict[str, list[str]]:
-    """What a family chooses, by objective, at places that its models never saw."""
     examples = examples_of(data, data.texts["group"])
     with threadpool_limits(1):  # the families share the processors already
         models = models_by_group(data, examples, Settings(kind), most_folds=_FOLDS)

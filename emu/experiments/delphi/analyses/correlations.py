@@ -19,11 +19,9 @@ def run(
 ) -> dict[str, Any]:
     """Pearson's correlation of every indicator with the throughput, for each network.
 
-    Args:
-        data: transfers.
-        size_bytes: of which transfers; the throughput of small ones is their round-trip time.
-        direction: of which transfers, `down` or `up`.
-        places: the same for so many single places, those with most rows.
+    `size_bytes`: of which transfers; the throughput of small ones is their round-trip time.
+    `direction`: of which transfers, `down` or `up`.
+    `places`: the same for so many single places, those with most rows.
 
     Returns:
         `{"wifi": {"all": {indicator: {"r", "r_ci95", "n"}}, PLACE: {...}}, "cellular": {...}}`;

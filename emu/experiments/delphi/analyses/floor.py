@@ -48,7 +48,6 @@ class _Costs:
         return found
 
     def judged(self, choice: NDArray[np.intp], bootstrap: Bootstrap) -> dict[str, Any]:
-        """Figures of choices, as `evaluate` has them."""
         best_s = _picked(self.time_s, self.cost.argmin(axis=1))
         regret = self.regret(choice)
         return {
@@ -66,10 +65,8 @@ def run(
 ) -> dict[str, Any]:
     """Our choices at places left out, by kind of transfer, beside what bounds them.
 
-    Args:
-        data: rows with the times of all strategies; others are left out.
-        second: another measurement of (some of) the same instants, relative to the repository.
-        progress: told of the share done.
+    `data`: rows with the times of all strategies; others are left out.
+    `second`: another measurement of (some of) the same instants, relative to the repository.
 
     Returns:
         By objective: `kinds` (figures of cedos by kind of transfer, of all, and of those in
@@ -77,9 +74,6 @@ def run(
         measurement scored on the other); `places` (mean regret after `FIRST` transfers of a place, never
         seen and known, and the share that knowing it takes away). Beside them `noise`, how far two
         measurements of a time lie apart.
-
-    Raises:
-        DataSetError: `second` cannot be read.
     """
     data = whole(data)
     groups = data.texts["group"]

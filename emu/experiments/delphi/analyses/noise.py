@@ -39,7 +39,6 @@ def run(data: DataSet, second: str, places: str) -> dict[str, Any]:
         transfer lasted / mean rate of the five seconds before - 1|.
 
     Raises:
-        DataSetError: `second` cannot be read.
         PlaceError: a place is not there.
     """
     data = whole(data)

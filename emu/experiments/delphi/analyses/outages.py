@@ -48,7 +48,7 @@ FULL = "trees"
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _ModelChoices:
     """Strategies chosen by a model, and the times that it expected of all of them."""
 
     names: list[str]
@@ -63,11 +63,9 @@ def run(
 ) -> dict[str, Any]:
     """Max(S) with and without the signs of outages, where outages are.
 
-    Args:
-        data: rows with the times of all strategies; others are left out.
-        places: the collection whose traces were replayed, relative to the repository.
-        kinds: families of models to do without the signs; the shipped one must be among them.
-        progress: told of the share done.
+    `data`: rows with the times of all strategies; others are left out.
+    `places`: the collection whose traces were replayed, relative to the repository.
+    `kinds`: families of models to do without the signs; the shipped one must be among them.
 
     Returns:
         `rows` (how many of each kind of outage), `policies`: policy -> kind of outage -> `lost_share`, of
@@ -78,12 +76,12 @@ def run(
     """
     data = whole(data)
     met = outages(data, ROOT / places)
-    said = _all_said(data, kinds, progress)
+    chosen = _choices_of_all(data, kinds, progress)
     energy_j = energies_j(data)
-    outcomes = {name: policy_outcome(data, each.names, energy_j) for name, each in said.items()}
+    outcomes = {name: policy_outcome(data, each.names, energy_j) for name, each in chosen.items()}
     if can_be_redundant(data):
         for name in (FULL, without(_SHIPPED)):
-            late = with_late_copies(data, said[name].names, said[name].predicted, energy_j)
+            late = with_late_copies(data, chosen[name].names, chosen[name].predicted, energy_j)
             outcomes[f"{name}, late copies"] = late
     blind = without_signs(data)
     for rule, names in rules(blind).items():
@@ -125,7 +123,6 @@ def run(
 
 
 def without(kind: str) -> str:
-    """What a family without the signs is called."""
     return f"{kind} without signs"
 
 
@@ -175,7 +172,9 @@ def without_signs(data: DataSet, *, last_second: bool = True) -> DataSet:
     return DataSet(data.source, data.texts, numbers, data.ignored)
 
 
-def _all_said(data: DataSet, kinds: Sequence[str], progress: Progress) -> dict[str, _Said]:
+def _choices_of_all(
+    data: DataSet, kinds: Sequence[str], progress: Progress
+) -> dict[str, _ModelChoices]:
     blind = without_signs(data)
     jobs: dict[str, tuple[DataSet, str, bool]] = {
         FULL: (data, _SHIPPED, True),
@@ -187,16 +186,16 @@ def _all_said(data: DataSet, kinds: Sequence[str], progress: Progress) -> dict[s
         ),
     }
     jobs |= {without(kind): (blind, kind, True) for kind in kinds}
-    found: dict[str, _Said] = {}
+    found: dict[str, _ModelChoices] = {}
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as workers:
-        running = {workers.submit(_said, *job): name for name, job in jobs.items()}
+        running = {workers.submit(_choices_of, *job): name for name, job in jobs.items()}
         for done, job in enumerate(as_completed(running)):
             found[running[job]] = job.result()
             progress((done + 1) / len(jobs), running[job])
     return {name: found[name] for name in jobs}
 
 
-def _said(data: DataSet, kind: str, rule: bool) -> _Said:
+def _choices_of(data: DataSet, kind: str, rule: bool) -> _ModelChoices:
     """What models of a family choose at places they never saw; `rule`: whether dead networks are out."""
     examples = examples_of(data, data.texts["group"])
     rows = [examples.row(index) for index in range(len(data))]
@@ -213,7 +212,7 @@ def _said(data: DataSet, kind: str, rule: bool) -> _Said:
             min(data.strategies, key=lambda name: spread_of(each[name]).usual_s)
             for each in predicted
         ]
-    return _Said(names, predicted)
+    return _ModelChoices(names, predicted)
 
 
 def _times(of: NDArray[np.bool_], other: Floats) -> Callable[[Floats], Floats]:

@@ -39,11 +39,9 @@ def run(
 ) -> dict[str, Any]:
     """Relative errors |predicted median / time - 1| of every family, split and strategy.
 
-    Args:
-        data: rows with the times of all their strategies; others are left out.
-        kinds: families of models (`predictors.training.train.KINDS`).
-        splits: names of `SPLITS`.
-        progress: told of the share done.
+    `data`: rows with the times of all their strategies; others are left out.
+    `kinds`: families of models (`predictors.training.train.KINDS`).
+    `splits`: names of `SPLITS`.
 
     Returns:
         `{"rows", "paper", "quantiles", "splits": {SPLIT: {KIND: {STRATEGY: {"cdf", "median_rel_error",
@@ -79,7 +77,6 @@ def _errors_of(data: DataSet, kind: str, share: float | None) -> dict[str, Any]:
 
 
 def errors(data: DataSet, models: Sequence[CompletionModel]) -> dict[str, Any]:
-    """By strategy, the distribution of relative errors and the coverage of 90 % intervals."""
     examples = examples_of(data, data.texts["group"])
     predicted = [model.predict(examples.row(k)) for k, model in enumerate(models)]
     bootstrap = Bootstrap(data.texts["group"])

@@ -59,7 +59,6 @@ class _Table:
         samples_s: predicted times, shape (rows, strategies, samples).
         dead: whether each of `ROLES` is said to be dead, shape (rows, 2).
         watts: per strategy, shape (rows, strategies).
-        tail_j: per strategy.
     """
 
     cost: Floats
@@ -81,9 +80,7 @@ class _Fold:
 def run(data: DataSet, progress: Progress = lambda share, what: None) -> dict[str, Any]:
     """Nested cross-validation of the rules, and each of them alone.
 
-    Args:
-        data: rows with the times of all strategies; others are left out.
-        progress: told of the share done.
+    `data`: rows with the times of all strategies; others are left out.
 
     Returns:
         `rows`; `rules`: rule -> `regret_mean`, `difference` from the present one (paired: the same
@@ -113,22 +110,22 @@ def run(data: DataSet, progress: Progress = lambda share, what: None) -> dict[st
         nested[fold.rows] = fold.regret[best]
         for rule in RULES:
             regret[rule][fold.rows] = fold.regret[rule]
-    said = dead_of(data)
+    dead = dead_of(data)
     bootstrap = Bootstrap(groups)
 
     def judged(of: Floats) -> dict[str, Any]:
         return {
             **bootstrap.figure("regret_mean", mean(of)),
             **bootstrap.figure("difference", mean(of - regret[PRESENT])),
-            "at_dead": float((of * said.any(axis=1)).mean()),
-            "elsewhere": float((of * ~said.any(axis=1)).mean()),
+            "at_dead": float((of * dead.any(axis=1)).mean()),
+            "elsewhere": float((of * ~dead.any(axis=1)).mean()),
         }
 
     return {
         "rows": len(data),
         "rules": {rule: judged(regret[rule]) for rule in RULES},
         "nested": judged(nested) | {"picked": picked},
-        "verdicts": _verdicts(data, said),
+        "verdicts": _verdicts(data, dead),
     }
 
 
@@ -148,9 +145,9 @@ def dead_of(data: DataSet) -> NDArray[np.bool_]:
     ).reshape(-1, len(names))
 
 
-def _verdicts(data: DataSet, said: NDArray[np.bool_]) -> dict[str, Any]:
+def _verdicts(data: DataSet, dead: NDArray[np.bool_]) -> dict[str, Any]:
     cost = _costs(data)
-    alone = said[:, 0] & ~said[:, 1]
+    alone = dead[:, 0] & ~dead[:, 1]
     wifi, cellular = (cost[:, data.strategies.index(name)] for name in ("wifi", "cellular"))
     found: dict[str, Any] = {"wifi_dead": int(alone.sum())}
     for size in np.unique(data.numbers["size_bytes"]):
@@ -195,10 +192,10 @@ def _table(data: DataSet, examples: Examples, models: Sequence[CompletionModel])
     watts = np.empty((len(data), len(names)))
     tail_j = np.array([transfer_energy_j(name, 1.0, "down", 0.0) for name in names])
     for index, model in enumerate(models):
-        said = model.predict(examples.row(index))
+        predicted = model.predict(examples.row(index))
         way = "up" if data.numbers["direction_up"][index] else "down"
         for k, name in enumerate(names):
-            samples_s[index, k] = said[name].samples
+            samples_s[index, k] = predicted[name].samples
             watts[index, k] = transfer_energy_j(name, 1.0, way, 1.0) - tail_j[k]
     return _Table(_costs(data), samples_s, dead_of(data), watts, tail_j)
 
@@ -211,7 +208,7 @@ def _costs(data: DataSet) -> Floats:
 
 
 def _back_s(
-    data: DataSet, said: NDArray[np.bool_], rows: NDArray[np.bool_]
+    data: DataSet, dead: NDArray[np.bool_], rows: NDArray[np.bool_]
 ) -> Callable[[DataSet], Floats]:
     """How long transfers take over a Wi-Fi that is said to be dead, by what they took in these rows.
 
@@ -221,7 +218,7 @@ def _back_s(
     Returns:
         From rows to quantiles of their times, s, shape (rows, `SAMPLES`).
     """
-    rows = rows & said[:, 0] & ~said[:, 1]
+    rows = rows & dead[:, 0] & ~dead[:, 1]
     size_bytes, time_s, groups = (
         data.numbers["size_bytes"],
         data.times_s["wifi"],

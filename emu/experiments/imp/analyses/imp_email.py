@@ -37,16 +37,8 @@ def run(
 ) -> dict[str, Any]:
     """All strategies and budgets on all places.
 
-    Args:
-        places: the collection.
-        place: `[[parameters.place]]`: see `emu.experiments.imp.grid.PlaceParameters`.
-        scale: sizes times so much.
-        trials: how often, each from another second of the place, with another inbox.
-        duration_s: of a trial, and the budgets' period.
-        detection_s: how late the host notices that a network is gone.
-        device: whose radios (`cedos/radios.toml`).
-        seed: of everything drawn.
-        progress: told of the share done.
+    `place`: `[[parameters.place]]`: see `emu.experiments.imp.grid.PlaceParameters`.
+    `duration_s`: of a trial, and the budgets' period.
 
     Returns:
         see `emu.experiments.imp.grid.grid`, with `paper`.

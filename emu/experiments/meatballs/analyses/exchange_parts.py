@@ -7,7 +7,12 @@ import numpy as np
 
 from cedos.model import NetworkKind
 from emu.experiments.meatballs.connections import serving
-from emu.experiments.meatballs.exchanges.timing import PARTS, Parted, parts, pauses
+from emu.experiments.meatballs.exchanges.timing import (
+    PARTS,
+    ExchangeTiming,
+    pauses,
+    timed_exchanges,
+)
 from emu.lab.data.folds import Progress
 from emu.lab.simulation.joined import joined
 from emu.lab.simulation.network import ReplayedNetwork
@@ -31,22 +36,9 @@ def run(
 ) -> dict[str, Any]:
     """Exchanges of 1 KB and 4 KB, one after another, over steady links and over both networks of a walk.
 
-    Args:
-        places: the collection.
-        walking: places, one after another.
-        start_s: of the walk.
-        rtts_s: of the steady links.
-        rate_bps: of the steady links, both ways.
-        exchanges: so many over each.
-        seed: of the pauses between them.
-        progress: told of the share done.
-
     Returns:
         `{"links": {NAME: {"rtt_s", "exchanges", "live_ms", "simulated_ms", "difference_ms", "parts":
         {PART: {"live_ms", "simulated_ms", "difference_ms"}}}}}`, means and medians with intervals.
-
-    Raises:
-        EmulationError: the testbed failed.
     """
     steady = Trace.constant(rate_bps)
     links = {
@@ -61,7 +53,7 @@ def run(
         network = ReplayedNetwork(access)
         with Laptop(source_rules=True, nice=-5) as laptop, serving(laptop):
             laptop.attach(access.rotated(start_s) if name.startswith("walk") else access)
-            done = parts(
+            done = timed_exchanges(
                 laptop,
                 network,
                 list(pauses(exchanges, seed)),
@@ -71,9 +63,7 @@ def run(
     return {"rate_bps": rate_bps, "start_s": start_s, "walking": list(walking), "links": found}
 
 
-def compared(done: Sequence[Parted]) -> dict[str, Any]:
-    """Means of the whole and of its parts, in milliseconds."""
-
+def compared(done: Sequence[ExchangeTiming]) -> dict[str, Any]:
     def three(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
         more = [1e3 * (lived - simulated) for lived, simulated in pairs]
         return {

@@ -5,21 +5,21 @@ nothing of costs does is the same under all settings, and is only charged differ
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from cedos.selector.energy.radio import Radio
 from cedos.selector.energy.radio_watch import RadioWatch
-from emu.experiments.meatballs.client import Policy, Record
+from emu.experiments.meatballs.client import Policy
 from emu.experiments.meatballs.exchanges.policy import STYLES, ExchangePolicy
 from emu.experiments.meatballs.exchanges.requests import Request, requests
 from emu.experiments.meatballs.exchanges.simulated import simulate
+from emu.experiments.meatballs.outcome import Outcome, beside_simple_policies, redundancy_shares
 from emu.experiments.meatballs.settings import SETTINGS, Setting
 from emu.experiments.meatballs.simple import Preferring
 from emu.experiments.meatballs.usage import Usage, radios_of
-from emu.experiments.trials import at_least_one, beside_simple
+from emu.experiments.trials import at_least_one
 from emu.lab.data.folds import Progress
 from emu.lab.simulation.coverage import DETECTION_S
 from emu.lab.simulation.joined import joined
@@ -50,27 +50,6 @@ PAPER: Mapping[str, Any] = {
 """What the text of 4.5.5.1 says of its Figures 4.1 and 4.2, which print no numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """One trial under one policy."""
-
-    records: Sequence[Record]
-    energy_j: float
-    metered_bytes: float
-    all_bytes: float
-
-    @property
-    def wait_s(self) -> float:
-        """Seconds waited in all."""
-        return sum(record.wait_s for record in self.records)
-
-    def cost_s(self, setting: Setting) -> float:
-        """The weighted cost of 4.3, in seconds."""
-        return (
-            self.wait_s + setting.s_per_j * self.energy_j + setting.s_per_byte * self.metered_bytes
-        )
-
-
 def run(
     places: Places,
     *,
@@ -86,17 +65,8 @@ def run(
 ) -> dict[str, Any]:
     """All policies under all settings on both places.
 
-    Args:
-        places: the collection.
-        walking: places that are walked through, one after another.
-        driving: the same for the drive.
-        trials: how often, from another second of the place and with other requests each time.
-        duration_s: of one trial.
-        detection_s: how late the host notices that a network is gone.
-        device: whose radios (`cedos/selector/radios.toml`).
-        cellular: its cellular technology.
-        seed: of the requests and of the seconds at which trials begin.
-        progress: told of the share done.
+    `trials`: how often, from another second of the place and with other requests each time.
+    `seed`: of the requests and of the seconds at which trials begin.
 
     Returns:
         `{"simulated", "paper", "places": {NAME: {"policies": {SETTING: {POLICY: figures}},
@@ -117,7 +87,7 @@ def run(
         }
         period_s = accesses["wifi"].down.period_s
         rng = np.random.default_rng([seed, number])
-        spent: dict[str, dict[str, list[Spent]]] = {setting: {} for setting in SETTINGS}
+        spent: dict[str, dict[str, list[Outcome]]] = {setting: {} for setting in SETTINGS}
         for trial in range(trials):
             progress((number + trial / trials) / len(wanted), f"{name}, trial {trial + 1}")
             start_s = float(rng.uniform(0.0, period_s))
@@ -135,7 +105,10 @@ def run(
                 setting: {policy: _figures(of, SETTINGS[setting]) for policy, of in by.items()}
                 for setting, by in spent.items()
             },
-            "beside": {setting: _beside(by, SETTINGS[setting]) for setting, by in spent.items()},
+            "beside": {
+                setting: beside_simple_policies(by, SETTINGS[setting], SIMPLE, STYLES)
+                for setting, by in spent.items()
+            },
         }
     return {
         "simulated": True,
@@ -149,7 +122,6 @@ def run(
 
 
 def usage_of(device: str, cellular: str) -> tuple[Usage, dict[str, Radio]]:
-    """Fresh counters of a trial, and the radios behind them."""
     of = dict(zip(("wifi", "cellular"), radios_of(device, "wifi", cellular), strict=True))
     return Usage({name: RadioWatch(radio) for name, radio in of.items()}), of
 
@@ -176,10 +148,10 @@ def _trial(
     device: str,
     cellular: str,
     detection_s: float,
-) -> list[tuple[str, str, Spent]]:
+) -> list[tuple[str, str, Outcome]]:
     """(setting, policy, outcome) of all policies under all settings, from the same second."""
     found = []
-    simple: dict[str, Spent] = {}
+    simple: dict[str, Outcome] = {}
     for setting in SETTINGS.values():
         for name, (policy, usage) in policies_of(setting, device, cellular, detection_s).items():
             if name not in simple:
@@ -187,7 +159,7 @@ def _trial(
                     asked, networks, policy, usage, start_s=start_s, duration_s=duration_s
                 )
                 end_s = max([duration_s] + [each.began_s + each.wait_s for each in records])
-                outcome = Spent(
+                outcome = Outcome(
                     records,
                     usage.energy_j(end_s + 30.0),  # the last tail is part of it
                     sum(usage.bytes_of(each) for each in METERED),
@@ -216,7 +188,7 @@ def _described(networks: Mapping[str, ReplayedNetwork]) -> dict[str, Any]:
     return found
 
 
-def _figures(of: Sequence[Spent], setting: Setting) -> dict[str, Any]:
+def _figures(of: Sequence[Outcome], setting: Setting) -> dict[str, Any]:
     records = [record for each in of for record in each.records]
     return {
         "requests": len(records),
@@ -227,14 +199,6 @@ def _figures(of: Sequence[Spent], setting: Setting) -> dict[str, Any]:
         **trials_figure("cellular_kb", [each.metered_bytes / 1e3 for each in of], 2),
         **trials_figure("all_kb", [each.all_bytes / 1e3 for each in of], 2),
         **trials_figure("cost_s", [each.cost_s(setting) for each in of], 4),
-        "hedged_share": round(float(np.mean([r.hedged for r in records])), 4),
-        "second_thought_share": round(
-            float(np.mean([r.redundant and not r.hedged for r in records])), 4
-        ),
+        **redundancy_shares(records),
         "unanswered": sum(not r.answered for r in records),
     }
-
-
-def _beside(by: Mapping[str, Sequence[Spent]], setting: Setting) -> dict[str, Any]:
-    costs = {policy: [each.cost_s(setting) for each in of] for policy, of in by.items()}
-    return beside_simple(costs, SIMPLE, STYLES)

@@ -10,17 +10,15 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from emu.experiments.meatballs.analyses.exchanges import METERED, policies_of
 from emu.experiments.meatballs.client import Policy, Record
 from emu.experiments.meatballs.connections import serving
 from emu.experiments.meatballs.exchanges import live
 from emu.experiments.meatballs.exchanges.requests import Request, requests
 from emu.experiments.meatballs.exchanges.simulated import simulate
+from emu.experiments.meatballs.outcome import live_beside_simulated
 from emu.experiments.meatballs.settings import SETTINGS
 from emu.experiments.meatballs.usage import Usage
-from emu.experiments.trials import agreement
 from emu.lab.data.folds import Progress
 from emu.lab.runs.sampler import Sample, Sampler
 from emu.lab.simulation.coverage import DETECTION_S
@@ -53,26 +51,14 @@ def run(
 ) -> dict[str, Any]:
     """Runs live, simulates the same, compares.
 
-    Args:
-        places: the collection.
-        walking: places, one after another.
-        starts_s: a trial begins at each of these seconds.
-        duration_s: of one trial, which takes so long.
-        think_s: between requests; shorter than in the experiment, so that few minutes tell more.
-        policies: which ones.
-        settings: under which settings; policies that know of no cost run once.
-        detection_s: how late the host notices that a network is gone.
-        device: whose radios.
-        cellular: its cellular technology.
-        seed: of the requests.
-        progress: told of the share done.
+    `starts_s`: a trial begins at each of these seconds.
+    `duration_s`: of one trial, which takes so long.
+    `think_s`: between requests; shorter than in the experiment, so that few minutes tell more.
+    `settings`: under which settings; policies that know of no cost run once.
 
     Returns:
         `{"policies": {NAME: {"requests", "live_wait_ms", "simulated_wait_ms", "agree", ...}},
         "bytes": {...}}`.
-
-    Raises:
-        EmulationError: the testbed failed.
     """
     accesses = joined([places[each] for each in walking])
     networks = {
@@ -80,8 +66,8 @@ def run(
     }
     both: dict[str, list[tuple[Sequence[Record], Sequence[Record]]]] = {}
     deciding_s: dict[str, list[float]] = {}
-    told = dict.fromkeys(accesses, 0)
-    counted = dict(told)
+    simulated_bytes = dict.fromkeys(accesses, 0)
+    interface_bytes = dict(simulated_bytes)
     for trial, start_s in enumerate(starts_s):
         progress(trial / len(starts_s), f"live from second {start_s:g}")
         asked = requests(duration_s, seed * 1000 + trial, think_s)
@@ -104,10 +90,10 @@ def run(
                 duration_s=lasts_s,
             )
             both.setdefault(name, []).append((lived[name], simulated))
-            for network in told:
-                told[network] += usage.bytes_of(network)
-        for network in counted:
-            counted[network] += moved[network]
+            for network in simulated_bytes:
+                simulated_bytes[network] += usage.bytes_of(network)
+        for network in interface_bytes:
+            interface_bytes[network] += moved[network]
     return {
         "places": list(walking),
         "trials": len(starts_s),
@@ -121,7 +107,8 @@ def run(
             for name, each in both.items()
         },
         "bytes": {
-            network: {"interface": counted[network], "simulated": told[network]} for network in told
+            network: {"interface": interface_bytes[network], "simulated": simulated_bytes[network]}
+            for network in simulated_bytes
         },
         "metered": list(METERED),
     }
@@ -156,7 +143,6 @@ def _live(
     start_s: float,
     duration_s: float,
 ) -> tuple[dict[str, list[Record]], dict[str, int]]:
-    """One live trial: records by policy, and the bytes that each interface of the laptop counted."""
     with Laptop(source_rules=True, nice=-5) as laptop, serving(laptop):
         laptop.attach(*(access.rotated(start_s - _SETTLE_S) for access in accesses.values()))
         replay_at_s = max(link.started_at_s for link in laptop.links.values()) + _SETTLE_S
@@ -181,17 +167,13 @@ def _moved(samples: Sequence[Sample]) -> int:
 
 
 def _compared(trials: Sequence[tuple[Sequence[Record], Sequence[Record]]]) -> dict[str, Any]:
-    pairs = [list(zip(*each, strict=True)) for each in trials]
-    both = [pair for each in pairs for pair in each]
-    waits = [[(1e3 * a.wait_s, 1e3 * b.wait_s) for a, b in each] for each in pairs]
-    every = np.array([pair for each in waits for pair in each])
+    late = [
+        sum(1e3 * each.wait_s > _LATE_MS for pair in trials for each in pair[which])
+        for which in (0, 1)
+    ]
     return {
-        "requests": len(both),
-        **agreement("wait_ms", waits, 2),
-        "late_live": int((every[:, 0] > _LATE_MS).sum()),
-        "late_simulated": int((every[:, 1] > _LATE_MS).sum()),
-        "same_winner_share": round(fmean(a.winner == b.winner for a, b in both), 4),
-        "hedged_live": round(fmean(a.redundant for a, _ in both), 4),
-        "hedged_simulated": round(fmean(b.redundant for _, b in both), 4),
-        "pairs_ms": [[round(wait, 1) for wait in pair] for each in waits for pair in each],
+        "requests": sum(len(lived) for lived, _ in trials),
+        **live_beside_simulated(trials, "ms", 1e3, 2),
+        "late_live": late[0],
+        "late_simulated": late[1],
     }

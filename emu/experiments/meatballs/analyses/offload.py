@@ -5,22 +5,21 @@ are in the experiment's file).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from cedos.selector.energy.radio_watch import RadioWatch
-from emu.experiments.meatballs.client import Record
 from emu.experiments.meatballs.exchanges.policy import STYLES as EXCHANGE_STYLES
 from emu.experiments.meatballs.offload.policy import CPU_W, Always, OffloadPolicy
 from emu.experiments.meatballs.offload.shared_processor import SharedProcessor, arrivals
 from emu.experiments.meatballs.offload.simulated import ComputePolicy, Processor, Speeds, simulate
 from emu.experiments.meatballs.offload.utterances import LENGTHS_S, LOCAL, REMOTE, WIFI, utterances
+from emu.experiments.meatballs.outcome import Outcome, beside_simple_policies, redundancy_shares
 from emu.experiments.meatballs.settings import SETTINGS, Setting
 from emu.experiments.meatballs.usage import Usage, radios_of
-from emu.experiments.trials import at_least_one, beside_simple
+from emu.experiments.trials import at_least_one
 from emu.lab.data.folds import Progress
 from emu.lab.simulation.coverage import DETECTION_S
 from emu.lab.simulation.joined import joined
@@ -50,23 +49,6 @@ _MEAN_LENGTH_S = sum(LENGTHS_S) / 2
 _LOAD_SEED = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """One trial under one policy."""
-
-    records: Sequence[Record]
-    energy_j: float
-
-    @property
-    def wait_s(self) -> float:
-        """Seconds waited for words in all."""
-        return sum(record.wait_s for record in self.records)
-
-    def cost_s(self, setting: Setting) -> float:
-        """The weighted cost; no cellular data is used."""
-        return self.wait_s + setting.s_per_j * self.energy_j
-
-
 def run(
     places: Places,
     *,
@@ -89,24 +71,14 @@ def run(
 ) -> dict[str, Any]:
     """All policies under all settings in the three scenarios.
 
-    Args:
-        places: the collection.
-        walking: places that are walked through.
-        driving: places that are driven through.
-        load: a place of steady Wi-Fi, for the loaded server.
-        base_s: measured seconds of one pass of the computation, whatever the length.
-        per_s: and for each second of speech.
-        spread: and their standard deviation, as a share.
-        local_passes: so many passes are one recognition on the device: how slow it is.
-        server_passes: and on the server.
-        concurrent: how many others the loaded server serves on average, first and last.
-        trials: how often.
-        duration_s: of a trial.
-        load_duration_s: of a trial with the loaded server.
-        detection_s: how late the host notices that the Wi-Fi is gone.
-        device: whose radio.
-        seed: of everything.
-        progress: told of the share done.
+    `load`: a place of steady Wi-Fi, for the loaded server.
+    `base_s`: measured seconds of one pass of the computation, whatever the length.
+    `per_s`: and for each second of speech.
+    `spread`: and their standard deviation, as a share.
+    `local_passes`: so many passes are one recognition on the device: how slow it is.
+    `server_passes`: and on the server.
+    `concurrent`: how many others the loaded server serves on average, first and last.
+    `load_duration_s`: of a trial with the loaded server.
     """
     at_least_one(trials)
     speeds = Speeds(
@@ -124,7 +96,7 @@ def run(
         access = joined([places[each] for each in parts])[WIFI]
         wifi = ReplayedNetwork(access, detection_s=detection_s)
         rng = np.random.default_rng([seed, number])
-        spent: dict[str, dict[str, list[Spent]]] = {setting: {} for setting in SETTINGS}
+        spent: dict[str, dict[str, list[Outcome]]] = {setting: {} for setting in SETTINGS}
         seen: list[float] = []
         for trial in range(trials):
             progress((number + trial / trials) / len(scenarios), f"{name}, trial {trial + 1}")
@@ -144,7 +116,7 @@ def run(
                     )
                     end_s = max(each.began_s + each.wait_s for each in records)
                     energy_j = usage.energy_j(end_s + 30.0) + CPU_W * processor.busy_s
-                    spent[setting.name].setdefault(policy, []).append(Spent(records, energy_j))
+                    spent[setting.name].setdefault(policy, []).append(Outcome(records, energy_j))
         found[name] = {
             "places": list(parts),
             "synthetic": any(places[each].synthetic for each in parts),
@@ -154,7 +126,10 @@ def run(
                 setting: {policy: _figures(of, SETTINGS[setting]) for policy, of in by.items()}
                 for setting, by in spent.items()
             },
-            "beside": {setting: _beside(by, SETTINGS[setting]) for setting, by in spent.items()},
+            "beside": {
+                setting: beside_simple_policies(by, SETTINGS[setting], SIMPLE, STYLES)
+                for setting, by in spent.items()
+            },
         }
     return {
         "simulated": True,
@@ -206,7 +181,7 @@ def policies_of(
     return found
 
 
-def _figures(of: Sequence[Spent], setting: Setting) -> dict[str, Any]:
+def _figures(of: Sequence[Outcome], setting: Setting) -> dict[str, Any]:
     records = [record for each in of for record in each.records]
     return {
         "tasks": len(records),
@@ -214,17 +189,9 @@ def _figures(of: Sequence[Spent], setting: Setting) -> dict[str, Any]:
         "wait_p95_s": round(float(np.quantile([r.wait_s for r in records], 0.95)), 3),
         **trials_figure("energy_j", [each.energy_j for each in of], 2),
         **trials_figure("cost_s", [each.cost_s(setting) for each in of], 4),
-        "hedged_share": round(float(np.mean([r.hedged for r in records])), 4),
-        "second_thought_share": round(
-            float(np.mean([r.redundant and not r.hedged for r in records])), 4
-        ),
+        **redundancy_shares(records),
         "remote_share": round(
             float(np.mean([any(way == REMOTE for way, _ in r.starts) for r in records])), 4
         ),
         "unanswered": sum(not r.answered for r in records),
     }
-
-
-def _beside(by: Mapping[str, Sequence[Spent]], setting: Setting) -> dict[str, Any]:
-    costs = {policy: [each.cost_s(setting) for each in of] for policy, of in by.items()}
-    return beside_simple(costs, SIMPLE, STYLES)

@@ -6,7 +6,6 @@ utterances, the same others' arrivals and the same Wi-Fi.
 
 import time
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from emu.experiments.meatballs.analyses.offload import policies_of
@@ -23,9 +22,10 @@ from emu.experiments.meatballs.offload.utterances import (
     Utterance,
     utterances,
 )
+from emu.experiments.meatballs.outcome import live_beside_simulated
 from emu.experiments.meatballs.settings import SETTINGS
 from emu.experiments.meatballs.usage import Usage
-from emu.experiments.trials import agreement, at_least_one
+from emu.experiments.trials import at_least_one
 from emu.lab.data.folds import Progress
 from emu.lab.simulation.coverage import DETECTION_S
 from emu.lab.simulation.joined import joined
@@ -57,21 +57,12 @@ def run(
 ) -> dict[str, Any]:
     """One live trial per policy after another, with other arrivals each time, and the same simulated.
 
-    Args:
-        places: the collection.
-        load: a place of steady Wi-Fi.
-        local_passes: of a recognition on the device.
-        server_passes: and on the server.
-        concurrent: others at the server on average, first and last. Near saturation what is off by a
-            hundredth in a service time is off by much more in a wait.
-        trials: how often.
-        duration_s: of each trial, which takes so long.
-        every_s: between utterances.
-        policies: which ones.
-        setting: what joules cost.
-        device: whose radio.
-        seed: of utterances and arrivals.
-        progress: told of the share done.
+    `load`: a place of steady Wi-Fi.
+    `local_passes`: of a recognition on the device.
+    `server_passes`: and on the server.
+    `concurrent`: others at the server on average, first and last. Near saturation what is off by a
+    hundredth in a service time is off by much more in a wait.
+    `duration_s`: of each trial, which takes so long.
 
     Raises:
         ConfigError: no trial.
@@ -82,7 +73,7 @@ def run(
         recorded(number)  # before any process is forked that would have to make its own
     access = joined([places[load]])[WIFI]
     tasks = utterances(duration_s, seed, every_s)
-    kept: dict[str, list[_Pair]] = {name: [] for name in policies}
+    pairs_of: dict[str, list[_Pair]] = {name: [] for name in policies}
     with processors_apart() as cpu:
         progress(0.0, "measuring how long the computation takes")
         with Laptop(source_rules=True, nice=-5) as laptop, serving(laptop, server_passes, cpu):
@@ -108,7 +99,7 @@ def run(
                     )
                 policy, usage = policies_of(SETTINGS[setting], device, speeds, DETECTION_S)[name]
                 replayed = _simulated(access, speeds, others, tasks, policy, usage, duration_s)
-                kept[name].append(_Pair(lived, busy.busy_s, *replayed))
+                pairs_of[name].append(_Pair(lived, busy.busy_s, *replayed))
     return {
         "place": load,
         "setting": setting,
@@ -123,7 +114,7 @@ def run(
             }
             for way in speeds.per_s
         },
-        "policies": {name: _compared(pairs) for name, pairs in kept.items()},
+        "policies": {name: _compared(pairs) for name, pairs in pairs_of.items()},
     }
 
 
@@ -171,18 +162,9 @@ def _simulated(
 
 
 def _compared(pairs: Sequence[_Pair]) -> dict[str, Any]:
-    waits = [
-        [(a.wait_s, b.wait_s) for a, b in zip(each.lived, each.simulated, strict=True)]
-        for each in pairs
-    ]
-    both = [(a, b) for each in pairs for a, b in zip(each.lived, each.simulated, strict=True)]
     return {
-        "tasks": len(both),
-        **agreement("wait_s", waits),
-        "same_winner_share": round(fmean(a.winner == b.winner for a, b in both), 3),
-        "hedged_live": round(fmean(a.redundant for a, _ in both), 3),
-        "hedged_simulated": round(fmean(b.redundant for _, b in both), 3),
+        "tasks": sum(len(each.lived) for each in pairs),
+        **live_beside_simulated([(each.lived, each.simulated) for each in pairs], "s", 1.0, 4),
         "processor_live_s": round(sum(each.busy_s for each in pairs), 2),
         "processor_simulated_s": round(sum(each.simulated_busy_s for each in pairs), 2),
-        "pairs_s": [[round(wait, 3) for wait in pair] for each in waits for pair in each],
     }

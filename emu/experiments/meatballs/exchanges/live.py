@@ -27,9 +27,6 @@ class Trial:
     """One policy's part of a live run.
 
     Attributes:
-        policy: decides.
-        usage: filled with what was carried.
-        requests: with instants from the trial's beginning.
         deciding_s: filled: how long each decision took, before anything could be sent.
     """
 
@@ -50,13 +47,10 @@ def run(
 ) -> dict[str, list[Record]]:
     """Runs all policies side by side; their records.
 
-    Args:
-        laptop: with both networks attached and a server running.
-        networks: what the laptop replays: when each is there is read from here, as radios would say.
-        trials: by policy.
-        replay_at_s: the monotonic instant at which the replay stood at `start_s`.
-        start_s: the second of the replay at which the trial begins.
-        duration_s: of the requests.
+    `laptop`: with both networks attached and a server running.
+    `networks`: what the laptop replays: when each is there is read from here, as radios would say.
+    `replay_at_s`: the monotonic instant at which the replay stood at `start_s`.
+    `start_s`: the second of the replay at which the trial begins.
     """
     agenda = Agenda()
     with selectors.DefaultSelector() as selector:
@@ -99,8 +93,6 @@ class _TimedPolicy:
 
 
 class LiveExchanges:
-    """Carries one policy's requests over connections of its own."""
-
     def __init__(
         self,
         laptop: Laptop,
@@ -138,7 +130,6 @@ class LiveExchanges:
         self._usage.carried(way, now_s, HEADER_BYTES, 0)
 
     def close(self) -> None:
-        """Ends all connections."""
         self._connections.close()
 
     def _answered(self, way: str, response: Response) -> None:

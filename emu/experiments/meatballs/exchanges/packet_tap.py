@@ -14,8 +14,8 @@ _TIMESTAMPNS = 35
 _ALL_PROTOCOLS = 3
 _OUTGOING = 4
 _IPV4, _TCP = 0x0800, 6
-_LOOK_S = 0.1
-_TAKEN_BYTES = 128
+_POLL_S = 0.1
+_SNAPSHOT_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Tap:
                 socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ALL_PROTOCOLS)
             )
         self._socket.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
-        self._socket.settimeout(_LOOK_S)
+        self._socket.settimeout(_POLL_S)
         # The kernel's stamps are of the wall clock.
         self._ahead_s = time.time() - time.monotonic()
         self._over = threading.Event()
@@ -59,7 +59,7 @@ class Tap:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        time.sleep(2 * _LOOK_S)
+        time.sleep(2 * _POLL_S)
         self._over.set()
         self._thread.join()
         self._socket.close()
@@ -67,8 +67,8 @@ class Tap:
     def _watch(self) -> None:
         while not self._over.is_set():
             with suppress(TimeoutError):
-                data, told, _, address = self._socket.recvmsg(_TAKEN_BYTES, 64)
-                stamp = next((value for _, what, value in told if what == _TIMESTAMPNS), None)
+                data, ancillary, _, address = self._socket.recvmsg(_SNAPSHOT_BYTES, 64)
+                stamp = next((value for _, what, value in ancillary if what == _TIMESTAMPNS), None)
                 size = payload_bytes(data, self._port) if address[1] == _IPV4 else 0
                 if stamp is not None and size:
                     seconds, nanoseconds = struct.unpack("qq", stamp)

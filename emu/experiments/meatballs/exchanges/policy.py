@@ -54,7 +54,6 @@ class Style:
     """How a policy decides.
 
     Attributes:
-        method: of the evaluator.
         redundant: whether it may use several networks at once.
         reevaluates: whether it reevaluates when it hears nothing.
         foresees: whether it knows that of itself beforehand, hedges to learn how a network is, and
@@ -80,12 +79,7 @@ class ExchangePolicy:
     """Chooses what is expected to cost least (see `emu.experiments.meatballs.client.Policy`).
 
     Args:
-        style: Meatballs or not.
-        setting: what joules and bytes cost.
-        radios: by network.
         metered: the networks whose bytes count.
-        usage: says how long radios have been idle.
-        detection_s: how late the host notices a loss of coverage.
     """
 
     def __init__(
@@ -119,9 +113,8 @@ class ExchangePolicy:
         self._evaluator.predict(f"{way}.latency", predictor.point_s(0.0), now_s)
 
     def connected(self, way: str, rtt_s: float, now_s: float) -> None:
-        """The first measurement at this access point."""
         if not self._stalled(way, 0.0, rtt_s, now_s):
-            self._told(self._networks[way].observe_rtt(rtt_s, now_s))
+            self._learn(self._networks[way].observe_rtt(rtt_s, now_s))
 
     def detached(self, way: str, now_s: float) -> None:
         """A session at an access point has ended, and had before that was noticed."""
@@ -129,9 +122,8 @@ class ExchangePolicy:
         self._dwell.observe(way, now_s - self._detection_s - since_s)
 
     def measured(self, task: Request, way: str, time_s: float, now_s: float) -> None:
-        """An exchange was completed, whether it was still wanted or not."""
         if way in self._since_s and not self._stalled(way, task.size_bytes, time_s, now_s):
-            self._told(self._networks[way].observe(task.size_bytes, time_s, now_s))
+            self._learn(self._networks[way].observe(task.size_bytes, time_s, now_s))
 
     def _stalled(self, way: str, size_bytes: float, time_s: float, now_s: float) -> bool:
         """Whether nothing came through for a while: an error like any other, but no latency.
@@ -149,7 +141,6 @@ class ExchangePolicy:
     def choose(
         self, task: Request, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
     ) -> Chosen:
-        """What costs least from now on, given how long what is under way has been silent."""
         return choose_and_reevaluate(
             lambda names, at_s, running: self._best(task, names, at_s, running),
             now_s,
@@ -163,7 +154,6 @@ class ExchangePolicy:
     def _best(
         self, task: Request, names: Sequence[str], now_s: float, silent: Mapping[str, float]
     ) -> tuple[frozenset[str], float]:
-        """The networks to use, and the expected seconds until the answer."""
         alone = [self._way(task, name, now_s) for name in names]
         ahead = self._style.foresees and not silent and len(names) > 1
         if ahead:
@@ -253,6 +243,6 @@ class ExchangePolicy:
         unsure_s = min(now_s - self._since_s[name], self._detection_s)
         return Distribution(tuple([max(each - unsure_s, _LEAST_S) for each in left.samples]))
 
-    def _told(self, measurements: Iterable[Measurement]) -> None:
+    def _learn(self, measurements: Iterable[Measurement]) -> None:
         for each in measurements:
             self._evaluator.measured(each.quantity, each.value, each.prediction, each.at_s)

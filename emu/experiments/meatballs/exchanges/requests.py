@@ -24,7 +24,6 @@ class Request:
 
     @property
     def size_bytes(self) -> int:
-        """Both ways together."""
         return self.up_bytes + self.down_bytes
 
 

@@ -31,8 +31,6 @@ def simulate(
 
 
 class SimulatedExchanges:
-    """Carries requests over simulated networks."""
-
     def __init__(self, networks: Mapping[str, SimulatedNetwork], policy: Policy[Request]) -> None:
         self._networks = networks
         self.client = Client(policy, self)

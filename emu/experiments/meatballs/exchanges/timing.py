@@ -22,7 +22,7 @@ _LONGEST_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class ExchangeTiming:
     """One exchange: seconds by part, lived and simulated.
 
     Parts are `asking` (until the last packet of the request has left), `up` (until it is at the
@@ -34,9 +34,9 @@ class Parted:
     simulated: Mapping[str, float]
 
 
-def parts(
+def timed_exchanges(
     laptop: Laptop, network: ReplayedNetwork, asked: Sequence[Request], start_s: float
-) -> list[Parted]:
+) -> list[ExchangeTiming]:
     """Exchanges one after another over one network; the server runs already.
 
     Args:
@@ -72,15 +72,15 @@ def parts(
                     break
             found.append((at_s, time.monotonic(), request))
     return [
-        Parted(
-            divided(at_s, until_s, here.passed, there.passed),
+        ExchangeTiming(
+            divide(at_s, until_s, here.passed, there.passed),
             simulated(network, start_s + at_s - began_s, request),
         )
         for at_s, until_s, request in found
     ]
 
 
-def divided(
+def divide(
     at_s: float, until_s: float, here: Sequence[Passed], there: Sequence[Passed]
 ) -> dict[str, float]:
     """The parts of one exchange, from what passed at both hosts meanwhile."""
@@ -104,7 +104,6 @@ def divided(
 
 
 def simulated(network: ReplayedNetwork, at_s: float, request: Request) -> dict[str, float]:
-    """The parts that the simulation has."""
     exchange = network.exchange(at_s, request.up_bytes, request.down_bytes)
     up_s = exchange.served_at_s - at_s
     return dict.fromkeys(PARTS, 0.0) | {

@@ -50,18 +50,11 @@ def run(
 ) -> list[Record]:
     """One trial under one policy, as `driver.play`.
 
-    Args:
-        laptop: with its Wi-Fi attached and the server running.
-        tasks: with instants from the trial's beginning.
-        wifi: what the laptop replays.
-        policy: decides.
-        usage: of the Wi-Fi; filled.
-        processor: the device's; filled with wall seconds of its process.
-        local_passes: how slow the device is.
-        others: when others ask the server, and for how many seconds of speech; may begin before 0.
-        zero_at_s: the monotonic instant of the trial's beginning.
-        start_s: the second of the replay at that instant.
-        duration_s: when nobody asks any more.
+    `laptop`: with its Wi-Fi attached and the server running.
+    `wifi`: what the laptop replays.
+    `processor`: the device's; filled with wall seconds of its process.
+    `others`: when others ask the server, and for how many seconds of speech; may begin before 0.
+    `zero_at_s`: the monotonic instant of the trial's beginning.
     """
     stop = threading.Event()
     loading = threading.Thread(
@@ -88,8 +81,6 @@ def run(
 
 
 class LiveOffload:
-    """Carries utterances over one connection, or to one process for what is computed here."""
-
     def __init__(
         self,
         laptop: Laptop,
@@ -148,7 +139,6 @@ class LiveOffload:
             self._usage.carried(WIFI, now_s, HEADER_BYTES, 0)
 
     def close(self) -> None:
-        """Ends what is under way."""
         for number in list(self._here):
             self._end_process(number, self._clock.now_s)
         self._connections.close()

@@ -45,12 +45,7 @@ class OffloadPolicy:
     """Decides by expected cost; one class for Meatballs and for the adaptive strategy.
 
     Args:
-        style: how it decides.
-        setting: what a joule costs.
-        radio: of the Wi-Fi.
-        usage: says how long it has been idle.
         typical_s: seconds of computing per second of speech, before anything was measured, by way.
-        detection_s: how late the host notices that the Wi-Fi is gone.
     """
 
     def __init__(
@@ -84,7 +79,6 @@ class OffloadPolicy:
         self._computed_s: dict[int, float] = {}
 
     def attached(self, way: str, now_s: float) -> None:
-        """Another access point: what was known of the last one's network is void."""
         if way == REMOTE:
             self._since_s = now_s
             self._network.reset(now_s)
@@ -95,11 +89,9 @@ class OffloadPolicy:
             self._evaluator.predict(f"{WIFI}.bandwidth", 8.0 * large / carrying_s, now_s)
 
     def connected(self, way: str, rtt_s: float, now_s: float) -> None:
-        """The first round trip."""
         self._evaluator.learn(self._network.observe_rtt(rtt_s, now_s))
 
     def detached(self, way: str, now_s: float) -> None:
-        """The Wi-Fi has gone."""
         if way == REMOTE and self._since_s is not None:
             self._dwell.observe(WIFI, now_s - self._detection_s - self._since_s)
             self._since_s = None
@@ -120,7 +112,6 @@ class OffloadPolicy:
     def choose(
         self, task: Utterance, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
     ) -> Chosen:
-        """What costs least from now on."""
         return choose_and_reevaluate(
             lambda names, at_s, running: self._best(task, names, at_s, running),
             now_s,

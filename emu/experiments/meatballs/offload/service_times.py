@@ -47,9 +47,7 @@ def processors_apart() -> Iterator[int]:
 def measured(laptop: Laptop, local_passes: int) -> tuple[Speeds, dict[str, float]]:
     """Measures both ways, one after the other.
 
-    Args:
-        laptop: its server is running and has nothing else to do.
-        local_passes: how slow the device is.
+    `laptop`: its server is running and has nothing else to do.
 
     Returns:
         Lines through the usual times, and by way how far all lie from them: the standard deviation, as

@@ -26,13 +26,10 @@ def arrivals(
 ) -> Sequence[tuple[float, float]]:
     """When others come, and their work in seconds, from before the trial's beginning to its end.
 
-    Args:
-        duration_s: of the trial, from 0.
-        concurrent: how many are there on average, at the beginning and at the end.
-        mean_work_s: what `work` draws on average.
-        work: of each.
-        seed: of everything.
-        warm_up_s: the load has been there for so long when the trial begins.
+    `duration_s`: of the trial, from 0.
+    `concurrent`: how many are there on average, at the beginning and at the end.
+    `mean_work_s`: what `work` draws on average.
+    `warm_up_s`: the load has been there for so long when the trial begins.
     """
     rng = random.Random(f"load:{seed}")
     found, at_s = [], -warm_up_s
@@ -63,7 +60,6 @@ class SharedProcessor:
         self._others = others
 
     def concurrent(self, at_s: float) -> int:
-        """How many others are being served at an instant."""
         return len(self._until(at_s)[0])
 
     def finished_s(self, at_s: float, work_s: float) -> float:

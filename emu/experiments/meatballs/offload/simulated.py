@@ -51,8 +51,6 @@ class Speeds:
 
 
 class Processor:
-    """Counts the seconds for which the device's own processor works."""
-
     def __init__(self) -> None:
         self.busy_s = 0.0
 
@@ -71,16 +69,10 @@ def simulate(
 ) -> list[Record]:
     """One trial, as `driver.play`.
 
-    Args:
-        tasks: with instants from the trial's beginning.
-        wifi: the network that leads to the server.
-        server: its processor; its clock is the trial's.
-        speeds: of the device and of the server alone.
-        policy: decides.
-        usage: of the Wi-Fi; filled.
-        processor: the device's; filled.
-        start_s: the second of the replay at which the trial begins.
-        duration_s: when nobody asks any more.
+    `wifi`: the network that leads to the server.
+    `server`: its processor; its clock is the trial's.
+    `speeds`: of the device and of the server alone.
+    `start_s`: the second of the replay at which the trial begins.
     """
     agenda = Agenda()
     network = SimulatedNetwork(agenda, WIFI, wifi, usage, start_s)
@@ -97,8 +89,6 @@ def simulate(
 
 
 class SimulatedOffload:
-    """Carries utterances to the simulated device, or over the simulated Wi-Fi to the server."""
-
     def __init__(
         self,
         agenda: Agenda,

@@ -28,12 +28,10 @@ class Utterance:
 
     @property
     def up_bytes(self) -> int:
-        """The sound."""
         return round(self.length_s * BYTES_PER_S)
 
     @property
     def size_bytes(self) -> int:
-        """The sound and the words."""
         return self.up_bytes + ANSWER_BYTES
 
 

@@ -50,7 +50,6 @@ class Direction:
         self._queue.append((packet, size))
 
     def leave(self, now_ms: float) -> list[bytes]:
-        """What has arrived at the other end by now."""
         while self._queue and (at_ms := self._at_ms(self._next)) <= now_ms:
             self._carry(at_ms)
             self._next += 1

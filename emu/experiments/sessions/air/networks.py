@@ -39,7 +39,6 @@ class Scripted:
     queue_packets: tuple[int, int] = (60, 60)
 
     def script(self) -> dict[str, Any]:
-        """What the process is told."""
         delays = [(since_s, rtt_s / 2) for since_s, rtt_s in self.rtts]
         up, down = (
             {
@@ -55,7 +54,6 @@ class Scripted:
 
 
 def real(access: Access, name: str, detection_s: float) -> Scripted:
-    """A network as it is."""
     coverage = Coverage(access.down, detection_s)
     contacts: list[tuple[float, float]] | None = None
     if coverage.contacts:

@@ -28,24 +28,23 @@ class Wire:
     """One network between the two ends.
 
     Args:
-        said: `name`, `up` and `down` (arguments of `Direction`), `carrier` ([from second, to second]
+        script: `name`, `up` and `down` (arguments of `Direction`), `carrier` ([from second, to second]
             in which the client has a carrier; None: always).
     """
 
-    def __init__(self, said: dict[str, Any]) -> None:
-        self.name: str = said["name"]
-        self.up, self.down = Direction(**said["up"]), Direction(**said["down"])
+    def __init__(self, script: dict[str, Any]) -> None:
+        self.name: str = script["name"]
+        self.up, self.down = Direction(**script["up"]), Direction(**script["down"])
         self.near, self.far = _opened(f"near-{self.name}"), _opened(f"far-{self.name}")
         self._changes: list[tuple[float, bool]] = []
-        if said["carrier"] is not None:
-            if not said["carrier"] or said["carrier"][0][0] > 0:
+        if script["carrier"] is not None:
+            if not script["carrier"] or script["carrier"][0][0] > 0:
                 self._changes.append((0.0, False))
-            for begin_s, end_s in said["carrier"]:
+            for begin_s, end_s in script["carrier"]:
                 self._changes += [(1e3 * begin_s, True), (1e3 * end_s, False)]
         self._there = True
 
     def take(self, from_near: bool, now_ms: float) -> None:
-        """Takes what one end has sent."""
         source, direction = (self.near, self.up) if from_near else (self.far, self.down)
         for _ in range(_MOST):
             try:
@@ -67,7 +66,6 @@ class Wire:
                     direction.dropped += 1
 
     def next_ms(self) -> float | None:
-        """When `give` has something to do."""
         due = [at_ms for at_ms in (self.up.next_ms(), self.down.next_ms()) if at_ms is not None]
         due += [self._changes[0][0]] if self._changes else []
         return min(due) if due else None
@@ -99,7 +97,7 @@ def _set_up(interface: str, up: bool) -> None:
 
 def main() -> None:
     """Reads the script from standard input; says when its clock begins; ends with its parent."""
-    wires = [Wire(said) for said in json.loads(sys.stdin.readline())]
+    wires = [Wire(script) for script in json.loads(sys.stdin.readline())]
     poll = select.epoll()
     ends = {}
     for wire in wires:

@@ -46,11 +46,9 @@ class World(Started):
 
     @property
     def directory(self) -> Path:
-        """For files that are gone with the block."""
         return self._hosts.directory
 
     def serve(self, servers: str) -> None:
-        """See `Hosts.serve`."""
         self._hosts.serve(servers)
 
     def _start(self) -> None:
@@ -59,12 +57,11 @@ class World(Started):
             self._connect()
 
     def close(self) -> None:
-        """Ends the networks and the hosts; again does nothing."""
         self._stack.close()
 
     def begin(self) -> None:
         """The networks' clock begins; `began_s` is the monotonic instant."""
-        self._tell("begin")
+        self._send("begin")
         self.began_s = self._answer()["began_s"]
 
     def move(self, name: str) -> None:
@@ -82,7 +79,7 @@ class World(Started):
 
     def dropped(self) -> dict[str, int]:
         """Ends the networks; how many packets each has dropped in its queues."""
-        self._tell("end")
+        self._send("end")
         return self._answer()
 
     def _connect(self) -> None:
@@ -101,7 +98,7 @@ class World(Started):
         )  # fmt: skip
         self._stack.callback(self._end)
         instance.add_session(self._process.pid)
-        self._tell(json.dumps([each.script() for each in self._networks]))
+        self._send(json.dumps([each.script() for each in self._networks]))
 
     def _wire(self, air: Namespace, number: int, name: str) -> None:
         for host, own, other in (
@@ -120,7 +117,7 @@ class World(Started):
         self.server.ip("route", "add", f"10.{number}.0.0/16", "dev", name, "src", SERVER)
         self.move(name)
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line + "\n")

@@ -34,22 +34,12 @@ def run(
 ) -> dict[str, Any]:
     """Measures all three.
 
-    Args:
-        places: not needed.
-        rate_mbps: of the cable.
-        size_mb: of the download; the paper's has 250 MB.
-        rounds: of each protocol.
-        crowd_s: how long 100 connections are watched, after a third of it.
-        changes: of networks.
-        each_s: seconds between them.
-        switching_mbps: of both networks.
-        progress: told of the share done.
+    `size_mb`: of the download; the paper's has 250 MB.
+    `rounds`: of each protocol.
+    `crowd_s`: how long 100 connections are watched, after a third of it.
 
     Returns:
         `{"throughput": {PROTOCOL: {...}}, "fairness": {CROWD: {...}}, "switching": {KIND: ...}}`.
-
-    Raises:
-        EmulationError: the testbed failed.
     """
     rate = f"{rate_mbps:g}mbit"
     with cable.cable(rate) as (near, far), pair(near, far, cable.SERVER) as ends:

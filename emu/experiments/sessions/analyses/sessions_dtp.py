@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from emu.experiments.sessions import bundles, dtp
-from emu.experiments.sessions.batches import together
+from emu.experiments.sessions.batches import in_batches
 from emu.lab.data.folds import Progress
 from emu.places.places import Places
 from emu.statistics import student_ci95
@@ -27,23 +27,16 @@ def run(
 ) -> dict[str, Any]:
     """Measures every protocol with every size.
 
-    Args:
-        places: not needed; the setting is the paper's.
-        sizes_mb: of the downloads before scaling.
-        scale: times and sizes are divided by it.
-        rate_mbps: of every access point.
-        rtt_ms: to the server.
-        cellular_rtt_ms: over 3G, where the largest download is made by plain TCP without disruptions.
-        trials: repetitions.
-        at_once: so many downloads at the same time, each in namespaces of its own.
-        progress: told of the share done.
+    `places`: not needed; the setting is the paper's.
+    `sizes_mb`: of the downloads before scaling.
+    `scale`: times and sizes are divided by it.
+    `rate_mbps`: of every access point.
+    `cellular_rtt_ms`: over 3G, where the largest download is made by plain TCP without disruptions.
+    `at_once`: so many downloads at the same time, each in namespaces of its own.
 
     Returns:
         `{"sizes": {MB: {"bound_s", "protocols": {NAME: {"seconds", "mbps", "mbps_ci95", "energy_j",
         ...}}}}}`; `tcp-cellular` is among the protocols of the largest size.
-
-    Raises:
-        EmulationError: the testbed failed.
     """
     names = [name for name in dtp.PROTOCOLS if name != "bundles" or bundles.installed()]
     plans = {size: dtp.plan(size, scale, 1e6 * rate_mbps, rtt_ms / 1e3) for size in sizes_mb}
@@ -55,7 +48,7 @@ def run(
         for size in sorted(sizes_mb, reverse=True):
             for name in names:
                 tasks[size, name, trial] = partial(dtp.measure, name, plans[size])
-    found = together(tasks, at_once, progress)
+    found = in_batches(tasks, at_once, progress)
     sizes: dict[str, Any] = {}
     for size, plan in plans.items():
         protocols = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from cedos.errors import ConfigError
 from emu.experiments.sessions import intnw
-from emu.experiments.sessions.batches import together
+from emu.experiments.sessions.batches import in_batches
 from emu.lab.data.folds import Progress
 from emu.places.places import Places
 from emu.statistics import student_ci95
@@ -32,27 +32,21 @@ def run(
 ) -> dict[str, Any]:
     """Measures every application under every strategy.
 
-    Args:
-        places: where `setting` is the name of one.
-        setting: `hotspot` or `intermittent` (Table 2.3), or a place: then each trial begins at another
-            second of it.
-        applications: which ones.
-        strategies: which ones.
-        trials: of each; trial k has the same networks, sizes and instants for all strategies.
-        seed: of the first trial.
-        scale: the background's sizes are multiplied by it.
-        sensing_s: how long the sensors run.
-        processes: 2: the sensors' urgent messages and their data in a process each (Figure 2.4).
-        detection_s: how late the client notices that a network is gone.
-        at_once: so many trials at the same time, each in namespaces of its own.
-        limit_s: a trial that takes longer is an error.
-        progress: told of the share done.
+    `places`: where `setting` is the name of one.
+    `setting`: `hotspot` or `intermittent` (Table 2.3), or a place: then each trial begins at another
+    second of it.
+    `trials`: of each; trial k has the same networks, sizes and instants for all strategies.
+    `scale`: the background's sizes are multiplied by it.
+    `sensing_s`: how long the sensors run.
+    `processes`: 2: the sensors' urgent messages and their data in a process each (Figure 2.4).
+    `detection_s`: how late the client notices that a network is gone.
+    `at_once`: so many trials at the same time, each in namespaces of its own.
+    `limit_s`: a trial that takes longer is an error.
 
     Returns:
         `{"applications": {NAME: {STRATEGY: {"foreground_s", "background_mbps", ..., "trials"}}}}`.
 
     Raises:
-        EmulationError: the testbed failed.
         ConfigError: a parameter that cannot be used.
     """
     for application in applications:
@@ -75,7 +69,7 @@ def run(
                     strategy, application, accesses, options, parts, detection_s, limit_s
                 )
                 tasks[application, strategy, number] = partial(intnw.measure, trial)
-    found = together(tasks, at_once, progress)
+    found = in_batches(tasks, at_once, progress)
     return {
         "setting": setting,
         "trials": trials,
@@ -106,7 +100,6 @@ def _accesses(places: Places, setting: str, number: int) -> dict[str, Access]:
 
 
 def summary(trials: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means over trials with their intervals; the trials' own figures beside them."""
     waits = [sum(each["foreground_s"]) / len(each["foreground_s"]) for each in trials]
     seconds = [each["background_s"] for each in trials]
     rates = [8 * each["background_bytes"] / each["background_s"] / 1e6 for each in trials]

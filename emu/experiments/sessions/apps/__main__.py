@@ -19,9 +19,9 @@ async def _main(role: str, name: str) -> None:
     print(json.dumps({"ready": True}), flush=True)
     sys.stdin.readline()  # told to go
     loop.add_reader(sys.stdin.fileno(), me.cancel)  # whoever started it is gone, or wants the end
-    said = await getattr(module, role)(**options)
-    if said is not None:
-        print(json.dumps(said), flush=True)
+    answer = await getattr(module, role)(**options)
+    if answer is not None:
+        print(json.dumps(answer), flush=True)
 
 
 try:

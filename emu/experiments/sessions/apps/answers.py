@@ -54,12 +54,10 @@ class Asking:
                 done.set_result(None)
 
     def close(self) -> None:
-        """Reads no more."""
         self._reader.cancel()
 
 
 async def answer(link: Link) -> None:
-    """The server's side: each request is answered at once, as far as the link takes answers."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def one(label: Label, number: int, size: int) -> None:

@@ -27,7 +27,6 @@ def _pyd3tn() -> tuple[Any, Any, Any]:
 
 
 async def server(host: str, port: int, size: int) -> None:
-    """Sends all fragments that have not been reported to each connection in turn."""
     bundle7, helpers, mtcp = _pyd3tn()
 
     flags = bundle7.BundleProcFlag.IS_FRAGMENT | bundle7.BundleProcFlag.REPORT_DELIVERY
@@ -86,8 +85,8 @@ async def client(host: str, port: int, size: int) -> dict[str, Any]:
     found: asyncio.Future[dict[str, Any]] = loop.create_future()
 
     def fetch() -> None:
-        said = _fetch(host, port, size)
-        loop.call_soon_threadsafe(found.set_result, said)
+        fetched = _fetch(host, port, size)
+        loop.call_soon_threadsafe(found.set_result, fetched)
 
     threading.Thread(target=fetch, daemon=True).start()
     return await found

@@ -11,7 +11,6 @@ _ZEROS = bytes(1 << 20)
 
 
 async def server(host: str, port: int, key: str, size: int) -> None:
-    """Sends `size` bytes to everybody; they take no replay memory, as those of a file."""
     listener = await listen((host, port), key=KeyPair(bytes.fromhex(key)))
     while True:
         connection = await listener.accept()

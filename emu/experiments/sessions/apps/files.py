@@ -23,7 +23,6 @@ _ACK_BYTES: Final = 16
 
 
 async def server(transport: str, host: str, port: int, key: str) -> None:
-    """Answers."""
     await serving(transport, host, port, key, answer)
 
 

@@ -32,8 +32,6 @@ _LIMITS: Final = SessionLimits(send_bytes=64 << 20, irob_window=32 << 20, irob_b
 
 
 class Link(Protocol):
-    """One end of an application's connection."""
-
     async def send(
         self,
         data: bytes,
@@ -57,7 +55,6 @@ class SessionLink:
     """Messages are IROBs with their labels, in no order but where `after` asks for one.
 
     Args:
-        connection: the session.
         labels: False: all messages have the same label.
     """
 
@@ -72,7 +69,6 @@ class SessionLink:
         after: tuple[int, ...] = (),
         thunk: Callable[[], None] | None = None,
     ) -> int | None:
-        """See `Link`."""
         told = label if self._labels else BACKGROUND_LARGE
         return await self.connection.send(data, told, after=after, thunk=thunk)
 
@@ -88,7 +84,6 @@ class SessionLink:
         return True
 
     async def close(self) -> None:
-        """See `Link`."""
         await self.connection.close()
 
 
@@ -140,11 +135,9 @@ class TcpLink:
         return found
 
     def ready(self) -> bool:
-        """See `Link`."""
         return self._writing is None or self._writing.done()
 
     async def close(self) -> None:
-        """See `Link`."""
         if self._writing is not None:
             await self._writing
         self._socket.close()

@@ -24,7 +24,6 @@ LEAST_BYTES, MOST_BYTES = 50, 256 * 1024
 
 
 async def server(transport: str, host: str, port: int, key: str) -> None:
-    """Answers."""
     await serving(transport, host, port, key, answer)
 
 

@@ -19,10 +19,8 @@ class Program:
     """One process, as a `with` block.
 
     Args:
-        where: the namespace.
         role: `client` or `server`.
         name: the module of the application.
-        options: its keyword arguments.
     """
 
     def __init__(self, where: Namespace, role: str, name: str, **options: Any) -> None:
@@ -56,17 +54,16 @@ class Program:
 
     def ready(self) -> Self:
         """Returns once it has loaded what it needs and waits to be told to `go`."""
-        if self.said(_START_S) is None:
+        if self.answer(_START_S) is None:
             raise EmulationError(f"the {self._role} of {self._name} does not get ready")
         return self
 
     def go(self) -> None:
-        """Lets it begin."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
 
-    def said(self, timeout_s: float) -> dict[str, Any] | None:
+    def answer(self, timeout_s: float) -> dict[str, Any] | None:
         """The next line that it writes; None where there is none in time.
 
         Raises:
@@ -81,7 +78,7 @@ class Program:
         line = output.readline()
         if not line:
             raise EmulationError(f"the {self._role} of {self._name} died; its words are above")
-        said: dict[str, Any] = json.loads(line)
-        if "error" in said:
-            raise EmulationError(f"the {self._role} of {self._name}: {said['error']}")
-        return said
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise EmulationError(f"the {self._role} of {self._name}: {answer['error']}")
+        return answer

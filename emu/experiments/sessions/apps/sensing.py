@@ -34,7 +34,6 @@ _OUTSTANDING: Final = 4
 
 
 async def server(transport: str, host: str, port: int, key: str) -> None:
-    """Answers."""
     await serving(transport, host, port, key, answer)
 
 
@@ -93,8 +92,6 @@ async def _urgent(asking: Asking, began_s: float, at_s: list[float], waits: list
 
 
 class _Bulk:
-    """Summaries and raw data, second by second."""
-
     def __init__(self, link: Link, asking: Asking, scale: float) -> None:
         self._link, self._asking = link, asking
         self._raw, self._summary = round(RAW_BYTES * scale), round(SUMMARY_BYTES * scale)

@@ -13,7 +13,6 @@ _ENDLESS = 1 << 40
 
 
 async def server(host: str, port: int, key: str) -> None:
-    """Sends for ever to everybody."""
     listener = await listen((host, port), key=KeyPair(bytes.fromhex(key)))
     while True:
         connection = await listener.accept()

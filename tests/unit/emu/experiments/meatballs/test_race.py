@@ -31,10 +31,10 @@ def test_silence_begins_the_other_and_keeps_the_first() -> None:
 
     race = Race(0.0, choose)
     assert race.begin(BOTH) == [Start("wifi")]
-    assert race.woken(0.1, BOTH) == []
-    assert race.woken(0.2, BOTH) == []
+    assert race.wake(0.1, BOTH) == []
+    assert race.wake(0.2, BOTH) == []
     assert race.wake_at_s == 0.4
-    assert race.woken(0.4, BOTH) == [Start("cellular")]
+    assert race.wake(0.4, BOTH) == [Start("cellular")]
     assert race.running == {"wifi": 0.0, "cellular": 0.4}
     assert race.answered("cellular", 0.5) == [Cancel("wifi")]
     assert race.wake_at_s == math.inf
@@ -70,7 +70,7 @@ def test_what_is_lost_is_begun_elsewhere() -> None:
 def test_without_any_network_it_waits_for_one() -> None:
     race = Race(0.0, always("wifi"))
     assert race.begin(frozenset()) == []
-    assert race.appeared(9.0, frozenset({"wifi"})) == [Start("wifi")]
+    assert race.attached(9.0, frozenset({"wifi"})) == [Start("wifi")]
 
 
 @settings(max_examples=100, deadline=None)
@@ -97,7 +97,7 @@ def test_whatever_happens_each_way_runs_once_at_a_time_and_one_wins(data: st.Dat
         assert running == set(race.running)
         now += data.draw(st.floats(0, 1))
         usable = data.draw(subsets)
-        event = data.draw(st.sampled_from(["answered", "lost", "appeared", "woken"]))
+        event = data.draw(st.sampled_from(["answered", "lost", "attached", "wake"]))
         way = data.draw(st.sampled_from(ways))
         if event == "answered":
             commands = race.answered(way, now)

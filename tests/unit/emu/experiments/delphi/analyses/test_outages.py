@@ -78,15 +78,15 @@ def test_losses_are_compared_where_outages_are(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(outages, "rules", lambda _: {})
     surely = [{name: Distribution((1.0,)) for name in STRATEGIES}] * 8
 
-    def said(names: list[str]) -> Any:
-        return outages._Said(names, surely)
+    def chosen(names: list[str]) -> Any:
+        return outages._ModelChoices(names, surely)
 
     everything = {
-        outages.FULL: said(["wifi"] + ["cellular"] * 7),
-        outages.without("trees"): said(["wifi"] * 4 + ["cellular"] * 4),
-        outages.without("svr"): said(["wifi"] * 3 + ["cellular"] * 5),
+        outages.FULL: chosen(["wifi"] + ["cellular"] * 7),
+        outages.without("trees"): chosen(["wifi"] * 4 + ["cellular"] * 4),
+        outages.without("svr"): chosen(["wifi"] * 3 + ["cellular"] * 5),
     }
-    monkeypatch.setattr(outages, "_all_said", lambda *_: everything)
+    monkeypatch.setattr(outages, "_choices_of_all", lambda *_: everything)
     found = outages.run(data, "anywhere", ["trees", "svr"])
     assert found["rows"] == {"dies": 4, "all": 8}
     assert found["policies"][outages.FULL]["dies"]["lost_share"] == 0.25

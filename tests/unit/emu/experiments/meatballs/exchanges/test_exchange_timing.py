@@ -9,7 +9,7 @@ from cedos.model import NetworkKind
 from emu.experiments.meatballs.analyses.exchange_parts import compared
 from emu.experiments.meatballs.exchanges.packet_tap import Passed, payload_bytes
 from emu.experiments.meatballs.exchanges.requests import Request
-from emu.experiments.meatballs.exchanges.timing import PARTS, Parted, divided, simulated
+from emu.experiments.meatballs.exchanges.timing import PARTS, ExchangeTiming, divide, simulated
 from emu.lab.simulation.network import ReplayedNetwork
 from emu.places.traces import Trace
 from emu.testbed.access import Access
@@ -29,7 +29,7 @@ THERE = [
 
 
 def test_parts_are_told_by_the_packets_in_between_and_sum_up_to_the_whole() -> None:
-    found = divided(10.0, 10.033, HERE, THERE)
+    found = divide(10.0, 10.033, HERE, THERE)
     expected = [0.001, 0.011, 0.002, 0.018, 0.001]
     assert [found[part] for part in PARTS] == pytest.approx(expected)
     assert sum(found.values()) == pytest.approx(0.033)
@@ -37,7 +37,7 @@ def test_parts_are_told_by_the_packets_in_between_and_sum_up_to_the_whole() -> N
 
 def test_an_exchange_of_which_packets_are_missing_is_no_measurement() -> None:
     with pytest.raises(EmulationError, match="not all seen"):
-        divided(10.0, 10.033, HERE, THERE[:1])
+        divide(10.0, 10.033, HERE, THERE[:1])
 
 
 def test_the_simulation_has_the_way_there_and_back_and_nothing_else() -> None:
@@ -54,7 +54,7 @@ def test_the_simulation_has_the_way_there_and_back_and_nothing_else() -> None:
 
 def test_differences_are_those_of_the_parts() -> None:
     lived = dict.fromkeys(PARTS, 0.001)
-    figures = compared([Parted(lived, dict.fromkeys(PARTS, 0.0))] * 3)
+    figures = compared([ExchangeTiming(lived, dict.fromkeys(PARTS, 0.0))] * 3)
     assert figures["difference_ms"] == pytest.approx(5.0)
     assert figures["parts"]["serving"]["difference_ms"] == pytest.approx(1.0)
 

@@ -12,7 +12,7 @@ from emu.experiments.sessions.analyses import sessions_intnw
 from emu.experiments.sessions.apps import mail, sensing
 from emu.experiments.sessions.apps.answers import Asking, answer
 from emu.experiments.sessions.apps.link import BACKGROUND_LARGE, FOREGROUND_SMALL, TcpLink
-from emu.experiments.sessions.batches import Ready, together
+from emu.experiments.sessions.batches import Ready, in_batches
 
 
 def quiet(share: float, what: str) -> None:
@@ -81,7 +81,7 @@ def test_nobody_begins_before_all_are_ready() -> None:
         return name
 
     tasks = {name: partial(task, name) for name in ("early", "late")}
-    assert together(tasks, 2, quiet) == {"early": "early", "late": "late"}
+    assert in_batches(tasks, 2, quiet) == {"early": "early", "late": "late"}
     assert sorted(begun) == ["early", "late"]
 
 
@@ -93,7 +93,7 @@ def test_one_that_fails_does_not_leave_the_others_waiting() -> None:
         ready()
 
     with pytest.raises(EmulationError):
-        together({"fails": fails, "waits": waits}, 2, quiet)
+        in_batches({"fails": fails, "waits": waits}, 2, quiet)
 
 
 def test_what_cannot_be_run_is_named() -> None:

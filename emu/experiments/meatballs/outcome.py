@@ -1,0 +1,76 @@
+"""What trials under one policy came to, and figures over several, simulated and live."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from emu.experiments.meatballs.client import Record
+from emu.experiments.meatballs.settings import Setting
+from emu.experiments.trials import agreement, beside_simple
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One trial under one policy; bytes are those on the wire."""
+
+    records: Sequence[Record]
+    energy_j: float
+    metered_bytes: float = 0.0
+    all_bytes: float = 0.0
+
+    @property
+    def wait_s(self) -> float:
+        return sum(record.wait_s for record in self.records)
+
+    def cost_s(self, setting: Setting) -> float:
+        """The weighted cost of 4.3, in seconds."""
+        return (
+            self.wait_s + setting.s_per_j * self.energy_j + setting.s_per_byte * self.metered_bytes
+        )
+
+
+def redundancy_shares(records: Sequence[Record]) -> dict[str, float]:
+    """How many were begun in two ways at once, and how many in a second one later."""
+    second_thoughts = [each.redundant and not each.hedged for each in records]
+    return {
+        "hedged_share": round(float(np.mean([each.hedged for each in records])), 4),
+        "second_thought_share": round(float(np.mean(second_thoughts)), 4),
+    }
+
+
+def beside_simple_policies(
+    outcomes: Mapping[str, Sequence[Outcome]],
+    setting: Setting,
+    simple: Collection[str],
+    deciding: Collection[str],
+) -> dict[str, Any]:
+    """The policies' costs under a setting, as `emu.experiments.trials.beside_simple`."""
+    costs = {policy: [each.cost_s(setting) for each in of] for policy, of in outcomes.items()}
+    return beside_simple(costs, simple, deciding)
+
+
+def live_beside_simulated(
+    trials: Sequence[tuple[Sequence[Record], Sequence[Record]]],
+    unit: str,
+    per_s: float,
+    digits: int,
+) -> dict[str, Any]:
+    """Waits (`agreement`), who answered first and how many were redundant, live and simulated.
+
+    `per_s`: so many units are a second; `pairs_UNIT` has each task's waits, trial by trial.
+    """
+    pairs = [list(zip(*each, strict=True)) for each in trials]
+    both = [pair for each in pairs for pair in each]
+    waits = [[(per_s * a.wait_s, per_s * b.wait_s) for a, b in each] for each in pairs]
+    return {
+        **agreement(f"wait_{unit}", waits, digits),
+        "same_winner_share": round(fmean(a.winner == b.winner for a, b in both), 4),
+        "hedged_live": round(fmean(a.redundant for a, _ in both), 4),
+        "hedged_simulated": round(fmean(b.redundant for _, b in both), 4),
+        f"pairs_{unit}": [
+            [round(wait, digits - 1) for wait in pair] for each in waits for pair in each
+        ],
+    }
