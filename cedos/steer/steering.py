@@ -50,9 +50,11 @@ class Steering:
         filter_flows: make the kernel track and count flows.
         rescue: be able to lead flows elsewhere whose first packet found no answer; needs flows that
             are tracked.
-        kernel: what to act on; None: the one of the namespace of the thread that enters the block.
+        kernel: what to act on; None: the one of the calling thread's namespace.
 
-    Raises (on entering):
+    To be made within the event loop, and entered at once.
+
+    Raises:
         PrivilegeError: CAP_NET_ADMIN is missing, or `state_dir` may not be written.
         AlreadyRunningError: another process is steering with this `state_dir`.
         SteeringError: the journal cannot be written, or the kernel refuses; nothing is left.
@@ -73,40 +75,43 @@ class Steering:
         rescue: bool = False,
         kernel: SteeringKernel | None = None,
     ) -> None:
-        self._state_dir = state_dir
+        if kernel is None and not dry_run and "CAP_NET_ADMIN" not in privileges.held():
+            raise PrivilegeError(
+                "steering needs CAP_NET_ADMIN: run it as root, or by the systemd unit"
+            )
         self._dry_run = dry_run
         self._mptcp = mptcp
         self._filter_flows = filter_flows
         self._rescue = rescue
-        self._given = kernel
-        self._kernel: SteeringKernel | None = None
-        self._journal: Journal | None = None
         self._networks: dict[str, Network] = {}
         self._problems: dict[str, str] = {}
         self._settling: asyncio.TimerHandle | None = None
         self._filtered = False
+        self._closed = False
         self.planned: list[str] = []
-
-    # -- life ---------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> "Steering":
-        if self._given is None and not self._dry_run and "CAP_NET_ADMIN" not in privileges.held():
-            raise PrivilegeError(
-                "steering needs CAP_NET_ADMIN: run it as root, or by the systemd unit"
-            )
-        kernel = self._given or LinuxKernel()
-        self._kernel = DryKernel(kernel, self._planned) if self._dry_run else kernel
+        actual = kernel or LinuxKernel()
+        self._kernel: SteeringKernel = DryKernel(actual, self._planned) if dry_run else actual
+        try:
+            # A dry run has nothing to undo.
+            self._journal = None if dry_run else Journal(state_dir)
+        except BaseException:
+            actual.close()
+            raise
         self._routing = Routing(self._kernel)
         self._window = ReceiveWindow(self._kernel, self._append)
-        self._living = MptcpConnections(
+        self._connections = MptcpConnections(
             self._kernel,
             lambda: self._mptcp and "mptcp" not in self._problems,
             lambda text: self._problem(text, text),
         )
         self.rescues = Rescues(
-            self._kernel, self._routing, self._living, self._networks, self._append
+            self._kernel, self._routing, self._connections, self._networks, self._append
         )
-        self.barring = Barring(self._kernel, self._living, self._networks, self._append)
+        self.barring = Barring(self._kernel, self._connections, self._networks, self._append)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> "Steering":
         try:
             with refusals("begin to steer"):
                 self._begin(self._kernel)
@@ -124,16 +129,15 @@ class Steering:
         await self.close()
 
     def _begin(self, kernel: SteeringKernel) -> None:
-        if not self._dry_run:
-            self._journal = Journal(self._state_dir)
-            stale = self._journal.records()
-            if stale:
-                undone = undo_all(kernel, stale)
-                _log.warning("undid what a dead daemon had left", undone=undone)
-                self._journal.remove()
+        if self._journal is not None and (stale := self._journal.records()):
+            undone = undo_all(kernel, stale)
+            _log.warning("undid what a dead daemon had left", undone=undone)
+            self._journal.remove()
         self._append(ROUTING)
         try:
-            kernel.watch(self._living.happened, self._routing_changed, self._living.events_lost)
+            kernel.watch(
+                self._connections.happened, self._routing_changed, self._connections.events_lost
+            )
             if self._mptcp:
                 take_path_manager(kernel, self._append)
         except HostError as error:
@@ -168,31 +172,30 @@ class Steering:
         Raises:
             SteeringError: something could not be undone: the journal stays, for `restore`.
         """
-        kernel, self._kernel = self._kernel, None
-        journal, self._journal = self._journal, None
-        if kernel is None:
+        if self._closed:
             return
-        self._living.close()
+        self._closed = True
+        self._connections.close()
         self.rescues.close()
         self.barring.close()
         if self._settling is not None:
             self._settling.cancel()
         try:
-            if journal is not None:
+            if self._journal is not None:
                 with refusals("undo everything"):
-                    undo_all(kernel, journal.records())
-                    journal.remove()
+                    undo_all(self._kernel, self._journal.records())
+                    self._journal.remove()
         finally:
-            kernel.close()
-            if journal is not None:
-                journal.close()
+            self._kernel.close()
+            if self._journal is not None:
+                self._journal.close()
 
     # -- what it shows ------------------------------------------------------------------------
 
     @property
     def connections(self) -> Mapping[int, MptcpConnection]:
         """The living MPTCP connections by token; replaced, never changed."""
-        return self._living.connections
+        return self._connections.connections
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -201,7 +204,7 @@ class Steering:
 
     def events(self) -> AsyncIterator[ConnectionEvent]:
         """The connections that live now as opened, then what happens; ends with `close`."""
-        return self._living.events()
+        return self._connections.events()
 
     # -- what it does -------------------------------------------------------------------------
 
@@ -211,15 +214,15 @@ class Steering:
         Raises:
             SteeringError: the kernel refuses.
         """
-        kernel = self._open()
+        self._must_be_open()
         self._networks.clear()
         self._networks.update({network.name: network for network in networks})
         with refusals("follow the networks"):
             self._routing.networks_changed(networks)
             self._notes()
             if self._mptcp:
-                self._note_endpoints(kernel)
-            self._living.networks_changed(self.barring.usable())
+                self._note_endpoints()
+            self._connections.networks_changed(self.barring.usable())
             self.barring.networks_changed()
 
     async def set_default(self, network_name: str | None) -> None:
@@ -230,7 +233,7 @@ class Steering:
         Raises:
             SteeringError: no such network, one that is down, or the kernel refuses.
         """
-        self._open()
+        self._must_be_open()
         if network_name is not None:
             self._up(network_name)
         with refusals(f"make {network_name} the default"):
@@ -255,7 +258,7 @@ class Steering:
         Raises:
             SteeringError: not a prefix, port or protocol, no such network, or the kernel refuses.
         """
-        self._open()
+        self._must_be_open()
         try:
             destination = Destination(ip_network(prefix, strict=False), port, protocol)
         except ValueError as error:
@@ -277,7 +280,7 @@ class Steering:
         Raises:
             SteeringError: no such mark or network, or the kernel refuses.
         """
-        self._open()
+        self._must_be_open()
         if not 0 < mark < 1 << 32:
             raise SteeringError(f"{mark} is no mark; right would be 1 to 4294967295")
         if network_name is not None and network_name not in self._networks:
@@ -294,8 +297,8 @@ class Steering:
             SteeringError: no such connection, one that is left alone, or a strategy that is nothing
                 for a living connection.
         """
-        self._open()
-        self._living.steer(token, strategy)
+        self._must_be_open()
+        self._connections.steer(token, strategy)
         with refusals("bound the receive buffers"):
             self._window.used_by(self.connections.values())
 
@@ -307,8 +310,8 @@ class Steering:
         Raises:
             SteeringError: no such connection, or one that is left alone.
         """
-        self._open()
-        self._living.release(token, network_name)
+        self._must_be_open()
+        self._connections.release(token, network_name)
 
     async def paths_measured(self, paths: Mapping[str, tuple[float, float]]) -> None:
         """Keeps the queues at the other end short, so that moves are quick.
@@ -322,7 +325,7 @@ class Steering:
         Raises:
             SteeringError: the sysctl or the journal cannot be written.
         """
-        self._open()
+        self._must_be_open()
         if self._mptcp and "mptcp" not in self._problems:
             with refusals("bound the receive buffers"):
                 self._window.measured(self._networks.values(), paths, time.monotonic())
@@ -330,10 +333,9 @@ class Steering:
 
     # -- within -------------------------------------------------------------------------------
 
-    def _open(self) -> SteeringKernel:
-        if self._kernel is None:
+    def _must_be_open(self) -> None:
+        if self._closed:
             raise SteeringError("steering has been closed")
-        return self._kernel
 
     def _up(self, name: str) -> None:
         network = self._networks.get(name)
@@ -345,7 +347,7 @@ class Steering:
         _log.info("would", do=what)
 
     def _append(self, record: Record) -> None:
-        if self._journal is not None:
+        if self._journal is not None and not self._closed:
             self._journal.append(record)
 
     def _problem(self, topic: str, text: str | None) -> None:
@@ -355,9 +357,9 @@ class Steering:
             self._problems[topic] = text
             _log.warning("steering", problem=text)
 
-    def _note_endpoints(self, kernel: SteeringKernel) -> None:
+    def _note_endpoints(self) -> None:
         try:
-            self._problem("endpoints", foreign_endpoints(kernel))
+            self._problem("endpoints", foreign_endpoints(self._kernel))
         except (OSError, HostError) as error:
             _log.debug("endpoints", why=str(error))
 
@@ -366,13 +368,13 @@ class Steering:
         self._problem("foreign", "; ".join(notes) or None)
 
     def _routing_changed(self) -> None:
-        if self._settling is None and self._kernel is not None:
+        if self._settling is None and not self._closed:
             loop = asyncio.get_running_loop()
             self._settling = loop.call_later(_SETTLE_S, self._settled)
 
     def _settled(self) -> None:
         self._settling = None
-        if self._kernel is None or not self._networks:
+        if self._closed or not self._networks:
             return
         try:
             self._routing.reconcile()

@@ -31,7 +31,7 @@ class Barring:
 
     Args:
         kernel: what to act on.
-        living: moves connections.
+        connections: moves them.
         networks: those of this host by name; the caller keeps them up to date.
         append: writes to the journal.
     """
@@ -39,12 +39,12 @@ class Barring:
     def __init__(
         self,
         kernel: SteeringKernel,
-        living: MptcpConnections,
+        connections: MptcpConnections,
         networks: Mapping[str, Network],
         append: Append,
     ) -> None:
         self._kernel = kernel
-        self._living = living
+        self._connections = connections
         self._networks = networks
         self._append = append
         self._names: frozenset[str] = frozenset()
@@ -84,7 +84,7 @@ class Barring:
                 self._kernel.bar(self.interfaces)
                 self._stands = bool(self._names)
             self._keep(briefly=bool(self._names))
-            self._living.networks_changed(self.usable())
+            self._connections.networks_changed(self.usable())
 
     def networks_changed(self) -> None:
         """Follows the networks: one that comes back under another interface is barred there.

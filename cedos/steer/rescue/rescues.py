@@ -42,7 +42,7 @@ class Rescues:
     Args:
         kernel: what to act on.
         routing: leads the flows.
-        living: is told which network carries a rescued subflow.
+        connections: are told which network carries a rescued subflow.
         networks: those of this host by name; the caller keeps them up to date.
         append: writes to the journal.
     """
@@ -51,13 +51,13 @@ class Rescues:
         self,
         kernel: SteeringKernel,
         routing: Routing,
-        living: MptcpConnections,
+        connections: MptcpConnections,
         networks: Mapping[str, Network],
         append: Append,
     ) -> None:
         self._kernel = kernel
         self._routing = routing
-        self._living = living
+        self._connections = connections
         self._networks = networks
         self._append = append
         self._timeouts: FirstTimeouts | None = None
@@ -150,7 +150,7 @@ class Rescues:
             raise SteeringError(f"the network {network_name} is not {'up' if network else 'there'}")
         own = any(each.ip == key.local for each in network.addresses)
         with refusals(f"rescue {key.remote}"):
-            if not self._living.by_default(key.remote, key.local):
+            if not self._connections.by_default(key.remote, key.local):
                 return False
             return self._lead(key, None if own else network_name)
 
@@ -166,7 +166,7 @@ class Rescues:
             if self._routing.rescues.get(key) is not None:
                 self._routing.set_rescue(key, None)
             self._kernel.rescue.release(key)
-            self._living.rescued(key, None)
+            self._connections.rescued(key, None)
 
     def _lead(self, key: FlowKey, name: str | None) -> bool:
         """Leads a flow that waits for its first answer over a network; None: over its own again.
@@ -184,7 +184,7 @@ class Rescues:
             hands.forget(key)
             # Save for an answer that was past the filter, but not yet with the socket.
             if hands.connecting(key) is not None:
-                self._living.rescued(key, name)
+                self._connections.rescued(key, name)
                 return True
         self.ended(key)
         return False
