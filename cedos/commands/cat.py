@@ -39,7 +39,7 @@ class LabelType(click.ParamType[Label]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Label:
-        """The label; what is not said is foreground and large: a stream of unknown length."""
+        """The label; unless given it is foreground and large: a stream of unknown length."""
         if isinstance(value, Label):
             return value
         urgency, bulk = Urgency.FOREGROUND, Bulk.LARGE
@@ -220,7 +220,6 @@ async def _serve(
 
 
 async def _join(connection: Connection, verbose: bool) -> None:
-    """Moves bytes both ways until both have ended."""
     if verbose:
         _watch(connection)
     sending = asyncio.create_task(_send(connection))
@@ -236,7 +235,7 @@ async def _join(connection: Connection, verbose: bool) -> None:
         sending.cancel()
         if not connection.ended:
             connection.abort("its program was interrupted")
-            await connection.told()
+            await connection.drained()
         raise
 
 

@@ -142,7 +142,7 @@ def command(
     if given_key is not None and len({(s.host, s.port) for s in sources}) > 1:
         raise click.UsageError("--key goes with files of one server")
     servers.interfaces(networks)
-    told: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     status = 0
     try:
         for source in sources:
@@ -150,17 +150,17 @@ def command(
             try:
                 key = servers.server_key(source.host, source.port, given_key)
                 options = _Options(me, key, networks, timeout, deadline, quiet or as_json)
-                told.append(_fetch(source, target, options))
+                results.append(_fetch(source, target, options))
             except CedosError as error:
                 say("cedos-get", error)
                 status = status or error.exit_code
-                told.append({"path": str(target), "from": source.name, "error": str(error)})
+                results.append({"path": str(target), "from": source.name, "error": str(error)})
             else:
                 if not as_json and not quiet:
-                    click.echo(_told(told[-1]))
+                    click.echo(_summary(results[-1]))
     finally:  # also after Ctrl-C: what is here is here
         if as_json:
-            render.print_json({"files": told})
+            render.print_json({"files": results})
     click.get_current_context().exit(status)
 
 
@@ -173,7 +173,7 @@ class _Options(NamedTuple):
     quiet: bool
 
 
-def _told(fact: dict[str, Any]) -> str:
+def _summary(fact: dict[str, Any]) -> str:
     text = f"{fact['path']}: {size(fact['bytes'])}"
     if fact["here_before_bytes"]:
         text += f" ({size(fact['here_before_bytes'])} of it from an earlier attempt)"

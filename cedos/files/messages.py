@@ -42,7 +42,6 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def pack(message: msgspec.Struct) -> bytes:
-    """A message with its length."""
     body = msgspec.json.encode(message)
     assert len(body) <= _LONGEST
     return _LENGTH.pack(len(body)) + body

@@ -120,7 +120,6 @@ class Partial:
             view = view[n_bytes:]
 
     def is_right(self, digest: bytes) -> bool:
-        """Whether this is the whole file."""
         return self._digest.digest() == digest
 
     def finish(self, modified_unix_s: float) -> None:

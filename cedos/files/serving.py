@@ -38,7 +38,6 @@ class Serving:
         self.served = 0
 
     async def run(self) -> None:
-        """Until the listener is closed."""
         while True:
             try:
                 connection = await self._listener.accept()

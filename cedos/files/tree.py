@@ -26,7 +26,6 @@ class Version:
 
     @classmethod
     def of(cls, status: os.stat_result) -> "Version":
-        """Of a file's status."""
         return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     def __str__(self) -> str:

@@ -58,7 +58,6 @@ class BlockingPrefetcher:
     def prefetch(
         self, fetcher: Fetcher[T], *, size: float | None = None, cls: str = ""
     ) -> "BlockingFuture[T]":
-        """See `Prefetcher.prefetch`."""
         prefetcher = self._prefetcher
         if prefetcher is None:
             raise FetchError("the prefetcher is not running: use it within `with`")
@@ -69,7 +68,6 @@ class BlockingPrefetcher:
         return BlockingFuture(self, self._do(hint()))
 
     def _do(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Runs something in the loop and waits for it. Errors: its own, FetchError, TimeoutError."""
         try:
             waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:
@@ -109,11 +107,9 @@ class BlockingFuture(Generic[T]):
         self._future = future
 
     def get(self, timeout_s: float | None = None) -> T:
-        """See `Future.get`."""
         return self._prefetcher._do(self._future.get(timeout_s))
 
     def cancel(self) -> bool:
-        """See `Future.cancel`."""
         future = self._future
 
         async def cancel() -> bool:
@@ -123,5 +119,4 @@ class BlockingFuture(Generic[T]):
 
     @property
     def ready(self) -> bool:
-        """Whether `get` would return at once."""
         return self._future.ready

@@ -148,9 +148,9 @@ def _takings(options: Sequence[Taking]) -> list[TakingMessage]:
     ]
 
 
-def _text(said: str, most: int) -> str:
+def _text(name: str, most: int) -> str:
     """Names that came from elsewhere may hold what is no text, lone surrogates, which JSON cannot."""
-    return said[:most].encode(errors="replace").decode()
+    return name[:most].encode(errors="replace").decode()
 
 
 def _item(item: PrefetchedItem) -> ItemMessage:

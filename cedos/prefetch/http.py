@@ -145,7 +145,6 @@ class HttpFetcher:
         self.discard()
 
     def discard(self) -> None:
-        """Removes what was received of an item that is not complete."""
         self._part.restart(None)
 
 

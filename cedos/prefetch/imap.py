@@ -58,8 +58,6 @@ class MailAccount:
 
 
 class _ImapConnection(imaplib.IMAP4):
-    """One that leaves through an interface."""
-
     def __init__(self, account: MailAccount, interface: str | None, background: bool) -> None:
         self._account = account
         self._interface = interface
@@ -141,7 +139,6 @@ class Inbox:
         }
 
     def close(self) -> None:
-        """Logs out everywhere."""
         with self._lock:
             idle, self._idle = self._idle, {}
         for kept in idle.values():
@@ -198,7 +195,6 @@ class Inbox:
         one: tuple[_ImapConnection, int],
         ask: Callable[[_ImapConnection, int], T],
     ) -> T:
-        """Asks over a connection, which is kept if it is still good for something."""
         try:
             answer = ask(*one)
         except NotThereError:
@@ -238,7 +234,6 @@ class MessageFetcher:
 
     @property
     def title(self) -> str:
-        """What people call it."""
         return f"message {self._message.uid}"
 
     def fetch(self, turn: Turn) -> bytes:

@@ -14,8 +14,6 @@ SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class PrefetchedItem:
-    """An item with its name for people."""
-
     title: str
     verdict: PrefetchVerdict
 
@@ -44,8 +42,6 @@ class News:
 
 
 class Ledger:
-    """Collects the news of one prefetcher between its reports."""
-
     def __init__(self) -> None:
         self._used: dict[str, float] = {}
 

@@ -165,12 +165,10 @@ class Prefetcher:
         return Future(self, key)
 
     def ready(self, key: Hashable) -> bool:
-        """See `Future.ready`."""
         entry = self._entries.get(key)
         return entry is not None and entry.there
 
     async def get(self, key: Hashable) -> Any:
-        """See `Future.get`."""
         entry = self._entries.get(key)
         if entry is None or self._loop is None:
             raise FetchError("it was cancelled, or its prefetcher was closed")
@@ -193,7 +191,6 @@ class Prefetcher:
             self._kicked.set()
 
     def cancel(self, key: Hashable) -> bool:
-        """See `Future.cancel`."""
         entry = self._entries.pop(key, None)
         if entry is None:
             return False
@@ -301,7 +298,6 @@ class Prefetcher:
             self._measure(attempt)
 
     def _received(self, key: Hashable, turn: Turn, total: float, size: float | None) -> None:
-        """Progress, from any thread."""
         loop = self._loop
         if loop is not None and not turn.stopped:
             with suppress(RuntimeError):
@@ -416,7 +412,6 @@ class Future(Generic[T]):
 
     @property
     def ready(self) -> bool:
-        """Whether `get` would return at once."""
         return self._prefetcher.ready(self._key)
 
 

@@ -1,7 +1,7 @@
 """What a program's prefetching has learned, kept from one start to the next.
 
 A file of JSON: how often each class of hints came true, and what the networks are like. A file that is
-broken is no reason not to start: its content is lost, and said so.
+broken is no reason not to start: its content is lost, and that is logged.
 """
 
 import os
@@ -20,8 +20,6 @@ _log = structlog.get_logger(__name__)
 
 
 class LearntState(msgspec.Struct):
-    """The file's content."""
-
     accuracy: dict[str, list[float]] = {}
     outlook: dict[str, dict[str, Any]] = {}
 

@@ -39,14 +39,12 @@ class NetworkFacts:
 
 
 class Unbudgeted:
-    """PrefetchPrices where nothing is budgeted: everything may be spent."""
+    """Prices where nothing is budgeted: everything may be spent."""
 
     def energy_rate(self, amount: float = 0.0, duration_s: float = 1.0) -> float:
-        """See `PrefetchPrices`."""
         return 0.0
 
     def data_rate(self, network: str, amount: float = 0.0, duration_s: float = 1.0) -> float:
-        """See `PrefetchPrices`."""
         return 0.0
 
 
@@ -55,15 +53,11 @@ _UNBUDGETED = Unbudgeted()
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All networks, and the prices of what they use up."""
-
     networks: Sequence[NetworkFacts]
     prices: PrefetchPrices = _UNBUDGETED
 
 
 class Surroundings(Protocol):
-    """Where the facts come from."""
-
     async def view(self) -> View:
         """The facts now; a CedosError where they cannot be had: nothing is prefetched then."""
         ...

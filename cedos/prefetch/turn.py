@@ -41,19 +41,19 @@ class Turn:
         self,
         interface: str | None,
         label: Label,
-        told: Callable[[float, float | None], None] = lambda received, size: None,
+        report: Callable[[float, float | None], None] = lambda received, size: None,
         clear: Callable[[], bool] = lambda: True,
     ) -> None:
         self.interface = interface
         self.label = label
-        self._told = told
+        self._report = report
         self._clear = clear
         self._stopped = threading.Event()
         self._wakes: set[Callable[[], None]] = set()
 
     def received(self, total_bytes: float, size_bytes: float | None = None) -> None:
         """So much of the item is there in all, of so much where that is known."""
-        self._told(total_bytes, size_bytes)
+        self._report(total_bytes, size_bytes)
 
     def hurry(self) -> None:
         """Somebody waits for it now: it no longer steps back."""

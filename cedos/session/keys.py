@@ -26,8 +26,6 @@ _HEAD: Final = (
 
 
 class _Names(msgspec.Struct, forbid_unknown_fields=True):
-    """A file of names and keys."""
-
     hosts: dict[str, str] = {}
 
 
@@ -38,12 +36,10 @@ def folder() -> Path:
 
 
 def own_key_path() -> Path:
-    """This user's own key, unless a program is told another one."""
     return folder() / "session.key"
 
 
 def known_hosts_path() -> Path:
-    """The keys that are pinned for servers."""
     return folder() / "known-hosts.toml"
 
 

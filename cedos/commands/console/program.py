@@ -9,7 +9,6 @@ from cedos.errors import CedosError
 
 
 def say(program: str | None, error: CedosError) -> None:
-    """Tells an error on standard error, as every program does."""
     for line in str(error).splitlines():
         click.echo(f"{program}: {line}", err=True)
 

@@ -113,7 +113,6 @@ def server_key(host: str, port: int, given: bytes | None) -> bytes:
 
 
 def pin(host: str, port: int, key: bytes) -> None:
-    """Remembers a key that has proved right."""
     keys.pin(keys.known_hosts_path(), shown(host, port), key)
 
 

@@ -111,16 +111,16 @@ class Advice:
             self._changed()
 
     def used(self) -> None:
-        """There is data to send, or something has come: it looks, soon and then now and again."""
+        """There is data to send, or something has come: it checks, soon and then now and again."""
         if self._timer is None and not self._closed:
-            self._timer = self._loop.call_soon(self._look)
+            self._timer = self._loop.call_soon(self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Asks about what is in use; ends once nothing is and no answer counts any more."""
         now = self._loop.time()
         # What was put off waits still, though nobody asks for it.
-        lanes = self._core.sender.send_queues
-        waited = list(map(max, self._scheduler.taken(), (lane.waiting_bytes for lane in lanes)))
+        queues = self._core.sender.send_queues
+        waited = list(map(max, self._scheduler.taken(), (queue.waiting_bytes for queue in queues)))
         progress = self._progress()
         received, self._received = progress.received_bytes - self._received, progress.received_bytes
         irobs_bytes = list(self._core.receiver.irobs_bytes)
@@ -134,8 +134,8 @@ class Advice:
                 question = Question(LABELS[rank], _rounded(size), direction, left_s)
                 self._asking[rank] = self._loop.create_task(self._ask(rank, question))
         self.apply()
-        resting = not (received or any(came) or any(waited) or any(self._strategies))
-        self._timer = None if resting else self._loop.call_later(ASK_S, self._look)
+        idle = not (received or any(came) or any(waited) or any(self._strategies))
+        self._timer = None if idle else self._loop.call_later(ASK_S, self._check)
 
     async def _ask(self, rank: int, question: Question) -> None:
         try:
@@ -148,7 +148,6 @@ class Advice:
             self.apply()
 
     def close(self) -> None:
-        """Asks no more."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -166,7 +165,7 @@ def _in_use(
 
     Args:
         waited: by rank, what was to be sent.
-        came: by rank, what came in IROBs since the last look.
+        came: by rank, what came in IROBs since the last check.
         received: and on the stream.
         progress: how far that has come.
     """

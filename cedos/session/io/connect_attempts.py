@@ -38,8 +38,6 @@ class Connected:
 
 
 class Caller(Protocol):
-    """Whoever wants a connection."""
-
     @property
     def not_before_s(self) -> float:
         """The server asked not to be tried before."""
@@ -125,12 +123,10 @@ class ConnectAttempts:
             self._count = 0
 
     def succeeded(self) -> None:
-        """A connection stands: no further ones are needed."""
         self._count, self.probing = 0, False
         self.end()
 
     def end(self) -> None:
-        """Ends all attempts, and plans no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

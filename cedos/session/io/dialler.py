@@ -16,7 +16,7 @@ from cedos.errors import CedosError
 from cedos.session.io.connect_attempts import ConnectAttempts, Connected, Endpoint
 from cedos.session.io.driver import Driver
 from cedos.session.io.links import Egress
-from cedos.session.io.path import PathEvent, SessionPath
+from cedos.session.io.path import SessionPath, SessionPathEvent
 from cedos.session.protocol.channel.channel import Channel, resume, set_up
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.frames.frames import Sync
@@ -150,7 +150,6 @@ class Dialler:
             other.close("not needed any more", reset=True)
 
     def path_lost(self, path: SessionPath) -> None:
-        """The session lost a path; dials again."""
         attempts = self._attempts.get(path.interface)
         if attempts is not None:
             attempts.reset()
@@ -180,14 +179,12 @@ class Dialler:
     # What attempts ask and tell
 
     def wanted(self, interface: str) -> bool:
-        """Whether there is no connection over this interface yet."""
         return not any(
             path.interface == interface
             for path in [*self._paths.values(), *self._in_handshake.values()]
         ) and not any(each.egress.interface == interface for each in self._ready)
 
     def connected(self, made: Connected) -> None:
-        """There is a TCP connection: its handshake is next."""
         self._ready.append(made)
         self._advance()
 
@@ -269,15 +266,15 @@ class Dialler:
             self._timer.cancel()
         self._timer = self._driver.loop.call_later(seconds, then)
 
-    def _report(self, path: SessionPath, event: PathEvent, why: str) -> None:
+    def _report(self, path: SessionPath, event: SessionPathEvent, why: str) -> None:
         """What happens to a path until its handshake is done."""
-        if event not in (PathEvent.OPENED, PathEvent.LOST):
+        if event not in (SessionPathEvent.OPENED, SessionPathEvent.LOST):
             return
         self._in_handshake.pop(path.path_id, None)
         if self._exclusive is path:
             self._exclusive = None
         attempts = self._attempts.get(path.interface)
-        if event is PathEvent.OPENED:
+        if event is SessionPathEvent.OPENED:
             if attempts is not None:
                 attempts.succeeded()
             self._opened(path)

@@ -57,7 +57,6 @@ class Driver:
         return self._links
 
     def new_path_id(self) -> int:
-        """A number that no path of this process had."""
         return next(self._ids)
 
     def watch(self, who: object, changed: Callable[[], None], slept: Callable[[], None]) -> None:
@@ -80,7 +79,7 @@ class Driver:
             for _, slept in list(self._watchers.values()):
                 slept()
 
-    def hold(self, user: object, has_room: Callable[[], None] | None = None) -> None:
+    def acquire(self, user: object, has_room: Callable[[], None] | None = None) -> None:
         """Somebody lives on this driver; the last one to go ends it.
 
         `has_room` is called once replay memory that was full for this user (a core) has room again.
@@ -95,7 +94,6 @@ class Driver:
             _drivers.pop(self.loop, None)
 
     def memory_freed(self) -> None:
-        """Sessions that found replay memory full may go on, if there is room."""
         for core in self.memory.woken():
             has_room = self._users.get(core)
             if has_room is not None:
@@ -111,7 +109,6 @@ class Driver:
 
 
 def current() -> Driver:
-    """The running loop's driver."""
     loop = asyncio.get_running_loop()
     driver = _drivers.get(loop)
     if driver is None:

@@ -13,7 +13,7 @@ from cedos.errors import SessionError
 from cedos.session.io.advice import Advice
 from cedos.session.io.dialler import DialledServer, Dialler
 from cedos.session.io.driver import Driver
-from cedos.session.io.path import PathEvent, SessionPath
+from cedos.session.io.path import SessionPath, SessionPathEvent
 from cedos.session.io.stall_detector import StallDetector
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.outcome import Failure
@@ -25,7 +25,7 @@ SOURCE_FAILED: Final = 3
 
 _DRAIN_S: Final = 2.0
 _TELL_S: Final = 0.010  # other processes need not know of each message
-_RECEIVED: Final = PathEvent.RECEIVED
+_RECEIVED: Final = SessionPathEvent.RECEIVED
 
 
 class Changed(Protocol):
@@ -115,10 +115,9 @@ class SessionFlow:
             if dialling.advice is not None:
                 self._advice = dialling.advice(self.pump_soon)
         self._stalls = StallDetector(driver, core, self.paths, self.dialler, self.pump)
-        driver.hold(core, self._has_room)
+        driver.acquire(core, self._has_room)
 
     def start(self) -> None:
-        """Begins to dial."""
         if self.dialler is not None:
             self.dialler.start()
 
@@ -171,7 +170,7 @@ class SessionFlow:
         self._changed()
         self.pump()
 
-    def _report(self, path: SessionPath, event: PathEvent, why: str) -> None:
+    def _report(self, path: SessionPath, event: SessionPathEvent, why: str) -> None:
         if event is _RECEIVED:
             # The application is told first, so that its answer and ours go together.
             if path.facts.stalled_at_s is not None:
@@ -186,15 +185,17 @@ class SessionFlow:
                 if not scheduled:
                     self._pump_now()
             self.driver.memory_freed()
-        elif event is PathEvent.WRITABLE:
+        elif event is SessionPathEvent.WRITABLE:
             self.pump()
-        elif event is PathEvent.CONFIRMED:
+        elif event is SessionPathEvent.CONFIRMED:
             self._unconfirmed.pop(path.path_id, lambda: None)()
-        elif event is PathEvent.WRONG:  # in an authenticated record: the session cannot go on
+        elif (
+            event is SessionPathEvent.WRONG
+        ):  # in an authenticated record: the session cannot go on
             self.core.abort(BROKEN_PROTOCOL, why)
             self.pump()
             self._changed()
-        elif event is PathEvent.LOST:
+        elif event is SessionPathEvent.LOST:
             self._lost(path, why)
 
     def _lost(self, path: SessionPath, why: str) -> None:
@@ -232,19 +233,19 @@ class SessionFlow:
 
         Only one in each turn of the loop: those that follow go together.
         """
-        express = self.core.fast_path
-        only = None if self._sent else express.path(len(data), rank)
+        fast_path = self.core.fast_path
+        only = None if self._sent else fast_path.path(len(data), rank)
         if only is None:
             return 0
         path = self.paths[only.state.path_id]
-        made = None if path.blocked or path.closed else express.send(data, rank)
+        made = None if path.blocked or path.closed else fast_path.send(data, rank)
         if made is None:
             return 0
         irob, plain = made
         self._sent = True
         path.send_one(plain)
         now = self.driver.now()
-        express.sent(only, irob, data, rank, now)
+        fast_path.sent(only, irob, data, rank, now)
         self.pump_soon()
         self._tell_others(now)
         return irob
@@ -271,7 +272,6 @@ class SessionFlow:
         self.pump()
 
     def pump(self) -> None:
-        """Sends what can be sent, on all paths."""
         if self._pumping or self._ended:
             return
         self._pumping = True
@@ -315,12 +315,10 @@ class SessionFlow:
         self.pump()
 
     def _has_room(self) -> None:
-        """Replay memory was full and has room again."""
         self.core.woken()
         self._changed()
 
     def foreground(self) -> None:
-        """The application sends something that somebody waits for."""
         self._tell_others(self.driver.now())
 
     def _tell_others(self, now: float) -> None:
@@ -349,12 +347,10 @@ class SessionFlow:
             self.end("the session is over")
 
     async def drained(self) -> None:
-        """Waits for the end of `drain`."""
         if self._draining is not None and not self._ended:
             await asyncio.shield(self._draining)
 
     def end(self, why: str) -> None:
-        """Closes all connections; the core is done."""
         if self._ended:
             return
         self._ended = True

@@ -7,7 +7,7 @@ a connection's own rate, which is its share of the network: all of them add up t
 
 The file is an array of slots. A slot belongs to who holds the lock on its first byte, so it is free
 again when its process dies, however it dies. Only the owner writes; what a slot says grows old by itself.
-There is nothing to repair: a torn read lasts until the next look.
+There is nothing to repair: a torn read lasts until the next read.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _SLOT: Final = struct.Struct("=QIxxxxQQ")  # namespace, interface, foreground ns
 _STRIDE: Final = 64
 _SLOTS: Final = 512
 _BYTES: Final = _STRIDE * (1 + _SLOTS)
-_LOOK_NS: Final = 2_000_000  # other processes' slots are read so often at most
+_READ_NS: Final = 2_000_000  # other processes' slots are read so often at most
 
 
 def directory(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -55,7 +55,7 @@ class Foreground:
         self._slots: dict[int, int] = {}  # interface -> offset
         self._mine: dict[int, int] = {}  # interface -> foreground ns
         self._others: dict[int, int] = {}
-        self._looked_ns = 0
+        self._read_ns = 0
         self._namespace = os.stat("/proc/thread-self/ns/net").st_ino  # noqa: PTH116
         if where is not None:
             with contextlib.suppress(OSError):
@@ -77,11 +77,9 @@ class Foreground:
 
     @property
     def shared(self) -> bool:
-        """Whether other processes can see it."""
         return self._map is not None
 
     def sent(self, interface: int) -> None:
-        """Foreground data goes over this interface now."""
         self._mine[interface] = now_ns = time.monotonic_ns()
         if self._map is None:
             return
@@ -95,7 +93,7 @@ class Foreground:
 
     def idle_s(self, interface: int) -> float:
         """Seconds since any process sent foreground data there; infinite if none did."""
-        self._look()
+        self._read_others()
         at_ns = max(self._mine.get(interface, 0), self._others.get(interface, 0))
         return (time.monotonic_ns() - at_ns) / 1e9 if at_ns else float("inf")
 
@@ -110,11 +108,11 @@ class Foreground:
                 return offset
         return None
 
-    def _look(self) -> None:
+    def _read_others(self) -> None:
         now_ns = time.monotonic_ns()
-        if self._map is None or now_ns - self._looked_ns < _LOOK_NS:
+        if self._map is None or now_ns - self._read_ns < _READ_NS:
             return
-        self._looked_ns = now_ns
+        self._read_ns = now_ns
         self._others = {}
         own = set(self._slots.values())
         for offset in range(_STRIDE, _BYTES, _STRIDE):
@@ -126,10 +124,9 @@ class Foreground:
                 self._others[interface] = max(self._others.get(interface, 0), at_ns)
 
     def close(self) -> None:
-        """Gives the slots back."""
         if self._map is not None:
             for offset in self._slots.values():
-                # Still a slot that was used: readers look behind it.
+                # Still a slot that was used: readers go on behind it.
                 _SLOT.pack_into(self._map, offset, self._namespace, 0, 0, 1)
             self._map.close()
             self._map = None

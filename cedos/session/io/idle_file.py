@@ -2,7 +2,7 @@
 
 Measured with a million records of 208 bytes: a dict of bytes takes 350 MB, an index in a dict and the
 records in the file 140 MB, arrays of slot numbers 8 MB; reading a record through the mapping takes half
-the time of `pread`. The index is made anew at each start, from one pass over the file. It is a thousand
+the time of `pread`. The index is built at each start, from one pass over the file. It is a thousand
 small tables, each of which grows by itself: one large one would hold everybody up for seconds.
 
 A record is written before its state, and carries a check sum: one that was half written when the
@@ -35,7 +35,7 @@ _SCAN_SLOTS: Final = 8_192
 _GONE: Final = 0xFFFF_FFFF
 
 
-class Kept(IntEnum):
+class RecordState(IntEnum):
     """What a record stands for."""
 
     FREE = 0
@@ -77,7 +77,7 @@ class IdleFile:
     def __len__(self) -> int:
         return self._used
 
-    def put(self, record: bytes, kept: Kept) -> None:
+    def put(self, record: bytes, state: RecordState) -> None:
         """Adds a record, or replaces the one with its key."""
         if len(record) != self._record_bytes:
             raise ValueError(f"a record of {len(record)} bytes; right are {self._record_bytes}")
@@ -94,12 +94,11 @@ class IdleFile:
             slot = table[at]
         start = _HEADER.size + (slot - 1) * self._stride
         body = start + _SLOT.size
-        self._map[start] = Kept.FREE
+        self._map[start] = RecordState.FREE
         self._map[body : body + self._record_bytes] = record
-        self._map[start:body] = _SLOT.pack(kept, crc32(record))
+        self._map[start:body] = _SLOT.pack(state, crc32(record))
 
     def get(self, key: bytes) -> bytes | None:
-        """The record with a key; None where there is none."""
         hashed = hash(key)
         table, mapped, stride = self._tables[hashed & _PART], self._map, self._stride
         mask = len(table) - 1
@@ -132,7 +131,7 @@ class IdleFile:
     def scan(self, after: int, count: int) -> tuple[list[bytes], int]:
         """The records in up to `count` slots behind the slot `after`, and the slot reached (0: the end).
 
-        For what looks at everything now and then, in portions that hold nobody up.
+        For what goes through everything now and then, in portions that hold nobody up.
         """
         last = min(after + count, self._slots)
         block = self._map[_HEADER.size + after * self._stride : _HEADER.size + last * self._stride]
@@ -144,11 +143,9 @@ class IdleFile:
         return found, last if last < self._slots else 0
 
     def sync(self) -> None:
-        """Writes everything to the disk."""
         self._map.flush()
 
     def close(self) -> None:
-        """Closes the file, which stays."""
         self._map.close()
         os.close(self._descriptor)
 
@@ -199,9 +196,9 @@ class IdleFile:
             block = os.pread(self._descriptor, count * stride, _HEADER.size + first * stride)
             for at in range(count):
                 start = at * stride
-                kept, check = _SLOT.unpack_from(block, start)
+                state, check = _SLOT.unpack_from(block, start)
                 body = start + _SLOT.size
-                if kept and crc32(block[body : body + record_bytes]) == check:
+                if state and crc32(block[body : body + record_bytes]) == check:
                     self._insert(block[body : body + KEY_BYTES], first + at + 1)
                     self._used += 1
                 else:
@@ -210,7 +207,7 @@ class IdleFile:
 
     def _find(self, key: bytes) -> "tuple[array[int], int] | None":
         """The key's table, and where in it the key's slot is."""
-        hashed = hash(key)  # keyed anew in each process: nobody can choose keys that collide
+        hashed = hash(key)  # keyed differently in each process: nobody can choose keys that collide
         table, mapped, stride = self._tables[hashed & _PART], self._map, self._stride
         mask = len(table) - 1
         at = hashed >> _PART_BITS & mask
@@ -226,13 +223,13 @@ class IdleFile:
     def _insert(self, key: bytes, slot: int) -> None:
         part = hash(key) & _PART
         if (self._filled[part] + 1) * 3 > len(self._tables[part]) * 2:
-            self._renew(part)
+            self._rebuild(part)
         self._enter(key, slot)
 
-    def _renew(self, part: int) -> None:
-        """Makes a table anew, without those that are gone and with room for an eighth more.
+    def _rebuild(self, part: int) -> None:
+        """Rebuilds a table without those that are gone and with room for an eighth more.
 
-        Without that room a table that is nearly full would be made anew by every put after a remove.
+        Without that room a table that is nearly full would be rebuilt by every put after a remove.
         """
         slots = [each for each in self._tables[part] if each not in (0, _GONE)]
         self._tables[part] = _table(len(slots) * 9 // 8 + 1)

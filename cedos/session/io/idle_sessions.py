@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from cedos.session.io.idle_file import IdleFile, Kept
+from cedos.session.io.idle_file import IdleFile, RecordState
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, PEER_KEY, Credentials
 from cedos.session.protocol.handshake.host_counts import HostCounts
 from cedos.session.protocol.packed import IDLE_BYTES, IdleRecord, pack, unpack_session
@@ -14,7 +14,7 @@ from cedos.session.protocol.session import Session
 from cedos.session.protocol.session_limits import SessionLimits
 
 RECORD_BYTES: Final = CREDENTIALS_BYTES + IDLE_BYTES
-_LOOK_AT: Final = 2_000
+_SCAN_SLOTS: Final = 2_000
 
 
 class IdleSessions:
@@ -26,7 +26,7 @@ class IdleSessions:
 
     def __init__(self, path: Path) -> None:
         self._file = IdleFile(path, RECORD_BYTES)
-        self._looked_at = 0
+        self._scanned_to = 0
         self._hosts = HostCounts()
         for record in self._file:
             self._hosts.add(record[PEER_KEY])
@@ -35,7 +35,6 @@ class IdleSessions:
         return len(self._file)
 
     def find(self, flow_id: bytes) -> Credentials | None:
-        """The credentials of a session in the file; None where there is none."""
         record = self.record(flow_id)
         return None if record is None else Credentials.from_bytes(record[:CREDENTIALS_BYTES])
 
@@ -44,7 +43,6 @@ class IdleSessions:
         return self._file.get(flow_id)
 
     def records(self) -> Iterator[bytes]:
-        """All records."""
         return iter(self._file)
 
     def of_host(self, peer_key: bytes) -> int:
@@ -56,13 +54,13 @@ class IdleSessions:
         idle = pack(session, now, unix_s)
         if idle is None:
             return False
-        self._put(credentials.to_bytes() + idle.to_bytes(), Kept.ASLEEP)
+        self._put(credentials.to_bytes() + idle.to_bytes(), RecordState.ASLEEP)
         return True
 
     def note(self, credentials: Credentials, keep_alive_s: int, unix_s: float) -> None:
         """A session begins: who it is is known even if the program is killed."""
         idle = IdleRecord.at_the_beginning(keep_alive_s, unix_s)
-        self._put(credentials.to_bytes() + idle.to_bytes(), Kept.AWAKE)
+        self._put(credentials.to_bytes() + idle.to_bytes(), RecordState.AWAKE)
 
     def wake(
         self,
@@ -82,12 +80,11 @@ class IdleSessions:
         if idle.expires_unix_s <= unix_s:
             self.forget(flow_id)
             return None
-        self._put(record, Kept.AWAKE)
+        self._put(record, RecordState.AWAKE)
         session = unpack_session(idle, scheduler, now, unix_s, limits=limits, memory=memory)
         return Credentials.from_bytes(record[:CREDENTIALS_BYTES]), session
 
     def forget(self, flow_id: bytes) -> bool:
-        """The session has ended; whether it was known."""
         record = self._file.get(flow_id)
         if record is None:
             return False
@@ -95,11 +92,11 @@ class IdleSessions:
         return self._file.remove(flow_id)
 
     def expire(self, unix_s: float, living: Callable[[bytes], bool]) -> int:
-        """Looks at the next 2,000 for such as have expired, and forgets them; how many.
+        """Goes through the next 2,000 for those that have expired, and forgets them; how many.
 
         `living` says of a flow id whether its session is awake.
         """
-        records, self._looked_at = self._file.scan(self._looked_at, _LOOK_AT)
+        records, self._scanned_to = self._file.scan(self._scanned_to, _SCAN_SLOTS)
         gone = 0
         for record in records:
             expired = IdleRecord.from_bytes(record[CREDENTIALS_BYTES:]).expires_unix_s <= unix_s
@@ -107,15 +104,13 @@ class IdleSessions:
                 gone += self.forget(record[:16])
         return gone
 
-    def _put(self, record: bytes, kept: Kept) -> None:
+    def _put(self, record: bytes, state: RecordState) -> None:
         before = len(self._file)
-        self._file.put(record, kept)
+        self._file.put(record, state)
         self._hosts.add(record[PEER_KEY], len(self._file) - before)
 
     def sync(self) -> None:
-        """Writes everything to the disk."""
         self._file.sync()
 
     def close(self) -> None:
-        """Closes the file, which stays."""
         self._file.close()

@@ -62,9 +62,7 @@ def prepare(connection: socket.socket, interface: str | None = None) -> None:
         connection.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, interface.encode() + b"\0")
 
 
-class PathEvent(Enum):
-    """What a path reports."""
-
+class SessionPathEvent(Enum):
     OPENED = auto()  # the peer is who it should be; it may still have to show that it is there now
     CONFIRMED = auto()  # after OPENED: it has shown that
     RECEIVED = auto()  # records were handed to the core
@@ -73,8 +71,8 @@ class PathEvent(Enum):
     LOST = auto()  # the connection is over and closed
 
 
-_RECEIVED: Final = PathEvent.RECEIVED
-Report = Callable[["SessionPath", PathEvent, str], None]
+_RECEIVED: Final = SessionPathEvent.RECEIVED
+Report = Callable[["SessionPath", SessionPathEvent, str], None]
 """Told of each event, with the reason of WRONG and LOST."""
 
 
@@ -142,7 +140,6 @@ class SessionPath:
 
     @property
     def blocked(self) -> bool:
-        """Whether the kernel takes nothing now."""
         return bool(self._pending)
 
     def _readable(self) -> None:
@@ -177,7 +174,7 @@ class SessionPath:
                 for record in records:
                     core.receive(self.path_id, record, now)
             except ProtocolError as error:
-                self._report(self, PathEvent.WRONG, str(error))
+                self._report(self, SessionPathEvent.WRONG, str(error))
                 return
             self._report(self, _RECEIVED, "")
         if channel.failure is not None and not self.closed:
@@ -187,10 +184,10 @@ class SessionPath:
     def _tell(self) -> None:
         if not self._told_opened:
             self._told_opened = True
-            self._report(self, PathEvent.OPENED, "")
+            self._report(self, SessionPathEvent.OPENED, "")
         if self.channel.confirmed and not self.closed:
             self._told_confirmed = True
-            self._report(self, PathEvent.CONFIRMED, "")
+            self._report(self, SessionPathEvent.CONFIRMED, "")
 
     def pump(self, now: float) -> bool:
         """Sends what the core has for this path and the kernel takes; whether anything went out."""
@@ -232,7 +229,6 @@ class SessionPath:
         return moved
 
     def update(self, now: float) -> None:
-        """Brings the facts up to date."""
         if self.estimator.poll(self.connection, now) and self.index:
             self.facts.foreground_at_s = now - self._driver.foreground.idle_s(self.index)
 
@@ -299,7 +295,7 @@ class SessionPath:
             self.shut()
             return
         self.flush(self._driver.now())
-        self._report(self, PathEvent.WRITABLE, "")
+        self._report(self, SessionPathEvent.WRITABLE, "")
 
     def rate_towards_us_bps(self) -> float | None:
         """What the other end has measured of the way towards us, bit/s."""
@@ -318,14 +314,12 @@ class SessionPath:
                 self.connection.shutdown(socket.SHUT_WR)
 
     def own_address(self) -> str:
-        """Where it comes from; empty where it is no longer connected."""
         try:
             return str(self.connection.getsockname()[0])
         except OSError:
             return ""
 
     def peer_address(self) -> tuple[str, int]:
-        """The other end of the connection; the port is 0 where it is no longer connected."""
         try:
             return self.peer, int(self.connection.getpeername()[1])
         except OSError:
@@ -347,4 +341,4 @@ class SessionPath:
             with suppress(OSError):
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
         self.connection.close()
-        self._report(self, PathEvent.LOST, why)
+        self._report(self, SessionPathEvent.LOST, why)

@@ -1,4 +1,4 @@
-"""The connection scout: what a path carries and how quickly, from the session's own traffic and probes.
+"""What a path carries and how quickly, from the session's own traffic and probes.
 
 IntNW measures by probes and by the answers to its own messages, and joins both with a flip-flop filter
 (dissertation, 2.3.1, 2.3.2). The kernel sees every acknowledgement: its smoothed round trip is used as
@@ -102,7 +102,6 @@ class PathEstimator:
             self._set(self._filtered(known, rate_bps), source)
 
     def probed(self, answer: Probed, now: float) -> None:
-        """A probe over the path was answered."""
         facts, known = self._facts, self._facts.rate_bps
         facts.measured_at_s = now
         if facts.rtt_s is None:

@@ -39,25 +39,21 @@ class Waiter:
 
     @property
     def done(self) -> bool:
-        """Whether it was woken or cancelled."""
         return self._done
 
     # What a task asks of a future
 
     def __await__(self) -> Generator["Waiter", None, None]:
-        """Until `wake`."""
         if not self._done:
             self._asyncio_future_blocking = True
             yield self
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        """Whose tasks may wait for it."""
         return self._loop
 
     def add_done_callback(
         self, fn: Callable[["Waiter"], object], *, context: Context | None = None
     ) -> None:
-        """The one task that waits."""
         self._go_on, self._context = fn, context
 
     def cancel(self, msg: Any | None = None) -> bool:
@@ -69,6 +65,5 @@ class Waiter:
         return True
 
     def result(self) -> None:
-        """Nothing; CancelledError where it was cancelled."""
         if self._cancelled:
             raise asyncio.CancelledError

@@ -60,7 +60,6 @@ class WakeWatch:
             self._woke(slept_s)
 
     def close(self) -> None:
-        """Stops watching."""
         if self._file >= 0:
             self._loop.remove_reader(self._file)
             os.close(self._file)

@@ -107,11 +107,9 @@ class socket:  # noqa: N801 - as the standard library's
         self._timeout_s = seconds
 
     def gettimeout(self) -> float | None:
-        """What `settimeout` was told."""
         return self._timeout_s
 
     def setblocking(self, yes: bool) -> None:
-        """As `settimeout` with None or 0."""
         self._timeout_s = None if yes else 0.0
 
     def fileno(self) -> int:
@@ -249,7 +247,6 @@ class socket:  # noqa: N801 - as the standard library's
         return data
 
     def recv_into(self, buffer: bytearray | memoryview) -> int:
-        """As `recv`, into a buffer."""
         data = self.recv(len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -281,13 +278,11 @@ class socket:  # noqa: N801 - as the standard library's
         return taken
 
     def sendall(self, data: bytes) -> None:
-        """Hands all bytes to the stream."""
         view = memoryview(data)
         while view:
             view = view[self.send(bytes(view[: 1 << 20])) :]
 
     def shutdown(self, how: int) -> None:
-        """With SHUT_WR, nothing more will be sent."""
         if how in (bsd.SHUT_WR, bsd.SHUT_RDWR):
             run(self._finish())
 
@@ -321,11 +316,9 @@ class socket:  # noqa: N801 - as the standard library's
         return run(self._of().begin(label, after=after, thunk=thunk), self._timeout_s)
 
     def irob_send(self, irob: Any, data: bytes) -> None:
-        """More bytes of it."""
         run(irob.send(bytes(data)), self._timeout_s)
 
     def end_irob(self, irob: Any) -> None:
-        """The message is complete."""
 
         async def end() -> None:
             irob.end()
@@ -389,7 +382,6 @@ class socket:  # noqa: N801 - as the standard library's
             self._end()
 
     def getsockname(self) -> tuple[str, int]:
-        """Where it listens."""
         return self._address if self._listener is None else self._listener.address
 
     @property
@@ -417,13 +409,11 @@ class socket:  # noqa: N801 - as the standard library's
         self._changed.notify_all()
 
     def _wrong(self, number: int, why: str) -> OSError:
-        """What is wrong with a call on a socket that cannot serve it."""
         if self._closed:
             return OSError(errno.EBADF, "the socket is closed")
         return OSError(number, f"{why} ({os.strerror(number)})")
 
     def _wait(self, wanted: Callable[[], bool]) -> None:
-        """Waits, with the lock held, as `settimeout` says."""
         if wanted():
             return
         if not self._drive(lambda: self._closed or wanted()):

@@ -159,9 +159,9 @@ class Connection:
                 await self._something()
         if self._ended is not None:
             raise self._ended
-        await self.told()
+        await self.drained()
 
-    async def told(self) -> None:
+    async def drained(self) -> None:
         """Waits until the other end has heard the last of it, two seconds at most."""
         await self.flow.drained()
 
@@ -174,7 +174,6 @@ class Connection:
             self._changed()
 
     def transfer_progress(self) -> TransferProgress:
-        """How far the peer's stream has come, and what is known of the rest."""
         policy = self._gate.policy
         return TransferProgress(
             self.received_bytes, policy.expected_bytes, policy.deadline_at_s, RANK[self._label]
@@ -196,7 +195,6 @@ class Connection:
 
     @property
     def ended(self) -> bool:
-        """Whether the session is over, in whatever way."""
         return self._over
 
     @property
@@ -206,7 +204,6 @@ class Connection:
 
     @property
     def readable_bytes(self) -> int:
-        """How much of it can be read now."""
         return self._core.readable_bytes
 
     @property
@@ -216,12 +213,10 @@ class Connection:
 
     @property
     def at_eof(self) -> bool:
-        """Whether the peer has finished its stream and all of it was read."""
         return self._core.at_eof
 
     @property
     def receivable(self) -> int:
-        """How many messages are here."""
         return self._core.receivable
 
     @property
@@ -231,7 +226,6 @@ class Connection:
 
     @property
     def failure(self) -> SessionError | None:
-        """Why the session ended before its time; None as long as it has not."""
         return self._ended
 
     def wait_for(
@@ -287,7 +281,6 @@ class Connection:
         self.flow.pump_soon()
 
     def _check_metered(self) -> None:
-        """Asks twice a second while there is something to decide."""
         if self._gate_timer is not None:
             self._gate_timer.cancel()
             self._gate_timer = None
@@ -321,7 +314,6 @@ class Connection:
         return b"" if credentials is None else credentials.peer_key
 
     def paths(self) -> list[PathReport]:
-        """The paths that are open."""
         found = []
         for path in self.flow.paths.values():
             facts = path.facts
@@ -663,7 +655,6 @@ class Connection:
             raise self._ended or SessionError("the session has been closed")
 
     def _something(self) -> Waiter:
-        """Until anything has happened."""
         if self._waiters:  # those who gave up, with a time limit say, wait no more
             self._waiters = [each for each in self._waiters if not each.done]
         waiter = Waiter(self._driver.loop)
@@ -679,8 +670,6 @@ class Connection:
 
 
 class Irob:
-    """A message that is being sent piece by piece."""
-
     def __init__(self, connection: "Connection", irob: int, rank: int) -> None:
         self._connection = connection
         self.irob = irob

@@ -68,18 +68,15 @@ class FlowTable:
             self._plan()
 
     def find(self, flow_id: bytes) -> Credentials | None:
-        """A flow's credentials; None where it is not known."""
         connection = self._living.get(flow_id)
         if connection is not None:
             return connection.flow.credentials
         return None if self._idle is None else self._idle.find(flow_id)
 
     def get(self, flow_id: bytes) -> Connection | None:
-        """A living flow."""
         return self._living.get(flow_id)
 
     def admit(self, request: OpenRequest) -> FlowGrant | FlowRefusal:
-        """Whether there may be a new flow."""
         if self.find(request.flow_id) is not None:
             return FlowRefusal(FlowRefusalReason.DUPLICATE)
         if self._only_known or (self._allow is not None and not self._allow(request.peer_key)):
@@ -90,7 +87,6 @@ class FlowTable:
         return FlowGrant(min(request.deadline_s, LONGEST_S))
 
     def close_to_new(self) -> None:
-        """No more new flows."""
         self._only_known = True
 
     def add(
@@ -101,7 +97,6 @@ class FlowTable:
         *,
         resumed: bool = False,
     ) -> Connection:
-        """A flow lives, until nothing is left of it."""
         flow_id, host = opened.credentials.flow_id, opened.host_id
 
         def presence(present: bool) -> None:

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from cedos.errors import HostError, SessionError
 from cedos.session.io.driver import Driver
-from cedos.session.io.path import PathEvent, SessionPath, prepare
+from cedos.session.io.path import SessionPath, SessionPathEvent, prepare
 from cedos.session.protocol.channel.acceptor import Acceptor
 from cedos.session.protocol.channel.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
@@ -96,18 +96,16 @@ class Listener:
         self._pause: asyncio.TimerHandle | None = None
         self._closed = False
         self._on_new: Callable[[], None] | None = None
-        driver.hold(self)
+        driver.acquire(self)
         self._listen()
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
         host, port = self._socket.getsockname()[:2]
         return str(host), int(port)
 
     @property
     def half_open(self) -> int:
-        """How many connections have not proved themselves yet."""
         return len(self._in_handshake)
 
     async def accept(self) -> Connection:
@@ -191,11 +189,11 @@ class Listener:
         self._timer = None
         self._expire()
 
-    def _report(self, path: SessionPath, event: PathEvent, _why: str) -> None:
+    def _report(self, path: SessionPath, event: SessionPathEvent, _why: str) -> None:
         """What happens to a connection until a flow has it."""
-        if event is PathEvent.OPENED:
+        if event is SessionPathEvent.OPENED:
             self._opened(path)
-        elif event is PathEvent.LOST:
+        elif event is SessionPathEvent.LOST:
             self._in_handshake.pop(path.channel, None)
 
     def _opened(self, path: SessionPath) -> None:

@@ -38,7 +38,6 @@ class Readiness:
         return -1 if self._ends is None else self._ends[0].fileno()
 
     def readable(self, yes: bool) -> None:
-        """Whether `select` finds it readable from now on."""
         if yes is self._readable:
             return
         self._readable = yes
@@ -51,7 +50,6 @@ class Readiness:
                     shown.recv(1)
 
     def writable(self, yes: bool) -> None:
-        """Whether `select` finds it writable from now on."""
         if yes is self._writable:
             return
         self._writable = yes

@@ -175,7 +175,6 @@ def _endpoints(address: Endpoint | Sequence[Endpoint]) -> list[Endpoint]:
 
 
 def _why_not(connection: Connection | None) -> tuple[str, int]:
-    """Why there is no connection, and an errno."""
     if connection is None or connection.flow.dialler is None:
         return "the name was not found", errno.ETIMEDOUT
     dialler, links = connection.flow.dialler, connection.flow.driver.links

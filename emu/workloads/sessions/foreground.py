@@ -49,7 +49,7 @@ async def ask_under_load(
     if load is not None:
         load.cancel()
     connection.abort("measured")
-    await connection.told()
+    await connection.drained()
     return {"times": times, "rate_bps": 8 * (last - first) / took_s}
 
 

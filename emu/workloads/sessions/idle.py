@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from cedos.session.io.idle_file import KEY_BYTES, IdleFile, Kept
+from cedos.session.io.idle_file import KEY_BYTES, IdleFile, RecordState
 from cedos.session.io.idle_sessions import RECORD_BYTES, IdleSessions
 from cedos.session.protocol.crypto import Suite
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, Credentials
@@ -49,7 +49,7 @@ def _fill(path: Path, count: int) -> None:
     idle = IdleRecord.at_the_beginning(86_400, time.time()).to_bytes()
     who = Credentials(bytes(16), bytes(32), bytes(32), next(iter(Suite))).to_bytes()[KEY_BYTES:]
     for _ in range(count):
-        file.put(draw.randbytes(KEY_BYTES) + who + idle, Kept.ASLEEP)
+        file.put(draw.randbytes(KEY_BYTES) + who + idle, RecordState.ASLEEP)
     file.close()
 
 

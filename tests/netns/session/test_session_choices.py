@@ -78,7 +78,7 @@ def test_a_session_keeps_to_what_the_daemon_chooses(
         process.kill()
         await send(near, lambda: labels(near) == BOTH)
         near.abort()
-        await near.told()
+        await near.drained()
 
     with cedos.up("--dry-run") as process:
         world.client.do(scenario(process), 250)
@@ -94,7 +94,7 @@ def test_without_a_daemon_nothing_is_missed(world: Any, tmp_path: Path) -> None:
         await send(near, lambda: len(carried(near)) == 2 and min(carried(near).values()) > 100_000)
         assert labels(near) == BOTH
         near.abort()
-        await near.told()
+        await near.drained()
 
     world.client.do(scenario(), 90)
     world.server.do(listener.close())

@@ -36,8 +36,8 @@ def joined(scenario: Scenario, **options: Any) -> None:
                 for each in (near, far):
                     if not each.ended:
                         each.abort("the test is over")
-                await near.told()
-                await far.told()
+                await near.drained()
+                await far.drained()
 
     asyncio.run(run())
 

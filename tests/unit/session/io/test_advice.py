@@ -138,7 +138,7 @@ def test_what_is_put_off_stays_put_off_until_it_is_chosen_otherwise() -> None:
         await case.settle()
         case.pump()
         for _ in range(6):
-            await asyncio.sleep(0.05)  # nobody pumps: the look itself sees what waits
+            await asyncio.sleep(0.05)  # nobody pumps: the check itself sees what waits
             assert case.masks() == (0b0111, 0b0111)
             assert sum(case.pump().values()) == 0
         case.desk.answer = WIFI

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cedos.errors import SessionError
 from cedos.session.io import idle_file
-from cedos.session.io.idle_file import KEY_BYTES, IdleFile, Kept
+from cedos.session.io.idle_file import KEY_BYTES, IdleFile, RecordState
 from cedos.session.io.idle_sessions import RECORD_BYTES, IdleSessions
 from cedos.session.protocol.crypto import Suite
 from cedos.session.protocol.handshake.credentials import Credentials
@@ -39,7 +39,7 @@ def test_the_file_is_a_dictionary_that_survives(
     for what, number, tail in steps:
         each = record(number, tail)
         if what == "p":
-            file.put(each, Kept.ASLEEP)
+            file.put(each, RecordState.ASLEEP)
             model[each[:16]] = each
         elif what == "r":
             assert file.remove(each[:16]) == (model.pop(each[:16], None) is not None)
@@ -56,12 +56,12 @@ def test_many_records_grow_the_file_and_the_index(tmp_path: Path) -> None:
     file = IdleFile(tmp_path / "idle", SIZE)
     many = [record(number) for number in range(10_000)]
     for each in many:
-        file.put(each, Kept.ASLEEP)
+        file.put(each, RecordState.ASLEEP)
     assert max(map(len, file._tables)) <= 64  # what one `put` at most has to enter anew
     for each in many[::3]:
         assert file.remove(each[:16])
     for each in many[1::3]:
-        file.put(each[:16] + each[16:].replace(b".", b"!"), Kept.AWAKE)
+        file.put(each[:16] + each[16:].replace(b".", b"!"), RecordState.AWAKE)
     file.close()
     file = IdleFile(tmp_path / "idle", SIZE)
     assert len(file) == 10_000 - len(many[::3])
@@ -72,7 +72,7 @@ def test_many_records_grow_the_file_and_the_index(tmp_path: Path) -> None:
     assert (tmp_path / "idle").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_nearly_full_table_is_not_made_anew_by_each_put_after_a_remove(
+def test_a_nearly_full_table_is_not_rebuilt_by_each_put_after_a_remove(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One part of the index, with any number of records, in steady exchange of one for another."""
@@ -80,17 +80,19 @@ def test_a_nearly_full_table_is_not_made_anew_by_each_put_after_a_remove(
     keys = (each.to_bytes(KEY_BYTES, "big") for each in range(1 << 30))
     part = (key for key in keys if hash(key) & idle_file._PART == 7)
     renewed: list[int] = []
-    renew = IdleFile._renew
-    monkeypatch.setattr(IdleFile, "_renew", lambda self, at: (renewed.append(at), renew(self, at)))
+    rebuild = IdleFile._rebuild
+    monkeypatch.setattr(
+        IdleFile, "_rebuild", lambda self, at: (renewed.append(at), rebuild(self, at))
+    )
     there: deque[bytes] = deque()
     for _ in range(44):  # one more than two thirds of 64, and all below
         there.append(next(part))
-        file.put(there[-1] + bytes(SIZE - KEY_BYTES), Kept.ASLEEP)
+        file.put(there[-1] + bytes(SIZE - KEY_BYTES), RecordState.ASLEEP)
         renewed.clear()
         for _ in range(20):
             assert file.remove(there.popleft())
             there.append(next(part))
-            file.put(there[-1] + bytes(SIZE - KEY_BYTES), Kept.ASLEEP)
+            file.put(there[-1] + bytes(SIZE - KEY_BYTES), RecordState.ASLEEP)
         assert len(renewed) <= 20 // (len(there) // 8 + 1) + 1
     file.close()
 
@@ -99,7 +101,7 @@ def test_what_was_half_written_is_no_record(tmp_path: Path) -> None:
     path = tmp_path / "idle"
     file = IdleFile(path, SIZE)
     for number in range(3):
-        file.put(record(number), Kept.ASLEEP)
+        file.put(record(number), RecordState.ASLEEP)
     file.close()
     raw = bytearray(path.read_bytes())
     at = raw.index(record(1))
@@ -107,7 +109,7 @@ def test_what_was_half_written_is_no_record(tmp_path: Path) -> None:
     path.write_bytes(raw)
     file = IdleFile(path, SIZE)
     assert [file.get(record(number)[:16]) is not None for number in range(3)] == [True, False, True]
-    file.put(record(7), Kept.ASLEEP)
+    file.put(record(7), RecordState.ASLEEP)
     assert len(file) == 3
     file.close()
 

@@ -35,7 +35,7 @@ def test_what_one_program_sends_another_makes_room_for(
             (path,) = near.flow.paths.values()
 
             async def background() -> None:
-                await asyncio.sleep(0.02)  # the scout looks every 10 ms
+                await asyncio.sleep(0.02)  # the estimator polls every 10 ms
                 await near.send(bytes(1000), BULK)
                 assert await far.receive() is not None
 
@@ -53,7 +53,7 @@ def test_what_one_program_sends_another_makes_room_for(
             await asyncio.sleep(0.02)
             assert other.idle_s(LOOPBACK) < 60
             near.abort()
-            await near.told()
+            await near.drained()
 
     asyncio.run(scenario())
     other.close()

@@ -36,7 +36,7 @@ def serving(scenario: Scenario, hosts: HandshakeLimits, idle: Path | None = None
             finally:
                 for each in made:
                     each.abort()
-                    await each.told()
+                    await each.drained()
 
     asyncio.run(run())
 
