@@ -19,7 +19,8 @@ _TCP_NOTSENT_LOWAT: Final = 25
 _NEVER_US: Final = 0xFFFF_FFFF
 
 # struct tcp_info, as far as it is used. A kernel older than a field sends a shorter structure.
-_TCP_INFO: Final = struct.Struct("=2xB4xB8xI4xI4xII12xII8xI8xI8xI4xI16xQQ8xII4xIQQ24xQQ")
+_TCP_INFO: Final = struct.Struct("=2xB4xB8xI4xI4xII12xII8xI8xI8xI4xI16xQQIIII4xIQQ24xQQ")
+TCP_INFO_BYTES: Final = _TCP_INFO.size
 _COMPLETE_BYTES: Final = 216  # Linux 4.19
 TCP_INFO_COUNTED_BYTES: Final = 136
 """One so long counts bytes in both directions."""
@@ -42,6 +43,8 @@ class TcpInfoFields(NamedTuple):
     total_retrans: int
     bytes_acked: int
     bytes_received: int
+    segs_out: int
+    segs_in: int
     notsent_bytes: int
     min_rtt: int
     data_segs_out: int
@@ -90,7 +93,7 @@ class TcpInfo:
 def tcp_info(connection: socket.socket) -> TcpInfo | None:
     """What the kernel knows of a connection; None where it is gone."""
     try:
-        raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
     except OSError:
         return None
     return read_info(raw)

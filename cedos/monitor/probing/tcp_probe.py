@@ -4,11 +4,11 @@ import asyncio
 import os
 import secrets
 import socket
-import struct
 import time
 from collections.abc import Awaitable
 
 from cedos.kernel.interface_socket import interface_socket
+from cedos.kernel.tcp_info import TCP_INFO_BYTES, tcp_info_fields
 from cedos.model import Direction
 from cedos.monitor.flows import own_flows
 from cedos.monitor.probing import wire
@@ -16,9 +16,6 @@ from cedos.monitor.probing.result import TCP_HEADERS, ProbeOutcome, ProbeServer,
 from cedos.monitor.probing.udp_train import ProbeFailed
 
 _BLOCK = bytes(65536)
-_INFO_BYTES = 208
-_BYTES_RECEIVED, _SEGMENTS, _BYTES_SENT = 128, 136, 200
-"""Positions in tcp_info (linux/tcp.h): bytes received; segments out and in; bytes sent."""
 
 
 async def run(
@@ -121,11 +118,8 @@ def _ours(data: bytes, key: bytes, session: bytes) -> wire.Message:
 
 def _spent(connection: socket.socket, server: ProbeServer, seconds: float) -> Spent:
     """What the kernel counted: payload, and a header for each segment."""
-    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-    if len(info) < _INFO_BYTES:
-        return Spent(0, 0, seconds)
-    out, into = struct.unpack_from("=II", info, _SEGMENTS)
-    (received,) = struct.unpack_from("=Q", info, _BYTES_RECEIVED)
-    (sent,) = struct.unpack_from("=Q", info, _BYTES_SENT)
+    raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+    info = tcp_info_fields(raw)
     header = TCP_HEADERS[server.address.version]
-    return Spent(sent + out * header, received + into * header, seconds)
+    up = info.bytes_sent + info.segs_out * header
+    return Spent(up, info.bytes_received + info.segs_in * header, seconds)
