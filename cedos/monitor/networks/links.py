@@ -1,6 +1,6 @@
-"""The host's networks, followed by rtnetlink events (DESIGN, "Observation").
+"""The host's networks, followed by rtnetlink events.
 
-An event only says that something changed; then links, addresses and default routes are read anew.
+An event only says that something changed; then links, addresses and default routes are read again.
 Keeping the tables up to date from the events alone would miss what the kernel does in silence: it
 drops the IPv4 routes of a link that goes down without a word.
 """
@@ -8,7 +8,6 @@ drops the IPv4 routes of a link that goes down without a word.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from types import TracebackType
 from typing import Protocol
 
 from cedos.errors import HostError
@@ -114,8 +113,8 @@ def compare(
 ) -> list[NetworkEvent]:
     """What changed: losses first, so that a consumer never holds two networks of one interface.
 
-    A network whose interface was made anew (another index) is lost and appears again, since
-    everything bound to the old interface is dead.
+    A network whose interface has another index is lost and appears again: what was bound to it is
+    dead.
     """
     events = [
         NetworkEvent(Change.LOST, old, old, at_s)
@@ -180,17 +179,10 @@ def changes_networks(message: NetlinkMessage) -> bool:
 
 
 class LinkMonitor:
-    """The networks now and their changes. Use it as an asynchronous context manager.
+    """The networks now and their changes, as an asynchronous context manager.
 
-    Args:
-        overrides: per interface what the user says of it (`model.NetworkOverride`).
-        tables: the kernel's tables; None for those of the calling thread's namespace.
-        hardware: sysfs; None for the host's.
-        resolvers: the DNS servers; None for resolv.conf alone.
-
-    Raises:
-        ConfigError: overrides that cannot hold.
-        HostError: on entering, the kernel refuses rtnetlink.
+    By default of the calling thread's namespace, the host's sysfs, and resolv.conf alone. Raises
+    ConfigError: overrides that cannot hold; HostError on entering: the kernel refuses rtnetlink.
     """
 
     def __init__(
@@ -230,12 +222,7 @@ class LinkMonitor:
         self._task.add_done_callback(lambda task: self._mailbox.close())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
