@@ -143,21 +143,8 @@ class FlowMonitor:
     def _destroyed(self, facts: sock_diag.SocketFacts) -> None:
         if not self._counts(facts.key):
             return
-        self._close(
-            FlowClosed(
-                key=facts.key,
-                ended_unix_s=time.time(),
-                bytes_down=facts.bytes_down,
-                bytes_up=facts.bytes_up,
-                rtt_s=facts.rtt_s,
-                rtt_min_s=facts.rtt_min_s,
-                delivery_rate_bps=facts.delivery_rate_bps,
-                retransmits=facts.retransmits,
-                exact=facts.counted,
-                idle_down_s=facts.idle_down_s if facts.counted else None,
-                idle_ack_s=facts.idle_ack_s if facts.counted else None,
-            )
-        )
+        sample = _sample(facts, time.monotonic())
+        self._close(_closed(sample, exact=facts.counted))
 
     def _close(self, closed: FlowClosed) -> None:
         known = self._living.pop(closed.key, None)
@@ -203,7 +190,9 @@ class FlowMonitor:
         await asyncio.sleep(_GRACE_S)
         for key in before.keys() - present:
             if key in self._living:
-                self._close(_last_known(key, before[key].sample))
+                last = before[key].sample
+                lost = FlowClosed(key, time.time(), 0, 0, exact=False)
+                self._close(lost if last is None else _closed(last, exact=False))
 
 
 def _sample(facts: sock_diag.SocketFacts, at_s: float) -> FlowSample:
@@ -226,17 +215,17 @@ def _sample(facts: sock_diag.SocketFacts, at_s: float) -> FlowSample:
     )
 
 
-def _last_known(key: FlowKey, sample: FlowSample | None) -> FlowClosed:
-    if sample is None:
-        return FlowClosed(key, time.time(), 0, 0, exact=False)
+def _closed(last: FlowSample, *, exact: bool) -> FlowClosed:
     return FlowClosed(
-        key=key,
+        key=last.key,
         ended_unix_s=time.time(),
-        bytes_down=sample.bytes_down,
-        bytes_up=sample.bytes_up,
-        rtt_s=sample.rtt_s,
-        rtt_min_s=sample.rtt_min_s,
-        delivery_rate_bps=sample.delivery_rate_bps,
-        retransmits=sample.retransmits,
-        exact=False,
+        bytes_down=last.bytes_down,
+        bytes_up=last.bytes_up,
+        rtt_s=last.rtt_s,
+        rtt_min_s=last.rtt_min_s,
+        delivery_rate_bps=last.delivery_rate_bps,
+        retransmits=last.retransmits,
+        exact=exact,
+        idle_down_s=last.idle_down_s if exact else None,
+        idle_ack_s=last.idle_ack_s if exact else None,
     )
