@@ -1,4 +1,4 @@
-"""What one look at the host found."""
+"""One line of the doctor's report, and the files that it reads."""
 
 from dataclasses import dataclass
 from enum import StrEnum

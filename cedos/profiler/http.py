@@ -89,7 +89,7 @@ def _part(head: bytes) -> int | None:
 
 
 def _chunk(body: bytes) -> int | None:
-    """The size of the chunk that begins here (RFC 9112, 7.1); None where it is not said or is 0."""
+    """The size of the chunk that begins here (RFC 9112, 7.1); None where it is not there, or 0."""
     line, found, _ = body.partition(b"\r\n")
     digits = line.split(b";", 1)[0].strip()
     if not found or not 0 < len(digits) <= 12 or not _HEX.issuperset(digits):

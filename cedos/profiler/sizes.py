@@ -25,7 +25,7 @@ _NOVELTY_WEIGHT = 0.5  # of sizes outside all seen so far, in samples
 _NOVELTY_FACTOR = 4.0  # how far outside
 _FADES_AFTER = 16  # samples, from which on both weights fall
 # An estimate holds until so large a share of its samples is new: under a hundred flows a second it is
-# asked for three times a flow, and making it anew each time was an eighth of all that the daemon did.
+# asked for three times a flow, and making it each time was an eighth of all that the daemon did.
 _NEW_SHARE = 1 / 8
 _TOLD_AT_MOST = 32  # of each host; what was seen of single resources differs
 _EVIDENCE_WEIGHT = 6.0  # of what is known of this very transfer, where all else weighs 1

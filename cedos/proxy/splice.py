@@ -22,7 +22,7 @@ _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 class TunnelBytes:
     """What a tunnel carried, in bytes.
 
-    `ended`: `complete` (both sides said so), `idle`, `stopped`, or `client: ...`, `origin: ...` with
+    `ended`: `complete` (both sides ended), `idle`, `stopped`, or `client: ...`, `origin: ...` with
     the error of the side that broke.
     """
 

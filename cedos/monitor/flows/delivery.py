@@ -21,7 +21,7 @@ _FRESH_S, _FRESH_RTTS = 0.1, 1.5
 """Data that are no older than this are still coming."""
 
 _STALLED_S, _STALLED_RTTS = 0.25, 3.0
-"""Whoever has heard nothing for so long begins anew, with a window of a few segments."""
+"""Whoever has heard nothing for so long starts again, with a window of a few segments."""
 
 _COVERED = 0.8
 """A transfer that filled the network for less of the time that others used it did not set the pace."""
@@ -67,7 +67,7 @@ class DeliveryWatch:
         """What the flow carried since the last sample counts in the next one."""
         if event.key.protocol == "tcp" and event.exact:
             self._closed.append(event)
-            if len(self._closed) > _MOST_CLOSED:  # nobody looks
+            if len(self._closed) > _MOST_CLOSED:  # nobody samples
                 self.forget(self._closed.pop(0).key)
         else:
             self.forget(event.key)
@@ -82,7 +82,7 @@ class DeliveryWatch:
         since_s, self._sampled_at_s = self._sampled_at_s, at_s
         ended = {event.key for event in self._closed}
         for sample in samples:
-            if sample.key in ended:  # while the sockets were looked at; its end says all
+            if sample.key in ended:  # while the sockets were dumped; its end says all
                 continue
             key, old = sample.key, before.get(sample.key)
             self._before[key] = sample
@@ -106,7 +106,7 @@ class DeliveryWatch:
         return found
 
     def forget(self, key: FlowKey) -> None:
-        """A flow has ended of which nothing is to be said."""
+        """A flow has ended of which nothing is known."""
         self._opened_at_s.pop(key, None)
         self._stood_down.pop(key, None)
         self._stood_up.pop(key, None)

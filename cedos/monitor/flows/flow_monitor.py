@@ -20,7 +20,7 @@ from cedos.monitor.flows.flow_source import FlowSource, KernelFlows
 _REST_S = 1.0
 _GRACE_S = 0.05
 _CHECKED_AGAIN_S = (2.0, 4.0, 8.0)
-"""Openings that are not seen at first are looked for again after these."""
+"""Openings that are not seen at first are checked again after these."""
 
 
 @dataclass(slots=True)
@@ -172,7 +172,7 @@ class FlowMonitor:
         before = dict(self._living)
         missed, self._missed = self._missed, False
         # Tracked flows outlive their sockets by minutes, so that there are many of them: they are
-        # looked through only where events of UDP flows, which nothing else shows, may be missing.
+        # read only where events of UDP flows, which nothing else shows, may be missing.
         entries = await self._source.entries() if missed else []
         if not missed:
             before = {key: known for key, known in before.items() if key.protocol == "tcp"}

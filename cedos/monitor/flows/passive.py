@@ -1,4 +1,4 @@
-"""What living flows tell of their networks' round trips and losses, from one look to the next. Pure.
+"""What living flows tell of their networks' round trips and losses, from one sample to the next. Pure.
 
 Of their rates tells `delivery`.
 """

@@ -61,7 +61,7 @@ class Unanswered:
         """Whether `server`, from which a flow was rescued, makes them enough once its time has passed."""
         rescued = self._rescued.setdefault(name, {})
         lately = [each for each, at_s in rescued.items() if now_s - at_s <= _RESCUED_S]
-        if server in lately:  # that it is asked again does not make it wait anew
+        if server in lately:  # that it is asked again does not restart its wait
             return False
         rescued[server] = now_s
         return len(lately) + 1 == SERVERS

@@ -20,9 +20,9 @@ from cedos.monitor.portal.verdict import PortalFinding, PortalVerdict
 CAPTIVE_EVERY_S = 30.0
 LOGGING_IN_EVERY_S = 3.0
 SILENT_AGAIN_S = 5.0
-# An unanswered connection is looked into at most so often, as its server may be down; several, more so.
+# An unanswered connection is checked at most so often, as its server may be down; several, more so.
 _REST_S, _HURRIED_REST_S = 30.0, 5.0
-# While nothing was learnt of a new network it is looked at again after these, and then no more: it may
+# While nothing was learnt of a new network it is checked again after these, and then no more: it may
 # not have been ready.
 _AGAIN_S = (2.0, 5.0, 15.0)
 # So long another network's right answer vouches for the test page.
@@ -33,7 +33,7 @@ _SHORT_TIMEOUT_S = 0.8
 _LONGEST_S = 10.0
 # Without anything new for so long, a network that was captive is tried again.
 _BELIEVED_S = 60.0
-# What pings and our own look bring in is less; a log-in page is more.
+# What pings and our own check bring in is less; a log-in page is more.
 _CARRIES_BYTES = 4000
 
 Check = Callable[[Network, float], Awaitable[PortalFinding]]
@@ -129,7 +129,7 @@ class PortalWatch:
             rest_s = (
                 _HURRIED_REST_S if self._unanswered.unanswered_servers(name, then_s) else _REST_S
             )
-            if self._check is None:  # a look that asks nobody costs nothing
+            if self._check is None:  # a check that asks nobody costs nothing
                 rest_s = 0.0
             one.due_s = min(one.due_s, max(then_s, one.at_s + rest_s))
             self._wake.set()
@@ -160,7 +160,7 @@ class PortalWatch:
             if any(address.ip == key.local for address in one.network.addresses):
                 now_s = time.monotonic()
                 if self._unanswered.rescued(name, key.remote, now_s):
-                    # A look for the first one's sake would be a moment too early to count this one.
+                    # A check for the first one's sake would be a moment too early to count this one.
                     one.due_s = max(one.due_s, now_s + RESCUED_AFTER_S)
                 self.unanswered(name, RESCUED_AFTER_S)
 
@@ -260,7 +260,7 @@ class PortalWatch:
             self._report(one.network.name, Indicator(1.0, now_s, active=True))
             again_s = CAPTIVE_EVERY_S
             if finding.by_silence:
-                # What nobody answered then says nothing of the next look.
+                # What nobody answered then says nothing of the next check.
                 self._unanswered.forget(one.network.name)
                 longer_s = max(2.0 * one.silence_believed_s, SILENT_AGAIN_S)
                 again_s = one.silence_believed_s = min(longer_s, CAPTIVE_EVERY_S)

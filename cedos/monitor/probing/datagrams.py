@@ -62,7 +62,7 @@ class Datagrams:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:
-                # What the network said of an earlier datagram (unreachable, refused): whoever waits
+                # The network's error about an earlier datagram (unreachable, refused): whoever waits
                 # for an answer waits on, for it may be on its way, and anybody can send such a thing.
                 continue
             if flags & socket.MSG_TRUNC:

@@ -17,7 +17,7 @@ Until it is asked (DONE), the server reports on its own a few times while an upw
 So nobody without the key gets an answer at all, a spoofed source gets at most what was sent in its
 name, and an ASK that somebody repeats begins nothing, for a session is used once. `session` is the
 client's own random number, which makes answers to earlier probes worthless. Each way has message types
-of its own: what one end said cannot be thrown back at it.
+of its own: what one end sent cannot be thrown back at it.
 
 Over TCP the server speaks first, a CHALLENGE that the client's REQUEST has to repeat; then GRANT (or
 REFUSED), the bytes, and the END with which the server vouches for their number.

@@ -190,5 +190,5 @@ async def _getaddrinfo(host: str) -> list[Any]:
         with suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(tell, result, failed)
 
-    threading.Thread(target=resolve, name=f"look up {host}", daemon=True).start()
+    threading.Thread(target=resolve, name=f"resolve {host}", daemon=True).start()
     return await answered

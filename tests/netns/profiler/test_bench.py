@@ -21,12 +21,12 @@ def test_the_bench_measures_and_leaves_nothing_behind(
     monkeypatch.setattr(profiler.Namespace, "create", remember)
     monkeypatch.setattr(profiler, "_BULK_OBJECTS", 3)
     monkeypatch.setattr(profiler, "_SMALL_OBJECTS", 50)
-    said: list[str] = []
-    figures = profiler.run(said.append)
+    lines: list[str] = []
+    figures = profiler.run(lines.append)
     assert 0 < figures["delivered_share"] < 0.001
     assert figures["lengths_seen_share"] == 1.0
     assert figures["us_per_packet"] > 0
-    assert len(said) == 3
+    assert len(lines) == 3
     assert len(made) == 2
     assert not any((RUN / name).exists() for name in made)
     assert list(stale.runtime_directory().iterdir()) == []

@@ -24,7 +24,7 @@ def test_the_bench_of_sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     for name, value in (("_SITES", 6), ("_PAGES", 1), ("_VISITS", 40)):
         monkeypatch.setattr(sizes, name, value)
     monkeypatch.setattr(sizes, "cabled", few_ports)
-    figures = sizes.run(lambda said: None)
+    figures = sizes.run(lambda line: None)
     assert figures["http_transactions"] > 20
     # What states its length is told exactly; not all does.
     assert figures["http_predictable_share"] == figures["http_content_length_share"]

@@ -137,9 +137,9 @@ class World:
             *("--write-out", "%{json}", *arguments),
             check=False,
         )
-        said: dict[str, Any] = json.loads(done.stdout)
-        said["body"] = body.read_bytes() if body.exists() else b""
-        return said
+        result: dict[str, Any] = json.loads(done.stdout)
+        result["body"] = body.read_bytes() if body.exists() else b""
+        return result
 
 
 class Running:

@@ -67,11 +67,11 @@ def test_curl_gets_and_puts_through_it(
         up = world.curl("--data-binary", f"@{file}", *options)
         assert (down["http_code"], down["body"]) == (200, BODY)
         assert (up["http_code"], up["body"]) == (200, file.read_bytes())
-        said = relay.event("relayed", 2)
-        assert said["ended"] == "complete"
-        assert said["up_bytes"] > 2_000_000
-        assert said["down_bytes"] > 2_000_000
-        assert said["subflows"] is None  # curl speaks plain TCP
+        result = relay.event("relayed", 2)
+        assert result["ended"] == "complete"
+        assert result["up_bytes"] > 2_000_000
+        assert result["down_bytes"] > 2_000_000
+        assert result["subflows"] is None  # curl speaks plain TCP
 
 
 def test_a_download_moves_between_networks_and_the_server_never_knows(world: Any) -> None:
@@ -146,8 +146,8 @@ def test_a_server_that_resets_in_the_middle_is_no_whole_answer(world: Any) -> No
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
     with world.serving(half) as port, world.relaying() as relay:
-        said = world.curl(*PROXY, f"http://{SERVER[4]}:{port}/")
-        assert said["exitcode"] == 56  # failure in receiving network data
+        result = world.curl(*PROXY, f"http://{SERVER[4]}:{port}/")
+        assert result["exitcode"] == 56  # failure in receiving network data
         assert relay.event("relayed")["ended"].startswith("origin: ")
 
 
@@ -188,9 +188,9 @@ def test_what_it_does_not_do_it_says(
 ) -> None:
     with world.relaying(*options) as relay:
         for number, (url, (status, kind)) in enumerate(answers.items(), 1):
-            said = world.curl("--include", *PROXY, url)
-            assert said["http_code"] == status, (url, said)
-            assert f"error={kind};".encode() in said["body"], (url, said["body"])
+            result = world.curl("--include", *PROXY, url)
+            assert result["http_code"] == status, (url, result)
+            assert f"error={kind};".encode() in result["body"], (url, result["body"])
             assert relay.event("refused", number)["status"] == status
 
 
@@ -219,10 +219,10 @@ def test_two_hundred_clients_at_once_each_get_their_own(world: Any) -> None:
             stack.enter_context(world.connect(f"{SERVER[4]}:{port}", mptcp=bool(n % 2)))
             for n in range(200)
         ]
-        said = [b"%04d" % n * 5000 for n in range(200)]
-        for client, words in zip(clients, said, strict=True):
+        chunks = [b"%04d" % n * 5000 for n in range(200)]
+        for client, words in zip(clients, chunks, strict=True):
             client.sendall(words)
-        for client, words in zip(clients, said, strict=True):
+        for client, words in zip(clients, chunks, strict=True):
             assert take(client, len(words)) == words
         for client in clients:
             client.close()
@@ -348,8 +348,8 @@ def test_diverted_clients_know_nothing_of_it(world: Any, tmp_path: Path, version
         world.relay.run("sh", str(rules), "up", interface, "8000")
     with world.serving(answering()) as port, world.relaying("--transparent", "8000") as relay:
         host = SERVER[4] if version == 4 else f"[{SERVER[6]}]"
-        said = world.curl(f"http://{host}:{port}/", prefix=("mptcpize", "run"))
-        assert said["body"] == BODY
+        result = world.curl(f"http://{host}:{port}/", prefix=("mptcpize", "run"))
+        assert result["body"] == BODY
         relayed = relay.event("relayed")
         assert relayed["subflows"] is not None
         assert relayed["origin"] == f"{SERVER[version]}:{port}"

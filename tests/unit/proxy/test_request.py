@@ -170,10 +170,10 @@ def test_a_head_that_was_rewritten_is_one_head(fields: list[tuple[str, str]]):
 
 
 def test_a_refusal_says_what_is_wrong_to_people_and_to_programs():
-    said = answer(
+    response = answer(
         RefusedError(HTTPStatus.BAD_GATEWAY, "connection_refused", 'a "b" \\ \r\n\r\n\x00ü')
     )
-    head, _, body = said.partition(b"\r\n\r\n")
+    head, _, body = response.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
     assert b'\r\nProxy-Status: cedos; error=connection_refused; details="a \\"b\\"' in head
     assert f"\r\nContent-Length: {len(body)}\r\n".encode() in head

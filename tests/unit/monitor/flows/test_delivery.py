@@ -40,11 +40,11 @@ class Watched:
 
 def end(flow: FlowSample, at_s: float, **more: float) -> FlowClosed:
     """A flow's end at the instant of its last data, unless `more` says otherwise."""
-    said = FlowClosed(
+    closed = FlowClosed(
         flow.key, 0.0, flow.bytes_down, flow.bytes_up, flow.rtt_s, flow.rtt_min_s, at_s=at_s,
         idle_down_s=0.0, idle_ack_s=0.0,
     )  # fmt: skip
-    return replace(said, **more)
+    return replace(closed, **more)
 
 
 def test_a_transfer_past_its_slow_start_shows_what_the_network_carries() -> None:
@@ -246,9 +246,9 @@ def test_an_upload_that_is_not_acknowledged_does_not_show_what_the_network_carri
     assert not resumed.saturated
     watched.up(replace(SENDING, bytes_up=550_000, idle_ack_s=0.3))
     watched.up(replace(SENDING, bytes_up=590_000))
-    anew = watched.up(replace(SENDING, bytes_up=890_000))
-    assert anew is not None
-    assert not anew.saturated
+    again = watched.up(replace(SENDING, bytes_up=890_000))
+    assert again is not None
+    assert not again.saturated
     found = watched.up(replace(SENDING, bytes_up=1_190_000))
     assert found is not None
     assert found.saturated

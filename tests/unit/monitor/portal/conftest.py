@@ -14,11 +14,11 @@ from cedos.monitor.portal.watch import PortalWatch
 
 
 class Told:
-    """Keeps what a watch told; `answers` is what a look at each network finds.
+    """Keeps what a watch told; `answers` is what a check of each network finds.
 
     Attributes:
         values: network and `captive`, as told.
-        checks: network and time-out of every look at the test page.
+        checks: network and time-out of every fetch of the test page.
         asked: the networks whose router was asked.
     """
 
@@ -56,7 +56,7 @@ class Desk:
 
     @staticmethod
     def listen(answers: dict[str, PortalFinding] | None = None) -> Told:
-        """Without answers every look at a page fails."""
+        """Without answers every fetch of a page fails."""
         return Told(answers if answers is not None else {})
 
     @staticmethod

@@ -33,7 +33,7 @@ async def test_silence_counts_where_the_page_answers_another_network(desk: Any) 
     assert told.values == []
 
 
-async def test_unanswered_connections_are_looked_into(desk: Any) -> None:
+async def test_unanswered_connections_are_checked(desk: Any) -> None:
     told = desk.listen()
     watch = PortalWatch(told, gateway_answers=told.gateway)
     desk.run(watch)
@@ -63,7 +63,7 @@ async def test_so_are_rescued_ones(desk: Any) -> None:
         await asyncio.sleep(0.05)
     await desk.until(lambda: told.values == [("home", 1.0)])
     assert time.monotonic() - began_s < 1.5, (
-        "the look waits for the second, and not for the next one"
+        "the check waits for the second, and not for the next one"
     )
     # It was a pause: somebody is answered there.
     watch.observe_flows([desk.flow(desk.wifi, 3, down=500)])

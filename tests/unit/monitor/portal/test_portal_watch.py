@@ -1,4 +1,4 @@
-"""When which network is looked at for a portal, and what follows from what its answer says."""
+"""When which network is checked for a portal, and what follows from what its answer says."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 FREE = PortalFinding(PortalVerdict.FREE, "well")
 
 
-async def test_each_new_network_is_looked_at_once(desk: Any) -> None:
+async def test_each_new_network_is_checked_once(desk: Any) -> None:
     portal = PortalFinding(PortalVerdict.CAPTIVE, "redirected", "http://gw/", "302")
     told = desk.listen({"home": portal, "phone": FREE})
     watch = PortalWatch(told, check=told.check)
@@ -102,22 +102,22 @@ async def test_what_the_test_page_says_is_not_refuted_by_a_log_in_page(desk: Any
 
 
 async def test_networkmanager_is_asked_where_the_page_says_nothing(desk: Any) -> None:
-    said: dict[str, bool | None] = {"home": True, "phone": None}
+    verdicts: dict[str, bool | None] = {"home": True, "phone": None}
 
     async def manager(network: Network) -> bool | None:
-        return said[network.name]
+        return verdicts[network.name]
 
     told = desk.listen()
     watch = PortalWatch(told, manager=manager)
     desk.run(watch)
     watch.networks_changed([desk.wifi, desk.lte])
     await desk.until(lambda: told.values == [("home", 1.0)])
-    said["home"] = False
+    verdicts["home"] = False
     watch.recheck()
     await desk.until(lambda: told.values[-1] == ("home", 0.0))
 
 
-async def test_a_look_that_raises_ends_nothing(desk: Any) -> None:
+async def test_a_check_that_raises_ends_nothing(desk: Any) -> None:
     told = desk.listen()
     watch = PortalWatch(told, check=told.check)  # it raises KeyError
     desk.run(watch)

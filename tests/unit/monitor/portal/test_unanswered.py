@@ -31,7 +31,7 @@ def test_rescued_connections_speak_against_the_network_they_were_on(desk: Any) -
         if server < 3:
             assert watch.unanswered_servers("home", 5.0) == 0
         assert watch.rescued("home", desk.flow(desk.wifi, server).key.remote, 5.0) is enough
-    # Whoever asks the same server again does not make it wait anew.
+    # Whoever asks the same server again does not restart its wait.
     assert not watch.rescued("home", desk.flow(desk.wifi, 1).key.remote, 5.6)
     assert watch.unanswered_servers("home", 5.6) == 0, "it may be a pause"
     assert watch.unanswered_servers("home", 5.7) == 3

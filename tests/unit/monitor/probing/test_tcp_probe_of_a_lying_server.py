@@ -59,7 +59,7 @@ async def test_a_transfer_that_is_a_lie_ends_as_a_problem(lie: str) -> None:
         port = listening.sockets[0].getsockname()[1]
         server = ProbeServer(HERE, port, KEY, tcp_bytes=1000)
         outcome = await tcp_probe.run(server, interface="lo", timeout_s=0.5)
-        said = "not done within 0.5 s" if lie == "silence" else TCP_LIES[lie][1]
-        assert said in outcome.problem
+        expected = "not done within 0.5 s" if lie == "silence" else TCP_LIES[lie][1]
+        assert expected in outcome.problem
         assert outcome.indicators == {}
         await asyncio.sleep(0.05)

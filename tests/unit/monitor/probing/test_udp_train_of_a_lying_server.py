@@ -86,10 +86,10 @@ LIES: dict[str, tuple[Received, str]] = {
 
 @pytest.mark.parametrize("lie", LIES)
 async def test_a_train_that_is_a_lie_ends_as_a_problem(lie: str, measured: Measured) -> None:
-    answer, said = LIES[lie]
+    answer, expected = LIES[lie]
     async with liar(answer) as server:
         outcome = await measured(server, timeout_s=0.5)
-        assert said in outcome.problem
+        assert expected in outcome.problem
 
 
 def reporting(make: Callable[[bytes], wire.Report]) -> Received:

@@ -56,19 +56,19 @@ messages = st.one_of(
 
 @given(messages)
 def test_what_is_said_is_understood(message: wire.Message) -> None:
-    said = wire.encode(message, KEY)
-    assert wire.decode(said, KEY) == message
-    assert wire.decode(said, OTHER) is None
+    encoded = wire.encode(message, KEY)
+    assert wire.decode(encoded, KEY) == message
+    assert wire.decode(encoded, OTHER) is None
 
 
 @given(messages, st.data())
 def test_what_is_changed_or_cut_is_nothing(message: wire.Message, data: st.DataObject) -> None:
-    said = wire.encode(message, KEY)
-    at = data.draw(st.integers(0, len(said) - 1))
+    encoded = wire.encode(message, KEY)
+    at = data.draw(st.integers(0, len(encoded) - 1))
     other = data.draw(st.integers(1, 255))
-    assert wire.decode(said[:at] + bytes([said[at] ^ other]) + said[at + 1 :], KEY) is None
-    assert wire.decode(said[:at], KEY) is None
-    assert wire.decode(said + b"\0", KEY) is None
+    assert wire.decode(encoded[:at] + bytes([encoded[at] ^ other]) + encoded[at + 1 :], KEY) is None
+    assert wire.decode(encoded[:at], KEY) is None
+    assert wire.decode(encoded + b"\0", KEY) is None
 
 
 @given(st.binary(max_size=1500))
@@ -85,9 +85,9 @@ def test_nonsense_that_is_signed_never_raises(number: int, session: bytes, body:
 
 def test_trains_are_padded_to_their_size() -> None:
     train = wire.TrainDown(b"s" * 16, 3, 50)
-    said = wire.encode(train, KEY, 1200)
-    assert len(said) == 1200
-    assert wire.decode(said, KEY) == train
+    encoded = wire.encode(train, KEY, 1200)
+    assert len(encoded) == 1200
+    assert wire.decode(encoded, KEY) == train
 
 
 @given(sessions, sessions, st.sampled_from(list(wire.RefusalReason)))
@@ -121,8 +121,8 @@ def test_frames_over_tcp_have_fixed_lengths() -> None:
     ],
 )
 def test_reports_that_cannot_be_are_nothing(arrivals: list[tuple[int, float]]) -> None:
-    said = wire.encode(wire.Report(b"s" * 16, 0, 1.0, tuple(arrivals)), KEY)
-    assert wire.decode(said, KEY) is None
+    encoded = wire.encode(wire.Report(b"s" * 16, 0, 1.0, tuple(arrivals)), KEY)
+    assert wire.decode(encoded, KEY) is None
 
 
 def test_a_packet_beyond_its_train_is_nothing() -> None:

@@ -78,15 +78,15 @@ async def test_roaming_is_seen_at_the_next_look(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(access_points, "read", read)
     provider = wifi.WifiProvider()
 
-    async def look(now_s: float, bssid: str | None) -> Any:
+    async def read_at(now_s: float, bssid: str | None) -> Any:
         await provider._list(home.index, bssid, now_s)
         return provider.access_point(home)
 
-    assert await look(1.0, "aa:bb:cc:00:11:22") == ("aa:bb:cc:00:11:22", "home")
-    assert await look(2.0, "aa:bb:cc:00:11:22") == ("aa:bb:cc:00:11:22", "home")
+    assert await read_at(1.0, "aa:bb:cc:00:11:22") == ("aa:bb:cc:00:11:22", "home")
+    assert await read_at(2.0, "aa:bb:cc:00:11:22") == ("aa:bb:cc:00:11:22", "home")
     assert asked == [5]
     assert provider._counts[5].value == 2.0
     assert provider._counts[5].measured_at_s == -3.0
-    assert await look(2.5, "aa:bb:cc:00:11:23") == ("aa:bb:cc:00:11:23", "annexe")
+    assert await read_at(2.5, "aa:bb:cc:00:11:23") == ("aa:bb:cc:00:11:23", "annexe")
     assert asked == [5, 5]
     assert provider._counts[5].value == 2.0  # as old as it is

@@ -163,7 +163,7 @@ class FakeAdb:
 
     def __init__(self, folder: Path) -> None:
         self.program = folder / "adb"
-        self.said = folder / "said"
+        self.output = folder / "output"
         self.calls = folder / "calls"
 
     def does(self, script: str) -> None:
@@ -171,9 +171,9 @@ class FakeAdb:
         self.program.chmod(self.program.stat().st_mode | stat.S_IXUSR)
 
     def answers(self, text: str) -> None:
-        self.said.write_text(text)
+        self.output.write_text(text)
         devices = DEVICES.replace("\n", "\\n")
-        self.does(f"case $1 in devices) printf '{devices}';; *) cat {self.said};; esac")
+        self.does(f"case $1 in devices) printf '{devices}';; *) cat {self.output};; esac")
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ def boot_s() -> float:
 
 
 def test_properties_as_they_come() -> None:
-    said = {"ActiveAccessPoint": POINT, "AccessPoints": [POINT, "/b"], "Bitrate": 866_700}
-    assert nm.parse_wireless(said) == nm.WirelessProperties(POINT, 2, 866.7e6, None)
+    device = {"ActiveAccessPoint": POINT, "AccessPoints": [POINT, "/b"], "Bitrate": 866_700}
+    assert nm.parse_wireless(device) == nm.WirelessProperties(POINT, 2, 866.7e6, None)
     assert nm.parse_wireless({"ActiveAccessPoint": "/", "LastScan": -1}) == nm.WirelessProperties(
         None, 0, None, None
     )

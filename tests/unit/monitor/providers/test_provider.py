@@ -125,17 +125,17 @@ async def test_an_access_point_that_cannot_be_told_is_none() -> None:
 )
 async def test_nonsense_of_any_form_breaks_nothing_and_is_forgotten(nonsense: Any) -> None:
     class Mad(PlayedProvider):
-        said: Any = nonsense
+        answer: Any = nonsense
 
         async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
-            return self.said
+            return self.answer
 
     mad = Mad({})
     guarded = GuardedProvider(mad, lambda sentence: None)
     keeper = ContextKeeper()
     keeper.update("home", await guarded.read(WIFI, 5.0))
     assert len(guarded.problems) == 1, guarded.problems
-    mad.said = {"rssi_dbm": Indicator(-60.0, 6.0)}
+    mad.answer = {"rssi_dbm": Indicator(-60.0, 6.0)}
     keeper.update("home", await guarded.read(WIFI, 6.0))
     assert keeper.snapshot(6.0).networks["home"]["rssi_dbm"].value == -60.0
     assert guarded.problems == []
