@@ -101,15 +101,17 @@ class AcceptorState:
         self.cookies = Cookies(random(32))
         self._half_open = half_open
         rate = limits.set_ups_per_s
-        self._calm = TokenBucket(rate, rate, now)
-        self._busy = TokenBucket(rate * _BUSY_FACTOR, rate * _BUSY_FACTOR, now)
+        self._without_cookie = TokenBucket(rate, rate, now)
+        self._with_cookie = TokenBucket(rate * _BUSY_FACTOR, rate * _BUSY_FACTOR, now)
 
     def asks_cookie(self, now: float) -> bool:
-        return len(self._half_open) >= self.limits.cookies_from or not self._calm.take(now)
+        return len(self._half_open) >= self.limits.cookies_from or not self._without_cookie.take(
+            now
+        )
 
     def overloaded(self, now: float) -> bool:
         """Whether not even those with a cookie can be served. Resumptions always can."""
-        return not self._busy.take(now)
+        return not self._with_cookie.take(now)
 
 
 class AcceptorHandshake:
@@ -148,7 +150,7 @@ class AcceptorHandshake:
             why = "a set-up for another key than this host's"
             return failed(FailureKind.WRONG_KEY, why, reply=_notice(Notice.WRONG_KEY))
         if offer.purpose == Purpose.ASK:
-            return self._told(noise, offer)
+            return self._known(noise, offer)
         if offer.purpose != Purpose.OPEN:
             raise MalformedError("a set-up for an unknown purpose")
         answer = here.flows.admit(OpenRequest(offer.flow_id, noise.peer, offer.deadline_s))
@@ -178,8 +180,8 @@ class AcceptorHandshake:
         # A replayed hello gets this far; only its author can confirm.
         return HandshakeStep(reply, opened, Secrets(suite, send, receive), unproven=True)
 
-    def _told(self, noise: Responder, offer: Offer) -> HandshakeStep:
-        """Whether a flow is known, said with proof; of another host's flow: no."""
+    def _known(self, noise: Responder, offer: Offer) -> HandshakeStep:
+        """Answers, with proof, whether a flow is known; of another host's flow: no."""
         credentials = self._reception.flows.find(offer.flow_id)
         known = credentials is not None and credentials.peer_key == noise.peer
         reply = self._answer(noise, Granted(Status.KNOWN if known else Status.GONE))
@@ -192,9 +194,9 @@ class AcceptorHandshake:
 
     def _resume(self, hello: Hello, now: float) -> HandshakeStep:
         here = self._reception
-        asked, _ = Resume.unpack(hello.content)
+        asked, proof = Resume.unpack(hello.content)
         credentials = here.flows.find(here.locators.read(asked.locator))
-        if credentials is None or resume.verified(here.me, credentials, hello) is None:
+        if credentials is None or not resume.verified(here.me, credentials, hello, asked, proof):
             return HandshakeStep(reply=_notice(Notice.UNKNOWN_FLOW))
         if not credentials.is_new(asked.attempt):
             return HandshakeStep(reply=resume.stale(here.me, credentials, asked))

@@ -151,12 +151,13 @@ class ResumeHandshake:
         return HandshakeStep(reply=self.hello)
 
 
-def verified(me: KeyPair, credentials: Credentials, hello: Hello) -> Resume | None:
-    """What an initiator who has proved the flow's secret sent; else None."""
-    resume, proof = Resume.unpack(hello.content)
+def verified(
+    me: KeyPair, credentials: Credentials, hello: Hello, resume: Resume, proof: bytes
+) -> bool:
+    """Whether the initiator has proved the flow's secret; `resume`, `proof`: the hello's content."""
     content = resume.pack()
     right = _proof(credentials, "resume", credentials.peer_key, me.public, hello.bound, content)
-    return resume if hmac.compare_digest(proof, right) else None
+    return hmac.compare_digest(proof, right)
 
 
 def stale(me: KeyPair, credentials: Credentials, resume: Resume) -> bytes:
