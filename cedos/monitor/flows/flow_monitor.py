@@ -51,7 +51,6 @@ class FlowMonitor:
         self._mailbox: Mailbox[FlowEvent] = Mailbox()
         self._doubt = asyncio.Event()
         self._missed = False
-        self._task: asyncio.Task[None] | None = None
         self._checking: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "FlowMonitor":
@@ -71,11 +70,10 @@ class FlowMonitor:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        tasks = {task for task in (self._task, self._checking) if task is not None}
+        tasks = {self._task} if self._checking is None else {self._task, self._checking}
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await asyncio.wait(tasks)
         self._source.close()
         self._mailbox.close()
 

@@ -203,7 +203,6 @@ class LinkMonitor:
         self._addresses: set[Address] = set()
         self._mailbox: Mailbox[NetworkEvent] = Mailbox()
         self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "LinkMonitor":
         self._tables = self._given_tables or KernelTables()
@@ -223,9 +222,8 @@ class LinkMonitor:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        self._task.cancel()
+        await asyncio.wait({self._task})
         await self._close()
 
     async def _close(self) -> None:

@@ -159,16 +159,14 @@ class Prober:
         self._pings: dict[str, _Pings] = {}
         self._mailbox: Mailbox[ProbeResult] = Mailbox()
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Prober":
         self._task = asyncio.create_task(self._run(), name="probes")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        self._task.cancel()
+        await asyncio.wait({self._task})
         for name in list(self._pings):
             self._pings.pop(name).close()
         self._mailbox.close()

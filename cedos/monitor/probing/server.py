@@ -70,7 +70,6 @@ class ProbeServing:
         self._tasks: set[asyncio.Task[None]] = set()
         self._told_s = 0.0
         self._told: Counter[str] = Counter()
-        self._datagrams: Datagrams | None = None
         self._tcp = TransferServer(key, limits, self._note)
 
     async def __aenter__(self) -> "ProbeServing":
@@ -94,8 +93,7 @@ class ProbeServing:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._datagrams is not None:
-            self._datagrams.close()
+        self._datagrams.close()
         for upward in self._upward.values():
             _cancel(upward)
         for task in list(self._tasks):
@@ -194,7 +192,6 @@ class ProbeServing:
             )
             for index in range(ask.packets)
         ]
-        assert self._datagrams is not None
         for datagram in train:
             await self._datagrams.send(datagram, source)
 
@@ -239,7 +236,6 @@ class ProbeServing:
         self._begin(self._send(report, source))
 
     async def _send(self, message: wire.Message, source: Source) -> None:
-        assert self._datagrams is not None
         await self._datagrams.send(wire.encode(message, self._key), source)
 
     def _begin(self, sending: Coroutine[Any, Any, None]) -> None:
