@@ -29,7 +29,6 @@ class ComputePredictor:
     """Predicts one quantity of a computation; itself a `Predictor`.
 
     Args:
-        parameters: the names of what it depends on.
         name: the quantity's, in its measurements: relative to what the line says, so that one history
             of errors serves all values of the parameters.
         typical: what is predicted before the first run.

@@ -60,10 +60,8 @@ class DwellPredictor:
     def observe(self, point: str, dwell_s: float, censored: bool = False) -> None:
         """Takes a session.
 
-        Args:
-            point: the access point.
-            dwell_s: how long it lasted; what is not positive and finite is no session.
-            censored: whether it was ended from here (switched off, suspended), not by the network.
+        `dwell_s`: how long it lasted; what is not positive and finite is no session.
+        `censored`: whether it was ended from here (switched off, suspended), not by the network.
         """
         if not 0.0 < dwell_s < inf:
             return

@@ -49,9 +49,7 @@ def middles(weighted: Iterable[tuple[float, float]], count: int = SAMPLES) -> li
 
     Between values on a straight line, each value standing at the middle of its own weight.
 
-    Args:
-        weighted: at least one value with its weight (positive), in any order.
-        count: how many are wanted.
+    `weighted`: at least one value with its weight (positive), in any order.
     """
     ascending = sorted(weighted)
     total = sum([weight for _, weight in ascending])
@@ -116,9 +114,7 @@ def sliced(weighted: Iterable[tuple[float, float]], count: int) -> tuple[float, 
 
     Unlike `middles` it keeps what is empirical: between two values that were seen there is nothing.
 
-    Args:
-        weighted: at least one value with its weight (positive), in any order.
-        count: how many are wanted.
+    `weighted`: at least one value with its weight (positive), in any order.
     """
     ascending = sorted(weighted, key=itemgetter(0))
     room = sum([weight for _, weight in ascending]) / count
@@ -218,10 +214,8 @@ class ErrorHistory:
     def add(self, measured: float, predicted: float, at_s: float) -> bool:
         """Takes what a prediction turned out to be; False where there is nothing to be learned.
 
-        Args:
-            measured: the quantity's value, positive.
-            predicted: what was predicted of it, positive.
-            at_s: when it was measured, by any clock.
+        `measured`: the quantity's value, positive.
+        `at_s`: when it was measured, by any clock.
         """
         if not (isfinite(measured) and isfinite(predicted) and measured > 0.0 < predicted):
             return False

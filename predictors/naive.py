@@ -18,10 +18,7 @@ def naive_time_s(size_bytes: float, rtt_s: float, rate_bps: float) -> float:
     Two round trips pass before the first byte arrives (or is acknowledged); the window doubles every
     round trip from ten segments until it fills the path or all is sent; the rest goes at the rate.
 
-    Args:
-        size_bytes: bytes to carry.
-        rtt_s: round trip, seconds.
-        rate_bps: what the network carries, bit/s; less than `SLOWEST_BPS` counts as that.
+    `rate_bps`: what the network carries, bit/s; less than `SLOWEST_BPS` counts as that.
 
     Returns:
         Seconds from `connect()` to the last byte.
@@ -46,12 +43,10 @@ def joined_time_s(
     The second subflow joins after the first one's handshake and its own two round trips; from then
     on the rates add up.
 
-    Args:
-        alone_s: what the transfer takes on the primary alone, seconds.
-        rtt_s: the primary's round trip.
-        rate_bps: what the primary carries, bit/s; less than `SLOWEST_BPS` counts as that.
-        other_rtt_s: the other network's round trip.
-        other_rate_bps: what that carries, likewise.
+    `alone_s`: what the transfer takes on the primary alone, seconds.
+    `rate_bps`: what the primary carries, bit/s; less than `SLOWEST_BPS` counts as that.
+    `other_rtt_s`: the other network's round trip.
+    `other_rate_bps`: what that carries, likewise.
     """
     join_s = rtt_s + 2.0 * other_rtt_s
     if alone_s <= join_s:

@@ -46,7 +46,6 @@ class Prior:
     """What is known of a place before its first transfer.
 
     Attributes:
-        strategies: by name, in the order of the habits.
         covariance: of the habits, row by row; habit k * len(KNOTS) + j is strategy k at knot j.
         noise: variance of one transfer around its place's habit, per strategy.
     """
@@ -140,12 +139,9 @@ class Place:
     ) -> None:
         """Takes in one transfer.
 
-        Args:
-            strategy: its number.
-            size_bytes: its size.
-            off: logarithm of its real over its predicted time, before this place's shift.
-            at_s: when it ended; a clock that went backwards counts as standing still.
-            covered: whether its time lay in the interval that was predicted here.
+        `off`: logarithm of its real over its predicted time, before this place's shift.
+        `at_s`: when it ended; a clock that went backwards counts as standing still.
+        `covered`: whether its time lay in the interval that was predicted here.
         """
         self._fade(at_s)
         j, share = knot(size_bytes)

@@ -19,7 +19,9 @@ _STEP = log(1.25)
 _LARGEST = 1e6
 """A time so many times off its prediction says that one of the two is not what it seems."""
 
-_NEGLIGIBLE = 0.02
+NEGLIGIBLE = 0.02
+"""What weighs less than this of the newest measurement is forgotten: older than 130 of them."""
+
 _DOUBT = 2.0
 """So many transfers of which the usual was favoured stand beside those that were seen."""
 
@@ -49,9 +51,9 @@ class Posterior:
         for number, of in list(bins.items()):
             for strategy in of:
                 of[strategy] *= FADING
-            if sum(of.values()) < _NEGLIGIBLE:
+            if sum(of.values()) < NEGLIGIBLE:
                 del bins[number]
-        of = bins.setdefault(_bin(actual / point), {})
+        of = bins.setdefault(bin_of(actual / point), {})
         favoured = _favourite(predicted)
         of[favoured] = of.get(favoured, 0.0) + 1.0
         self.seen += 1
@@ -78,7 +80,7 @@ class Posterior:
             found.seen = int(state["seen"])
             for name, bins in state["favoured"].items():
                 read = {int(number): _read(of) for number, of in bins.items()}
-                if any(abs(number) > _bin(_LARGEST) + 1 for number in read):
+                if any(abs(number) > bin_of(_LARGEST) + 1 for number in read):
                     raise ValueError(f"errors of {name} beyond all measure")
                 found._favoured[str(name)] = read
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -105,7 +107,7 @@ class Posterior:
 
         point, count = time.quantile(0.5), len(time.samples)
         weighted = [
-            (sample, KNOWN / count * likelihood(_bin(sample / point))) for sample in time.samples
+            (sample, KNOWN / count * likelihood(bin_of(sample / point))) for sample in time.samples
         ]
         weighted += [
             (point * exp(_STEP * (number + 0.5)), sum(of.values()) * likelihood(number))
@@ -114,8 +116,9 @@ class Posterior:
         return Distribution(sliced(weighted, count))
 
 
-def _bin(ratio: float) -> int:
-    return floor(log(ratio) / _STEP)
+def bin_of(value: float) -> int:
+    """The bin of a positive value."""
+    return floor(log(value) / _STEP)
 
 
 def _read(of: Mapping[str, Any]) -> dict[str, float]:

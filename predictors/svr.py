@@ -28,7 +28,6 @@ class Machine:
         scale: what the difference is divided by, per entry.
         gamma: of the kernel exp(-gamma * squared distance).
         vectors: the support vectors, standardised.
-        weights: one per support vector.
         intercept: what is predicted far from all of them.
     """
 

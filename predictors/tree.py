@@ -49,10 +49,7 @@ class Tree:
     def from_dict(cls, data: Mapping[str, Any], inputs: int, outputs: int) -> "Tree":
         """Rebuilds a tree, whoever wrote it.
 
-        Args:
-            data: what `to_dict` gave.
-            inputs: how many inputs there are.
-            outputs: how many numbers a leaf holds.
+        `data`: what `to_dict` gave.
 
         Raises:
             ValueError: it is no tree, or one over other inputs or outputs.
@@ -127,10 +124,8 @@ class Forest:
     def over(cls, data: Mapping[str, Any], inputs: Sequence[str], outputs: int) -> "Forest":
         """Rebuilds a forest over this version's `INPUTS`.
 
-        Args:
-            data: what `to_dict` gave.
-            inputs: the names of the inputs that its trees count, whatever others or in whatever order.
-            outputs: how many numbers a leaf holds.
+        `data`: what `to_dict` gave.
+        `inputs`: the names of the inputs that its trees count, whatever others or in whatever order.
 
         Raises:
             ValueError: as `Tree.from_dict`, and for leaves beyond all measure.

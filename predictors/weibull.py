@@ -19,7 +19,6 @@ class Weibull:
     """Durations whose hazard falls (`shape` below 1), stays (1) or rises with time.
 
     Attributes:
-        shape: see above.
         scale_s: 63 % of durations are shorter.
     """
 

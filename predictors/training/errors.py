@@ -41,14 +41,11 @@ def errors_of(
     errors too well, and the intervals came out too narrow. The shapes are therefore those of errors
     over sizes that were learned from other groups.
 
-    Args:
-        inputs: shape (rows, inputs).
-        off: logarithms of real over predicted time of models that had not seen the row's group, shape
-            (rows, strategies); NaN where not measured.
-        censored: where only the lower end of the real time is known.
-        groups: rows of one group are never on both sides of a split.
-        names: the strategies.
-        settings: how.
+    `inputs`: shape (rows, inputs).
+    `off`: logarithms of real over predicted time of models that had not seen the row's group, shape
+    (rows, strategies); NaN where not measured.
+    `censored`: where only the lower end of the real time is known.
+    `groups`: rows of one group are never on both sides of a split.
     """
     known = np.isfinite(off).any(axis=1)
     inputs, off, censored, groups = inputs[known], off[known], censored[known], groups[known]

@@ -104,7 +104,6 @@ class Settings:
         inputs_share: the share of inputs that each split of `trees` may choose from, one random
             threshold each (extremely randomised trees).
         folds: the groups are dealt to this many folds to learn the errors from.
-        seed: of all randomness.
     """
 
     kind: str = "trees"

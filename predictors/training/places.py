@@ -35,12 +35,10 @@ def places_of(
     What two instants of one group have in common is habit; what only the rows of one instant share is
     chance, however many they are. So the habits' covariance is that of errors at different instants.
 
-    Args:
-        off: logarithms of real over predicted time, shape (rows, strategies), NaN where not measured.
-        log_sizes: logarithms of the sizes in bytes.
-        groups: rows of one group are of one place.
-        instants: rows of one instant started together.
-        names: the strategies.
+    `off`: logarithms of real over predicted time, shape (rows, strategies), NaN where not measured.
+    `log_sizes`: logarithms of the sizes in bytes.
+    `groups`: rows of one group are of one place.
+    `instants`: rows of one instant started together.
     """
     nearest = np.abs(log_sizes[:, None] - np.array(KNOTS)).argmin(axis=1)
     whole = np.isfinite(off).all(axis=1)
@@ -89,11 +87,8 @@ def _habit(rows: Floats) -> Floats:
 def hazard_of(inputs: Floats, collapsed: NDArray[np.bool_], settings: Settings) -> Forest:
     """How probable it is that each strategy collapses.
 
-    Args:
-        inputs: rows of inputs.
-        collapsed: whether each strategy took twice its predicted time and a second more, at groups
-            held out; shape (rows, strategies).
-        settings: for the seed.
+    `collapsed`: whether each strategy took twice its predicted time and a second more, at groups
+    held out; shape (rows, strategies).
     """
     grown = ExtraTreesRegressor(
         _HAZARD_TREES,

@@ -58,9 +58,7 @@ def fit(examples: Examples, settings: Settings = USUAL) -> CompletionModel:
     A censored time counts as the limit for the regressors, which know no better; in the distribution
     of errors it counts as what larger errors show such ones to be.
 
-    Args:
-        examples: the rows; those without any completion time or size are left out.
-        settings: how.
+    `examples`: the rows; those without any completion time or size are left out.
 
     Returns:
         A model whose provenance holds the settings and `held_out`, the median relative errors.

@@ -149,7 +149,7 @@ class HardBudgets:
         now_s = self._steady()
         return min(
             (
-                self._paces[_counted(account.budget)].look_again_s(account.left, now_s)
+                self._paces[_counted(account.budget)].next_check_s(account.left, now_s)
                 for account in self._accounts
                 if not account.over and account.stage is not Stage.SPENT
             ),
@@ -176,7 +176,7 @@ class HardBudgets:
         if budget.resource is Resource.MONEY:
             usual *= max(self._priced.values(), default=0.0) / 1e6
         pace = self._paces.setdefault(counted, Pace(usual))
-        pace.saw(spent, self._steady())
+        pace.observe(spent, self._steady())
         account = Account(budget, spent, keeper.period.ends_s, keeper.over(self._clock()))
         key = (keeper.period.begins_s, account.supply)
         # What was barred, as what was coming would spend it, is not opened for what then is left.

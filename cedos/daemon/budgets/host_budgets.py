@@ -296,7 +296,7 @@ class HostBudgets:
             return
         known = self._known.get(budget.name)
         known = known if isinstance(known, dict) else None
-        self.keepers[budget.name] = Keeper(budget, self._make, now_s, kept=known)
+        self.keepers[budget.name] = Keeper(budget, self._make, now_s, state=known)
 
     def _price(self, now_s: float) -> None:
         quoted = []

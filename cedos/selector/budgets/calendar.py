@@ -20,10 +20,8 @@ class Period(NamedTuple):
 def period_at(budget: Budget, now_s: float, zone: tzinfo | None = None) -> Period:
     """The period of a budget at an instant; one that does not recur has only one.
 
-    Args:
-        budget: what recurs; where it does not, `since` (or, unknown, the epoch) is its beginning.
-        now_s: seconds since the epoch.
-        zone: of the wall; None: this host's.
+    `budget`: what recurs; where it does not, `since` (or, unknown, the epoch) is its beginning.
+    `zone`: of the wall; None: this host's.
     """
     until = datetime.fromisoformat(budget.until)
     if budget.every is None:

@@ -33,7 +33,6 @@ class Account:
     """How a hard budget stands.
 
     Attributes:
-        budget: whose.
         spent: bytes, or money, since its period began.
         ends_s: when the period ends, in seconds since the epoch.
         over: whether it has come to its end, and does not recur.
@@ -88,12 +87,6 @@ class Bars:
         priced: Collection[str],
     ) -> bool:
         """Takes how the hard budgets stand.
-
-        Args:
-            accounts: those of all hard budgets.
-            present: names of the networks that this host has now.
-            metered: of the metered ones among them.
-            priced: of networks whose bytes cost money.
 
         Returns:
             Whether other networks are barred than before.

@@ -32,7 +32,7 @@ class Pace:
     _spent: float | None = None
     _at_s: float = 0.0
 
-    def saw(self, spent: float, now_s: float) -> None:
+    def observe(self, spent: float, now_s: float) -> None:
         """Takes what was spent until an instant of a clock that does not jump."""
         if self._spent is not None and spent == self._spent:
             if now_s - self._at_s > _IDLE_AFTER_S:
@@ -47,8 +47,8 @@ class Pace:
         """Units that would come before anything could be barred; no more than Odyssey's reserve."""
         return min(self._lately_per_s * _REACTION_S, KEPT_OF_SUPPLY * supply)
 
-    def look_again_s(self, left: float, now_s: float) -> float:
-        """When to look again, so that little goes beyond: in a quarter of the time that is left."""
+    def next_check_s(self, left: float, now_s: float) -> float:
+        """When to check again, so that little goes beyond: in a quarter of the time that is left."""
         per_s = max(self.usual_per_s, self._fastest_per_s)
         next_s = left / (_MARGIN * per_s) if per_s > 0.0 else LATEST_S
         soonest_s = _IDLE_S if now_s - self._at_s > _IDLE_AFTER_S else _SOONEST_S

@@ -26,7 +26,6 @@ class IncrementQuote:
         within: the price of what is left of the present unit.
         left: bytes that are left of it.
         units_left: how many more may be bought.
-        increment: what a unit is.
         spare: bytes of all units together that choices may use: the others are needed for what is used
             without one until the end of the period, so no choice takes them, whatever it would pay.
     """

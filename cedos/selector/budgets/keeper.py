@@ -26,8 +26,6 @@ class Standing:
     """How a budget stands.
 
     Attributes:
-        budget: whose.
-        period: the present one.
         spent: units since its beginning.
         forecast: units at its end, if they are spent as lately.
         rate: the price, seconds per unit.
@@ -50,14 +48,11 @@ class Standing:
 
 
 class Keeper:
-    """See the module.
+    """One budget with its controller, from period to period.
 
     Args:
-        budget: what to keep.
-        make: makes its controller.
-        now_s: seconds since the epoch.
         zone: of the wall; None: this host's.
-        kept: what an earlier one's `state` says.
+        state: what an earlier one's `state` says.
     """
 
     def __init__(
@@ -66,7 +61,7 @@ class Keeper:
         make: MakeController,
         now_s: float,
         zone: tzinfo | None = None,
-        kept: Mapping[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
     ) -> None:
         self.budget = budget
         self._make = make
@@ -74,10 +69,10 @@ class Keeper:
         self._learned: dict[str, Any] = {}
         self._bought_s = 0.0
         self.period = period_at(budget, now_s, zone)
-        if kept:
-            self._learned = dict(kept.get("learned") or {})
-            if kept.get("period") == list(self.period):
-                bought_s = kept.get("bought_s")
+        if state:
+            self._learned = dict(state.get("learned") or {})
+            if state.get("period") == list(self.period):
+                bought_s = state.get("bought_s")
                 self._bought_s = float(bought_s) if isinstance(bought_s, int | float) else 0.0
         self._begin(now_s)
 
@@ -116,11 +111,11 @@ class Keeper:
                 self.changed(replace(self.budget, supply=supply), now_s)
         if self._seen_s is not None and now_s > self._seen_s:
             elapsed_s = now_s - self._seen_s
-            kept = exp(
+            fading = exp(
                 -elapsed_s / (_FORECAST_MEMORY * (self.period.ends_s - self.period.begins_s))
             )
-            self._lately = kept * self._lately + max(spent - self.spent, 0.0)
-            self._lately_s = kept * self._lately_s + elapsed_s
+            self._lately = fading * self._lately + max(spent - self.spent, 0.0)
+            self._lately_s = fading * self._lately_s + elapsed_s
         left = self.budget.supply - spent
         if self._seen_s is None:
             # What was spent before this one was there is known, and no sign of any habit.

@@ -48,11 +48,7 @@ class Odyssey:
     """The published controller.
 
     Args:
-        supply: units for the period.
-        begins_s: when the period began.
-        ends_s: the goal.
         now_s: when the controller begins, in the middle of a period; None: at its beginning.
-        learned: nothing of use to it.
     """
 
     name = "odyssey"

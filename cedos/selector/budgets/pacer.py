@@ -58,7 +58,6 @@ class PacerQuote:
         planned: units that may be used at all.
         capacity: those of them that are not set aside for what is used without a choice.
         dear: the price of units that are set aside.
-        known: the demand.
         unsure: with less capacity than this, a part of it is counted on.
     """
 
@@ -87,12 +86,9 @@ def _counted_on(units: float, unsure: float) -> float:
 
 
 class Pacer:
-    """See the module.
+    """The controller.
 
     Args:
-        supply: units for the period.
-        begins_s: when the period began.
-        ends_s: the goal.
         now_s: when the controller begins, in the middle of a period; None: at its beginning.
         learned: what an earlier period's `state` says of habits; None: nothing is known.
 

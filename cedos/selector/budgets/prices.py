@@ -10,13 +10,7 @@ from cedos.selector.budgets.controller import Quote
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Quotes by what they price; several budgets may count the same bytes.
-
-    Attributes:
-        data: network -> quotes for its bytes.
-        energy: for joules.
-        money: for money.
-    """
+    """Quotes by what they price; several budgets may count the same bytes."""
 
     data: Mapping[str, tuple[Quote, ...]] = field(default_factory=dict, hash=False)
     energy: tuple[Quote, ...] = ()
@@ -49,9 +43,7 @@ def prices(
 ) -> Prices:
     """The prices by all budgets.
 
-    Args:
-        quoted: per budget its resource, the networks it counts (none: all metered ones), its quote.
-        metered: the metered networks of this host.
+    `quoted`: per budget its resource, the networks it counts (none: all metered ones), its quote.
     """
     metered = tuple(metered)
     data: dict[str, tuple[Quote, ...]] = {}

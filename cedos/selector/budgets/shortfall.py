@@ -29,7 +29,6 @@ class Shortfalls:
     Only forecasts that were too low count: of what was set aside in vain, nothing breaks.
 
     Args:
-        ends_s: the end of the present period.
         learned: what an earlier one's `state` says; of another period, it is learned from now.
 
     Raises:
@@ -67,13 +66,7 @@ class Shortfalls:
         self._used -= amount
 
     def forecast(self, now_s: float, expected: float, usual: float) -> None:
-        """Takes what is expected until the end; the first one of each hour is kept.
-
-        Args:
-            now_s: the instant.
-            expected: units.
-            usual: units of a usual period.
-        """
+        """Takes what is expected until the end; the first one of each hour is kept."""
         hour = self._hour(now_s)
         # (A clock that jumps may show any hour.)
         if 0 < hour <= _MOST_HOURS and hour not in self._open and usual > 0.0:

@@ -76,7 +76,6 @@ class SteppedQuote:
 
     Attributes:
         rate: nothing contemplated.
-        steps: by rising amount.
     """
 
     rate: float

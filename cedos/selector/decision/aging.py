@@ -171,10 +171,7 @@ class _Known:
 def widened(strategy: str, time: Distribution, added: Mapping[str, float]) -> Distribution:
     """A strategy's completion time with the uncertainty that the age of its networks' rates adds.
 
-    Args:
-        strategy: as predictors name it.
-        time: seconds, from fresh indicators' errors.
-        added: by role, from `aged`. MPTCP has the mean of its networks: each carries a part.
+    `added`: by role, from `aged`. MPTCP has the mean of its networks: each carries a part.
     """
     roles = ROLES_OF[strategy]
     variance = 0.0

@@ -9,9 +9,7 @@ from cedos.model import Network
 def usable(networks: Sequence[Network], barred: Collection[str]) -> Sequence[Network]:
     """The networks, of which those that are barred are down.
 
-    Args:
-        networks: those of this host.
-        barred: names; those of networks that are not there do no harm.
+    `barred`: names; those of networks that are not there do no harm.
     """
     if not barred:
         return networks

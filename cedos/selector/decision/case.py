@@ -21,9 +21,7 @@ class Case:
     Attributes:
         transfer: what is to be carried; its median size counts. Of a living flow: the rest.
         context: what is known of the networks; `at_s` is now.
-        networks: the networks of this host.
         model: predictors; None: the rule of thumb (`fallback`).
-        objective: what is best.
         power: the radios' watts and tails.
         kinds: strategies that can be carried out for this transfer: `redundant` needs a session,
             `mptcp` a program that opens MPTCP sockets.

@@ -53,14 +53,12 @@ def evaluate(
 ) -> tuple[Evaluation, ...]:
     """Evaluates every strategy that the roles and the model allow.
 
-    Args:
-        case: what is asked.
-        roles: who plays Wi-Fi and cellular.
-        model: the predictors, which need not be the case's.
-        dead: networks that take no part while another one lives, but as one that joins a new
-            connection later.
-        retime: of a living flow, whose second subflow is there already: what is known of its
-            strategies' times beside the predictions.
+    `roles`: who plays Wi-Fi and cellular.
+    `model`: the predictors, which need not be the case's.
+    `dead`: networks that take no part while another one lives, but as one that joins a new
+    connection later.
+    `retime`: of a living flow, whose second subflow is there already: what is known of its
+    strategies' times beside the predictions.
 
     Returns:
         One record per strategy in the order of `roles.strategies`; none where the model knows none.

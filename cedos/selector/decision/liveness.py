@@ -32,10 +32,7 @@ def why_dead(context: Context, network: str, believed_s: float = BELIEVED_S) -> 
     portal answers, too. `available` tells of the second before, and a network that has just come
     back answers the pings of that second: some of them answered refute it.
 
-    Args:
-        context: the indicators.
-        network: its name.
-        believed_s: evidence older than this is not used.
+    `believed_s`: evidence older than this is not used.
     """
     indicators = context.networks.get(network)
     if not indicators:

@@ -29,12 +29,9 @@ def chosen(
 ) -> str:
     """The sentence for a new decision.
 
-    Args:
-        case: what was asked, with the evidence.
-        choice: the evaluation of the strategy chosen.
-        evaluations: those of all strategies, the choice among them.
-        dead: dead networks, each with the reason in words.
-        by_rule: whether the rule of thumb stood in for the predictors.
+    `evaluations`: those of all strategies, the choice among them.
+    `dead`: dead networks, each with the reason in words.
+    `by_rule`: whether the rule of thumb stood in for the predictors.
     """
     context, transfer = case.context, case.transfer
     only_time = isinstance(case.objective, MaxS)

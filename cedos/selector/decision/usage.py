@@ -10,11 +10,8 @@ def second_share(
     one only from its join on. So a request that is over before the join costs the second network
     nothing, and a long download divides in proportion to the rates.
 
-    Args:
-        primary_time_s: time of the transfer over the primary network alone.
-        second_time_s: the same over the second network.
-        mptcp_time_s: time over both.
-        join_s: from the start until the second subflow can carry data.
+    `primary_time_s`: time of the transfer over the primary network alone.
+    `join_s`: from the start until the second subflow can carry data.
     """
     shared_s = max(mptcp_time_s - join_s, 0.0)
     second = shared_s / max(second_time_s, 1e-9)

@@ -20,7 +20,6 @@ class RadioState:
     """One high-power state; watts are the radio's whole power.
 
     Attributes:
-        name: such as `dch`.
         active_w: while data is carried.
         send_w: while more is sent than received; None: the same.
         linger_w: while none is.
@@ -133,11 +132,7 @@ class Radio:
     ) -> float:
         """Joules of a transfer at some time to come: the mean over the states it may meet (3.2.2.2).
 
-        Args:
-            bytes_up: to be sent.
-            bytes_down: to be received.
-            seconds: how long it takes.
-            shares: the share of time in each state (`RadioWatch.shares`); what is missing is idle.
+        `shares`: the share of time in each state (`RadioWatch.shares`); what is missing is idle.
         """
         ends_s = list(accumulate(state.linger_s for state in self.states))
         met = {ACTIVE: 0.0} | {
@@ -159,10 +154,7 @@ class Radio:
     def carrying(self, bytes_up: float, bytes_down: float, present: int | None) -> int:
         """The number of the state that carries so many bytes, as they wait at once.
 
-        Args:
-            bytes_up: to be sent.
-            bytes_down: to be received.
-            present: the state it is in; it does not step down while there is data. None: idle.
+        `present`: the state it is in; it does not step down while there is data. None: idle.
         """
         lowest = len(self.states) - 1
         number = 0

@@ -10,7 +10,6 @@ class RadioWatch:
     """Follows one radio. Instants are of one clock; one before the last is taken for the last.
 
     Args:
-        radio: which.
         sampled_s: how far apart the looks at its traffic are, at most.
     """
 

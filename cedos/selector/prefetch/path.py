@@ -64,7 +64,6 @@ class Path:
         name: what budgets know it by.
         rate_bps: towards the host, by the current estimates; of no meaning where not `present`.
         latency_s: until the first byte of an answer.
-        radio: its power model.
         idle_s: seconds since its radio was last used; None: long ago.
         average: what it is like on average.
         mean_wake_j: joules that a fetch some time later adds to those of carrying it (`mean_wake_j`).
@@ -118,9 +117,7 @@ class Path:
 def mean_wake_j(radio: RadioModel, shares: Mapping[str, float]) -> float:
     """Joules that a transfer adds to those of carrying it, averaged over the radio's states.
 
-    Args:
-        radio: the power model.
-        shares: the share of time that the radio was in each state.
+    `shares`: the share of time that the radio was in each state.
     """
     # What is more than a packet or two is carried in the highest state, for all sizes alike.
     expected_j = radio.expected_j(bytes_down=_SOME_BYTES, seconds=1.0, shares=shares)

@@ -311,10 +311,7 @@ class Queue:
         The network that gains most comes first; another one takes what gains more there and now than
         in its turn on the first.
 
-        Args:
-            now_s: the instant.
-            paths: all networks that are known, present or not.
-            prices: conversion rates.
+        `paths`: all networks that are known, present or not.
         """
         hazards = self.hazards_per_s(now_s)
         reserve = self.reserve(now_s, paths, prices)

@@ -35,13 +35,7 @@ def verdicts(
 ) -> list[PrefetchVerdict]:
     """The items under way, then those that wait in the order in which they would be fetched.
 
-    Args:
-        queue: of the items.
-        now_s: the instant.
-        paths: all networks that are known.
-        prices: conversion rates.
-        plan: what was decided about them at this instant, and carried out.
-        most: so many at most.
+    `plan`: what was decided about them at this instant, and carried out.
     """
     hazards = queue.hazards_per_s(now_s)
     under_way = [

@@ -37,13 +37,10 @@ def probe_cost(
 ) -> ProbeCost:
     """The joules of one probe.
 
-    Args:
-        kind: the network's.
-        bytes_up: sent; where nothing was sent, nothing is paid.
-        bytes_down: received.
-        seconds: from the first packet to the last, or to the end of waiting for it.
-        idle_s: seconds since the radio was last used; None: long ago.
-        power: watts and tails.
+    `bytes_up`: sent; where nothing was sent, nothing is paid.
+    `bytes_down`: received.
+    `seconds`: from the first packet to the last, or to the end of waiting for it.
+    `idle_s`: seconds since the radio was last used; None: long ago.
     """
     if bytes_up <= 0:
         return ProbeCost(0.0, 0.0)

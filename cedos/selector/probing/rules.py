@@ -33,13 +33,11 @@ class Moment:
     """What a rule may look at.
 
     Attributes:
-        now_s: the monotonic instant.
         attended: whether a person is at the host (Delphi: the screen is on).
         pending: whether a transfer waits to be started.
         indicators: network name -> what is known of it, passive and active, with ages.
         evaluations: what the strategies of the next transfer would cost by what is known now.
         transfers_per_s: how many transfers begin, of late.
-        prices: what budgets ask today.
     """
 
     now_s: float
@@ -55,7 +53,6 @@ class ProbeVerdict(NamedTuple):
     """Whether a probe is to be sent now, and why.
 
     Attributes:
-        send: whether.
         why: in words, with the numbers it rests on, either way.
         gain_s: what its answer is expected to save, in seconds; None: the rule does not weigh that.
         cost_s: what it costs in seconds, with what budgets ask today; None: likewise.

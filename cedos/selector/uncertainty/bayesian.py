@@ -7,7 +7,7 @@ the case have no likelihood, and only the others are visited.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import exp, floor, inf, log
+from math import exp, inf, log
 from typing import ClassVar
 
 from cedos.selector.objective import Objective
@@ -17,12 +17,7 @@ from cedos.selector.uncertainty.times import cut_off
 from cedos.selector.uncertainty.trusting import time_of, trusted
 from cedos.selector.uncertainty.ways import Judged, Redundant, Running, Way
 from predictors.error import FADING, ErrorHistory
-
-_STEP = log(1.25)
-"""Bins are a quarter wide: 10 for each tenfold."""
-
-_NEGLIGIBLE = 0.02
-"""What weighs less than this of the newest measurement is forgotten: older than 130 of them."""
+from predictors.posterior import NEGLIGIBLE, bin_of
 
 _TIDY_AFTER = 50
 
@@ -61,12 +56,12 @@ class Bayesian(BruteForce):
     def _learn(self, quantity: str, known: Known, value: float, at_s: float) -> None:
         decision = self._decision()
         super()._learn(quantity, known, value, at_s)
-        at = floor(log(value) / _STEP)
+        at = bin_of(value)
         prior = self._priors.setdefault(quantity, {})
         for number, each in list(prior.items()):
             if number != at:
                 each[0] *= FADING
-                if each[0] < _NEGLIGIBLE:
+                if each[0] < NEGLIGIBLE:
                     del prior[number]
         weight, middle = prior.get(at, (0.0, 0.0))
         # A bin stands for the mean of what fell into it.
@@ -88,7 +83,7 @@ class Bayesian(BruteForce):
         self._likelihood = {
             cell: {decision: weight / self._unit for decision, weight in of.items()}
             for cell, of in self._likelihood.items()
-            if sum(of.values()) > _NEGLIGIBLE * self._unit
+            if sum(of.values()) > NEGLIGIBLE * self._unit
         }
         self._unit = 1.0
 

@@ -20,7 +20,7 @@ from cedos.selector.uncertainty.times import (
     mean,
     mean_of_first,
     quantile,
-    still,
+    remaining,
     summed,
     survival_of_first,
 )
@@ -46,7 +46,7 @@ class BruteForce(Evaluator):
         running: Running,
     ) -> dict[str, Judged]:
         values = self._values(ways, now_s)
-        told = _told(ways, values, running)
+        told = _given_silence(ways, values, running)
         times = {
             name: _times(way, values if name in running else told, running.get(name))
             for name, way in ways.items()
@@ -94,7 +94,7 @@ class BruteForce(Evaluator):
         return found
 
 
-def _told(
+def _given_silence(
     ways: Mapping[str, Way], values: Mapping[str, Sequence[float]], running: Running
 ) -> Mapping[str, Sequence[float]]:
     """The values of quantities as silence changes them for the other ways that depend on them.
@@ -129,7 +129,7 @@ def _times(way: Way, values: Mapping[str, Sequence[float]], elapsed_s: float | N
             return []
     times = summed(way.fixed_s, parts)
     if times and elapsed_s is not None:
-        times = still(times, elapsed_s)
+        times = remaining(times, elapsed_s)
     if times and way.lasting is not None and isfinite(way.detour_s):
         times = interrupted(times, way.lasting, way.detour_s)
     return times

@@ -50,10 +50,8 @@ class Reckoned(NamedTuple):
 def hedged_cost(objective: Objective, best: Reckoned, others: Sequence[Reckoned]) -> float | None:
     """What sending the same several times is reckoned to cost.
 
-    Args:
-        objective: makes one number of an outcome.
-        best: the copy that would be sent alone.
-        others: those sent beside.
+    `best`: the copy that would be sent alone.
+    `others`: those sent beside.
 
     Returns:
         None where the bounds do not overlap, so that nothing can be saved.

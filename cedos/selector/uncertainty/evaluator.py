@@ -49,9 +49,6 @@ class Evaluator(ABC):
     is taken for no information, never for a value; a way that depends on a quantity without a
     prediction costs infinitely much.
 
-    Args:
-        history: makes the empty history of a quantity's errors, given its name.
-
     Attributes:
         name: as the configuration has it.
         words: what people are told of it.

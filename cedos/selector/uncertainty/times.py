@@ -64,7 +64,7 @@ def gathered(ascending: Sequence[float], count: int) -> list[float]:
     return found
 
 
-def still(times: Sequence[float], elapsed_s: float) -> list[float]:
+def remaining(times: Sequence[float], elapsed_s: float) -> list[float]:
     """What is left of times of which `elapsed_s` have passed (dissertation, 4.3.4).
 
     Where that is more than any of them, as much again: what has lasted longer than anything seen

@@ -25,7 +25,6 @@ class Way:
     """One way to do the thing.
 
     Attributes:
-        name: what the choice calls it.
         terms: what its time is made of.
         fixed_s: and what is certain of it.
         watts: joules per second while it goes on.

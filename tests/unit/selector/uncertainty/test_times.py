@@ -10,7 +10,7 @@ from cedos.selector.uncertainty.times import (
     gathered,
     mean_of_first,
     quantile,
-    still,
+    remaining,
     summed,
     survival_of_first,
 )
@@ -74,7 +74,7 @@ def test_quantiles_of_the_first(a: list[float], b: list[float], q: float) -> Non
 
 @given(seconds, st.floats(0.0, 2000.0))
 def test_what_is_left_of_a_wait(times: list[float], elapsed_s: float) -> None:
-    left = still(times, elapsed_s)
+    left = remaining(times, elapsed_s)
     beyond = [time - elapsed_s for time in times if time > elapsed_s]
     if elapsed_s == 0.0 or beyond:
         assert left == pytest.approx(beyond)
