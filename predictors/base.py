@@ -38,6 +38,10 @@ class Distribution:
     def scaled(self, factor: float) -> "Distribution":
         return Distribution(tuple([sample * factor for sample in self.samples]))
 
+    def later(self, delay: float) -> "Distribution":
+        """All values plus `delay`."""
+        return Distribution(tuple([sample + delay for sample in self.samples]))
+
     def known_above(self, value: float) -> "Distribution":
         """What is left once it has turned out to be more than `value` (dissertation, 4.3.4).
 
@@ -118,4 +122,3 @@ class Predictor(Protocol):
 
     def update(self, features: Mapping[str, float], name: str, actual: float, /) -> None:
         """Learns that what it would have predicted as `name` turned out to be `actual`."""
-        ...

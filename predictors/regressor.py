@@ -18,11 +18,9 @@ class Regressor(Protocol):
 
     def walk(self, both: Sequence[float], /) -> list[float]:
         """One number per strategy for inputs that are `tree.mirrored`; NaN inputs are unknown."""
-        ...
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, without the kind."""
-        ...
 
 
 # Kind -> from data, the file's names of inputs and the number of outputs.

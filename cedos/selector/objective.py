@@ -31,26 +31,21 @@ class Objective(Protocol):
     @property
     def name(self) -> str:
         """What records and evaluations call it."""
-        ...
 
     @property
     def note(self) -> str:
         """What people should know of it beside its name, such as what its exponents follow; or ""."""
-        ...
 
     @property
     def relative(self) -> bool:
         """Whether ratios of outcomes count and not their differences: times are then typical ones."""
-        ...
 
     @property
     def prices(self) -> Prices:
         """What budgets say of bytes, joules and money; `FREE` where it does not look at them."""
-        ...
 
     def cost(self, outcome: Outcome, /) -> float:
         """The strategy's cost in the objective's own unit; lower is better."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,12 @@ class Quote(Protocol):
     @property
     def rate(self) -> float:
         """Seconds per unit while nothing is contemplated."""
-        ...
 
     def rate_for(self, amount: float, duration_s: float) -> float:
         """Seconds per unit if `amount` were spent over `duration_s` from now on.
 
         `budget.PROHIBITIVE` where so much may not be spent.
         """
-        ...
 
 
 class Controller(Protocol):
@@ -36,27 +34,21 @@ class Controller(Protocol):
     @property
     def name(self) -> str:
         """What configurations and records call it."""
-        ...
 
     def observe(self, now_s: float, left: float) -> None:
         """Takes what is measured to be left, by whomever the rest was used."""
-        ...
 
     def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
         """Takes a choice that has come up, with what was chosen."""
-        ...
 
     def waiting(self, choices: Sequence[Sequence[Option]]) -> None:
         """Takes all choices that are open for longer, such as what could be prefetched; once each."""
-        ...
 
     def foreseen(self, amount: float) -> None:
         """Takes that so much of what is observed next was used for what was `waiting`: no habit."""
-        ...
 
     def changed(self, now_s: float, supply: float, ends_s: float) -> None:
         """Takes another supply for this period, or another end of it."""
-        ...
 
     def quote(self, now_s: float) -> Quote: ...
 
@@ -65,11 +57,9 @@ class Controller(Protocol):
 
         Where units are bought one by one: of all that may still be bought, not of the one in use.
         """
-        ...
 
     def state(self) -> dict[str, Any]:
         """What it has learned that is of use to later periods, as plain data for JSON."""
-        ...
 
 
 class MakeController(Protocol):
@@ -85,4 +75,3 @@ class MakeController(Protocol):
         learned: Mapping[str, Any] | None = None,
     ) -> Controller:
         """`learned` is an earlier period's `Controller.state`, ValueError where it is none."""
-        ...

@@ -95,7 +95,7 @@ class Living:
             if silent:
                 return time
             wait_s = max([self.stalled_s, *(longer_s(role, self.stalled_s) for role in used)])
-            return Distribution(tuple([sample + wait_s for sample in time.samples]))
+            return time.later(wait_s)
         if self.waited_s > 0.0:
             late = time.known_above(self.waited_s).samples
             return Distribution(tuple([sample - self.waited_s for sample in late]))

@@ -61,6 +61,4 @@ def queued(
 ) -> Distribution:
     """A completion time with what its primary network's queue adds to it."""
     wait_s = _ROUND_TRIPS * queues_s.get(strategy_roles[0], 0.0)
-    if wait_s <= 0.0:
-        return time
-    return Distribution(tuple([sample + wait_s for sample in time.samples]))
+    return time.later(wait_s) if wait_s > 0.0 else time

@@ -54,6 +54,4 @@ def delayed(
     wait_s = waits[0]
     if joined and len(waits) > 1:
         wait_s = _HALF * max(waits) if min(waits) == 0.0 else min(waits)
-    if wait_s <= 0.0:
-        return time
-    return Distribution(tuple([sample + wait_s for sample in time.samples]))
+    return time.later(wait_s) if wait_s > 0.0 else time

@@ -47,20 +47,16 @@ class RadioEnergy(Protocol):
     @property
     def tail_s(self) -> float:
         """Seconds until it is idle after its last byte."""
-        ...
 
     @property
     def tail_j(self) -> float:
         """Joules of these."""
-        ...
 
     def active_w(self, direction: Direction, /) -> float:
         """Watts while a transfer in this direction lasts."""
-        ...
 
     def added_tail_j(self, idle_s: float | None, /) -> float:
         """Joules that a transfer adds to that; `idle_s`: seconds since the last one, None: long."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

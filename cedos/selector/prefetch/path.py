@@ -18,11 +18,9 @@ class RadioModel(Protocol):
 
     def active_w(self, direction: Direction, rate_bps: float = 0.0) -> float:
         """Watts while data is carried."""
-        ...
 
     def added_tail_j(self, idle_s: float | None) -> float:
         """Joules that any transfer adds to that, `idle_s` seconds after the last one."""
-        ...
 
     def expected_j(
         self,
@@ -33,7 +31,6 @@ class RadioModel(Protocol):
         shares: Mapping[str, float],
     ) -> float:
         """Joules of a transfer that meets the radio in each state as often as `shares` says."""
-        ...
 
 
 class PrefetchPrices(Protocol):
@@ -41,11 +38,9 @@ class PrefetchPrices(Protocol):
 
     def energy_rate(self, amount: float = 0.0, duration_s: float = 1.0) -> float:
         """Seconds that a joule is worth where `amount` of them are spent over `duration_s`."""
-        ...
 
     def data_rate(self, network: str, amount: float = 0.0, duration_s: float = 1.0) -> float:
         """Seconds that a byte of that network is worth, likewise; 0 where it is not budgeted."""
-        ...
 
 
 class Use(NamedTuple):

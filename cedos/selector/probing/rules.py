@@ -73,11 +73,9 @@ class ProbeRule(Protocol):
 
     def weigh(self, network: str, moment: Moment) -> ProbeVerdict:
         """Whether a probe of the network is worth sending now."""
-        ...
 
     def probed(self, network: str, moment: Moment) -> None:
         """A probe of the network has been sent at this moment."""
-        ...
 
 
 class FixedRate:
