@@ -39,7 +39,6 @@ class Distribution:
         return Distribution(tuple([sample * factor for sample in self.samples]))
 
     def later(self, delay: float) -> "Distribution":
-        """All values plus `delay`."""
         return Distribution(tuple([sample + delay for sample in self.samples]))
 
     def known_above(self, value: float) -> "Distribution":

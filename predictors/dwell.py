@@ -89,7 +89,6 @@ class DwellPredictor:
         return found
 
     def remaining(self, point: str | None, age_s: float) -> Distribution:
-        """What is left of a session that has lasted `age_s`, in seconds."""
         of = self.weibull(point)
         return Distribution(
             tuple([of.remaining_s(age_s, (k + 0.5) / SLICES) for k in range(SLICES)])
@@ -100,11 +99,9 @@ class DwellPredictor:
         return self.weibull(point).survival_after(age_s, more_s)
 
     def mean_residual_s(self, point: str | None, age_s: float) -> float:
-        """The expected rest of a session that has lasted `age_s`."""
         return self.weibull(point).mean_residual_s(age_s)
 
     def predict(self, features: Mapping[str, float], /) -> dict[str, Distribution]:
-        """What is left of a session somewhere, after `age_s`."""
         age_s = features.get("age_s", 0.0)
         left = self.remaining(None, age_s if isfinite(age_s) else 0.0)
         return {REMAINING: Distribution(tuple([max(each, 1e-3) for each in left.samples]))}

@@ -59,7 +59,6 @@ class Posterior:
         self.seen += 1
 
     def state(self) -> dict[str, Any]:
-        """What was learned, as plain data for JSON."""
         return {
             "seen": self.seen,
             "favoured": {
@@ -117,7 +116,6 @@ class Posterior:
 
 
 def bin_of(value: float) -> int:
-    """The bin of a positive value."""
     return floor(log(value) / _STEP)
 
 

@@ -33,7 +33,6 @@ _KIND_OF: Mapping[type, str] = {Forest: "trees", Machines: "svr", Rule: "rule"}
 
 
 def kind_of(regressor: Regressor) -> str:
-    """The kind under which a file keeps it."""
     return _KIND_OF[type(regressor)]
 
 

@@ -98,8 +98,6 @@ _FIELDS = ("inputs", "fill", "mean", "scale", "gamma", "vectors", "weights", "in
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """One machine for each of some strategies."""
-
     machines: tuple[Machine, ...]
 
     def walk(self, both: Sequence[float]) -> list[float]:

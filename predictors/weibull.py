@@ -29,7 +29,6 @@ class Weibull:
         return exp(-self._power(time_s))
 
     def survival_after(self, age_s: float, more_s: float) -> float:
-        """The probability of `more_s` more where it has lasted `age_s`."""
         return exp(self._power(age_s) - self._power(age_s + max(more_s, 0.0)))
 
     def remaining_s(self, age_s: float, q: float) -> float:
@@ -39,12 +38,10 @@ class Weibull:
         return max(whole_s - max(age_s, 0.0), 0.0)
 
     def mean_residual_s(self, age_s: float) -> float:
-        """The expected rest of a duration that has lasted `age_s`."""
         one_over = 1.0 / self.shape
         return self.scale_s * one_over * _scaled_upper_gamma(one_over, self._power(age_s))
 
     def _power(self, time_s: float) -> float:
-        """Minus the logarithm of the survival."""
         power: float = (min(max(time_s, 0.0), _LONGEST_S) / self.scale_s) ** self.shape
         return power
 

@@ -37,7 +37,6 @@ class Moves:
         return flow.token in self._steerable
 
     async def reconsider(self, flow: LivingFlow, context: Context) -> None:
-        """Decides on the rest of a connection's transfer, and moves it if that is worth while."""
         strategy, transfer = flow.strategy, flow.transfer
         if transfer is None or strategy is None or flow.token is None:
             return

@@ -113,7 +113,6 @@ class Unchosen:
         return self._per_s() * seconds
 
     def state(self) -> dict[str, Any]:
-        """What was learned, as plain data for JSON."""
         hours = self._hours
         return {
             "used": self._used,

@@ -24,8 +24,6 @@ _ERRORS = (0.64, 0.92, 0.97, 0.99, 1.01, 1.03, 1.06, 1.11, 1.2, 1.41, 2.12)
 
 
 class RuleOfThumb:
-    """A CompletionModel that needs no training."""
-
     strategies = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
     features = (
         "size_bytes",

@@ -53,7 +53,6 @@ def chosen(
 
 
 def moved(choice: Evaluation, current: Evaluation, margin: float) -> str:
-    """The sentence for a living flow that moves, or adds or drops a path."""
     return (
         f"{label(choice.strategy)}: {seconds(choice.time_s)} to go with the move, against "
         f"{seconds(current.time_s)} on {label(current.strategy)}; saves more than {margin:.0%}"
@@ -61,13 +60,11 @@ def moved(choice: Evaluation, current: Evaluation, margin: float) -> str:
 
 
 def left(current: Strategy, dead: Mapping[str, str]) -> str:
-    """The beginning of the sentence for a living flow whose way is gone."""
     gone = [name for name in current.networks if name in dead]
     return f"cannot stay on {label(current)}" + (f", as {gone[0]} is dead" if gone else "")
 
 
 def stayed(current: Evaluation, rival: Evaluation | None, margin: float) -> str:
-    """The sentence for a living flow that stays where it is."""
     lead = f"stays on {label(current.strategy)}: {seconds(current.time_s)} to go"
     if rival is None:
         return f"{lead}, the only way there is"
@@ -78,7 +75,6 @@ def stayed(current: Evaluation, rival: Evaluation | None, margin: float) -> str:
 
 
 def label(strategy: Strategy) -> str:
-    """A strategy as people say it."""
     if strategy.kind == StrategyKind.SINGLE:
         return strategy.networks[0]
     if strategy.kind == StrategyKind.MPTCP:
@@ -89,7 +85,6 @@ def label(strategy: Strategy) -> str:
 
 
 def seconds(time_s: float) -> str:
-    """A duration with as many digits as matter."""
     if time_s < 0.1:
         return f"{time_s * 1000:.0f} ms"
     if time_s < 10:

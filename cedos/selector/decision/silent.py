@@ -18,7 +18,6 @@ until it has been sent again."""
 
 
 def longer_s(role: str, silent_s: float) -> float:
-    """The expected rest of a silence, s."""
     least_s, per_second = _WAITS[role]
     return least_s + per_second * silent_s
 

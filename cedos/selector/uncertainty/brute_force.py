@@ -32,8 +32,6 @@ _CASES = 10
 
 
 class BruteForce(Evaluator):
-    """Weighted sums over the joint distribution of all errors."""
-
     name: ClassVar[str] = "brute-force"
     words: ClassVar[str] = "weighed by brute force"
 

@@ -35,7 +35,6 @@ class Spread(NamedTuple):
 
 
 def spread_of(distribution: Distribution) -> Spread:
-    """A distribution in short."""
     samples = distribution.samples
     count = len(samples)
     # For few samples one product is a third of the work of their logarithms.

@@ -71,5 +71,4 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _away(value: float) -> float:
-    """Away from zero, so that it can be divided by."""
     return value if abs(value) > 1e-300 else 1e-300
