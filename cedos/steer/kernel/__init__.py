@@ -1,1 +1,1 @@
-"""The operating system as steering needs it: the real kernel, and one that is only looked at."""
+"""The operating system as steering needs it: the real kernel, and one that is only read."""

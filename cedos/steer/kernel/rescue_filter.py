@@ -5,7 +5,7 @@ sets that they ask (`rescue_sets`). `CEDOS_NAT` gives a rescued flow the address
 it leaves by. `CEDOS_LATE` stands before connection tracking, where an answer over the rescuing network
 still bears that network's address: what comes there to the socket's own address comes from the network
 that the flow was rescued from, and is dropped, or two connections would live. Only the flags that
-could begin or end one are looked at, so that other packets cost nothing.
+could begin or end one are examined, so that other packets cost nothing.
 """
 
 from typing import Final

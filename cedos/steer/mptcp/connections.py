@@ -32,7 +32,7 @@ _FLAGS_AGAIN_S: Final = 0.25
 _FLAGS_RETRY_S: Final = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 
 # How long the kernel's answer to where a route leads is taken for granted.
-_WAYS_S: Final = 1.0
+_ROUTES_KNOWN_S: Final = 1.0
 
 
 class MptcpConnections:
@@ -58,8 +58,8 @@ class MptcpConnections:
         # What happens before the networks are known is found out then.
         self._networks_known = False
         self._closed = False
-        self._ways: dict[tuple[Address, Address], bool] = {}
-        self._ways_until_s = 0.0
+        self._routed_by_default: dict[tuple[Address, Address], bool] = {}
+        self._routes_until_s = 0.0
 
     @property
     def connections(self) -> dict[int, MptcpConnection]:
@@ -92,7 +92,7 @@ class MptcpConnections:
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
         """Joins from new networks, leaves those that are gone. Errors: OSError."""
-        self._ways.clear()
+        self._routed_by_default.clear()
         first, self._networks_known = not self._networks_known, True
         self._carry_out(self._manager.networks_changed(networks, time.monotonic()))
         if first:
@@ -165,14 +165,14 @@ class MptcpConnections:
     def by_default(self, remote: Address, local: Address) -> bool:
         """Whether a default route leads there; an answer is good for many connections to one host."""
         now_s = time.monotonic()
-        if now_s > self._ways_until_s:
-            self._ways.clear()
-            self._ways_until_s = now_s + _WAYS_S
-        known = self._ways.get((remote, local))
+        if now_s > self._routes_until_s:
+            self._routed_by_default.clear()
+            self._routes_until_s = now_s + _ROUTES_KNOWN_S
+        known = self._routed_by_default.get((remote, local))
         if known is None:
-            way = self._kernel.lookup(remote, local)
-            known = way is not None and not way.destination.prefixlen
-            self._ways[remote, local] = known
+            route = self._kernel.lookup(remote, local)
+            known = route is not None and not route.destination.prefixlen
+            self._routed_by_default[remote, local] = known
         return known
 
     def _carry_out(self, step: PathManagerStep) -> OSError | None:

@@ -174,16 +174,16 @@ class Rescues:
         Returns:
             Whether it is led there: not if it has been answered meanwhile.
         """
-        hands = self._kernel.rescue
-        hands.adopt(key)
+        rescue = self._kernel.rescue
+        rescue.adopt(key)
         # From here on nothing can come from where it was: what it is now it stays.
-        if hands.connecting(key) is not None:
+        if rescue.connecting(key) is not None:
             self._routing.set_rescue(key, name)
             if name is None:
-                hands.release(key)
-            hands.forget(key)
+                rescue.release(key)
+            rescue.forget(key)
             # Save for an answer that was past the filter, but not yet with the socket.
-            if hands.connecting(key) is not None:
+            if rescue.connecting(key) is not None:
                 self._connections.rescued(key, name)
                 return True
         self.ended(key)

@@ -20,14 +20,14 @@ from cedos.steer.routing.tunnels import Foreign, examine
 
 
 class Routing:
-    """What stands, and what is to stand. All methods raise OSError where the kernel refuses."""
+    """What is installed, and what is to be. All methods raise OSError where the kernel refuses."""
 
     def __init__(self, kernel: SteeringKernel) -> None:
         self._kernel = kernel
         self._networks: tuple[Network, ...] = ()
         self._metrics: dict[tuple[int, int], bytes] = {}
-        self._stands = RoutingPlan()
-        self._given: dict[Route, bytes] = {}
+        self._installed = RoutingPlan()
+        self._given_metrics: dict[Route, bytes] = {}
         self.default: str | None = None
         self.destinations: dict[Destination, str] = {}
         self.marks: dict[int, str] = {}
@@ -42,13 +42,13 @@ class Routing:
         """Leads new connections to a network: the new rules are there before the old ones go."""
         before, self.default = self.default, name
         if self.foreign.tunnelled:
-            self._bring_to(self._planned())
+            self._apply(self._planned())
             return
         by_name = {network.name: network for network in self._networks}
         old = default_rules(by_name[before], self._networks) if before in by_name else frozenset()
         new = default_rules(by_name[name], self._networks) if name in by_name else frozenset()
-        rules = (self._stands.rules - old) | new
-        self._bring_to(RoutingPlan(rules, self._stands.routes))
+        rules = (self._installed.rules - old) | new
+        self._apply(RoutingPlan(rules, self._installed.routes))
 
     def set_destination(self, destination: Destination, name: str | None) -> None:
         """Leads new connections to some destination to a network; None: to the default again."""
@@ -56,7 +56,7 @@ class Routing:
             self.destinations.pop(destination, None)
         else:
             self.destinations[destination] = name
-        self._bring_to(self._planned())
+        self._apply(self._planned())
 
     def set_mark(self, mark: int, name: str | None) -> None:
         """Leads new connections that carry a mark to a network; None: to the default again."""
@@ -64,7 +64,7 @@ class Routing:
             self.marks.pop(mark, None)
         else:
             self.marks[mark] = name
-        self._bring_to(self._planned())
+        self._apply(self._planned())
 
     def set_rescue(self, key: FlowKey, name: str | None) -> None:
         """Leads one flow to a network, ahead of all others of its address; None: as them again."""
@@ -78,10 +78,10 @@ class Routing:
             else frozenset[Rule]()
             for which in (before, name)
         )
-        self._bring_to(RoutingPlan((self._stands.rules - old) | new, self._stands.routes))
+        self._apply(RoutingPlan((self._installed.rules - old) | new, self._installed.routes))
 
     def reconcile(self) -> bool:
-        """Looks at what really stands and repairs it; whether anything foreign is new or gone."""
+        """Reads what is really installed and repairs it; whether anything foreign is new or gone."""
         routes = self._kernel.routes()
         rules = self._kernel.rules()
         indices = {network.index for network in self._networks}
@@ -93,8 +93,8 @@ class Routing:
         }
         news = foreign != self.foreign
         self.foreign = foreign
-        self._stands = self._read(rules, routes)
-        self._bring_to(self._planned())
+        self._installed = self._read(rules, routes)
+        self._apply(self._planned())
         return news
 
     def _planned(self) -> RoutingPlan:
@@ -109,23 +109,23 @@ class Routing:
         )
 
     def _read(self, rules: Sequence[SeenRule], routes: Sequence[SeenRoute]) -> RoutingPlan:
-        """What stands of ours. Routes count with the metrics that we gave them."""
-        stand = set()
+        """What is installed of ours. Routes count with the metrics that we gave them."""
+        installed = set()
         for seen in routes:
             if seen.protocol == PROTOCOL:
                 bare = Route(seen.table, seen.destination, seen.index, seen.gateway)
-                stand.add(replace(bare, metrics=self._given.get(bare, seen.metrics)))
+                installed.add(replace(bare, metrics=self._given_metrics.get(bare, seen.metrics)))
         ours = (seen.rule for seen in rules if seen.rule and is_ours(seen.preference))
-        return RoutingPlan(frozenset(ours), frozenset(stand))
+        return RoutingPlan(frozenset(ours), frozenset(installed))
 
-    def _bring_to(self, wanted: RoutingPlan) -> None:
+    def _apply(self, wanted: RoutingPlan) -> None:
         """New routes, new rules, then old rules, old routes: at no time is there neither."""
-        stood, self._stands = self._stands, wanted
-        new_rules, old_rules = wanted.rules - stood.rules, stood.rules - wanted.rules
-        new_routes, old_routes = wanted.routes - stood.routes, stood.routes - wanted.routes
+        before, self._installed = self._installed, wanted
+        new_rules, old_rules = wanted.rules - before.rules, before.rules - wanted.rules
+        new_routes, old_routes = wanted.routes - before.routes, before.routes - wanted.routes
         try:
             added = {route for route in sorted(new_routes, key=str) if self._add(route)}
-            self._stands = replace(wanted, routes=wanted.routes - new_routes | added)
+            self._installed = replace(wanted, routes=wanted.routes - new_routes | added)
             self._kernel.add_rules(sorted(new_rules, key=_rule_order))
             # What holds something back comes last and goes first.
             self._kernel.delete_rules(sorted(old_rules, key=_rule_order, reverse=True))
@@ -135,7 +135,7 @@ class Routing:
                 [route for route in old_routes if (route.table, route.destination) not in replaced]
             )
         except OSError:
-            self._stands = self._read(self._kernel.rules(), self._kernel.routes(PROTOCOL))
+            self._installed = self._read(self._kernel.rules(), self._kernel.routes(PROTOCOL))
             raise
 
     def _add(self, route: Route) -> bool:
@@ -149,7 +149,7 @@ class Routing:
                 if error.errno in (errno.EPERM, errno.EACCES):
                     raise
                 continue
-            self._given[bare] = route.metrics
+            self._given_metrics[bare] = route.metrics
             return True
         return False
 
