@@ -42,7 +42,9 @@ def pipes() -> Iterator[list[Reader]]:
         os.close(each.end)
 
 
-async def test_what_comes_alone_is_read_without_waiting_for_a_beat(pipes: list[Reader]) -> None:
+async def test_what_comes_alone_is_read_without_waiting_for_an_interval(
+    pipes: list[Reader],
+) -> None:
     reader = BatchedReader(pipes[0].fd, pipes[0].read, interval_s=1000.0)
     pipes[0].write(b"a")
     async with asyncio.timeout(10):
@@ -71,7 +73,7 @@ async def test_what_comes_often_is_read_together(pipes: list[Reader]) -> None:
     assert len(pipes[0].got) < 5, "what came while it rested came together"
 
 
-async def test_beats_are_common(pipes: list[Reader]) -> None:
+async def test_intervals_are_common(pipes: list[Reader]) -> None:
     both = [BatchedReader(each.fd, each.read, INTERVAL_S) for each in pipes]
     async with asyncio.timeout(20):
         for each in pipes:
@@ -100,7 +102,7 @@ async def test_after_its_end_nothing_is_read(pipes: list[Reader]) -> None:
     assert pipes[0].got == [b"a"]
 
 
-async def test_an_error_on_a_beat_does_not_make_it_deaf(pipes: list[Reader]) -> None:
+async def test_an_error_does_not_end_the_reading(pipes: list[Reader]) -> None:
     errors: list[BaseException] = []
     asyncio.get_running_loop().set_exception_handler(
         lambda _loop, context: errors.append(context["exception"])
@@ -121,7 +123,7 @@ async def test_an_error_on_a_beat_does_not_make_it_deaf(pipes: list[Reader]) -> 
     assert [str(each) for each in errors] == ["bad"]
 
 
-async def test_what_is_read_on_a_beat_may_end_it(pipes: list[Reader]) -> None:
+async def test_what_is_read_may_end_the_reading(pipes: list[Reader]) -> None:
     def read() -> bool:
         if pipes[0].read() and pipes[0].got[-1] == b"end":
             reader.close()

@@ -171,7 +171,7 @@ async def test_at_the_end_living_connections_go_to_the_hosts_own_default(world, 
 
 
 @pytest.mark.parametrize(
-    ("sysctls", "said"),
+    ("sysctls", "words"),
     [
         ({"net.mptcp.enabled": None}, "has no MPTCP"),
         ({"net.mptcp.enabled": "0"}, "MPTCP is disabled"),
@@ -179,7 +179,7 @@ async def test_at_the_end_living_connections_go_to_the_hosts_own_default(world, 
         ({"net.mptcp.path_manager": None}, "cannot be managed by a program"),
     ],
 )
-async def test_without_mptcp_the_rest_works_and_it_is_said(world, tmp_path, sysctls, said):
+async def test_without_mptcp_the_rest_works_and_problems_tell_why(world, tmp_path, sysctls, words):
     for key, value in sysctls.items():
         world.kernel.sysctls.pop(key)
         if value is not None:
@@ -190,7 +190,7 @@ async def test_without_mptcp_the_rest_works_and_it_is_said(world, tmp_path, sysc
         await steering.set_default("lte0")
         await steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
         assert world.carrier() == "lte0"
-        assert any(said in problem for problem in steering.problems)
+        assert any(words in problem for problem in steering.problems)
         world.kernel.tell_mptcp(world.established(7))
         assert steering.connections[7].unsteerable is not None
         assert world.kernel.sysctls == before
