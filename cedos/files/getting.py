@@ -34,13 +34,9 @@ class Progress:
 
 
 class Getting:
-    """One file from one server.
+    """One file from one server; given up after `patience_s` without one byte and without a session.
 
-    Args:
-        path: what the server calls it.
-        partial: where it goes.
-        connect: makes a session with the server; it is asked again when one has ended.
-        patience_s: so long without one byte, and without a session, it is given up.
+    `connect` makes a session with the server; it is asked again when one has ended.
     """
 
     def __init__(

@@ -29,13 +29,8 @@ class _Note(msgspec.Struct):
 class Partial:
     """The part on this disk, locked against other programs.
 
-    Args:
-        target: where the whole file will be.
-        source: where it comes from; a part from elsewhere is not continued.
-
-    Attributes:
-        have: bytes that are here.
-        version: of these bytes; empty if there is nothing to continue.
+    A part from another `source` than this is not continued. `have` bytes are here, of `version`
+    (empty: there is nothing to continue).
 
     Raises:
         TransferError: the target is there already, another program fetches it, or it cannot be written.

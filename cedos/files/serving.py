@@ -25,11 +25,7 @@ log = structlog.get_logger("cedos-serve")
 
 
 class Serving:
-    """Serves a tree to whoever the listener lets in.
-
-    Attributes:
-        served: how many files went out whole.
-    """
+    """Serves a tree to whoever the listener lets in; `served` files went out whole."""
 
     def __init__(self, tree: Tree, listener: "Listener", names: dict[bytes, str]) -> None:
         self._tree, self._listener, self._names = tree, listener, names

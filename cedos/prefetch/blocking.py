@@ -16,12 +16,7 @@ _CLOSES_S = 10.0
 
 
 class BlockingPrefetcher:
-    """A prefetcher in a thread of its own, as a `with` block; to be used from any thread.
-
-    Args:
-        surroundings: where the facts come from.
-        options: those of `Prefetcher`.
-    """
+    """A `Prefetcher` in a thread of its own, as a `with` block; to be used from any thread."""
 
     def __init__(self, surroundings: Surroundings, **options: Any) -> None:
         self._loop = asyncio.new_event_loop()

@@ -45,12 +45,7 @@ _RATES = ("past10_bps", "past5_bps", "past1_bps", "delivery_down_bps")
 
 
 class DaemonSurroundings:
-    """Asks the daemon, and tells it; see `Surroundings` and `NewsListener`.
-
-    Args:
-        socket: its control socket; None: where it is by default.
-        program: what people are told that this program is called; None: what it was started as.
-    """
+    """Asks the daemon, and tells it; people are told of `program` (None: what it was started as)."""
 
     def __init__(self, socket: Path | None = None, program: str | None = None) -> None:
         self._client = ControlClient(socket or directories().socket, timeout_s=2.0)

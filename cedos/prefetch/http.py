@@ -34,14 +34,7 @@ class Body:
 
 
 class HttpFetcher:
-    """Fetches one URL.
-
-    Args:
-        url: http or https.
-        into: a file to write; it appears when it is complete. None: the bytes are kept in memory.
-        headers: sent with every request.
-        tls: for servers whose certificate is not one that the host trusts.
-    """
+    """Fetches one URL, into a file that appears when it is complete, or into memory."""
 
     def __init__(
         self,

@@ -43,11 +43,7 @@ class MailMessage:
 
 @dataclass(frozen=True, slots=True)
 class MailAccount:
-    """Where an inbox is, and who may see it.
-
-    Attributes:
-        tls: how to secure the connection; None: not at all.
-    """
+    """Where an inbox is, and who may see it; `tls` None: not secured at all."""
 
     host: str
     user: str

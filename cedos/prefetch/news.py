@@ -60,17 +60,7 @@ class Ledger:
         before: Sequence[tuple[Hashable, Sequence[Taking]]],
         title: Callable[[Hashable], str],
     ) -> News:
-        """The news of a round whose plan has been carried out.
-
-        Args:
-            queue: of the items.
-            now_s: the instant.
-            paths: all networks.
-            prices: conversion rates.
-            plan: what was begun.
-            before: the `ways` as they were before that.
-            title: what an item is called.
-        """
+        """The news of a round whose plan has been carried out; `before`: the `ways` before that."""
         names = tuple([path.name for path in paths])
         used = tuple([self._used.pop(name, 0.0) for name in names])
         self._used.clear()

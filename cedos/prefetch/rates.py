@@ -27,11 +27,7 @@ PRIORS: Mapping[NetworkKind, Average] = {
 
 
 class Rates:
-    """Keeps the outlook, and the rates of one's own transfers.
-
-    Args:
-        outlook: the averages to keep.
-    """
+    """Keeps the outlook, and the rates of one's own transfers."""
 
     def __init__(self, outlook: Outlook) -> None:
         self.outlook = outlook

@@ -61,12 +61,7 @@ class TransferProgress:
 class Advice:
     """Asks for one session, while it sends or receives, and applies the answers.
 
-    Args:
-        core: the session's.
-        scheduler: the one that the core was made with.
-        chooser: who is asked.
-        progress: how far it has come, now.
-        changed: called when paths may be used otherwise than before.
+    `changed` is called when paths may be used otherwise than before.
     """
 
     def __init__(
@@ -87,7 +82,7 @@ class Advice:
         self._timer: asyncio.Handle | None = None
         self._asking: dict[int, asyncio.Task[None]] = {}
         self._closed = False
-        scheduler.used = self.used
+        scheduler.on_use(self.used)
 
     def apply(self) -> None:
         """Lets labels onto paths as was chosen; to be called when paths have come or gone."""
@@ -162,12 +157,8 @@ def _in_use(
 
     What is of unknown length goes on for as long as it has, as far as anybody can tell (the profiler
     thinks so too). An answer on the stream has the label of its question, IROBs have their own.
-
-    Args:
-        waited: by rank, what was to be sent.
-        came: by rank, what came in IROBs since the last check.
-        received: and on the stream.
-        progress: how far that has come.
+    By rank, `waited` is what was to be sent, `came` what came in IROBs since the last check; `received` is
+    what came on the stream.
     """
     coming = max(received, progress.expected_bytes - progress.received_bytes)
     answered = received > sum(waited)

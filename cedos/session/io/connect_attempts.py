@@ -58,8 +58,7 @@ class Caller(Protocol):
 class ConnectAttempts:
     """The attempts over one interface to `endpoints`, which are asked in turn.
 
-    Attributes:
-        probing: it is tried beside a connection that is silent, wanted or not.
+    `probing`: it is tried beside a connection that is silent, wanted or not.
     """
 
     def __init__(self, driver: Driver, caller: Caller, egress: Egress) -> None:

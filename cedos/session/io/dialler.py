@@ -33,13 +33,8 @@ _RESOLVE_S: Final = 20.0
 class DialledServer:
     """Whom a session dials, and as whom.
 
-    Attributes:
-        endpoints: where the server may be at first.
-        key: its public key.
-        me: this end's key.
-        ask: the terms of a new session.
-        networks: whether an interface may be used.
-        resolve: looks the server's names up again; None where there are only addresses.
+    `networks` says whether an interface may be used; `resolve` looks names up again, None where there are
+    only addresses.
     """
 
     endpoints: Sequence[Endpoint]

@@ -62,15 +62,8 @@ class Dialling:
 class SessionFlow:
     """Moves records between a core and its paths.
 
-    Attributes:
-        core: the session's.
-        credentials: what proves the flow; None until its first connection is open.
-        paths: those that are open, by id.
-        dialler: on the end that dials.
-
-    Args:
-        changed: something happened that the application may wait for.
-        dialling: on the end that dials; `start` begins it.
+    `credentials` prove the flow, None until its first connection is open; `dialler` is of the end that dials
+    (`start` begins it). `changed`: something happened that the application may wait for.
     """
 
     def __init__(

@@ -44,9 +44,6 @@ class Foreground:
     """What this host's processes have to say about foreground data, by interface index.
 
     Without a directory, or where the file cannot be had, only this process counts.
-
-    Args:
-        where: the directory of the file; made if it is missing.
     """
 
     def __init__(self, where: Path | None) -> None:

@@ -44,11 +44,7 @@ class RecordState(IntEnum):
 
 
 class IdleFile:
-    """Fixed-size records by key.
-
-    Args:
-        path: created if missing, for its owner alone.
-        record_bytes: each record's size; its first 16 bytes are the key.
+    """Fixed-size records; the first 16 bytes of each are its key. The file is for its owner alone.
 
     Raises:
         SessionError: the file is something else, holds records of another size, may be read by others,

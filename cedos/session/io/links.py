@@ -145,10 +145,7 @@ class EgressReader:
 
 
 class EgressTable:
-    """Tells when egresses may have changed, and what they are now; of the loop's own namespace.
-
-    Args:
-        changed: called once after each burst of the kernel's messages.
+    """Calls `changed` once after each burst of the kernel's messages; of the loop's own namespace.
 
     Raises:
         HostError: the kernel has no rtnetlink, or does not answer.

@@ -39,11 +39,7 @@ class _From(IntEnum):
 
 
 class PathEstimator:
-    """Keeps one path's facts up to date.
-
-    Args:
-        facts: written in place.
-    """
+    """Keeps one path's facts up to date, in place."""
 
     __slots__ = ("_before", "_facts", "_from", "_jumps", "_limited", "_polled_s", "info")
 

@@ -25,13 +25,8 @@ _LEAST_DEADLINE_S: Final = 3.0  # a link that repeats itself for less than this 
 class StallDetector:
     """Checks a session's paths four times a second while something waits there to be acknowledged.
 
-    Args:
-        paths: those that are open, by id.
-        dialler: tries another connection beside a path that is silent; None at the accepting end.
-        pump: called after each check that found something waiting.
-
-    Attributes:
-        timer: of the next check; None while nothing waits.
+    With a dialler, another connection is tried beside a path that is silent. `timer` is that of the next
+    check; None while nothing waits.
     """
 
     __slots__ = ("_core", "_dialler", "_driver", "_paths", "_probed", "_pump", "timer")

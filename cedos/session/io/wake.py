@@ -24,11 +24,7 @@ def _ahead_s() -> float:
 
 
 class WakeWatch:
-    """Calls `woke(seconds)` after each sleep; does nothing where the kernel cannot tell.
-
-    Args:
-        woke: called from the loop with how long the host slept.
-    """
+    """Calls `woke(seconds)` after each sleep; does nothing where the kernel cannot tell."""
 
     def __init__(self, woke: Callable[[float], None]) -> None:
         self._woke = woke

@@ -72,15 +72,8 @@ class Connection:
     The stream has TCP's semantics; each message (IROB) is delivered whole, with its label, in an order
     that is only as strict as was asked for (dissertation, 2.2). A connection ends when both ends have
     closed it, when its deadline passes without any network, or by the peer's authenticated word; never
-    by a network.
-
-    Args:
-        credentials: what proves the session; None until its first connection is open.
-        resumed: it was idle, and goes on.
-        peer_address: where it first came from; at the end that accepted.
-        server: of the end that dials.
-        adviser: who chooses networks for the end that dials.
-        observer: who keeps the sessions of the end that accepts.
+    by a network. `server` and `adviser` are of the end that dials, `observer` and `peer_address` of the
+    one that accepts; `resumed`: it was idle, and goes on.
     """
 
     def __init__(

@@ -35,13 +35,9 @@ _ASLEEP_S: Final = 3.0
 
 
 class FlowTable:
-    """Flows by their id (`FlowBook` of the handshakes).
+    """Flows by their id (`FlowBook` of the handshakes); those that sleep are in the file `idle`, if any.
 
-    Args:
-        driver: of this loop.
-        allow: whether the holder of a public key may open flows; everybody without.
-        ledger: counts what each host has.
-        idle: the file of those that sleep; without one, all stay in memory.
+    `allow`: whether the holder of a public key may open flows; everybody without.
 
     Raises:
         SessionError: the file cannot be used.

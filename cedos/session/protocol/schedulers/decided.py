@@ -19,7 +19,7 @@ from cedos.session.protocol.schedulers.interface import (
 
 
 class DecidedScheduler:
-    """`copies`: something goes twice now; `used` is called when there is data, once after `taken`."""
+    """`copies`: something goes twice now."""
 
     prompt = False  # what it is not asked about it would not notice
 
@@ -27,10 +27,14 @@ class DecidedScheduler:
         self.name = f"chosen {inner.name}"
         self.copies = inner.copies
         self._twice = 0
-        self.used: Callable[[], None] = lambda: None
+        self._used: Callable[[], None] = lambda: None
         self._inner = inner
         self._most_bytes = [0] * len(LABELS)
         self._told = False
+
+    def on_use(self, call: Callable[[], None]) -> None:
+        """`call` is called when there is data to send, once after each `taken`."""
+        self._used = call
 
     def repeat(self, ranks: int) -> None:
         """Data of these labels (a mask) is repeated from now on, on each other path that it may use."""
@@ -56,7 +60,7 @@ class DecidedScheduler:
             most[rank] = max(most[rank], count)
         if not self._told:
             self._told = True
-            self.used()
+            self._used()
         grant = self._inner.choose(path, paths, backlog, room_bytes, now)
         if grant is None and self._twice:
             for rank in range(len(LABELS)):

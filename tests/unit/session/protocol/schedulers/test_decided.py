@@ -51,7 +51,7 @@ class TestDecidedScheduler:
     def test_what_waited_is_told_once(self, make: Make) -> None:
         scheduler = DecidedScheduler(LabelMapping())
         told: list[list[int]] = []
-        scheduler.used = lambda: told.append([])
+        scheduler.on_use(lambda: told.append([]))
         for waiting in (make.backlog(5, 0, 0, 9), make.backlog(3, 0, 0, 12)):
             scheduler.choose(self.one, self.both, waiting, 99, 0.0)
         assert len(told) == 1
