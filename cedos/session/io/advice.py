@@ -157,8 +157,8 @@ def _in_use(
 
     What is of unknown length goes on for as long as it has, as far as anybody can tell (the profiler
     thinks so too). An answer on the stream has the label of its question, IROBs have their own.
-    By rank, `waited` is what was to be sent, `came` what came in IROBs since the last check; `received` is
-    what came on the stream.
+    By rank, `waited` is what was to be sent, `came` what came in IROBs since the last check; `received`
+    is what came on the stream.
     """
     coming = max(received, progress.expected_bytes - progress.received_bytes)
     answered = received > sum(waited)

@@ -62,7 +62,7 @@ class Dialling:
 class SessionFlow:
     """Moves records between a core and its paths.
 
-    `credentials` prove the flow, None until its first connection is open; `dialler` is of the end that dials
+    `credentials` prove the flow, None until its first connection is open; `dialler` is of who dials
     (`start` begins it). `changed`: something happened that the application may wait for.
     """
 
