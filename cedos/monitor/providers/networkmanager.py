@@ -94,7 +94,7 @@ class NetworkManager:
         self._searched_at_s: dict[str, float] = {}
         self._points: dict[str, AccessPoint | None] = {}
         self._watched: set[str] = set()
-        self._told: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
 
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
         if network.kind is not NetworkKind.WIFI:
@@ -133,13 +133,13 @@ class NetworkManager:
             self._devices.pop(network.interface, None)
             return None
 
-    def on_change(self, told: Callable[[], None]) -> None:
-        """From now on `told` is called when a verdict that was once asked for may have changed."""
-        self._told.append(told)
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """From now on `callback` is called when a verdict that was once asked for may have changed."""
+        self._callbacks.append(callback)
 
     def _tell(self) -> None:
-        for told in self._told:
-            told()
+        for callback in self._callbacks:
+            callback()
 
     async def _device(self, interface: str, now_s: float) -> str | None:
         searched_at_s = self._searched_at_s.get(interface, -math.inf)

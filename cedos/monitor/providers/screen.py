@@ -57,7 +57,7 @@ class Screen:
         self._bus = bus
         self._poll_s = poll_s
         self._known: bool | None = None
-        self._told: list[Callable[[bool], None]] = []
+        self._callbacks: list[Callable[[bool], None]] = []
         self._watched: set[str] = set()
         self._wake = asyncio.Event()
 
@@ -68,9 +68,9 @@ class Screen:
     def known(self) -> bool:
         return self._known is not None
 
-    def on_change(self, told: Callable[[bool], None]) -> None:
-        """From now on `told` is called with the new state whenever `active()` changes."""
-        self._told.append(told)
+    def on_change(self, callback: Callable[[bool], None]) -> None:
+        """From now on `callback` is called with the new state whenever `active()` changes."""
+        self._callbacks.append(callback)
 
     async def run(self) -> None:
         """Follows the state until it is cancelled; returns at once without a bus."""
@@ -88,8 +88,8 @@ class Screen:
         before = self.active()
         self._known = state
         if self.active() != before:
-            for told in self._told:
-                told(self.active())
+            for callback in self._callbacks:
+                callback(self.active())
 
     async def _read(self, bus: SystemBus) -> bool | None:
         with contextlib.suppress(BusError):
