@@ -4,8 +4,20 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from cedos.model import Context, Decision, Direction, FlowKey, Strategy, StrategyKind, Transfer
+from cedos.model import (
+    Context,
+    Decision,
+    Direction,
+    FlowKey,
+    FlowRecord,
+    Label,
+    Strategy,
+    StrategyKind,
+    Subflow,
+    Transfer,
+)
 from cedos.monitor.events import FlowClosed, FlowSample
+from cedos.profiler.profiler import SizeLearned
 from cedos.selector.uncertainty.reevaluate import Reevaluation
 
 STALLED_S = 0.4
@@ -34,6 +46,19 @@ class FlowPath:
     sample: FlowSample | None = None
     closed: FlowClosed | None = None
     rescued: bool = False
+
+    def carried_by(self, network: str, *, rescued: bool) -> None:
+        """Another network carries it; `rescued`: not that of its local address."""
+        self.network, self.rescued = network, rescued
+
+    def sampled(self, sample: FlowSample) -> bool:
+        """Takes a look at its socket; whether it moved bytes since the last one."""
+        before = self.bytes_down + self.bytes_up
+        self.sample = sample
+        return self.bytes_down + self.bytes_up > before
+
+    def ended(self, event: FlowClosed) -> None:
+        self.closed = event
 
     @property
     def bytes_down(self) -> int:
@@ -83,6 +108,13 @@ class LivingFlow:
     _carried_at: deque[tuple[float, int]] = field(default_factory=deque)
     _waiting_since_s: float | None = None
     _switched_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    def add_path(self, key: FlowKey, network: str | None) -> None:
+        self.paths[key] = FlowPath(key, network)
+
+    def becomes(self, token: int) -> None:
+        """It is an MPTCP connection."""
+        self.token = token
 
     def began_in(self, context: Context) -> None:
         self.context = context
@@ -190,12 +222,27 @@ class LivingFlow:
             silent_s = min(silent_s, now_s - self._switched_at_s[-1])
         return silent_s > max(STALLED_S, _STALLED_RTTS * rtt_s)
 
-    def begin_transfer(self) -> None:
-        """Another transfer begins on this flow: what the last one's rate was says nothing of it."""
-        self._watch = None
-        self.rate_bps = self._waiting_since_s = None
-        self._carried_at.clear()
-        self.transfers += 1
+    def learned(self, event: SizeLearned) -> bool:
+        """Takes a transfer's size: of one that begins, or a better estimate; whether one begins."""
+        before = self.transfer
+        better = event.size.source == "progress" or (
+            before is not None and before.size.source in ("default", "history", "hint")
+        )
+        begins = before is None or before.direction is not event.direction or not better
+        if begins:
+            self.base_bytes = self.carried(event.direction)
+            self.transfers += 1
+            self.moved()
+        self.server_name = event.server_name or self.server_name
+        self.transfer = Transfer(
+            size=event.size,
+            direction=event.direction,
+            label=event.label or Label(),
+            deadline_s=event.deadline_s,
+            flow=self.key,
+            server_name=self.server_name,
+        )
+        return begins
 
     def led(self, decision: int | None) -> None:
         """Its first path goes where this decision about new connections led it."""
@@ -219,7 +266,7 @@ class LivingFlow:
         return sum(switched_at_s > at_s for switched_at_s in self._switched_at_s)
 
     def moved(self) -> None:
-        """It goes another way now: what its rate was says nothing of that."""
+        """It goes another way now, or carries something else: its rate so far says nothing of that."""
         self._watch = None
         self.rate_bps = self._waiting_since_s = None
         self._carried_at.clear()
@@ -268,3 +315,31 @@ class LivingFlow:
         patience_s = max(STALLED_S, _STALLED_RTTS * rtt_s)
         stalled_s = min(heard_s, now_s - self._waiting_since_s)
         return stalled_s if stalled_s > patience_s else None
+
+    def record(self) -> FlowRecord:
+        """The record of a flow whose paths have all ended."""
+        ends = [path.closed for path in self.paths.values() if path.closed is not None]
+        started = [end.started_unix_s for end in ends if end.started_unix_s is not None]
+        return FlowRecord(
+            subflows=tuple(
+                Subflow(
+                    key=path.key,
+                    network=path.network,
+                    bytes_down=path.bytes_down,
+                    bytes_up=path.bytes_up,
+                    rtt_s=path.closed.rtt_s if path.closed else None,
+                    rtt_min_s=path.closed.rtt_min_s if path.closed else None,
+                    delivery_rate_bps=path.closed.delivery_rate_bps if path.closed else None,
+                    retransmits=path.closed.retransmits if path.closed else 0,
+                )
+                for path in self.paths.values()
+            ),
+            token=self.token,
+            started_unix_s=self.started_unix_s or min(started, default=None),
+            ended_unix_s=max(end.ended_unix_s for end in ends),
+            server_name=self.server_name,
+            decision=self.decision,
+            size=self.transfer.size if self.transfer else None,
+            switches=tuple(self.switches),
+            exact=all(end.exact for end in ends),
+        )

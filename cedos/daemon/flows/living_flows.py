@@ -12,10 +12,7 @@ from cedos.model import (
     Direction,
     FlowKey,
     FlowRecord,
-    Label,
     Network,
-    SizeEstimate,
-    Subflow,
     Transfer,
 )
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
@@ -65,8 +62,7 @@ class LivingFlows:
         """A path is carried by another network than its local address says (`daemon.rescue`)."""
         flow = self._by_key.get(key)
         if flow is not None:
-            path = flow.paths[key]
-            path.network, path.rescued = network, network != self._owners.get(key.local)
+            flow.paths[key].carried_by(network, rescued=network != self._owners.get(key.local))
         return flow
 
     def at_home(self, samples: Iterable[FlowSample]) -> list[FlowSample]:
@@ -92,7 +88,7 @@ class LivingFlows:
         found = self._by_key.get(key)
         if flow is None:
             flow = found or LivingFlow(key, now_s, None)
-            flow.token = token
+            flow.becomes(token)
             self._by_token[token] = flow
         if found is not flow:
             self._add_path(flow, key)
@@ -111,9 +107,7 @@ class LivingFlows:
                     self._add_path(known, sample.key)
                 flow = known
             path = flow.paths[sample.key]
-            before = path.bytes_down + path.bytes_up
-            path.sample = sample
-            if path.bytes_down + path.bytes_up > before:
+            if path.sampled(sample):
                 self._used(path, now_s)
             seen[id(flow)] = flow
         for flow in seen.values():
@@ -126,22 +120,7 @@ class LivingFlows:
         if flow is None:
             return None
         before = flow.transfer
-        better = event.size.source == "progress" or (
-            before is not None and before.size.source in ("default", "history", "hint")
-        )
-        begins = before is None or before.direction is not event.direction or not better
-        if begins:
-            flow.base_bytes = flow.carried(event.direction)
-            flow.begin_transfer()
-        flow.server_name = event.server_name or flow.server_name
-        flow.transfer = Transfer(
-            size=event.size,
-            direction=event.direction,
-            label=event.label or Label(),
-            deadline_s=event.deadline_s,
-            flow=flow.key,
-            server_name=flow.server_name,
-        )
+        begins = flow.learned(event)
         if _large_upload(flow.transfer):
             self.uploads += begins or not _large_upload(before)
             self.upload = flow.transfer
@@ -153,7 +132,7 @@ class LivingFlows:
         if flow is None:
             return None
         path = flow.paths[event.key]
-        path.closed = event
+        path.ended(event)
         self._used(path, event.at_s)
         if any(each.closed is None for each in flow.paths.values()):
             return None
@@ -161,14 +140,14 @@ class LivingFlows:
             self._by_key.pop(key, None)
         if flow.token is not None:
             self._by_token.pop(flow.token, None)
-        return record(flow)
+        return flow.record()
 
     def _used(self, path: FlowPath, at_s: float) -> None:
         if path.network is not None:
             self._used_at_s[path.network] = max(at_s, self._used_at_s.get(path.network, at_s))
 
     def _add_path(self, flow: LivingFlow, key: FlowKey) -> None:
-        flow.paths[key] = FlowPath(key, self._owners.get(key.local))
+        flow.add_path(key, self._owners.get(key.local))
         self._by_key[key] = flow
 
 
@@ -177,33 +156,4 @@ def _large_upload(transfer: Transfer | None) -> bool:
         transfer is not None
         and transfer.direction is Direction.UP
         and transfer.size.median_bytes > FIRST_WINDOW_BYTES
-    )
-
-
-def record(flow: LivingFlow) -> FlowRecord:
-    ends = [path.closed for path in flow.paths.values() if path.closed is not None]
-    started = [end.started_unix_s for end in ends if end.started_unix_s is not None]
-    size: SizeEstimate | None = flow.transfer.size if flow.transfer else None
-    return FlowRecord(
-        subflows=tuple(
-            Subflow(
-                key=path.key,
-                network=path.network,
-                bytes_down=path.bytes_down,
-                bytes_up=path.bytes_up,
-                rtt_s=path.closed.rtt_s if path.closed else None,
-                rtt_min_s=path.closed.rtt_min_s if path.closed else None,
-                delivery_rate_bps=path.closed.delivery_rate_bps if path.closed else None,
-                retransmits=path.closed.retransmits if path.closed else 0,
-            )
-            for path in flow.paths.values()
-        ),
-        token=flow.token,
-        started_unix_s=flow.started_unix_s or min(started, default=None),
-        ended_unix_s=max(end.ended_unix_s for end in ends),
-        server_name=flow.server_name,
-        decision=flow.decision,
-        size=size,
-        switches=tuple(flow.switches),
-        exact=all(end.exact for end in ends),
     )

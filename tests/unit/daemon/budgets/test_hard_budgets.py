@@ -296,7 +296,7 @@ async def test_money_and_configured_ones(tmp_path: Path) -> None:
     assert "(5 of 5)" in host.barred[-1]["lte0"]
 
 
-async def test_the_nearer_the_end_the_sooner_it_looks(host: Host) -> None:
+async def test_the_nearer_the_end_the_sooner_it_checks(host: Host) -> None:
     assert host.tick() == 1.0  # there is none
     await host.budgets.set(DATA)
     assert host.tick(carry=1_000) == 1.0

@@ -132,7 +132,7 @@ def test_networks_are_idle_since_bytes_last_moved_over_them(flows: LivingFlows) 
     assert flows.idle_s(6.5) == {"wlan0": 0.5}
 
 
-def test_a_stall_is_known_between_two_looks_of_a_second(flows: LivingFlows) -> None:
+def test_a_stall_is_known_between_two_samples_of_a_second(flows: LivingFlows) -> None:
     flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
     flows.learned(size(FIRST, 1_000_000))
     rates = []

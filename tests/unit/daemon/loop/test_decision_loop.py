@@ -245,7 +245,7 @@ async def run(sockets: Sockets) -> None:
         await sockets.subject.run()
 
 
-async def test_a_transfer_under_way_is_looked_at_closely_and_told_each_second(
+async def test_a_transfer_under_way_is_sampled_closely_and_told_each_second(
     sockets: Sockets,
 ) -> None:
     sockets.flows.opened(FlowOpened(KEY, 99.0, 1.0))
@@ -270,7 +270,7 @@ async def test_what_a_rescued_flow_carries_is_not_told_of_the_network_of_its_add
     assert sockets.delivered == 0
 
 
-async def test_a_flow_that_rests_is_looked_at_each_second_and_no_flow_never(
+async def test_a_flow_that_rests_is_sampled_each_second_and_no_flow_never(
     sockets: Sockets,
 ) -> None:
     sockets.flows.opened(FlowOpened(KEY, 99.0, 1.0))
@@ -279,7 +279,7 @@ async def test_a_flow_that_rests_is_looked_at_each_second_and_no_flow_never(
     assert sockets.received == 50_000 * 10
 
 
-async def test_without_flows_no_socket_is_looked_at(sockets: Sockets) -> None:
+async def test_without_flows_no_socket_is_sampled(sockets: Sockets) -> None:
     await run(sockets)
     assert sockets.received == 0
     assert sockets.told == []
