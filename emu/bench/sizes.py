@@ -16,7 +16,7 @@ from emu.testbed.hosts import CLIENT, cabled
 from emu.testbed.wiring import SERVER_ADDRESSES
 from emu.workloads.web import corpus as generator
 from emu.workloads.web.visits import Fetched, Visit, load, plan, write_holes
-from emu.workloads.web.watch import Answer, Connection, Watch
+from emu.workloads.web.watch import Answer, Connection, ProfilerWatch
 
 NAME = "sizes"
 
@@ -126,7 +126,7 @@ def _transactions(seed: int, progress: Callable[[str], None]) -> list[Transactio
     found: list[Transaction] = []
     known: set[str] = set()
 
-    def visited(visit: Visit, fetched: list[Fetched], watch: Watch) -> None:
+    def visited(visit: Visit, fetched: list[Fetched], watch: ProfilerWatch) -> None:
         answers = {connection: iter(those) for connection, those in watch.answers.items()}
         for each in fetched:
             answer = next(answers.get((each.remote_ip, each.local_port), iter(())), None)
@@ -147,7 +147,7 @@ def _connections(seed: int, progress: Callable[[str], None]) -> list[Connection]
 
 def _visit(
     seed: int,
-    visited: Callable[[Visit, list[Fetched], Watch], None],
+    visited: Callable[[Visit, list[Fetched], ProfilerWatch], None],
     progress: Callable[[str], None],
     *,
     tls: bool,
@@ -160,13 +160,11 @@ def _visit(
         write_holes(corpus, folder)
         servers = generator.nginx_servers(corpus, folder, tls=tls, http2=tls)
         hosts.serve((hosts.certificate() if tls else "") + servers)
-        with Watch(hosts.client, CLIENT) as watch:
+        with ProfilerWatch(hosts.client, CLIENT) as watch:
             for number, visit in enumerate(plan(corpus, _VISITS, seed)):
                 if number % 20 == 0:
                     progress(f"{what}: visit {number} of {_VISITS}")
                 fetched = load(hosts.client, visit.objects, addresses, tls=tls)
                 watch.settle(0 if tls else len(fetched))
                 visited(visit, fetched, watch)
-        if watch.error is not None:
-            raise EmulationError(f"the watch ended early: {watch.error}")
     return watch.connections

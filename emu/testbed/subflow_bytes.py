@@ -6,18 +6,16 @@ each subflow; frequent dumps of the living sockets tell which subflows make up o
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
-from types import TracebackType
 
-from cedos.errors import EmulationError
 from cedos.model import FlowKey, NetworkKind
 from cedos.monitor.events import FlowClosed
 from cedos.monitor.flows.flow_monitor import FlowMonitor
 from emu.testbed.access import ADDRESSES
 from emu.testbed.netns import Namespace
+from emu.testbed.watcher import Watcher
 
 _POLL_S = 0.05
 _KINDS = {ip_address(address): kind for kind, address in ADDRESSES.items()}
@@ -43,33 +41,13 @@ class CarriedBytes:
         return "wifi" if self.wifi > self.cellular else "cellular"
 
 
-class SubflowBytes:
+class SubflowBytes(Watcher):
     """Watches the client's TCP connections while the block runs."""
 
     def __init__(self, client: Namespace) -> None:
-        self._client = client
+        super().__init__(client, "watching the client's sockets")
         self._tokens: dict[FlowKey, int] = {}
         self._bytes: dict[FlowKey, int] = {}
-        self._ready = threading.Event()
-        self._stop = threading.Event()
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="carried", daemon=True)
-
-    def __enter__(self) -> "SubflowBytes":
-        self._thread.start()
-        self._ready.wait()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-        if self._failure is not None and error is None:
-            raise EmulationError(f"watching the client's sockets failed: {self._failure}")
 
     def by_local_port(self) -> Mapping[int, CarriedBytes]:
         """What each connection carried, by every local port that one of its subflows had."""
@@ -85,16 +63,10 @@ class SubflowBytes:
             for moved in [connections[self._tokens.get(key, key)]]
         }
 
-    def _run(self) -> None:
-        try:
-            with self._client.entered():
-                asyncio.run(self._watch())
-        except Exception as error:
-            self._failure = error
-        finally:
-            self._ready.set()
+    def _watch(self) -> None:
+        asyncio.run(self._follow())
 
-    async def _watch(self) -> None:
+    async def _follow(self) -> None:
         async with FlowMonitor(lambda address: address in _KINDS) as flows:
             ends = asyncio.create_task(self._ends(flows))
             self._ready.set()

@@ -1,12 +1,10 @@
 """The profiler at work in a namespace, with the parts of the daemon that feed it, and its answers."""
 
 import asyncio
-import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
 from ipaddress import ip_address
-from types import TracebackType
 
 from cedos.model import FlowKey, SizeEstimate
 from cedos.monitor.events import FlowClosed, FlowOpened
@@ -16,6 +14,7 @@ from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.http import parse_response
 from cedos.profiler.profiler import Profiler
 from emu.testbed.netns import Namespace
+from emu.testbed.watcher import Watcher
 
 _QUIET_S = 0.1
 _NOTHING = SizeEstimate(0, 0, 0, "content-length")
@@ -42,7 +41,7 @@ class Connection:
     seen: int
 
 
-class Watch:
+class ProfilerWatch(Watcher):
     """Watches a client's only address from a thread of its own, as a `with` block.
 
     Attributes:
@@ -52,39 +51,20 @@ class Watch:
     """
 
     def __init__(self, client: Namespace, address: str) -> None:
+        super().__init__(client, "watching the client's packets")
         self.answers: dict[tuple[str, int], list[Answer]] = defaultdict(list)
         self.connections: list[Connection] = []
-        self.error: BaseException | None = None
-        self._client, self._address = client, ip_address(address)
+        self._address = ip_address(address)
         self._profiler = Profiler()
         self._hellos: dict[FlowKey, tuple[str, SizeEstimate]] = {}
         self._seen: dict[str, int] = defaultdict(int)
         self._begun: set[tuple[FlowKey, int | None]] = set()
         self._last_at_s = 0.0
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> "Watch":
-        for program in ("iptables", "ip6tables"):  # connection tracking runs where something asks
-            self._client.run(program, "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "INVALID")
-        self._thread.start()
-        self._ready.wait()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._ready.is_set() and self.error is None:
-            self._loop.call_soon_threadsafe(self._stopped.set)
-        self._thread.join()
 
     def settle(self, answers: int = 0, timeout_s: float = 10.0) -> None:
         """Waits until so many answers were seen, all TLS connections have ended, and all is quiet."""
         deadline_at_s = time.monotonic() + timeout_s
-        while time.monotonic() < deadline_at_s and self.error is None:
+        while time.monotonic() < deadline_at_s and self._failure is None:
             seen = sum(map(len, list(self.answers.values())))
             quiet_s = time.monotonic() - self._last_at_s
             if seen >= answers and not self._hellos and quiet_s > _QUIET_S:
@@ -92,26 +72,22 @@ class Watch:
             time.sleep(0.01)
         self._hellos.clear()  # of connections whose ends the kernel did not tell in time
 
-    def _run(self) -> None:
-        try:
-            with self._client.entered():  # this thread is in there for life
-                asyncio.run(self._watch())
-        except BaseException as error:
-            self.error = error
-            self._ready.set()
-            raise
+    def _watch(self) -> None:
+        for program in ("iptables", "ip6tables"):  # connection tracking runs where something asks
+            self._namespace.run(program, "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "INVALID")
+        asyncio.run(self._profile())
 
-    async def _watch(self) -> None:
-        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+    async def _profile(self) -> None:
+        loop = asyncio.get_running_loop()
         with open_capture() as capture:
             async with FlowMonitor(lambda address: address == self._address) as flows:
-                self._loop.add_reader(capture.fileno(), self._captured, capture)
+                loop.add_reader(capture.fileno(), self._captured, capture)
                 following = asyncio.create_task(self._follow(flows, capture))
                 self._ready.set()
-                await self._stopped.wait()
+                await asyncio.to_thread(self._stop.wait)
                 following.cancel()
                 await asyncio.wait({following})
-                self._loop.remove_reader(capture.fileno())
+                loop.remove_reader(capture.fileno())
 
     def _captured(self, capture: Capture) -> None:
         for captured in capture.read(limit=1000):
