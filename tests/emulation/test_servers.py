@@ -192,11 +192,11 @@ def test_a_second_server_on_the_same_ports_says_why_it_cannot(
     laptop: Laptop, servers: Servers
 ) -> None:
     class Elsewhere(Servers):
-        def __init__(self, laptop: Laptop) -> None:
-            super().__init__(laptop, dns=False)
-            self.directory = laptop.directory / "elsewhere"
+        @property
+        def directory(self) -> Path:
+            return super().directory.with_name("elsewhere")
 
     # The port answers (the first one's), so only nginx itself can tell.
-    with pytest.raises(EmulationError, match="bind"), Elsewhere(laptop):
+    with pytest.raises(EmulationError, match="bind"), Elsewhere(laptop, dns=False):
         pass
     assert curl(laptop, f"{URL}/bytes/1") == (200, 1, 0)
