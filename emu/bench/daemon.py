@@ -6,21 +6,18 @@ half of the time over MPTCP.
 """
 
 import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from cedos.api.client import ControlClient
-from cedos.errors import CedosError, EmulationError
+from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import Access
+from emu.testbed.daemon import Daemon
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.servers import HTTP_PORT, Servers
@@ -30,6 +27,7 @@ _IDLE_S = 30.0
 _LOADED_S = 20.0
 _FLOWS_PER_S = 100
 _STARTS = 3
+_START_TIMEOUT_S = 30.0
 _TICK_HZ = os.sysconf("SC_CLK_TCK")
 
 
@@ -66,41 +64,16 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
 
 @contextmanager
 def _daemon(laptop: Laptop, number: int) -> Iterator[tuple[int, float]]:
-    directory = laptop.directory / f"daemon-{number}"
-    (directory / "run").mkdir(parents=True)
-    config = directory / "cedos.toml"
-    config.write_text(f'[probes]\ntarget = "{SERVER}"\n')
-    environment = os.environ | {
-        "CEDOS_STATE_DIR": str(directory),
-        "CEDOS_RUNTIME_DIR": str(directory / "run"),
-    }
+    """Its process, and how long it took to answer."""
+    config = f'[probes]\ntarget = "{SERVER}"\n'
+    daemon = Daemon(laptop.client, laptop.directory / f"daemon-{number}", config)
     began_at_s = time.monotonic()
-    with (directory / "log").open("wb") as log:
-        process = laptop.client.popen(
-            *(sys.executable, "-m", "cedos", "up", "--config", str(config)),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment,
-        )
+    daemon.start()
     try:
-        _await(directory / "run" / "control.sock", process, directory / "log")
-        yield process.pid, time.monotonic() - began_at_s
+        daemon.wait_for(lambda client: bool(client.status()), _START_TIMEOUT_S, every_s=0.005)
+        yield daemon.process.pid, time.monotonic() - began_at_s
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(20)
-
-
-def _await(path: Path, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    client = ControlClient(path)
-    while process.poll() is None:
-        try:
-            client.status()
-        except CedosError:
-            time.sleep(0.005)
-        else:
-            return
-    raise EmulationError(f"the daemon ended at its start: {log.read_text(errors='replace')[-500:]}")
+        daemon.stop()
 
 
 def _share(pid: int, during: Callable[[], object]) -> float:

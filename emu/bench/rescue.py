@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from emu.bench.rescue_laptop import Daemon, put_on_time
+from emu.bench.rescue_laptop import RescueDaemon, put_on_time
 from emu.places.traces import Trace
 from emu.testbed.access import ADDRESSES, INTERFACES, Access
 from emu.testbed.netns import Namespace
@@ -160,12 +160,14 @@ def emulated(
         laptop = stack.enter_context(Laptop(*accesses))
         stack.enter_context(Servers(laptop))
         put_on_time(laptop)
-        daemon = stack.enter_context(Daemon(laptop, bpf=bpf, rescue=rescue))
+        daemon = RescueDaemon(laptop, bpf=bpf, rescue=rescue)
+        stack.callback(daemon.stop)
+        daemon.start()
         yield Bench(laptop, daemon, max(wifi_s, cellular_s))
 
 
 class Bench:
-    def __init__(self, laptop: Laptop, daemon: Daemon, rtt_s: float) -> None:
+    def __init__(self, laptop: Laptop, daemon: RescueDaemon, rtt_s: float) -> None:
         self.laptop = laptop
         self.daemon = daemon
         self._rtt_s = rtt_s
