@@ -118,7 +118,6 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
 
 
 def _timed(make: Callable[[int], object], count: int) -> tuple[list[float], list[float]]:
-    """Wall-clock and CPU microseconds of every call, ascending."""
     kept: deque[object] = deque(maxlen=_KEPT)
     wall_us, cpu_us = [], []
     for number in range(count + _WARM_UP):

@@ -148,7 +148,6 @@ def _connect(to: tuple[str, int], wanted: str | None, protocol: int) -> socket.s
 def _pull(
     where: Namespace, to: tuple[str, int], wanted: str | None, protocol: int, size_bytes: int
 ) -> float:
-    """Bytes per second of one download."""
     buffer = bytearray(1 << 18)
     with where.entered():
         connection = _connect(to, wanted, protocol)

@@ -202,14 +202,12 @@ class Bench:
         return process
 
     def go(self, process: "subprocess.Popen[str]") -> None:
-        """Lets a program begin."""
         assert process.stdin is not None
         process.stdin.write(f'url = "http://{SERVER}/bytes/1000"\n')
         process.stdin.close()
         process.stdin = None
 
     def result(self, process: "subprocess.Popen[str]", mptcp: bool) -> Attempt:
-        """What a program has seen, when it has ended."""
         output, _ = process.communicate(timeout=60)
         took, local, *status = output.split() or ["-1", "none"]
         failed = float(took) <= 0 or status not in ([], ["200"])
@@ -279,7 +277,6 @@ class Bench:
             self.daemon.until_both_live()
 
     def use_healthy(self, measured: Measured, count: int) -> None:
-        """Uses networks that live; none of it is to be rescued."""
         before = self.daemon.rescues()
         for number in range(count):
             bound = ("--interface", list(ADDRESSES.values())[number % 2]) if number % 3 else ()

@@ -60,7 +60,6 @@ class RescueDaemon(Daemon):
         )
 
     def default(self) -> str:
-        """The interface that new connections take."""
         network = self.client.status().default.network
         if network is None:
             raise EmulationError("the daemon has no default")

@@ -26,7 +26,7 @@ _CROWD_RATE: Final = "95mbit"
 # What each flow gets in ten seconds varies with the losses it happens to have, of plain TCP as well. The
 # paper's flows run for two hours; plain TCP gets 0.96 over 20 s and 0.985 over 60.
 _CROWD_S: Final = 60.0
-_URGENT_RATE, _URGENT_S = "10mbit", 20.0
+_FOREGROUND_RATE, _FOREGROUND_S = "10mbit", 20.0
 _TRIPS: Final = 5_000
 _TIMES: Final = 3
 _ADDRESS_CHANGES: Final = 40
@@ -59,7 +59,7 @@ def run(progress: Progress) -> dict[str, float]:
     figures: dict[str, float] = {}
     with cable.loopback() as host, pair(host, host, _LOOPBACK) as ends:
         figures |= throughput(ends, progress)
-        figures |= trips(ends, progress)
+        figures |= round_trips(ends, progress)
         figures |= messages(ends, progress)
     with cable.cable(_SHAPED_RATE) as (near, far), pair(near, far, cable.SERVER) as ends:
         figures |= shaped(ends, progress)
@@ -70,8 +70,8 @@ def run(progress: Progress) -> dict[str, float]:
             ("jain_50_50", 50, 50),
         ):
             figures |= fairness(ends, key, sessions, raws, progress)
-    with cable.cable(_URGENT_RATE) as (near, far), pair(near, far, cable.SERVER) as ends:
-        figures |= urgent(ends, progress)
+    with cable.cable(_FOREGROUND_RATE) as (near, far), pair(near, far, cable.SERVER) as ends:
+        figures |= foreground(ends, progress)
     with cable.cable(None) as (near, far), pair(near, far, cable.SERVER) as ends:
         figures |= resume(ends, progress)
     figures |= idle.measure(progress)
@@ -113,7 +113,6 @@ def throughput(
 
 
 def shaped(ends: Pair, progress: Progress) -> dict[str, float]:
-    """One flow over 50 Mbit/s."""
     ratios = []
     for number in range(3):
         took = {
@@ -127,7 +126,7 @@ def shaped(ends: Pair, progress: Progress) -> dict[str, float]:
     return {"shaped_ratio": statistics.median(ratios)}
 
 
-def trips(
+def round_trips(
     ends: Pair, progress: Progress, rounds: int = _TRIPS, times: int = _TIMES
 ) -> dict[str, float]:
     """Round trips of a small message, in three ways of programming, against plain TCP in each."""
@@ -197,7 +196,7 @@ def fairness(
     return {key: found}
 
 
-def urgent(ends: Pair, progress: Progress, seconds: float = _URGENT_S) -> dict[str, float]:
+def foreground(ends: Pair, progress: Progress, seconds: float = _FOREGROUND_S) -> dict[str, float]:
     """Foreground messages on an idle link and on a full one; background data with and without them."""
     measured = {
         what: ends.both(
@@ -225,7 +224,7 @@ def urgent(ends: Pair, progress: Progress, seconds: float = _URGENT_S) -> dict[s
     progress(
         f"foreground: {figures['foreground_added_ms']:.1f} ms more (95th percentile "
         f"{figures['foreground_added_p95_ms']:.1f}) than {1e3 * idle_s:.1f} ms on an idle link of "
-        f"{_URGENT_RATE}; background keeps {figures['background_share']:.3f} of "
+        f"{_FOREGROUND_RATE}; background keeps {figures['background_share']:.3f} of "
         f"{measured['alone']['rate_bps'] / 1e6:.2f} Mbit/s"
     )
     return figures

@@ -39,7 +39,6 @@ class Transaction:
 
     @property
     def near(self) -> bool:
-        """Whether the estimate is within 10 % of the bytes really carried."""
         return abs(self.answer.estimate.median_bytes - self.body_bytes) <= _NEAR * self.body_bytes
 
     @property

@@ -213,7 +213,6 @@ async def _one(
 
 
 async def _spare(steering: Steering, known: set[int]) -> int:
-    """The token of the new connection, when its second path is there."""
     for _ in range(200):
         for token, connection in steering.connections.items():
             if token not in known and len(connection.subflows) == 2:

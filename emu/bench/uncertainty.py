@@ -88,7 +88,6 @@ class _World:
                 self.measure(name)
 
     def measure(self, name: str) -> None:
-        """An exchange that tells of both quantities."""
         latency_s, rate_bps, sigma = _SPECS[name]
         predictor = self._predictors[name]
         self.now_s += self.dice.expovariate(0.2)

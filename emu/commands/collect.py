@@ -18,8 +18,6 @@ T = TypeVar("T")
 
 
 class _Size(click.ParamType[tuple[int, Direction]]):
-    """`3000:down`: bytes and direction."""
-
     name = "bytes:direction"
 
     def convert(
@@ -161,7 +159,6 @@ def _probed(
     jobs: int,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """The entries with what probes found at their starts."""
     from emu.lab.data import probe_bench  # noqa: PLC0415
 
     starts = probe_bench.starts_of(rows)

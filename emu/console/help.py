@@ -2,7 +2,6 @@
 
 
 def block(title: str, *lines: str) -> str:
-    """A titled block of lines for a command's epilog."""
     # The backspace tells click to leave the lines as they are.
     return "\b\n" + "\n".join([f"{title}:", *(f"  {line}" for line in lines)])
 

@@ -32,7 +32,6 @@ class NetworkStats:
 
     @property
     def longest_outage_s(self) -> int:
-        """The longest outage in seconds, 0 where there is none."""
         return max((length for _, length in self.outages), default=0)
 
 
@@ -63,7 +62,6 @@ def rates_bps(trace: Trace, seconds: int) -> npt.NDArray[np.float64]:
 
 
 def runs(out: npt.NDArray[np.bool_]) -> tuple[tuple[int, int], ...]:
-    """The runs of True: (first index, length) of each."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], out, [False])).astype(np.int8)))
     return tuple(
         (int(first), int(past - first)) for first, past in zip(edges[::2], edges[1::2], strict=True)

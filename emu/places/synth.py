@@ -95,8 +95,6 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """All seconds of a synthetic place."""
-
     movement: Movement
     wifi: Wifi
     cellular: Cellular
@@ -150,7 +148,6 @@ def generate(kind: str, seed: int, duration_s: int, out_dir: Path, name: str | N
 
 
 def _collection(path: Path) -> list[dict[str, str]]:
-    """The rows of the collection that is there, none where there is none yet."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:

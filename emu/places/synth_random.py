@@ -44,7 +44,6 @@ def blend(weight: float, first: Sequence[float], second: Sequence[float]) -> lis
 
 
 def standardized(values: Sequence[float]) -> list[float]:
-    """The values with mean 0 and variance 1; all 0 where they do not vary."""
     mean = math.fsum(values) / len(values)
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
     return [(value - mean) / spread if spread > 1e-9 else 0.0 for value in values]

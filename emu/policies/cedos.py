@@ -32,7 +32,6 @@ class Cedos:
         )
 
     def stop(self) -> None:
-        """Ends the daemon as systemd would; its history stays in the stage's directory."""
         if self._daemon is not None:
             self._daemon.stop()
 

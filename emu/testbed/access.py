@@ -81,8 +81,6 @@ class Access:
 
 
 class Link(Protocol):
-    """An emulated access network that is being started, runs, or has ended."""
-
     @property
     def pid(self) -> int:
         """The process that leads all others of this link (its session and process group)."""

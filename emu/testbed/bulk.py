@@ -65,7 +65,6 @@ class Pauses:
     seen: list[tuple[float, float]] = field(default_factory=list)
 
     def longest_s(self, from_unix_s: float, until_unix_s: float) -> float:
-        """The longest pause that touches this time."""
         return max(
             (
                 pause
@@ -164,7 +163,6 @@ class Transfer:
             self.bytes += got
 
     def close(self) -> None:
-        """Ends it with a reset: nothing lingers in the queues."""
         self._stop = True
         with suppress(OSError):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
@@ -266,7 +264,6 @@ class Sniffer:
         )
 
     def close(self) -> None:
-        """Stops."""
         self._wake.send(b"x")
         self._thread.join(5)
         for one, _ in self._sockets.values():

@@ -98,7 +98,6 @@ class Daemon:
             raise EmulationError(f"the daemon failed: {self.log_end()}")
 
     def kill(self) -> None:
-        """Kills it in the middle of its work."""
         process, self._process = self.process, None
         process.kill()
         process.wait()

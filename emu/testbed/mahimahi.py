@@ -99,8 +99,6 @@ def nested(shells: list[list[str]]) -> list[str]:
 
 
 class MahimahiLink:
-    """One chain of Mahimahi shells (see `emu.testbed.access.Link`)."""
-
     def __init__(
         self, command: list[str], shells: list[str], isp: Path, subnet: str, directory: Path
     ) -> None:
@@ -138,11 +136,9 @@ class MahimahiLink:
 
     @property
     def started_at_s(self) -> float:
-        """See `emu.testbed.access.Link.started_at_s`; right within a few milliseconds."""
         return self._started_at_s
 
     def prepare(self) -> None:
-        """See `emu.testbed.access.Link.prepare`: every shell but the last."""
         self._waiting = int(self._line())
         for shell in self._shells[:-1]:
             self._go()
@@ -204,7 +200,6 @@ class MahimahiLink:
             raise EmulationError(f"Mahimahi ended at its start: {self._trouble()}") from error
 
     def _line(self) -> str:
-        """The next line that a shell prints."""
         assert self._process.stdout is not None
         out = self._process.stdout.fileno()
         while b"\n" not in self._text:

@@ -48,8 +48,6 @@ def entered(path: Path) -> Iterator[None]:
 
 
 class Namespace:
-    """A named network namespace (`ip netns`)."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.path = RUN / name
@@ -64,7 +62,6 @@ class Namespace:
 
     @classmethod
     def attach(cls, name: str, pid: int) -> "Namespace":
-        """Gives a name to the namespace that process `pid` lives in."""
         _ip("netns", "attach", name, str(pid))
         return cls(name)
 
@@ -88,7 +85,6 @@ class Namespace:
         return _run(self.command(*arguments), check=check, timeout_s=timeout_s)
 
     def popen(self, *arguments: str, **options: Any) -> "subprocess.Popen[Any]":
-        """Starts a command inside; the caller ends it."""
         return subprocess.Popen(self.command(*arguments), **options)
 
     @contextmanager

@@ -213,7 +213,6 @@ class Laptop(Started):
         self.instance.add_session(net.link.pid)
 
     def _tether(self, kind: NetworkKind) -> None:
-        """Leads the client's wire into the phone."""
         link = self.links[kind]
         try:
             phone = os.open(f"/proc/{link.phone_pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)

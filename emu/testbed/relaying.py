@@ -40,7 +40,6 @@ class Relaying(Started):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What programs need to find it."""
         if self._mode == "transparent":
             return {}
         address = f"http://{RELAY}:{PORT}"

@@ -39,12 +39,10 @@ class Service:
 
     @property
     def pid(self) -> int:
-        """Of the program, and of its session."""
         return self._process.pid
 
     @property
     def text(self) -> str:
-        """All that it has printed and logged."""
         found = ""
         for log in self._logs:
             with suppress(OSError):

@@ -42,8 +42,6 @@ def started_ticks(pid: int) -> int | None:
 
 
 class Instance:
-    """One registered testbed: its token, its folder, what it started."""
-
     def __init__(self) -> None:
         self.token = secrets.token_hex(3)
         self.directory = runtime_directory() / self.token
@@ -67,12 +65,10 @@ class Instance:
         self._write()
 
     def remove_session(self, pid: int) -> None:
-        """Forgets a session whose processes have ended."""
         if self._sessions.pop(pid, None) is not None:
             self._write()
 
     def close(self) -> None:
-        """Ends every process and removes every namespace and file of this instance."""
         _remove(self.directory, self.token, self._sessions)
 
     def _write(self) -> None:

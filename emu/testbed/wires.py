@@ -48,7 +48,6 @@ def connect(one: End, other: End, *, offloads: bool = False) -> None:
 
 
 def add_address(host: Namespace, *addresses: str) -> None:
-    """Gives a host addresses of its own, whatever wires it has."""
     with netlink_in(host.path) as netlink:
         (loopback,) = netlink.link_lookup(ifname="lo")
         for address in addresses:
@@ -56,7 +55,6 @@ def add_address(host: Namespace, *addresses: str) -> None:
 
 
 def limit_rate(end: End, rate: str, *, burst: str = "32kb", latency: str = "50ms") -> None:
-    """Sends no faster than `rate` (of `tc`) from this end."""
     shaper = (
         f"tc qdisc add dev {end.interface} root tbf rate {rate} burst {burst} latency {latency}"
     )

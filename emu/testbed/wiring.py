@@ -47,7 +47,6 @@ _PLANS = {
 
 
 def subnet(kind: NetworkKind) -> str:
-    """The subnet behind the phone."""
     return f"{GATEWAYS[kind].rpartition('.')[0]}.0/24"
 
 

@@ -13,8 +13,6 @@ from emu.workloads.exchange_server import ASK, CANCEL, REQUEST, RESPONSE
 
 
 class Response(NamedTuple):
-    """A complete response: its request's number, and the seconds that the server's work took."""
-
     number: int
     compute_s: float
 
@@ -50,7 +48,6 @@ class ExchangeConnection:
         self._flush()
 
     def cancel(self, number: int) -> None:
-        """Tells the server that a response is not needed any more."""
         self._out += REQUEST.pack(CANCEL, number, 0, 0, 0.0)
         self._flush()
 

@@ -64,7 +64,6 @@ def schedule(
 def _starts(
     classes: Sequence[TransferClass], duration_s: float, seed: int
 ) -> Iterator[tuple[TransferClass, random.Random, float]]:
-    """Each start of each class, with the class's own source of randomness."""
     draws = {kind.name: random.Random(f"{seed}/{kind.name}") for kind in classes}
     for kind in classes:
         if kind.slot_s > 0:

@@ -85,7 +85,6 @@ def _templates() -> dict[str, list[Frame]]:
 
 
 def _features(samples: Sequence[float]) -> Frame:
-    """Each band's share of the frame's energy."""
     energies = []
     for band_hz in _BANDS_HZ:
         factor = 2 * math.cos(2 * math.pi * band_hz / SAMPLES_PER_S)

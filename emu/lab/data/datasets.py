@@ -91,7 +91,6 @@ class DataSet:
 
     @property
     def censored(self) -> dict[str, NDArray[np.bool_]]:
-        """By strategy, whether a transfer had not ended by its time."""
         nothing = np.zeros(len(self))
         return {
             name: self.numbers.get(f"censored_{name}", nothing) == 1.0 for name in self.strategies

@@ -53,8 +53,6 @@ _RADIO = COLUMNS[COLUMNS.index("rssi_dbm") :]
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A place to be played from its beginning for `seconds`."""
-
     place: str
     seconds: int
 
@@ -64,7 +62,6 @@ class Walk:
 
 
 def plan(places: Mapping[str, Place], most_s: int) -> list[Walk]:
-    """Every place from start to end, or up to `most_s`."""
     return [Walk(place.name, min(place.common_s, most_s)) for place in places.values()]
 
 

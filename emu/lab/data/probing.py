@@ -100,7 +100,6 @@ def columns(outcome: ProbeOutcome) -> dict[str, float]:
 
 
 def prefixed(kind: NetworkKind, known: Mapping[str, float]) -> dict[str, float]:
-    """The same with the network's name, as columns of a data set."""
     return {f"{kind}_{name}": value for name, value in known.items()}
 
 

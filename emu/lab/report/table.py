@@ -84,7 +84,6 @@ def columns(run: runs.Recorded) -> list[tuple[str, str, str]]:
 
 
 def is_best(run: runs.Recorded, key: str, value: Any) -> bool:
-    """Whether no policy of the run does better in this figure."""
     values = [figures[key] for figures in run.summary["policies"].values()]
     best = max(values) if key in ("mean_mbps", "oracle_match") else min(values)
     return bool(value == best)

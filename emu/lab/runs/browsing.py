@@ -23,8 +23,6 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class BrowsingPlan:
-    """What is visited and watched in one repeat, the same for all policies."""
-
     corpus: corpus.Corpus
     pages: Sequence[PlannedPage]
     videos: Sequence[PlannedVideo]
@@ -97,7 +95,6 @@ def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
 
 
 def serve(wanted: BrowsingPlan, laptop: Laptop, *, http2: bool) -> Servers:
-    """The server with the plan's sites and videos on it, to be entered."""
     folder = laptop.directory / "sites"
     folder.mkdir(mode=0o755)
     sites = ""

@@ -53,7 +53,6 @@ def combine(runs: Sequence[Recorded]) -> dict[str, Any]:
 
 
 def _by_policy(run: Recorded) -> dict[str, dict[str, Any]]:
-    """What a run measured: transfer times and sizes of pages and segments, and the joules of all."""
     found = {}
     for policy in run.policies:
         pages = [row for row in run.pages if row["policy"] == policy]

@@ -98,8 +98,6 @@ def run(scenario: Scenario, places: Places, directory: Path, report: Report) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """One policy's run: its transfers, the bytes they took from each network, counters, records."""
-
     zero_at_s: float
     zero_unix_s: float
     completed: Sequence[curl.Completed]
@@ -124,7 +122,7 @@ class _Result:
             **self.browsed.tables(self.zero_at_s),
         }
 
-    def came_bytes(self, completed: curl.Completed) -> int:
+    def received_bytes(self, completed: curl.Completed) -> int:
         """What a transfer brought: all of it, or what its connection carried until the limit."""
         size_bytes = completed.planned.size_bytes
         if not completed.censored:
@@ -288,7 +286,7 @@ def _policy_run(results: Sequence[_Result]) -> summary.PolicyRun:
             + [each.transfer_s for each in watched]
         ),
         size_bytes=np.array(
-            [result.came_bytes(each) for result in results for each in result.completed]
+            [result.received_bytes(each) for result in results for each in result.completed]
             + [each.planned.page.size_bytes for each in visits]
             + [each.segment_bytes for each in watched],
             dtype=float,
@@ -346,7 +344,6 @@ class _Progress:
 
     @contextmanager
     def during(self, what: str) -> Iterator[None]:
-        """Moves on by one policy while the block runs."""
         stop = threading.Event()
         began_at_s = time.monotonic()
 

@@ -203,7 +203,6 @@ class RunFolder:
     def create(
         cls, directory: Path, scenario: Scenario, environment: Mapping[str, Any]
     ) -> "RunFolder":
-        """Makes the folder, in place of an earlier run's (`make_way`)."""
         make_way(directory)
         folder = cls(directory)
         try:
@@ -228,8 +227,6 @@ class RunFolder:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A finished run, read back from its folder."""
-
     directory: Path
     scenario: Scenario
     environment: Mapping[str, Any]
@@ -254,7 +251,6 @@ class Recorded:
 
     @property
     def title(self) -> str:
-        """One line that says which run this is, and whether its place is synthetic."""
         kind = " (synthetic)" if self.environment["synthetic"] else ""
         return f"{self.scenario.name}: place {self.scenario.place}{kind}, seed {self.scenario.seed}"
 

@@ -12,8 +12,6 @@ from emu.workloads.mixed import TransferClass
 
 
 class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One `[[load]]`: a class of transfers (see `TransferClass`)."""
-
     name: str
     host: str
     direction: Direction

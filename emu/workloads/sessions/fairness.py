@@ -29,7 +29,6 @@ def _more_files() -> None:
 
 
 async def send_to_many(peer: Peer, sessions: int, raws: int) -> dict[str, Any]:
-    """Sends to so many sessions and plain connections, as fast as each of them takes it."""
     _more_files()
     loop = asyncio.get_running_loop()
     flows: list[Coroutine[Any, Any, None]] = []

@@ -58,7 +58,6 @@ def _resident_bytes() -> int:
 
 
 def _restarted(path: Path, look_ups: int) -> dict[str, float]:
-    """What a process that opens the file sees."""
     before = _resident_bytes()
     began = time.perf_counter()
     sleepers = IdleSessions(path)

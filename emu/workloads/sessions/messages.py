@@ -31,7 +31,6 @@ async def send_messages(
 
 
 async def receive_messages(peer: Peer, number: int) -> dict[str, Any]:
-    """Takes so many messages, then says so."""
     connection = await peer.accept()
     left = number
     while left:

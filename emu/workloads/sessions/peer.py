@@ -47,7 +47,6 @@ class Peer:
 
     @property
     def plain(self) -> socket.socket:
-        """Listens for plain TCP, without blocking."""
         assert self._plain is not None
         return self._plain
 

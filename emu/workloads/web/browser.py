@@ -175,7 +175,6 @@ class Tab:
         return self._devtools.call(method, parameters, session=self._session)
 
     def go(self, url: str) -> None:
-        """Sends the tab somewhere, without waiting."""
         # The answer comes with the document's first bytes: not at all while the network is dead.
         self._devtools.send("Page.navigate", {"url": url}, session=self._session)
 
@@ -193,7 +192,6 @@ class Tab:
 
 
 def _pin(certificate: Path) -> str:
-    """The SHA-256 of a certificate's public key, in base64."""
     key = x509.load_pem_x509_certificate(certificate.read_bytes()).public_key()
     encoded = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return base64.b64encode(hashlib.sha256(encoded).digest()).decode()

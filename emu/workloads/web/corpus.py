@@ -158,7 +158,6 @@ def _object(draw: random.Random, site: int, page: int, number: int, mime: str) -
 
 
 def _parent(draw: random.Random, objects: list[Object], mime: str) -> int:
-    """Who asks for the last one of the objects, as its number."""
     kind = {
         CSS: HTML,
         SCRIPT: draw.choices((HTML, SCRIPT), (0.65, 0.35))[0],

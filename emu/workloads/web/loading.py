@@ -79,7 +79,6 @@ class _Account:
             each.problem = None if each.status == 204 else params["errorText"]
 
     def came(self) -> int:
-        """Different objects that came whole."""
         return len({each.url for each in self.objects.values() if _whole(each)})
 
 

@@ -39,7 +39,6 @@ class Media:
     segments: int
 
     def size_bytes(self, representation: int, segments: int | None = None) -> int:
-        """Bytes of a representation's first segments (all of them by default)."""
         wanted = range(1, (segments or self.segments) + 1)
         return sum((self.folder / f"{representation}-{n}.m4s").stat().st_size for n in wanted)
 

@@ -29,8 +29,6 @@ class PlannedPage:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A visit that was made, and what came of it."""
-
     planned: PlannedPage
     loaded: Loaded
 

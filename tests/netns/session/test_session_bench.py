@@ -25,7 +25,7 @@ def test_throughput_of_all_three() -> None:
 
 def test_round_trips_in_three_ways() -> None:
     with cable.loopback() as host, pair(host, host, "127.0.0.1") as ends:
-        figures = bench.trips(ends, quiet, rounds=50, times=1)
+        figures = bench.round_trips(ends, quiet, rounds=50, times=1)
     ways = ("callbacks", "await", "blocking")
     assert set(figures) == {
         *("message_added_us", "message_raw_us"),
@@ -45,7 +45,7 @@ def test_address_changes_and_black_outs() -> None:
     assert 0 < figures["blackout_hour_resume_s"] < 30
 
 
-def test_a_small_crowd() -> None:
+def test_fairness_of_a_few() -> None:
     with cable.cable("20mbit") as (near, far), pair(near, far, cable.SERVER) as ends:
         figures = bench.fairness(ends, "jain", 2, 2, quiet, warm_s=0.5, seconds=1.0)
     assert 0.25 <= figures["jain"] <= 1.0
