@@ -121,8 +121,8 @@ def test_intervals_grow_where_they_miss_and_shrink_where_they_do_not(
     model: CompletionModel, usual: Mapping[str, float]
 ) -> None:
     def width(adaptive: Adaptive) -> float:
-        said = adaptive.predict(usual, "cafe")["wifi"]
-        return said.quantile(0.95) / said.quantile(0.05)
+        time = adaptive.predict(usual, "cafe")["wifi"]
+        return time.quantile(0.95) / time.quantile(0.05)
 
     wild, calm = Adaptive(model), Adaptive(model)
     point = model.points(usual)["wifi"]

@@ -1,4 +1,4 @@
-"""How quickly hard budgets are spent, and how soon one must look again."""
+"""How quickly hard budgets are spent, and how soon one must check again."""
 
 from cedos.selector.budgets.hard_pace import Pace
 

@@ -35,9 +35,9 @@ class Jumps:
 )  # fmt: skip
 def test_jumps_are_known_to_a_hundredth(cheap: float, most: float, amount: float) -> None:
     quote = Jumps(1e9 * cheap, 1e9 * most)
-    said = SteppedQuote(quote.rate, steps(quote, 1e9)).rate_for(1e9 * amount, 1.0)
-    assert said >= quote.rate_for(1e9 * amount, DURATION_S) or amount > 1.0
-    assert said <= quote.rate_for(1e9 * amount * 1.011, DURATION_S) or amount > 0.98
+    stepped = SteppedQuote(quote.rate, steps(quote, 1e9)).rate_for(1e9 * amount, 1.0)
+    assert stepped >= quote.rate_for(1e9 * amount, DURATION_S) or amount > 1.0
+    assert stepped <= quote.rate_for(1e9 * amount * 1.011, DURATION_S) or amount > 0.98
 
 
 @pytest.mark.parametrize("make", [Pacer, Odyssey])
@@ -51,11 +51,11 @@ def test_controllers_prices_are_told_closely(make: type[Pacer] | type[Odyssey]) 
     quote, left = controller.quote(1.2e6), 2e9
     found = steps(quote, left)
     assert 2 < len(found) < 200
-    said = SteppedQuote(quote.rate, found)
+    stepped = SteppedQuote(quote.rate, found)
     for number in range(1, 900):
         amount = left * number / 1000
         exact = quote.rate_for(amount, DURATION_S)
-        assert exact * 0.999 <= said.rate_for(amount, 1.0) <= 1.21 * quote.rate_for(
+        assert exact * 0.999 <= stepped.rate_for(amount, 1.0) <= 1.21 * quote.rate_for(
             amount * 1.011, DURATION_S
         )  # fmt: skip
 
@@ -77,8 +77,8 @@ def test_units_that_are_bought_are_told_at_their_price_not_at_that_of_many(
     most = left + units * unit.amount
     found = steps(quote, left + 40 * unit.amount)
     assert len(found) < 200
-    said, amount = SteppedQuote(quote.rate, found), 1e3 * (0.98 * most / 1e3) ** place
+    stepped, amount = SteppedQuote(quote.rate, found), 1e3 * (0.98 * most / 1e3) ** place
     exact = quote.rate_for(amount, DURATION_S)
-    assert said.rate_for(amount, 1.0) >= exact / 1.21
+    assert stepped.rate_for(amount, 1.0) >= exact / 1.21
     near = [quote.rate_for(amount * 1.2 ** (n / 20), DURATION_S) for n in range(-21, 22)]
-    assert said.rate_for(amount, 1.0) <= 1.21 * max(near)
+    assert stepped.rate_for(amount, 1.0) <= 1.21 * max(near)

@@ -17,9 +17,9 @@ def roles(host: Any) -> Roles:
     return assign(host.both)
 
 
-def context(*, delivery_age_s: float = 0.1, **said: float) -> Context:
+def context(*, delivery_age_s: float = 0.1, **indicators: float) -> Context:
     """A cellular network with a round trip of 300 ms, and of 60 ms when it is empty."""
-    known = {"rtt_s": 0.3, "rtt_min_s": 0.06} | said
+    known = {"rtt_s": 0.3, "rtt_min_s": 0.06} | indicators
     indicators = {
         name: Indicator(value, NOW_S - (delivery_age_s if "delivery" in name else 0.1))
         for name, value in known.items()

@@ -19,7 +19,9 @@ def queue_of(*sizes: float, accuracy: float = 0.8) -> Queue:
     return queue
 
 
-def look(queue: Queue, paths: list[Path], prices: Any, most: int = 20) -> list[PrefetchVerdict]:
+def explained(
+    queue: Queue, paths: list[Path], prices: Any, most: int = 20
+) -> list[PrefetchVerdict]:
     """Plans, begins what is to be begun, and says why."""
     plan = queue.plan(1.0, paths, prices)
     for key, network in plan.starts:
@@ -28,7 +30,7 @@ def look(queue: Queue, paths: list[Path], prices: Any, most: int = 20) -> list[P
 
 
 def test_what_is_worth_it_says_so_with_its_figures(make: Any) -> None:
-    found = look(queue_of(1e5, 1e5, 1e5, 1e5), [make.wifi()], make.prices())
+    found = explained(queue_of(1e5, 1e5, 1e5, 1e5), [make.wifi()], make.prices())
     assert [one.why for one in found] == [
         "is being fetched over wifi: it saves more than it costs",
         "will be fetched next",
@@ -44,7 +46,7 @@ def test_what_is_worth_it_says_so_with_its_figures(make: Any) -> None:
 
 
 def test_dear_bytes_are_told(make: Any) -> None:
-    (one,) = look(queue_of(1e6), [make.lte()], make.prices(0.0, 1e-3))
+    (one,) = explained(queue_of(1e6), [make.lte()], make.prices(0.0, 1e-3))
     assert one.why == "waits: over lte it costs more than it saves"
     assert one.metered
     assert one.weighed is not None
@@ -52,18 +54,18 @@ def test_dear_bytes_are_told(make: Any) -> None:
 
 
 def test_a_budget_that_is_spent_is_told(make: Any) -> None:
-    (one,) = look(queue_of(1e6), [make.lte()], make.prices(0.0, 2.0**200))
+    (one,) = explained(queue_of(1e6), [make.lte()], make.prices(0.0, 2.0**200))
     assert one.why == "waits: the budget of lte is spent"
 
 
 def test_what_is_more_than_what_is_left_is_told(make: Any) -> None:
-    (one,) = look(queue_of(1e6), [make.lte()], make.prices(0.0, 1e-9, left=1e5))
+    (one,) = explained(queue_of(1e6), [make.lte()], make.prices(0.0, 1e-9, left=1e5))
     assert one.why == "waits: it is more than the budget has left"
 
 
 def test_a_radio_that_must_be_woken_is_told(make: Any) -> None:
     prices = make.prices(0.2)
-    (one,) = look(queue_of(1e5), [make.lte(tail_j=200.0)], prices)
+    (one,) = explained(queue_of(1e5), [make.lte(tail_j=200.0)], prices)
     queue = queue_of(1e5)
     assert best_batch(0, queue.candidates(1.0), [make.lte(tail_j=200.0)], prices) is None
     assert "not worth waking lte's radio" in one.why
@@ -71,12 +73,12 @@ def test_a_radio_that_must_be_woken_is_told(make: Any) -> None:
 
 def test_waiting_for_a_better_network_is_told(make: Any) -> None:
     paths = [make.wifi(present=False, availability=0.9, absence_s=1.0), make.lte()]
-    (one,) = look(queue_of(1e6), paths, make.prices(0.0, 6e-7))
+    (one,) = explained(queue_of(1e6), paths, make.prices(0.0, 6e-7))
     assert one.why == "waits for a better network, which should be there in time"
 
 
 def test_without_a_network_it_waits(make: Any) -> None:
-    (one,) = look(queue_of(1e6), [make.wifi(present=False)], make.prices())
+    (one,) = explained(queue_of(1e6), [make.wifi(present=False)], make.prices())
     assert one.why == "waits: no network is there"
     assert one.weighed is None
 
@@ -85,7 +87,7 @@ def test_failures_are_told_and_no_more_than_asked_for_are_shown(make: Any) -> No
     queue = queue_of(1e5, 1e5, 1e5)
     queue.failed(0, 0.5)
     queue.failed(2, 0.5, for_good=True)
-    said = {one.item.key: one.why for one in look(queue, [make.wifi()], make.prices())}
-    assert said[0] == "failed 1 times; tried again in 2 s"
-    assert said[2] == "failed 1 times; left to demand"
+    why = {one.item.key: one.why for one in explained(queue, [make.wifi()], make.prices())}
+    assert why[0] == "failed 1 times; tried again in 2 s"
+    assert why[2] == "failed 1 times; left to demand"
     assert len(verdicts(queue, 1.0, [make.wifi()], make.prices(), Plan(), 2)) == 2
