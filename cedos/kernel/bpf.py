@@ -69,10 +69,8 @@ def wide(target: int, immediate: int, source: int = 0) -> bytes:
 def load(program: bytes, kind: ProgramType, attach: AttachType, name: str = "cedos") -> int:
     """Loads a program; the caller closes the returned file descriptor.
 
-    Raises:
-        PermissionError: the process lacks CAP_BPF and CAP_NET_ADMIN.
-        OSError: the kernel refuses the program.
-        HostError: an architecture whose system calls are not known here.
+    Raises PermissionError without CAP_BPF and CAP_NET_ADMIN, OSError where the kernel refuses the
+    program, HostError on an architecture whose system calls are not known here.
     """
     code = ctypes.create_string_buffer(program, len(program))
     licence = ctypes.create_string_buffer(b"MIT")
@@ -108,16 +106,7 @@ def link(cgroup: int, program: int, where: AttachType) -> int:
 
 
 class BpfHashMap:
-    """A hash table that programs and this process share.
-
-    Args:
-        key_bytes: size of a key.
-        value_bytes: size of a value.
-        entries: how many there can be.
-
-    Raises:
-        OSError, HostError: as for `load`.
-    """
+    """A hash table that programs and this process share; errors as for `load`."""
 
     def __init__(self, key_bytes: int, value_bytes: int, entries: int) -> None:
         self.file = _bpf(

@@ -46,12 +46,7 @@ def parse_family(message: NetlinkMessage) -> Family | None:
 
 
 async def family(name: str) -> int:
-    """The number that the kernel gave to a family.
-
-    Raises:
-        LookupError: the kernel does not have the family.
-        OSError: generic netlink is refused.
-    """
+    """The kernel's number of a family; LookupError without it, OSError where it is refused."""
     requester = AsyncRequester(NETLINK_GENERIC)
     try:
         return await _family(requester, name)
@@ -62,9 +57,7 @@ async def family(name: str) -> int:
 async def dump(name: str, command: int, body: bytes = b"") -> list[bytes]:
     """The attributes of all messages that a family's command dumps; `body` is the question's own.
 
-    Raises:
-        LookupError: the kernel does not have the family.
-        OSError: the kernel refused, or generic netlink is refused.
+    Errors as for `family`.
     """
     requester = AsyncRequester(NETLINK_GENERIC)
     try:

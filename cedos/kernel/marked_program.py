@@ -52,14 +52,9 @@ def marking_program(mark: int) -> bytes:
 
 
 def own_cgroup(mounts: str, membership: str) -> Path:
-    """This process's folder in the cgroup v2 hierarchy.
+    """This process's folder in the cgroup v2 hierarchy; HostError where none is mounted.
 
-    Args:
-        mounts: /proc/self/mounts.
-        membership: /proc/self/cgroup.
-
-    Raises:
-        HostError: no cgroup v2 is mounted.
+    `mounts` is /proc/self/mounts, `membership` /proc/self/cgroup.
     """
     try:
         root = bpf.root_cgroup(mounts)

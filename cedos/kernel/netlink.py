@@ -167,13 +167,8 @@ class Requester:
     """Asks the kernel and has its answer at once: it carries out a request within `send`.
 
     For commands, each of less than a millisecond. A dump of thousands of flows or routes is not for
-    this one: `AsyncRequester` lets the event loop's other work in between its datagrams.
-
-    Attributes:
-        port: what the kernel's events call the one who asked for the change that they tell of.
-
-    Raises:
-        HostError: the kernel does not speak this protocol.
+    this one: `AsyncRequester` lets the event loop's other work in between its datagrams. In events
+    `port` stands for the one who asked for the change. HostError without this protocol.
     """
 
     def __init__(self, protocol: int) -> None:
@@ -185,14 +180,8 @@ class Requester:
     def ask(self, kind: int, payload: bytes, flags: int = NLM_F_ACK) -> list[NetlinkMessage]:
         """The answers to a request (REQUEST is added).
 
-        Args:
-            kind: the message's type.
-            payload: what comes behind the header.
-            flags: with ACK or DUMP there may be many answers; without, the first one ends it.
-
-        Raises:
-            OSError: the kernel refused; the text is the kernel's own where it gives one.
-            TimeoutError: no answer within seconds.
+        With ACK or DUMP there may be many answers; without, the first one ends it. Raises OSError where
+        the kernel refuses, with its own words where it gives some, TimeoutError after seconds.
         """
         sequence = next(self._sequences) & 0xFFFFFFFF
         self._socket.send(message(kind, flags | NLM_F_REQUEST, sequence, payload))
@@ -231,9 +220,7 @@ class AsyncRequester:
     async def dump(self, kind: int, payload: bytes, timeout_s: float = 5.0) -> list[NetlinkMessage]:
         """All messages of a dump.
 
-        Raises:
-            OSError: the kernel refused, or the answers overflowed the buffer (ENOBUFS).
-            TimeoutError: no end after `timeout_s`.
+        Raises OSError: refused, or the answers overflowed the buffer (ENOBUFS); TimeoutError.
         """
         return await self._ask(kind, NLM_F_REQUEST | NLM_F_DUMP, payload, timeout_s)
 

@@ -13,20 +13,11 @@ from cedos.steer.undo import undo_all
 def restore(
     state_dir: Path, dry_run: bool = False, kernel: SteeringKernel | None = None
 ) -> list[str]:
-    """Undoes what a dead daemon left, by its journal.
+    """Undoes what a dead daemon left, by its journal; what was undone, in words.
 
-    Args:
-        state_dir: where the journal is.
-        dry_run: only say what would be undone.
-        kernel: what to act on; None: the one of the calling thread's namespace.
-
-    Returns:
-        What was undone, in words; nothing where there is no journal.
-
-    Raises:
-        AlreadyRunningError: the journal belongs to a process that lives.
-        PrivilegeError: the journal may not be read, or the kernel refuses.
-        SteeringError: something could not be undone; the journal stays.
+    A dry run only tells. `kernel` None: the one of the calling thread's namespace. Raises
+    AlreadyRunningError while the journal's process lives, PrivilegeError, and SteeringError where
+    something could not be undone: then the journal stays.
     """
     if not (state_dir / FILE_NAME).exists():
         return []

@@ -41,28 +41,23 @@ _SETTLE_S: Final = 0.05
 
 
 class Steering:
-    """The hands on the kernel; everything is undone when the `async with` block ends.
+    """Everything that steering does; all is undone when the `async with` block ends.
+
+    To be made within the event loop, and entered at once.
 
     Args:
         state_dir: where the journal is kept.
-        dry_run: say what would be done (`planned`, and the log), change nothing.
+        dry_run: tell what would be done (`planned`, and the log), change nothing.
         mptcp: take the paths of new MPTCP connections into our hands.
         filter_flows: make the kernel track and count flows.
         rescue: be able to lead flows elsewhere whose first packet found no answer; needs flows that
             are tracked.
         kernel: what to act on; None: the one of the calling thread's namespace.
 
-    To be made within the event loop, and entered at once.
-
     Raises:
         PrivilegeError: CAP_NET_ADMIN is missing, or `state_dir` may not be written.
         AlreadyRunningError: another process is steering with this `state_dir`.
         SteeringError: the journal cannot be written, or the kernel refuses; nothing is left.
-
-    Attributes:
-        planned: in a dry run, all changes so far in words.
-        rescues: leads flows elsewhere whose first packet found no answer.
-        barring: keeps programs off networks whose budget is spent.
     """
 
     def __init__(
@@ -229,9 +224,7 @@ class Steering:
         """Leads new connections to a network; None: where the host would lead them itself.
 
         Living connections stay where they are. Where a VPN has the default, it keeps it.
-
-        Raises:
-            SteeringError: no such network, one that is down, or the kernel refuses.
+        SteeringError: no such network, one that is down, or the kernel refuses.
         """
         self._must_be_open()
         if network_name is not None:
@@ -247,16 +240,10 @@ class Steering:
         *,
         protocol: str | None = None,
     ) -> None:
-        """Leads new connections to some destination to a network.
+        """Leads new connections to some destination to a network; None: like all others again.
 
-        Args:
-            prefix: an address or `address/length`.
-            port: the destination's port; None: all.
-            network_name: None: like all others again.
-            protocol: `tcp` or `udp`; None: all.
-
-        Raises:
-            SteeringError: not a prefix, port or protocol, no such network, or the kernel refuses.
+        `prefix` is an address or `address/length`, `protocol` `tcp` or `udp`; None: all. SteeringError
+        for what is none of that, for a network that is not there, and where the kernel refuses.
         """
         self._must_be_open()
         try:
@@ -271,14 +258,9 @@ class Steering:
             self._routing.set_destination(destination, network_name)
 
     async def set_mark(self, mark: int, network_name: str | None) -> None:
-        """Leads new connections whose socket carries a mark to a network (`cedos exec`).
+        """Leads new connections whose socket carries a mark to a network; None: like all others again.
 
-        Args:
-            mark: SO_MARK, not 0.
-            network_name: None: like all others again.
-
-        Raises:
-            SteeringError: no such mark or network, or the kernel refuses.
+        SteeringError: no such mark (SO_MARK, not 0) or network, or the kernel refuses.
         """
         self._must_be_open()
         if not 0 < mark < 1 << 32:
@@ -292,10 +274,7 @@ class Steering:
         """Moves a living MPTCP connection: `single(n)` or `mptcp(primary)`.
 
         It returns when the kernel has the commands; the first data follows on the new path.
-
-        Raises:
-            SteeringError: no such connection, one that is left alone, or a strategy that is nothing
-                for a living connection.
+        SteeringError: no such connection, one that is left alone, or another strategy.
         """
         self._must_be_open()
         self._connections.steer(token, strategy)
@@ -305,10 +284,7 @@ class Steering:
     async def release(self, token: int, network_name: str) -> None:
         """Gives up a living MPTCP connection's subflows over a network, until it can be joined again.
 
-        What is under way there is sent again over the others at once.
-
-        Raises:
-            SteeringError: no such connection, or one that is left alone.
+        What is under way there is sent again over the others at once. SteeringError as for a move.
         """
         self._must_be_open()
         self._connections.release(token, network_name)
@@ -316,14 +292,9 @@ class Steering:
     async def paths_measured(self, paths: Mapping[str, tuple[float, float]]) -> None:
         """Keeps the queues at the other end short, so that moves are quick.
 
-        Does nothing while a network that is up is not measured, or is a wire.
-
-        Args:
-            paths: of each network the highest rate seen lately in bit/s, and in s the longest of
-                its living flows' least round-trip times.
-
-        Raises:
-            SteeringError: the sysctl or the journal cannot be written.
+        Does nothing while a network that is up is not measured, or is a wire. `paths` are, of each
+        network, the highest rate seen lately in bit/s, and in s the longest of its living flows' least
+        round-trip times. SteeringError: the sysctl or the journal cannot be written.
         """
         self._must_be_open()
         if self._mptcp and "mptcp" not in self._problems:

@@ -14,9 +14,7 @@ from cedos.steer.routing.plan import TABLE_BASE, TABLE_COUNT, is_ours
 def undo_all(kernel: SteeringKernel, records: Sequence[Record]) -> list[str]:
     """Undoes records, newest first; returns what was undone, in words.
 
-    Raises:
-        OSError: the first refusal of the kernel; the rest has been tried all the same, and the
-            journal must stay.
+    Raises the kernel's first refusal; the rest has been tried all the same: the journal must stay.
     """
     done: list[str] = []
     failure: OSError | None = None

@@ -27,14 +27,7 @@ _KEEPS_S: Final = "1"
 
 
 class Barring:
-    """Which networks are barred.
-
-    Args:
-        kernel: what to act on.
-        connections: moves them.
-        networks: those of this host by name; the caller keeps them up to date.
-        append: writes to the journal.
-    """
+    """Which networks are barred. The caller keeps `networks` (by name) up to date."""
 
     def __init__(
         self,
@@ -65,11 +58,7 @@ class Barring:
     def bar(self, names: Collection[str]) -> None:
         """Bars these networks and no others, at once; again repairs what others took out.
 
-        Args:
-            names: of networks; those that are not there are barred when they come.
-
-        Raises:
-            SteeringError: steering has been closed, or the kernel or iptables refuses.
+        Those that are not there are barred when they come. SteeringError: closed, or refused.
         """
         if not self._open:
             raise SteeringError("steering has been closed")

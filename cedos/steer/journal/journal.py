@@ -18,15 +18,10 @@ Record = dict[str, Any]
 
 
 class Journal:
-    """The journal of a state directory, locked while this object is open.
+    """The journal of a state directory, which is made; locked while this object is open.
 
-    Args:
-        directory: made where it is missing.
-
-    Raises:
-        AlreadyRunningError: another process that lives has it open.
-        PrivilegeError: the directory may not be written.
-        SteeringError: the directory cannot be used for another reason.
+    Raises AlreadyRunningError while another process has it open, PrivilegeError or SteeringError
+    where the directory cannot be used.
     """
 
     def __init__(self, directory: Path) -> None:

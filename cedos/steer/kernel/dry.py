@@ -12,12 +12,7 @@ from cedos.steer.kernel.rescue import DryRescue
 
 
 class DryKernel:
-    """A `SteeringKernel`: the real one with the changes that were only told of.
-
-    Args:
-        real: asked, never changed.
-        tell: called with each change in words.
-    """
+    """A `SteeringKernel`: the real one with changes that are only told of, each in words by `tell`."""
 
     def __init__(self, real: SteeringKernel, tell: Callable[[str], None]) -> None:
         self._real = real

@@ -45,11 +45,9 @@ _Part = bytes | Callable[[int], bytes]
 
 
 def timeout_program(cookie: int, table: int) -> bytes:
-    """The program.
+    """The program for the sockets of the network namespace with this cookie.
 
-    Args:
-        cookie: of the network namespace whose sockets it is for.
-        table: an open table: address (IPv4 as ::ffff:a.b.c.d) -> `_VALUE`.
+    `table` is an open one: address (IPv4 as ::ffff:a.b.c.d) -> `_VALUE`.
     """
     parts: list[_Part] = [
         _unless(_OP, _TIMEOUT_INIT),
@@ -122,13 +120,9 @@ def _option(helper: int) -> bytes:
 class FirstTimeouts:
     """The time-outs of first packets, by local address, while this object is open.
 
-    Args:
-        cgroup: whose sockets they are for; the root of the hierarchy: all of this namespace.
-        retries: how often the host repeats a first packet (net.ipv4.tcp_syn_retries).
-
-    Raises:
-        PermissionError: the process lacks CAP_BPF or CAP_NET_ADMIN.
-        OSError, HostError: the kernel cannot do it.
+    `cgroup` is whose sockets they are for (the root: all of this namespace), `retries` how often the
+    host repeats a first packet (net.ipv4.tcp_syn_retries). Raises PermissionError without CAP_BPF or
+    CAP_NET_ADMIN, OSError or HostError where the kernel cannot do it.
     """
 
     def __init__(self, cgroup: Path, retries: int) -> None:

@@ -49,12 +49,8 @@ def track() -> None:
 def put_in(chains: Sequence[Chain], names: Mapping[int, str] | None = None) -> None:
     """Puts chains of one or more tables in, or other rules into them: all of an IP version, or none.
 
-    Args:
-        chains: `{set}` in a rule stands for the IP version's name in `names`.
-        names: IP version -> name.
-
-    Raises:
-        OSError: iptables is not installed, or refuses; the text is its own.
+    `{set}` in a rule stands for the IP version's name in `names`. OSError without iptables, or with
+    its own words.
     """
     found = programs()
     if not found:

@@ -38,10 +38,7 @@ _ROUTES_KNOWN_S: Final = 1.0
 class MptcpConnections:
     """Follows all connections; steers those that were made while the paths are in our hands.
 
-    Args:
-        kernel: asked and commanded.
-        ours: whether the paths of new connections are in our hands (read at each new one).
-        notice: called with what a person should know.
+    `ours` tells whether those of new ones are, `notice` is called with what a person should know.
     """
 
     def __init__(

@@ -185,11 +185,8 @@ class PathManager:
     def steer(self, token: int, strategy: Strategy, now_s: float) -> PathManagerStep:
         """Moves a connection: first what becomes active, then what becomes a backup.
 
-        Where there is no subflow over a network yet, the move ends when it has come up.
-
-        Raises:
-            SteeringError: no such connection, one that is left alone, a network that is not up, or
-                a strategy that is nothing for a living connection.
+        Where there is no subflow over a network yet, the move ends when it has come up. Raises
+        SteeringError for what cannot be moved, or not there.
         """
         state = self._steerable(token)
         if strategy.kind not in (StrategyKind.SINGLE, StrategyKind.MPTCP):
@@ -211,10 +208,7 @@ class PathManager:
         A backup flag does not call back what is under way. The other end's kernel repeats that on the
         same subflow, with the patience of that subflow's time-out, and the rest waits for it: on a Wi-Fi
         that faded for 3 s before it died, 2 MB took 12 s, and 4 s where the address was removed.
-        Nothing is given up where no other network has a subflow.
-
-        Raises:
-            SteeringError: no such connection, or one that is left alone.
+        Nothing is given up where no other network has a subflow. SteeringError as for `steer`.
         """
         state = self._steerable(token)
         step = PathManagerStep()

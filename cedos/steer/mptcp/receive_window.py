@@ -28,7 +28,7 @@ _REMEMBERED_S: Final = 600.0
 
 
 def receive_buffer_bytes(paths: Iterable[tuple[float, float]], *, together: bool = False) -> int:
-    """The largest receive buffer to allow a connection.
+    """The largest receive buffer to allow a connection, in bytes (third value of `tcp_rmem`).
 
     Twice what the best path has on its way never limits what is measured now, and where the path
     becomes faster the measured rate can double before the next call. Rounded up in steps of a
@@ -39,9 +39,6 @@ def receive_buffer_bytes(paths: Iterable[tuple[float, float]], *, together: bool
             living flows' least round-trip times.
         together: some connection uses all paths at once: it has to hold what the fast ones bring
             while it waits for the slowest.
-
-    Returns:
-        bytes, for the third value of `net.ipv4.tcp_rmem`.
     """
     known = list(paths)
     window = _ONE_PATH * max((rate * rtt / 8 for rate, rtt in known), default=0.0)

@@ -12,11 +12,7 @@ _PATH_MANAGERS: Final = ((MPTCP_PATH_MANAGER, "userspace"), (MPTCP_PM_TYPE, "1")
 
 
 def take_path_manager(kernel: SteeringKernel, append: Append) -> None:
-    """Takes the management of new MPTCP connections' paths into our hands.
-
-    Raises:
-        HostError: this host cannot do it, or somebody else does; nothing is changed then.
-    """
+    """HostError where this host cannot do it, or somebody else does; nothing is changed then."""
     lost = "living connections cannot be moved; new ones still get their network"
     enabled = kernel.read_sysctl(MPTCP_ENABLED)
     if enabled is None:

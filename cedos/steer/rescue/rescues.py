@@ -37,14 +37,9 @@ _FALLBACK_AFTER: Final = 6
 
 
 class Rescues:
-    """All rescued flows.
+    """All rescued flows. The caller keeps `networks` (by name) up to date.
 
-    Args:
-        kernel: what to act on.
-        routing: leads the flows.
-        connections: are told which network carries a rescued subflow.
-        networks: those of this host by name; the caller keeps them up to date.
-        append: writes to the journal.
+    `connections` are told which network carries a rescued subflow.
     """
 
     def __init__(
@@ -64,11 +59,7 @@ class Rescues:
         self._ready = False
 
     def begin(self) -> None:
-        """Puts in what rescues need.
-
-        Raises:
-            HostError: this host cannot do it.
-        """
+        """Puts in what rescues need; HostError where this host cannot do it."""
         self._append(RESCUE)
         try:
             self._kernel.rescue.prepare()
@@ -80,11 +71,7 @@ class Rescues:
         self._ready = True
 
     def repeat_early(self) -> None:
-        """Lets the time-out of first packets be set (`set_first_timeouts`).
-
-        Raises:
-            HostError: this host cannot do it, or this process may not.
-        """
+        """Lets `set_first_timeouts` work; HostError where this host cannot do it, or we may not."""
         try:
             self._timeouts = FirstTimeouts(
                 root_cgroup(_MOUNTS.read_text()), int(self._kernel.read_sysctl(_RETRIES) or _USUAL)
@@ -99,13 +86,8 @@ class Rescues:
     def set_first_timeouts(self, timeouts_s: Mapping[str, float]) -> bool:
         """Has unanswered first packets repeated after so many seconds, by network.
 
-        Those of other networks are repeated after a second, as the kernel does it by itself.
-
-        Returns:
-            Whether that can be done here.
-
-        Raises:
-            SteeringError: the kernel refuses.
+        Those of other networks are repeated after a second, as the kernel does it by itself. False
+        where that cannot be done here; SteeringError where the kernel refuses.
         """
         if self._timeouts is None:
             return False
@@ -120,11 +102,7 @@ class Rescues:
         return True
 
     def connecting(self, key: FlowKey) -> ConnectingSocket | None:
-        """The flow's socket if it still waits for its first answer and may be rescued.
-
-        Raises:
-            SteeringError: the kernel refuses to tell.
-        """
+        """The flow's socket if it still waits for its first answer and may be rescued; SteeringError."""
         if not self._ready:
             return None
         with refusals("look at a socket"):
@@ -134,14 +112,9 @@ class Rescues:
         """Leads a flow that still waits for its first answer over a network, for its life.
 
         It takes less than a millisecond and does not wait: the kernel may repeat the packet any
-        moment. `ended` is to be called when the flow has ended.
-
-        Returns:
-            Whether it is led there: not where it has been answered meanwhile, or where another route
-            than a default one leads there (a VPN, a local network).
-
-        Raises:
-            SteeringError: no such network, one that is down, or the kernel refuses.
+        moment. `ended` is to be called when the flow has ended. False where it has been answered
+        meanwhile, or where another route than a default one leads there (a VPN, a local network).
+        SteeringError: no such network, one that is down, or the kernel refuses.
         """
         if not self._ready:
             return False
@@ -155,11 +128,7 @@ class Rescues:
             return self._lead(key, None if own else network_name)
 
     def ended(self, key: FlowKey) -> None:
-        """A rescued flow has ended, or needs no rescue: nothing of it stays.
-
-        Raises:
-            SteeringError: the kernel refuses.
-        """
+        """A rescued flow has ended, or needs no rescue: nothing of it stays. SteeringError."""
         if not self._ready:
             return
         with refusals(f"forget the rescue of {key.remote}"):

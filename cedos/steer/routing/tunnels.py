@@ -34,14 +34,10 @@ def examine(
     links: Sequence[Link],
     networks: Collection[int],
 ) -> Foreign:
-    """Looks for full tunnels and for rules that ours would overtake.
+    """Finds full tunnels and rules that ours would overtake.
 
-    Args:
-        rules: all rules of the host.
-        routes: all routes of the host.
-        links: its interfaces.
-        networks: the interface indices of the access networks: never tunnels, even if they look so
-            (a modem is a raw IP interface).
+    `networks` are the indices of the access networks: never tunnels, even if they look so (a modem
+    is a raw IP interface).
     """
     tunnels = {
         link.index: link.name
