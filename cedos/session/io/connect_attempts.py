@@ -1,4 +1,4 @@
-"""Tries to get a TCP connection over one way, again and again until one is there."""
+"""Tries to get a TCP connection over one interface, again and again until one is there."""
 
 import asyncio
 import errno
@@ -16,12 +16,12 @@ Endpoint = tuple[str, int]
 """An address (IPv4 or IPv6, no name) and a port."""
 
 # A SYN that is not answered is not repeated by the kernel before a second has passed, and then ever more
-# rarely; so we begin again beside it. The first tries of a way are frequent, for a network that has just
-# come takes a moment to carry anything.
+# rarely; so we begin again beside it. The first tries of an interface are frequent, for one that just
+# came takes a moment to carry anything.
 _PAUSES_S: Final = (0.1, 0.2, 0.4, *((1.0,) * 60), *((3.0,) * 60))
 _LAST_PAUSE_S: Final = 10.0
 _EACH_SECOND: Final = 3  # the number of a try, from which on they are that far apart
-_AT_ONCE: Final = 3  # unanswered tries of one way: a round trip may be longer than a pause
+_AT_ONCE: Final = 3  # unanswered tries of one interface: a round trip may be longer than a pause
 _RETRY_S: Final = 0.010
 # The other end of a link that has just come up need not hear at once. Its hardware address is asked for
 # first, and that question the kernel repeats after a second only, whatever is tried meanwhile.

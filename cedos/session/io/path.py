@@ -92,9 +92,26 @@ class SessionPath:
     """
 
     __slots__ = (
-        "_driver", "_pending", "_reading", "_report", "_shut", "_told_confirmed", "_told_opened",
-        "_writing", "channel", "closed", "connection", "core", "estimator", "facts", "index",
-        "interface", "known", "last_received_s", "path_id", "peer",
+        "_driver",
+        "_pending",
+        "_reading",
+        "_report",
+        "_reported_confirmed",
+        "_reported_opened",
+        "_shut",
+        "_writing",
+        "channel",
+        "closed",
+        "connection",
+        "core",
+        "estimator",
+        "facts",
+        "index",
+        "interface",
+        "known",
+        "last_received_s",
+        "path_id",
+        "peer",
     )  # fmt: skip
 
     def __init__(
@@ -126,7 +143,7 @@ class SessionPath:
         self.last_received_s = driver.now()
         self._pending: list[Buffer] = []
         self._reading = self._writing = self._shut = False
-        self._told_opened = self._told_confirmed = False
+        self._reported_opened = self._reported_confirmed = False
 
     def start(self) -> None:
         """Begins to read, and sends what the channel has to say."""
@@ -161,7 +178,7 @@ class SessionPath:
     def _take(self, data: memoryview, now: float) -> None:
         channel = self.channel
         records = channel.receive(data, now)
-        if not self._told_confirmed:
+        if not self._reported_confirmed:
             if channel.failure is None and channel.opened is not None:
                 self._tell()
             self.flush(now)
@@ -182,11 +199,11 @@ class SessionPath:
             self.close(channel.failure.why)
 
     def _tell(self) -> None:
-        if not self._told_opened:
-            self._told_opened = True
+        if not self._reported_opened:
+            self._reported_opened = True
             self._report(self, SessionPathEvent.OPENED, "")
         if self.channel.confirmed and not self.closed:
-            self._told_confirmed = True
+            self._reported_confirmed = True
             self._report(self, SessionPathEvent.CONFIRMED, "")
 
     def pump(self, now: float) -> bool:
