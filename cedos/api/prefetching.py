@@ -99,7 +99,7 @@ class RadioMessage(ControlMessage, frozen=True, kw_only=True):
     """A network's radio.
 
     Attributes:
-        radio: its power model (`selector.radio.Radio`).
+        radio: its power model (`selector.energy.radio.Radio`).
         shares: the share of time that it was in each of its states.
         idle_s: seconds since it was last used; None: not while this daemon runs.
     """
@@ -116,7 +116,7 @@ class PriceMessage(ControlMessage, frozen=True, kw_only=True):
         resource: `data`, `energy` or `money`.
         networks: whose bytes it counts; none: all metered ones.
         s_per_unit: None: nothing may be spent any more.
-        steps: pairs of amount and seconds per unit up to it (`selector.budget_steps`).
+        steps: pairs of amount and seconds per unit up to it (`selector.budgets.steps`).
     """
 
     resource: str

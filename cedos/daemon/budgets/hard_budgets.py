@@ -1,7 +1,7 @@
 """Hard budgets are kept: once one is spent, programs are kept off the networks that it counts.
 
-The nearer the end, the sooner the next look. What would still come until nothing more does is reckoned
-with, as far as the rate of the last moments tells, so that a budget is met within that.
+The nearer the end, the sooner they are checked again. What would still come until nothing more does is
+reckoned with, as far as the rate of the last moments tells, so that a budget is met within that.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class BarringInterface(Protocol):
 
 
 class HardBudgets:
-    """Looks how hard budgets stand, warns, bars and lifts.
+    """Checks how hard budgets stand, warns, bars and lifts.
 
     Args:
         barred: told of every change: network -> why it is barred, in words.

@@ -40,14 +40,14 @@ _JUMP_S = 2.0
 """A clock that is set by less changes no budget."""
 
 _MATTERS = 1.5
-"""Everything is decided anew at once when a price has changed by this factor."""
+"""Everything is decided again at once when a price has changed by this factor."""
 
 
 class HostBudgets:
     """Keeps all budgets, and makes the objective of what they, battery and plan say.
 
     Args:
-        preferred: is given the objective after each look, and whether to decide anew at once.
+        preferred: is given the objective once a second, and whether to decide again at once.
         ticked: set each time that all budgets were counted and priced.
         steady: seconds of a clock that does not, and goes on in sleep.
     """

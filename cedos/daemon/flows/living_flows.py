@@ -59,7 +59,7 @@ class LivingFlows:
         return self._by_key.get(key)
 
     def rescued(self, key: FlowKey, network: str) -> LivingFlow | None:
-        """A path is carried by another network than its local address says (`daemon.rescue`)."""
+        """A path is carried by another network than its local address says (`decisions.rescue`)."""
         flow = self._by_key.get(key)
         if flow is not None:
             flow.paths[key].carried_by(network, rescued=network != self._owners.get(key.local))

@@ -140,7 +140,7 @@ class AdaptiveProbing:
         return {way: rule_of(self._probes, self._networks, self._power, way) for way in Direction}
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
-        """Takes all networks; a new set of them is learned anew."""
+        """Takes all networks; a new set of them begins without a past."""
         known = {(network.name, network.index) for network in self._networks}
         self._networks = tuple(network for network in networks if network.up)
         if {(network.name, network.index) for network in self._networks} != known:
