@@ -84,6 +84,21 @@ def cedos_choice(
     return best
 
 
+def cedos_choices(
+    rows: Sequence[Mapping[str, float]],
+    models: Sequence[CompletionModel],
+    objective: Objective,
+    strategies: Sequence[str],
+    *,
+    hedged: bool = False,
+) -> list[str]:
+    """Row by row, each with its own model; see `cedos_choice`."""
+    return [
+        cedos_choice(row, model, objective, strategies, hedged=hedged)
+        for row, model in zip(rows, models, strict=True)
+    ]
+
+
 def context_of(columns: Mapping[str, float]) -> Context:
     """A row's indicators as the monitor would show them, measured this very moment."""
     networks: dict[str, dict[str, Indicator]] = {WIFI.name: {}, CELLULAR.name: {}}

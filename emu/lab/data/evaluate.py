@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from cedos.selector.objective import MaxS, MaxSPerE, Objective
 from emu.lab.data import adapted
-from emu.lab.data.choices import cedos_choice, rules
+from emu.lab.data.choices import cedos_choices, rules
 from emu.lab.data.datasets import DataSet, measured_together
 from emu.lab.data.figures import Outcomes, judged
 from emu.lab.data.folds import Progress, examples_of, models_at_random, models_by_group
@@ -101,12 +101,14 @@ def evaluate(
     policies: dict[str, dict[str, PolicyOutcome]] = {}
     for name, objective in OBJECTIVES.items():
         of: dict[str, PolicyOutcome] = {}
-        mine = _choices(data, rows, models, objective)
+        mine = cedos_choices(rows, models, objective, data.strategies)
         of["cedos"] = judge.outcome(mine)
         if name in walks:
             of["cedos-adapted"] = judge.outcome(walks[name].names)
         if can_be_redundant(data):
-            of["cedos-hedged"] = judge.outcome(_choices(data, rows, models, objective, hedged=True))
+            of["cedos-hedged"] = judge.outcome(
+                cedos_choices(rows, models, objective, data.strategies, hedged=True)
+            )
             of["cedos-late"] = with_late_copies(data, mine, predicted, judge.energy_j)
         of |= {rule: judge.outcome(choice.tolist()) for rule, choice in rules(data).items()}
         policies[name] = of
@@ -134,7 +136,9 @@ def evaluate(
         for kind in kinds:
             of_kind = models if kind == settings.kind and model is None else trained(Settings(kind))
             chosen = {
-                name: {kind: judge.outcome(_choices(data, rows, of_kind, objective))}
+                name: {
+                    kind: judge.outcome(cedos_choices(rows, of_kind, objective, data.strategies))
+                }
                 for name, objective in OBJECTIVES.items()
             }
             of_its_models = [each.predict(row) for row, each in zip(rows, of_kind, strict=True)]
@@ -143,20 +147,6 @@ def evaluate(
             }
     progress(1.0, "done")
     return found
-
-
-def _choices(
-    data: DataSet,
-    rows: Sequence[Mapping[str, float]],
-    models: Sequence[CompletionModel],
-    objective: Objective,
-    *,
-    hedged: bool = False,
-) -> list[str]:
-    return [
-        cedos_choice(row, each, objective, data.strategies, hedged=hedged)
-        for row, each in zip(rows, models, strict=True)
-    ]
 
 
 def prediction(

@@ -5,18 +5,16 @@ the recorded time of its choice counts. Throughput is size over time, energy eff
 joules (Table 4 and the tail), both as medians over all transfers.
 """
 
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from cedos.selector.objective import MaxSPerE, Objective
 from emu.experiments.delphi.analyses.prediction import whole
-from emu.lab.data.choices import cedos_choice
+from emu.experiments.delphi.processes import in_processes
+from emu.lab.data.choices import cedos_choices
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES
 from emu.lab.data.folds import Progress, examples_of, models_at_random, models_by_group
@@ -69,10 +67,7 @@ class _Rows:
         models: Sequence[CompletionModel],
         objective: Objective,
     ) -> list[str]:
-        return [
-            cedos_choice(row, model, objective, self.data.strategies)
-            for row, model in zip(columns, models, strict=True)
-        ]
+        return cedos_choices(columns, models, objective, self.data.strategies)
 
     def oracle(self, objective: Objective) -> list[str]:
         names = self.data.strategies
@@ -156,14 +151,10 @@ def run(
         }
     frontier = [{"beta": beta, **rows.medians(rows.oracle(MaxSPerE(beta=beta)))} for beta in BETAS]
     unseen: dict[str, Any] = {name: dict.fromkeys(kinds) for name in OBJECTIVES}
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as workers:
-        jobs = {workers.submit(_unseen, data, kind): kind for kind in kinds}
-        for done, job in enumerate(as_completed(jobs)):
-            progress((done + 1) / len(jobs), f"{jobs[job]}, places never seen")
-            for name, chosen in job.result().items():
-                unseen[name][jobs[job]] = rows.medians(chosen) | rows.success(
-                    chosen, OBJECTIVES[name]
-                )
+    jobs = {kind: (data, kind) for kind in kinds}
+    for kind, by_objective in in_processes(_unseen, jobs, progress).items():
+        for name, chosen in by_objective.items():
+            unseen[name][kind] = rows.medians(chosen) | rows.success(chosen, OBJECTIVES[name])
     return {
         "rows": len(data),
         "paper": PAPER,
@@ -177,14 +168,10 @@ def run(
 
 def _unseen(data: DataSet, kind: str) -> dict[str, list[str]]:
     examples = examples_of(data, data.texts["group"])
-    with threadpool_limits(1):  # the families share the processors already
-        models = models_by_group(data, examples, Settings(kind), most_folds=_FOLDS)
+    models = models_by_group(data, examples, Settings(kind), most_folds=_FOLDS)
     columns = [examples.row(k) for k in range(len(data))]
     return {
-        name: [
-            cedos_choice(row, model, objective, data.strategies)
-            for row, model in zip(columns, models, strict=True)
-        ]
+        name: cedos_choices(columns, models, objective, data.strategies)
         for name, objective in OBJECTIVES.items()
     }
 

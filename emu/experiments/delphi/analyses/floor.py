@@ -16,7 +16,7 @@ from cedos.selector.objective import Objective
 from emu.experiments.delphi.analyses.prediction import whole
 from emu.lab.data import datasets
 from emu.lab.data.adapted import FIRST
-from emu.lab.data.choices import cedos_choice
+from emu.lab.data.choices import cedos_choices
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES, steady_rows
 from emu.lab.data.folds import Progress, examples_of, models_by_group
@@ -150,12 +150,8 @@ def _choices(
     objective: Objective,
 ) -> NDArray[np.intp]:
     names = data.strategies
-    return np.array(
-        [
-            names.index(cedos_choice(row, model, objective, names))
-            for row, model in zip(rows, models, strict=True)
-        ]
-    )
+    chosen = cedos_choices(rows, models, objective, names)
+    return np.array([names.index(name) for name in chosen])
 
 
 def _costs(data: DataSet, objective: Objective) -> _Costs:

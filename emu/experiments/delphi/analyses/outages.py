@@ -5,20 +5,18 @@ The same family of models is trained and ranked once with all that tells of an o
 transfers an outage meets comes from the traces themselves, so that no model has a say in it.
 """
 
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from cedos.selector.uncertainty.completion import spread_of
 from emu.experiments.delphi.analyses.prediction import whole
-from emu.lab.data.choices import cedos_choice, rules
+from emu.experiments.delphi.processes import in_processes
+from emu.lab.data.choices import cedos_choices, rules
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES
 from emu.lab.data.folds import Progress, examples_of, models_by_group
@@ -186,27 +184,17 @@ def _choices_of_all(
         ),
     }
     jobs |= {without(kind): (blind, kind, True) for kind in kinds}
-    found: dict[str, _ModelChoices] = {}
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as workers:
-        running = {workers.submit(_choices_of, *job): name for name, job in jobs.items()}
-        for done, job in enumerate(as_completed(running)):
-            found[running[job]] = job.result()
-            progress((done + 1) / len(jobs), running[job])
-    return {name: found[name] for name in jobs}
+    return in_processes(_choices_of, jobs, progress)
 
 
 def _choices_of(data: DataSet, kind: str, rule: bool) -> _ModelChoices:
     """What models of a family choose at places they never saw; `rule`: whether dead networks are out."""
     examples = examples_of(data, data.texts["group"])
     rows = [examples.row(index) for index in range(len(data))]
-    with threadpool_limits(1):  # the families share the processors already
-        models = models_by_group(data, examples, Settings(kind), most_folds=_FOLDS)
+    models = models_by_group(data, examples, Settings(kind), most_folds=_FOLDS)
     predicted = [model.predict(row) for row, model in zip(rows, models, strict=True)]
     if rule:
-        names = [
-            cedos_choice(row, model, OBJECTIVES["max_s"], data.strategies)
-            for row, model in zip(rows, models, strict=True)
-        ]
+        names = cedos_choices(rows, models, OBJECTIVES["max_s"], data.strategies)
     else:
         names = [
             min(data.strategies, key=lambda name: spread_of(each[name]).usual_s)

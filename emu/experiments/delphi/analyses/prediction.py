@@ -4,14 +4,12 @@ The paper trains on a random tenth of its data and tests on the rest (section 6.
 is known. Beside it the harder question, places never seen, which its section 7.4 asks of the selector.
 """
 
-import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from emu.experiments.delphi.processes import in_processes
 from emu.lab.data.datasets import DataSet, measured_together
 from emu.lab.data.folds import Progress, examples_of, models_at_random, models_by_group
 from emu.statistics import Bootstrap, quantile
@@ -49,30 +47,22 @@ def run(
     """
     data = whole(data)
     found: dict[str, Any] = {split: dict.fromkeys(kinds) for split in splits}
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as workers:
-        jobs = {
-            workers.submit(_errors_of, data, kind, SPLITS[split]): (split, kind)
-            for kind in kinds
-            for split in splits
-        }
-        for done, job in enumerate(as_completed(jobs)):
-            split, kind = jobs[job]
-            found[split][kind] = job.result()
-            progress((done + 1) / len(jobs), f"{kind}, {split}")
+    jobs = {(kind, split): (data, kind, SPLITS[split]) for kind in kinds for split in splits}
+    for (kind, split), figures in in_processes(_errors_of, jobs, progress).items():
+        found[split][kind] = figures
     return {"rows": len(data), "paper": PAPER, "quantiles": list(QUANTILES), "splits": found}
 
 
 def _errors_of(data: DataSet, kind: str, share: float | None) -> dict[str, Any]:
     """The errors of one family under one split; `share`: see `SPLITS`."""
     settings = Settings(kind)
-    with threadpool_limits(1):  # the families share the processors already
-        if share is None:
-            grouped = examples_of(data, data.texts["group"])
-            models = models_by_group(data, grouped, settings, most_folds=_FOLDS)
-        else:
-            # Rows are dealt at random, so the errors' intervals are learned from random rows too.
-            known = examples_of(data, np.arange(len(data)))
-            models = models_at_random(data, known, share, settings)
+    if share is None:
+        grouped = examples_of(data, data.texts["group"])
+        models = models_by_group(data, grouped, settings, most_folds=_FOLDS)
+    else:
+        # Rows are dealt at random, so the errors' intervals are learned from random rows too.
+        known = examples_of(data, np.arange(len(data)))
+        models = models_at_random(data, known, share, settings)
     return errors(data, models)
 
 

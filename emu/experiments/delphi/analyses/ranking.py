@@ -6,21 +6,19 @@ however short the transfer is. So which rule is best is a question to the data, 
 fairly: each rule is picked on some places, and scored on others that neither it nor its models have seen.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold
-from threadpoolctl import threadpool_limits
 
 from cedos.errors import DataSetError
 from cedos.selector.decision.liveness import why_dead
 from cedos.selector.decision.roles import ROLES, ROLES_OF
 from emu.experiments.delphi.analyses.prediction import whole
+from emu.experiments.delphi.processes import in_processes
 from emu.lab.data.choices import CELLULAR, WIFI, context_of
 from emu.lab.data.datasets import DataSet
 from emu.lab.data.evaluate import OBJECTIVES
@@ -96,11 +94,8 @@ def run(data: DataSet, progress: Progress = lambda share, what: None) -> dict[st
         raise DataSetError(f"{data.source}: the times of all of {', '.join(STRATEGIES)} are needed")
     groups = data.texts["group"]
     parts = list(GroupKFold(_FOLDS).split(np.empty((len(data), 1)), groups=groups))
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as workers:
-        jobs = [workers.submit(_fold, data, train, test) for train, test in parts]
-        for done, _ in enumerate(as_completed(jobs)):
-            progress((done + 1) / len(jobs), "nested folds")
-        folds = [job.result() for job in jobs]
+    jobs = {f"nested fold {k}": (data, *part) for k, part in enumerate(parts, 1)}
+    folds = in_processes(_fold, jobs, progress).values()
     regret = {rule: np.zeros(len(data)) for rule in RULES}
     nested = np.zeros(len(data))
     picked = dict.fromkeys(RULES, 0)
@@ -165,11 +160,10 @@ def _verdicts(data: DataSet, dead: NDArray[np.bool_]) -> dict[str, Any]:
 def _fold(data: DataSet, train: NDArray[np.intp], test: NDArray[np.intp]) -> _Fold:
     """One part held out; the rules are compared on the others, by models that saw neither."""
     examples = examples_of(data, data.texts["group"])
-    with threadpool_limits(1):
-        known = data.take(train)
-        inner = models_by_group(known, examples.take(train), USUAL, most_folds=_INNER_FOLDS)
-        own = _table(known, examples.take(train), inner)
-        model = fit(examples.take(train), USUAL)
+    known = data.take(train)
+    inner = models_by_group(known, examples.take(train), USUAL, most_folds=_INNER_FOLDS)
+    own = _table(known, examples.take(train), inner)
+    model = fit(examples.take(train), USUAL)
     there = _table(data.take(test), examples.take(test), [model] * len(test))
     back_s = _back_s(known, own.dead, np.full(len(known), True))
     regret, elsewhere = {}, {}

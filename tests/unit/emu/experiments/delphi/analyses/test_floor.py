@@ -34,7 +34,7 @@ class Steady:
 @pytest.fixture(autouse=True)
 def always_wifi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(floor, "models_by_group", lambda data, *_, **__: [Steady()] * len(data))
-    monkeypatch.setattr(floor, "cedos_choice", lambda *_: "wifi")
+    monkeypatch.setattr(floor, "cedos_choices", lambda rows, *_: ["wifi"] * len(rows))
 
 
 def test_the_oracle_of_one_measurement_is_scored_on_the_other(tmp_path: Path) -> None:
