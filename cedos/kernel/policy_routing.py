@@ -1,6 +1,6 @@
-"""Policy rules and routes: as data, as requests, and as the kernel lists them.
+"""Policy rules and routes as data, and routes as the kernel lists them (linux/rtnetlink.h).
 
-Formats: linux/fib_rules.h, linux/rtnetlink.h.
+What changes them is asked for by `cedos.steer.kernel.routing_requests`.
 """
 
 import socket
@@ -11,14 +11,11 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Final
 
 from cedos.kernel.addresses import address
-from cedos.kernel.netlink import NetlinkMessage, attribute, attributes, nested, text, unsigned
+from cedos.kernel.netlink import NetlinkMessage, attribute, attributes, unsigned
 from cedos.kernel.rtnetlink import (
     FAMILIES,
     RTM_DELROUTE,
     RTM_NEWROUTE,
-    RTM_NEWRULE,
-    SCOPE_LINK,
-    SCOPE_UNIVERSE,
     VERSIONS,
 )
 from cedos.model import Address
@@ -34,31 +31,9 @@ PROTOCOLS: Final = {
     "udp": socket.IPPROTO_UDP,
     "icmp": socket.IPPROTO_ICMP,
 }
-_PROTOCOL_NAMES: Final = {number: name for name, number in PROTOCOLS.items()}
-
 _U32: Final = struct.Struct("=I")
 
 # -- rules ----------------------------------------------------------------------------------------
-
-# Family, lengths of destination and source, TOS, table, action, flags.
-_RULE: Final = struct.Struct("=BBBBBxxBI")
-_FRA_DST, _FRA_SRC, _FRA_IIFNAME, _FRA_PRIORITY, _FRA_FWMARK = 1, 2, 3, 6, 10
-_FRA_SUPPRESS_PREFIXLEN, _FRA_TABLE, _FRA_FWMASK, _FRA_OIFNAME, _FRA_L3MDEV = 14, 15, 16, 17, 19
-_FRA_UID_RANGE, _FRA_PROTOCOL, _FRA_IP_PROTO, _FRA_SPORT_RANGE, _FRA_DPORT_RANGE = (
-    20,
-    21,
-    22,
-    23,
-    24,
-)
-_FR_ACT_TO_TBL, _FR_ACT_UNREACHABLE = 1, 7
-_FIB_RULE_INVERT: Final = 2
-_NO_PREFIX_LENGTH: Final = 0xFFFFFFFF
-_RANGE: Final = struct.Struct("=HH")
-# What makes a rule one for some packets only.
-_NARROW: Final = frozenset(
-    (_FRA_OIFNAME, _FRA_L3MDEV, _FRA_UID_RANGE, _FRA_IP_PROTO, _FRA_SPORT_RANGE, _FRA_DPORT_RANGE)
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,91 +94,6 @@ def _table_name(table: int) -> str:
     return "main" if table == MAIN_TABLE else str(table)
 
 
-def rule_request(rule: Rule) -> bytes:
-    """Adds or deletes a rule (RTM_NEWRULE, RTM_DELRULE)."""
-    table = rule.table or 0
-    head = _RULE.pack(
-        FAMILIES[rule.version],
-        rule.destination.prefixlen if rule.destination else 0,
-        rule.source.prefixlen if rule.source else 0,
-        0,
-        table if table < 256 else 0,
-        _FR_ACT_UNREACHABLE if rule.table is None else _FR_ACT_TO_TBL,
-        0,
-    )
-    source, destination = rule.source, rule.destination
-    port, source_port = rule.port, rule.source_port
-    suppress, mark = rule.suppress_prefixlength, rule.mark
-    values: tuple[tuple[int, bytes | None], ...] = (
-        (_FRA_PRIORITY, _U32.pack(rule.preference)),
-        (_FRA_PROTOCOL, bytes([PROTOCOL])),
-        (_FRA_TABLE, None if rule.table is None else _U32.pack(rule.table)),
-        (_FRA_DST, destination.network_address.packed if destination else None),
-        (_FRA_SRC, source.network_address.packed if source else None),
-        (_FRA_IIFNAME, b"lo\0" if rule.local else None),
-        (_FRA_OIFNAME, rule.interface.encode() + b"\0" if rule.interface else None),
-        (_FRA_IP_PROTO, bytes([PROTOCOLS[rule.protocol]]) if rule.protocol else None),
-        (_FRA_SPORT_RANGE, None if source_port is None else _RANGE.pack(source_port, source_port)),
-        (_FRA_DPORT_RANGE, None if port is None else _RANGE.pack(port, port)),
-        (_FRA_FWMARK, None if mark is None else _U32.pack(mark)),
-        (_FRA_FWMASK, None if mark is None else _U32.pack(0xFFFFFFFF)),
-        (_FRA_SUPPRESS_PREFIXLEN, None if suppress is None else _U32.pack(suppress)),
-    )
-    return head + b"".join(attribute(kind, value) for kind, value in values if value is not None)
-
-
-def rules_request(version: int) -> bytes:
-    """Asks (a dump) for all rules of an IP version."""
-    return _RULE.pack(FAMILIES[version], 0, 0, 0, 0, 0, 0)
-
-
-def parse_rule(message: NetlinkMessage) -> SeenRule | None:
-    """The rule of an RTM_NEWRULE; None for anything else."""
-    payload = message.payload
-    if message.type != RTM_NEWRULE or len(payload) < _RULE.size:
-        return None
-    family, dst_len, src_len, tos, table, action, flags = _RULE.unpack_from(payload)
-    if family not in VERSIONS:
-        return None
-    version = VERSIONS[family]
-    found = attributes(payload, _RULE.size)
-    preference = unsigned(found.get(_FRA_PRIORITY)) or 0
-    looked_up = None
-    if action == _FR_ACT_TO_TBL:
-        looked_up = unsigned(found.get(_FRA_TABLE)) or table
-    iif = text(found.get(_FRA_IIFNAME))
-    general = not (
-        dst_len
-        or src_len
-        or tos
-        or (_FRA_FWMARK in found and not flags & _FIB_RULE_INVERT)
-        or iif not in ("", "lo")
-        or not _NARROW.isdisjoint(found)
-    )
-    if unsigned(found.get(_FRA_PROTOCOL)) != PROTOCOL:
-        return SeenRule(version, preference, looked_up, general, False, None)
-    suppress = unsigned(found.get(_FRA_SUPPRESS_PREFIXLEN))
-    rule = Rule(
-        version,
-        preference,
-        looked_up,
-        source=_prefix(found.get(_FRA_SRC), src_len),
-        destination=_prefix(found.get(_FRA_DST), dst_len),
-        interface=text(found.get(_FRA_OIFNAME)) or None,
-        local=iif == "lo",
-        protocol=_PROTOCOL_NAMES.get(unsigned(found.get(_FRA_IP_PROTO)) or 0),
-        port=_first(found.get(_FRA_DPORT_RANGE)),
-        source_port=_first(found.get(_FRA_SPORT_RANGE)),
-        mark=unsigned(found.get(_FRA_FWMARK)),
-        suppress_prefixlength=None if suppress == _NO_PREFIX_LENGTH else suppress,
-    )
-    return SeenRule(version, preference, looked_up, general, True, rule)
-
-
-def _first(ports: bytes | None) -> int | None:
-    return int(_RANGE.unpack(ports)[0]) if ports and len(ports) == _RANGE.size else None
-
-
 # -- routes ---------------------------------------------------------------------------------------
 
 # Family, lengths of destination and source, TOS, table, protocol, scope, type, flags.
@@ -258,37 +148,6 @@ class DefaultRoute:
     version: int
     gateway: Address | None
     metric: int
-
-
-def route_request(route: Route) -> bytes:
-    """Adds or deletes a route (RTM_NEWROUTE, RTM_DELROUTE)."""
-    destination, gateway = route.destination, route.gateway
-    on_link = gateway is None and destination.version == 4
-    parts = [
-        _ROUTE.pack(
-            FAMILIES[destination.version],
-            destination.prefixlen,
-            0,
-            0,
-            0,
-            PROTOCOL,
-            SCOPE_LINK if on_link else SCOPE_UNIVERSE,
-            RTN_UNICAST,
-            _RTNH_F_ONLINK if gateway is not None and not gateway.is_link_local else 0,
-        ),
-        attribute(_RTA_TABLE, _U32.pack(route.table)),
-        attribute(_RTA_OIF, _U32.pack(route.index)),
-    ]
-    if destination.prefixlen:
-        parts.append(attribute(_RTA_DST, destination.network_address.packed))
-    if gateway is not None and gateway.version == destination.version:
-        parts.append(attribute(_RTA_GATEWAY, gateway.packed))
-    elif gateway is not None:
-        family = struct.pack("=H", FAMILIES[gateway.version])
-        parts.append(attribute(_RTA_VIA, family + gateway.packed))
-    if route.metrics:
-        parts.append(nested(_RTA_METRICS, route.metrics))
-    return b"".join(parts)
 
 
 def routes_request(version: int, *, table: int = 0, protocol: int = 0) -> bytes:

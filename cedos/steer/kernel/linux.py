@@ -35,7 +35,7 @@ from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Address
-from cedos.steer.kernel import barring_filter, iptables
+from cedos.steer.kernel import barring_filter, iptables, routing_requests
 from cedos.steer.kernel.linux_rescue import LinuxRescue
 
 _ROUTING_GROUPS: Final = (
@@ -73,16 +73,18 @@ class LinuxKernel:
         return [
             rule
             for version in (4, 6)
-            for message in self._dump(rtnetlink.RTM_GETRULE, policy_routing.rules_request(version))
-            if (rule := policy_routing.parse_rule(message)) is not None
+            for message in self._dump(
+                rtnetlink.RTM_GETRULE, routing_requests.rules_request(version)
+            )
+            if (rule := routing_requests.parse_rule(message)) is not None
         ]
 
     def add_rules(self, rules: Sequence[Rule]) -> None:
-        requests = map(policy_routing.rule_request, rules)
+        requests = map(routing_requests.rule_request, rules)
         self._change(rtnetlink.RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, requests, errno.EEXIST)
 
     def delete_rules(self, rules: Sequence[Rule]) -> None:
-        self._change(rtnetlink.RTM_DELRULE, 0, map(policy_routing.rule_request, rules), *_GONE)
+        self._change(rtnetlink.RTM_DELRULE, 0, map(routing_requests.rule_request, rules), *_GONE)
 
     def routes(self, protocol: int = 0) -> list[SeenRoute]:
         return [
@@ -96,11 +98,11 @@ class LinuxKernel:
         ]
 
     def add_routes(self, routes: Sequence[Route]) -> None:
-        requests = map(policy_routing.route_request, routes)
+        requests = map(routing_requests.route_request, routes)
         self._change(rtnetlink.RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, requests)
 
     def delete_routes(self, routes: Sequence[Route]) -> None:
-        requests = map(policy_routing.route_request, routes)
+        requests = map(routing_requests.route_request, routes)
         self._change(rtnetlink.RTM_DELROUTE, 0, requests, *_GONE)
 
     def links(self) -> list[Link]:

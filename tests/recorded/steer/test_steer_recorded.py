@@ -25,6 +25,7 @@ from cedos.kernel.mptcp_netlink import (
 from cedos.kernel.netlink import NLMSG_DONE, NLMSG_ERROR, NetlinkMessage
 from cedos.kernel.policy_routing import PROTOCOL, Route, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link, parse_link
+from cedos.steer.kernel import routing_requests
 from cedos.steer.kernel.linux import changes_routing
 from cedos.steer.routing.tunnels import examine
 
@@ -43,7 +44,7 @@ PARSERS = {
     "lookup": policy_routing.parse_route,
     "refusal": netlink.refusal,
     "routes": policy_routing.parse_route,
-    "rules": policy_routing.parse_rule,
+    "rules": routing_requests.parse_rule,
     "sockets4": sock_diag.parse_tcp_socket,
     "sockets6": sock_diag.parse_tcp_socket,
 }
@@ -182,8 +183,8 @@ def test_what_is_sent_is_what_pyroute2_reads(record):
 
 def test_what_is_packed_now_is_what_was_sent(record):
     payloads = [data[HEADER_BYTES:] for data in datagrams("routing-commands")]
-    assert payloads[:3] == [policy_routing.route_request(route) for route in record.routes(2)]
-    assert payloads[3:] == [policy_routing.rule_request(rule) for rule in record.RULES]
+    assert payloads[:3] == [routing_requests.route_request(route) for route in record.routes(2)]
+    assert payloads[3:] == [routing_requests.rule_request(rule) for rule in record.RULES]
 
 
 def test_links_and_their_kinds():

@@ -1,0 +1,174 @@
+"""Rules and routes as the kernel is asked for them, packed by pyroute2; rules are read by it, too.
+
+Routes come in thousands, so those are read by `cedos.kernel.policy_routing`.
+"""
+
+import struct
+from contextlib import suppress
+from ipaddress import ip_network
+from typing import Any, Final
+
+from pyroute2.netlink import NLA_F_NESTED, nlmsg
+from pyroute2.netlink.rtnl import rt_scope, rt_type
+from pyroute2.netlink.rtnl.fibmsg import FR_ACT_TO_TBL, FR_ACT_UNREACHABLE, fibmsg
+from pyroute2.netlink.rtnl.rtmsg import RTNH_F_ONLINK, rtmsg, rtmsg_base
+
+from cedos.kernel import netlink
+from cedos.kernel.netlink import NetlinkMessage
+from cedos.kernel.policy_routing import PROTOCOL, PROTOCOLS, Prefix, Route, Rule, SeenRule
+from cedos.kernel.rtnetlink import FAMILIES, RTM_NEWRULE, VERSIONS
+
+_HEADER_BYTES: Final = 16
+_INVERT: Final = 2  # FIB_RULE_INVERT
+_NO_PREFIX_LENGTH: Final = 0xFFFFFFFF
+_PROTOCOL_NAMES: Final = {number: name for name, number in PROTOCOLS.items()}
+# What makes a rule one for some packets only.
+_NARROW: Final = frozenset(
+    f"FRA_{name}"
+    for name in ("OIFNAME", "L3MDEV", "UID_RANGE", "IP_PROTO", "SPORT_RANGE", "DPORT_RANGE")
+)
+
+
+class _RouteMessage(rtmsg_base, nlmsg):
+    """pyroute2's, with the metrics left as they are: they are only handed on."""
+
+    nla_map = tuple(
+        (name, "cdata" if name == "RTA_METRICS" else kind) for name, kind in rtmsg.nla_map
+    )
+
+
+def rule_request(rule: Rule) -> bytes:
+    """Adds or deletes a rule (RTM_NEWRULE, RTM_DELRULE)."""
+    table = rule.table or 0
+    source, destination = rule.source, rule.destination
+    attributes: dict[str, Any] = {
+        "FRA_PRIORITY": rule.preference,
+        "FRA_PROTOCOL": PROTOCOL,
+        "FRA_TABLE": rule.table,
+        "FRA_DST": str(destination.network_address) if destination else None,
+        "FRA_SRC": str(source.network_address) if source else None,
+        "FRA_IIFNAME": "lo" if rule.local else None,
+        "FRA_OIFNAME": rule.interface,
+        "FRA_IP_PROTO": PROTOCOLS[rule.protocol] if rule.protocol else None,
+        "FRA_SPORT_RANGE": _range(rule.source_port),
+        "FRA_DPORT_RANGE": _range(rule.port),
+        "FRA_FWMARK": rule.mark,
+        "FRA_FWMASK": None if rule.mark is None else 0xFFFFFFFF,
+        "FRA_SUPPRESS_PREFIXLEN": rule.suppress_prefixlength,
+    }
+    return _packed(
+        fibmsg(),
+        attributes,
+        family=FAMILIES[rule.version],
+        dst_len=destination.prefixlen if destination else 0,
+        src_len=source.prefixlen if source else 0,
+        table=table if table < 256 else 0,
+        action=FR_ACT_UNREACHABLE if rule.table is None else FR_ACT_TO_TBL,
+    )
+
+
+def rules_request(version: int) -> bytes:
+    """Asks (a dump) for all rules of an IP version."""
+    return _packed(fibmsg(), {}, family=FAMILIES[version])
+
+
+def parse_rule(answer: NetlinkMessage) -> SeenRule | None:
+    """The rule of an RTM_NEWRULE; None for anything else, and for one that is cut off."""
+    if answer.type != RTM_NEWRULE:
+        return None
+    message = fibmsg(netlink.message(answer.type, 0, 0, answer.payload))
+    try:
+        message.decode()
+    except struct.error:  # a truncated header or field is not caught by the library
+        return None
+    if message.get("family") not in VERSIONS:
+        return None
+    version = VERSIONS[message["family"]]
+    found = {slot.name: slot.value for slot in message["attrs"]}
+    preference = found.get("FRA_PRIORITY", 0)
+    looked_up = None
+    if message["action"] == FR_ACT_TO_TBL:
+        looked_up = found.get("FRA_TABLE") or message["table"]
+    iif = found.get("FRA_IIFNAME", "")
+    general = not (
+        message["dst_len"]
+        or message["src_len"]
+        or message["tos"]
+        or ("FRA_FWMARK" in found and not message["flags"] & _INVERT)
+        or iif not in ("", "lo")
+        or not _NARROW.isdisjoint(found)
+    )
+    if found.get("FRA_PROTOCOL") != PROTOCOL:
+        return SeenRule(version, preference, looked_up, general, False, None)
+    suppress = found.get("FRA_SUPPRESS_PREFIXLEN", _NO_PREFIX_LENGTH)
+    rule = Rule(
+        version,
+        preference,
+        looked_up,
+        source=_prefix(found.get("FRA_SRC"), message["src_len"]),
+        destination=_prefix(found.get("FRA_DST"), message["dst_len"]),
+        interface=found.get("FRA_OIFNAME") or None,
+        local=iif == "lo",
+        protocol=_PROTOCOL_NAMES.get(found.get("FRA_IP_PROTO", 0)),
+        port=_first(found.get("FRA_DPORT_RANGE")),
+        source_port=_first(found.get("FRA_SPORT_RANGE")),
+        mark=found.get("FRA_FWMARK"),
+        suppress_prefixlength=None if suppress == _NO_PREFIX_LENGTH else suppress,
+    )
+    return SeenRule(version, preference, looked_up, general, True, rule)
+
+
+def route_request(route: Route) -> bytes:
+    """Adds or deletes a route (RTM_NEWROUTE, RTM_DELROUTE)."""
+    destination, gateway = route.destination, route.gateway
+    attributes: dict[str, Any] = {
+        "RTA_TABLE": route.table,
+        "RTA_OIF": route.index,
+        "RTA_DST": str(destination.network_address) if destination.prefixlen else None,
+    }
+    if gateway is not None and gateway.version == destination.version:
+        attributes["RTA_GATEWAY"] = str(gateway)
+    elif gateway is not None:
+        attributes["RTA_VIA"] = {"family": FAMILIES[gateway.version], "addr": str(gateway)}
+    message = _RouteMessage()
+    on_link = gateway is None and destination.version == 4
+    return _packed(
+        message,
+        attributes,
+        (("RTA_METRICS", route.metrics, NLA_F_NESTED),) if route.metrics else (),
+        family=FAMILIES[destination.version],
+        dst_len=destination.prefixlen,
+        proto=PROTOCOL,
+        scope=rt_scope["link" if on_link else "universe"],
+        type=rt_type["unicast"],
+        flags=RTNH_F_ONLINK if gateway is not None and not gateway.is_link_local else 0,
+    )
+
+
+def _packed(
+    message: Any, attributes: dict[str, Any], more: tuple[Any, ...] = (), **fields: int
+) -> bytes:
+    """What comes behind the header."""
+    message.update(fields)
+    known = [(name, value) for name, value in attributes.items() if value is not None]
+    message["attrs"] = [*known, *more]
+    message.encode()
+    return bytes(message.data[_HEADER_BYTES:])
+
+
+def _range(port: int | None) -> str | None:
+    return None if port is None else f"{port}:{port}"
+
+
+def _first(ports: str | None) -> int | None:
+    with suppress(ValueError):
+        return int(ports.partition(":")[0]) if ports else None
+    return None
+
+
+def _prefix(address: str | None, length: int) -> Prefix | None:
+    if not address or not length:
+        return None
+    with suppress(ValueError):
+        return ip_network((address, length), strict=False)
+    return None
