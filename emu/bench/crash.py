@@ -23,9 +23,9 @@ from cedos.steer.mptcp.connection import SubflowUp
 from cedos.steer.steering import Steering, restore
 from emu.bench.switch import ACCESSES, networks
 from emu.testbed.access import LTE, WLAN
-from emu.testbed.bulk import Transfer, server
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import Laptop
+from emu.testbed.programs.bulk import Transfer, server
 
 NAME = "crash"
 

@@ -17,10 +17,10 @@ from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import Access
-from emu.testbed.daemon import Daemon
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop
-from emu.testbed.servers import HTTP_PORT, Servers
+from emu.testbed.programs.daemon import Daemon
+from emu.testbed.programs.servers import HTTP_PORT, Servers
 from emu.workloads.transfer import IPPROTO_MPTCP
 
 _IDLE_S = 30.0

@@ -19,7 +19,7 @@ from typing import Final
 from cedos.errors import EmulationError
 from emu.testbed import stale, wires
 from emu.testbed.netns import Namespace
-from emu.testbed.service import Service, accepts
+from emu.testbed.programs.service import Service, accepts
 
 NAME = "relay"
 

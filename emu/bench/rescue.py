@@ -26,7 +26,7 @@ from emu.places.traces import Trace
 from emu.testbed.access import ADDRESSES, INTERFACES, Access
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop
-from emu.testbed.servers import Servers
+from emu.testbed.programs.servers import Servers
 
 NAME = "rescue"
 

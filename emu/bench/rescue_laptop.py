@@ -9,8 +9,8 @@ from typing import Any
 
 from cedos.api.client import ControlClient
 from cedos.errors import CedosError, EmulationError
-from emu.testbed.daemon import Daemon
 from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.programs.daemon import Daemon
 
 _TIMEOUT_S = 30.0
 _FRESH_S = 1.0

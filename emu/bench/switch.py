@@ -24,8 +24,8 @@ from cedos.model import Direction, Network, NetworkKind, Strategy, StrategyKind
 from cedos.steer.steering import Steering
 from emu.places.traces import Trace
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
-from emu.testbed.bulk import PORT, Pauses, Sniffer, Transfer, server
 from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.programs.bulk import PORT, Pauses, Sniffer, Transfer, server
 
 NAME = "switch"
 

@@ -66,7 +66,7 @@ def command(
     from emu.places.places import default_directory, load  # noqa: PLC0415
     from emu.testbed.access import Access  # noqa: PLC0415
     from emu.testbed.phones import SERVER, Laptop  # noqa: PLC0415
-    from emu.testbed.servers import Servers  # noqa: PLC0415
+    from emu.testbed.programs.servers import Servers  # noqa: PLC0415
     from emu.testbed.shell import run_in_client  # noqa: PLC0415
 
     place = load(default_directory(directory))[name]

@@ -9,8 +9,8 @@ import msgspec
 from cedos.model import NetworkKind
 from emu.policies.base import Stage
 from emu.testbed.access import INTERFACES
-from emu.testbed.daemon import Daemon
 from emu.testbed.phones import SERVER
+from emu.testbed.programs.daemon import Daemon
 
 _START_TIMEOUT_S = 10.0
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from emu.testbed import stale, wires
-from emu.testbed.service import Service, accepts
+from emu.testbed.programs.service import Service, accepts
 from emu.testbed.started import Started
 from emu.testbed.wires import End
 

@@ -15,7 +15,7 @@ from cedos.monitor.events import FlowClosed
 from cedos.monitor.flows.flow_monitor import FlowMonitor
 from emu.testbed.access import ADDRESSES
 from emu.testbed.netns import Namespace
-from emu.testbed.watcher import Watcher
+from emu.testbed.programs.watcher import Watcher
 
 _POLL_S = 0.05
 _KINDS = {ip_address(address): kind for kind, address in ADDRESSES.items()}

@@ -15,7 +15,7 @@ from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import INTERFACES, Access
 from emu.testbed.phones import SERVER, Laptop
-from emu.testbed.servers import Servers
+from emu.testbed.programs.servers import Servers
 
 MONTHLY = ("--until", "2099-12-01", "--every", "month")
 

@@ -16,7 +16,7 @@ from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
-from emu.testbed.servers import Servers
+from emu.testbed.programs.servers import Servers
 
 BYTES = 6_000_000  # five seconds over either network
 

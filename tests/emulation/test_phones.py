@@ -32,7 +32,7 @@ OWNER = """
 import sys, time
 from cedos.model import NetworkKind
 from emu.testbed.phones import Access, Laptop
-from emu.testbed.servers import Servers
+from emu.testbed.programs.servers import Servers
 from emu.places.traces import Trace
 fast = Trace.constant(24e6)
 with Laptop(*[Access(kind, up=fast, down=fast, rtt_s=0.02) for kind in list(NetworkKind)[:2]]) as laptop:

@@ -12,8 +12,8 @@ from emu.places.traces import Trace
 from emu.testbed.access import LTE, Access
 from emu.testbed.kernel_mptcp import use_kernel_path_manager
 from emu.testbed.phones import SERVER, Laptop
-from emu.testbed.relaying import Mode, Relaying
-from emu.testbed.servers import Servers
+from emu.testbed.programs.relay import Mode, Relaying
+from emu.testbed.programs.servers import Servers
 
 ACCESSES = (
     Access(NetworkKind.WIFI, Trace.constant(12e6), Trace.constant(12e6), 0.010),

@@ -14,7 +14,7 @@ from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import ADDRESSES, INTERFACES
 from emu.testbed.phones import SERVER, Access, Laptop
-from emu.testbed.servers import SERVER_NAME, Servers
+from emu.testbed.programs.servers import SERVER_NAME, Servers
 
 FAST = Trace.constant(48e6)
 URL = f"http://{SERVER}"

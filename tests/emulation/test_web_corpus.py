@@ -7,7 +7,7 @@ import pytest
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.phones import Access, Laptop
-from emu.testbed.servers import Servers
+from emu.testbed.programs.servers import Servers
 from emu.workloads.web.bodies import BEACON
 from emu.workloads.web.corpus import Corpus, Object, addresses, generate, nginx_servers, write
 

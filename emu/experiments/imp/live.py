@@ -32,7 +32,7 @@ from emu.experiments.imp.workload import Workload
 from emu.places import places
 from emu.testbed.access import INTERFACES
 from emu.testbed.phones import SERVER, Laptop
-from emu.testbed.servers import Servers
+from emu.testbed.programs.servers import Servers
 
 
 class Fetcher(HttpFetcher):

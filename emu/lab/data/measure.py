@@ -17,8 +17,8 @@ from emu.places.places import Place, load
 from emu.testbed.access import ADDRESSES, INTERFACES
 from emu.testbed.kernel_mptcp import use_kernel_path_manager
 from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.programs.servers import HTTP_PORT, Servers
 from emu.testbed.replay import replay
-from emu.testbed.servers import HTTP_PORT, Servers
 from emu.testbed.started import Started
 from emu.workloads.transfer import Timing, measure
 

@@ -13,8 +13,8 @@ from emu.lab.data.probing import ProbeServerService
 from emu.places.places import Place, load
 from emu.testbed.access import ADDRESSES
 from emu.testbed.phones import Laptop
+from emu.testbed.programs.servers import Servers
 from emu.testbed.replay import replay
-from emu.testbed.servers import Servers
 from emu.testbed.started import Started
 
 Found = TypeVar("Found")

@@ -18,7 +18,7 @@ from cedos.monitor.probing.prober import Prober
 from cedos.monitor.probing.result import ProbeOutcome, ProbeServer
 from emu.testbed.access import INTERFACES
 from emu.testbed.phones import SERVER, Laptop
-from emu.testbed.service import Service
+from emu.testbed.programs.service import Service
 from emu.testbed.started import Started
 
 PORT = 7007

@@ -10,7 +10,7 @@ from typing import Any
 from cedos.errors import EmulationError
 from emu.lab.runs.scenario import Scenario
 from emu.testbed.phones import Laptop
-from emu.testbed.servers import Servers
+from emu.testbed.programs.servers import Servers
 from emu.testbed.started import Started
 from emu.testbed.wiring import SERVER_ADDRESSES
 from emu.workloads.web import corpus, media, pages

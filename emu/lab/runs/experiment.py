@@ -28,9 +28,9 @@ from emu.places.places import Place, Places
 from emu.policies.base import Stage
 from emu.testbed.access import INTERFACES
 from emu.testbed.phones import Laptop
-from emu.testbed.relaying import Relaying
+from emu.testbed.programs.relay import Relaying
+from emu.testbed.programs.servers import HTTP_PORT, Servers
 from emu.testbed.replay import replay
-from emu.testbed.servers import HTTP_PORT, Servers
 from emu.testbed.subflow_bytes import CarriedBytes, SubflowBytes
 from emu.workloads import curl
 from emu.workloads.mixed import PlannedTransfer, schedule

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emu.testbed.netns import Namespace
-from emu.testbed.watcher import Watcher
+from emu.testbed.programs.watcher import Watcher
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.http import parse_response
 from cedos.profiler.profiler import Profiler
 from emu.testbed.netns import Namespace
-from emu.testbed.watcher import Watcher
+from emu.testbed.programs.watcher import Watcher
 
 _QUIET_S = 0.1
 _NOTHING = SizeEstimate(0, 0, 0, "content-length")

@@ -10,7 +10,7 @@ import pytest
 from cedos.prefetch.blocking import BlockingPrefetcher
 from cedos.prefetch.imap import Inbox, MailAccount, MessageFetcher
 from cedos.prefetch.turn import FetchError, NotThereError
-from emu.testbed.mail import PASSWORD, USER, MailServer
+from emu.testbed.programs.mail import PASSWORD, USER, MailServer
 
 SERVER = "198.18.0.2"
 SIZES = (900, 40_000, 65_536, 131_072, 300_001)

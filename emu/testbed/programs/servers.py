@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from emu.testbed.phones import SERVER, Laptop
-from emu.testbed.service import Service, accepts
+from emu.testbed.programs.service import Service, accepts
 from emu.testbed.started import Started
 
 HTTP_PORT = 80

@@ -1,6 +1,6 @@
 """Bulk traffic for the benches: a greedy server, a greedy client, and who sees which packet when.
 
-    python -m emu.testbed.bulk          serves both directions on port 8080, MPTCP and plain TCP
+    python -m emu.testbed.programs.bulk          serves both directions on port 8080, MPTCP and plain TCP
 
 A connection says in its first byte what it wants: `D` to be sent data for as long as it lasts, `U` to
 send. The server prints one JSON line for each pause in what an upload's application gets.
@@ -79,7 +79,7 @@ class Pauses:
 def server(laptop: Laptop) -> Iterator[Pauses]:
     """The greedy server in the laptop's server; its pauses are those of uploads."""
     process = laptop.server.popen(
-        *(sys.executable, "-m", "emu.testbed.bulk"), stdout=-1, text=True, bufsize=1
+        *(sys.executable, "-m", "emu.testbed.programs.bulk"), stdout=-1, text=True, bufsize=1
     )
     pauses = Pauses()
     assert process.stdout is not None

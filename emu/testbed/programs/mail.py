@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cedos.errors import EmulationError
 from emu.testbed.netns import Namespace
-from emu.testbed.service import Service, accepts
+from emu.testbed.programs.service import Service, accepts
 from emu.testbed.started import Started
 
 PORT = 143

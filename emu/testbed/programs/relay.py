@@ -7,8 +7,8 @@ from typing import Final, Literal
 from cedos.commands.example import PLAIN
 from cedos.errors import EmulationError
 from emu.testbed.phones import Laptop
-from emu.testbed.servers import HTTP_PORT, HTTPS_PORT
-from emu.testbed.service import Service, accepts
+from emu.testbed.programs.servers import HTTP_PORT, HTTPS_PORT
+from emu.testbed.programs.service import Service, accepts
 from emu.testbed.started import Started
 from emu.testbed.wiring import RELAY
 

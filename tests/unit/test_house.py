@@ -1,0 +1,91 @@
+"""The rules of the house that no linter keeps: small folders, unique names, a map that is true."""
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from emu.repository import ROOT
+
+MOST_FILES = 20
+PACKAGES = sorted(
+    path.parent
+    for room in ("cedos", "predictors", "emu")
+    for path in ROOT.glob(f"{room}/**/__init__.py")
+)
+MAPS = [
+    *(ROOT / "docs" / name for name in ("architecture.md", "decisions/README.md")),
+    *(ROOT / name for name in ("CONTRIBUTING.md", "README.md")),
+]
+
+
+def modules(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted(folder.rglob("*.py")):
+        yield path, ast.parse(path.read_text())
+
+
+def test_folders_stay_small() -> None:
+    counts = Counter(path.parent for package in PACKAGES for path in package.glob("*.py"))
+    assert {str(each.relative_to(ROOT)): n for each, n in counts.items() if n > MOST_FILES} == {}
+
+
+def test_every_folder_with_modules_is_a_package_that_says_what_it_is_for() -> None:
+    folders = {
+        path.parent
+        for room in ("cedos", "predictors", "emu")
+        for path in ROOT.glob(f"{room}/**/*.py")
+    }
+    assert folders == set(PACKAGES)
+    silent = [
+        str(each.relative_to(ROOT))
+        for each in PACKAGES
+        if not ast.get_docstring(ast.parse((each / "__init__.py").read_text()))
+    ]
+    assert silent == []
+
+
+def test_a_class_name_means_one_thing_in_cedos() -> None:
+    homes: defaultdict[str, list[str]] = defaultdict(list)
+    for path, tree in modules(ROOT / "cedos"):
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(str(path.relative_to(ROOT)))
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+def test_no_class_is_cut_in_slices() -> None:
+    """A hook that raises NotImplementedError is a class that lies in several files."""
+    hooks = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for room in ("cedos", "predictors", "emu")
+        for path, tree in modules(ROOT / room)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node)
+    ]
+    assert hooks == []
+
+
+@pytest.mark.parametrize("document", MAPS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_files_that_documents_name_exist(document: Path) -> None:
+    text = document.read_text()
+    named = set(
+        re.findall(r"`((?:cedos|predictors|emu|docs|tests|traces|notebooks)/[\w./-]*)`", text)
+    )
+    named |= {each for each in re.findall(r"\]\(((?:\.\./)?[\w./-]+)\)", text) if "://" not in each}
+    missing = []
+    for name in sorted(named):
+        beside = document.parent / name
+        if not beside.exists() and not (ROOT / name).exists():
+            missing.append(name)
+    assert missing == []
+    assert named
+
+
+def test_every_decision_is_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    text = (folder / "README.md").read_text()
+    pages = {path.name for path in folder.glob("*.md")} - {"README.md"}
+    assert {name for name in pages if f"({name})" not in text} == set()
