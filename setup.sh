@@ -58,12 +58,13 @@ _environment() {
     fi
     PATH=$PWD/.tools/bin:$PATH
   fi
-  if ! cmp -s requirements.lock .venv/installed.lock; then
+  # (The names of commands, and where they begin, are in pyproject.toml.)
+  if ! cat requirements.lock pyproject.toml | cmp -s - .venv/installed; then
     say "making the Python environment .venv from requirements.lock"
     [ -x .venv/bin/python ] || uv venv -q --python "$(command -v python3)" .venv
     VIRTUAL_ENV=$PWD/.venv uv pip sync -q --compile-bytecode --require-hashes requirements.lock
     VIRTUAL_ENV=$PWD/.venv uv pip install -q --no-deps --no-build-isolation --editable .
-    cp requirements.lock .venv/installed.lock
+    cat requirements.lock pyproject.toml > .venv/installed
   fi
   # Some environments forbid Python to keep what it compiled, and every start would compile all again.
   env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m compileall -q cedos predictors emu

@@ -236,7 +236,7 @@ def test_a_connection_outlives_a_steering_that_is_killed_and_the_next_one_steers
         (token,) = first.connections
         # As kill -9 leaves it: nothing undone, the sockets and the lock gone.
         first._kernel.close()
-        first._living.close()
+        first._connections.close()
         first._journal.close()
         async with Steering(host.directory) as second:
             await second.networks_changed(host.networks())
