@@ -53,7 +53,7 @@ class DaemonSurroundings:
         self._news = News()
 
     async def view(self) -> View:
-        """See `Surroundings.view`; DaemonUnreachableError where no daemon answers."""
+        """DaemonUnreachableError where no daemon answers."""
         request = self._request()
         answer = await asyncio.to_thread(self._client.prefetching, request)
         # What has happened is not to be said twice; what is open stays open.
@@ -66,7 +66,7 @@ class DaemonSurroundings:
         )
 
     def report(self, news: News) -> None:
-        """See `NewsListener.report`: it goes with the next question."""
+        """It goes with the next question."""
         self._news = news
 
     def _request(self) -> PrefetchingRequest:

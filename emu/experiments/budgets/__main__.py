@@ -17,10 +17,10 @@ from emu.lab.runs import environment
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False))
 def main(months: int, seed: int, out: Path) -> None:
     """Simulates months under both controllers; writes `summary.json` and `months.png` to a folder."""
-    found = simulate(seed, months, lambda said: click.echo(said, err=True))
+    found = simulate(seed, months, lambda text: click.echo(text, err=True))
     out.mkdir(parents=True, exist_ok=True)
-    said = {"seed": seed, "figures": figures(found), "host": environment.describe(seed)}
-    (out / "summary.json").write_text(json.dumps(said, indent=2) + "\n")
+    summary = {"seed": seed, "figures": figures(found), "host": environment.describe(seed)}
+    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     draw(found["data"], out / "months.png")
     for key, value in figures(found).items():
         click.echo(f"{key:<28}{value:.4g}")

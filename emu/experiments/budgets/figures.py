@@ -24,16 +24,16 @@ def figures(found: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> dict[str, f
         last quarter would have used that up); `bought_of_best_share` (seconds saved over those that
         one who knows the future could have bought, all periods together).
     """
-    said = {"months": float(months_of(found))}
+    summary = {"months": float(months_of(found))}
     for plan, by in found.items():
         prefix = "" if plan == "data" else f"{plan}_"
-        said[f"{prefix}periods"] = float(len(by["pacer"]))
+        summary[f"{prefix}periods"] = float(len(by["pacer"]))
         for name, outcomes in by.items():
             of = prefix if name == "pacer" else f"{prefix}{name}_"
-            said |= {f"{of}{key}": value for key, value in _of(outcomes).items()}
+            summary |= {f"{of}{key}": value for key, value in _of(outcomes).items()}
         ours, theirs = (sum(one.gained_s for one in by[name]) for name in ("pacer", "odyssey"))
-        said[f"{prefix}bought_over_odyssey_ratio"] = ours / theirs
-    return said
+        summary[f"{prefix}bought_over_odyssey_ratio"] = ours / theirs
+    return summary
 
 
 def _of(outcomes: Sequence[Outcome]) -> dict[str, float]:

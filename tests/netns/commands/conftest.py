@@ -58,14 +58,14 @@ class World:
     def until(self, condition: Callable[[], bool], limit_s: float = 60.0) -> None:
         deadline_s = time.monotonic() + limit_s
         while not condition():
-            assert time.monotonic() < deadline_s, self.said()[-2000:]
+            assert time.monotonic() < deadline_s, self.log_text()[-2000:]
             time.sleep(0.2)
 
     def trains(self, status: dict[str, Any]) -> dict[str, dict[str, Any]]:
         """What trains have cost, by network."""
         return {e["network"]: e for e in status.get("probes", ()) if e["kind"] == "udp-train"}
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """What the daemon has logged."""
         return (self.folder / "up.out").read_text()
 

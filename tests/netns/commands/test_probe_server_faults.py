@@ -68,7 +68,7 @@ def test_one_that_is_gone_is_asked_again(world: Any) -> None:
         before = max(each["failed"] for each in world.trains(world.status()).values())
         world.until(lambda: failed(before + 1))
         assert world.status()["default"]["network"] in world.mbps
-    assert "Traceback" not in world.said()
+    assert "Traceback" not in world.log_text()
 
 
 @pytest.mark.parametrize("how", ["a thousand times", "never sent"])
@@ -93,4 +93,4 @@ def test_one_that_lies_is_not_believed(world: Any, how: str) -> None:
         else:
             assert known[name]["udp_up_bps"] < 5 * mbps["up"] * 1e6
         assert "udp_bps" not in known[name], "no train came down"
-    assert "Traceback" not in world.said()
+    assert "Traceback" not in world.log_text()

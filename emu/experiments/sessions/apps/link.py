@@ -73,7 +73,7 @@ class SessionLink:
         return await self.connection.send(data, told, after=after, thunk=thunk)
 
     async def receive(self) -> tuple[Label, bytes]:
-        """See `Link`; EOFError when the other end has closed."""
+        """EOFError when the other end has closed."""
         message = await self.connection.receive()
         if message is None:
             raise EOFError
@@ -107,7 +107,7 @@ class TcpLink:
         after: tuple[int, ...] = (),
         thunk: Callable[[], None] | None = None,
     ) -> int | None:
-        """See `Link`; the order is always total, and there is always a network."""
+        """The order is always total, and there is always a network."""
         self._out.append(_HEAD.pack(len(data), LABELS.index(label)) + data)
         self._sent += 1
         if self._writing is None or self._writing.done():
@@ -119,7 +119,7 @@ class TcpLink:
             await self._loop.sock_sendall(self._socket, self._out.popleft())
 
     async def receive(self) -> tuple[Label, bytes]:
-        """See `Link`; EOFError when the other end has closed."""
+        """EOFError when the other end has closed."""
         head = await self._exactly(_HEAD.size)
         size, label = _HEAD.unpack(head)
         return LABELS[label], await self._exactly(size)
