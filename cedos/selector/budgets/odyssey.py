@@ -138,7 +138,7 @@ def _smoothed(
 
 def _moved(rate: float, ratio: float, times: float, supply: float) -> float:
     """The price after it was multiplied by demand over supply so many times, within its bounds."""
-    least = min(LEAST_S / supply, PROHIBITIVE)
+    least = min(LEAST_S / supply, PROHIBITIVE) if supply > 0.0 else PROHIBITIVE
     if ratio <= 0.0:
         return least
     exponent = log2(rate) + times * log2(ratio)
