@@ -231,12 +231,32 @@ class Subflow:
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """What was expected of a flow's one transfer when it began, and what it took; seconds.
+
+    Attributes:
+        strategy: how it was carried, in the predictors' words: `wifi`, `mptcp_cellular` ...
+        network: the local network that it began on.
+        rate_age_s: how old that network's rate was; 0: fresh.
+        expected: by strategy the 5 %, 50 % and 95 % quantiles and the mean.
+    """
+
+    strategy: str
+    network: str
+    direction: Direction
+    carried_bytes: int
+    took_s: float
+    rate_age_s: float
+    expected: Mapping[str, tuple[float, float, float, float]]
+
+
+@dataclass(frozen=True, slots=True)
 class FlowRecord:
     """A finished flow as it goes to history, to the predictors' errors and to the budgets.
 
     `token` identifies an MPTCP connection, None for plain TCP. `started_unix_s` is None where the
     start was not seen (the flow is older than the daemon). `exact` is False where the final bytes of
-    a subflow are not known.
+    a subflow are not known. `prediction` is there where one transfer was carried one way.
     """
 
     subflows: tuple[Subflow, ...]
@@ -248,6 +268,7 @@ class FlowRecord:
     size: SizeEstimate | None = None
     switches: tuple[tuple[float, Strategy], ...] = field(default=())
     exact: bool = True
+    prediction: Prediction | None = None
 
 
 class Resource(StrEnum):

@@ -148,7 +148,7 @@ def growth(age_s: float) -> float:
     """Variance that age adds to the logarithm of an error: how rates wander on cellular networks.
 
     Measured on the traces of 38 places: what is not the place's own fades with a time constant of
-    about 10 s and has a variance of 0.93 there (3.1 on Wi-Fi; see `cedos.selector.decision.aging`).
+    about 10 s and has a variance of 0.93 there (3.1 on Wi-Fi; see docs/decisions/old-rates.md).
     """
     return 0.93 * (1.0 - exp(-0.2 * max(age_s, 0.0)))
 

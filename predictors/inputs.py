@@ -6,7 +6,7 @@ times and sizes are given as logarithms too, which moves split points to geometr
 """
 
 from collections.abc import Mapping
-from math import isnan, log, nan
+from math import exp, isnan, log, log1p, nan
 
 from predictors.naive import SILENT_RTT_S, joined_time_s, naive_time_s
 
@@ -29,13 +29,21 @@ _RADIO = (
     "wifi_rssi_dbm", "wifi_link_bps", "wifi_chan_util",
     "cellular_rsrp_dbm", "cellular_rsrq_db", "cellular_sinr_db", "cellular_cqi", "speed_mps",
 )  # fmt: skip
-RARE = ("wifi_ap_count", "cellular_dbm")
-"""Indicators that few data sets have; they are the last inputs, so that the others need not move."""
+_OF_AGE = ("rate_age_s", "recent_bytes", "recent_s", "recent_age_s")
+AGE_COLUMNS = tuple(f"{network}_{name}" for network in NETWORKS for name in _OF_AGE)
+"""How old the past rates are (absent: 0), and the last finished small transfer of each network: its
+bytes, how long it took, and how long ago that was. Age is an input, learned on what is known late."""
+
+LARGEST_AGE_S = 120.0
+"""What is older says no less: beyond it places alone differ."""
+
+_RARE = ("wifi_ap_count", "cellular_dbm")
 
 CONTEXT_COLUMNS = (
     *(f"{network}_{name}" for network in NETWORKS for name in _OF_EACH),
     *_RADIO,
-    *RARE,
+    *AGE_COLUMNS,
+    *_RARE,
 )
 """Every indicator that a data set may hold and a model may look at."""
 
@@ -47,6 +55,7 @@ _DERIVED = (
     "log_rtt", "log_rtt_over_min", "log_past1", "log_past5", "log_past10", "log_udp",
     "log_past1_over_past5", "log_past5_over_past10", "log_naive", "log_naive5_over_naive",
 )  # fmt: skip
+_AGED = ("log_rate_age", "log_recent_over_naive")
 INPUTS = (
     "log_size",
     "direction_up",
@@ -59,15 +68,22 @@ INPUTS = (
     "log_mptcp_wifi_over_mptcp_cellular",
     "log_mptcp_wifi_over_single",
     *_RADIO,
-    *RARE,
+    *(f"{network}_{name}" for network in NETWORKS for name in _AGED),
+    *_RARE,
 )
 """Names of the values of `inputs_of`, in order."""
+
+ALWAYS = INPUTS.index(f"{NETWORKS[0]}_{_AGED[0]}")
+"""So many first inputs every model looks at; the others, last to first, where its data have them."""
 
 _NAMES = {
     network: tuple(f"{network}_{name}" for name in (*_OF_EACH[:2], *_RATES, *_AS_THEY_ARE))
     for network in NETWORKS
 }
-_LAST = (*_RADIO, *RARE)
+_AGES = {network: tuple(f"{network}_{name}" for name in _OF_AGE) for network in NETWORKS}
+_RECENT_FADES_S = 4.0
+"""What a small transfer took says less with time: so fast do rates of either kind of network wander."""
+
 _LEAST_BPS = 1e3
 _LEAST_S = 1e-5
 
@@ -124,7 +140,16 @@ def inputs_of(
         log(both_wifi_s / wifi_s), log(both_cellular_s / cellular_s),
         log(both_wifi_s / both_cellular_s), log(both_wifi_s / min(naives)),
     ]  # fmt: skip
-    values += [get(name, nan) for name in _LAST]
+    values += [get(name, nan) for name in _RADIO]
+    for network, (_, path_s, rate_bps) in zip(NETWORKS, paths, strict=True):
+        age_s, recent_bytes, recent_s, recent_age_s = [get(name, nan) for name in _AGES[network]]
+        over = 0.0
+        if recent_s > 0.0 and recent_bytes > 0.0 and not isnan(recent_age_s):
+            naive_s = naive_time_s(recent_bytes, path_s, rate_bps)
+            fresh = exp(-max(recent_age_s, 0.0) / _RECENT_FADES_S)
+            over = fresh * (_log(recent_s, _LEAST_S) - log(naive_s))
+        values += [log1p(min(age_s, LARGEST_AGE_S)) if age_s > 0.0 else 0.0, over]
+    values += [get(name, nan) for name in _RARE]
     return values, dict(zip(STRATEGIES, (wifi_s, cellular_s, wifi_s, cellular_s), strict=True))
 
 

@@ -23,6 +23,7 @@ from cedos.model import (
     Strategy,
     Transfer,
 )
+from predictors.calibration import Calibration
 
 
 class ControlMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +53,7 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
     """A network with what is known about it now.
 
     `barred` says why nothing is led to it (a hard budget is spent), and whether programs are kept off it;
-    "": it is not barred.
+    "": it is not barred. `predicted` says how well transfers over it alone were, None: there were none.
     """
 
     name: str
@@ -66,10 +67,16 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
     indicators: Indicators = {}
     access_point: str | None = None
     barred: str = ""
+    predicted: Calibration | None = None
 
     @classmethod
     def of(
-        cls, network: Network, context: Context | None, now_s: float, barred: str = ""
+        cls,
+        network: Network,
+        context: Context | None,
+        now_s: float,
+        barred: str = "",
+        predicted: Calibration | None = None,
     ) -> "NetworkMessage":
         known = context.networks.get(network.name, {}) if context else {}
         attached = context.attachments.get(network.name) if context else None
@@ -85,6 +92,7 @@ class NetworkMessage(ControlMessage, frozen=True, kw_only=True):
             indicators={name: IndicatorMessage.of(one, now_s) for name, one in known.items()},
             access_point=f"{attached.name} {attached.point}".strip() if attached else None,
             barred=barred,
+            predicted=predicted,
         )
 
 

@@ -66,6 +66,7 @@ def lines(status: StatusMessage) -> Iterator[str]:
     if status.networks:
         header = ("NETWORK", "INTERFACE", "KIND", "STATE", "METERED", "RTT", "RATE", "SIGNAL")
         yield from render.table(header, map(_network, status.networks))
+        yield from filter(None, map(predictions, status.networks))
         for network in status.networks:
             yield from _indicators(network)
     else:
@@ -92,6 +93,17 @@ def lines(status: StatusMessage) -> Iterator[str]:
         yield "Problems"
         for problem in status.problems:
             yield f"  {problem}"
+
+
+def predictions(network: NetworkMessage) -> str | None:
+    """How well a network's transfers were predicted, in one line."""
+    held = network.predicted
+    if held is None:
+        return None
+    return (
+        f"{network.name}: transfers were expected to take {held.expected_over_actual_median:.2g} x what"
+        f" they took; {held.coverage90:.0%} of {held.n} inside the 90 % interval"
+    )
 
 
 def _network(network: NetworkMessage) -> tuple[str, ...]:

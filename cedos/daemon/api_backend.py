@@ -30,6 +30,7 @@ from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import NotFoundError
@@ -60,6 +61,7 @@ class ApiBackend:
         hard_budgets: HardBudgets,
         prefetching: Prefetching,
         probing: AdaptiveProbing,
+        reliability: Reliability,
         problems: Callable[[], Sequence[str]],
         config_file: Path | None,
         dry_run: bool,
@@ -73,6 +75,7 @@ class ApiBackend:
         self._hard_budgets = hard_budgets
         self._prefetching = prefetching
         self._probing = probing
+        self._reliability = reliability
         self._problems = problems
         self._config_file = config_file
         self._dry_run = dry_run
@@ -114,7 +117,13 @@ class ApiBackend:
         context = self._observer.context()
         barred = self._director.decider.barred
         return [
-            NetworkMessage.of(network, context, context.at_s, barred.get(network.name, ""))
+            NetworkMessage.of(
+                network,
+                context,
+                context.at_s,
+                barred.get(network.name, ""),
+                self._reliability.of(network.name),
+            )
             for network in self._director.networks
         ]
 

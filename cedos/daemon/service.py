@@ -26,6 +26,7 @@ from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.rescue import Rescuer
 from cedos.daemon.flows.learning import Learning
 from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.loop.decision_loop import DecisionLoop, Wakeup
 from cedos.daemon.loop.flow_events import FlowEvents
 from cedos.daemon.loop.flow_sampler import FlowSampler
@@ -55,6 +56,7 @@ _FLUSH_S = 1.0
 _SIZES_FILE = "sizes.json"
 _USAGE_FILE = "usage.sqlite"
 _KEEP_S = 60.0
+_JUDGED = 1_000
 """What is learned is kept so often, and at the end."""
 
 
@@ -208,6 +210,7 @@ class Daemon:
         self._packets = PacketHandler(
             capture, self._flows, self._profiler, self._director, self._observer
         )
+        reliability = Reliability(reversed(history.flows(_JUDGED)) if history else ())
         self._events = FlowEvents(
             monitor=flow_monitor,
             steering=steering,
@@ -220,6 +223,7 @@ class Daemon:
             probing=self._probing,
             opportunities=Opportunities(self._budgets, self._decider, self._prefetching.carried),
             learning=self._learning,
+            reliability=reliability,
             history=history,
         )
         self.backend = ApiBackend(
@@ -232,6 +236,7 @@ class Daemon:
             hard_budgets=self._hard_budgets,
             prefetching=self._prefetching,
             probing=self._probing,
+            reliability=reliability,
             problems=self.problems,
             config_file=config_file,
             dry_run=dry_run,

@@ -37,6 +37,7 @@ async def examine(config: Config, where: Directories) -> list[Finding]:
         await radios.phones(),
         radios.portals(config),
         surroundings.model(config),
+        surroundings.predictions(where) if runs else None,
         surroundings.state(where),
     ]
     return [finding for finding in findings if finding is not None]

@@ -6,11 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from cedos.api.client import ControlClient
 from cedos.api.lock import running_pid
 from cedos.config import Config
 from cedos.config.directories import Directories
 from cedos.doctor.finding import Finding, limited, missing, ok
-from cedos.errors import HostError, ModelError
+from cedos.errors import CedosError, HostError, ModelError
 from cedos.model import Network
 from cedos.monitor.networks.links import LinkMonitor
 from cedos.steer.kernel.linux import LinuxKernel
@@ -115,6 +116,20 @@ def daemon(where: Directories) -> Finding:
             "cedos restore",
         )
     return ok(topic, "not running")
+
+
+def predictions(where: Directories) -> Finding | None:
+    """How well the running daemon predicted this host's networks; None where that is not known."""
+    try:
+        networks = ControlClient(where.socket).networks()
+    except CedosError:
+        return None
+    held = [
+        f"{network.name} {known.expected_over_actual_median:.2g} x, {known.coverage90:.0%} inside"
+        for network in networks
+        if (known := network.predicted) is not None
+    ]
+    return ok("predictions", f"expected over actual time: {'; '.join(held)}") if held else None
 
 
 def _nearest(folder: Path) -> Path:

@@ -11,6 +11,8 @@ from cedos.monitor.flows.losses import Losses
 from cedos.monitor.networks.rates import RateEstimator, RateSample
 
 _MOMENT_S = 0.01
+# A small download that takes so long, and so many times what the last one did, tells without its end.
+_LATE_S, _LATE = 0.4, 2.0
 # A queue of any size makes round trips longer than this, times the least.
 _QUEUE_EMPTY = 1.2
 # Pings are usually half a second apart, and a stretch is shorter: the one just before counts, too.
@@ -108,6 +110,20 @@ class ContextKeeper:
         for direction, stretch in stretches.items():
             queue_empty = _queue_empty(known, stretch.begin_s, stretch.end_s)
             known.rates[direction].observe(stretch, queue_empty=queue_empty)
+
+    def observe_transfer(
+        self, network: str, carried_bytes: int, time_s: float, at_s: float
+    ) -> None:
+        """Takes the last small download: what it took says how a network is."""
+        self._network(network).given.update(
+            recent_bytes=Indicator(carried_bytes, at_s), recent_s=Indicator(time_s, at_s)
+        )
+
+    def observe_wait(self, network: str, size_bytes: int, waited_s: float, at_s: float) -> None:
+        """Takes a small download that is not over yet: news where it is late beside the last one."""
+        last = self._network(network).given.get("recent_s")
+        if waited_s >= max(_LATE_S, _LATE * last.value if last is not None else 0.0):
+            self.observe_transfer(network, size_bytes, waited_s, at_s)
 
     def observe_losses(self, network: str, sent: int, lost: int, at_s: float) -> None:
         self._network(network).losses.observe(sent, lost, at_s)

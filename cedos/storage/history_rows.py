@@ -27,6 +27,7 @@ from cedos.model import (
     FlowRecord,
     Indicator,
     Label,
+    Prediction,
     SizeEstimate,
     Strategy,
     StrategyKind,
@@ -124,6 +125,7 @@ def flow_of(row: Sequence[Any]) -> FlowRecord:
     """The flow that `flow_row` made the row from."""
     record = msgspec.json.decode(row[-1])
     size = record.pop("size")
+    prediction = record.pop("prediction", None)
     return FlowRecord(
         subflows=tuple(
             Subflow(key=_key(each.pop("key")), **each) for each in record.pop("subflows")
@@ -132,6 +134,7 @@ def flow_of(row: Sequence[Any]) -> FlowRecord:
         switches=tuple(
             (at_s, _strategy(strategy.values())) for at_s, strategy in record.pop("switches")
         ),
+        prediction=None if prediction is None else msgspec.convert(prediction, Prediction),
         **record,
     )
 

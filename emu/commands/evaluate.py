@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     "evaluate",
     epilog=examples(
         "cedos-emu evaluate traces/transfers.parquet",
+        "cedos-emu evaluate traces/transfers.parquet traces/transfers_aged.parquet",
         "cedos-emu evaluate other.csv --model shipped --json other.json",
     ),
 )
-@click.argument("data", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--model",
     "model_name",
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     "--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="Figures, to F."
 )
 def command(
-    data: Path,
+    data: tuple[Path, ...],
     model_name: str | None,
     group_by: str,
     train_share: float | None,
@@ -69,14 +70,15 @@ def command(
     the oracle, the fixed strategies and rules of thumb, each for Max(S) and Max(S/E). Within 10 % of the
     oracle's cost, mean regret (cost over the oracle's, less 1), its 95th percentile, mean time, sum of
     times over the oracle's, bytes carried twice; intervals by resampling groups. Predictions: median
-    relative error, and how often 90 % intervals cover.
+    relative error, and how often 90 % intervals cover. Where DATA tell how old rates are
+    (`cedos-emu age`), also choices between the two networks by that age. Several DATA are judged as one.
     """
     from cedos.storage import predictor_file  # noqa: PLC0415
     from emu.console.progress import bar  # noqa: PLC0415
     from emu.lab.data import datasets, evaluate  # noqa: PLC0415
     from predictors.training.examples import Settings  # noqa: PLC0415
 
-    read = datasets.read(data)
+    read = datasets.joined([datasets.read(each) for each in data])
     if read.ignored:
         click.echo(f"not known, ignored: {', '.join(read.ignored)}", err=True)
     model = None
@@ -93,7 +95,7 @@ def command(
             progress=report,
         )
     found |= {
-        "data": data.name,
+        "data": " + ".join(each.name for each in data),
         "model": model_name,
         "group_by": group_by,
         "train_share": train_share,
@@ -155,6 +157,7 @@ def _show(found: Mapping[str, Any]) -> None:
         f"steady: mean regret on the {found['steady']['rows']} rows where both networks alone did as "
         "their round trip and recent rate promised, give or take a factor of two"
     )
+    _show_ages(console, found.get("ages", {}))
     table = Table(title="prediction", title_justify="left", box=SIMPLE_HEAD)
     for title in ("strategy", "median relative error", "90 % intervals cover"):
         table.add_column(title, justify="left" if title == "strategy" else "right")
@@ -166,6 +169,30 @@ def _show(found: Mapping[str, Any]) -> None:
             )
     console.print(table)
     _show_more(console, found)
+
+
+def _show_ages(console: "Console", ages: Mapping[str, Any]) -> None:
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    if not ages:
+        return
+    title = "one network or the other, by how old its rate is (max_s)"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0)
+    table.add_column("known", no_wrap=True)
+    titles = ("rows", "in 10 %", "regret", "x oracle", "hedged", "cover wifi", "cellular")
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    for name, found in ages.items():
+        cedos, hedged = (found["policies"][each] for each in ("cedos", "cedos-hedged"))
+        table.add_row(
+            name,
+            str(found["rows"]),
+            *(_number(cedos[_COLUMNS[each]]) for each in ("in 10 %", "regret", "x oracle")),
+            _number(hedged["mean_s_over_oracle"]),
+            *(f"{found['prediction'][each]['coverage90']:.0%}" for each in ("wifi", "cellular")),
+        )
+    console.print(table)
 
 
 def _show_more(console: "Console", found: Mapping[str, Any]) -> None:

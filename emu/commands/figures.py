@@ -45,7 +45,7 @@ def command(
 ) -> None:
     """Puts the finished runs RUN... together.
 
-    As a SET of figures does: mobility (the mixed load), believed and outages (of the same runs),
+    As a SET of figures does: mobility (the mixed load), calibration and outages (of the same runs),
     walk and wget (Delphi's Figures 12 and 11).
     """
     import importlib  # noqa: PLC0415

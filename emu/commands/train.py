@@ -18,11 +18,12 @@ KINDS = (
 @click.command(
     "train",
     epilog=examples(
-        "cedos-emu train traces/transfers.parquet --out predictors/shipped.json",
+        "cedos-emu train traces/transfers.parquet traces/transfers_aged.parquet"
+        " --out predictors/shipped.json",
         "cedos-emu train mine.csv --out mine.json --kind boosting",
     ),
 )
-@click.argument("data", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("data", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The model, JSON."
 )
@@ -42,9 +43,9 @@ KINDS = (
 )
 @click.option("--seed", type=int, default=0, show_default=True)
 def command(
-    data: Path, out: Path, kind: str, trees: int | None, min_leaf: int | None, seed: int
+    data: tuple[Path, ...], out: Path, kind: str, trees: int | None, min_leaf: int | None, seed: int
 ) -> None:
-    """Fits completion-time predictors to DATA (Parquet or CSV) and writes them as one JSON file.
+    """Fits completion-time predictors to DATA (Parquet or CSV, one or more) and writes one JSON file.
 
     Errors are learned from groups of places that were held out; the medians printed at the end are
     from those. How good the decisions are is `cedos-emu evaluate`'s to say.
@@ -56,20 +57,20 @@ def command(
     from predictors.training.examples import Settings  # noqa: PLC0415
     from predictors.training.train import fit  # noqa: PLC0415
 
-    read = datasets.read(data)
+    read = datasets.joined([datasets.read(each) for each in data])
     if read.ignored:
         click.echo(f"not known, ignored: {', '.join(read.ignored)}")
     settings = Settings(kind=kind, trees=trees, min_leaf=min_leaf, seed=seed)
     try:
         model = fit(examples_of(read, read.texts["group"]), settings)
     except ValueError as error:
-        raise DataSetError(f"{data}: {error}") from error
+        raise DataSetError(f"{read.source}: {error}") from error
     predictor_file.save(
         model,
         out,
         {
-            "data": data.name,
-            "data_sha256": hashlib.sha256(data.read_bytes()).hexdigest(),
+            "data": ", ".join(each.name for each in data),
+            "data_sha256": [hashlib.sha256(each.read_bytes()).hexdigest() for each in data],
             "places": len(set(read.texts["place"].tolist())),
             "host": f"{platform.system()} {platform.release()} {platform.machine()}",
             "date": datetime.now(UTC).date().isoformat(),

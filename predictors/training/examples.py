@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.model_selection import GroupKFold
 
 from predictors.completion import STAND_INS
-from predictors.inputs import RARE, inputs_of
+from predictors.inputs import ALWAYS, inputs_of
 from predictors.regressor import Regressor
 from predictors.tree import mirrored
 
@@ -77,13 +77,12 @@ def table(
 ) -> tuple[Floats, Floats]:
     """Inputs of the trees and naive times, row by row by the very code that predictions use.
 
-    The inputs' columns are those of `INPUTS`, less the last ones if they are `RARE` and unknown.
+    The inputs' columns are those of `INPUTS`, less the last ones as far as nobody knows them.
     """
     rows = [inputs_of(examples.row(index), typical) for index in range(len(examples))]
     inputs = np.array([values for values, _ in rows], dtype=np.float64)
     # Inputs that nobody measured would take part in every draw of inputs to split by.
-    usual = inputs.shape[1] - len(RARE)
-    while inputs.shape[1] > usual and not np.isfinite(inputs[:, -1]).any():
+    while inputs.shape[1] > ALWAYS and not np.nan_to_num(inputs[:, -1]).any():
         inputs = inputs[:, :-1]
     return inputs, np.array([[naive_s[name] for name in names] for _, naive_s in rows])
 

@@ -1,19 +1,14 @@
-"""What finished transfers teach the predictors about the place they were made at.
-
-A transfer counts where it was the only one of its flow, so that its beginning and end are known, and
-where it was carried one way from beginning to end.
-"""
+"""What finished transfers teach the predictors about the place they were made at."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cedos.daemon import state_file
-from cedos.daemon.flows.living_flow import LivingFlow
-from cedos.model import Context, Direction, FlowRecord, Network, SizeEstimate, Transfer
-from cedos.monitor.events import FlowClosed
+from cedos.daemon.flows.finished_transfer import FinishedTransfer
+from cedos.model import Context, Network
 from cedos.selector.decision.features import features
-from cedos.selector.decision.roles import Roles, assign
+from cedos.selector.decision.roles import assign
 from predictors.adapt import Adaptive, fingerprint
 from predictors.base import Distribution
 from predictors.completion import CompletionModel
@@ -25,9 +20,6 @@ _PLACES = "what was learned at places"
 _POSTERIOR = "what came of predictions"
 LEAST_S = 0.1
 """Transfers expected to be shorter teach nothing: their ends are known to some hundredths of a second."""
-
-_PART = 0.1
-"""A network with less than this share of the bytes had no part in a transfer."""
 
 
 class Learning:
@@ -87,36 +79,23 @@ class Learning:
 
     def finished(
         self,
-        flow: LivingFlow,
-        record: FlowRecord,
-        closed: FlowClosed,
+        transfer: FinishedTransfer,
+        context: Context,
         networks: Sequence[Network],
+        ended_unix_s: float,
     ) -> None:
-        """Learns from a flow that has just ended, if there is something to be learned."""
-        context, transfer = flow.context, flow.transfer
-        if context is None or transfer is None or flow.transfers != 1 or not record.exact:
-            return
-        roles = assign(networks)
-        name = _strategy(flow, record, roles, transfer.direction)
-        down = transfer.direction is Direction.DOWN
-        carried = sum(path.bytes_down if down else path.bytes_up for path in record.subflows)
-        idle_s = closed.idle_down_s if down else closed.idle_ack_s
-        if name is None or carried <= 0 or idle_s is None:
-            return
-        if flow.exact and carried < transfer.size.median_bytes:
-            return  # broken off
-        time_s = closed.at_s - flow.started_at_s - idle_s
-        size = SizeEstimate(carried, carried, carried, "progress")
-        columns = features(context, Transfer(size, transfer.direction), roles, self.features)
+        """Learns from a transfer that has just ended; `context`: what was known when it began."""
+        name, time_s = transfer.strategy, transfer.time_s
+        columns = features(context, transfer.asked, assign(networks), self.features)
         predicted = self._adaptive.predict(columns, self.place)
         expected = predicted.get(name)
-        if time_s <= 0.0 or expected is None or expected.mean < LEAST_S:
+        if expected is None or expected.mean < LEAST_S:
             return
         if self._posterior is not None:
             self._posterior.learn(predicted, name, time_s)
         if self._adapt:
             # What is known of places outlives restarts of the host, which the monotonic clock does not.
-            self._adaptive.update(columns, name, time_s, self.place, record.ended_unix_s)
+            self._adaptive.update(columns, name, time_s, self.place, ended_unix_s)
 
 
 def place_of(networks: Sequence[Network], context: Context) -> str:
@@ -129,28 +108,6 @@ def place_of(networks: Sequence[Network], context: Context) -> str:
         return attachment.point
     router = str(wifi.gateways[0]) if wifi.gateways else ""
     return f"{wifi.name} {router}".strip()
-
-
-def _strategy(
-    flow: LivingFlow, record: FlowRecord, roles: Roles, direction: Direction
-) -> str | None:
-    """The predictors' name for how a flow was carried; None where it was moved, or is not known."""
-    role_of = {network.name: role for role, network in roles.players()}
-    carried: dict[str, int] = {}
-    for path in record.subflows:
-        role = role_of.get(path.network or "")
-        if role is None:
-            return None
-        of_path = path.bytes_down if direction is Direction.DOWN else path.bytes_up
-        carried[role] = carried.get(role, 0) + of_path
-    most = max(carried.values(), default=0)
-    used = [role for role, count in carried.items() if count >= _PART * max(most, 1)]
-    first = flow.paths[flow.key].network
-    if len(used) > 1:
-        return f"mptcp_{role_of[first]}" if first in role_of else None
-    if not used or used[0] != role_of.get(first or ""):
-        return None  # it was moved in the middle
-    return used[0]
 
 
 def load(model: CompletionModel, folder: Path, *, adapt: bool, bayesian: bool) -> Learning:

@@ -33,6 +33,9 @@ _REMEMBERED = 20
 _CARRIED_BYTES = 1_400
 """A path that carried less than a full packet has nothing of the transfer under way."""
 
+SMALL_BYTES = 100_000
+"""Downloads up to here are over soon: how long they take says how their network is."""
+
 _HURRY_S = 5.0
 """Silence is answered in a hurry for so long; then it may be a program that does not read."""
 
@@ -152,6 +155,17 @@ class LivingFlow:
             return False
         active = self.strategy is None or path.network in self.strategy.networks
         return active and bool(self.remaining_bytes)
+
+    @property
+    def small_on(self) -> str | None:
+        """The network of its first and only transfer, where that is a small download under way."""
+        transfer = self.transfer
+        if transfer is None or transfer.direction is Direction.UP or self.transfers != 1:
+            return None
+        small = transfer.size.median_bytes <= SMALL_BYTES and len(self.paths) == 1
+        return (
+            self.paths[self.key].network if small and self.exact and self.remaining_bytes else None
+        )
 
     @property
     def under_way(self) -> bool:

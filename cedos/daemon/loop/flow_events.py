@@ -1,16 +1,19 @@
 """What happens to flows: they begin, become connections with several paths, and end."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.rescue import Rescuer
+from cedos.daemon.flows.finished_transfer import FinishedTransfer, finished_transfer
 from cedos.daemon.flows.learning import Learning
 from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.loop.opportunities import Opportunities
 from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
+from cedos.model import Context, FlowRecord
 from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows.flow_monitor import FlowMonitor
 from cedos.profiler.profiler import Profiler
@@ -34,6 +37,7 @@ class FlowEvents:
     probing: AdaptiveProbing
     opportunities: Opportunities
     learning: Learning | None
+    reliability: Reliability
     history: History | None
 
     async def follow_flows(self) -> None:
@@ -63,7 +67,7 @@ class FlowEvents:
         self.probing.begun()
         flow = self.flows.opened(event)
         self.observer.opened(event.key, event.at_s)
-        if self.learning is not None and event.key.protocol == "tcp":
+        if event.key.protocol == "tcp":
             flow.began_in(self.observer.context())
         mark = await self._mark(event)
         for learned in self.profiler.opened(event.key, now_s, incoming=event.incoming, mark=mark):
@@ -81,13 +85,18 @@ class FlowEvents:
     def _closed(self, event: FlowClosed) -> None:
         self.packets.read_before(event.at_s)  # the flow's last message may still wait
         flow = self.flows.find(event.key)
-        rescued = flow is not None and flow.paths[event.key].rescued
-        self.observer.closed(event, at_home=not rescued)
+        path = flow.paths[event.key] if flow is not None else None
+        self.observer.closed(event, path.network if path is not None and not path.rescued else None)
         record = self.flows.closed(event)
         if record is None or flow is None:
             return
-        if self.learning is not None:
-            self.learning.finished(flow, record, event, self.director.networks)
+        networks = self.director.networks
+        finished = finished_transfer(flow, record, event, networks)
+        if finished is not None:
+            if finished.tells:
+                self.observer.transferred(finished.network, finished.carried_bytes, finished.time_s)
+            if flow.context is not None:
+                record = self._judged(record, finished, flow.context)
         down: int | None = sum(path.bytes_down for path in record.subflows)
         up: int | None = sum(path.bytes_up for path in record.subflows)
         if not record.exact:
@@ -98,3 +107,16 @@ class FlowEvents:
             self.director.moves.steerable(record.token, False)
         if self.history is not None:
             self.history.add_flow(record)
+
+    def _judged(
+        self, record: FlowRecord, finished: FinishedTransfer, context: Context
+    ) -> FlowRecord:
+        """The record with what had been expected of it; what can be learnt from it is."""
+        networks = self.director.networks
+        if self.learning is not None:
+            self.learning.finished(finished, context, networks, record.ended_unix_s)
+        model = self.director.decider.choices.model
+        if model is not None:
+            record = replace(record, prediction=finished.expected(context, networks, model))
+            self.reliability.add(record)
+        return record

@@ -94,6 +94,9 @@ class FlowSampler:
             carried = flow.carried(Direction.DOWN), flow.carried(Direction.UP)
             for learned in self._profiler.progressed(flow.key, *carried, now_s):
                 self._flows.learned(learned)
+            if (network := flow.small_on) is not None and flow.transfer is not None:
+                waited_s = now_s - flow.started_at_s
+                self._observer.waits(network, flow.transfer.size.median_bytes, waited_s)
         urgent = self._listen(asked_at_s, self._observer.context(), now_s)
         stalled = frozenset(id(flow) for flow in self._flows if flow.rate_bps == 0.0)
         urgent = urgent or not stalled <= self._stalled

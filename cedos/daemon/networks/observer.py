@@ -46,6 +46,8 @@ _log = structlog.get_logger(__name__)
 _READ_S = 1.0
 _LATE_S = 0.02
 """Providers are read just after each full second of their series: its row is new then."""
+_JUST_ANSWERED_S = 0.5
+"""A round trip that ended no longer before its flow says what one takes now."""
 
 
 def providers(
@@ -236,12 +238,24 @@ class Observer:
     def opened(self, key: FlowKey, at_s: float) -> None:
         self._delivery.opened(key, at_s)
 
-    def closed(self, event: FlowClosed, *, at_home: bool) -> None:
-        """Takes the end of a flow; `at_home`: it was carried by the network of its address."""
-        if at_home:
-            self._delivery.closed(event)
-        else:
+    def closed(self, event: FlowClosed, network: str | None) -> None:
+        """Takes the end of a flow; `network`: that of its address, None where another carried it."""
+        if network is None:
             self._delivery.forget(event.key)
+            return
+        self._delivery.closed(event)
+        # Most flows are too short to be seen alive: what their round trips took is known at the end.
+        answered_s = event.idle_ack_s
+        if event.rtt_s is not None and answered_s is not None and answered_s <= _JUST_ANSWERED_S:
+            self.keeper.observe_rtt(network, event.rtt_s, time.monotonic())
+
+    def transferred(self, network: str, carried_bytes: int, time_s: float) -> None:
+        """Takes a small download over one network that has just ended."""
+        self.keeper.observe_transfer(network, carried_bytes, time_s, time.monotonic())
+
+    def waits(self, network: str, size_bytes: int, waited_s: float) -> None:
+        """Takes a small download over one network that has not ended after so long."""
+        self.keeper.observe_wait(network, size_bytes, waited_s, time.monotonic())
 
     def observe_delivery(self, samples: Sequence[FlowSample], now_s: float) -> None:
         """Takes every look at the living flows: what the networks delivered since the last one."""

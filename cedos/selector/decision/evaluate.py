@@ -5,13 +5,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from cedos.model import Evaluation, Strategy, StrategyKind
-from cedos.selector.decision.aging import aged, widened
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.features import features
 from cedos.selector.decision.liveness import may_return
-from cedos.selector.decision.own_queue import emptied, own_queues, queued
 from cedos.selector.decision.roles import ROLES, ROLES_OF, Roles, strategies
-from cedos.selector.decision.silent import delayed, silences
+from cedos.selector.decision.times import completion_times
 from cedos.selector.decision.usage import second_share
 from cedos.selector.objective import Outcome
 from cedos.selector.uncertainty.completion import CompletionModel, Spread, spread_of
@@ -65,23 +63,8 @@ def evaluate(
     """
     transfer, context, objective = case.transfer, case.context, case.objective
     direction, joined = transfer.direction, retime is not None
-    measured = features(context, transfer, roles, model.features)
-    columns, added = aged(measured, context, roles, direction)
-    queues_s = own_queues(context, roles)
-    if queues_s:
-        columns = emptied(columns, queues_s)
-    predicted = model.predict(columns)
-    if added:
-        predicted = {name: widened(name, time, added) for name, time in predicted.items()}
-    if queues_s:
-        predicted = {
-            name: queued(ROLES_OF[name], time, queues_s) for name, time in predicted.items()
-        }
-    if silent := silences(context, roles):
-        predicted = {
-            name: delayed(ROLES_OF[name], time, silent, joined=joined)
-            for name, time in predicted.items()
-        }
+    columns: Mapping[str, float] = features(context, transfer, roles, model.features)
+    predicted = completion_times(columns, context, roles, model, joined=joined)
     predicted = _completed(
         case.method.times(predicted), redundant=_REDUNDANT in case.kinds, joined=joined
     )
@@ -93,8 +76,9 @@ def evaluate(
         known: Mapping[Strategy, Distribution] = {
             strategy: predicted[name] for name, strategy in available if name in predicted
         }
+        roles_of_old = {role for role in ROLES if f"{role}_rate_age_s" in columns}
         old = {
-            strategy for name, strategy in available if not added.keys().isdisjoint(ROLES_OF[name])
+            strategy for name, strategy in available if not roles_of_old.isdisjoint(ROLES_OF[name])
         }
         known = retime(known, old)
         predicted = predicted | {name: known[each] for name, each in available if each in known}

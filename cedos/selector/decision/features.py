@@ -4,28 +4,19 @@ Columns are those of a transfer data set: `wifi_rtt_s` is the `rtt_s` of the net
 Rates are those in the transfer's direction: for an upload `wifi_past1_bps` is the network's
 `past1_up_bps`, or where that is not known, as good as nothing else, its downlink's `past1_bps`; likewise
 `udp_bps` and `udp_loss` are those of a train upwards, as in the data sets that models learn from.
-A column `X_age_s` is the age of the indicator in column `X`. What is unknown is absent.
+What is unknown is absent.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from math import isnan
 
 from cedos.model import Context, Direction, Indicator, Network, Transfer
+from cedos.selector.decision.rates import COLUMNS as OF_RATES
+from cedos.selector.decision.rates import UPLINK, indicator_of, rates_of
 from cedos.selector.decision.roles import ROLES, Roles
 
-RATES = ("past1_bps", "past5_bps", "past10_bps")
-"""What a network carried of late, towards the host; `_up_bps` in place of `_bps`: from it."""
-
-DELIVERY = {Direction.DOWN: "delivery_down_bps", Direction.UP: "delivery_up_bps"}
-"""What a network delivered of late, in each direction: it can do that at least."""
-
-_AGE = "_age_s"
 _HOST_SPEED = "speed_mps"
-_UPLINK = {name: name.replace("_bps", "_up_bps") for name in RATES} | {
-    "udp_bps": "udp_up_bps",
-    "udp_loss": "udp_up_loss",
-}
 _NOTHING: Mapping[str, Indicator] = {}
 
 
@@ -38,7 +29,7 @@ def features(
         context: indicators by this host's network names.
         transfer: its median size becomes `size_bytes`, its direction `direction_up` (0 or 1).
         roles: which network plays which part.
-        columns: those a model asks for; None: all that are known, without ages.
+        columns: those a model asks for; None: all that are known.
 
     Returns:
         Column -> value in the data set's unit; a column without a measurement is left out.
@@ -48,33 +39,28 @@ def features(
         "direction_up": 1.0 if transfer.direction == Direction.UP else 0.0,
     }
     sources = (_of(context, roles.wifi), _of(context, roles.cellular))
+    wanted: Container[str] | None = None
     if columns is None:
         columns = [
             f"{role}_{name}"
             for role, indicators in zip(ROLES, sources, strict=True)
             for name in indicators
-            if name != _HOST_SPEED and name not in _UPLINK.values()
+            if name != _HOST_SPEED and name not in UPLINK.values()
         ]
         columns.append(_HOST_SPEED)
+    else:
+        columns = tuple(columns)
+        wanted = _set(columns)
     way = transfer.direction
-    for column, source, name, is_age in _plan(tuple(columns)):
+    for column, source, name in _plan(tuple(columns)):
         indicator = (
             _newest(context, name) if source < 0 else indicator_of(sources[source], name, way)
         )
-        if indicator is not None:
-            value = context.at_s - indicator.measured_at_s if is_age else indicator.value
-            if not isnan(value):
-                found[column] = value
+        if indicator is not None and not isnan(indicator.value):
+            found[column] = indicator.value
+    of_rates = rates_of(context, roles, way)
+    found.update(of_rates if wanted is None else [each for each in of_rates if each[0] in wanted])
     return found
-
-
-def indicator_of(
-    indicators: Mapping[str, Indicator], name: str, direction: Direction
-) -> Indicator | None:
-    """A network's indicator for a transfer in a direction; None where it is not known."""
-    if direction == Direction.UP and name in _UPLINK and (up := indicators.get(_UPLINK[name])):
-        return up
-    return indicators.get(name)
 
 
 def _of(context: Context, network: Network | None) -> Mapping[str, Indicator]:
@@ -88,17 +74,21 @@ def _newest(context: Context, name: str) -> Indicator | None:
 
 
 @lru_cache(maxsize=32)
-def _plan(columns: tuple[str, ...]) -> tuple[tuple[str, int, str, bool], ...]:
-    """Where each column comes from: (column, index of its role or -1, indicator, is an age)."""
+def _set(columns: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(columns)
+
+
+@lru_cache(maxsize=32)
+def _plan(columns: tuple[str, ...]) -> tuple[tuple[str, int, str], ...]:
+    """Where each column comes from: (column, index of its role or -1, indicator)."""
     plan = []
     for column in columns:
         if column in {"size_bytes", "direction_up"}:
             continue
-        is_age = column.endswith(_AGE)
-        name = column.removesuffix(_AGE)
-        source = -1
+        source, name = -1, column
         for index, role in enumerate(ROLES):
-            if name.startswith(f"{role}_"):
-                source, name = index, name.removeprefix(f"{role}_")
-        plan.append((column, source, name, is_age))
+            if column.startswith(f"{role}_"):
+                source, name = index, column.removeprefix(f"{role}_")
+        if name not in OF_RATES:
+            plan.append((column, source, name))
     return tuple(plan)

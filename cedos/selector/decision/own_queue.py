@@ -9,8 +9,7 @@ shown its round trip without the queue, and two round trips' worth of queue are 
 from collections.abc import Mapping
 
 from cedos.model import Context, Direction, Indicator
-from cedos.selector.decision.aging import FRESH_S
-from cedos.selector.decision.features import DELIVERY
+from cedos.selector.decision.rates import DELIVERY, FRESH_S
 from cedos.selector.decision.roles import Roles
 from predictors.base import Distribution
 

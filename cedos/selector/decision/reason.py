@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind, Transfer
 from cedos.selector.decision.case import Case
-from cedos.selector.decision.features import indicator_of
 from cedos.selector.decision.liveness import GIVEN_UP_S
+from cedos.selector.decision.rates import indicator_of
 from cedos.selector.decision.roles import assign
 from cedos.selector.decision.silent import longer_s, silences
 from cedos.selector.objective import MaxS
@@ -15,7 +15,7 @@ from cedos.selector.uncertainty.brute_force import BruteForce
 _ALIKE = 1.05
 # From here on the recent rate says more than the round trip.
 _LARGE_BYTES = 100_000
-# A rate as old as this has lost half of what it said, or more (`aging`).
+# A rate as old as this has lost half of what it said, or more (`rates`).
 _OLD_S = 7.0
 
 

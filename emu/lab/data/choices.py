@@ -21,6 +21,7 @@ from cedos.model import (
 )
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
+from cedos.selector.decision.rates import RATES, RECENT
 from cedos.selector.decision.roles import USUAL_KINDS, Roles, role_strategy
 from cedos.selector.objective import Objective
 from cedos.selector.uncertainty.completion import CompletionModel
@@ -100,12 +101,14 @@ def cedos_choices(
 
 
 def context_of(columns: Mapping[str, float]) -> Context:
-    """A row's indicators as the monitor would show them, measured this very moment."""
+    """A row's indicators as the monitor would show them: measured this moment, or as old as it says."""
     networks: dict[str, dict[str, Indicator]] = {WIFI.name: {}, CELLULAR.name: {}}
     for column, value in columns.items():
         role, _, name = column.partition("_")
-        if role in _OF_ROLE:
-            networks[_OF_ROLE[role]][name] = Indicator(value, 0.0)
+        if role in _OF_ROLE and not name.endswith("_age_s"):
+            age_of = "rate" if name in RATES else "recent" if name in RECENT else None
+            age_s = columns.get(f"{role}_{age_of}_age_s", 0.0)
+            networks[_OF_ROLE[role]][name] = Indicator(value, -age_s)
         elif column == "speed_mps":
             networks[WIFI.name][column] = Indicator(value, 0.0)
     return Context(0.0, networks)

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cedos.errors import DataSetError
-from predictors.inputs import CONTEXT_COLUMNS, NETWORKS, STRATEGIES
+from predictors.inputs import AGE_COLUMNS, CONTEXT_COLUMNS, NETWORKS, STRATEGIES
 
 TEXTS = ("place", "group", "scenario", "direction")
 TIMES = tuple(f"t_{name}_s" for name in STRATEGIES)
@@ -46,7 +46,7 @@ ORDER = (
 """All columns in the order in which they are written."""
 
 _NUMBERS = frozenset(ORDER) - frozenset(TEXTS)
-_POSITIVE = frozenset({"size_bytes", *TIMES})
+_POSITIVE = frozenset({"size_bytes", *TIMES} | {n for n in AGE_COLUMNS if "_age_" not in n})
 _SHARES = frozenset(
     name for name in _NUMBERS if name.endswith(("_loss", "_available", "_chan_util"))
 )
@@ -189,6 +189,25 @@ def from_columns(raw: Mapping[str, Sequence[Any]], source: str) -> DataSet:
     return DataSet(source, texts, numbers, ignored)
 
 
+def joined(sets: Sequence[DataSet]) -> DataSet:
+    """Several data sets as one; what one of them lacks is empty in its rows."""
+    if len(sets) == 1:
+        return sets[0]
+    source = ", ".join(each.source for each in sets)
+    texts = {name: np.concatenate([_text(each, name) for each in sets]) for name in sets[0].texts}
+    names = dict.fromkeys(name for each in sets for name in each.numbers)
+    numbers = {
+        name: np.concatenate([each.numbers.get(name, np.full(len(each), np.nan)) for each in sets])
+        for name in names
+    }
+    ignored = tuple(dict.fromkeys(name for each in sets for name in each.ignored))
+    return DataSet(source, texts, numbers, ignored)
+
+
+def _text(data: DataSet, name: str) -> NDArray[np.str_]:
+    return data.texts.get(name, np.full(len(data), "", dtype=np.str_))
+
+
 def measured_together(data: DataSet) -> NDArray[np.bool_]:
     """Which rows hold the times of all strategies, where alone choices can be judged.
 
@@ -277,7 +296,7 @@ def _numbers(values: Sequence[Any], name: str, source: str) -> NDArray[np.float6
             wrong = "must be 0 or 1"
         elif name in _SHARES and not (math.isnan(number) or 0.0 <= number <= 1.0):
             wrong = "must be from 0 to 1"
-        elif name.endswith(("_bps", "_rtt_s", "_rtt_min_s", "_dns_s")) and number < 0.0:
+        elif name.endswith(("_bps", "_rtt_s", "_rtt_min_s", "_dns_s", "_age_s")) and number < 0.0:
             wrong = "must not be negative"
         if wrong:
             raise DataSetError(f"{source}: row {index + 1}, column {name}: {number:g} {wrong}")

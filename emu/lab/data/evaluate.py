@@ -14,6 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from cedos.selector.objective import MaxS, MaxSPerE, Objective
 from emu.lab.data import adapted
+from emu.lab.data.ages import by_age, has_ages, singles
 from emu.lab.data.choices import cedos_choices, rules
 from emu.lab.data.datasets import DataSet, measured_together
 from emu.lab.data.figures import Outcomes, judged
@@ -31,7 +32,8 @@ from predictors.base import Distribution
 from predictors.completion import CompletionModel
 from predictors.training.examples import USUAL, Settings
 
-OBJECTIVES: Mapping[str, Objective] = {"max_s": MaxS(), "max_s_per_e": MaxSPerE()}
+_FAST = "max_s"
+OBJECTIVES: Mapping[str, Objective] = {_FAST: MaxS(), "max_s_per_e": MaxSPerE()}
 MODEL = "completion"
 """The name of the completion-time model among the predictors."""
 
@@ -69,7 +71,8 @@ def evaluate(
     Returns:
         What DESIGN says `evaluate` writes, and beside it `steady`: the same policies on the rows where
         both networks alone took at most twice as long or as short as naively expected; `adaptation`:
-        regret at places after `adapted.FIRST` transfers of their own; `outages`: what becomes of
+        regret at places after `adapted.FIRST` transfers of their own; `ages` where the data tell how old
+        rates are: choices between the networks alone; `outages`: what becomes of
         transfers at instants at which a network collapses; `kinds`.
 
     Raises:
@@ -123,6 +126,8 @@ def evaluate(
         "prediction": {MODEL: prediction(data, predicted, Bootstrap(groups))},
         "outages": _outages(data, rows, models, predicted, policies["max_s"], groups),
     }
+    if has_ages(data):
+        found["ages"] = _ages(data, rows, models, predicted, groups)
     if walks:
         found["prediction"]["adapted"] = prediction(
             data, walks["max_s"].predicted, Bootstrap(groups)
@@ -170,6 +175,34 @@ def prediction(
         found[name] = {
             **bootstrap.figure("median_rel_error", quantile(off, 0.5)),
             **bootstrap.figure("coverage90", share(covered, np.ones(len(data), dtype=np.bool_))),
+        }
+    return found
+
+
+def _ages(
+    data: DataSet,
+    rows: Sequence[Mapping[str, float]],
+    models: Sequence[CompletionModel],
+    predicted: list[dict[str, Distribution]],
+    groups: NDArray[Any],
+) -> dict[str, Any]:
+    """Choices between the networks alone, Max(S), and predictions, by the age of what is known."""
+    alone = singles(data)
+    judge, objective = _Judge(alone, groups), OBJECTIVES[_FAST]
+    of = {
+        name: judge.outcome(cedos_choices(rows, models, objective, alone.strategies, hedged=hedged))
+        for name, hedged in (("cedos", False), ("cedos-hedged", True))
+    }
+    found = {}
+    for name, only in by_age(data).items():
+        (indices,) = only.nonzero()
+        judged_here = judge.figures({_FAST: of}, only)
+        found[name] = {
+            "rows": len(indices),
+            "policies": {policy: figures[_FAST] for policy, figures in judged_here.items()},
+            "prediction": prediction(
+                alone.take(indices), [predicted[k] for k in indices], Bootstrap(groups[indices])
+            ),
         }
     return found
 

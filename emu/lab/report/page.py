@@ -8,7 +8,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from emu.lab.report import timeline
+from emu.lab.report import reliability, timeline
 from emu.lab.report.table import caption, columns, is_best
 from emu.lab.runs import runs
 
@@ -44,6 +44,11 @@ def write(directories: Sequence[Path], out: Path | None = None) -> Path:
             figure.savefig(directory / f"timeline{suffix}.png", dpi=110)
             figure.savefig(directory / f"timeline{suffix}.svg")
             plt.close(figure)
+        drawn = reliability.draw(run)
+        if drawn is not None:
+            drawn.savefig(directory / "reliability.png", dpi=110)
+            drawn.savefig(directory / "reliability.svg")
+            plt.close(drawn)
         sections.append(_section(run, page.parent))
     titles = " · ".join(runs.read(directory).title for directory in directories)
     page.write_text(
@@ -72,6 +77,9 @@ def _section(run: runs.Recorded, beside: Path) -> str:
         picture = run.directory / f"timeline{f'-{repeat}' if repeat else ''}.svg"
         source = os.path.relpath(picture, beside)
         parts.append(f"<img src='{html.escape(source)}' alt='timeline of the run'>")
+    if any(row["alone"] for row in run.predictions):
+        source = os.path.relpath(run.directory / "reliability.svg", beside)
+        parts.append(f"<img src='{html.escape(source)}' alt='expected against actual times'>")
     facts = html.escape(json.dumps(run.environment, indent=2))
     parts.append(f"<details><summary>environment</summary><pre>{facts}</pre></details>")
     return "\n".join(parts)

@@ -1,4 +1,4 @@
-"""What the controller recorded during a run: its decisions, and where they changed something."""
+"""What the controller recorded during a run: decisions, where they changed something, predictions."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,6 +9,7 @@ import msgspec
 from cedos.config.directories import Directories
 from cedos.model import Decision, FlowKey, NetworkKind, Strategy, StrategyKind
 from cedos.storage.history import History
+from emu.lab.runs.calibrated import rows_of
 from emu.testbed.access import INTERFACES
 
 _NAMES = {interface: str(kind) for kind, interface in INTERFACES.items()}
@@ -17,8 +18,8 @@ _MOST = 1_000_000
 Rows = list[dict[str, Any]]
 
 
-def recorded(directory: Path, zero_unix_s: float) -> tuple[Rows, Rows]:
-    """The decisions in a policy's directory, and the switches among them; none for other policies.
+def recorded(directory: Path, zero_unix_s: float) -> tuple[Rows, Rows, Rows]:
+    """Decisions in a policy's directory, switches among them, predictions; none for other policies.
 
     Args:
         directory: where the daemon had its state.
@@ -26,10 +27,11 @@ def recorded(directory: Path, zero_unix_s: float) -> tuple[Rows, Rows]:
     """
     file = Directories(directory, directory).history
     if not file.exists():
-        return [], []
+        return [], [], []
     history = History(file)
     try:
         decisions = sorted(history.decisions(limit=_MOST), key=lambda each: each.number)
+        flows = history.flows(limit=_MOST)
     finally:
         history.close()
     rows = [
@@ -43,7 +45,7 @@ def recorded(directory: Path, zero_unix_s: float) -> tuple[Rows, Rows]:
         }
         for each in decisions
     ]
-    return rows, switches(decisions, zero_unix_s)
+    return rows, switches(decisions, zero_unix_s), rows_of(flows, zero_unix_s)
 
 
 def switches(decisions: Iterable[Decision], zero_unix_s: float) -> Rows:

@@ -19,6 +19,7 @@ from emu import policies
 from emu.console.progress import Report
 from emu.lab.runs import browsing, environment, summary
 from emu.lab.runs.browsing import Browsed, BrowsingPlan, Person
+from emu.lab.runs.calibrated import by_network_and_size
 from emu.lab.runs.decisions import recorded
 from emu.lab.runs.energy import run_energy_j
 from emu.lab.runs.runs import RunFolder, tables_of
@@ -90,9 +91,14 @@ def run(scenario: Scenario, places: Places, directory: Path, report: Report) -> 
                     tables[table] += [{"policy": name, "repeat": repeat, **row} for row in rows]
     for table, rows in tables.items():
         folder.write_table(table, rows)
-    folder.write_json("summary.json", summary.summarise(
+    figures = summary.summarise(
         {name: _policy_run(each) for name, each in results.items()}, scenario.seed
-    ))  # fmt: skip
+    )
+    for name, each in results.items():
+        held = by_network_and_size(row for result in each for row in result.predictions)
+        if held:
+            figures["policies"][name]["calibration"] = held
+    folder.write_json("summary.json", figures)
     return folder
 
 
@@ -105,6 +111,7 @@ class _Result:
     samples: Sequence[Sample]
     decisions: Sequence[Mapping[str, Any]]
     switches: Sequence[Mapping[str, Any]]
+    predictions: Sequence[Mapping[str, Any]]
     browsed: Browsed
 
     def of_interface(self, kind: NetworkKind) -> list[Sample]:
@@ -119,6 +126,7 @@ class _Result:
             ],
             "decisions": [dict(row) for row in self.decisions],
             "switches": [dict(row) for row in self.switches],
+            "predictions": [dict(row) for row in self.predictions],
             **self.browsed.tables(self.zero_at_s),
         }
 
@@ -214,7 +222,7 @@ def _run_policy(
                 raise EmulationError("an emulated link died during the run")
         finally:
             policy.stop()
-    decisions, switches = recorded(directory, zero_unix_s)
+    decisions, switches, predictions = recorded(directory, zero_unix_s)
     return _Result(
         zero_at_s,
         zero_unix_s,
@@ -223,6 +231,7 @@ def _run_policy(
         sampler.samples,
         decisions,
         switches,
+        predictions,
         seen,
     )
 

@@ -3,6 +3,7 @@
     config.toml  environment.json  flows.parquet  decisions.parquet  summary.json  logs/  report.html
 
 `flows.parquet` holds a row per transfer and policy, `decisions.parquet` what the controller recorded,
+`predictions.parquet` what it expected of transfers that ended,
 `logs/` the raw records behind the pictures: `rates.parquet` (interface counters), `capacity.parquet`
 (what the trace could carry) and `switches.parquet`, and what the programs printed. Scenarios with pages
 or videos add `pages.parquet` and `videos.parquet`, and to the logs every object and segment.
@@ -142,9 +143,29 @@ SEGMENTS = pa.schema(
     ]
 )
 
+PREDICTIONS = pa.schema(
+    [
+        ("policy", pa.string()),
+        ("repeat", pa.int32()),
+        ("ended_s", pa.float64()),
+        ("strategy", pa.string()),
+        ("network", pa.string()),
+        ("alone", pa.bool_()),
+        ("direction", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("rate_age_s", pa.float64()),
+        ("low_s", pa.float64()),
+        ("median_s", pa.float64()),
+        ("high_s", pa.float64()),
+        ("mean_s", pa.float64()),
+        ("took_s", pa.float64()),
+    ]
+)
+
 _TABLES = {
     "flows": ("flows.parquet", FLOWS),
     "decisions": ("decisions.parquet", DECISIONS),
+    "predictions": ("predictions.parquet", PREDICTIONS),
     "rates": ("logs/rates.parquet", RATES),
     "capacity": ("logs/capacity.parquet", CAPACITY),
     "switches": ("logs/switches.parquet", SWITCHES),
@@ -153,7 +174,7 @@ _TABLES = {
     "videos": ("videos.parquet", VIDEOS),
     "segments": ("logs/segments.parquet", SEGMENTS),
 }
-_ALWAYS = ("flows", "decisions", "rates", "capacity", "switches")
+_ALWAYS = ("flows", "decisions", "predictions", "rates", "capacity", "switches")
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -236,6 +257,7 @@ class Recorded:
     rates: Rows
     capacity: Rows
     switches: Rows
+    predictions: Rows = ()
     pages: Rows = ()
     objects: Rows = ()
     videos: Rows = ()

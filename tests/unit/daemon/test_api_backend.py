@@ -20,8 +20,8 @@ RESOLVER = (ip_address("127.0.0.1"), 53)
 
 async def test_the_daemons_own_look_ups_are_left_out() -> None:
     flows = LivingFlows()
-    others = "director profiler log observer budgets hard_budgets prefetching probing problems"
-    parts: Any = dict.fromkeys([*others.split(), "config_file"])
+    others = "reliability director profiler log observer budgets hard_budgets prefetching"
+    parts: Any = dict.fromkeys([*others.split(), "probing", "problems", "config_file"])
     backend = ApiBackend(flows=flows, dry_run=False, **parts)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         own_flows.connect(asker, *RESOLVER)

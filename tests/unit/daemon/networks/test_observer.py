@@ -13,6 +13,7 @@ import structlog.testing
 
 from cedos.config import Config, ProbesConfig, ProvidersConfig
 from cedos.daemon.flows.living_flows import LivingFlows
+from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.loop.flow_events import FlowEvents
 from cedos.daemon.networks.observer import Observer
 from cedos.model import FlowKey, Indicator, Network, NetworkKind
@@ -101,12 +102,13 @@ class Daemon:
                 **dict.fromkeys(
                     ("begun", "opened", "closed", "visited", "finished", "read_before"), nobody
                 ),
+                networks=(WLAN, LTE),
                 wants_marks=False,
             ),
         )
         self.events = FlowEvents(
             *(anybody, anybody, self.flows, anybody, anybody, observer),
-            *(anybody, anybody, anybody, anybody, None, None),
+            *(anybody, anybody, anybody, anybody, None, Reliability(), None),
         )
 
     async def open(self) -> float:
@@ -143,6 +145,21 @@ async def test_what_another_network_carried_is_not_held_to_the_credit_of_the_flo
     ended = FlowClosed(KEY, 0.0, 100_000, 500, at_s=at_s, idle_down_s=0.0, idle_ack_s=0.0)
     daemon.events._closed(ended)
     assert daemon.delivered() == (set() if rescued else {"wlan0"})
+
+
+@pytest.mark.parametrize(("answered_s", "known"), [(0.01, True), (5.0, False), (None, False)])
+async def test_a_short_flow_tells_at_its_end_what_a_round_trip_took(
+    make: Make, answered_s: float | None, known: bool
+) -> None:
+    daemon = Daemon(make())
+    at_s = await daemon.open() + 0.4
+    ended = FlowClosed(
+        KEY, 0.0, 4_000, 500, rtt_s=0.012, at_s=at_s, idle_down_s=0.0, idle_ack_s=answered_s
+    )
+    daemon.events._closed(ended)
+    indicators = daemon.observer.context().networks.get("wlan0", {})
+    found = indicators.get("rtt_s")
+    assert (found is not None and found.value == 0.012) is known
 
 
 async def test_a_portal_is_logged_when_it_is_found_and_when_it_is_gone(make: Make) -> None:

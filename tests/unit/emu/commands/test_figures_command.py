@@ -78,7 +78,7 @@ def test_the_collection_is_given_to_sets_that_ask_for_it(run: Path) -> None:
     assert "wifi-first: all 1 (100.0%, 3.00 s)" in done.output
 
 
-@pytest.mark.parametrize("name", ["believed", "walk", "wget"])
+@pytest.mark.parametrize("name", ["calibration", "walk", "wget"])
 def test_all_sets_print_lines(run: Path, name: str) -> None:
     assert CliRunner().invoke(command, [name, str(run)]).exit_code == 0
 
@@ -93,7 +93,7 @@ def test_what_is_not_finished_is_named(run: Path) -> None:
 def test_an_unknown_set_is_refused_with_those_there_are(run: Path) -> None:
     done = CliRunner().invoke(command, ["speed", str(run)])
     assert done.exit_code == 2
-    assert "'believed', 'mobility', 'outages', 'walk', 'wget'" in done.output
+    assert "'calibration', 'mobility', 'outages', 'walk', 'wget'" in done.output
 
 
 def test_what_runs_lack_is_named(run: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from numpy.typing import NDArray
 
 from predictors.completion import CompletionModel
-from predictors.inputs import INPUTS, RARE, STRATEGIES
+from predictors.inputs import ALWAYS, STRATEGIES
 from predictors.training.examples import Examples, Settings, table, typical_of
 from predictors.training.train import LEARNED, fit
 
@@ -81,7 +81,7 @@ def test_what_nobody_told_changes_nothing(examples: Examples) -> None:
     more = {**examples.columns, "wifi_ap_count": nothing, "cellular_dbm": nothing}
     assert fit(replace(examples, columns=more), FEW).to_dict() == fit(examples, FEW).to_dict()
     inputs, _ = table(examples, typical_of(examples), STRATEGIES)
-    assert inputs.shape[1] == len(INPUTS) - len(RARE)
+    assert inputs.shape[1] == ALWAYS
 
 
 def test_with_nothing_but_sizes_it_predicts_by_size(examples: Examples) -> None:

@@ -39,15 +39,15 @@ def test_what_is_unknown_is_absent(host: Any) -> None:
     assert nobody == {"size_bytes": 3000.0, "direction_up": 0.0}
 
 
-def test_a_model_gets_what_it_asks_for_and_ages_too(host: Any) -> None:
-    context = host.context(age_s=0.5, wlan0_rtt_s=0.02, wlan0_rssi_dbm=-60.0)
-    asked = ("wifi_rtt_s", "wifi_rtt_s_age_s", "cellular_rtt_s_age_s")
+def test_a_model_gets_what_it_asks_for(host: Any) -> None:
+    context = host.context(age_s=7.0, wlan0_rtt_s=0.02, wlan0_rssi_dbm=-60.0, wlan0_past1_bps=1e6)
+    asked = ("wifi_rtt_s", "wifi_rate_age_s", "cellular_rate_age_s")
     found = features(context, host.transfer(1), assign(host.both), asked)
     assert found == {
         "size_bytes": 1.0,
         "direction_up": 0.0,
         "wifi_rtt_s": 0.02,
-        "wifi_rtt_s_age_s": 0.5,
+        "wifi_rate_age_s": 7.0,
     }
 
 

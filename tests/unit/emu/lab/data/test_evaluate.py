@@ -133,6 +133,31 @@ def test_figures_of_fixed_policies_rules_and_cedos_by_hand() -> None:
     assert time["ping_then_mptcp"]["mean_s"] == pytest.approx((0.1 + 2.0 + 30 + 0.2) / 4)
 
 
+def test_choices_between_the_networks_alone_are_told_apart_by_the_age_of_what_is_known() -> None:
+    fresh = data_set()
+    assert "ages" not in evaluate(fresh, constant(WIFI_BEST))
+    aged = DataSet(
+        fresh.source,
+        fresh.texts,
+        fresh.numbers
+        | {
+            "wifi_rate_age_s": np.array([0.0, 20.0, 20.0, np.nan]),
+            "cellular_rate_age_s": np.array([np.nan, 5.0, 0.0, 0.0]),
+            "wifi_recent_s": np.array([np.nan, np.nan, 0.1, np.nan]),
+        },
+    )
+    found = evaluate(aged, constant(WIFI_BEST))["ages"]
+    assert {name: each["rows"] for name, each in found.items()} == {
+        "fresh": 2, "wifi old": 1, "wifi old, small transfer known": 1, "both old": 1,
+    }  # fmt: skip
+    # Wi-Fi is taken throughout: 0.1 (best) and 0.4 against 0.2; 30 against 0.5; 2.1 against 3.0 s.
+    over = {name: each["policies"]["cedos"]["mean_s_over_oracle"] for name, each in found.items()}
+    assert over["fresh"] == pytest.approx(0.5 / 0.3)
+    assert over["wifi old"] == pytest.approx(30 / 0.5)
+    assert over["both old"] == pytest.approx(1.0)
+    assert set(found["fresh"]["prediction"]) == {"wifi", "cellular"}
+
+
 def test_energy_turns_the_oracle_towards_wifi() -> None:
     found = evaluate(data_set(), constant(WIFI_BEST))
     energy = {name: figures["max_s_per_e"] for name, figures in found["policies"].items()}

@@ -1,13 +1,13 @@
 """Figures 11 and 12 from run folders whose figures can be worked out by hand."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cedos.model import Direction
-from emu.lab.figures import believed, walk, wget
+from emu.lab.figures import calibration, walk, wget
 from emu.lab.runs.runs import Recorded
 from emu.lab.runs.scenario import Load, Scenario
 
@@ -115,37 +115,33 @@ def test_repetitions_are_paired_in_whatever_order_they_lie() -> None:
     assert cedos["time_ratio_ci95"] == [1.0, 2.0]
 
 
-def decided(at_s: float, **networks: dict[str, float]) -> dict[str, Any]:
-    """A decision with fresh indicators."""
-    indicators = {
-        name: {
-            each: {"value": value, "measured_at_s": 500.0 + at_s} for each, value in known.items()
-        }
-        for name, known in networks.items()
+def predicted(network: str, size_bytes: int, took_s: float, age_s: float) -> dict[str, Any]:
+    """A second was expected, from half of it to two."""
+    return {
+        "policy": "cedos", "repeat": 0, "network": network, "alone": True, "size_bytes": size_bytes,
+        "rate_age_s": age_s, "low_s": 0.5, "median_s": 1.0, "high_s": 2.0, "mean_s": 1.2,
+        "took_s": took_s,
+    }  # fmt: skip
+
+
+def test_predictions_are_judged_by_network_size_and_age() -> None:
+    rows = [
+        predicted("wifi", 3_000, 1.0, 0.0),
+        predicted("wifi", 3_000, 4.0, 20.0),
+        predicted("wifi", 2_000_000, 0.5, 3.0),
+        {**predicted("cellular", 3_000, 9.0, 0.0), "alone": False},
+    ]
+    run = replace(recorded("one"), predictions=rows)
+    found = calibration.figures([run])["policies"]["cedos"]
+    assert found["calibration"].keys() == {"wifi"}, "MPTCP says nothing of one network"
+    small = found["calibration"]["wifi"]["small"]
+    assert small == {
+        "n": 2,
+        "expected_over_actual_median": 0.625,
+        "expected_over_actual_sum": 0.48,
+        "coverage90": 0.5,
     }
-    record = json.dumps({"context": {"at_s": 500.0 + at_s, "networks": indicators}})
-    return {"policy": "cedos", "repeat": 0, "at_s": at_s, "record": record}
-
-
-def test_what_was_believed_is_held_against_what_the_traces_carried_next() -> None:
-    capacity = [
-        {"network": network, "at_s": float(second), "rate_bps": bps}
-        for network, rates in (("wifi", [8e6, 2e6, 2e6, 1e6]), ("cellular", [4e6] * 4))
-        for second, bps in enumerate(rates)
-    ]
-    decisions = [
-        # 5 Mbit/s on Wi-Fi in the next two seconds: twice as much believed; cellular right.
-        decided(0.0, wlan0={"past1_bps": 10e6}, lte0={"past1_bps": 4e6}),
-        # 2 Mbit/s from the first second on: half of that believed; cellular twice as much.
-        decided(1.0, wlan0={"past1_bps": 1e6}, lte0={"past1_bps": 8e6}),
-        # Silent: nothing is believed of it.
-        decided(1.5, wlan0={"past1_bps": 1e6, "silence_s": 0.5}, lte0={"past1_bps": 4e6}),
-        decided(3.0, wlan0={"past1_bps": 9e6}, lte0={"past1_bps": 9e6}),  # too near the end
-    ]
-    run = recorded("one", capacity=capacity, decisions=decisions)
-    found = believed.figures([run])["policies"]["cedos"]
-    assert found["wifi"] == {"n": 2, "factor": 2.0, "bias": 1.0}
-    twice_in_three = pytest.approx(2 ** (1 / 3), abs=1e-3)
-    assert found["cellular"] == {"n": 3, "factor": twice_in_three, "bias": twice_in_three}
-    # Of the two instants only in the second one was a network half as fast again as the other.
-    assert (found["order_share"], found["order_n"]) == (1.0, 1)
+    assert found["calibration"]["wifi"]["large"]["coverage90"] == 1.0
+    assert {age: each["n"] for age, each in found["by_age"]["wifi"].items()} == {
+        "0": 1, "1.5": 1, "15": 1,
+    }  # fmt: skip

@@ -29,7 +29,7 @@ def write(
         page=(PAGE,), name="web", place=place, duration_s=8.0, policies=POLICIES
     )
     run = runs.RunFolder.create(folder, wanted, {"duration_s": 8.0, "synthetic": False})
-    for table in ("flows", "decisions", "rates", "capacity", "switches", "objects"):
+    for table in ("flows", "decisions", "rates", "capacity", "switches", "predictions", "objects"):
         run.write_table(table, [])
     run.write_table("pages", [
         {"policy": policy, "repeat": 0, "number": number, "name": "pages", "url": "u",

@@ -45,6 +45,12 @@ def write(directory: Path, *, synthetic: bool = False) -> runs.RunFolder:
         "switches",
         [{"policy": "cedos", "repeat": 0, "at_s": 1.0, "what": "default", "to": "cellular"}],
     )
+    folder.write_table(
+        "predictions",
+        [{"policy": "cedos", "repeat": 0, "ended_s": 1.7, "strategy": "wifi", "network": "wifi",
+          "alone": True, "direction": "down", "size_bytes": 5000, "rate_age_s": 2.0, "low_s": 0.1,
+          "median_s": 0.8, "high_s": 2.0, "mean_s": 1.0, "took_s": 1.2}],
+    )  # fmt: skip
     results = {
         name: PolicyRun(np.array([1.2]), np.array([5000.0]), np.array([False]), [3.0], [1e6])
         for name in SCENARIO.policies
@@ -76,6 +82,8 @@ def test_the_page_and_the_picture_show_every_policy(tmp_path: Path) -> None:
         assert name in page
     assert "timeline.svg" in page
     assert (tmp_path / "run" / "timeline.png").stat().st_size > 10_000
+    assert "reliability.svg" in page
+    assert (tmp_path / "run" / "reliability.png").stat().st_size > 5_000
     figure = timeline.draw(runs.read(tmp_path / "run"))
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert any(title.startswith("cedos:") for title in titles)

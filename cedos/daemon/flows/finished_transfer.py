@@ -1,0 +1,115 @@
+"""A transfer that was the only one of its flow, so that its beginning and end are known. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cedos.daemon.flows.living_flow import SMALL_BYTES, LivingFlow
+from cedos.model import (
+    Context,
+    Direction,
+    FlowRecord,
+    Network,
+    Prediction,
+    SizeEstimate,
+    Transfer,
+)
+from cedos.monitor.events import FlowClosed
+from cedos.selector.decision.features import features
+from cedos.selector.decision.roles import Roles, assign
+from cedos.selector.decision.times import completion_times
+from cedos.selector.uncertainty.completion import CompletionModel
+from predictors.base import Distribution
+
+_PART = 0.1
+"""A network with less than this share of the bytes had no part in a transfer."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedTransfer:
+    """What one took that was carried one way from beginning to end; `strategy` as predictors say it."""
+
+    strategy: str
+    network: str
+    direction: Direction
+    carried_bytes: int
+    time_s: float
+
+    @property
+    def asked(self) -> Transfer:
+        """The transfer of that size, as predictors are asked for it."""
+        size = self.carried_bytes
+        return Transfer(SizeEstimate(size, size, size, "progress"), self.direction)
+
+    def expected(
+        self, context: Context, networks: Sequence[Network], model: CompletionModel
+    ) -> Prediction | None:
+        """What was to be expected of it by what was known when it began; None where nothing was."""
+        roles = assign(networks)
+        columns = features(context, self.asked, roles, model.features)
+        times = completion_times(columns, context, roles, model, joined=False)
+        if self.strategy not in times:
+            return None
+        role = self.strategy.removeprefix("mptcp_")
+        return Prediction(
+            self.strategy,
+            self.network,
+            self.direction,
+            self.carried_bytes,
+            self.time_s,
+            columns.get(f"{role}_rate_age_s", 0.0),
+            {name: _in_short(time) for name, time in times.items()},
+        )
+
+    @property
+    def tells(self) -> bool:
+        """Whether it tells how its network is: a small download over it alone."""
+        alone = not self.strategy.startswith("mptcp")
+        return alone and self.direction is Direction.DOWN and self.carried_bytes <= SMALL_BYTES
+
+
+def finished_transfer(
+    flow: LivingFlow, record: FlowRecord, closed: FlowClosed, networks: Sequence[Network]
+) -> FinishedTransfer | None:
+    """What a flow that has just ended took; None where that is not known."""
+    transfer = flow.transfer
+    if transfer is None or flow.transfers != 1 or not record.exact:
+        return None
+    name = _strategy(flow, record, assign(networks), transfer.direction)
+    network = flow.paths[flow.key].network
+    down = transfer.direction is Direction.DOWN
+    carried = sum(path.bytes_down if down else path.bytes_up for path in record.subflows)
+    idle_s = closed.idle_down_s if down else closed.idle_ack_s
+    if name is None or network is None or carried <= 0 or idle_s is None:
+        return None
+    if flow.exact and carried < transfer.size.median_bytes:
+        return None  # broken off
+    time_s = closed.at_s - flow.started_at_s - idle_s
+    if time_s <= 0.0:
+        return None
+    return FinishedTransfer(name, network, transfer.direction, carried, time_s)
+
+
+def _in_short(time: Distribution) -> tuple[float, float, float, float]:
+    return time.quantile(0.05), time.quantile(0.5), time.quantile(0.95), time.mean
+
+
+def _strategy(
+    flow: LivingFlow, record: FlowRecord, roles: Roles, direction: Direction
+) -> str | None:
+    """The predictors' name for how a flow was carried; None where it was moved, or is not known."""
+    role_of = {network.name: role for role, network in roles.players()}
+    carried: dict[str, int] = {}
+    for path in record.subflows:
+        role = role_of.get(path.network or "")
+        if role is None:
+            return None
+        of_path = path.bytes_down if direction is Direction.DOWN else path.bytes_up
+        carried[role] = carried.get(role, 0) + of_path
+    most = max(carried.values(), default=0)
+    used = [role for role, count in carried.items() if count >= _PART * max(most, 1)]
+    first = flow.paths[flow.key].network
+    if len(used) > 1:
+        return f"mptcp_{role_of[first]}" if first in role_of else None
+    if not used or used[0] != role_of.get(first or ""):
+        return None  # it was moved in the middle
+    return used[0]

@@ -1,0 +1,36 @@
+"""How long each strategy will take, by all that is known: predictors, own queues, silences."""
+
+from collections.abc import Mapping
+
+from cedos.model import Context
+from cedos.selector.decision.own_queue import emptied, own_queues, queued
+from cedos.selector.decision.roles import ROLES_OF, Roles
+from cedos.selector.decision.silent import delayed, silences
+from cedos.selector.uncertainty.completion import CompletionModel
+from predictors.base import Distribution
+
+
+def completion_times(
+    columns: Mapping[str, float],
+    context: Context,
+    roles: Roles,
+    model: CompletionModel,
+    *,
+    joined: bool,
+) -> Mapping[str, Distribution]:
+    """The completion time of each strategy that the model knows, in seconds.
+
+    `columns`: `features` of the same context. `joined`: whether second subflows are there already.
+    """
+    queues_s = own_queues(context, roles)
+    predicted = model.predict(emptied(columns, queues_s) if queues_s else columns)
+    if queues_s:
+        predicted = {
+            name: queued(ROLES_OF[name], time, queues_s) for name, time in predicted.items()
+        }
+    if silent := silences(context, roles):
+        predicted = {
+            name: delayed(ROLES_OF[name], time, silent, joined=joined)
+            for name, time in predicted.items()
+        }
+    return predicted

@@ -1,0 +1,63 @@
+"""How well predictions held live, by network, size and age of what was known: from run folders.
+
+    cedos-emu figures calibration RUN... --json FILE
+
+Of each finished transfer over one network, what was expected of it when it began is compared with what
+it took. Transfers that ended are all that is known of: one that a person gave up on is not among them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from emu.lab.runs.calibrated import by_network_and_size, figures_of
+from emu.lab.runs.runs import Recorded
+
+_AGES_S = (1.5, 5.0, 15.0)
+
+
+def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
+    """`{"policies": {NAME: {"calibration": {NETWORK: {SIZE: {...}}}, "by_age": {NETWORK: {...}}}}}`."""
+    rows: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for run in recorded:
+        for row in run.predictions:
+            rows[row["policy"]].append(row)
+    return {
+        "experiment": "calibration",
+        "places": [run.scenario.place for run in recorded],
+        "policies": {
+            policy: {"calibration": by_network_and_size(each), "by_age": _by_age(each)}
+            for policy, each in rows.items()
+        },
+    }
+
+
+def _by_age(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By network, from the age (s) on that its rate had when the transfer began."""
+    grouped: dict[tuple[str, float], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        if row["alone"]:
+            least_s = max((each for each in _AGES_S if row["rate_age_s"] >= each), default=0.0)
+            grouped[row["network"], least_s].append(row)
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    for (network, least_s), each in sorted(grouped.items()):
+        found[network][f"{least_s:g}"] = figures_of(each)
+    return dict(found)
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    for policy, each in found["policies"].items():
+        for network, sizes in each["calibration"].items():
+            for size, held in sizes.items():
+                yield f"{policy}, {network}, {size}: {_text(held)}"
+        for network, ages in each["by_age"].items():
+            for least_s, held in ages.items():
+                yield f"{policy}, {network}, rate at least {least_s} s old: {_text(held)}"
+
+
+def _text(held: Mapping[str, Any]) -> str:
+    return (
+        f"expected {held['expected_over_actual_median']:.2f} x (median),"
+        f" {held['expected_over_actual_sum']:.2f} x (sums), {held['coverage90']:.0%} inside,"
+        f" {held['n']} transfers"
+    )
