@@ -19,7 +19,7 @@ _TCP_NOTSENT_LOWAT: Final = 25
 _NEVER_US: Final = 0xFFFF_FFFF
 
 # struct tcp_info, as far as it is used. A kernel older than a field sends a shorter structure.
-_TCP_INFO: Final = struct.Struct("=2xB4xB8xI4xI4xII12xII8xI8xI8xI4xI16xQQIIII4xIQQ24xQQ")
+_TCP_INFO: Final = struct.Struct("=2xB4xB8xI4xI4xII12xII8xI8xI8xI4xI16xQQIIII4xIQQ16xI4xQQ")
 TCP_INFO_BYTES: Final = _TCP_INFO.size
 _COMPLETE_BYTES: Final = 216  # Linux 4.19
 TCP_INFO_COUNTED_BYTES: Final = 136
@@ -50,6 +50,7 @@ class TcpInfoFields(NamedTuple):
     data_segs_out: int
     delivery_rate: int
     busy_time: int
+    delivered: int
     bytes_sent: int
     bytes_retrans: int
 
@@ -71,7 +72,8 @@ class TcpInfo:
 
     `delivery_rate_bps` is the rate of the last flight that was acknowledged; `rate_limited_by_us`
     says that this flight ended because we had no more to send: then it is only a lower bound.
-    `acknowledged_bytes` and `busy_s` (with something on the way) count since the connection began.
+    `acknowledged_bytes`, `busy_s` (with something on the way) and `delivered_segments` (out of order,
+    too) count since the connection began; `waiting_segments` are on the way, or lost there.
     """
 
     rtt_s: float | None
@@ -88,6 +90,8 @@ class TcpInfo:
     retransmits: int
     acknowledged_bytes: int
     busy_s: float
+    waiting_segments: int
+    delivered_segments: int
 
 
 def tcp_info(connection: socket.socket) -> TcpInfo | None:
@@ -120,6 +124,8 @@ def read_info(raw: bytes) -> TcpInfo | None:
         retransmits=info.retransmits,
         acknowledged_bytes=info.bytes_acked,
         busy_s=info.busy_time / 1e6,
+        waiting_segments=info.unacked,
+        delivered_segments=info.delivered,
     )
 
 

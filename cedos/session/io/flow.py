@@ -167,7 +167,7 @@ class SessionFlow:
         if event is _RECEIVED:
             # The application is told first, so that its answer and ours go together.
             if path.facts.stalled_at_s is not None:
-                self._stalls.progressed(path)
+                self._stalls.heard(path)
             self._acted()
             if self._advice is not None:
                 self._advice.used()

@@ -30,6 +30,10 @@ _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 # Of what was never sent, the kernel keeps no more than this: what waits there cannot be sent elsewhere,
 # and nothing more urgent can go before it.
 UNSENT_BYTES: Final = 1 << 19
+# Where there are several paths, what another one leaves behind has to go before it: no more waits here
+# than goes out in this time, and enough for a record and its successor.
+_UNSENT_S: Final = 0.1
+_LEAST_UNSENT_BYTES: Final = 1 << 15
 _MOST_BUFFERS: Final = 256  # of one sendmsg; the kernel takes 1024
 # Records smaller than this go to the kernel together, where the path is fast.
 _BATCH_BYTES: Final = 1 << 17
@@ -99,6 +103,7 @@ class SessionPath:
         "_reported_confirmed",
         "_reported_opened",
         "_shut",
+        "_unsent_bytes",
         "_writing",
         "channel",
         "closed",
@@ -142,6 +147,7 @@ class SessionPath:
         self.estimator = PathEstimator(facts)
         self.last_received_s = driver.now()
         self._pending: list[Buffer] = []
+        self._unsent_bytes = UNSENT_BYTES
         self._reading = self._writing = self._shut = False
         self._reported_opened = self._reported_confirmed = False
 
@@ -222,6 +228,7 @@ class SessionPath:
             unacknowledged = tcp_info.unacknowledged_bytes(self.connection)
             facts.under_way_bytes = max(0, unacknowledged - facts.unsent_bytes)
         rate = facts.rate_bps
+        self._bound_unsent(None if core.in_flight.only else rate)
         if rate is None or rate < _SLOW_BPS:
             room = max(_LEAST_RECORD, min(RECORD_BYTES, int((rate or 8e6) / 8 * _RECORD_S)))
             most = room
@@ -244,6 +251,15 @@ class SessionPath:
                 if not self._send(batch):
                     break
         return moved
+
+    def _bound_unsent(self, rate_bps: float | None) -> None:
+        """None: nothing can go elsewhere, or nobody knows."""
+        wanted = UNSENT_BYTES
+        if rate_bps is not None:
+            wanted = min(wanted, max(_LEAST_UNSENT_BYTES, int(rate_bps / 8 * _UNSENT_S)))
+        if not 0.8 * self._unsent_bytes <= wanted <= 1.25 * self._unsent_bytes:
+            self._unsent_bytes = wanted
+            tcp_info.wake_below(self.connection, wanted)
 
     def update(self, now: float) -> None:
         if self.estimator.poll(self.connection, now) and self.index:

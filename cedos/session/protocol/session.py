@@ -13,12 +13,14 @@ from cedos.errors import SessionError
 from cedos.session.protocol.control import NO_DEADLINE, Control, path_says
 from cedos.session.protocol.events import Event, Failed, ThunkReady, Writable
 from cedos.session.protocol.fast_path import FastPath
+from cedos.session.protocol.flapping_networks import FlappingNetworks
 from cedos.session.protocol.frames import frames as f
 from cedos.session.protocol.frames import packing
 from cedos.session.protocol.frames.frames import Chunk, Order
 from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.life import KeepAliveTerms, SessionState, lost_state
 from cedos.session.protocol.path_prober import FIRST_TOKEN, PathProber
+from cedos.session.protocol.path_watch import PathVoice
 from cedos.session.protocol.receiving.delayed_acks import DelayedAcks
 from cedos.session.protocol.receiving.delivery import Run
 from cedos.session.protocol.receiving.receiver import Receiver
@@ -41,6 +43,7 @@ _HEADER_BYTES: Final = 40  # of an extent or a table, without its lengths and de
 _WORTH_BYTES: Final = 256  # less room than this is left empty: another frame costs more
 _PADDED_BYTES: Final = packing.PING.size  # a Ping that is longer has padding
 _LEAST_ROOM: Final = SMALL_BYTES + 2 * _HEADER_BYTES
+_HEARD_S: Final = 0.050  # two paths on which the peer spoke within so long are heard alike
 _DEFAULTS: Final = SessionLimits()
 _SENDS: Final = (SessionState.OPEN, SessionState.CLOSING)
 
@@ -92,6 +95,7 @@ class Session:
         self.prober = PathProber(
             self.in_flight, self.sender, self.control, self.pending_events, wanted=limits.probes
         )
+        self.flapping = FlappingNetworks()
         self._synced = False
         self._drained_at: float | None = None
         self._handlers: dict[type[Any], Callable[[PathFlight, Any, float], None]] = {
@@ -124,6 +128,7 @@ class Session:
             self._resumed_on = path_id
             self._kept_then = known or self.positions()
         self.in_flight.up(path_id, facts, now, dialled=known is not None)
+        self._came_back(self.in_flight.paths[path_id], now)
         self.absent_since_s = None
         self.sender.replay.set_absent(False)
         self._tell_thunks(now)
@@ -136,7 +141,9 @@ class Session:
         self._tell_thunks(now)
 
     def path_lost(self, path_id: int, now: float) -> None:
-        self._path(path_id)
+        facts = self._path(path_id).state.facts
+        if facts.stalled_at_s is None:  # else it has been counted
+            self.flapping.fell(facts.network, now)
         self.in_flight.lost(path_id)
         self.control.path_lost(path_id)
         self.prober.path_lost(path_id)
@@ -151,10 +158,35 @@ class Session:
         self._tell_thunks(now)
 
     def requeue(self, path_id: int, now: float) -> None:
-        """A path stalls, though it may live: what is on the way there may go elsewhere as well."""
+        """A path may be dead, though it is there: what is on the way there goes elsewhere as well."""
         self._path(path_id)
         self._now = now
         self.in_flight.requeue(path_id)
+
+    def path_voice(self, path_id: int, voice: PathVoice, now: float) -> bool:
+        """What is noticed of a path while something waits there; whether that changes anything.
+
+        What is on the way over a silent one goes over another one as well, the first bytes first; what
+        was said there may be lost, too, and is said again. When it speaks, it is believed, unless it
+        flaps.
+        """
+        path = self._path(path_id)
+        facts = path.state.facts
+        before = facts.doubt
+        self._now = now
+        facts.pauses = voice is PathVoice.PAUSES
+        if voice is PathVoice.SILENT:
+            if facts.stalled_at_s is None:
+                facts.stalled_at_s = now
+                self.flapping.fell(facts.network, now)
+                self._fell_silent(path)
+        elif facts.stalled_at_s is not None and voice is PathVoice.SPEAKS:
+            facts.stalled_at_s = None
+            self._came_back(path, now)
+            for other in self.in_flight.states:  # they had nobody to leave their data to
+                if other.facts.stalled_at_s is not None:
+                    self.in_flight.requeue(other.path_id)
+        return facts.doubt is not before
 
     def allow(self, path_id: int, ranks: int, now: float) -> bool:
         """Which labels (a mask of ranks) may use a path, in both directions; whether that is new.
@@ -300,6 +332,8 @@ class Session:
         path = self._path(path_id)
         path.heard_at_s = now
         path.heard_bytes += len(record)
+        if path.held_until_s is not None and now >= path.held_until_s:
+            self._trust(path)
         if self.control.state is SessionState.FAILED:
             return
         receiver = self.receiver
@@ -405,6 +439,11 @@ class Session:
         probe = self.prober.next_at()
         if probe is not None:
             at.append(probe)
+        at += [
+            path.held_until_s
+            for path in self.in_flight.paths.values()
+            if path.held_until_s is not None and not path.asked
+        ]
         check_s = self.scheduler.next_check_s(self.in_flight.states, self._now)
         if check_s is not None and (len(self.thunks) or self.sender.waits):
             at.append(self._now + check_s)
@@ -414,6 +453,10 @@ class Session:
         self._now = now
         self.delayed_acks.tick(now)
         self.prober.tick(now)
+        for path in self.in_flight.paths.values():
+            if path.held_until_s is not None and path.held_until_s <= now and not path.asked:
+                path.asked = True
+                self.control.ping(path, 0, 0, now)
         keep_alive_s = self.control.terms.seconds
         if self.absent_since_s is not None and self.absent_since_s + keep_alive_s <= now:
             self.control.fail(f"no path for the agreed {keep_alive_s} s", by_peer=False)
@@ -444,33 +487,72 @@ class Session:
             raise SessionError(f"there is no path {path_id}; up are {sorted(self.in_flight.paths)}")
         return path
 
+    def _fell_silent(self, path: PathFlight) -> None:
+        """What is on the way there goes over the others as well; what was said there is said again."""
+        others = [
+            each
+            for each in self.in_flight.paths.values()
+            if each is not path and each.state.facts.stalled_at_s is None
+        ]
+        if others:
+            self.in_flight.requeue(path.state.path_id)
+        for other in others:
+            other.owes_statement = True
+
+    def _came_back(self, path: PathFlight, now: float) -> None:
+        hold_s = self.flapping.hold_s(path.state.facts.network, now)
+        path.state.facts.flaps = hold_s > 0
+        path.held_until_s = now + hold_s if hold_s > 0 else None
+        path.asked = False
+
+    @staticmethod
+    def _trust(path: PathFlight) -> None:
+        path.held_until_s = None
+        path.state.facts.flaps = False
+
     def _has_control(self, path: PathFlight) -> bool:
-        return bool(
-            path.owes_statement
-            or self.delayed_acks.due
+        if path.owes_statement or path.control:
+            return True
+        owes = (
+            self.delayed_acks.due
             or self.receiver.owes_window
-            or path.control
             or self.control.due
             or (self.delayed_acks.along and self.sender.waits)
         )
+        return bool(owes) and self._is_heard(path)
+
+    def _is_heard(self, path: PathFlight) -> bool:
+        """Whether what any path may carry can be said here: never where it might not be heard.
+
+        The paths that are doubted least, and of those the ones that the peer speaks on: an
+        acknowledgement goes where data comes from. A path that is dead shows it only once something was
+        said there.
+        """
+        if self.in_flight.only is not None:
+            return True
+        paths = self.in_flight.paths.values()
+        doubt = min(each.state.facts.doubt for each in paths)
+        heard_at_s = max(each.heard_at_s for each in paths if each.state.facts.doubt is doubt)
+        return path.state.facts.doubt is doubt and heard_at_s - path.heard_at_s <= _HEARD_S
 
     def _control_frames(self, path: PathFlight, parts: list[Chunk], now: float) -> int:
         """Puts control frames into a record, as much as fits; how many bytes that is."""
         receiver, control = self.receiver, path.control
         if self.control.state is not SessionState.FAILED:
-            everything = path.owes_statement
+            everything, heard = path.owes_statement, self._is_heard(path)
             if everything:
                 control.append(packing.sync(self.positions()))
-            if everything or self.delayed_acks.due or self.delayed_acks.along:
+            if everything or (heard and (self.delayed_acks.due or self.delayed_acks.along)):
                 control += receiver.acknowledgements(everything=everything)
                 self.delayed_acks.sent(now)
-            if everything or receiver.owes_window:
+            if everything or (heard and receiver.owes_window):
                 control.append(receiver.window())
             if everything:
                 path.owes_statement = False
                 control += self.control.statement(path, now)
-            control += self.control.due
-            self.control.due.clear()
+            if heard:
+                control += self.control.due
+                self.control.due.clear()
             if self.control.state is SessionState.FINISHED and self._drained_at is None:
                 self._drained_at = now + self.limits.drain_s
         used = 0

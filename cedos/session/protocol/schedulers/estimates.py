@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from cedos.session.protocol.schedulers.interface import PathState
+from cedos.session.protocol.schedulers.interface import PathDoubt, PathState
 
 UNKNOWN_RTT_S: Final = 0.1
 UNKNOWN_RATE_BPS: Final = 1e6
@@ -31,15 +31,20 @@ def latency_s(path: PathState) -> float:
 
 
 def allowed(paths: Sequence[PathState], rank: int) -> list[PathState]:
-    """The paths that both ends let this label onto; without stalled ones, if there are others.
+    """The paths that both ends let this label onto: of those the ones that are doubted least.
 
-    Where all of them are stalled, whatever else is alive will do. A label that is let onto none has none.
+    Where all of them flap or are stalled, whatever else is relied on more will do. A label that is let
+    onto none has none.
     """
     may = [path for path in paths if path.allowed >> rank & 1]
-    if len(paths) > 1 and any(path.facts.stalled_at_s is not None for path in may):
-        alive = [path for path in may if path.facts.stalled_at_s is None]
-        return alive or [path for path in paths if path.facts.stalled_at_s is None] or may
-    return may
+    if len(paths) < 2 or not may:
+        return may
+    doubt = min(path.facts.doubt for path in may)
+    if doubt >= PathDoubt.FLAPS:
+        least = min(path.facts.doubt for path in paths)
+        if least < doubt:
+            return [path for path in paths if path.facts.doubt is least]
+    return [path for path in may if path.facts.doubt is doubt]
 
 
 def quickest(paths: Sequence[PathState]) -> PathState:

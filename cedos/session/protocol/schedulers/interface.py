@@ -7,6 +7,7 @@ they begin: enough to map labels to paths (IntNW, dissertation 2.3.2), stripe, s
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
 
 from cedos.errors import ConfigError
@@ -51,7 +52,8 @@ class PathFacts:
     `unsent_bytes` wait in this host's kernel, `under_way_bytes` are sent and not acknowledged by the
     peer's; `window_bytes` is the congestion window; `rate_bps` goes towards the peer and was last
     measured well at `rate_at_s`. `foreground_at_s`: when anybody on this host last sent foreground data
-    over the network. Since `stalled_at_s` nothing sent there is acknowledged (None: it is alive).
+    over the network. Since `stalled_at_s` nothing sent there is acknowledged (None: it is alive), so far
+    too shortly to be sure with `pauses`. `flaps`: it came back lately and has often gone before.
     """
 
     network: str = ""
@@ -68,6 +70,25 @@ class PathFacts:
     foreground_at_s: float = float("-inf")
     measured_at_s: float = 0.0
     stalled_at_s: float | None = None
+    pauses: bool = False
+    flaps: bool = False
+
+    @property
+    def doubt(self) -> "PathDoubt":
+        if self.stalled_at_s is not None:
+            return PathDoubt.STALLED
+        if self.flaps:
+            return PathDoubt.FLAPS
+        return PathDoubt.PAUSES if self.pauses else PathDoubt.NONE
+
+
+class PathDoubt(IntEnum):
+    """How little a path can be relied on."""
+
+    NONE = 0
+    PAUSES = 1
+    FLAPS = 2
+    STALLED = 3
 
 
 @dataclass(slots=True)

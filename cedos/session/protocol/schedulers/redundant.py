@@ -1,7 +1,8 @@
 """The same data on every path; the first copy wins.
 
-New data goes before copies. So a path that is faster than the others carries everything, and the slower
-ones repeat what is still on its way, oldest first: what a dying path takes with it is already coming.
+New data goes before copies, but not on a path in doubt while another is not. So a path that is faster
+than the others carries everything, and the slower ones repeat what is still on its way, oldest first:
+what a dying path takes with it is already coming.
 """
 
 from collections.abc import Sequence
@@ -35,9 +36,10 @@ class RedundantScheduler:
         now: float,
     ) -> SendGrant | None:
         for rank in range(len(LABELS)):
-            if not path.allowed >> rank & 1 and path not in allowed(paths, rank):
+            relied_on = path in allowed(paths, rank)
+            if not relied_on and not path.allowed >> rank & 1:
                 continue
-            if backlog.waiting_bytes[rank]:
+            if relied_on and backlog.waiting_bytes[rank]:
                 return SendGrant(rank, room_bytes)
             if self._ranks >> rank & 1 and backlog.copyable_bytes[rank]:
                 return SendGrant(rank, room_bytes, copy=True)

@@ -20,8 +20,8 @@ class PathFlight:
     """One path: what a scheduler sees of it, what is on the way, what is to be said on it."""
 
     __slots__ = (
-        "allowed_here", "allowed_there", "control", "dialled", "flight", "heard_at_s", "heard_bytes",
-        "owes_statement", "state",
+        "allowed_here", "allowed_there", "asked", "control", "dialled", "flight", "heard_at_s",
+        "heard_bytes", "held_until_s", "owes_statement", "state",
     )  # fmt: skip
 
     def __init__(self, path_id: int, facts: PathFacts, now: float, *, dialled: bool) -> None:
@@ -33,6 +33,8 @@ class PathFlight:
         self.dialled = dialled  # by this end
         self.heard_at_s = now
         self.heard_bytes = 0
+        self.held_until_s: float | None = None  # it flaps: until then, and until it is heard again
+        self.asked = False  # whether it is there still, after that
 
 
 class InFlight:
@@ -74,7 +76,19 @@ class InFlight:
         self._requeue(held)
 
     def requeue(self, path_id: int) -> None:
-        self._requeue([piece for piece in self.paths[path_id].flight if not piece.queued])
+        """What is on the way there, and not over another path that lives, waits again as well."""
+        living = {
+            path.path_id
+            for path in self.states
+            if path.path_id != path_id and path.facts.stalled_at_s is None
+        }
+        self._requeue(
+            [
+                piece
+                for piece in self.paths[path_id].flight
+                if not piece.queued and living.isdisjoint(piece.on)
+            ]
+        )
 
     def drop_acknowledged(self) -> None:
         irobs = self._sender.irobs

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cedos.session.protocol.life import SessionState
 from cedos.session.protocol.packed import IdleRecord, pack, unpack_session
+from cedos.session.protocol.path_watch import PathVoice
 from cedos.session.protocol.schedulers.interface import PathFacts, SendGrant
 from cedos.session.protocol.sending.replay_memory import ReplayMemory
 from cedos.session.protocol.session import ALL, Session
@@ -184,6 +185,13 @@ class Sessions(RuleBasedStateMachine):
         path = data.draw(st.sampled_from(sorted(self.wires)))
         if self.wires[path].up[side]:
             self.ends[side].core.requeue(path, self.now)
+
+    @precondition(lambda self: self.wires)
+    @rule(data=st.data(), side=SIDES, voice=st.sampled_from(PathVoice))
+    def hear(self, data: st.DataObject, side: int, voice: PathVoice) -> None:
+        path = data.draw(st.sampled_from(sorted(self.wires)))
+        if self.wires[path].up[side]:
+            self.ends[side].core.path_voice(path, voice, self.now)
 
     @precondition(lambda self: self.wires)
     @rule(data=st.data(), side=SIDES, mask=st.integers(0, 15))

@@ -7,8 +7,9 @@ import pytest
 
 from cedos.errors import SessionError
 from cedos.session.protocol.frames import packing
-from cedos.session.protocol.frames.frames import Messages, Space, StreamData, Sync
-from cedos.session.protocol.schedulers.interface import SendGrant
+from cedos.session.protocol.frames.frames import Messages, Ping, Space, StreamData, Sync
+from cedos.session.protocol.path_watch import PathVoice
+from cedos.session.protocol.schedulers.interface import PathDoubt, SendGrant
 
 Cores = Any
 
@@ -140,11 +141,45 @@ def test_a_path_that_stalls_gives_its_bytes_to_others_too(cores: Cores) -> None:
     cores.pump(one, other, path=2)
     one.write(b"x" * 30_000)
     stuck = b"".join(one.next_record(1, 70_000, 0.0))
-    one.requeue(1, 0.0)
+    one.path_voice(1, PathVoice.SILENT, 0.0)
     cores.pump(one, other, path=2)
     assert other.readable_bytes == 30_000
     other.receive(1, stuck, 0.0)  # it was alive after all
     assert other.readable_bytes == 30_000
+
+
+def test_a_silent_path_owes_nothing_once_it_speaks(cores: Cores) -> None:
+    one, _ = cores.pair()
+    cores.up(one, path=2)
+    facts = one.paths[0].facts
+    assert one.path_voice(1, PathVoice.SILENT, 1.0)
+    assert facts.doubt is PathDoubt.STALLED
+    assert not one.path_voice(1, PathVoice.SILENT, 1.1)
+    assert not one.path_voice(1, PathVoice.PAUSES, 1.2)  # its silence is not over
+    assert one.path_voice(1, PathVoice.SPEAKS, 1.3)
+    assert facts.doubt is PathDoubt.NONE
+
+
+def test_a_path_that_flaps_is_left_alone_until_it_has_stood_and_answered(cores: Cores) -> None:
+    one, other = cores.pair()
+    cores.up(one, other, path=2)
+    cores.pump(one, other, path=2)
+    facts = one.paths[0].facts
+    for k in range(3):
+        one.path_voice(1, PathVoice.SILENT, float(k))
+        one.path_voice(1, PathVoice.SPEAKS, k + 0.5)
+    assert facts.doubt is PathDoubt.FLAPS  # twice is bad luck, three times is a habit
+    held_until_s = 2.5 + 1.0
+    one.tick(held_until_s - 0.01)
+    assert one.next_timer() == held_until_s
+    cores.pump(one, other, path=2, now=held_until_s - 0.01)
+    one.tick(held_until_s)
+    asked = b"".join(one.next_record(1, 70_000, held_until_s))
+    assert any(type(each) is Ping for each in cores.frames([asked]))
+    assert facts.doubt is PathDoubt.FLAPS
+    other.receive(1, asked, held_until_s)
+    cores.pump(one, other, path=1, now=held_until_s + 0.02)
+    assert facts.doubt is PathDoubt.NONE
 
 
 def test_labels_that_a_path_is_forbidden_stay_away_from_it_at_both_ends(cores: Cores) -> None:
