@@ -9,6 +9,7 @@ from dataclasses import replace
 from cedos.model import Attachment, Context, Direction, Indicator
 from cedos.monitor.flows.losses import Losses
 from cedos.monitor.networks.rates import RateEstimator, RateSample
+from cedos.monitor.probing.ping_witness import PingWitness
 
 _MOMENT_S = 0.01
 # A small download that takes so long, and so many times what the last one did, tells without its end.
@@ -23,7 +24,7 @@ class _NetworkState:
     def __init__(self, pings: int) -> None:
         self.given: dict[str, Indicator] = {}
         self.rtts: deque[tuple[float, float, bool]] = deque(maxlen=256)  # at, RTT, active
-        self.answers: deque[tuple[float, bool]] = deque(maxlen=pings)  # at, answered
+        self.pings = PingWitness(pings)
         self.rates = {direction: RateEstimator(direction) for direction in Direction}
         self.losses = Losses()
         self.up: tuple[float, bool] | None = None
@@ -35,9 +36,9 @@ class ContextKeeper:
 
     Derived: `rtt_s` (median over `rtt_window_s`, or else the newest), `rtt_min_s` (over
     `rtt_min_window_s`), `ping_loss` (of the last `pings`), those of `rates` and `losses`, `available`
-    (up, and not deaf to all of the last pings). A provider's indicator is preferred to a derived one
-    unless it is older by more than `grace_s`: a provider speaks once a second, of the second before,
-    and knows more.
+    (up, and not deaf: all of the last pings lost, and nothing else back). A provider's indicator is
+    preferred to a derived one unless it is older by more than `grace_s`: a provider speaks once a
+    second, of the second before, and knows more.
     """
 
     def __init__(
@@ -75,15 +76,24 @@ class ContextKeeper:
         known = self._network(network)
         if not up and (known.up is None or known.up[1]):
             # What the old attachment answered says nothing of the next one.
-            known.answers.clear()
+            known.pings.moved()
             known.given.pop("captive", None)
         known.up = (at_s, up)
 
     def observe_ping(self, network: str, rtt_s: float | None, at_s: float) -> None:
         """Takes a ping's round-trip time, None where no answer came in time."""
-        self._network(network).answers.append((at_s, rtt_s is not None))
+        self._network(network).pings.observe_ping(rtt_s is not None, at_s)
         if rtt_s is not None:
             self._observe_rtt(network, rtt_s, at_s, active=True)
+
+    def observe_answer(self, network: str, at_s: float) -> None:
+        """Takes that something else than a ping was answered from beyond the network's router."""
+        self._network(network).pings.observe_answer(at_s)
+
+    def drops_pings(self, network: str) -> bool:
+        """Whether no ping was ever answered over the network, though others were."""
+        known = self._networks.get(network)
+        return known is not None and known.pings.dropped
 
     def observe_rtt(self, network: str, rtt_s: float, at_s: float) -> None:
         self._observe_rtt(network, rtt_s, at_s, active=False)
@@ -138,7 +148,7 @@ class ContextKeeper:
         if before is None:
             return False
         # The old one's silence is not held against the new one.
-        known.answers.clear()
+        known.pings.moved()
         known.given.pop("captive", None)
         return True
 
@@ -152,7 +162,7 @@ class ContextKeeper:
             }
             older = [(at_s - seconds, rtt_s, active) for at_s, rtt_s, active in known.rtts]
             known.rtts = deque(older, maxlen=known.rtts.maxlen)
-            known.answers.clear()
+            known.pings.slept(seconds)
             for rates in known.rates.values():
                 rates.slept(seconds)
             known.losses.slept(seconds)
@@ -200,15 +210,14 @@ class ContextKeeper:
             derived["rtt_s"] = Indicator(statistics.median(values), at_s, active)
             values = self._since(known, now_s - self._rtt_min_window_s)
             derived["rtt_min_s"] = Indicator(min(values), at_s, active)
-        if known.answers:
-            lost = sum(not answered for _, answered in known.answers) / len(known.answers)
-            derived["ping_loss"] = Indicator(lost, known.answers[-1][0], active=True)
+        loss = known.pings.loss
+        if loss is not None:
+            derived["ping_loss"] = loss
         if known.up is not None:
             at_s, up = known.up
-            deaf = len(known.answers) == self._pings and not any(a for _, a in known.answers)
-            if up and known.answers:
-                at_s = max(at_s, known.answers[-1][0])
-            derived["available"] = Indicator(float(up and not deaf), at_s)
+            if up and loss is not None:
+                at_s = max(at_s, loss.measured_at_s)
+            derived["available"] = Indicator(float(up and not known.pings.deaf), at_s)
         return derived
 
     @staticmethod

@@ -272,3 +272,41 @@ def test_a_network_that_is_dead_from_the_start_and_one_that_flaps(
     finally:
         output = host.end()
     assert "Traceback" not in output
+
+
+def test_a_router_that_drops_pings_is_not_dead(around: Surroundings, tmp_path: Path) -> None:
+    around.spot.run("iptables", "-A", "FORWARD", "-p", "icmp", "-j", "DROP")
+    host = Host(around, tmp_path, "http://portal.test/nm")
+    try:
+        host.until(uses("wlan0"), 60)
+        # Far longer than five pings take: only the test page, and now and then a page, are answered.
+        end_s = time.monotonic() + 12.0
+        while time.monotonic() < end_s:
+            assert host.address() == "10.9.1.2"
+            status = host.status()
+            assert status is not None
+            assert uses("wlan0")(status)
+            time.sleep(0.4)
+        asked = _icmp_dropped(around)
+        for _ in range(10):
+            host.address()
+            time.sleep(0.2)
+        assert _icmp_dropped(around) - asked <= 1, "pings go on though they are never answered"
+        # What is really dead is still left.
+        around.spot.run("iptables", "-I", "FORWARD", "-j", "DROP")
+        waiting = [
+            around.laptop.popen("curl", "-s", "-m", "8", "-o", "/dev/null", f"http://{server}/")
+            for server in SERVERS[1:]
+        ]
+        host.until(uses("lte0"), 15)
+        for process in waiting:
+            process.wait(20)
+        assert host.address() == "10.9.2.2"
+    finally:
+        output = host.end()
+    assert "Traceback" not in output
+
+
+def _icmp_dropped(around: Surroundings) -> int:
+    rows = around.spot.run("iptables", "-nvxL", "FORWARD").stdout.splitlines()
+    return next(int(row.split()[0]) for row in rows if " DROP " in row)

@@ -63,7 +63,7 @@ class FlowSampler:
         while True:
             await (aligned_sleep(self._interval_s) if pause_s is None else asyncio.sleep(pause_s))
             pause_s = None
-            asked = self._observer.prober.asked_at_s()
+            asked = self._observer.asked_at_s()
             if not (len(self._flows) or asked or self._silent):
                 # What has ended since the last look counts from then, not from the next flow's on.
                 self._observer.observe_delivery([], time.monotonic())

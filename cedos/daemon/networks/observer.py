@@ -182,7 +182,7 @@ class Observer:
         probes = config.probes
         self._target = probe_target(config)
         self.prober = Prober(
-            self._target,
+            self._ping_target,
             schedule=ProbeSchedule(probes.interval_s, probes.idle_interval_s),
             ping_timeout_s=probes.timeout_s,
             timeout_s=probes.timeout_s,
@@ -246,8 +246,13 @@ class Observer:
         self._delivery.closed(event)
         # Most flows are too short to be seen alive: what their round trips took is known at the end.
         answered_s = event.idle_ack_s
-        if event.rtt_s is not None and answered_s is not None and answered_s <= _JUST_ANSWERED_S:
-            self.keeper.observe_rtt(network, event.rtt_s, time.monotonic())
+        if event.rtt_s is None or answered_s is None:
+            return
+        now_s = time.monotonic()
+        if not self._on_link(network, event.key.remote):
+            self.keeper.observe_answer(network, now_s - answered_s)
+        if answered_s <= _JUST_ANSWERED_S:
+            self.keeper.observe_rtt(network, event.rtt_s, now_s)
 
     def transferred(self, network: str, carried_bytes: int, time_s: float) -> None:
         """Takes a small download over one network that has just ended."""
@@ -272,6 +277,8 @@ class Observer:
                 self.keeper.observe_rtt(name, rtt_s, now_s)
             self.keeper.observe_losses(name, glimpse.segments, glimpse.segments_again, now_s)
         self.portals.observe_flows(samples)
+        for name in self.portals.carrying:
+            self.keeper.observe_answer(name, now_s)
         self.prober.in_use(glimpses)
 
     async def run(self) -> None:
@@ -322,6 +329,23 @@ class Observer:
                 self._metered(network, counted, time.monotonic())
         return counted
 
+    def _on_link(self, name: str, remote: Address) -> bool:
+        """Whether no router lies between: an answer says nothing of what is behind it."""
+        own = next((each.addresses for each in self._networks if each.name == name), ())
+        return any(remote in address.network for address in own)
+
+    def _ping_target(self, network: Network) -> Address | None:
+        return None if self.keeper.drops_pings(network.name) else self._target(network)
+
+    def asked_at_s(self) -> dict[str, float]:
+        """Network -> when the oldest ping was sent that may still be answered (`Prober.asked_at_s`).
+
+        Pings that were never answered while other things were are expected by nobody.
+        """
+        known = self.context().networks
+        asked = self.prober.asked_at_s()
+        return {name: at_s for name, at_s in asked.items() if "ping_loss" in known.get(name, {})}
+
     def _beyond(self, network: Network) -> bool:
         """Whether somebody behind the network's router is pinged."""
         target = self._target(network)
@@ -344,6 +368,8 @@ class Observer:
         if captive.value != (before.value if before is not None else 0.0):
             _log.info("captive" if captive.value else "not captive", network=name)
         self.keeper.update(name, {"captive": captive})
+        if captive.active and not captive.value:
+            self.keeper.observe_answer(name, captive.measured_at_s)
         self._told.set()
 
     async def _follow_told(self) -> None:

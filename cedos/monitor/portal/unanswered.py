@@ -31,14 +31,15 @@ class Unanswered:
         self, samples: Sequence[FlowSample], networks: Iterable[Network], now_s: float
     ) -> frozenset[str]:
         """The networks on which somebody waits in vain while nothing else is carried."""
-        owner = {address.ip: n.name for n in networks for address in n.addresses}
+        owner = {address.ip: (n.name, address) for n in networks for address in n.addresses}
         waiting: dict[str, set[Address]] = {}
         carrying: set[str] = set()
         before, self._bytes_down = self._bytes_down, {}
         since_s, self._since_s = self._since_s, {}
         for sample in samples:
-            name = owner.get(sample.key.local)
-            if name is None:
+            name, subnet = owner.get(sample.key.local, (None, None))
+            # (A router's own page tells nothing of what lies behind it.)
+            if name is None or subnet is None or sample.key.remote in subnet.network:
                 continue
             if sample.state == SYN_SENT:
                 first_s = self._since_s[sample.key] = since_s.get(sample.key, now_s)

@@ -65,6 +65,7 @@ class _NetworkPortal:
 class PortalWatch:
     """Looks for portals, and reports the indicator `captive`: 1 where one is in the way, 0 where not.
 
+    It is active where somebody beyond the router answered.
     `check` asks for the test page; `manager` is NetworkManager's verdict, None where it has none;
     `gateway_answers`: the router answers a ping; `pings_wait`: a ping to somebody behind it waits for
     its answer; `rtt_s`: the usual round trip (a slow network is given more time).
@@ -133,6 +134,11 @@ class PortalWatch:
                 rest_s = 0.0
             one.due_s = min(one.due_s, max(then_s, one.at_s + rest_s))
             self._wake.set()
+
+    @property
+    def carrying(self) -> frozenset[str]:
+        """Networks on which a server answered since the sample before the last (`Unanswered`)."""
+        return self._unanswered.carrying
 
     def observe_flows(self, samples: Sequence[FlowSample]) -> None:
         """Takes a sample of the living flows: who waits for an answer in vain."""
@@ -282,7 +288,7 @@ class PortalWatch:
         one.captive_at_s, one.tries = None, 0
         if proven:
             one.silence_believed_s = 0.0
-        self._report(one.network.name, Indicator(0.0, now_s, active=True))
+        self._report(one.network.name, Indicator(0.0, now_s, active=proven))
 
 
 def _moved(before: Network, after: Network) -> bool:

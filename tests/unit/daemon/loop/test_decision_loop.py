@@ -207,7 +207,9 @@ class Sockets:
             lambda urgent: self.told.append((round(self.now_s, 3), urgent)),
             1.0,
         )
-        self.prober = SimpleNamespace(asked_at_s=dict)
+
+    def asked_at_s(self) -> dict[str, float]:
+        return {}
 
     async def snapshot(self) -> list[FlowSample]:
         self.received += 50_000

@@ -1,0 +1,73 @@
+"""What pings say of a network, beside everything else that comes back from beyond its router. Pure.
+
+Many routers and firewalls drop pings (RFC 2979 leaves it to them): their silence alone proves nothing.
+"""
+
+from collections import deque
+
+from cedos.model import Indicator
+
+_CONTRADICTED = 5
+"""So many pings must have been lost while something else was answered."""
+_MEANWHILE_S = 2.0
+"""A ping is given up a second or two after it was sent: what came back since then came meanwhile."""
+
+
+class PingWitness:
+    """Judges the pings of one network by the other answers.
+
+    Args:
+        pings: how many of the last ones count.
+    """
+
+    def __init__(self, pings: int) -> None:
+        self._last: deque[tuple[float, bool]] = deque(maxlen=pings)
+        self._ever = False
+        self._contradicted = 0
+        self._other_s = float("-inf")
+
+    def observe_ping(self, answered: bool, at_s: float) -> None:
+        self._last.append((at_s, answered))
+        self._ever |= answered
+        if answered:
+            self._contradicted = 0
+        elif at_s - self._other_s <= _MEANWHILE_S:
+            self._contradicted += 1
+
+    def observe_answer(self, at_s: float) -> None:
+        """Something else came back: data, an acknowledgement, the test page."""
+        self._other_s = max(self._other_s, at_s)
+
+    def moved(self) -> None:
+        """The network is attached elsewhere: what was learnt of the last place says nothing here."""
+        self._last.clear()
+        self._ever, self._contradicted, self._other_s = False, 0, float("-inf")
+
+    def slept(self, seconds: float) -> None:
+        self._last.clear()
+        self._other_s -= seconds
+
+    @property
+    def dropped(self) -> bool:
+        """Whether this network never lets a ping through: it need not be asked."""
+        return not self._ever and self._contradicted >= _CONTRADICTED
+
+    @property
+    def _worthless(self) -> bool:
+        return not self._ever and self._other_s != float("-inf")
+
+    @property
+    def loss(self) -> Indicator | None:
+        """The share of the last pings that were lost; None where that tells nothing."""
+        if not self._last or self._worthless:
+            return None
+        lost = sum(not answered for _, answered in self._last)
+        if lost == len(self._last) and self._other_s >= self._last[0][0]:
+            return None
+        return Indicator(lost / len(self._last), self._last[-1][0], active=True)
+
+    @property
+    def deaf(self) -> bool:
+        """Whether nothing at all came back since the first of the last pings, all of them lost."""
+        loss = self.loss
+        return loss is not None and loss.value >= 1.0 and len(self._last) == self._last.maxlen
