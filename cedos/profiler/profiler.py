@@ -60,6 +60,10 @@ class Profiler:
     def __len__(self) -> int:
         return len(self._flows)
 
+    def knows(self, key: FlowKey) -> bool:
+        """Whether something of the flow was seen that was this host's own."""
+        return key in self._flows
+
     def opened(
         self, key: FlowKey, now_s: float, *, incoming: bool = False, mark: int | None = None
     ) -> list[SizeLearned]:

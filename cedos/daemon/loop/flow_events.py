@@ -90,6 +90,9 @@ class FlowEvents:
         record = self.flows.closed(event)
         if record is None or flow is None:
             return
+        if event.key.protocol == "udp" and not event.bytes_down:
+            self.profiler.closed(event.key, None, None)
+            return  # nobody answered: that was no flow
         networks = self.director.networks
         finished = finished_transfer(flow, record, event, networks)
         if finished is not None:

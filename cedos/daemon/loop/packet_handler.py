@@ -3,6 +3,8 @@
 import asyncio
 import math
 import time
+from collections import deque
+from collections.abc import Iterable, Iterator
 
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.flows.living_flow import LivingFlow
@@ -10,12 +12,16 @@ from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.networks.observer import Observer
 from cedos.kernel.batched_reader import BatchedReader
 from cedos.profiler.capture.packet_socket import Capture
+from cedos.profiler.frame import CapturedPacket
 from cedos.profiler.profiler import Profiler
 
 _TOGETHER_S = 0.02
 """What was captured is looked at together, so often."""
 
 _AT_ONCE = 256
+
+_HELD, _HELD_S = 64, 2.0
+"""So many packets from outside wait, so long at most, for their flow to be known as this host's."""
 
 
 class PacketHandler:
@@ -36,6 +42,7 @@ class PacketHandler:
         self._observer = observer
         self._read_at_s = -math.inf
         self._told: asyncio.Queue[LivingFlow] = asyncio.Queue()
+        self._held: deque[tuple[float, CapturedPacket]] = deque(maxlen=_HELD)
 
     async def run(self) -> None:
         if self._capture is None:
@@ -57,7 +64,7 @@ class PacketHandler:
     def _read(self) -> bool:
         now_s = self._read_at_s = time.monotonic()
         packets = self._capture.read(_AT_ONCE) if self._capture else []
-        for captured in packets:
+        for captured in self._ours(packets, now_s):
             # A message may begin on any subflow; the profiler knows a connection by its first one.
             flow = self._flows.find(captured.key)
             about = captured if flow is None else captured._replace(key=flow.key)
@@ -66,3 +73,21 @@ class PacketHandler:
                 if learned is not None and self._director.moves.may_move(learned):
                     self._told.put_nowait(learned)
         return bool(packets)
+
+    def _ours(self, packets: Iterable[CapturedPacket], now_s: float) -> Iterator[CapturedPacket]:
+        """Those of flows of this host, as far as that is known by now.
+
+        Anybody can send a packet that looks like an answer. It is one where this host has sent
+        something on that flow, or has a socket for it; until then it is kept for a moment.
+        """
+        held = list(self._held)
+        self._held.clear()
+        for at_s, captured in (*held, *((now_s, each) for each in packets)):
+            if (
+                captured.outgoing
+                or self._flows.find(captured.key) is not None
+                or self._profiler.knows(captured.key)
+            ):
+                yield captured
+            elif now_s - at_s <= _HELD_S:
+                self._held.append((at_s, captured))

@@ -1,8 +1,9 @@
 """The host's flows by netlink events: opened, sampled, closed.
 
-A flow opens with connection tracking's NEW event, at its first packet. A TCP flow or MPTCP subflow
-closes with sock_diag's destroy notification, which carries the final `tcp_info`; a UDP flow when
-connection tracking gives it up. Events join on the 4-tuple.
+A flow that this host begins opens with connection tracking's NEW event, at its first packet. One from
+outside opens when a socket of this host answers for it: packets alone, which anybody can send, open
+nothing. A TCP flow or MPTCP subflow closes with sock_diag's destroy notification, which carries the
+final `tcp_info`; a UDP flow when connection tracking gives it up. Events join on the 4-tuple.
 """
 
 import asyncio
@@ -14,11 +15,14 @@ from dataclasses import dataclass, replace
 from cedos.kernel import conntrack, sock_diag
 from cedos.model import Address, FlowKey
 from cedos.monitor.events import FlowClosed, FlowEvent, FlowOpened, FlowSample, Mailbox
+from cedos.monitor.flows.fair_table import FairTable
 from cedos.monitor.flows.flow_source import FlowSource, KernelFlows
 
 # At most one comparison in so many seconds: it reads every socket and tracked flow.
 _REST_S = 1.0
 _GRACE_S = 0.05
+_MOST_CALLERS, _MOST_UDP = 1024, 2048
+"""So many that came from outside wait for a socket, and so many UDP flows of our own are known."""
 _CHECKED_AGAIN_S = (2.0, 4.0, 8.0)
 """Openings that are not seen at first are checked again after these."""
 
@@ -48,6 +52,8 @@ class FlowMonitor:
         self._is_local = is_local
         self._given_source = source
         self._living: dict[FlowKey, _Living] = {}
+        self._callers: FairTable[float] = FairTable(_MOST_CALLERS)
+        self._udp: FairTable[None] = FairTable(_MOST_UDP)
         self._mailbox: Mailbox[FlowEvent] = Mailbox()
         self._doubt = asyncio.Event()
         self._missed = False
@@ -86,6 +92,7 @@ class FlowMonitor:
         at_s = time.monotonic()
         samples = [_sample(facts, at_s) for facts in sockets if self._counts(facts.key)]
         for sample in samples:
+            self._answered(sample.key)
             self._living.setdefault(sample.key, _Living(None)).sample = sample
         return samples
 
@@ -120,32 +127,43 @@ class FlowMonitor:
             return
         key, incoming = found
         if not tracked.ended:
-            self._open(key, incoming=incoming)
-        elif key.protocol == "udp":
+            if not incoming:
+                self._open(key, time.time())
+            elif key.protocol == "tcp" and key not in self._living:
+                self._callers.put(key, time.time())
+                self._doubt.set()
+        elif key.protocol == "udp" and not incoming:
             up, down = tracked.bytes_original, tracked.bytes_reply
-            if incoming:
-                up, down = down, up
             counted = up is not None and down is not None
             self._close(FlowClosed(key, time.time(), down or 0, up or 0, exact=counted))
         elif key in self._living:
             # A flow no socket answers for (a refused visitor, a raw packet), or a deleted entry.
             self._doubt.set()
 
-    def _open(self, key: FlowKey, *, incoming: bool) -> None:
+    def _open(self, key: FlowKey, at_unix_s: float, *, incoming: bool = False) -> None:
         if key in self._living:
             return
-        at_unix_s = time.time()
         self._living[key] = _Living(at_unix_s)
         self._mailbox.put(FlowOpened(key, time.monotonic(), at_unix_s, incoming))
+        if key.protocol == "udp" and (oldest := self._udp.put(key, None)) is not None:
+            self._close(FlowClosed(oldest, time.time(), 0, 0, exact=False))
+
+    def _answered(self, key: FlowKey) -> None:
+        """A socket answers for a flow: one from outside opens with that."""
+        if (called_unix_s := self._callers.pop(key)) is not None:
+            self._open(key, called_unix_s, incoming=True)
 
     def _destroyed(self, facts: sock_diag.SocketFacts) -> None:
         if not self._counts(facts.key):
             return
+        self._answered(facts.key)
         sample = _sample(facts, time.monotonic())
         self._close(_closed(sample, exact=facts.counted))
 
     def _close(self, closed: FlowClosed) -> None:
         known = self._living.pop(closed.key, None)
+        if closed.key.protocol == "udp":
+            self._udp.pop(closed.key)
         started = known.opened_unix_s if known is not None else None
         self._mailbox.put(replace(closed, at_s=time.monotonic(), started_unix_s=started))
 
@@ -177,9 +195,11 @@ class FlowMonitor:
         present = {sample.key for sample in await self.snapshot()}
         for entry in entries:
             found = conntrack.flow_of(entry, self._is_local)
-            if found is not None and found[0].protocol == "udp" and self._counts(found[0]):
+            if found is None or found[1] or found[0].protocol != "udp":
+                continue
+            if self._counts(found[0]):
                 present.add(found[0])
-                self._open(found[0], incoming=found[1])
+                self._open(found[0], time.time())
         for key in present - before.keys():
             if (new := self._living.get(key)) is not None and new.opened_unix_s is None:
                 new.opened_unix_s = time.time()

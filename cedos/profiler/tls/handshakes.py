@@ -1,6 +1,7 @@
 """The handshakes under way: ClientHellos that take more than one packet, over TCP or QUIC."""
 
 from collections import OrderedDict
+from dataclasses import dataclass
 
 from cedos.model import FlowKey
 from cedos.profiler.frame import CapturedPacket
@@ -13,23 +14,47 @@ _MAX_HANDSHAKES = 256
 """At once, each of at most 16 KB; then the oldest is given up."""
 
 
+_READ_BYTES = 32 * MAX_BYTES
+"""Each piece of a hello is read with all before it, up to so many bytes in all; of whoever sends tiny
+ones, only when they have doubled."""
+
+
+@dataclass(slots=True)
+class _HelloUnderWay:
+    """`segment` is TCP's number of the first byte; `left_bytes` may still be read piece by piece."""
+
+    segment: int
+    stream: Reassembly
+    left_bytes: int = _READ_BYTES
+    due_bytes: int = 0
+
+    def read(self) -> ClientHello | None:
+        """What it says by now, where that may be more than the last time."""
+        known = self.stream.prefix
+        if self.left_bytes <= 0 and len(known) < self.due_bytes:
+            return None
+        self.left_bytes -= len(known)
+        self.due_bytes = 2 * len(known)
+        return read_records(known)
+
+
 class Handshakes:
     """Reads each flow's hello as its packets come; each answers what is known by then, if new."""
 
     def __init__(self) -> None:
-        self._segments: OrderedDict[FlowKey, tuple[int, Reassembly]] = OrderedDict()
+        self._segments: OrderedDict[FlowKey, _HelloUnderWay] = OrderedDict()
         self._initials: OrderedDict[FlowKey, InitialReader] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._segments) + len(self._initials)
 
     def begin(self, captured: CapturedPacket) -> ClientHello | None:
-        hello = read_records(captured.payload)
+        under_way = _HelloUnderWay(captured.segment, Reassembly())
+        under_way.stream.add(0, captured.payload)
+        hello = under_way.read()
         self._segments.pop(captured.key, None)
         if hello is None or not hello.complete:
-            stream = Reassembly()
-            stream.add(0, captured.payload)
-            self._segments[captured.key] = captured.segment, stream
+            self._segments[captured.key] = under_way
             if len(self._segments) > _MAX_HANDSHAKES:
                 self._segments.popitem(last=False)
         return hello
@@ -39,11 +64,10 @@ class Handshakes:
         begun = self._segments.get(captured.key)
         if begun is None:
             return None
-        start, stream = begun
-        offset = (captured.segment - start) % _NUMBERS
-        if offset >= MAX_BYTES or not stream.add(offset, captured.payload):
+        offset = (captured.segment - begun.segment) % _NUMBERS
+        if offset >= MAX_BYTES or not begun.stream.add(offset, captured.payload):
             return None
-        hello = read_records(stream.prefix)
+        hello = begun.read()
         if hello is not None and hello.complete:
             del self._segments[captured.key]
         return hello

@@ -22,6 +22,7 @@ PLAIN, FIXED, MOVABLE = (FlowKey(HOME, port, FAR, 443) for port in (4000, 4001, 
 
 class Packet(NamedTuple):
     key: FlowKey
+    outgoing: bool = False
 
 
 class Wire:
@@ -88,6 +89,37 @@ async def test_only_connections_that_can_move_are_decided_on_again() -> None:
             transfer = cast(Any, flows.find(key)).transfer
             assert transfer is not None
             assert transfer.size == size
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        wire.close()
+
+
+async def test_answers_that_nobody_asked_for_teach_nothing() -> None:
+    flows, seen = LivingFlows(), list[FlowKey]()
+    profiler = SimpleNamespace(
+        observe=lambda packet, _now_s: seen.append(packet.key) or [], knows=lambda _key: False
+    )
+    wire = Wire()
+    captured = PacketHandler(
+        cast(Any, wire),
+        flows,
+        cast(Any, profiler),
+        cast(Any, SimpleNamespace(turn=asyncio.Lock())),
+        cast(Any, SimpleNamespace(context=dict)),
+    )
+    running = asyncio.create_task(captured.run())
+    try:
+        # An answer may come a moment before its flow is told of: it is kept.
+        wire.bring(*(FlowKey(HOME, port, FAR, 80) for port in range(1000, 1200)), PLAIN)
+        await asyncio.sleep(0.1)
+        assert seen == []
+        flows.opened(FlowOpened(PLAIN, 1.0, 101.0))
+        wire.bring(FIXED)
+        async with asyncio.timeout(10):
+            while not seen:
+                await asyncio.sleep(0.02)
+        assert seen == [PLAIN]
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -230,3 +230,53 @@ async def test_openings_that_are_not_seen_at_first_are_looked_for_again(
         async with asyncio.timeout(10):
             while flows.problem:
                 await asyncio.sleep(0.01)
+
+
+def from_outside(number: int, protocol: str = "tcp") -> Tracked:
+    """A packet of some stranger: 250 to a network."""
+    stranger = ip_address(f"203.0.{number // 250 % 250}.{number % 250 + 1}")
+    there = Tuple(stranger, 40_000, OWN, 1024 + number % 60_000)
+    back = Tuple(there.destination, there.destination_port, there.source, there.source_port)
+    return Tracked(False, protocol, there, back, None, None)
+
+
+async def test_packets_from_outside_open_nothing_without_a_socket() -> None:
+    source = PlayedSource()
+    async with FlowMonitor(is_own, source=source) as flows:
+        for number in range(20_000):
+            source.track(from_outside(number))
+            source.track(from_outside(number, "udp"))
+        assert await quiet(flows)
+        assert len(flows._callers) <= 1024
+        # One of them is real, and is told with its socket, however many others there are.
+        source.track(from_outside(7))
+        real = FlowKey(OWN, 1031, ip_address("203.0.0.8"), 40_000)
+        source.there = [replace(SOCKET, key=real)]
+        (opened,) = await take(flows, 1)
+        assert isinstance(opened, FlowOpened)
+        assert (opened.key, opened.incoming) == (real, True)
+
+
+async def test_a_visitor_whose_socket_is_over_before_anybody_looks_is_told() -> None:
+    source = PlayedSource()
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(from_outside(7))
+        source.destroy(replace(SOCKET, key=FlowKey(OWN, 1031, ip_address("203.0.0.8"), 40_000)))
+        opened, closed = await take(flows, 2)
+        assert isinstance(opened, FlowOpened)
+        assert opened.incoming
+        assert isinstance(closed, FlowClosed)
+        assert closed.exact
+
+
+async def test_a_program_that_sends_to_everybody_fills_its_share_only() -> None:
+    source = PlayedSource()
+    udp = replace(KEY, protocol="udp")
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked(udp))
+        for port in range(20_000):
+            source.track(tracked(replace(udp, local_port=port, remote=ip_address("203.0.113.9"))))
+        assert len(flows._living) < 200
+        opened, *rest = await take(flows, 20_001)
+        assert isinstance(opened, FlowOpened)
+        assert len([e for e in rest if isinstance(e, FlowClosed)]) > 5_000

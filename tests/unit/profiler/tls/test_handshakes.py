@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from cedos.model import FlowKey
 from cedos.profiler.frame import CapturedPacket
-from cedos.profiler.tls.client_hello import ClientHello
+from cedos.profiler.tls import handshakes
+from cedos.profiler.tls.client_hello import ClientHello, read_records
 from cedos.profiler.tls.handshakes import Handshakes
+from cedos.profiler.tls.reassembly import MAX_BYTES
 
 KEY = FlowKey(ip_address("192.0.2.1"), 5000, ip_address("198.51.100.1"), 443)
 START = 4_294_966_900  # the numbers wrap within the hello
@@ -70,6 +72,22 @@ def test_the_name_is_told_before_the_hello_is_complete() -> None:
         "www.example.org", ech=False, complete=False
     )
     assert hellos.proceed(segment(raw, 1300, 2000)) == WHOLE
+
+
+def test_tiny_pieces_are_read_a_few_times_and_not_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def counting(data: bytes) -> ClientHello | None:
+        read.append(len(data))
+        return read_records(data)
+
+    monkeypatch.setattr(handshakes, "read_records", counting)
+    raw = b"\x16\x03\x01\x3f\xf0\x01\x00\x3f\xec\x03\x03" + bytes(MAX_BYTES)
+    hellos = Handshakes()
+    hellos.begin(segment(raw, 0, 6))
+    for at in range(6, MAX_BYTES):
+        hellos.proceed(segment(raw, at, 1))
+    assert sum(read) < 40 * MAX_BYTES
 
 
 def test_others_segments_and_other_places_are_not_taken() -> None:

@@ -1,0 +1,193 @@
+"""Packets that nobody asked for: nothing is learnt of them, no rule is made, and memory stays bounded."""
+
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+import cedos.commands
+from cedos.api.client import ControlClient
+from cedos.errors import CedosError
+from emu.testbed.netns import Namespace
+
+SERVER, LAPTOP = "198.51.100.1", "10.9.1.2"
+PER_S = 5_000
+LIES = (
+    b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n",
+    b"GET /huge HTTP/1.1\r\nHost: bank.example\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
+)
+NGINX = """
+daemon off; pid {folder}/pid; user root; worker_processes 1; error_log stderr;
+events {{ worker_connections 64; }}
+http {{ access_log off; server {{ listen 80 default_server; root {folder}; }}
+  client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c;
+  uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e; }}
+"""
+
+
+class Attacked:
+    """A laptop with the daemon, two networks, a server; and somebody on the first network who lies."""
+
+    def __init__(self, make: Callable[[str], Namespace], folder: Path) -> None:
+        self.laptop, self.far = make("laptop"), make("far")
+        self.far.ip("address", "add", f"{SERVER}/32", "dev", "lo")
+        for net, name in ((1, "wlan0"), (2, "lte0")):
+            self.laptop.ip(
+                "link", "add", name, "type", "veth", "peer", name, "netns", self.far.name
+            )
+            for where, end in ((self.laptop, 2), (self.far, 1)):
+                where.ip("address", "add", f"10.9.{net}.{end}/24", "dev", name)
+                where.ip("link", "set", name, "up")
+            self.laptop.ip(
+                *("route", "add", "default", "via", f"10.9.{net}.1", "dev", name),
+                *("metric", str(600 + net)),
+            )
+        (folder / "small").write_bytes(bytes(20_000))
+        (folder / "nginx.conf").write_text(NGINX.format(folder=folder))
+        self._nginx = self.far.popen(
+            *("nginx", "-c", str(folder / "nginx.conf"), "-p", str(folder)),
+            stderr=subprocess.DEVNULL,
+        )
+        (folder / "cedos.toml").write_text(
+            f'[probes]\ntarget = "{SERVER}"\ndns = false\nportal_url = ""\n[providers]\nhost = false\n'
+        )
+        environment = {"CEDOS_STATE_DIR": f"{folder}/state", "CEDOS_RUNTIME_DIR": f"{folder}/run"}
+        self.daemon = self.laptop.popen(
+            *(sys.executable, "-m", "cedos", "up", "--config", str(folder / "cedos.toml")),
+            env=os.environ | environment,
+            stderr=subprocess.DEVNULL,
+        )
+        self.client = ControlClient(folder / "run" / "control.sock")
+        self.state = folder / "state"
+
+    def ready(self) -> None:
+        deadline_s = time.monotonic() + 60
+        while True:
+            try:
+                if self.client.status().default.network is not None:
+                    return
+            except CedosError:
+                assert self.daemon.poll() is None
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+
+    def fetch(self) -> None:
+        self.laptop.run("curl", "-sS", "-m", "10", "-o", "/dev/null", f"http://{SERVER}/small")
+
+    @property
+    def rules(self) -> list[str]:
+        """What each rule is about; where it leads may change, as both networks are the same."""
+        listed = self.laptop.run("ip", "rule").stdout.splitlines()
+        return [line.partition("lookup")[0] for line in listed]
+
+    @property
+    def memory_mb(self) -> float:
+        status = Path(f"/proc/{self.daemon.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1e3
+
+    def end(self) -> None:
+        self.daemon.send_signal(signal.SIGTERM)
+        assert self.daemon.wait(20) == 0
+        self._nginx.terminate()
+        self._nginx.wait(10)
+
+
+def checksum(data: bytes) -> int:
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data[: len(data) // 2 * 2]))
+    total += data[-1] << 8 if len(data) % 2 else 0
+    total = (total >> 16) + (total & 0xFFFF)
+    return ~(total + (total >> 16)) & 0xFFFF
+
+
+def packet(number: int, target: bytes) -> bytes:
+    """One of five kinds, with checksums that are right: lies over TCP, an opening, a datagram."""
+    kind = number % 5
+    # The server's own address for half of the lies, else anybody's.
+    known = kind < 3 and number % 2 == 0
+    source = ip_address(SERVER if known else 0xCB000000 + number * 7919 % 0x10000).packed
+    near, far = 1024 + number * 31 % 60_000, 80 if kind != 1 else 1024 + number % 60_000
+    if kind == 4:
+        near_ports = struct.pack("!HHHH", far, near, 8 + 100, 0)
+        protocol, body = 17, near_ports + bytes(100)
+    else:
+        flags = 0x02 if kind == 3 else 0x18
+        payload = b"" if kind == 3 else LIES[kind]
+        port = 80 if kind == 1 else near
+        head = struct.pack("!HHIIBBHHH", far, port, number, number, 0x50, flags, 65_000, 0, 0)
+        protocol, body = 6, head + payload
+        pseudo = source + target + struct.pack("!BBH", 0, protocol, len(body))
+        body = body[:16] + struct.pack("!H", checksum(pseudo + body)) + body[18:]
+    ip = struct.pack(
+        "!BBHHHBBH4s4s", 0x45, 0, 20 + len(body), 0, 0, 64, protocol, 0, source, target
+    )
+    return ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:] + body
+
+
+def flood(attacked: Attacked, count: int) -> None:
+    """Sends them from the first network, `PER_S` a second."""
+    link = attacked.laptop.run("ip", "link", "show", "wlan0").stdout
+    hardware = re.search(r"link/ether (\S+)", link)[1]
+    ethernet = bytes.fromhex(hardware.replace(":", "")) + bytes(6) + b"\x08\x00"
+    target = ip_address(LAPTOP).packed
+    with attacked.far.entered():
+        wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+        wire.bind(("wlan0", 0))
+    with wire:
+        began_s = time.monotonic()
+        for number in range(count):
+            if number % 100 == 0:
+                time.sleep(max(began_s + number / PER_S - time.monotonic(), 0.0))
+            wire.send(ethernet + packet(number, target))
+
+
+@pytest.fixture
+def attacked(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator[Attacked]:
+    made = Attacked(make_namespace, tmp_path)
+    yield made
+    made.end()
+
+
+@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_nothing_is_learnt_of_packets_that_nobody_asked_for(attacked: Attacked, count: int) -> None:
+    unit = (Path(cedos.commands.__file__).parent / "examples" / "cedos.service").read_text()
+    limit_mb = float(re.search(r"MemoryMax=(\d+)M", unit)[1])
+    attacked.ready()
+    for _ in range(3):
+        attacked.fetch()
+    time.sleep(1.0)
+    rules, before_mb = attacked.rules, attacked.memory_mb
+    began_s, cpu = time.monotonic(), os.sysconf("SC_CLK_TCK")
+    ticks = Path(f"/proc/{attacked.daemon.pid}/stat").read_text().split()[13:15]
+    flood(attacked, count)
+    took_s = time.monotonic() - began_s
+    after = Path(f"/proc/{attacked.daemon.pid}/stat").read_text().split()[13:15]
+    share = (sum(map(int, after)) - sum(map(int, ticks))) / cpu / took_s
+    high_mb = attacked.memory_mb
+    print(
+        f"{count / took_s:.0f} packets/s, {share:.0%} of a core, {before_mb:.0f} -> {high_mb:.0f} MB"
+    )
+    assert high_mb < min(limit_mb, before_mb + 30)
+    status = attacked.client.status()
+    assert len(status.flows) < 50
+    attacked.fetch()
+    attacked.fetch()
+    time.sleep(1.0)
+    assert attacked.rules == rules
+    assert attacked.memory_mb < before_mb + 30
+    attacked.daemon.send_signal(signal.SIGTERM)
+    assert attacked.daemon.wait(20) == 0
+    learned = (attacked.state / "sizes.json").read_text()
+    assert SERVER in learned
+    assert "1000000000000" not in learned
+    assert "203.0." not in learned
+    assert "bank.example" not in learned
