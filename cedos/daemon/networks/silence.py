@@ -6,7 +6,6 @@ flow that waits for data or for an acknowledgement tells it within a few round t
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from cedos.daemon.flows.living_flow import LivingFlow
@@ -25,12 +24,6 @@ _OWN_RTTS = 2.0
 else waits for its own reasons: its server thinks, or the data take another path."""
 
 
-@dataclass(slots=True)
-class _NetworkSilence:
-    heard_at_s: float = -math.inf
-    expecting_since_s: float | None = None
-
-
 class RoundTrips(NamedTuple):
     """A network's round trip as it has been of late, and the least of a longer time, s."""
 
@@ -45,7 +38,7 @@ class Silence:
     """Joins what flows and pings say about each network."""
 
     def __init__(self) -> None:
-        self._networks: dict[str, _NetworkSilence] = {}
+        self._heard_at_s: dict[str, float] = {}
         self._waiting_since_s: dict[FlowKey, float] = {}
 
     def check(
@@ -61,43 +54,36 @@ class Silence:
         `asked_at_s`: when the oldest ping that is still unanswered was sent, by network.
         `answered_at_s`: when a round trip was last measured, by network.
         """
-        expecting: set[str] = set()
+        # Since when somebody who expects something now does. (That others did before says nothing: a
+        # pause between two transfers is no silence.)
+        expecting_s: dict[str, float] = {}
         before_s, self._waiting_since_s = self._waiting_since_s, {}
         for flow in flows:
             for path in flow.paths.values():
                 if path.network is None or path.sample is None or path.closed is not None:
                     continue
-                known = self._of(path.network)
                 heard_at_s = path.sample.at_s - path.heard_s
-                known.heard_at_s = max(known.heard_at_s, heard_at_s)
+                self._heard(path.network, heard_at_s)
                 if not flow.waits_on(path):
                     continue
                 since_s = self._waiting_since_s[path.key] = before_s.get(path.key, now_s)
                 own_s = max(_OWN_S, _OWN_RTTS * rtts_s.get(path.network, _UNKNOWN).late_s)
                 answered_s = answered_at_s.get(path.network, -math.inf)
                 if answered_s <= max(heard_at_s, since_s) + own_s:
-                    expecting.add(path.network)
+                    since_s = min(since_s, expecting_s.get(path.network, since_s))
+                    expecting_s[path.network] = since_s
         for name, at_s in answered_at_s.items():
-            known = self._of(name)
-            known.heard_at_s = max(known.heard_at_s, at_s)
+            self._heard(name, at_s)
         for name, at_s in asked_at_s.items():
-            known = self._of(name)
-            if name not in expecting and at_s > known.heard_at_s:
-                expecting.add(name)
-                if known.expecting_since_s is None:
-                    known.expecting_since_s = at_s
+            if at_s > self._heard_at_s.get(name, -math.inf):
+                expecting_s.setdefault(name, at_s)
         found = {}
-        for name, known in self._networks.items():
-            if name not in expecting:
-                known.expecting_since_s = None
-                continue
-            if known.expecting_since_s is None:
-                known.expecting_since_s = now_s
-            silent_s = now_s - max(known.heard_at_s, known.expecting_since_s)
+        for name, since_s in expecting_s.items():
+            silent_s = now_s - max(self._heard_at_s.get(name, -math.inf), since_s)
             trips = rtts_s.get(name, _UNKNOWN)
             if silent_s > max(PATIENCE_S, _PATIENCE_RTTS * trips.least_s, trips.late_s):
                 found[name] = silent_s
         return found
 
-    def _of(self, network: str) -> _NetworkSilence:
-        return self._networks.setdefault(network, _NetworkSilence())
+    def _heard(self, network: str, at_s: float) -> None:
+        self._heard_at_s[network] = max(at_s, self._heard_at_s.get(network, -math.inf))

@@ -153,3 +153,17 @@ def test_a_long_queue_does_not_hide_that_nothing_comes(
     found = [bool(world.check(arrives=False)) for _ in range(8)]
     silent_after_s = 0.2 * (found.index(True) + 1)
     assert patience_s < silent_after_s <= patience_s + 0.4
+
+
+def test_a_pause_between_two_transfers_is_no_silence(world: World) -> None:
+    world.check()
+    # It ends, and nobody looks while there is nothing to look at; a second later the next one begins.
+    world.flows = LivingFlows()
+    world.flows.networks_changed([WLAN, LTE])
+    world.now_s += 1.0
+    later = FlowKey(KEY.local, 4001, KEY.remote, 80)
+    world.flows.opened(FlowOpened(later, world.now_s, 100.0 + world.now_s))
+    world.flows.learned(SizeLearned(later, Direction.DOWN, SizeEstimate(9000, 9000, 9000, "hint")))
+    sample = FlowSample(later, world.now_s, 1, None, 0.03, 0.03, 1e6, 0, 100, 0, inf, 100, inf)
+    world.flows.sampled([sample], world.now_s)
+    assert world.silence.check(world.flows, {}, {}, RTTS, world.now_s) == {}
