@@ -11,17 +11,17 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
     """The one decision: what is best, and what makes a change worth while.
 
     `alpha`, `beta`, `gamma` are Delphi's exponents of speed, energy and metered bytes; the two
-    rates are prices in seconds per joule and per metered megabyte for the objective `weighted`;
+    rates are prices in seconds per joule and per metered megabyte for the objective `balanced`;
     `method` is how the uncertainty of predictions is taken (`cedos.selector.uncertainty`).
     """
 
-    objective: Literal["max-s", "max-s-per-e", "weighted"] = "max-s"
+    objective: Literal["balanced", "max-s", "max-s-per-e"] = "balanced"
     alpha: Exponent = 1.0
     beta: Exponent = 1.0
     gamma: Exponent = 0.0
     follow: bool = False
-    seconds_per_joule: Rate = 0.0
-    seconds_per_metered_mb: Rate = 0.0
+    seconds_per_joule: Rate = 0.01
+    seconds_per_metered_mb: Rate = 0.2
     switch_cost_s: Annotated[float, Meta(ge=0, le=60)] = 0.1
     hysteresis: Annotated[float, Meta(ge=0, le=1)] = 0.1
     reevaluate_interval_s: Interval = 1.0

@@ -57,7 +57,7 @@ class WeightedCost:
 
     s_per_j: float = 0.0
     s_per_metered_byte: float = 0.0
-    name: str = "weighted"
+    name: str = "balanced"
     note: str = ""
     relative: bool = False
     prices: Prices = FREE

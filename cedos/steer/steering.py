@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from ipaddress import ip_network
 from pathlib import Path
 from types import TracebackType
@@ -280,6 +280,11 @@ class Steering:
         self._connections.steer(token, strategy)
         with refusals("bound the receive buffers"):
             self._window.used_by(self.connections.values())
+
+    async def without_spares(self, network_names: Collection[str]) -> None:
+        """Living MPTCP connections keep no spare subflow over these networks: it would wake a radio."""
+        self._must_be_open()
+        self._connections.without_spares(network_names)
 
     async def release(self, token: int, network_name: str) -> None:
         """Gives up a living MPTCP connection's subflows over a network, until it can be joined again.

@@ -49,8 +49,6 @@ def configuration(stage: Stage) -> str:
         },
         "probes": {
             "target": SERVER,
-            "interval_s": 0.5,
-            "idle_interval_s": 0.5,
             "dns": False,
             "portal_url": "",
         },

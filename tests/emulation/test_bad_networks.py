@@ -130,7 +130,7 @@ class Host:
             f'dns = false\nportal_url = "{page}"\nportal_body = "all is well"\n'
             "[providers]\nhost = false\n"
             # Both are equally quick here: the one that costs nothing is used while it can be.
-            '[decision]\nobjective = "weighted"\nseconds_per_metered_mb = 1000\n'
+            '[decision]\nobjective = "balanced"\nseconds_per_metered_mb = 1000\n'
         )
         environment = {"CEDOS_STATE_DIR": f"{folder}/state", "CEDOS_RUNTIME_DIR": f"{folder}/run"}
         self.environment = os.environ | environment

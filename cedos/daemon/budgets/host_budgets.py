@@ -333,7 +333,16 @@ class HostBudgets:
         ]
         note = price_text.note(self.prices, standings, now_s)
         if isinstance(base, WeightedCost):
-            return replace(base, name="budgets", note=note, prices=self.prices)
+            return replace(
+                base,
+                s_per_j=0.0 if self.prices.energy else base.s_per_j,
+                s_per_metered_byte=0.0
+                if self.prices.data.keys() >= set(self._metered())
+                else base.s_per_metered_byte,
+                name="budgets",
+                note=note,
+                prices=self.prices,
+            )
         return WeightedCost(name="budgets", note=note, prices=self.prices)
 
     def _metered(self) -> tuple[str, ...]:

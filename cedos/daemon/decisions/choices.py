@@ -52,7 +52,7 @@ def objective(config: Config) -> Objective:
             return MaxS()
         case "max-s-per-e":
             return MaxSPerE(decision.alpha, decision.beta, decision.gamma)
-        case "weighted":
+        case "balanced":
             return WeightedCost(decision.seconds_per_joule, decision.seconds_per_metered_mb / 1e6)
 
 

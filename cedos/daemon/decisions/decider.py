@@ -23,6 +23,7 @@ from cedos.selector.decision.barred import usable
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.living import Living, rest_of
+from cedos.selector.energy.spares import not_worth_a_spare
 from cedos.selector.objective import Objective
 
 _SINGLE = frozenset({StrategyKind.SINGLE})
@@ -119,6 +120,13 @@ class Decider:
         if twice and not self.choices.redundant:
             decision = replace(decision, reason=f"{decision.reason}; {_NEVER_TWICE}")
         return self.record(decision)
+
+    def not_worth_a_spare(self, now_s: float) -> frozenset[str]:
+        """Over which networks spare subflows would cost more than they are worth now."""
+        choices = self.choices
+        return not_worth_a_spare(
+            self.networks, choices.objective, choices.power, self._idle_s(now_s)
+        )
 
     def weighed(self, transfer: Transfer, context: Context) -> tuple[Evaluation, ...]:
         """What each network would take for a transfer; nothing is decided."""

@@ -49,6 +49,7 @@ class Director:
         await self.default.reconsider(context)
         await self.destinations.reconsider(context)
         await self.programs.reconsider(context)
+        await self.moves.keep_spares(context.at_s)
         for flow in self._flows:
             if self.moves.may_move(flow):
                 await self.moves.reconsider(flow, context)

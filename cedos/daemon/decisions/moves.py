@@ -36,6 +36,10 @@ class Moves:
     def may_move(self, flow: LivingFlow) -> bool:
         return flow.token in self._steerable
 
+    async def keep_spares(self, now_s: float) -> None:
+        """Spare subflows are kept only over networks where they are worth their joules."""
+        await carried_out(self._steer.without_spares(self._decider.not_worth_a_spare(now_s)))
+
     async def reconsider(self, flow: LivingFlow, context: Context) -> None:
         strategy, transfer = flow.strategy, flow.transfer
         if transfer is None or strategy is None or flow.token is None:

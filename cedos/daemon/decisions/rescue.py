@@ -3,7 +3,8 @@
 A new flow comes as an event. Shortly before the kernel repeats its first packet, its socket is asked
 whether it still waits, and if it does, and another network lives, the repetition goes there. How long
 is waited follows the network's round trip, so that a slow network is not taken for a dead one: 250 ms
-or three round trips, whichever is more, and the kernel's own second where no round trip is known.
+or three round trips, whichever is more, and the kernel's own second where no round trip is known. The
+first repetition stays where others were answered meanwhile.
 """
 
 import asyncio
@@ -223,11 +224,18 @@ class Rescuer:
             return now_s + left_s - _AHEAD_S
         patient_until_s = watched.sent_at_s + watched.patience_s - 2 * _AHEAD_S
         patient = now_s < patient_until_s
-        other = None if patient else self._other(key, watched.network, found.resent > 0)
+        # Where others were answered since, the packet was lost in a queue, and the kernel's own
+        # repetition costs nothing.
+        lost = found.resent == 0 and self._answered_since(watched)
+        other = None if patient or lost else self._other(key, watched.network, found.resent > 0)
         if other is None or not self._rescues.rescue(key, other):
             return now_s + left_s + _AFTERWARDS_S
         self._was_rescued(key, watched, other, now_s)
         return None if self._dry_run else now_s + left_s + _AFTERWARDS_S
+
+    def _answered_since(self, watched: _WatchedFlow) -> bool:
+        rtt = self._context().networks.get(watched.network, {}).get("rtt_s")
+        return rtt is not None and rtt.measured_at_s > watched.sent_at_s
 
     def _was_rescued(self, key: FlowKey, watched: _WatchedFlow, other: str, now_s: float) -> None:
         waited_s = now_s - watched.sent_at_s

@@ -1,6 +1,6 @@
 """What the daemon asks of steering, so that it can be tested without a kernel."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 from typing import Protocol
 
 import structlog
@@ -27,6 +27,9 @@ class Steer(Protocol):
 
     async def steer_connection(self, token: int, strategy: Strategy) -> None:
         """Moves a living MPTCP connection."""
+
+    async def without_spares(self, network_names: Collection[str]) -> None:
+        """Keeps no spare subflow of living MPTCP connections over these networks."""
 
     async def release(self, token: int, network_name: str) -> None:
         """Has what is under way over this network sent again over the connection's others."""

@@ -183,7 +183,9 @@ class Observer:
         self._target = probe_target(config)
         self.prober = Prober(
             self._ping_target,
-            schedule=ProbeSchedule(probes.interval_s, probes.idle_interval_s),
+            schedule=ProbeSchedule(
+                probes.interval_s, probes.idle_interval_s, asleep_s=probes.asleep_interval_s
+            ),
             ping_timeout_s=probes.timeout_s,
             timeout_s=probes.timeout_s,
             dns_name=probes.dns_name,
@@ -279,7 +281,7 @@ class Observer:
         self.portals.observe_flows(samples)
         for name in self.portals.carrying:
             self.keeper.observe_answer(name, now_s)
-        self.prober.in_use(glimpses)
+        self.prober.in_use(name for name, glimpse in glimpses.items() if glimpse.carried)
 
     async def run(self) -> None:
         async with AsyncExitStack() as stack:

@@ -15,9 +15,10 @@ _BULK_BYTES = 15_000
 
 @dataclass(slots=True)
 class PassiveSample:
-    """Fresh round-trip times, and how many of the segments were sent a second time."""
+    """Fresh round-trip times, whether bytes moved, how many of the segments were sent a second time."""
 
     rtts_s: list[float] = field(default_factory=list)
+    carried: bool = False
     segments: int = 0
     segments_again: int = 0
 
@@ -40,6 +41,10 @@ class PassiveWatch:
                 continue
             glimpse = found.setdefault(name, PassiveSample())
             old = before.get(sample.key)
+            glimpse.carried |= old is None or (old.bytes_down, old.bytes_up) != (
+                sample.bytes_down,
+                sample.bytes_up,
+            )
             if old is not None and old.bytes_down <= sample.bytes_down:
                 _compare(glimpse, old, sample)
         return found

@@ -2,34 +2,43 @@
 
 from collections.abc import Iterable
 
-from cedos.model import Network
+from cedos.model import Network, NetworkKind
 
 
 class ProbeSchedule:
     """When each network that is up is pinged.
 
-    Every `in_use_s` while in use, every `idle_s` while idle (each ping wakes a cellular radio up for
-    its tail), every `hurry_s` while it has fallen silent, and `away` times as seldom as an idle one
-    while nobody is at the screen (Delphi, 5.2). One that did not answer last keeps its pace: that it
-    is dead is believed for a minute only.
+    Every `in_use_s` while in use, every `idle_s` while idle, or `asleep_s` where it is cellular (each
+    ping wakes the radio for its tail), every `hurry_s` while it has fallen silent, and `away` times as
+    seldom as an idle one while nobody is at the screen (Delphi, 5.2). One that did not answer last is
+    pinged like an idle one of any kind: that it is dead is believed for a minute only.
     """
 
     def __init__(
-        self, in_use_s: float = 1.0, idle_s: float = 5.0, hurry_s: float = 0.2, away: float = 10.0
+        self,
+        in_use_s: float = 1.0,
+        idle_s: float = 5.0,
+        hurry_s: float = 0.2,
+        away: float = 10.0,
+        asleep_s: float = 0.0,
     ) -> None:
         self._in_use_s = in_use_s
         self._idle_s = idle_s
+        self._asleep_s = max(asleep_s, idle_s)
         self._hurry_s = hurry_s
         self._away = away
         self._user_present = True
         self._unanswered: set[str] = set()
         self._silent: frozenset[str] = frozenset()
+        self._cellular: frozenset[str] = frozenset()
         self._up: dict[str, bool] = {}
         self._in_use: frozenset[str] = frozenset()
         self._last_s: dict[str, float] = {}
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
         """Takes all networks; one that is down pauses, one that came up is due at once."""
+        networks = list(networks)
+        self._cellular = frozenset(n.name for n in networks if n.kind is NetworkKind.CELLULAR)
         up = {network.name: network.up for network in networks}
         for name, is_up in up.items():
             if is_up and not self._up.get(name, False):
@@ -57,8 +66,9 @@ class ProbeSchedule:
     def _due_s(self, name: str) -> float:
         if name not in self._last_s:
             return float("-inf")
-        rests = not self._user_present and name not in self._unanswered
-        idle_s = self._idle_s * (self._away if rests else 1.0)
+        rests = name not in self._unanswered
+        idle_s = self._asleep_s if rests and name in self._cellular else self._idle_s
+        idle_s *= self._away if rests and not self._user_present else 1.0
         interval_s = self._in_use_s if name in self._in_use else idle_s
         if name in self._silent:
             interval_s = min(interval_s, self._hurry_s)

@@ -6,7 +6,7 @@ What the kernel says goes to our path manager, and what that wants goes to the k
 import asyncio
 import errno
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Final
 
 import structlog
@@ -94,6 +94,9 @@ class MptcpConnections:
         self._carry_out(self._manager.networks_changed(networks, time.monotonic()))
         if first:
             self.read_all()
+
+    def without_spares(self, names: Collection[str]) -> None:
+        self._carry_out(self._manager.without_spares(names, time.monotonic()))
 
     def steer(self, token: int, strategy: Strategy) -> None:
         refused = self._carry_out(self._manager.steer(token, strategy, time.monotonic()))

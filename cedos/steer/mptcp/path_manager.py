@@ -1,12 +1,12 @@
 """Our path manager: facts about connections and networks in, commands for the kernel out.
 
-It does no I/O and reads no clock. Every connection that lives for a moment gets a subflow over every
-network, one of them active and the others as backups (RFC 8684, 3.3.8), so that moving a living
-connection takes nothing but its flags. A subflow is destroyed only when its network is gone, or when
-what is under way on it would hold up the rest (`release`).
+It does no I/O and reads no clock. A connection that lives for a moment gets a subflow over every
+network whose spares are worth their joules, one of them active and the others as backups (RFC 8684,
+3.3.8): moving it then takes nothing but its flags, else a round trip more. A subflow is destroyed only
+when its network is gone, or when what is under way on it would hold up the rest (`release`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from cedos.errors import SteeringError
@@ -53,6 +53,7 @@ class PathManager:
         self._names: dict[Address, str] = {}
         self._ids: dict[Address, int] = {}
         self._rescued: dict[FlowKey, str] = {}
+        self._without_spares: frozenset[str] = frozenset()
         self._stranger_told = False
 
     def network_of(self, address: Address) -> str | None:
@@ -96,7 +97,7 @@ class PathManager:
         self._states[event.token] = state
         if state.unsteerable is None and state.home is not None:
             for name in self._networks:
-                if name != state.home:
+                if name != state.home and self._wanted(state, name):
                     state.joins[name] = Join(now_s + _SPARE_AFTER_S, 0, False)
         step.events.append(ConnectionOpened(self._show(state), state.initial))
         return step
@@ -160,6 +161,20 @@ class PathManager:
             self._show(state)
         return step
 
+    def without_spares(self, names: Collection[str], now_s: float) -> PathManagerStep:
+        """Over these networks connections get no backup subflows from now on; those there stay."""
+        before, self._without_spares = self._without_spares, frozenset(names)
+        step = PathManagerStep()
+        if before == self._without_spares:
+            return step
+        for state in self._states.values():
+            for name in [n for n in state.joins if not self._wanted(state, n)]:
+                if not state.joins[name].asked:
+                    del state.joins[name]
+            self._join_all(state, step, now_s)
+            self._show(state)
+        return step
+
     def failed(self, command: PathManagerCommand, now_s: float) -> None:
         """The kernel refused a command: a join is tried again later, the rest shows in events."""
         state = self._states.get(command.token)
@@ -196,9 +211,11 @@ class PathManager:
                 raise SteeringError(f"{strategy}: the network {name} is not up")
         state.strategy = strategy
         step = PathManagerStep(self._flags(state, everything=True))
-        for name, join in list(state.joins.items()):
-            if name in strategy.networks and not join.asked:
-                self._join(state, name, step, now_s, join.tries)
+        present = {self._carrier(key) for key in state.subflows}
+        for name in strategy.networks:
+            join = state.joins.get(name)
+            if name not in present and (join is None or not join.asked):
+                self._join(state, name, step, now_s, join.tries if join is not None else 0)
         self._show(state)
         return step
 
@@ -230,7 +247,8 @@ class PathManager:
             step.commands.append(DestroySubflow(token, subflow.key))
             del state.subflows[subflow.key]
             step.events.append(SubflowDown(self._show(state), subflow.key))
-        state.joins.setdefault(network, _later(0, now_s))
+        if self._wanted(state, network):
+            state.joins.setdefault(network, _later(0, now_s))
         return step
 
     def flags(self, token: int) -> list[PathManagerCommand]:
@@ -305,7 +323,10 @@ class PathManager:
         if subflow is None:
             return
         if subflow.network in self._networks and state.unsteerable is None:
-            state.joins.setdefault(subflow.network, _later(0, now_s))
+            if self._wanted(state, subflow.network):
+                state.joins.setdefault(subflow.network, _later(0, now_s))
+            if not state.subflows:
+                self._join_all(state, step, now_s)
         step.events.append(SubflowDown(self._show(state), subflow.key))
 
     def _leave_gone(self, state: ConnectionState, step: PathManagerStep) -> None:
@@ -331,8 +352,13 @@ class PathManager:
             return
         present = {self._carrier(key) for key in state.subflows}
         for name in self._networks:
-            if name not in present and name not in state.joins:
+            needed = present <= {None} or self._wanted(state, name)
+            if needed and name not in present and name not in state.joins:
                 self._join(state, name, step, now_s, 0)
+
+    def _wanted(self, state: ConnectionState, name: str) -> bool:
+        """Whether there is to be a subflow over a network, active or as a spare."""
+        return name not in self._without_spares or not state.wants_backup(name)
 
     def _join(
         self, state: ConnectionState, name: str, step: PathManagerStep, now_s: float, tries: int

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.netns
 BULK = Label(Urgency.BACKGROUND, Bulk.LARGE)
 WEIGHTED = """
 [decision]
-objective = "weighted"
+objective = "balanced"
 seconds_per_metered_mb = 100.0
 """
 

@@ -65,7 +65,7 @@ def start(*arguments: str) -> "subprocess.Popen[str]":
 def test_signals_let_it_undo_everything(folders: Path, number: signal.Signals) -> None:
     with start("--dry-run") as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "running max-s True\n"
+        assert process.stdout.readline() == "running balanced True\n"
         process.send_signal(number)
         time.sleep(0.1)
         process.send_signal(number)  # a second one does not cut that short
@@ -84,7 +84,7 @@ def test_a_second_daemon_is_refused(folders: Path) -> None:
         first.kill()
     with start("--dry-run") as third:
         assert third.stdout is not None
-        assert third.stdout.readline() == "running max-s True\n"
+        assert third.stdout.readline() == "running balanced True\n"
         third.terminate()
         third.communicate(timeout=20)
 
@@ -97,10 +97,10 @@ def test_configuration(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatc
 
     a_daemon(monkeypatch, run)
     file = folders / "c.toml"
-    file.write_text('[decision]\nobjective = "weighted"\n[log]\nlevel = "error"')
+    file.write_text('[decision]\nobjective = "balanced"\n[log]\nlevel = "error"')
     assert cedos("up", "--config", str(file)).exit_code == 0
     [(config, dry_run, read)] = seen
-    assert config.decision.objective == "weighted"
+    assert config.decision.objective == "balanced"
     assert not dry_run
     assert read == file, "the status shows it"
 

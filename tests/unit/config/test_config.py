@@ -73,7 +73,7 @@ def test_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 kind = "cellular"
 name = "phone"
 [decision]
-objective = "weighted"
+objective = "balanced"
 seconds_per_metered_mb = 2
 [predictors]
 model = "m.json"
@@ -86,7 +86,7 @@ path = "/h.sqlite"
 """,
     )
     config = load(path)
-    assert config.decision == DecisionConfig(objective="weighted", seconds_per_metered_mb=2.0)
+    assert config.decision == DecisionConfig(objective="balanced", seconds_per_metered_mb=2.0)
     assert config.predictors.model_path == tmp_path / "m.json"
     assert config.providers.series == {"usb0": tmp_path / "place/c.csv"}
     assert config.providers.offset_s == {"usb0": 3.0}
@@ -152,7 +152,7 @@ def test_misspelt_keys_are_refused_at_their_line(
 
 def test_the_configuration_never_changes() -> None:
     with pytest.raises(AttributeError):
-        Config().decision.objective = "weighted"
+        Config().decision.objective = "balanced"
 
 
 def test_only_an_objective_with_exponents_can_follow(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import pytest
 from cedos.config import Config
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
-from cedos.daemon.decisions.choices import curves
+from cedos.daemon.decisions.choices import curves, objective
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Network, NetworkKind
 from cedos.monitor.providers.battery import Battery
-from cedos.selector.objective import MaxS, Objective
+from cedos.selector.objective import Objective
 from cedos.storage.usage import Usage
 
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
@@ -59,7 +59,7 @@ class Host:
             self.metering,
             lambda: [WLAN, LTE],
             lambda objective, urgent: self.preferred.append((objective, urgent)),
-            MaxS(),
+            objective(self.config),
             asyncio.Event(),
             curves=curves(self.config),
             battery=self.power,

@@ -16,11 +16,12 @@ from cedos.config import (
 )
 from cedos.daemon.budgets.messages import messages
 from cedos.daemon.budgets.metering import radios_of
+from cedos.daemon.decisions.choices import objective as objective_of
 from cedos.errors import ConfigError
 from cedos.model import Budget, Every, Resource
 from cedos.monitor.providers.battery import Battery
 from cedos.selector.budgets.budget import PROHIBITIVE
-from cedos.selector.objective import MaxS, MaxSPerE
+from cedos.selector.objective import MaxSPerE
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +32,16 @@ DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MON
 
 async def test_without_budgets_the_objective_is_as_configured(host: Host) -> None:
     host.tick()
-    assert {type(objective) for objective, _ in host.preferred} == {MaxS}
+    assert {objective for objective, _ in host.preferred} == {objective_of(Config())}
+
+
+async def test_a_budgets_price_stands_instead_of_the_fixed_one(host: Host) -> None:
+    await host.budgets.set(DATA)
+    host.tick()
+    objective = host.preferred[-1][0]
+    assert objective.s_per_metered_byte == 0.0
+    assert objective.s_per_j == Config().decision.seconds_per_joule > 0.0
+    assert objective.prices.data_rate("lte0") > 0.0
 
 
 async def test_a_budget_counts_what_all_programs_carry_and_prices_it(host: Host) -> None:

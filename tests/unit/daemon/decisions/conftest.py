@@ -1,6 +1,6 @@
 """A director with two networks, over a steering that only remembers what it was asked."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from ipaddress import ip_address, ip_interface
 
 import pytest
@@ -56,6 +56,7 @@ class Remembering:
     def __init__(self) -> None:
         self.asked: list[tuple[object, ...]] = []
         self.refuse = False
+        self.spareless: frozenset[str] = frozenset()
 
     async def set_default(self, network_name: str) -> None:
         self.asked.append(("default", network_name))
@@ -75,6 +76,9 @@ class Remembering:
 
     async def release(self, token: int, network_name: str) -> None:
         self.asked.append(("release", token, network_name))
+
+    async def without_spares(self, network_names: Collection[str]) -> None:
+        self.spareless = frozenset(network_names)
 
 
 class Stage:

@@ -81,16 +81,17 @@ class Kernel:
         self.forgotten.append(key)
 
 
-def context(**networks):
-    """Network -> round trip in s (None: it answers nothing)."""
+def context(seen_at_s=None, **networks):
+    """Network -> round trip in s (None: it answers nothing), as of an instant; None: now."""
     now_s = time.monotonic()
+    at_s = now_s if seen_at_s is None else seen_at_s
     return Context(
         now_s,
         {
             name: (
-                {"ping_loss": Indicator(1.0, now_s)}
+                {"ping_loss": Indicator(1.0, at_s)}
                 if rtt_s is None
-                else {"rtt_s": Indicator(rtt_s, now_s), "ping_loss": Indicator(0.0, now_s)}
+                else {"rtt_s": Indicator(rtt_s, at_s), "ping_loss": Indicator(0.0, at_s)}
             )
             for name, rtt_s in networks.items()
         },
@@ -103,9 +104,10 @@ class Place:
     def __init__(self, monkeypatch, kernel, networks=NETWORKS, dry_run=False, **known):
         monkeypatch.setattr("cedos.daemon.decisions.rescue.LEAST_S", SHORT_S)
         self.kernel, self.known, self.told = kernel, known, []
+        self.seen_at_s = time.monotonic()
         self.rescuer = Rescuer(
             kernel,
-            lambda: context(**self.known),
+            lambda: context(self.seen_at_s, **self.known),
             lambda *said: self.told.append(said),
             dry_run=dry_run,
         )
@@ -136,6 +138,17 @@ async def test_what_finds_no_answer_goes_over_the_best_network_that_lives(monkey
     assert place.rescuer.living == {KEY: "eth0"}
     place.rescuer.closed(KEY)
     assert place.kernel.forgotten == [KEY]
+    place.rescuer.close()
+
+
+async def test_a_packet_lost_where_others_are_answered_is_repeated_there_once(monkeypatch):
+    place = Place(monkeypatch, Kernel(), NETWORKS[:2], wlan0=0.01, lte0=0.02)
+    await place.connect()
+    place.seen_at_s = time.monotonic()
+    await asyncio.sleep(1.5 * SHORT_S)
+    assert place.kernel.rescued == []
+    await place.until_rescued()
+    assert place.kernel.rescued[0][1] == "lte0"
     place.rescuer.close()
 
 

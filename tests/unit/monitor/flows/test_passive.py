@@ -32,6 +32,13 @@ def test_a_host_that_only_downloads_has_round_trips() -> None:
     assert watch.observe([trickle], [WIFI])["home"].rtts_s == []
 
 
+def test_a_spare_that_rests_carries_nothing() -> None:
+    watch = PassiveWatch()
+    assert watch.observe([FIRST], [WIFI])["home"].carried
+    assert not watch.observe([replace(FIRST, at_s=2.0)], [WIFI])["home"].carried
+    assert watch.observe([replace(FIRST, bytes_up=1_001)], [WIFI])["home"].carried
+
+
 def test_segments_sent_again() -> None:
     watch = PassiveWatch()
     first = replace(FIRST, segments=100, retransmits=2, unacknowledged=10)

@@ -77,6 +77,23 @@ async def test_who_comes_back_has_all_networks_pinged_at_once() -> None:
         assert min(pinged().values()) > 1
 
 
+def test_an_idle_cellular_radio_is_left_asleep_unless_it_does_not_answer() -> None:
+    schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0, away=10.0, asleep_s=300.0)
+    schedule.networks_changed([WIFI, LTE])
+    assert schedule.take_due(100.0) == ["home", "phone"]
+    assert schedule.take_due(399.0) == ["home"]
+    assert schedule.take_due(400.0) == ["phone"]
+    schedule.in_use(["phone"])
+    assert "phone" in schedule.take_due(401.0)
+    schedule.in_use([])
+    schedule.answered("phone", False)
+    assert "phone" in schedule.take_due(406.0)
+    schedule.answered("phone", True)
+    schedule.user_present(False)
+    assert "phone" not in schedule.take_due(406.0 + 2999.0)
+    assert "phone" in schedule.take_due(406.0 + 3000.0)
+
+
 def test_a_silent_network_is_pinged_in_a_hurry() -> None:
     schedule = ProbeSchedule(in_use_s=1.0, idle_s=5.0, hurry_s=0.2)
     schedule.networks_changed([WIFI, LTE])

@@ -109,6 +109,38 @@ def test_a_move_while_the_backup_joins_makes_it_active_when_it_is_up(world, mana
     assert step.commands == [SetBackup(TOKEN, up.key, False), SetBackup(TOKEN, event.key, True)]
 
 
+def test_a_network_whose_spares_are_not_worth_it_is_joined_when_a_move_needs_it(world, manager):
+    manager.without_spares(["lte0"], 0.0)
+    event = world.established(TOKEN)
+    manager.opened(event, None, 0.0)
+    assert manager.next_at_s() is None
+    (create,) = manager.steer(TOKEN, single("lte0"), 3.0).commands
+    assert isinstance(create, CreateSubflow)
+    assert not create.backup
+    up = world.came_up(create)
+    assert manager.happened(up, 3.1).commands == [SetBackup(TOKEN, event.key, True)]
+    # Back home, the spare stays while it lives, and is not made anew.
+    manager.steer(TOKEN, single("wlan0"), 4.0)
+    manager.happened(ended(up.key), 5.0)
+    assert manager.next_at_s() is None
+
+
+def test_a_connection_whose_only_network_is_gone_is_carried_by_any_other(world, manager):
+    manager.without_spares(["lte0"], 0.0)
+    manager.opened(world.established(TOKEN), None, 0.0)
+    (create,) = manager.networks_changed([world.lte0], 1.0).commands
+    assert isinstance(create, CreateSubflow)
+    assert not create.backup
+
+
+def test_spares_that_become_worth_it_are_joined(world, manager):
+    manager.without_spares(["lte0"], 0.0)
+    manager.opened(world.established(TOKEN), None, 0.0)
+    (create,) = manager.without_spares([], 1.0).commands
+    assert create.backup
+    assert manager.without_spares([], 1.1).commands == []
+
+
 def test_what_cannot_be_moved_is_refused_in_words(world, joined, manager):
     with pytest.raises(SteeringError, match="no living MPTCP connection"):
         manager.steer(99, single("lte0"), 2.0)
