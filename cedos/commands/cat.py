@@ -30,6 +30,9 @@ from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect, listen
 
+_ALL_NETWORKS = "swtc"
+"""A single stream is quickest over all networks; which of them it may use, a daemon says."""
+
 
 class LabelType(click.ParamType[Label]):
     """`foreground`, `background,large`."""
@@ -107,8 +110,8 @@ class LabelType(click.ParamType[Label]):
     help="foreground or background, small or large: what goes first, and over which network.",
 )  # fmt: skip
 @click.option(
-    "-s", "--scheduler", type=click.Choice(schedulers.NAMES), default=schedulers.DEFAULT,
-    show_default=True, help="How data is spread over networks.",
+    "-s", "--scheduler", type=click.Choice(schedulers.NAMES),
+    help=f"How data is spread over networks.  [default: {_ALL_NETWORKS}, over all of them]",
 )  # fmt: skip
 @click.option(
     "-n", "--network", "networks", metavar="INTERFACE", multiple=True,
@@ -130,7 +133,7 @@ def main(
     allow: tuple[bytes, ...],
     deadline: float,
     label: Label,
-    scheduler: str,
+    scheduler: str | None,
     networks: tuple[str, ...],
     timeout: float,
     verbose: bool,
@@ -172,23 +175,22 @@ async def _call(
     me: KeyPair,
     deadline_s: float,
     label: Label,
-    scheduler: str,
+    scheduler: str | None,
     networks: tuple[str, ...],
     timeout_s: float,
     verbose: bool,
 ) -> None:
-    # Who names a scheduler of their own wants to see what that does.
-    usual = scheduler == schedulers.DEFAULT
     connection = await connect(
         address,
         server_key=key,
         key=me,
         label=label,
         deadline=deadline_s,
-        scheduler=scheduler,
+        scheduler=scheduler or _ALL_NETWORKS,
         timeout_s=timeout_s,
         networks=networks.__contains__ if networks else None,
-        chooser=DaemonChooser(directories().socket) if usual else None,
+        # Who names a scheduler wants to see what that does.
+        chooser=DaemonChooser(directories().socket) if scheduler is None else None,
     )
     pin(*address, key)
     await _join(connection, verbose)
@@ -199,11 +201,14 @@ async def _serve(
     me: KeyPair,
     allow: tuple[bytes, ...],
     label: Label,
-    scheduler: str,
+    scheduler: str | None,
     verbose: bool,
 ) -> None:
     listener = await listen(
-        address, key=me, allow=allow.__contains__ if allow else None, scheduler=scheduler
+        address,
+        key=me,
+        allow=allow.__contains__ if allow else None,
+        scheduler=scheduler or _ALL_NETWORKS,
     )
     try:
         host, port = listener.address
