@@ -8,14 +8,12 @@ from dataclasses import replace
 
 from cedos.model import Attachment, Context, Direction, Indicator
 from cedos.monitor.flows.losses import Losses
-from cedos.monitor.networks.rates import RateEstimator, RateSample
+from cedos.monitor.networks.rates import QUEUE_EMPTY, RateEstimator, RateSample
 from cedos.monitor.probing.ping_witness import PingWitness
 
 _MOMENT_S = 0.01
 # A small download that takes so long, and so many times what the last one did, tells without its end.
 _LATE_S, _LATE = 0.4, 2.0
-# A queue of any size makes round trips longer than this, times the least.
-_QUEUE_EMPTY = 1.2
 # Pings are usually half a second apart, and a stretch is shorter: the one just before counts, too.
 _ABOUT_S = 0.4
 
@@ -118,8 +116,8 @@ class ContextKeeper:
     def observe_delivery(self, network: str, stretches: Mapping[Direction, RateSample]) -> None:
         known = self._network(network)
         for direction, stretch in stretches.items():
-            queue_empty = _queue_empty(known, stretch.begin_s, stretch.end_s)
-            known.rates[direction].observe(stretch, queue_empty=queue_empty)
+            empty = stretch.queue_empty or _queue_empty(known, stretch.begin_s, stretch.end_s)
+            known.rates[direction].observe(replace(stretch, queue_empty=empty))
 
     def observe_transfer(
         self, network: str, carried_bytes: int, time_s: float, at_s: float
@@ -229,4 +227,4 @@ class ContextKeeper:
 def _queue_empty(known: _NetworkState, begin_s: float, end_s: float) -> bool:
     """Whether a round trip ended about then, and none that did was longer than they ever are."""
     then = [rtt_s for at_s, rtt_s, _ in known.rtts if begin_s - _ABOUT_S <= at_s <= end_s]
-    return bool(then) and max(then) <= _QUEUE_EMPTY * min(rtt_s for _, rtt_s, _ in known.rtts)
+    return bool(then) and max(then) <= QUEUE_EMPTY * min(rtt_s for _, rtt_s, _ in known.rtts)

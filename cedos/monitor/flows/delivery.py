@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cedos.model import Direction, FlowKey, Network
 from cedos.monitor.events import FlowClosed, FlowSample
-from cedos.monitor.networks.rates import LEAST_BYTES, RateSample
+from cedos.monitor.networks.rates import LEAST_BYTES, QUEUE_EMPTY, RateSample
 
 _ROUNDS = 4.0
 """Whoever has carried so many times what fits on the path is past slow start, which doubles what it
@@ -39,7 +39,7 @@ class _FlowDelivery:
     """What one flow carried, and from when to when.
 
     `before_bytes` is what it had carried before, since it last stood still; `steady`: its data were
-    coming all the time.
+    coming all the time; `queue_empty`: its round trips were as short as ever.
     """
 
     begin_s: float
@@ -48,6 +48,7 @@ class _FlowDelivery:
     before_bytes: int
     steady: bool
     rtt_s: float
+    queue_empty: bool = False
 
 
 class DeliveryWatch:
@@ -143,8 +144,12 @@ class DeliveryWatch:
             if isinstance(new, FlowSample):
                 steady = steady and bool(new.unacknowledged) and new.idle_ack_s <= fresh_s
             end_s, stood = new.at_s - new.idle_ack_s, self._stood_up.get(new.key, 0)
+            # (Of a receiver the kernel knows no round trips but those of its requests.)
+            empty = new.rtt_s is not None and new.rtt_s <= QUEUE_EMPTY * rtt_s
             parts[network, Direction.UP].append(
-                _FlowDelivery(began_s, end_s, new.bytes_up - before, before - stood, steady, rtt_s)
+                _FlowDelivery(
+                    began_s, end_s, new.bytes_up - before, before - stood, steady, rtt_s, empty
+                )
             )
 
 
@@ -163,4 +168,5 @@ def _joined(parts: list[_FlowDelivery]) -> RateSample | None:
     )
     if not saturated and carried_bytes < LEAST_BYTES:
         return None
-    return RateSample(begin_s, end_s, carried_bytes, saturated)
+    queue_empty = all(part.queue_empty for part in parts)
+    return RateSample(begin_s, end_s, carried_bytes, saturated, queue_empty)

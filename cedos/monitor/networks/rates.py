@@ -20,6 +20,9 @@ _TRICKLE, _TRICKLE_S = 1.0 / 3.0, 60.0
 within the last minute, while its round trips are as short as ever, waits for something else: MPTCP for
 what is under way on its other path."""
 
+QUEUE_EMPTY = 1.2
+"""A queue of any size makes round trips longer than this, times the least."""
+
 LEAST_BYTES = 15_000
 """Less than the first window of a transfer says nothing but that the network lives."""
 
@@ -32,12 +35,16 @@ _DELIVERY = {Direction.DOWN: "delivery_down_bps", Direction.UP: "delivery_up_bps
 
 @dataclass(frozen=True, slots=True)
 class RateSample:
-    """What a network carried in one direction; `saturated`: the network set the pace, not a program."""
+    """What a network carried in one direction; `saturated`: the network set the pace, not a program.
+
+    `queue_empty`: round trips were as short meanwhile as ever.
+    """
 
     begin_s: float
     end_s: float
     carried_bytes: int
     saturated: bool
+    queue_empty: bool = False
 
     @property
     def rate_bps(self) -> float:
@@ -54,13 +61,13 @@ class RateEstimator:
         self._counted: tuple[float, int] | None = None
         self._known: dict[str, Indicator] = {}
 
-    def observe(self, stretch: RateSample, *, queue_empty: bool = False) -> None:
-        """Takes samples in order. `queue_empty`: round trips were as short meanwhile as ever."""
+    def observe(self, stretch: RateSample) -> None:
+        """Takes samples in order."""
         if stretch.end_s <= stretch.begin_s:
             return
         at_s = stretch.end_s
         self._deliver(stretch)
-        if not stretch.saturated or (queue_empty and self._trickles(stretch)):
+        if not stretch.saturated or (stretch.queue_empty and self._trickles(stretch)):
             return
         self._stretches.append(stretch)
         while self._stretches[0].end_s <= at_s - SPANS_S[-1]:
@@ -70,11 +77,10 @@ class RateEstimator:
 
     def _trickles(self, stretch: RateSample) -> bool:
         known = self._known.get(_PAST[self._direction][0][0])
-        return (
-            known is not None
-            and stretch.end_s - known.measured_at_s <= _TRICKLE_S
-            and stretch.rate_bps < _TRICKLE * known.value
-        )
+        could_bps = max((each.rate_bps for each in self._delivered), default=0.0)
+        if known is not None and stretch.end_s - known.measured_at_s <= _TRICKLE_S:
+            could_bps = max(could_bps, known.value)
+        return stretch.rate_bps < _TRICKLE * could_bps
 
     def counted(self, total_bytes: int, at_s: float) -> None:
         """Takes a counter's reading: what an interface carried since the last one, it can carry."""

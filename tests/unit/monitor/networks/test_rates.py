@@ -129,18 +129,28 @@ def test_no_rhythm_breaks_it_and_no_rate_is_beyond_the_fastest(
 
 def test_a_trickle_without_a_queue_is_no_rate() -> None:
     rates = fed([8.0])
-    rates.observe(RateSample(1.0, 2.0, 350_000, saturated=True), queue_empty=True)
+    rates.observe(RateSample(1.0, 2.0, 350_000, saturated=True, queue_empty=True))
     assert values(rates)["past1_bps"] == pytest.approx(2.8e6), "more than a third"
     rates = fed([8.0])
-    rates.observe(RateSample(1.0, 2.0, 25_000, saturated=True), queue_empty=True)
+    rates.observe(RateSample(1.0, 2.0, 25_000, saturated=True, queue_empty=True))
     assert values(rates)["past1_bps"] == pytest.approx(8e6)
     assert values(rates)["delivery_down_bps"] == pytest.approx(8e6)
     # With a queue that is all that the network can do; and nobody remembers a rate for ever.
     rates.observe(RateSample(2.0, 3.0, 25_000, saturated=True))
     assert values(rates)["past1_bps"] == pytest.approx(0.2e6)
     late = fed([8.0])
-    late.observe(RateSample(61.5, 62.5, 25_000, saturated=True), queue_empty=True)
+    late.observe(RateSample(61.5, 62.5, 25_000, saturated=True, queue_empty=True))
     assert values(late)["past1_bps"] == pytest.approx(0.2e6)
     new = RateEstimator()
-    new.observe(RateSample(0.0, 1.0, 25_000, saturated=True), queue_empty=True)
+    new.observe(RateSample(0.0, 1.0, 25_000, saturated=True, queue_empty=True))
     assert values(new)["past1_bps"] == pytest.approx(0.2e6)
+
+
+def test_the_end_of_an_upload_over_an_empty_path_is_no_rate() -> None:
+    """Seen live: 7.7 Mbit/s within the second before, and 1.3 then, over an uplink of 37."""
+    rates = RateEstimator(Direction.UP)
+    rates.observe(RateSample(0.0, 0.2, 190_000, saturated=False))
+    rates.observe(RateSample(0.2, 0.4, 32_000, saturated=True, queue_empty=True))
+    assert "past1_up_bps" not in rates.indicators()
+    rates.observe(RateSample(0.4, 0.6, 32_000, saturated=True))
+    assert rates.indicators()["past1_up_bps"].value == pytest.approx(1.28e6)
