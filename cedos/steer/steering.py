@@ -31,6 +31,7 @@ from cedos.steer.restore import restore
 from cedos.steer.routing.plan import Destination
 from cedos.steer.routing.routing import Routing
 from cedos.steer.undo import undo_all
+from cedos.steer.undone import in_short
 
 __all__ = ["Steering", "restore"]
 
@@ -178,8 +179,10 @@ class Steering:
         try:
             if self._journal is not None:
                 with refusals("undo everything"):
-                    undo_all(self._kernel, self._journal.records())
+                    undone = undo_all(self._kernel, self._journal.records())
                     self._journal.remove()
+                    _log.info(f"undone: {in_short(undone)}")
+                    _log.debug("undone", steps=undone)
         finally:
             self._kernel.close()
             if self._journal is not None:
