@@ -168,7 +168,16 @@ class ControlClient:
             ) from error
 
     def _unreachable(self, why: str) -> DaemonUnreachableError:
+        # Only here: programs that ask beside their data should load little.
+        from cedos.api.lock import running_pid  # noqa: PLC0415
+        from cedos.config.directories import PID_FILE  # noqa: PLC0415
+
         reason = f" ({why})" if why else ""
+        if (pid := running_pid(self._path.with_name(PID_FILE))) is not None:
+            return DaemonUnreachableError(
+                f"the daemon (process {pid}) does not answer{reason}: it is starting, ending, or waiting"
+                " for a second usable network; its log says which"
+            )
         return DaemonUnreachableError(
             f"no daemon answers on {self._path}{reason}; start one with `cedos up`"
             " or `systemctl start cedos`"

@@ -206,7 +206,7 @@ def _spread(given: tuple[tuple[str, int], ...], *, transparent: bool) -> list[Re
 
 
 async def _serve(settings: RelaySettings) -> None:
-    """Runs until SIGINT or SIGTERM; the second one ends what is still there."""
+    """Runs until SIGINT, SIGTERM or a closed terminal; the second one ends what is still there."""
     relay = Relay(settings)
     relay.open()
     loop = asyncio.get_running_loop()
@@ -216,7 +216,10 @@ async def _serve(settings: RelaySettings) -> None:
         notifier.stopping("letting connections end")
         relay.end()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         loop.add_signal_handler(number, end)
     if not relay.mptcp:
         log.warning(

@@ -3,19 +3,19 @@
 import asyncio
 import gc
 import importlib
-import signal
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import click
 
 from cedos import logs
 from cedos.api.lock import only_daemon
 from cedos.commands.console.manual import CONFIG, SOCKET, STATE, Manual
-from cedos.config import found, load
+from cedos.config import Config, load
 from cedos.config.directories import directories
+from cedos.daemon.life import Life
 from cedos.kernel import privileges
-from cedos.kernel.service_manager import Notifier
 
 
 @click.command(
@@ -23,6 +23,7 @@ from cedos.kernel.service_manager import Notifier
     examples=[
         ("sudo cedos up", "Runs with the configuration of this host until Ctrl-C."),
         ("sudo cedos up --dry-run", "Prints what it would change, and changes nothing."),
+        ("sudo cedos up --no-wait", "Ends at once where there are not two usable networks."),
         ("sudo cedos up --config ./cedos.toml", "Runs with a configuration of your own."),
         (
             "cedos example unit | sudo tee /etc/systemd/system/cedos.service",
@@ -30,9 +31,9 @@ from cedos.kernel.service_manager import Notifier
         ),
     ],
     exits={
-        0: "Ended by Ctrl-C or SIGTERM; everything is undone.",
+        0: "Ended by Ctrl-C, SIGTERM or a closed terminal; everything is undone.",
         **dict.fromkeys((1, 2, 3), ""),
-        4: "The host lacks something that is needed, such as a second network.",
+        4: "The host lacks something that is needed; with --no-wait also a second network.",
         5: "",
     },
     files=[CONFIG, STATE, SOCKET],
@@ -47,7 +48,12 @@ from cedos.kernel.service_manager import Notifier
 @click.option(
     "-n", "--dry-run", is_flag=True, help="Decide, print what would be changed, change nothing."
 )
-def command(config_file: Path | None, dry_run: bool) -> None:
+@click.option(
+    "--wait/--no-wait",
+    default=True,
+    help="With fewer than two usable networks: wait for them (the default), or end with status 4.",
+)
+def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
     """Decides for every transfer which network to use, and steers it there.
 
     The daemon watches this host's networks and flows, predicts how long a transfer would take on
@@ -55,13 +61,13 @@ def command(config_file: Path | None, dry_run: bool) -> None:
     they are MPTCP. Plain TCP connections are never broken. It logs to standard error.
 
     Everything that it changes (rules, routes, MPTCP path management) is written to a journal first
-    and undone when it ends, on Ctrl-C or SIGTERM. What a killed daemon left is undone by the next
-    one, or by `cedos restore`.
+    and undone when it ends: on Ctrl-C, on SIGTERM, or when its terminal is closed. What a killed
+    daemon left is undone by the next one, or by `cedos restore`. As a service it reads its
+    configuration again on SIGHUP (`systemctl reload cedos`).
 
-    It needs CAP_NET_ADMIN and CAP_NET_RAW, and two usable networks; `cedos doctor` says what else
-    is of use. One daemon runs per network namespace.
+    It needs CAP_NET_ADMIN and CAP_NET_RAW, and two usable networks: it waits for them. `cedos
+    doctor` says what else is of use. One daemon runs per network namespace.
     """
-    config_file = found(config_file)
     config = load(config_file)
     logs.configure(config.log.level, config.log.format)
     if not dry_run:
@@ -76,32 +82,9 @@ def command(config_file: Path | None, dry_run: bool) -> None:
         # looking for it less often saves a twentieth of the daemon's time.
         gc.set_threshold(10_000, 20, 50)
         gc.enable()
-        asyncio.run(_until_signalled(daemon.run(config, dry_run, config_file)))
 
+        def run(config: Config, file: Path | None, wait: bool) -> Coroutine[Any, Any, None]:
+            running: Coroutine[Any, Any, None] = daemon.run(config, dry_run, file, wait=wait)
+            return running
 
-async def _until_signalled(running: Awaitable[None]) -> None:
-    """Runs the daemon; the first SIGINT or SIGTERM lets it undo everything and end.
-
-    Further ones are ignored: cutting the undoing short would leave the host half restored.
-    """
-    task = asyncio.ensure_future(running)
-    loop = asyncio.get_running_loop()
-    signalled = False
-
-    def stop() -> None:
-        nonlocal signalled
-        if not signalled:
-            signalled = True
-            Notifier().stopping("undoing what was changed")
-            task.cancel()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    try:
-        await task
-    except asyncio.CancelledError:
-        if not signalled:
-            raise
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
+        asyncio.run(Life(run, config, config_file).run(wait))

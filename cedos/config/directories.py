@@ -4,8 +4,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from cedos.errors import ConfigError
+
+PID_FILE: Final = "daemon.pid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,7 @@ class Directories:
     @property
     def pid_file(self) -> Path:
         """The file that the living daemon holds a lock on."""
-        return self.runtime / "daemon.pid"
+        return self.runtime / PID_FILE
 
     @property
     def history(self) -> Path:

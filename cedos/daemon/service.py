@@ -12,7 +12,7 @@ import structlog
 from cedos.api.server import ControlServer
 from cedos.config import Config
 from cedos.config.directories import directories
-from cedos.daemon import startup, state_file
+from cedos.daemon import second_network, startup, state_file
 from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.budgets.hard_budgets import HardBudgets
@@ -46,7 +46,7 @@ from cedos.profiler.priors import CHUNKED, Prior
 from cedos.profiler.profiler import Profiler
 from cedos.profiler.sizes import SizeHistory
 from cedos.selector.probing.rules import Moment
-from cedos.steer.steering import Steering
+from cedos.steer.steering import Steering, restore
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
@@ -60,13 +60,16 @@ _JUDGED = 1_000
 """What is learned is kept so often, and at the end."""
 
 
-async def run(config: Config, dry_run: bool, config_file: Path | None) -> None:
+async def run(
+    config: Config, dry_run: bool, config_file: Path | None, *, wait: bool = True
+) -> None:
     """Runs the daemon until it is cancelled; everything it changed is undone when it returns.
 
-    `config_file` is the one that `config` was read from.
+    `config_file` is the one that `config` was read from; `wait`: for two usable networks.
 
     Raises:
-        HostError: there are not two usable networks, or the kernel lacks what is indispensable.
+        HostError: there are not two usable networks (unless it waits), or the kernel lacks what is
+            indispensable.
         PrivilegeError: CAP_NET_ADMIN or CAP_NET_RAW is missing.
     """
     where = directories()
@@ -79,7 +82,11 @@ async def run(config: Config, dry_run: bool, config_file: Path | None) -> None:
         links = await stack.enter_async_context(
             LinkMonitor(config.network_overrides(), resolvers=HostResolvers(bus))
         )
-        startup.require_two(links.networks())
+        notifier = Notifier()
+        if len(second_network.usable(links.networks())) < second_network.NEEDED:
+            if not wait:
+                raise second_network.refusal(links)
+            await _wait(links, where.state, notifier, dry_run=dry_run)
         history = startup.history(config, where.history, stack, problems)
         sizes = startup.sizes(where.state / _SIZES_FILE)
         usage = startup.usage(where.state / _USAGE_FILE, stack, problems)
@@ -112,10 +119,16 @@ async def run(config: Config, dry_run: bool, config_file: Path | None) -> None:
         await daemon.networks_changed()
         server = ControlServer(daemon.backend, where.socket)
         await stack.enter_async_context(server)
-        notifier = Notifier()
         notifier.ready(f"{len(links.networks())} networks")
         _log.info("ready", networks=[each.name for each in links.networks()], dry_run=dry_run)
         await daemon.run(notifier)
+
+
+async def _wait(links: LinkMonitor, state: Path, notifier: Notifier, *, dry_run: bool) -> None:
+    """Waits for a second network, on a host that is as it was before any daemon."""
+    if not dry_run and (undone := restore(state)):
+        _log.warning("undid what a dead daemon had left", undone=undone)
+    await second_network.arrives(links, notifier)
 
 
 class Daemon:

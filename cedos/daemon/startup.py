@@ -8,7 +8,6 @@ import structlog
 from cedos.config import Config
 from cedos.daemon import state_file
 from cedos.errors import HistoryError, HostError
-from cedos.model import Network
 from cedos.profiler.capture.packet_socket import Capture, open_capture
 from cedos.profiler.sizes import SizeHistory
 from cedos.storage.history import History
@@ -18,21 +17,6 @@ SIZES = "the sizes learned earlier"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 _log = structlog.get_logger(__name__)
-
-
-def require_two(networks: list[Network]) -> None:
-    """Refuses a host with less to choose from. Errors: HostError."""
-    usable = [network.name for network in networks if network.up]
-    if len(usable) >= 2:
-        return
-    seen = ", ".join(
-        f"{each.name} ({'up' if each.up else 'no address, carrier or default route'})"
-        for each in networks
-    )
-    raise HostError(
-        f"cedos chooses between networks and needs two that are usable; here: {seen or 'none'}. "
-        "Connect a second one (a phone tethered by USB, say), or see `cedos doctor`"
-    )
 
 
 def history(

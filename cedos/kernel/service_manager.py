@@ -1,7 +1,8 @@
-"""What a service tells systemd (sd_notify(3)): ready, alive, what it does, stopping."""
+"""What a service tells systemd (sd_notify(3)): ready, alive, what it does, reloading, stopping."""
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 
 
@@ -30,6 +31,11 @@ class Notifier:
     def status(self, status: str) -> bool:
         """What the service does now, in one line."""
         return self._send("", status)
+
+    def reloading(self, status: str = "") -> bool:
+        """Begins anew with another configuration; `ready` follows."""
+        now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        return self._send(f"RELOADING=1\nMONOTONIC_USEC={now_us}", status)
 
     def alive(self) -> bool:
         """Feeds the watchdog."""

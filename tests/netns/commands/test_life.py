@@ -48,9 +48,12 @@ class Host:
         return self.namespace.run(*command, check=False)
 
     @contextmanager
-    def up(self, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-        command = (*AS_THE_UNIT, "env", *self._variables, *CEDOS, "up", *arguments)
-        with self.namespace.popen(*command, stderr=subprocess.PIPE, text=True) as process:
+    def up(self, *arguments: str, service: bool = False) -> Iterator["subprocess.Popen[str]"]:
+        variables = [*self._variables, f"INVOCATION_ID={'5' * 32 * service}"]
+        command = (*AS_THE_UNIT, "env", *variables, *CEDOS, "up", *arguments)
+        with self.namespace.popen(
+            *command, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as process:
             try:
                 yield process
             finally:
@@ -159,12 +162,82 @@ def test_one_network_is_refused_in_one_line(host: Host, manager: socket.socket) 
     before = host.routing()
     host.namespace.ip("link", "set", "lte0", "down")
     after_loss = host.routing()
-    with host.up() as process:
+    with host.up("--no-wait") as process:
         _, said = process.communicate(timeout=30)
     assert process.returncode == 4
     assert said.splitlines()[-1].startswith("cedos: cedos chooses between networks")
+    assert "Usable now: wlan0; not usable: lte0 (no default route)" in said
     assert "Traceback" not in said
     assert host.routing() == after_loss != before
+
+
+def test_it_waits_for_a_second_network_and_says_so(host: Host, manager: socket.socket) -> None:
+    host.namespace.ip("link", "set", "lte0", "down")
+    before = host.routing()
+    with host.up() as process:
+        hear(manager, "STATUS=waiting for a second usable network. Usable now: wlan0")
+        hear(manager, "READY=1")  # systemd need not wait
+        hear(manager, "WATCHDOG=1")
+        asked = host.cedos("status")
+        assert asked.returncode == 6
+        assert "waiting for a second usable network" in asked.stderr
+        assert host.routing() == before
+        host.namespace.ip("link", "set", "lte0", "up")
+        host.namespace.ip("route", "add", "default", "via", "192.168.44.1", "metric", "44")
+        hear(manager, "READY=1\nSTATUS=2 networks")
+        status = json.loads(host.cedos("status", "--json").stdout)
+        assert [network["up"] for network in status["networks"]] == [True, True]
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    assert "not usable: lte0 (no default route)" in said
+
+
+def test_who_waits_is_ended_at_once_and_has_undone_what_a_dead_daemon_left(
+    host: Host, manager: socket.socket
+) -> None:
+    with host.up():
+        hear(manager, "READY=1")
+    host.namespace.ip("link", "set", "lte0", "down")
+    with host.up() as process:
+        hear(manager, "STATUS=waiting")
+        assert "lookup 52" not in host.namespace.ip("rule")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+
+
+def test_ctrl_c_says_what_it_undid(host: Host, manager: socket.socket) -> None:
+    with host.up() as process:
+        hear(manager, "READY=1")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    last = said.splitlines()[-1]
+    assert "undone: deleted: " in last
+    assert " rules and " in last
+    assert "the chains CEDOS_* of iptables" in last
+    assert "set back: net.mptcp." in last
+
+
+def test_a_service_reloads_while_connections_live(
+    host: Host, manager: socket.socket, tmp_path: Path
+) -> None:
+    file = tmp_path / "cedos.toml"
+    file.write_text("[steering]\niptables = false\nrescue = false\n")
+    with host.up("--config", str(file), service=True) as process:
+        hear(manager, "READY=1")
+        assert host.filters() == []
+        file.write_text("")
+        process.send_signal(signal.SIGHUP)
+        hear(manager, "RELOADING=1\nMONOTONIC_USEC=")
+        hear(manager, "READY=1")
+        assert host.filters().count("-A OUTPUT -j CEDOS_OUT") == 2
+        assert host.cedos("status").returncode == 0
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
 
 
 def test_a_dry_run_changes_nothing(host: Host, manager: socket.socket) -> None:

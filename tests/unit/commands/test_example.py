@@ -31,6 +31,7 @@ def test_the_unit_has_two_privileges_and_a_watchdog(cedos: Any) -> None:
     assert service["Type"] == "notify"
     assert int(service["WatchdogSec"]) > 0
     assert service["ExecStopPost"].endswith(" restore")
+    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert (service["StateDirectory"], service["RuntimeDirectory"]) == ("cedos", "cedos")
     # What would take from it what it works on.
     assert "ProtectKernelTunables" not in service

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -22,8 +23,11 @@ from cedos.errors import HostError, SteeringError
 
 DAEMON = """
 import asyncio, sys, types
+from cedos.errors import ConfigError
 module = types.ModuleType("cedos.daemon.service")
-async def run(config, dry_run, config_file):
+async def run(config, dry_run, config_file, *, wait):
+    if config.probes.key_file:
+        raise ConfigError("no such key")
     try:
         print("running", config.decision.objective, dry_run, flush=True)
         await asyncio.sleep(60)
@@ -52,16 +56,18 @@ def a_daemon(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:
     monkeypatch.setattr(up.privileges, "require", lambda what: None)
 
 
-def start(*arguments: str) -> "subprocess.Popen[str]":
+def start(*arguments: str, service: bool = False) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", DAEMON, str(os.getpid()), "up", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "INVOCATION_ID": "5" * 32 if service else ""},
+        start_new_session=True,  # without a terminal
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_let_it_undo_everything(folders: Path, number: signal.Signals) -> None:
     with start("--dry-run") as process:
         assert process.stdout is not None
@@ -71,6 +77,59 @@ def test_signals_let_it_undo_everything(folders: Path, number: signal.Signals) -
         process.send_signal(number)  # a second one does not cut that short
         out, err = process.communicate(timeout=20)
     assert (out, err, process.returncode) == ("undone\n", "", 0)
+
+
+def test_a_closed_terminal_undoes_and_ends(folders: Path) -> None:
+    shown = folders / "shown"
+    ours, terminal = pty.openpty()
+    code = (
+        "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    with shown.open("w") as out, subprocess.Popen(
+        [sys.executable, "-c", code, "-c", DAEMON, str(os.getpid()), "up", "--dry-run"],
+        stdin=terminal,
+        stdout=out,
+        stderr=terminal,
+        env={**os.environ, "INVOCATION_ID": "5" * 32},  # shells of desktops have it, too
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        os.close(terminal)
+        deadline_s = time.monotonic() + 20
+        while not shown.read_text():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        os.close(ours)
+        assert process.wait(20) == 0
+    assert shown.read_text() == "running max-s True\nundone\n"
+
+
+def test_a_service_reloads_its_configuration(folders: Path) -> None:
+    file = folders / "c.toml"
+    file.touch()
+    with start("--dry-run", "--config", str(file), service=True) as process:
+        assert process.stdout is not None
+
+        def reload(text: str, *lines: str) -> None:
+            file.write_text(text)
+            process.send_signal(signal.SIGHUP)
+            assert process.stdout is not None
+            assert [process.stdout.readline() for _ in lines] == list(lines)
+
+        assert process.stdout.readline() == "running max-s True\n"
+        weighted = '[decision]\nobjective = "weighted"\n'
+        reload(weighted, "undone\n", "running weighted True\n")
+        reload("[decison]\n")
+        reload(
+            '[probes]\nkey_file = "none"\nserver = "192.0.2.1:7"',
+            "undone\n",
+            "running weighted True\n",
+        )
+        process.terminate()
+        out, err = process.communicate(timeout=20)
+    assert (out, process.returncode) == ("undone\n", 0)
+    assert "back to the old one" in err
+    assert "no such key" in err
 
 
 def test_a_second_daemon_is_refused(folders: Path) -> None:
@@ -92,7 +151,7 @@ def test_a_second_daemon_is_refused(folders: Path) -> None:
 def test_configuration(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Config, bool, Path | None]] = []
 
-    async def run(config: Config, dry_run: bool, config_file: Path | None) -> None:
+    async def run(config: Config, dry_run: bool, config_file: Path | None, *, wait: bool) -> None:
         seen.append((config, dry_run, config_file))
 
     a_daemon(monkeypatch, run)
@@ -117,7 +176,7 @@ def test_bad_configuration(cedos: Any, folders: Path) -> None:
 
 
 def test_the_daemon_s_refusals(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run(config: Config, dry_run: bool, config_file: Path | None) -> None:
+    async def run(config: Config, dry_run: bool, config_file: Path | None, *, wait: bool) -> None:
         raise HostError("one network only: wlan0; a second one is needed")
 
     a_daemon(monkeypatch, run)
@@ -129,7 +188,7 @@ def test_the_daemon_s_refusals(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_cancelled_daemon_is_not_taken_for_a_clean_end(
     cedos: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run(config: Config, dry_run: bool, config_file: Path | None) -> None:
+    async def run(config: Config, dry_run: bool, config_file: Path | None, *, wait: bool) -> None:
         raise asyncio.CancelledError
 
     a_daemon(monkeypatch, run)

@@ -1,0 +1,122 @@
+"""The daemon from its start to the signal that ends it; as a service, SIGHUP begins it anew."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from cedos import logs
+from cedos.config import Config, found, load
+from cedos.errors import CedosError, ConfigError
+from cedos.kernel.service_manager import Notifier
+
+Run = Callable[[Config, Path | None, bool], Coroutine[Any, Any, None]]
+"""Runs with a configuration, which was read from that file; the flag: wait for a second network."""
+
+_TERMINAL: Final = "/dev/tty"
+"""The controlling terminal, which services have not."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Life:
+    """Runs the daemon; the first signal to end lets it undo everything, further ones are ignored.
+
+    Cutting the undoing short would leave the host half restored. SIGHUP is one of them (the terminal
+    was closed) unless a service manager started us: then it means "read the configuration again".
+    """
+
+    def __init__(self, run: Run, config: Config, config_file: Path | None) -> None:
+        self._run = run
+        self._config = config
+        self._given_file = config_file
+        self._next: Config | None = None
+        self._previous: Config | None = None
+        self._ending = False
+        self._running: asyncio.Task[None] | None = None
+
+    async def run(self, wait: bool) -> None:
+        """Returns after a signal, or raises what the daemon raises."""
+        loop = asyncio.get_running_loop()
+        handlers: dict[int, Callable[[], None]] = {
+            signal.SIGINT: self.end,
+            signal.SIGTERM: self.end,
+        }
+        # Whoever started us with nohup wants us to outlive the terminal.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            handlers[signal.SIGHUP] = self.reload if is_service() else self.end
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            while not self._ending:
+                await self._once(wait)
+                if self._next is None:
+                    return
+                self._previous, self._config, self._next = self._config, self._next, None
+                logs.configure(self._config.log.level, self._config.log.format)
+                # A network may be away just now: that must not end a daemon that was running.
+                wait = True
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)
+
+    async def _once(self, wait: bool) -> None:
+        file = found(self._given_file)
+        self._running = asyncio.create_task(self._run(self._config, file, wait))
+        try:
+            await self._running
+        except asyncio.CancelledError:
+            if not self._ending and self._next is None:
+                raise
+        except ConfigError as error:
+            if self._previous is None or self._ending:
+                raise
+            _log.error("the new configuration cannot be used; back to the old one", why=str(error))
+            self._next, self._previous = self._previous, None
+        finally:
+            self._running = None
+
+    def end(self) -> None:
+        if self._ending:
+            return
+        self._ending = True
+        Notifier().stopping("undoing what was changed")
+        self._cancel()
+
+    def reload(self) -> None:
+        if self._ending:
+            return
+        try:
+            config = load(found(self._given_file))
+        except CedosError as error:
+            _log.error("the configuration was not reloaded; the old one stays", why=str(error))
+            return
+        _log.info("reloading the configuration")
+        Notifier().reloading("reloading the configuration")
+        undoing = self._next is not None
+        self._next = config
+        if not undoing:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        # What undoes already, for a reload, is not told a second time.
+        if self._running is not None and self._running.cancelling() == 0:
+            self._running.cancel()
+
+
+def is_service() -> bool:
+    """Whether a service manager runs this process itself.
+
+    INVOCATION_ID alone does not tell: desktops start terminals as services, and shells inherit it.
+    """
+    if not os.environ.get("INVOCATION_ID"):
+        return False
+    try:
+        os.close(os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return True
+    return False
