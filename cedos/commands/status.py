@@ -164,8 +164,12 @@ def _flow(flow: FlowMessage) -> tuple[str, ...]:
         flow.server_name or "-",
         render.strategy(flow.strategy),
         render.duration(flow.age_s),
-        render.size(flow.bytes_down),
-        render.size(flow.bytes_up),
+        *(
+            # UDP is counted by connection tracking, which tells at the end.
+            ("-", "-")
+            if flow.flow.startswith("udp ")
+            else (render.size(flow.bytes_down), render.size(flow.bytes_up))
+        ),
     )
 
 

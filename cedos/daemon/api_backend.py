@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import NotFoundError
 from cedos.model import Budget, SizeEstimate, Transfer
+from cedos.monitor.flows.open_sockets import OpenSockets
 from cedos.monitor.flows.own_flows import is_own
 from cedos.profiler.hints import HintMatch, TransferHint
 from cedos.profiler.profiler import Profiler
@@ -45,7 +46,8 @@ _RECENT = 1000
 class ApiBackend:
     """The control socket's backend (`cedos.api.backend.Backend`), over all parts of the daemon.
 
-    `problems` says what is degraded, in words; `config_file` is the one that was read, None where there
+    `problems` says what is degraded, in words; of the flows only those that `open_sockets` carry are
+    shown, for others are over; `config_file` is the one that was read, None where there
     was none.
     """
 
@@ -63,6 +65,7 @@ class ApiBackend:
         probing: AdaptiveProbing,
         reliability: Reliability,
         problems: Callable[[], Sequence[str]],
+        open_sockets: Callable[[], Awaitable[OpenSockets]],
         config_file: Path | None,
         dry_run: bool,
     ) -> None:
@@ -77,6 +80,7 @@ class ApiBackend:
         self._probing = probing
         self._reliability = reliability
         self._problems = problems
+        self._open_sockets = open_sockets
         self._config_file = config_file
         self._dry_run = dry_run
         self._started_at_s = time.monotonic()
@@ -129,7 +133,12 @@ class ApiBackend:
 
     async def flows(self) -> list[FlowMessage]:
         now_s = time.monotonic()
-        return [_message(flow, now_s) for flow in self._flows if not is_own(flow.key)]
+        sockets = await self._open_sockets()
+        return [
+            _message(flow, now_s)
+            for flow in self._flows
+            if not is_own(flow.key) and any(map(sockets.carry, flow.paths))
+        ]
 
     async def explain(self, flow: str | None) -> DecisionMessage:
         decision = await self._log.find(flow, self._flows)

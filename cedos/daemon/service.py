@@ -39,6 +39,7 @@ from cedos.model import Direction, FlowKey
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.dns.resolvers import HostResolvers
 from cedos.monitor.flows.flow_monitor import FlowMonitor
+from cedos.monitor.flows.open_sockets import open_sockets
 from cedos.monitor.networks.links import LinkMonitor
 from cedos.monitor.providers.battery import BatteryReader
 from cedos.profiler.capture.packet_socket import Capture
@@ -251,6 +252,7 @@ class Daemon:
             probing=self._probing,
             reliability=reliability,
             problems=self.problems,
+            open_sockets=open_sockets,
             config_file=config_file,
             dry_run=dry_run,
         )

@@ -105,6 +105,11 @@ def tcp_sockets_request(family: int) -> bytes:
     return _REQUEST.pack(family, socket.IPPROTO_TCP, _WANT_TCP_INFO, states) + bytes(48)
 
 
+def udp_sockets_request(family: int) -> bytes:
+    """Asks (a dump) for all UDP sockets of an address family."""
+    return _REQUEST.pack(family, socket.IPPROTO_UDP, 0, _ANY_STATE) + bytes(48)
+
+
 def flow_request(key: FlowKey) -> bytes:
     return _one(key, 0, _FLOW_STATES)
 
@@ -119,6 +124,11 @@ def _one(key: FlowKey, extensions: int, states: int) -> bytes:
     local, remote = (each.packed.ljust(16, b"\0") for each in (key.local, key.remote))
     identity = _IDENTITY.pack(key.local_port, key.remote_port, local, remote, _NO_COOKIE)
     return _REQUEST.pack(family, socket.IPPROTO_TCP, extensions, states) + identity
+
+
+def local_port(message: NetlinkMessage) -> int | None:
+    """The local port of the socket in an answer; None for anything else."""
+    return int(_SOCKET.unpack_from(message.payload)[4]) if _is_socket(message) else None
 
 
 def mark_of(message: NetlinkMessage) -> int | None:

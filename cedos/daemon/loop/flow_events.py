@@ -50,6 +50,8 @@ class FlowEvents:
 
     async def follow_connections(self) -> None:
         async for event in self.steering.events():
+            if event.key.local.is_loopback:  # no network carries it, and its end is not told
+                continue
             ended = isinstance(event, ConnectionClosed)
             ours = event.connection.unsteerable is None
             self.director.moves.steerable(event.token, ours and not ended)

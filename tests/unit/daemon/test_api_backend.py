@@ -12,17 +12,41 @@ from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.model import FlowKey
 from cedos.monitor.events import FlowOpened
 from cedos.monitor.flows import own_flows
+from cedos.monitor.flows.open_sockets import OpenSockets
 
 pytestmark = pytest.mark.anyio
 
 RESOLVER = (ip_address("127.0.0.1"), 53)
 
 
-async def test_the_daemons_own_look_ups_are_left_out() -> None:
-    flows = LivingFlows()
+def backend_of(flows: LivingFlows, open_sockets: OpenSockets) -> ApiBackend:
+    async def sockets() -> OpenSockets:
+        return open_sockets
+
     others = "reliability director profiler log observer budgets hard_budgets prefetching"
     parts: Any = dict.fromkeys([*others.split(), "probing", "problems", "config_file"])
-    backend = ApiBackend(flows=flows, dry_run=False, **parts)
+    return ApiBackend(flows=flows, dry_run=False, open_sockets=sockets, **parts)
+
+
+async def test_flows_without_a_socket_are_over() -> None:
+    flows = LivingFlows()
+    here, there = ip_address("192.0.2.1"), ip_address("198.51.100.1")
+    living, dead = (FlowKey(here, port, there, 443) for port in (1111, 2222))
+    asked, served = (FlowKey(here, port, there, 53, "udp") for port in (3333, 4444))
+    for key in (living, dead, asked, served):
+        flows.opened(FlowOpened(key, 1.0, 1.0))
+
+    async def listed(sockets: OpenSockets) -> list[str]:
+        return [each.flow for each in await backend_of(flows, sockets).flows()]
+
+    sockets = OpenSockets(frozenset({living}), frozenset({served.local_port}))
+    assert await listed(sockets) == [flow_text(living), flow_text(served)]
+    assert len(await listed(OpenSockets(None, None))) == 4, "where the kernel does not tell"
+
+
+async def test_the_daemons_own_look_ups_are_left_out() -> None:
+    flows = LivingFlows()
+    backend = backend_of(flows, OpenSockets(None, None))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         own_flows.connect(asker, *RESOLVER)
         host, port = asker.getsockname()
