@@ -2,6 +2,8 @@
 
 import asyncio
 import signal
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,6 @@ import click
 
 from cedos.commands.console.manual import CONFIG, Manual
 from cedos.config.probes import endpoint
-from cedos.errors import ConfigError
 from cedos.model import Address
 
 
@@ -38,6 +39,10 @@ class ProbeEndpoint(click.ParamType[tuple[Address, int]]):
             "Serves probes on UDP and TCP port 7007.",
         ),
         (
+            "cedos probe-server --listen 0.0.0.0:7007 --key-file probe.key",
+            "The same on each IPv4 address that the host has now.",
+        ),
+        (
             "cedos probe-server --listen [2001:db8::1] --key-file probe.key --rate-limit 0.5",
             "Over IPv6 on the usual port, half a megabit per second for each client.",
         ),
@@ -60,7 +65,8 @@ class ProbeEndpoint(click.ParamType[tuple[Address, int]]):
     "-l",
     "--listen",
     type=ProbeEndpoint(),
-    help="A particular address of this host; port 7007 without.",
+    help="An address of this host; 0.0.0.0 or [::]: all of IPv4 or IPv6 that it has now. Without a"
+    " port: 7007.",
 )
 @click.option(
     "-k", "--key-file", type=click.Path(path_type=Path, dir_okay=False), help="The shared key."
@@ -119,23 +125,27 @@ def command(
     if listen is None or key_file is None:
         raise click.UsageError("--listen and --key-file are needed, or --new-key to make a key")
     address, port = listen
-    if address.is_unspecified:
-        raise ConfigError(f"--listen {address}: name one address of this host, not all of them")
     key = read_key(key_file)
 
     from cedos import logs  # noqa: PLC0415
+    from cedos.kernel.host_addresses import host_addresses  # noqa: PLC0415
     from cedos.monitor.probing.server_limits import ProbeLimits  # noqa: PLC0415
 
     logs.configure()
-    asyncio.run(_serve(address, port, key, ProbeLimits(rate_limit * 1e6, total_limit * 1e6, burst)))
+    # Answers must leave from the address that was asked, so that each one has sockets of its own.
+    addresses = host_addresses(address.version) if address.is_unspecified else [address]
+    limits = ProbeLimits(rate_limit * 1e6, total_limit * 1e6, burst)
+    asyncio.run(_serve(addresses, port, key, limits))
 
 
-async def _serve(address: Address, port: int, key: bytes, limits: Any) -> None:
+async def _serve(addresses: Sequence[Address], port: int, key: bytes, limits: Any) -> None:
     from cedos.monitor.probing.server import ProbeServing  # noqa: PLC0415
 
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, ended.set)
-    async with ProbeServing(address, port, key, limits):
+    async with AsyncExitStack() as serving:
+        for address in addresses:
+            await serving.enter_async_context(ProbeServing(address, port, key, limits))
         await ended.wait()

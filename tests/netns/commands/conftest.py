@@ -48,8 +48,10 @@ class World:
             process.terminate()
             process.wait(20)
 
-    def probe_server(self) -> AbstractContextManager["subprocess.Popen[bytes]"]:
-        listen = ("--listen", f"{SERVER}:{PORT}", "--key-file", str(self.key))
+    def probe_server(
+        self, address: str = SERVER
+    ) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+        listen = ("--listen", f"{address}:{PORT}", "--key-file", str(self.key))
         return self.running(self.far, "probe-server", *listen)
 
     def daemon(self) -> AbstractContextManager["subprocess.Popen[bytes]"]:

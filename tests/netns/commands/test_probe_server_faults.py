@@ -53,6 +53,17 @@ def liar(world: Any, how: str) -> Iterator[None]:
         process.wait(20)
 
 
+def test_one_that_listens_everywhere_answers_from_where_it_was_asked(world: Any) -> None:
+    """The server's host has three addresses, and that of its service is on none of the two links."""
+    with world.probe_server("0.0.0.0"), world.daemon():
+        world.until(
+            lambda: (
+                len(known := world.known()) == 2
+                and all("udp_bps" in each for each in known.values())
+            )
+        )
+
+
 def test_one_that_is_gone_is_asked_again(world: Any) -> None:
     def failed(least: int) -> bool:
         trains = world.trains(world.status())
