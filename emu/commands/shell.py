@@ -60,7 +60,8 @@ def command(
 
     wlan0 and lte0 replay the place's two traces from --start on, again and again. The server is
     198.51.100.1 and every name: http://any.name/bytes/N answers N bytes, PUT /upload/X takes any
-    body; plain TCP and MPTCP.
+    body; plain TCP and MPTCP. What cedos keeps (CEDOS_STATE_DIR, CEDOS_RUNTIME_DIR) is the laptop's
+    own and gone at the end, unless you set them.
     """
     from cedos.model import NetworkKind  # noqa: PLC0415
     from emu.places.places import default_directory, load  # noqa: PLC0415

@@ -1,5 +1,6 @@
 """Runs a program for a person inside the emulated laptop."""
 
+import os
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -9,9 +10,12 @@ from cedos.errors import EmulationError
 from emu.testbed.phones import SERVER, Laptop
 
 # Names are asked of the emulated server; the host's file is covered for this program alone.
-_WITH_RESOLVER = """
+# So are the host's directories of cedos where there are any: programs may drop the environment.
+_AS_ON_A_LAPTOP = """
 mount --bind "$1" "$(readlink -f /etc/resolv.conf)" 2>/dev/null
-shift
+if [ -d /var/lib/cedos ]; then mount --bind "$2" /var/lib/cedos; fi
+if [ -d /run/cedos ]; then mount --bind "$3" /run/cedos; fi
+shift 3
 exec "$@"
 """
 
@@ -19,17 +23,24 @@ exec "$@"
 def run_in_client(laptop: Laptop, command: Sequence[str]) -> int:
     """Runs `command` in the laptop's client, in the foreground.
 
-    Returns its exit status (128 + signal).
+    What cedos keeps there is gone with the laptop. Returns the exit status (128 + signal).
     """
     resolver = laptop.directory / "resolv.conf"
     resolver.write_text(f"nameserver {SERVER}\n")
+    folders = {what: laptop.directory / f"cedos-{what.lower()}" for what in ("STATE", "RUNTIME")}
+    for folder in folders.values():
+        folder.mkdir()
     line = laptop.client.command(
-        "unshare", "--mount", "sh", "-c", _WITH_RESOLVER, "cedos-emu", str(resolver), *command
+        *("unshare", "--mount", "sh", "-c", _AS_ON_A_LAPTOP, "cedos-emu"),
+        *map(str, (resolver, *folders.values(), *command)),
     )
+    # What somebody has set on purpose stays.
+    environment = {f"CEDOS_{what}_DIR": str(folder) for what, folder in folders.items()}
+    environment |= os.environ
     # Ctrl-C is the program's: it decides whether it ends. (A handler, since it does not inherit one.)
     before = signal.signal(signal.SIGINT, _leave_it)
     try:
-        process = subprocess.Popen(line)
+        process = subprocess.Popen(line, env=environment)
         try:
             status = process.wait()
         except BaseException:

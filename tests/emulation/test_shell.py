@@ -12,6 +12,7 @@ import pytest
 from emu.places.traces import Trace
 from emu.testbed.netns import RUN
 
+HOST = (Path("/var/lib/cedos"), Path("/run/cedos"))
 SHELL = [sys.executable, "-c", "from emu.commands.cedos_emu import main; main()", "shell"]
 
 
@@ -74,6 +75,43 @@ def test_a_daemon_with_no_configuration_sees_both_networks(places: Path, tmp_pat
     done = shell(places, "--wifi-rtt", "10", "--cellular-rtt", "150", "--", "sh", "-c", script)
     found = {each["name"]: each["indicators"] for each in json.loads(done.stdout)["networks"]}
     assert found["wlan0"]["rtt_s"]["value"] < 0.15 < found["lte0"]["rtt_s"]["value"]
+
+
+def test_state_stays_in_the_laptop(places: Path) -> None:
+    script = f"""
+        echo $CEDOS_STATE_DIR $CEDOS_RUNTIME_DIR
+        {sys.executable} -m cedos budget set data 4GB --until 2036-12-01
+        ls $CEDOS_STATE_DIR
+        env -i {sys.executable} -m cedos budget
+        test ! -d /var/lib/cedos || ls /var/lib/cedos
+    """
+    before = {folder: folder.exists() and sorted(folder.iterdir()) for folder in HOST}
+    done = shell(places, "--", "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    state, runtime = done.stdout.split()[:2]
+    assert "budgets.json" in done.stdout.splitlines()
+    assert not Path(state).exists()
+    assert not Path(runtime).exists()
+    assert {folder: folder.exists() and sorted(folder.iterdir()) for folder in HOST} == before
+
+
+def test_the_host_s_own_state_is_covered(places: Path) -> None:
+    """Also for who drops the environment, as sudo does."""
+    made = [folder for folder in HOST if not folder.exists()]
+    for folder in made:
+        folder.mkdir()
+    try:
+        marks = [folder / "of-the-host" for folder in HOST]
+        for mark in marks:
+            mark.touch()
+        done = shell(places, "--", "env", "-i", "ls", *map(str, HOST))
+        assert done.returncode == 0
+        assert "of-the-host" not in done.stdout
+    finally:
+        for mark in marks:
+            mark.unlink()
+        for folder in made:
+            folder.rmdir()
 
 
 def test_mistakes_are_one_line(places: Path) -> None:
