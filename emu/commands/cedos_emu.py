@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from cedos.errors import CedosError
+from cedos.errors import CedosError, HostError
+from emu.console import extras
 
 _COMMANDS = Path(__file__).parent
 
@@ -60,3 +61,8 @@ def main() -> None:
     except CedosError as error:
         click.echo(f"cedos-emu: {error}", err=True)
         raise SystemExit(error.exit_code) from None
+    except ModuleNotFoundError as error:
+        if (what := extras.missing(error)) is None:
+            raise
+        click.echo(f"cedos-emu: {what}", err=True)
+        raise SystemExit(HostError.exit_code) from None

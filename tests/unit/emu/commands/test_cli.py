@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from emu.commands import cedos_emu
+from emu.console import extras
 
 
 def test_help_names_every_command_and_imports_none() -> None:
@@ -48,3 +49,28 @@ def test_errors_are_one_line_and_their_status(
     assert output.startswith("cedos-emu: ")
     assert "places.csv" in output
     assert output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["places", "list"], ["train", "x.parquet", "--out", "y"], ["run"]]
+)
+def test_an_installation_without_extras_says_so(arguments: list[str]) -> None:
+    modules = ["matplotlib", "numpy", "pyarrow", "rich", "sklearn", "threadpoolctl", "tomli_w"]
+    script = (
+        f"import sys; sys.modules.update(dict.fromkeys({modules}))\n"
+        "from emu.commands import cedos_emu; cedos_emu.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 4
+    assert "cedos-emu: the Python package " in done.stderr
+    assert "pip install '.[emu]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_module_of_nobody_is_a_fault_of_ours() -> None:
+    assert extras.missing(ModuleNotFoundError(name="emu.nonsense")) is None
+    known = ["aiohttp>=3", "scikit-learn>=1.9; extra == 'train'"]
+    assert extras.missing(ModuleNotFoundError(name="aiohttp.web"), known) is None
+    assert "[emu]" in str(extras.missing(ModuleNotFoundError(name="sklearn.tree"), known))
