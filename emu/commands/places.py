@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cedos.errors import PlaceError
+from cedos.errors import PlaceError, TraceError
 from emu.console.help import examples
 from emu.console.progress import bar
 from emu.places.check import check as check_collection
@@ -47,9 +47,16 @@ def list_command(directory: Path | None, as_json: bool) -> None:
     collection = load(default_directory(directory))
     with bar("reading") as report:
         rows = []
+        broken = list(collection.broken.values())
         for number, name in enumerate(list(collection)):
             report(number / len(collection), name)
-            rows.append((place := collection[name], place_stats(place)))
+            place = collection[name]
+            try:
+                rows.append((place, place_stats(place)))
+            except (PlaceError, TraceError) as error:
+                broken.append(str(error))
+    for problem in broken:
+        click.echo(f"left out: {problem}", err=True)
     if as_json:
         click.echo(json.dumps([_facts(place, stats) for place, stats in rows], indent=2))
         return

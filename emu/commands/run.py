@@ -100,6 +100,8 @@ def command(
 
     wanted = scenario.read(scenario_file or _DEMO)
     known = places.load(places.default_directory(directory))
+    for problem in known.broken.values():
+        click.echo(f"left out: {problem}", err=True)
     given = {
         "place": place,
         "policies": policy_names or None,

@@ -7,6 +7,8 @@ from cedos.errors import PlaceError, TraceError
 from emu.places.places import Place, scan
 from emu.places.stats import PlaceStats, place_stats
 
+_LONGEST_S = 86_400.0
+
 
 def check(
     directory: Path, progress: Callable[[float, str], None] = lambda share, what: None
@@ -27,6 +29,7 @@ def check(
         broken = _unreadable(place)
         problems += broken
         if not broken:
+            problems += _useless(place)
             problems += _disagreements(place, directory)
             figures[name] = place_stats(place)
     progress(1.0, "done")
@@ -41,6 +44,25 @@ def _unreadable(place: Place) -> list[str]:
                 getattr(net, part)
             except (PlaceError, TraceError) as error:
                 problems.append(str(error))
+    return problems
+
+
+def _useless(place: Place) -> list[str]:
+    """Traces that can be read, but not be what anybody measured."""
+    problems = []
+    for net in place.networks.values():
+        for path, trace in {net.down_path: net.down, net.up_path: net.up}.items():
+            if trace.period_s > _LONGEST_S:
+                problems.append(
+                    f"{path}:{len(trace)}: lasts {trace.period_s / 86400:.0f} days, if its times are"
+                    " milliseconds; up to one day would be right"
+                )
+            # (A single one marks the period of a network that is dead throughout.)
+            elif len(trace) > 1 and trace.times_ms[0] == trace.times_ms[-1]:
+                problems.append(
+                    f"{path}:{len(trace)}: all opportunities are at {trace.period_ms} ms; a trace spreads"
+                    " them over its seconds"
+                )
     return problems
 
 

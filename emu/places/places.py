@@ -143,14 +143,20 @@ class Place:
 class Places(dict[str, Place]):
     """A collection: place name -> place, in the file's order.
 
-    `places[NAME]` raises PlaceError for an unknown name and suggests what was meant.
+    `places[NAME]` raises PlaceError for an unknown name and suggests what was meant; for a place that
+    cannot be used (`broken`: by name) it says why.
     """
 
-    def __init__(self, directory: Path, places: Sequence[Place]) -> None:
+    def __init__(
+        self, directory: Path, places: Sequence[Place], broken: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__((place.name, place) for place in places)
         self.directory = directory
+        self.broken = dict(broken or {})
 
     def __missing__(self, name: str) -> Place:
+        if name in self.broken:
+            raise PlaceError(self.broken[name])
         close = difflib.get_close_matches(name, self, n=1, cutoff=0.5)
         hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(self)}"
         raise PlaceError(f"{self.directory}: no place {name!r}; {hint}")
@@ -181,10 +187,11 @@ def drawn_rtt_s(place: str, kind: NetworkKind) -> float:
 def load(directory: Path) -> Places:
     """Reads a collection's places.csv; traces and series are read when first used.
 
-    PlaceError: the first thing wrong with it: file, row and what would be right.
+    Places that cannot be used are left out, and named in `broken`. PlaceError where none can be: the
+    first thing wrong: file, row and what would be right.
     """
     places, problems = scan(directory)
-    if problems:
+    if problems and not places:
         more = f" (and {len(problems) - 1} more: places check)" if len(problems) > 1 else ""
         raise PlaceError(problems[0] + more)
     return places
@@ -220,7 +227,9 @@ def scan(directory: Path) -> tuple[Places, list[str]]:
     listing = {kind: _files(directory / kind) for kind in _RTT_DRAWS_S}
     places: dict[str, Place] = {}
     first_seen: dict[str, int] = {}
+    broken: dict[str, str] = {}
     for line, fields in rows[1:]:
+        at = len(problems)
         try:
             place = _place(dict(zip(header, fields, strict=True)), directory, listing)
             if place.name in first_seen:
@@ -237,7 +246,10 @@ def scan(directory: Path) -> tuple[Places, list[str]]:
                 f"{path}:{line}: {len(fields)} fields, but the header has {len(header)} (quote "
                 "notes with commas)"
             )
-    return Places(directory, list(places.values())), problems
+        named = dict(zip(header, fields, strict=False)).get("place", "").strip()
+        if named and named not in places:
+            broken[named] = problems[at]
+    return Places(directory, list(places.values()), broken), problems
 
 
 def _place(

@@ -1,5 +1,6 @@
 """The policies, one file each (see `base`)."""
 
+import difflib
 import importlib
 import pkgutil
 
@@ -15,10 +16,17 @@ def names() -> list[str]:
     )
 
 
+def unknown(name: str) -> str:
+    """What is said of a policy that does not exist."""
+    close = difflib.get_close_matches(name, names(), n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(names())}"
+    return f"no policy is called {name!r}; {hint}"
+
+
 def make(name: str) -> Policy:
     """A new policy of that name; ConfigError lists the names there are."""
     if name not in names():
-        raise ConfigError(f"no policy is called {name!r}: there are {', '.join(names())}")
+        raise ConfigError(unknown(name))
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
     policy: Policy = module.policy()
     return policy

@@ -27,10 +27,11 @@ from typing import Any
 import msgspec
 import tomli_w
 
-from cedos.errors import ConfigError, DataSetError
+from cedos.errors import ConfigError
 from emu.lab.data import datasets
 from emu.lab.data.folds import Progress
 from emu.lab.runs import environment, runs
+from emu.lab.runs.claim import claimed
 from emu.places import places
 from emu.repository import ROOT
 
@@ -130,18 +131,16 @@ def run(
     """Carries an analysis out and leaves its run folder; returns its figures. See `carry_out`.
 
     Raises:
-        DataSetError: `folder` is none, and there is something in it; said before anything is done.
+        DataSetError: `folder` is none, and there is something in it, or another run writes to it; said
+            before anything is done.
     """
     runs.refuse_foreign(folder)
-    try:  # now, and not when all is computed
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataSetError(f"{folder}: {error.strerror}: choose another --out") from error
-    figures = carry_out(analysis, progress, directory)
-    runs.make_way(folder)
-    folder.mkdir(exist_ok=True)
-    (folder / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(analysis)))
-    (folder / "environment.json").write_text(json.dumps(environment.describe(0), indent=2) + "\n")
-    summary = {"analysis": analysis.analysis, "data": analysis.data, "figures": figures}
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    with claimed(folder):  # now, and not when all is computed
+        figures = carry_out(analysis, progress, directory)
+        runs.make_way(folder)
+        described = json.dumps(environment.describe(0), indent=2)
+        summary = {"analysis": analysis.analysis, "data": analysis.data, "figures": figures}
+        (folder / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(analysis)))
+        (folder / "environment.json").write_text(described + "\n")
+        (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     return figures

@@ -20,9 +20,10 @@ from emu.console.progress import Report
 from emu.lab.runs import browsing, environment, summary
 from emu.lab.runs.browsing import Browsed, BrowsingPlan, Person
 from emu.lab.runs.calibrated import by_network_and_size
+from emu.lab.runs.claim import claimed
 from emu.lab.runs.decisions import recorded
 from emu.lab.runs.energy import run_energy_j
-from emu.lab.runs.runs import RunFolder, tables_of
+from emu.lab.runs.runs import RunFolder, refuse_foreign, tables_of
 from emu.lab.runs.sampler import Sample, Sampler
 from emu.lab.runs.scenario import Scenario
 from emu.places.places import Place, Places
@@ -61,7 +62,14 @@ def run(scenario: Scenario, places: Places, directory: Path, report: Report) -> 
 
     Raises:
         EmulationError: the testbed or a policy failed; what ran so far stays in the folder.
+        DataSetError: the folder is no run's, or another run writes to it.
     """
+    refuse_foreign(directory)
+    with claimed(directory):
+        return _run(scenario, places, directory, report)
+
+
+def _run(scenario: Scenario, places: Places, directory: Path, report: Report) -> RunFolder:
     place = places[scenario.place]
     folder = RunFolder.create(
         directory,

@@ -204,13 +204,18 @@ def refuse_foreign(directory: Path) -> None:
 
 
 def make_way(directory: Path) -> None:
-    """Removes an earlier run; anything else is refused, as by `refuse_foreign`.
+    """Empties an earlier run's folder; anything else is refused, as by `refuse_foreign`.
 
-    Whether a finished run may be replaced is asked before: `refuse_finished`.
+    Whether a finished run may be replaced is asked before: `refuse_finished`. The folder itself stays,
+    for who has claimed it.
     """
     refuse_foreign(directory)
-    if directory.is_dir() and any(directory.iterdir()):
-        shutil.rmtree(directory)
+    if directory.is_dir():
+        for entry in directory.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
 
 
 class RunFolder:

@@ -6,8 +6,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from cedos.config.toml_lines import key_lines
 from cedos.errors import ConfigError
 from cedos.model import Direction
+from emu import policies
 from emu.workloads.mixed import TransferClass
 
 
@@ -117,8 +119,18 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read(file: Path) -> Scenario:
     """Reads a scenario; ConfigError names the file, the key, and what would be right."""
     try:
-        return msgspec.toml.decode(file.read_bytes(), type=Scenario)
+        text = file.read_bytes()
+        found = msgspec.toml.decode(text, type=Scenario)
     except FileNotFoundError as error:
         raise ConfigError(f"there is no scenario {file}") from error
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         raise ConfigError(f"{file}: {error}") from error
+    if strangers := [name for name in found.policy if name not in policies.names()]:
+        lines = key_lines(text.decode())
+        raise ConfigError(
+            "\n".join(
+                f"{file}:{lines.get(('policy', name), 1)}: {policies.unknown(name)}"
+                for name in strangers
+            )
+        )
+    return found

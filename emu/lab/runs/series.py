@@ -5,16 +5,16 @@ The start within each place is drawn from the seed and the place's name, never c
 
 import json
 import random
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from cedos.errors import ConfigError, EmulationError
+from cedos.errors import ConfigError, EmulationError, PlaceError, TraceError
 from emu.console.progress import Report
 from emu.lab.runs import environment, experiment, runs
+from emu.lab.runs.claim import claimed
 from emu.lab.runs.combined import combine
 from emu.lab.runs.scenario import Scenario
 from emu.places.places import Places
@@ -22,15 +22,27 @@ from emu.places.places import Places
 _ATTEMPTS = 2
 
 
-def expand(scenario: Scenario, places: Places) -> list[Scenario]:
-    """The scenario resolved at each of its `places`; ConfigError where one is unknown or too short."""
+def expand(
+    scenario: Scenario, places: Places, broken: dict[str, str] | None = None
+) -> list[Scenario]:
+    """The scenario resolved at each of its `places`; what is wrong with the others goes to `broken`.
+
+    ConfigError where one is too short, PlaceError where one is unknown; without `broken` the first
+    broken one is raised, too.
+    """
     if scenario.place:
         raise ConfigError("a scenario has a place or places, not both")
     if scenario.duration_s <= 0:
         raise ConfigError("a scenario with several places needs a duration_s, the same for all")
     resolved = []
     for name in scenario.places:
-        left_s = places[name].common_s - scenario.duration_s
+        try:
+            left_s = places[name].common_s - scenario.duration_s
+        except (PlaceError, TraceError) as error:
+            if broken is None or (name not in places and name not in places.broken):
+                raise
+            broken[name] = str(error)
+            continue
         if left_s < 0:
             raise ConfigError(f"{name} is shorter than duration_s = {scenario.duration_s:g}")
         start_s = float(int(random.Random(f"{scenario.seed}/{name}").uniform(0, left_s)))
@@ -52,22 +64,39 @@ def run(
 
     `directory/summary.json` holds the same. A run that is complete already is not repeated, so that an
     interrupted series goes on where it stopped. A place whose run fails is tried again once, then left
-    out and named in `failed`. With `force`, a finished run of another scenario is replaced.
+    out and named in `failed`, as are places whose files are broken. With `force`, a finished run of
+    another scenario is replaced.
 
     Raises:
-        DataSetError: without `force`, a finished run of another scenario is there.
+        DataSetError: without `force`, a finished run of another scenario is there; or another run writes
+            there.
         EmulationError: no place could be run.
     """
-    every = expand(scenario, places)
+    failed: dict[str, str] = {}
+    every = expand(scenario, places, failed)
+    for name, problem in failed.items():
+        tell(f"{name} is left out: {problem}")
+    with claimed(directory):
+        return _run(every, places, directory, report, tell, failed, force=force)
+
+
+def _run(
+    every: Sequence[Scenario],
+    places: Places,
+    directory: Path,
+    report: Report,
+    tell: Callable[[str], None],
+    failed: dict[str, str],
+    *,
+    force: bool,
+) -> dict[str, Any]:
     if not force:
         runs.refuse_finished(directory)
         for one in every:
             if not _complete(directory / one.place, one):
                 runs.refuse_finished(directory / one.place)
     if (directory / "environment.json").exists():
-        shutil.rmtree(directory)  # one run: with its files a series would be taken for it
-    directory.mkdir(parents=True, exist_ok=True)
-    failed: dict[str, str] = {}
+        runs.make_way(directory)  # one run: with its files a series would be taken for it
     for number, one in enumerate(every):
         target = directory / one.place
         tell(f"{one.place} ({number + 1} of {len(every)}): from second {one.start_s:g}")
@@ -84,6 +113,10 @@ def run(
             except EmulationError as error:
                 failed[one.place] = str(error)
                 tell(f"{one.place}: {error}")
+            except (PlaceError, TraceError) as error:  # trying again would not help
+                failed[one.place] = str(error)
+                tell(f"{one.place} is left out: {error}")
+                break
     done = [directory / one.place for one in every if one.place not in failed]
     if not done:
         raise EmulationError(f"no place could be run: {failed}")

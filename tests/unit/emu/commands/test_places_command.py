@@ -138,3 +138,37 @@ def test_default_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         folder.mkdir(parents=True)
         (folder / "places.csv").write_text("place,wifi,cellular\n")
         assert default_directory() == folder
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "empty; one integer (milliseconds) per line is needed"),
+        ("5\n3\n", ":2: 3 after 5: times must not decrease"),
+        ("0\n0\n", ":2: the last line is the period and must be more than 0"),
+        ("1.5\n2\n", ":1: '1.5' is not an integer (milliseconds)"),
+        ("-1\n2000\n", ":1: -1: negative; times count from 0"),
+        ("1\n20000 \n", ":2: '20000' is not an integer"),
+        ("20000\n" * 3, ":3: all opportunities are at 20000 ms"),
+        ("1\n5000000000000\n", ":2: lasts 57870 days, if its times are milliseconds"),
+    ],
+)
+def test_check_refuses_traces_that_cannot_work(folder: Path, text: str, complaint: str) -> None:
+    (trace,) = (folder / "wifi").glob("walk-away-s7*.trace*")
+    trace.unlink()
+    trace = trace.with_name(trace.name.removesuffix(".gz"))
+    trace.write_text(text)
+    result = run("check", str(folder))
+    assert isinstance(result.exception, PlaceError)
+    assert f"{trace}{complaint}" in result.stdout.replace(f"{trace}: ", f"{trace}")
+
+
+def test_list_shows_the_places_that_can_be_read(folder: Path) -> None:
+    (trace,) = (folder / "wifi").glob("walk-away-s7*.trace*")
+    trace.unlink()
+    trace.with_name(trace.name.removesuffix(".gz")).write_text("5\n3\n")
+    result = run("list", "--places", str(folder))
+    assert result.exit_code == 0
+    assert "1 places in" in result.stdout
+    assert "left out: " in result.stderr
+    assert "must not decrease" in result.stderr

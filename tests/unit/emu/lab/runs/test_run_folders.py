@@ -1,5 +1,8 @@
 """Where run folders can be made, and what is said where they cannot."""
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,8 @@ from click.testing import CliRunner
 from cedos.errors import DataSetError
 from emu.commands.collect import command as collect
 from emu.commands.run import command
-from emu.lab.runs import analysis, runs, scenario, series
+from emu.lab.runs import analysis, experiment, runs, scenario, series
+from emu.lab.runs.claim import claimed
 from emu.places import places as collections
 from emu.repository import ROOT
 
@@ -139,3 +143,78 @@ def test_a_series_goes_on_and_replaces_no_other(
         run(tmp_path / second.place, force=True)
         assert {each.name for each in (tmp_path / second.place).iterdir()} == set(names)
     assert ran[2:] == [first.place, second.place]
+
+
+def test_two_runs_do_not_write_into_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a folder that another run has emptied for itself."""
+    out = tmp_path / "run"
+    finished(out)
+    holding = (
+        "import sys, time; from pathlib import Path; from emu.lab.runs import claim, runs\n"
+        "with claim.claimed(Path(sys.argv[1])):\n"
+        "    runs.make_way(Path(sys.argv[1])); print(flush=True); time.sleep(60)"
+    )
+    monkeypatch.setattr(experiment, "_run", lambda *given: pytest.fail("it was begun"))
+    monkeypatch.setattr(analysis, "carry_out", lambda *given: pytest.fail("it was begun"))
+    places = collections.load(TRACES)
+    series_of = scenario.Scenario(page=WANTED.page, places=tuple(places)[:1], duration_s=5.0)
+    with subprocess.Popen(
+        [sys.executable, "-c", holding, str(out)], stdout=subprocess.PIPE
+    ) as first:
+        try:
+            assert first.stdout is not None
+            first.stdout.readline()
+            for begin in (
+                lambda: experiment.run(WANTED, places, out, lambda share, what: None),
+                lambda: analysis.run(analysis.Analysis("correlations"), out),
+                lambda: series.run(series_of, places, out, lambda share, what: None),
+            ):
+                with pytest.raises(DataSetError, match="another run is writing to"):
+                    begin()
+        finally:
+            first.kill()
+    # Its claim dies with it.
+    with claimed(out):
+        pass
+
+
+def test_a_broken_place_does_not_block_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "places"
+    shutil.copytree(TRACES, folder)
+    listed = (folder / "places.csv").read_text().splitlines()
+    # One whose row names no trace, one whose trace is none, one that is sound.
+    (folder / "places.csv").write_text("\n".join([listed[0], *listed[1:4]]) + "\n")
+    known = collections.load(folder)
+    row, trace, sound = known
+    names = dict(zip(listed[0].split(","), listed[1].split(","), strict=False))
+    next((folder / "wifi").glob(f"{names['wifi']}.*trace*")).unlink()
+    path = known[trace].wifi.down_path
+    path.unlink()
+    path.with_name(path.name.removesuffix(".gz")).write_text("5\n3\n")
+    known = collections.load(folder)
+    wanted = scenario.Scenario(page=WANTED.page, places=(row, trace, sound), duration_s=5.0)
+    ran: list[str] = []
+    failed: dict[str, str] = {}
+    told: list[str] = []
+
+    def write(done: object, file: object, left_out: dict[str, str]) -> dict[str, str]:
+        failed.update(left_out)
+        return {}
+
+    def stub(one: scenario.Scenario, known: Any, target: Path, report: Any) -> None:
+        assert known[one.place].wifi.down
+        ran.append(one.place)
+        finished(target, one)
+
+    monkeypatch.setattr(series, "write", write)
+    monkeypatch.setattr(series.experiment, "run", stub)
+    series.run(wanted, known, tmp_path / "out", lambda share, what: None, told.append)
+    assert ran == [sound]
+    assert set(failed) == {row, trace}
+    assert "no trace" in failed[row]
+    assert "must not decrease" in failed[trace]
+    assert any(f"{row} is left out" in line for line in told)

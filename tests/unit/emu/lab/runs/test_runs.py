@@ -128,3 +128,14 @@ def test_scenarios_name_what_is_wrong(tmp_path: Path) -> None:
         scenario.read(file)
     with pytest.raises(ConfigError, match="no scenario"):
         scenario.read(tmp_path / "none.toml")
+
+
+def test_settings_of_an_unknown_policy_are_refused_where_they_stand(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    file.write_bytes(msgspec.toml.encode(SCENARIO) + b"\n[policy.cedoss]\nx = 1\n[policy.zzz.y]\n")
+    count = len(file.read_text().splitlines())
+    with pytest.raises(ConfigError) as refused:
+        scenario.read(file)
+    first, second = str(refused.value).splitlines()
+    assert first == f"{file}:{count - 2}: no policy is called 'cedoss'; did you mean 'cedos'?"
+    assert second.startswith(f"{file}:{count}: no policy is called 'zzz'; there are cedos, ")

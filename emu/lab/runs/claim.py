@@ -1,0 +1,34 @@
+"""One run at a time writes into a folder."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cedos.errors import DataSetError
+
+
+@contextmanager
+def claimed(directory: Path) -> Iterator[None]:
+    """Makes the folder where it is missing, and holds it until the block ends or the process dies.
+
+    DataSetError: another run writes there, or it cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileExistsError as error:
+        raise DataSetError(f"{directory}: Not a directory: choose another --out") from error
+    except OSError as error:
+        raise DataSetError(f"{directory}: {error.strerror}: choose another --out") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataSetError(
+                f"another run is writing to {directory}: choose another --out, or wait for its end"
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
