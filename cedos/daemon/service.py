@@ -33,6 +33,7 @@ from cedos.daemon.loop.flow_sampler import FlowSampler
 from cedos.daemon.loop.opportunities import Opportunities
 from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
+from cedos.daemon.networks.named_networks import NamedNetworks
 from cedos.daemon.networks.observer import Observer
 from cedos.kernel.service_manager import Notifier
 from cedos.model import Direction, FlowKey
@@ -198,6 +199,9 @@ class Daemon:
             curves=curves(config),
             battery=BatteryReader(bus) if bus is not None else None,
         )
+        self._named = NamedNetworks(
+            config, lambda: [keeper.budget for keeper in self._budgets.keepers.values()]
+        )
         self._hard_budgets = HardBudgets(
             self._budgets,
             metering,
@@ -265,6 +269,7 @@ class Daemon:
             *self._steering.problems,
             *self._budgets.problems,
             *self._hard_budgets.problems,
+            *self._named.problems,
             *(problem for problem in optional if problem),
         ]
 
@@ -272,6 +277,7 @@ class Daemon:
         """Tells everybody what networks there are, and decides again."""
         networks = self._links.networks()
         self._observer.networks_changed(networks)
+        self._named.networks_changed(networks)
         async with self._director.turn:
             self._director.networks_changed(networks)
             await self._steering.networks_changed(networks)

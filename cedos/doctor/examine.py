@@ -16,6 +16,7 @@ async def examine(config: Config, where: Directories) -> list[Finding]:
     found, about_networks = await surroundings.networks(config)
     findings: list[Finding | None] = [
         *about_networks,
+        surroundings.named(config, where, found),
         surroundings.vpn(found),
         daemon,
         observation.capabilities(),

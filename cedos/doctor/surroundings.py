@@ -3,6 +3,8 @@
 import errno
 import os
 import shutil
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -10,13 +12,14 @@ from cedos.api.client import ControlClient
 from cedos.api.lock import running_pid
 from cedos.config import Config
 from cedos.config.directories import Directories
+from cedos.config.unknown_names import unknown_names
 from cedos.doctor.finding import Finding, limited, missing, ok
-from cedos.errors import CedosError, HostError, ModelError
+from cedos.errors import CedosError, ConfigError, HostError, ModelError
 from cedos.model import Network
 from cedos.monitor.networks.links import LinkMonitor
 from cedos.steer.kernel.linux import LinuxKernel
 from cedos.steer.routing import tunnels
-from cedos.storage import predictor_file
+from cedos.storage import budget_file, predictor_file
 
 _ENOUGH_BYTES: Final = 50_000_000
 
@@ -38,6 +41,24 @@ async def networks(config: Config) -> tuple[list[Network], list[Finding]]:
         why = f"{usable} usable: {shown}" if shown else "none"
         return found, [missing(topic, why, "there is nothing to choose", remedy, fatal=True)]
     return found, [ok(topic, shown)]
+
+
+def named(config: Config, where: Directories, found: list[Network]) -> Finding | None:
+    """Names in the configuration and in budgets that no network has; None where all are there."""
+    budgets = budget_file.configured(config, datetime.now())
+    # `cedos budget` says what is wrong with it; others may not look into its folder.
+    with suppress(ConfigError, PermissionError):
+        budgets |= budget_file.read(where.state / budget_file.FILE)
+    strange = unknown_names(
+        config,
+        budgets.values(),
+        interfaces=[network.interface for network in found],
+        networks=[network.name for network in found],
+    )
+    if not strange:
+        return None
+    lost = "what is said of them counts once they come"
+    return limited("names", "; ".join(strange), lost, "plug them in, or correct the names")
 
 
 def vpn(found: list[Network]) -> Finding:
