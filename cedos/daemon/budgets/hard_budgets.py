@@ -102,20 +102,20 @@ class HardBudgets:
                 networks = ", ".join(self._bars.barred_by(budget.name)) or "its networks"
                 are = "should be" if why else "are"
                 lines.append(
-                    f'the hard budget "{budget.name}" is spent: programs {are} kept off {networks}'
-                    f" until {_shown(account.ends_s)}, or until `cedos budget set` gives it more or"
-                    f" `cedos budget remove {budget.name}` takes it back"
+                    f'the hard budget "{budget.name}" is used up: programs {are} blocked on {networks}'
+                    f" until {_shown(account.ends_s)}. `cedos budget set` gives it more, `cedos budget"
+                    f" remove {budget.name}` ends it"
                 )
             elif account.stage is not Stage.EASY:
-                nearly = "all but spent" if account.stage is Stage.RESERVE else "nearly spent"
+                nearly = "almost used up" if account.stage is Stage.RESERVE else "nearly used up"
                 lines.append(
-                    f'the hard budget "{budget.name}" is {nearly}: {left} {of} are left; then programs'
-                    " are kept off its networks"
+                    f'the hard budget "{budget.name}" is {nearly}: {left} {of} left. After that,'
+                    " programs are blocked on its networks"
                 )
         if self._accounts and why:
-            lines.append(f"hard budgets cannot be kept: {why}")
+            lines.append(f"hard budgets cannot be enforced: {why}")
         elif self._failed:
-            lines.append(f"networks that were barred cannot be opened again: {self._failed}")
+            lines.append(f"networks that were blocked cannot be unblocked: {self._failed}")
         return lines
 
     def barred_by(self, name: str) -> tuple[str, ...]:
@@ -197,10 +197,10 @@ class HardBudgets:
         except CedosError as error:
             self._failed = str(error)
             if self._failed != failed:
-                _log.warning("hard budgets cannot be kept", why=self._failed)
+                _log.warning("hard budgets cannot be enforced", why=self._failed)
         if changed:
             why = [self._why(name) for name in names]
-            _log.warning("barred", networks=names, why="; ".join(why) or "nothing is")
+            _log.warning("blocked", networks=names, why=". ".join(why) or "no network is, any more")
             self._budgets.tick()  # what it shows, and its prices, are of now
 
     def _tell(self) -> None:
@@ -234,14 +234,14 @@ class HardBudgets:
         account = self._bars.networks[name][0]
         budget = account.budget
         spent, supply = (amount(each, budget.resource) for each in (account.spent, account.supply))
-        fact = f'the hard budget "{budget.name}" is spent ({spent} of {supply})'
+        fact = f'the hard budget "{budget.name}" is used up ({spent} of {supply})'
         until = _shown(account.ends_s)
         if self._failed:
             return (
-                f"nothing new is led to {name}, as {fact} until {until}; programs there go on, as they"
-                f" cannot be kept off: {self._failed}"
+                f"New connections avoid {name} until {until}, because {fact}. Programs cannot be blocked"
+                f" there: {self._failed}"
             )
-        return f"programs are kept off {name}, as {fact} until {until}"
+        return f"Programs are blocked on {name} until {until}, because {fact}"
 
     def _warn(self) -> None:
         """Each warning once in a period, unless the budget was given more meanwhile."""
@@ -251,8 +251,8 @@ class HardBudgets:
             ends_s, earlier = before.get(name, (account.ends_s, Stage.EASY))
             if stage > (earlier if ends_s == account.ends_s else Stage.EASY):
                 left = amount(max(account.left, 0.0), account.budget.resource)
-                words = {Stage.NEARLY: "nearly spent", Stage.RESERVE: "all but spent"}
-                how = words.get(stage, "spent")
+                words = {Stage.NEARLY: "nearly used up", Stage.RESERVE: "almost used up"}
+                how = words.get(stage, "used up")
                 _log.warning(f"a hard budget is {how}", name=name, left=left)
             self._stages[name] = (account.ends_s, stage)
 

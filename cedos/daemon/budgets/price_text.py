@@ -11,7 +11,7 @@ _MB = 1e6
 
 
 def note(prices: Prices, standings: Sequence[Standing], now_s: float) -> str:
-    """One sentence per price, with the budgets that it comes from."""
+    """A sentence for each price, with the budgets that it comes from."""
     lines = []
     for network in sorted(prices.data):
         rate = prices.data_rate(network)
@@ -21,30 +21,30 @@ def note(prices: Prices, standings: Sequence[Standing], now_s: float) -> str:
             if each.budget.resource is Resource.DATA
             and (not each.budget.networks or network in each.budget.networks)
         ]
-        worth = f"a megabyte on {network} is worth {worth_s(rate * _MB)}"
+        worth = f"A megabyte over {network} must save {worth_s(rate * _MB)}"
         if rate >= PROHIBITIVE:
-            worth = f"nothing may go over {network} where there is another way"
+            worth = f"{network} is used only where nothing else works"
         lines.append(worth + _because(of, now_s))
     for quotes, resource, unit in (
-        (prices.energy, Resource.ENERGY, "a joule"),
-        (prices.money, Resource.MONEY, "a unit of money"),
+        (prices.energy, Resource.ENERGY, "joule"),
+        (prices.money, Resource.MONEY, "unit of money"),
     ):
         if quotes:
             rate = sum(quote.rate for quote in quotes)
             of = [each for each in standings if each.budget.resource is resource]
             worth = (
-                f"no {unit.partition(' ')[2]} may be spent"
+                f"No {unit} may be spent where there is another way"
                 if rate >= PROHIBITIVE
-                else f"{unit} is worth {worth_s(rate)}"
+                else f"A {unit} must save {worth_s(rate)}"
             )
             lines.append(worth + _because(of, now_s))
-    return "; ".join(lines)
+    return ". ".join(lines)
 
 
 def worth_s(seconds: float) -> str:
     """A price with two digits that matter."""
     if seconds < 0.001:
-        return "next to nothing"
+        return "less than 1 ms"
     if seconds < 0.1:
         return f"{seconds * 1000:.2g} ms"
     for limit, divisor, unit in ((99.5, 1, "s"), (5970, 60, "minutes"), (172_000, 3600, "hours")):
@@ -75,6 +75,7 @@ def _because(standings: Sequence[Standing], now_s: float) -> str:
         time_left = f"{days:.0f} days" if days >= 2 else f"{days * 24:.0f} hours"
         left = amount(max(standing.left, 0.0), budget.resource)
         lines.append(
-            f"{left} of {amount(budget.supply, budget.resource)} are left for {time_left} ({budget.name})"
+            f'budget "{budget.name}": {left} of {amount(budget.supply, budget.resource)} left for'
+            f" {time_left}"
         )
-    return f", as {' and '.join(lines)}" if lines else ""
+    return f" ({'; '.join(lines)})" if lines else ""

@@ -23,13 +23,14 @@ from cedos.selector.decision.barred import usable
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.living import Living, rest_of
+from cedos.selector.decision.reason import sentences
 from cedos.selector.energy.spares import not_worth_a_spare
 from cedos.selector.objective import Objective
 
 _SINGLE = frozenset({StrategyKind.SINGLE})
 _MPTCP = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP})
 _SHORT_AND_URGENT = Label(Urgency.FOREGROUND, Bulk.SMALL)
-_NEVER_TWICE = "the same is never sent twice, as [decision] redundant is false"
+_NEVER_TWICE = "Nothing is sent twice, because [decision] redundant = false"
 
 
 class Decider:
@@ -118,7 +119,7 @@ class Decider:
             kinds.add(StrategyKind.MPTCP)
         decision = self._decide(transfer, context, kinds)
         if twice and not self.choices.redundant:
-            decision = replace(decision, reason=f"{decision.reason}; {_NEVER_TWICE}")
+            decision = replace(decision, reason=sentences(decision.reason, _NEVER_TWICE))
         return self.record(decision)
 
     def not_worth_a_spare(self, now_s: float) -> frozenset[str]:
@@ -187,4 +188,4 @@ class Decider:
     def _with_barred(self, decision: Decision) -> Decision:
         if not self.barred:
             return decision
-        return replace(decision, reason="; ".join((decision.reason, *self.barred.values())))
+        return replace(decision, reason=sentences(decision.reason, *self.barred.values()))

@@ -240,8 +240,8 @@ class Rescuer:
     def _was_rescued(self, key: FlowKey, watched: _WatchedFlow, other: str, now_s: float) -> None:
         waited_s = now_s - watched.sent_at_s
         why = (
-            f"its first packet found no answer over {watched.network} for {waited_s * 1e3:.0f} ms;"
-            f" it was repeated over {other}"
+            f"no reply to its first packet over {watched.network} for {waited_s * 1e3:.0f} ms."
+            f" It was sent again over {other}"
         )
         watched.network, watched.sent_at_s = other, now_s
         watched.patience_s = self._patience_s(other)

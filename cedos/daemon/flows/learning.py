@@ -52,9 +52,9 @@ class Learning:
     def note(self) -> str:
         """What people should know beside a prediction: whether it was corrected by what was seen here."""
         if seen := self._adaptive.seen(self.place):
-            return f"corrected by what {seen} transfer{'s' * (seen > 1)} at this place took"
+            return f"Predictions are corrected by {seen} transfer{'s' * (seen > 1)} at this place"
         if self._posterior is not None and (seen := self._posterior.seen):
-            return f"corrected by what {seen} transfer{'s' * (seen > 1)} took"
+            return f"Predictions are corrected by {seen} earlier transfer{'s' * (seen > 1)}"
         return ""
 
     def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]:

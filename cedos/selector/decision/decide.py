@@ -27,7 +27,7 @@ def decide(case: Case) -> Decision:
     dead = dead_networks(case.context, case.networks)
     evaluations, by_rule = _evaluations(case, dead)
     if not evaluations:
-        return _record(case, evaluations, _DEFER, "no network is up")
+        return _record(case, evaluations, _DEFER, "no network is usable")
     best = min(evaluations, key=_cost)
     why = reason.chosen(case, best, evaluations, dead, by_rule=by_rule)
     return _record(case, evaluations, best.strategy, why)
@@ -58,12 +58,16 @@ def decide_again(case: Case, living: Living) -> Decision:
     )
     evaluations = tuple(each for each in found if not living.has_paths_of(each.strategy))
     if not evaluations:
-        return _record(case, evaluations, current, "no network is up; the flow waits where it is")
+        return _record(
+            case, evaluations, current, "no network is usable: the flow waits where it is"
+        )
     best = min(evaluations, key=_cost)
     staying = next((each for each in evaluations if each.strategy == current), None)
     if staying is None:
         why = reason.chosen(case, best, evaluations, dead, by_rule=by_rule)
-        return _record(case, evaluations, best.strategy, f"{reason.left(current, dead)}; {why}")
+        return _record(
+            case, evaluations, best.strategy, reason.sentences(reason.left(current, dead), why)
+        )
     if best.cost < staying.cost * (1.0 - living.margin):
         return _record(case, evaluations, best.strategy, reason.moved(best, staying, living.margin))
     rivals = [each for each in evaluations if each is not staying]

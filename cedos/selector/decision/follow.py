@@ -68,13 +68,17 @@ class Curves:
         alpha, beta, gamma = self.exponents(battery, plan)
         notes = []
         if battery is not None:
-            notes.append(f"battery at {battery:.0%}, so energy weighs {beta:.2g}")
+            notes.append(
+                f"The battery is at {battery * 100:.0f} %, so energy has exponent {beta:.2g}"
+            )
         if plan is not None:
             left = (
-                "the data plan is used up" if plan >= 1.0 else f"{plan:.0%} of the data plan used"
+                "The data plan is used up"
+                if plan >= 1.0
+                else f"{plan * 100:.0f} % of the data plan is used"
             )
-            notes.append(f"{left}, so money weighs {gamma:.2g}")
-        return MaxSPerE(alpha, beta, gamma, note="; ".join(notes))
+            notes.append(f"{left}, so money has exponent {gamma:.2g}")
+        return MaxSPerE(alpha, beta, gamma, note=". ".join(notes))
 
 
 def _between(start: float, end: float, value: float) -> float:

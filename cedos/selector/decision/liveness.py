@@ -19,8 +19,8 @@ _PORTAL, _AVAILABLE, _LOSS = "captive", "available", "ping_loss"
 _SIGNS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     (_AVAILABLE, lambda value: value <= 0.0, "was not available"),
     (_LOSS, lambda value: value >= 1.0, "answered no ping"),
-    ("silence_s", lambda value: value > GIVEN_UP_S, "was silent though much was expected of it"),
-    (_PORTAL, lambda value: value >= 1.0, "let nothing through (it wants a log-in?)"),
+    ("silence_s", lambda value: value > GIVEN_UP_S, "did not reply for more than 3 s, until"),
+    (_PORTAL, lambda value: value >= 1.0, "let no test page through (log-in needed?)"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Why a strategy was chosen, in one sentence that a person understands (`cedos explain`)."""
+"""Why a strategy was chosen, in short sentences, the last without its stop (`cedos explain`)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -27,7 +27,7 @@ def chosen(
     *,
     by_rule: bool = False,
 ) -> str:
-    """The sentence for a new decision.
+    """The sentences for a new decision.
 
     `evaluations`: those of all strategies, the choice among them.
     `dead`: dead networks, each with the reason in words.
@@ -36,41 +36,47 @@ def chosen(
     context, transfer = case.context, case.transfer
     only_time = isinstance(case.objective, MaxS)
     parts = [
-        f"{_verdict(choice, evaluations, only_time)}{_evidence(choice.strategy, context, transfer)}"
+        _verdict(choice, evaluations, only_time),
+        _evidence(choice.strategy, context, transfer),
     ]
     if hedging := _hedging(choice, evaluations):
         parts.append(hedging)
     parts.extend(dead.values())
-    first, *others = [name in dead for name in choice.strategy.networks] or [False]
-    if first:
-        parts.append("no network answers, so all may try")
-    elif any(others):
-        parts.append("it joins as soon as it answers again")
+    first, *others = choice.strategy.networks or ("",)
+    if first in dead:
+        parts.append("No network answers, so any may be tried")
+    elif joins := [name for name in others if name in dead]:
+        parts.append(f"{joins[0]} joins as soon as it answers again")
     if by_rule:
-        parts.append("by rule of thumb, as there are no predictors")
+        parts.append("A rule of thumb decided, as there are no predictors")
     parts.extend(_notes(case, evaluations))
-    return "; ".join(parts)
+    return sentences(*parts)
+
+
+def sentences(*parts: str) -> str:
+    return ". ".join(parts)
 
 
 def moved(choice: Evaluation, current: Evaluation, margin: float) -> str:
     return (
-        f"{label(choice.strategy)}: {seconds(choice.time_s)} to go with the move, against "
-        f"{seconds(current.time_s)} on {label(current.strategy)}; saves more than {margin:.0%}"
+        f"moves to {label(choice.strategy)}: {seconds(choice.time_s)} left, the move included, against "
+        f"{seconds(current.time_s)} on {label(current.strategy)}. That saves more than {_percent(margin)}"
     )
 
 
 def left(current: Strategy, dead: Mapping[str, str]) -> str:
     gone = [name for name in current.networks if name in dead]
-    return f"cannot stay on {label(current)}" + (f", as {gone[0]} is dead" if gone else "")
+    why = f"{gone[0]} does not answer" if gone else "not usable any more"
+    return f"leaves {label(current)}: {why}"
 
 
 def stayed(current: Evaluation, rival: Evaluation | None, margin: float) -> str:
-    lead = f"stays on {label(current.strategy)}: {seconds(current.time_s)} to go"
+    lead = f"stays on {label(current.strategy)}"
     if rival is None:
-        return f"{lead}, the only way there is"
+        return f"{lead}, the only usable network: {seconds(current.time_s)} left"
     return (
-        f"{lead}, against {seconds(rival.time_s)} with a move to {label(rival.strategy)}, "
-        f"which does not save {margin:.0%}"
+        f"{lead}: {seconds(current.time_s)} left, against {seconds(rival.time_s)} with a move to"
+        f" {label(rival.strategy)}. That does not save {_percent(margin)}"
     )
 
 
@@ -78,10 +84,14 @@ def label(strategy: Strategy) -> str:
     if strategy.kind == StrategyKind.SINGLE:
         return strategy.networks[0]
     if strategy.kind == StrategyKind.MPTCP:
-        return f"{strategy.networks[0]} with {' and '.join(strategy.networks[1:])}"
+        return f"{' + '.join(strategy.networks)} (MPTCP)"
     if strategy.kind == StrategyKind.REDUNDANT:
-        return f"the same on {' and '.join(strategy.networks)}"
-    return "not now"
+        return f"{' + '.join(strategy.networks)} (sent twice)"
+    return "later"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
 
 
 def seconds(time_s: float) -> str:
@@ -96,23 +106,23 @@ def _verdict(choice: Evaluation, evaluations: Sequence[Evaluation], only_time: b
     lead = f"{label(choice.strategy)}: {seconds(choice.time_s)} expected"
     others = [other for other in evaluations if other is not choice]
     if not others:
-        return f"{lead}, the only way there is"
+        return f"{label(choice.strategy)} is the only usable network: {seconds(choice.time_s)} expected"
     fastest = min(others, key=lambda other: other.time_s)
     if fastest.time_s * _ALIKE < choice.time_s and only_time:
         return (
-            f"{lead}, against {seconds(fastest.time_s)} on {label(fastest.strategy)}, but typically "
-            f"{seconds(choice.cost)} against {seconds(fastest.cost)}"
+            f"{lead}, against {seconds(fastest.time_s)} on {label(fastest.strategy)}, but usually"
+            f" faster (median {seconds(choice.cost)} against {seconds(fastest.cost)})"
         )
     if fastest.time_s * _ALIKE < choice.time_s:
         return (
-            f"{lead}, slower than {label(fastest.strategy)} ({seconds(fastest.time_s)}) "
-            f"but cheaper: {_savings(choice, fastest)}"
+            f"{lead}, slower than {label(fastest.strategy)} ({seconds(fastest.time_s)}),"
+            f" but cheaper: {_savings(choice, fastest)}"
         )
     singles = [other for other in others if other.strategy.kind == StrategyKind.SINGLE]
     rival = min(singles or others, key=lambda other: other.time_s)
     named = f"{label(rival.strategy)} ({seconds(rival.time_s)})"
     if rival.time_s < choice.time_s * _ALIKE:
-        return f"{lead}, as fast as {named}"
+        return f"{lead}, about as fast as {named}"
     return f"{lead}, {rival.time_s / choice.time_s:.1f} times faster than {named}"
 
 
@@ -129,16 +139,16 @@ def _hedging(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
         return ""
     more = [f"{max(both.energy_j - alone.energy_j, 0.0):.2g} J"]
     if both.metered_bytes > alone.metered_bytes:
-        more.append(f"{(both.metered_bytes - alone.metered_bytes) / 1e6:.2g} MB metered")
+        more.append(f"{(both.metered_bytes - alone.metered_bytes) / 1e6:.2g} MB of metered data")
     price = " and ".join(more)
     if choice is both:
         return (
-            f"hedged, as it is not certain which is faster: {seconds(saved_s)} sooner than"
-            f" {label(alone.strategy)} alone, {seconds(both.time_high_s)} in place of"
-            f" {seconds(alone.time_high_s)} once in twenty times, for {price} more"
+            f"Sending twice saves {seconds(saved_s)} on average over {label(alone.strategy)} alone, and"
+            f" costs {price} more. The slowest 5 % take {seconds(both.time_high_s)} or longer, instead of"
+            f" {seconds(alone.time_high_s)}"
         )
     return (
-        f"{label(both.strategy)} would take {seconds(both.time_s)}, which is not worth {price} more"
+        f"{label(both.strategy)} would take {seconds(both.time_s)}, but is not worth {price} more"
     )
 
 
@@ -149,8 +159,8 @@ def _notes(case: Case, evaluations: Sequence[Evaluation]) -> list[str]:
         roles = assign(case.networks)
         names = {role: network.name for role, network in roles.players()}
         notes = [
-            f"{names[role]} has been silent for {silent_s:.1f} s while something was expected of it,"
-            f" and may be for {longer_s(role, silent_s):.0f} s more"
+            f"{names[role]}: no reply for {silent_s:.1f} s (probably another"
+            f" {longer_s(role, silent_s):.0f} s)"
             for role, silent_s in silences(case.context, roles).items()
             if silent_s <= GIVEN_UP_S
         ]
@@ -164,10 +174,10 @@ def _notes(case: Case, evaluations: Sequence[Evaluation]) -> list[str]:
 def _savings(choice: Evaluation, fastest: Evaluation) -> str:
     if choice.metered_bytes < fastest.metered_bytes and choice.energy_j >= fastest.energy_j:
         return (
-            f"{choice.metered_bytes / 1e6:.2g} MB metered in place of "
+            f"{choice.metered_bytes / 1e6:.2g} MB of metered data instead of "
             f"{fastest.metered_bytes / 1e6:.2g} MB"
         )
-    return f"{choice.energy_j:.2g} J in place of {fastest.energy_j:.2g} J"
+    return f"{choice.energy_j:.2g} J instead of {fastest.energy_j:.2g} J"
 
 
 def _evidence(strategy: Strategy, context: Context, transfer: Transfer) -> str:
@@ -176,13 +186,13 @@ def _evidence(strategy: Strategy, context: Context, transfer: Transfer) -> str:
     past = indicator_of(indicators, "past5_bps", transfer.direction)
     rtt = indicators.get("rtt_s")
     if past is not None and transfer.size.median_bytes >= _LARGE_BYTES:
-        carried = f"; {name} carried {past.value / 1e6:.3g} Mbit/s {_ago(past, context)}"
+        carried = f"{name} carried {past.value / 1e6:.3g} Mbit/s {_ago(past, context)}"
         old = context.at_s - past.measured_at_s > _OLD_S
-        return f"{carried}, which says little by now" if old else carried
+        return f"{carried}, too long ago to rely on" if old else carried
     if rtt is None:
-        return f"; nothing is known of {name}'s round trip"
-    what = "answered pings in" if rtt.active else "had a round trip of"
-    return f"; {name} {what} {rtt.value * 1000:.0f} ms {_ago(rtt, context)}"
+        return f"No round-trip time of {name} is known yet"
+    what = "ping" if rtt.active else "round trip"
+    return f"The last {what} over {name} took {rtt.value * 1000:.0f} ms, {_ago(rtt, context)}"
 
 
 def _ago(indicator: Indicator, context: Context) -> str:

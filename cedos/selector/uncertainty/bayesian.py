@@ -28,7 +28,7 @@ class Bayesian(BruteForce):
     """Posterior distributions of the quantities. Without any history it goes by the errors' prior."""
 
     name: ClassVar[str] = "bayesian"
-    words: ClassVar[str] = "weighed by what came of such predictions before (Bayesian)"
+    words: ClassVar[str] = "Uncertainty: from how such predictions turned out before (Bayesian)"
 
     def __init__(
         self, history: Callable[[str], ErrorHistory] = lambda quantity: ErrorHistory()

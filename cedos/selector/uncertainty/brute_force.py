@@ -33,7 +33,7 @@ _CASES = 10
 
 class BruteForce(Evaluator):
     name: ClassVar[str] = "brute-force"
-    words: ClassVar[str] = "weighed by brute force"
+    words: ClassVar[str] = "Uncertainty: all outcomes weighed (brute force)"
 
     def _judge(
         self,

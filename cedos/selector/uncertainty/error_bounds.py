@@ -83,7 +83,7 @@ class ErrorBounds(Evaluator):
     """Bounds on the next error of every quantity; ways are compared by what these allow."""
 
     name: ClassVar[str] = "error-bounds"
-    words: ClassVar[str] = "weighed by error bounds, generous to sending twice"
+    words: ClassVar[str] = "Uncertainty: by error bounds, which favour sending twice"
 
     @classmethod
     def cost_of_sending_twice(

@@ -14,7 +14,7 @@ class Trusting(Evaluator):
     """No errors: the first of several ways is the one predicted to be, so hedging never pays."""
 
     name: ClassVar[str] = "trusting"
-    words: ClassVar[str] = "predictions are trusted as if they were certain"
+    words: ClassVar[str] = "Uncertainty: ignored, predictions are taken as certain"
 
     @classmethod
     def times(cls, predicted: Mapping[str, Distribution]) -> Mapping[str, Distribution]:

@@ -108,7 +108,7 @@ def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host:
         assert (one.hard, one.barred) == (True, ("lte0",))
         assert one.spent >= 0.99 * 2e7  # the last percent is kept for what is on its way
         status = host.cedos.client.status()
-        said = 'the hard budget "data" is spent: programs are kept off lte0'
+        said = 'the hard budget "data" is used up: programs are blocked on lte0'
         assert any(each.startswith(said) for each in status.problems)
         assert [bool(network.barred) for network in status.networks] == [False, True]
         # More of it: at once.
@@ -119,7 +119,7 @@ def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host:
         assert host.set(1e6).barred == ("lte0",)
         assert host.refused()
         deadline_s = time.monotonic() + 10
-        while "programs are kept off lte0" not in host.cedos.client.explain(None).reason:
+        while "Programs are blocked on lte0" not in host.cedos.client.explain(None).reason:
             assert time.monotonic() < deadline_s
             time.sleep(0.1)
         host.laptop.ip("link", "set", "wlan0", "up")

@@ -24,14 +24,14 @@ async def test_a_battery_lasts_until_it_is_charged(host: Host) -> None:
     host.tick(600.0)
     assert keeper.spent == 1e4
     assert host.budgets.prices.energy_rate() > 0.0
-    assert "a joule is worth" in host.preferred[-1][0].note
+    assert "A joule must save" in host.preferred[-1][0].note
     host.power.now = Battery(0.6, False, 9.5e4, 10.0)
     await host.budgets._read_battery()
     host.tick()
     assert host.budgets.prices.energy_rate() == 0.0
     assert messages(host.budgets)[0].suspended == "on mains power"
     await host.budgets.set(DATA)
-    assert "(data)" in host.preferred[-1][0].note
+    assert '(budget "data"' in host.preferred[-1][0].note
     assert "(battery)" not in host.preferred[-1][0].note  # it has no part in any price
     host.power.now = Battery(0.9, True, 1.8e5, 10.0)
     await host.budgets._read_battery()

@@ -125,14 +125,14 @@ async def test_it_warns_twice_then_bars_and_says_so(host: Host) -> None:
         for carry in (1_000_000, 1_000_000, 90_000_000, 1_000_000):
             host.tick(100.0, carry=carry)
     events = [each["event"] for each in logs if each["event"].startswith("a hard")]
-    assert events == ["a hard budget is nearly spent", "a hard budget is all but spent"]
-    assert "all but spent: 8 MB of 1 GB are left" in host.hard.problems[0]
+    assert events == ["a hard budget is nearly used up", "a hard budget is almost used up"]
+    assert "almost used up: 8 MB of 1 GB left" in host.hard.problems[0]
     assert host.hands.asked == []
     host.tick(100.0, carry=8_000_000)
     assert host.now_barred == ["lte0"]
-    assert 'as the hard budget "data" is spent (1 GB of 1 GB)' in host.barred[-1]["lte0"]
+    assert 'because the hard budget "data" is used up (1 GB of 1 GB)' in host.barred[-1]["lte0"]
     (said,) = host.hard.problems
-    assert "programs are kept off lte0 until 2026-12-01 00:00" in said
+    assert "programs are blocked on lte0 until 2026-12-01 00:00" in said
     (message,) = messages(host.budgets, host.hard.barred_by)
     assert (message.hard, message.barred, message.spent_up) == (True, ("lte0",), True)
     host.tick()
@@ -230,7 +230,7 @@ async def test_what_steering_refuses_is_said_and_tried_again(host: Host) -> None
     await host.budgets.set(DATA)
     host.hands.refuses = "iptables is not installed"
     host.tick(carry=1_000_000_000)
-    assert "hard budgets cannot be kept: iptables is not installed" in host.hard.problems
+    assert "hard budgets cannot be enforced: iptables is not installed" in host.hard.problems
     assert host.hard.barred_by("data") == ()
     assert list(host.barred[-1]) == ["lte0"]  # nothing is led there all the same
     host.hands.refuses = ""
@@ -248,14 +248,14 @@ async def test_what_steering_refuses_is_said_truly_wherever_it_shows(host: Host)
     host.tick(carry=1_000_000_000)
     why = host.barred[-1]["lte0"]
     assert "kept off lte0" not in why
-    assert 'nothing new is led to lte0, as the hard budget "data" is spent (1 GB of 1 GB)' in why
-    assert why.endswith("cannot be kept off: iptables is not installed")
+    assert 'because the hard budget "data" is used up (1 GB of 1 GB)' in why
+    assert why.endswith("Programs cannot be blocked there: iptables is not installed")
     (message,) = messages(host.budgets, host.hard.barred_by, host.hard.unkept)
     assert (message.barred, message.unkept) == ((), "iptables is not installed")
     assert host.hard.unkept("another") == ""
     host.hands.refuses = ""
     host.tick(10.0)
-    assert host.barred[-1]["lte0"].startswith("programs are kept off lte0, as the hard budget")
+    assert host.barred[-1]["lte0"].startswith("Programs are blocked on lte0 until")
     assert host.hard.unkept("data") == ""
 
 
@@ -274,7 +274,7 @@ async def test_where_nothing_can_be_barred_that_is_said_and_nothing_asked(tmp_pa
     await host.budgets.set(DATA)
     host.tick()
     assert host.hard.problems == [
-        "hard budgets cannot be kept: [steering] iptables = true would be needed"
+        "hard budgets cannot be enforced: [steering] iptables = true would be needed"
     ]
     host.tick(carry=1_000_000_000)
     assert (host.hands.asked, host.barred) == ([], [])
@@ -346,7 +346,7 @@ async def test_what_cannot_be_barred_is_not_said_to_be_barred(host: Host) -> Non
     host.hands.refuses = "iptables is not installed"
     host.tick(carry=1_000_000_000)
     spent = host.hard.problems[0]
-    assert "is spent: programs should be kept off lte0 until 2026-12-01" in spent
+    assert "is used up: programs should be blocked on lte0 until 2026-12-01" in spent
 
 
 async def test_a_network_that_cannot_be_opened_again_is_told_of_though_no_budget_is_left(
@@ -358,7 +358,7 @@ async def test_a_network_that_cannot_be_opened_again_is_told_of_though_no_budget
     host.budgets.remove("data")
     host.tick()
     assert host.hard.problems == [
-        "networks that were barred cannot be opened again: iptables does not end"
+        "networks that were blocked cannot be unblocked: iptables does not end"
     ]
     host.hands.refuses = ""
     host.tick(10.0)
@@ -370,10 +370,13 @@ async def test_the_reason_is_that_of_the_budget_that_bars_now(host: Host) -> Non
     await host.budgets.set(today)
     await host.budgets.set(DATA)
     host.tick(carry=1_200_000_000)
-    assert '"today" is spent' in host.barred[-1]["lte0"]
+    assert '"today" is used up' in host.barred[-1]["lte0"]
     host.budgets.write()
     host.tick(DAY_S)
-    assert '"data" is spent (1.2 GB of 1 GB) until 2026-12-01' in host.barred[-1]["lte0"]
+    assert (
+        'until 2026-12-01 00:00, because the hard budget "data" is used up (1.2'
+        in host.barred[-1]["lte0"]
+    )
     await host.budgets.set(replace(DATA, supply=1.1e9))
     host.tick()
     assert "of 1.1 GB" in host.barred[-1]["lte0"]

@@ -54,8 +54,8 @@ async def test_a_budget_counts_what_all_programs_carry_and_prices_it(host: Host)
     assert objective.name == "budgets"
     assert objective.prices.data_rate("lte0") > 0.0
     assert objective.prices.data_rate("wlan0") == 0.0
-    assert "a megabyte on lte0 is worth" in objective.note
-    assert "1 GB of 1 GB are left for 10 days (data)" in objective.note
+    assert "A megabyte over lte0 must save" in objective.note
+    assert 'budget "data": 1 GB of 1 GB left for 10 days' in objective.note
 
 
 async def test_a_spent_budget_is_prohibitive_and_said(host: Host) -> None:
@@ -66,7 +66,7 @@ async def test_a_spent_budget_is_prohibitive_and_said(host: Host) -> None:
     assert 'the budget "data" is exceeded (200% used)' in host.budgets.problems
     (message,) = messages(host.budgets)
     assert (message.spent_up, message.s_per_unit) == (True, None)
-    assert "nothing may go over lte0" in host.preferred[-1][0].note
+    assert "lte0 is used only where nothing else works" in host.preferred[-1][0].note
 
 
 async def test_joules_of_the_radios_are_counted(host: Host) -> None:

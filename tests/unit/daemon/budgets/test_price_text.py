@@ -8,7 +8,7 @@ from cedos.daemon.budgets.price_text import worth_s
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [
-        (2.5e-6, "next to nothing"),
+        (2.5e-6, "less than 1 ms"),
         (0.0421, "42 ms"),
         (0.3, "0.3 s"),
         (41.0, "41 s"),

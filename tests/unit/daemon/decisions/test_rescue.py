@@ -134,7 +134,7 @@ async def test_what_finds_no_answer_goes_over_the_best_network_that_lives(monkey
     await asyncio.sleep(0)
     assert place.kernel.rescued[0][:2] == (KEY, "eth0")  # unmetered, though slower
     assert place.told[0][:2] == (KEY, "eth0")
-    assert "no answer over wlan0" in place.told[0][2]
+    assert "no reply to its first packet over wlan0" in place.told[0][2]
     assert place.rescuer.living == {KEY: "eth0"}
     place.rescuer.closed(KEY)
     assert place.kernel.forgotten == [KEY]

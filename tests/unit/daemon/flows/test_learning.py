@@ -103,7 +103,7 @@ def test_a_place_that_is_slower_than_the_model_says_becomes_so(model: Completion
     for _ in range(20):
         finish(learning, 2.0 * before_s)
     assert predicted_s(learning) > 1.03 * before_s
-    assert learning.note == "corrected by what 20 transfers at this place took"
+    assert learning.note == "Predictions are corrected by 20 transfers at this place"
     learning.place = "elsewhere"
     assert learning.note == ""
     assert predicted_s(learning) == pytest.approx(before_s)
@@ -142,7 +142,7 @@ def test_the_bayesian_method_learns_what_came_of_predictions_and_no_place(
     for _ in range(20):
         finish(learning, 3.0 * before_s)
     assert learning.predict(columns)["wifi"].mean > 1.1 * before_s
-    assert learning.note == "corrected by what 20 transfers took"
+    assert learning.note == "Predictions are corrected by 20 earlier transfers"
     assert learning.state()["places"] == {}
 
 
@@ -171,9 +171,9 @@ def test_what_came_of_predictions_is_kept_over_a_restart(
     learning.keep(tmp_path)
     again = load(model, tmp_path, adapt=False, bayesian=True)
     assert again.predict(columns) == learning.predict(columns)
-    assert again.note == "corrected by what 20 transfers took"
+    assert again.note == "Predictions are corrected by 20 earlier transfers"
     finish(again, 3.0 * before_s)
-    assert again.note == "corrected by what 21 transfers took"
+    assert again.note == "Predictions are corrected by 21 earlier transfers"
     # Who decides by another method for a while loses nothing, nor does who learns no places.
     load(model, tmp_path, adapt=True, bayesian=False).keep(tmp_path)
     load(model, tmp_path, adapt=False, bayesian=True).keep(tmp_path)

@@ -144,7 +144,7 @@ def test_a_dead_network_loses_whatever_the_model_says(
     assert str(decision.choice) == evaluated[1], "it joins when it lives again"
     assert f"{which} " in decision.reason
     assert "no ping" in decision.reason or "not available" in decision.reason
-    assert "it joins as soon as it answers again" in decision.reason
+    assert "joins as soon as it answers again" in decision.reason
     only_single = decide(
         Case(host.transfer(), context, host.both, model, kinds={StrategyKind.SINGLE}, **RECORD)
     )
@@ -164,7 +164,7 @@ def test_where_all_are_dead_all_may_try(host: Any) -> None:
     model = host.oracle(**{**EQUAL, "mptcp_cellular": 0.5})
     decision = decide(Case(host.transfer(), context, host.both, model, **RECORD))
     assert str(decision.choice) == "mptcp(lte0, wlan0)"
-    assert "all may try" in decision.reason
+    assert "any may be tried" in decision.reason
 
 
 def test_one_network_only(host: Any) -> None:
@@ -172,7 +172,7 @@ def test_one_network_only(host: Any) -> None:
     down = replace(host.wlan, up=False)
     decision = decide(Case(host.transfer(), NOTHING, (down, host.lte), model, kinds=ALL, **RECORD))
     assert str(decision.choice) == "single(lte0)"
-    assert "the only way there is" in decision.reason
+    assert "the only usable network" in decision.reason
 
 
 def test_no_network_defers(host: Any) -> None:

@@ -42,7 +42,7 @@ def test_who_trusts_predictions_never_sends_twice_and_takes_the_usual_time(host:
     times = {str(each.strategy): each.time_s for each in decision.evaluations}
     assert times["single(wlan0)"] == pytest.approx(0.1)
     assert times["redundant(wlan0, lte0)"] == pytest.approx(0.1)
-    assert "trusted" in decision.reason
+    assert "taken as certain" in decision.reason
 
 
 def test_error_bounds_pay_for_what_can_be_saved_at_most(host: Any) -> None:

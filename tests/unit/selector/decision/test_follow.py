@@ -55,7 +55,7 @@ def test_the_choice_follows(host: Any) -> None:
     assert choice(None, None)[0] == choice(0.9, 0.2)[0] == "single(lte0)"
     chosen, why = choice(0.1, None)
     assert chosen == "single(wlan0)"
-    assert "battery at 10%, so energy weighs 2" in why
+    assert "battery is at 10 %, so energy has exponent 2" in why
     chosen, why = choice(None, 1.2)
     assert chosen == "single(wlan0)"
     assert "data plan is used up" in why
