@@ -47,7 +47,7 @@ class _Set(Manual):
     cls=_Group,
     invoke_without_command=True,
     examples=[
-        ("cedos budget", "All budgets: supply, spent, forecast, today's price, what it bought."),
+        ("cedos budget", "All budgets: use, supply, forecast, price, and the waiting they saved."),
         ("cedos budget set data 4GB --until 2026-12-01 --every month", "A data plan."),
         ("cedos budget set data 1GB --until 20:00 --network lte0", "For today, of one network."),
         ("cedos budget set data 4GB --until 2026-12-01 --hard", "Then programs are stopped."),
@@ -67,10 +67,10 @@ def command(context: click.Context, as_json: bool) -> None:
     money where they save most time, so that the supply lasts until the end and little is left over.
     What all programs used counts, since the beginning of the period as far as it was counted.
 
-    A budget is a price: where there is no other way, programs still get through when it is spent. A hard
-    one (--hard) is a wall, too: from then on programs are refused on its networks, and those that this
-    host forwards for, until there is more of it or a new period; the host itself keeps its addresses.
-    `cedos status` warns from 90 % on.
+    A budget is a price: where there is no other way, programs still get through when it is used up.
+    A hard one (--hard) also blocks programs on its networks then, and those that this host forwards
+    for, until there is more of it or a new period begins; the host itself keeps its addresses. `cedos
+    status` warns from 90 % on.
 
     Without a command, all budgets are shown. While no daemon runs, it is what was counted until the
     last one ended, and what is set or removed counts from the next start.
@@ -85,7 +85,7 @@ def command(context: click.Context, as_json: bool) -> None:
     except DaemonUnreachableError:
         standing = _without_daemon(where)
         notes = budget_file.kept_aside(where.state / budget_file.FILE)
-        notes.append("No daemon runs: this is what was counted until the last one ended.")
+        notes.append("No daemon answers. This was counted until the last one ended.")
     if as_json:
         render.print_json(standing)
     else:
@@ -159,15 +159,15 @@ def set_command(
         standing = client.set_budget(budget)
     except DaemonUnreachableError:
         _set_without_daemon(where, budget)
-        click.echo(f'"{budget.name}" counts from when the daemon starts: none runs now')
+        click.echo(f'"{budget.name}" is kept. It counts once a daemon starts; none answers now.')
         return
     click.echo("\n".join(lines([standing], time.time())))
     if networks:
         there = sorted(network.name for network in client.networks())
         for strange in sorted(set(networks) - set(there)):
             click.echo(
-                f'Warning: there is no network "{strange}" now, only {", ".join(there) or "none"};'
-                " its data counts if it comes",
+                f'Warning: there is no network "{strange}" now (there are: {", ".join(there) or "none"}).'
+                " Its data counts once it comes.",
                 err=True,
             )
 
@@ -196,18 +196,22 @@ def lines(standing: list[BudgetMessage], now_unix_s: float) -> Iterator[str]:
     if not standing:
         yield "no budget; `cedos budget set data 4GB --until 2026-12-01 --every month` sets one"
         return
-    header = ("BUDGET", "OF", "SPENT", "OF SUPPLY", "ENDS", "FORECAST", "PRICE", "BOUGHT")
+    header = (
+        *("BUDGET", "RESOURCE", "USED", "SUPPLY", "ENDS (LOCAL TIME)", "USED AT THE END"),
+        *("PRICE NOW", "SAVED"),
+    )
     yield from render.table(header, (_row(one, now_unix_s) for one in standing))
+    yield "PRICE NOW: the waiting that must be saved for each unit. SAVED: the waiting saved so far."
 
 
 def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:
-    share = f" ({one.spent / one.supply:.0%})" if one.supply else ""
+    share = f" ({render.percent(one.spent / one.supply)})" if one.supply else ""
     of = "battery" if one.battery else one.resource
     if one.networks:
         of += f" of {', '.join(one.networks)}"
     if one.hard:
         of += ", hard"
-    ends = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.ends_unix_s))
+    ends = render.instant(one.ends_unix_s)
     left_s = one.ends_unix_s - now_unix_s
     forecast = render.UNKNOWN
     if one.forecast is not None and not one.over and not one.suspended:
@@ -220,7 +224,7 @@ def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:
         f"{ends} (over)" if one.over else f"{ends} (in {render.duration(left_s)})",
         forecast,
         _price(one),
-        render.UNKNOWN if one.bought_s is None else f"{render.duration(one.bought_s)} of waiting",
+        render.duration(one.bought_s),
     )
 
 
@@ -237,14 +241,16 @@ def _price(one: BudgetMessage) -> str:
     if one.suspended:
         return one.suspended
     if one.barred:
-        return f"spent: programs are kept off {', '.join(one.barred)}"
+        return f"used up: {', '.join(one.barred)} blocked"
     if one.unkept:
-        return "spent: but programs go on"
+        return "used up, but not enforced"
     if one.spent_up:
-        return "spent: nothing more"
+        return "used up"
     if one.s_per_unit is None:
         return render.UNKNOWN
     times, unit = _UNITS[one.resource]
+    if one.s_per_unit * times < 0.001:
+        return "almost free"
     return f"{render.worth(one.s_per_unit * times)}{f' per {unit}' if unit else ''}"
 
 

@@ -1,5 +1,6 @@
 """`cedos explain`: a decision in plain words."""
 
+import textwrap
 import time
 from collections.abc import Iterator, Sequence
 
@@ -12,6 +13,8 @@ from cedos.commands.console import prefetch_text, probing_text, render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
 from cedos.model import Direction, Strategy
+
+_WIDTH = 100
 
 
 @click.command(
@@ -82,13 +85,21 @@ def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> No
 def lines(decision: DecisionMessage, now_unix_s: float) -> Iterator[str]:
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(decision.made_unix_s))
     ago = render.duration(max(0.0, now_unix_s - decision.made_unix_s))
-    yield f"Decision {decision.number}, {ago} ago ({made}): {render.strategy(decision.choice)}"
-    yield f"  Why: {decision.reason}"
+    yield (
+        f"Decision {decision.number}, {ago} ago ({made} local time): {render.strategy(decision.choice)}"
+    )
+    yield from textwrap.wrap(
+        f"Why: {render.sentence(decision.reason)}",
+        _WIDTH,
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_on_hyphens=False,
+    )
     yield ""
     yield from _transfer(decision.transfer)
     yield ""
-    yield f"  Expected, by the objective {decision.objective}"
-    header = ("  STRATEGY", "TIME", "90 % BETWEEN", "ENERGY", "METERED", "COST")
+    yield f"  Expected. The least cost is chosen (objective {decision.objective})"
+    header = ("  STRATEGY", "MEAN TIME", "90 % INTERVAL", "ENERGY", "METERED", "COST")
     ranked = sorted(
         decision.evaluations,
         key=lambda one: (one.strategy != decision.choice, one.cost is None, one.cost or 0.0),
@@ -99,7 +110,7 @@ def lines(decision: DecisionMessage, now_unix_s: float) -> Iterator[str]:
     rows = [
         (
             network,
-            name,
+            render.indicator_name(name),
             render.indicator(name, one.value),
             f"{render.duration(one.age_s)} old",
             ", ".join(
@@ -117,34 +128,35 @@ def lines(decision: DecisionMessage, now_unix_s: float) -> Iterator[str]:
 def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]:
     """What budgets make of bytes, joules and money today, line by line."""
     yield ""
-    yield "  Prices today"
+    yield "  Prices now"
     for one in budgets:
         left = render.amount(max(one.supply - one.spent, 0.0), one.resource)
         of = render.amount(one.supply, one.resource)
-        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.ends_unix_s))
+        supply = f"{left} of {of} left until {render.instant(one.ends_unix_s)} local time"
         what = {"data": "a megabyte", "energy": "a joule", "money": "a unit of money"}[one.resource]
         if one.over:
-            line = "it has come to its end"
+            line = "this budget has ended."
         elif one.suspended:
-            line = f"{what} costs nothing now: {one.suspended}"
+            line = f"no price now ({one.suspended})."
         elif one.spent_up or one.s_per_unit is None:
-            line = f"{what} is not to be had any more: {left} of {of} are left until {until}"
+            line = f"used up, {supply}."
         else:
-            worth = render.worth(one.s_per_unit * (1e6 if one.resource == "data" else 1.0))
-            line = f"{what} must save {worth}: {left} of {of} are left until {until}"
+            s_per_unit = one.s_per_unit * (1e6 if one.resource == "data" else 1.0)
+            price = f"must save {render.worth(s_per_unit)} of waiting"
+            line = f"{what} {'is almost free' if s_per_unit < 0.001 else price}, {supply}."
         if one.barred:
-            line += f"; it is hard, so programs are kept off {', '.join(one.barred)} until then"
+            line += f" Programs are blocked on {', '.join(one.barred)} until then."
         elif one.unkept:
-            line += f"; it is hard, but programs cannot be kept off its networks: {one.unkept}"
+            line += f" Programs should be blocked, but cannot be: {render.sentence(one.unkept)}"
         elif one.hard and not one.over:
-            line += "; it is hard: once it is spent, programs are kept off its networks"
+            line += " It is hard: once it is used up, programs are blocked on its networks."
         yield f"  {one.name}: {line}"
 
 
 def _transfer(transfer: TransferMessage) -> Iterator[str]:
     what = "Download" if transfer.direction is Direction.DOWN else "Upload"
-    label = f"{transfer.label.urgency} and {transfer.label.bulk}"
-    yield f"  {what} of {render.estimate(transfer.size)}; {label}"
+    label = f"{transfer.label.urgency}, {transfer.label.bulk}"
+    yield f"  {what} of {render.estimate(transfer.size)} (label: {label})"
     if transfer.deadline_s is not None:
         yield f"  Wanted within {render.duration(transfer.deadline_s)}"
     if transfer.server_name:
@@ -157,7 +169,7 @@ def _row(one: EvaluationMessage, choice: Strategy) -> tuple[str, ...]:
     return (
         ("* " if one.strategy == choice else "  ") + render.strategy(one.strategy),
         render.duration(one.time_s),
-        f"{render.duration(one.time_low_s)} and {render.duration(one.time_high_s)}",
+        f"{render.duration(one.time_low_s)} to {render.duration(one.time_high_s)}",
         render.energy(one.energy_j),
         render.size(one.metered_bytes),
         render.number(one.cost),

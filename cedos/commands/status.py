@@ -39,15 +39,14 @@ _WIDTH = 100
 def command(as_json: bool) -> None:
     """Shows what the daemon sees, does and has trouble with.
 
-    First the networks, each with its round-trip time and how old that measurement is, the rate
-    lately seen on it (after "≥" one that nothing has filled, which may do more; or, marked with
-    "link", the radio's own), and its signal. A network in the state "log-in" lets nothing through
-    before somebody has logged in; nothing is led to one that is "barred", as a hard budget is
-    spent, and programs are kept off it, unless the problems at the end say that they cannot be.
-    Below, all indicators of each network with their ages (those marked * were drawn, not measured),
-    and the access point of Wi-Fi. Then the network of new connections with the reason, the living
-    flows with their strategy (but those that the daemon itself looks at networks with), MPTCP
-    connections with their paths, and what is degraded or in the way.
+    First the networks. RTT is the last round-trip time, with its age. RATE is the download rate
+    lately seen; after "≥" nothing has filled the network, so that it may do more; "link" is the
+    rate that the radio claims. A network in the state "log-in" wants somebody to log in first. One
+    that is "blocked" has a hard budget that is used up. Below, all that is known of each network,
+    with ages in brackets; values with * are synthetic.
+
+    Then the network of new connections, and why. Then the flows that have a socket now, except for
+    the daemon's own look-ups, and the paths of MPTCP connections. Problems come last.
     """
     status = ControlClient(directories().socket).status()
     if as_json:
@@ -57,10 +56,11 @@ def command(as_json: bool) -> None:
 
 
 def lines(status: StatusMessage) -> Iterator[str]:
-    dry = ", dry run: nothing is changed" if status.dry_run else ""
+    dry = ". Dry run: nothing is changed" if status.dry_run else ""
+    made = f"{status.decisions} decision{'s' * (status.decisions != 1)}"
     yield (
-        f"cedos {status.version}, process {status.pid}, up {render.duration(status.uptime_s)},"
-        f" objective {status.objective}, {status.decisions} decisions{dry}"
+        f"cedos {status.version} (process {status.pid}) has run for"
+        f" {render.duration(status.uptime_s)}: {made}, objective {status.objective}{dry}"
     )
     yield ""
     if status.networks:
@@ -73,9 +73,10 @@ def lines(status: StatusMessage) -> Iterator[str]:
         yield "no network"
     yield ""
     default = status.default
-    since = f" for {render.duration(default.age_s)}" if default.age_s is not None else ""
+    since = f", for {render.duration(default.age_s)}" if default.age_s is not None else ""
     number = f" (decision {default.decision})" if default.decision is not None else ""
-    yield f"Default: {default.network or 'left to the host'}{since}: {default.reason}{number}"
+    yield f"New connections: {default.network or 'as the host would send them'}{since}{number}"
+    yield from _wrapped(render.sentence(default.reason))
     if status.flows:
         yield ""
         columns = ("FLOW", "SERVER", "STRATEGY", "AGE", "DOWN", "UP")
@@ -83,7 +84,7 @@ def lines(status: StatusMessage) -> Iterator[str]:
     connections = [flow for flow in status.flows if flow.token is not None]
     if connections:
         yield ""
-        yield "MPTCP connections"
+        yield "Paths of MPTCP connections"
         for connection in connections:
             yield f"  {connection.token:#010x} {connection.flow}"
             roles = ("NETWORK", "ROLE", "PATH", "RTT", "RATE")
@@ -92,7 +93,7 @@ def lines(status: StatusMessage) -> Iterator[str]:
         yield ""
         yield "Problems"
         for problem in status.problems:
-            yield f"  {problem}"
+            yield f"  {render.sentence(problem)}"
 
 
 def predictions(network: NetworkMessage) -> str | None:
@@ -101,8 +102,8 @@ def predictions(network: NetworkMessage) -> str | None:
     if held is None:
         return None
     return (
-        f"{network.name}: transfers were expected to take {held.expected_over_actual_median:.2g} x what"
-        f" they took; {held.coverage90:.0%} of {held.n} inside the 90 % interval"
+        f"{network.name}: expected times were {held.expected_over_actual_median:.2g} x the actual ones"
+        f" (median of {held.n}), {render.percent(held.coverage90)} of these inside the 90 % interval"
     )
 
 
@@ -133,7 +134,7 @@ def _state(network: NetworkMessage) -> str:
     if not network.up:
         return "down"
     if network.barred:
-        return "barred"
+        return "blocked"
     captive = network.indicators.get("captive")
     wants = captive is not None and captive.value == 1.0 and captive.age_s <= _LOG_IN_S
     return "log-in" if wants else "up"
@@ -142,7 +143,8 @@ def _state(network: NetworkMessage) -> str:
 def _indicators(network: NetworkMessage) -> Iterator[str]:
     """All indicators of a network, each with its age; synthetic ones are marked."""
     notes = [
-        f"{name} {render.indicator(name, one.value)}{'*' if one.synthetic else ''}"
+        f"{render.indicator_name(name)} {render.indicator(name, one.value)}"
+        f"{'*' if one.synthetic else ''}"
         f" ({render.duration(one.age_s)})"
         for name, one in sorted(network.indicators.items())
     ]
@@ -151,11 +153,17 @@ def _indicators(network: NetworkMessage) -> Iterator[str]:
     if notes:
         yield ""
         # Each one stays on its line.
-        text = ", ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in notes)
+        text = "; ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in notes)
         for line in textwrap.wrap(
             f"{network.name}: {text}", _WIDTH, subsequent_indent="  ", break_on_hyphens=False
         ):
             yield line.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+    )
 
 
 def _flow(flow: FlowMessage) -> tuple[str, ...]:

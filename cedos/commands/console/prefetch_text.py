@@ -8,14 +8,14 @@ from cedos.commands.console import render
 _COUNTS = (
     ("waiting", "wait"),
     ("running", "under way"),
-    ("ready", "there and not asked for yet"),
-    ("consumed", "asked for"),
+    ("ready", "fetched, not used yet"),
+    ("consumed", "used"),
 )
 
 
 def lines(programs: Sequence[ProgramMessage]) -> Iterator[str]:
     if not programs:
-        yield "no program prefetches now (programs do it with `cedos.prefetch`)"
+        yield "no program prefetches now (programs can, with `cedos.prefetch`)"
     for number, each in enumerate(programs):
         if number:
             yield ""

@@ -7,7 +7,7 @@ from cedos.commands.console import render
 from cedos.model import Direction
 
 _RULES = {
-    "value": "where the answer is expected to save more than it costs",
+    "value": "when the answer should save more than it costs",
     "change": "when the passive indicators have changed enough (Delphi)",
     "fixed": "at a fixed rate",
 }
@@ -15,22 +15,29 @@ _RULES = {
 
 def lines(probing: Sequence[ProbingMessage]) -> Iterator[str]:
     if not probing:
-        yield "no network is up that could be probed"
+        yield "no usable network to probe"
         return
     yield f"Networks are probed {_RULES.get(probing[0].rule, probing[0].rule)}"
     for one in probing:
-        way = "downwards" if one.direction is Direction.DOWN else "upwards"
+        way = "download" if one.direction is Direction.DOWN else "upload"
         yield ""
-        yield f"{one.network}, {way}: {'a probe is sent' if one.send else 'no probe is sent'} now"
-        yield f"  Why: {one.why}"
+        yield f"{one.network}, {way}: {'a probe is due' if one.send else 'no probe'} now"
+        yield f"  Why: {render.sentence(one.why)}"
         if one.gain_s is not None:
-            yield f"  Expected to save {render.duration(one.gain_s)}"
-        cost = "not to be had today" if one.cost_s is None else f"{render.worth(one.cost_s)} today"
+            yield f"  Its answer should save {render.duration(one.gain_s)} of waiting."
+        cost = (
+            "more than a budget has left"
+            if one.cost_s is None
+            else f"worth {render.worth(one.cost_s)} of waiting at the prices now"
+        )
         yield (
-            f"  A probe takes {render.size(one.carried_bytes)} and {render.energy(one.energy_j)}:"
-            f" {cost}"
+            f"  It takes {render.size(one.carried_bytes)} and {render.energy(one.energy_j)}:"
+            f" {cost}."
         )
         if one.sent is None:
-            yield "  None was sent yet"
+            yield "  None was sent yet."
         else:
-            yield f"  The last one was sent {render.duration(one.sent.age_s)} ago: {one.sent.why}"
+            yield (
+                f"  The last one was sent {render.duration(one.sent.age_s)} ago:"
+                f" {render.sentence(one.sent.why)}"
+            )

@@ -1,6 +1,8 @@
 """Facts as people read them: units, ages, tables."""
 
+import time
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import click
 import msgspec
@@ -35,7 +37,21 @@ def duration(seconds: float | None) -> str:
 
 def worth(seconds: float) -> str:
     """A price in seconds; what rounds to nothing is still one."""
-    return "next to nothing" if seconds < 0.001 else duration(seconds)
+    return "under 1 ms" if seconds < 0.001 else duration(seconds)
+
+
+def instant(unix_s: float) -> str:
+    """A time on the wall, to the minute."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
+
+
+def sentence(text: str) -> str:
+    """With the stop that the last sentence of a reason lacks."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
 
 
 def _scaled(value: float, units: Sequence[str]) -> str:
@@ -77,7 +93,41 @@ def number(value: float | None, unit: str = "") -> str:
     return f"{text} {unit}".rstrip()
 
 
-_UNITS = {"dbm": "dBm", "db": "dB", "mps": "m/s"}
+_UNITS: Final = {"dbm": "dBm", "db": "dB", "mps": "m/s"}
+
+_NAMES: Final = {
+    "available": "reachable",
+    "ap_count": "access points heard",
+    "captive": "log-in needed",
+    "chan_util": "channel in use",
+    "cqi": "CQI",
+    "delivery_down_bps": "download seen",
+    "delivery_up_bps": "upload seen",
+    "dns_s": "DNS answer",
+    "link_bps": "radio link",
+    "past1_bps": "download, last 1 s",
+    "past1_up_bps": "upload, last 1 s",
+    "past5_bps": "download, last 5 s",
+    "past5_up_bps": "upload, last 5 s",
+    "past10_bps": "download, last 10 s",
+    "past10_up_bps": "upload, last 10 s",
+    "ping_loss": "pings lost",
+    "recent_bytes": "last small transfer",
+    "recent_s": "time of it",
+    "rsrp_dbm": "RSRP",
+    "rsrq_db": "RSRQ",
+    "rssi_dbm": "RSSI",
+    "rtt_min_s": "lowest RTT",
+    "rtt_s": "RTT",
+    "silence_s": "no reply for",
+    "sinr_db": "SINR",
+    "speed_mps": "moving at",
+}
+
+
+def indicator_name(name: str) -> str:
+    """An indicator as networks' people call it; others keep the name that `--json` has."""
+    return _NAMES.get(name, name)
 
 
 def indicator(name: str, value: float | None) -> str:
@@ -87,8 +137,10 @@ def indicator(name: str, value: float | None) -> str:
         return duration(value)
     if unit == "bps":
         return rate(value)
+    if unit == "bytes":
+        return size(value)
     if name.endswith("loss") or name == "chan_util":
-        return UNKNOWN if value is None else f"{value:.0%}"
+        return UNKNOWN if value is None else percent(value)
     if name in ("available", "captive"):
         return UNKNOWN if value is None else ("yes" if value else "no")
     return number(value, _UNITS.get(unit, ""))
@@ -104,18 +156,28 @@ def strategy(chosen: Strategy | None) -> str:
         case StrategyKind.MPTCP:
             return f"{first} + {' + '.join(others)} (MPTCP)"
         case StrategyKind.REDUNDANT:
-            return f"the same on {' and '.join(chosen.networks)}"
+            return f"{' + '.join(chosen.networks)} (sent twice)"
         case StrategyKind.DEFER:
-            return "not now"
+            return "later"
+
+
+_SOURCES: Final = {
+    "content-length": "as its header says",
+    "default": "assumed",
+    "hint": "as the program said",
+    "history": "from earlier transfers",
+    "progress": "from its progress",
+}
 
 
 def estimate(guess: SizeEstimate) -> str:
-    """`about 3 kB (1 kB to 9 kB), by history`."""
+    """`about 3 kB (1 kB to 9 kB), from earlier transfers`."""
+    source = _SOURCES.get(guess.source, f"by {guess.source}")
     if guess.low_bytes == guess.high_bytes:
-        return f"{size(guess.median_bytes)}, by {guess.source}"
+        return f"{size(guess.median_bytes)}, {source}"
     return (
         f"about {size(guess.median_bytes)}"
-        f" ({size(guess.low_bytes)} to {size(guess.high_bytes)}), by {guess.source}"
+        f" ({size(guess.low_bytes)} to {size(guess.high_bytes)}), {source}"
     )
 
 

@@ -22,7 +22,7 @@ def test_it_is_set_and_shown(cedos: Any, control: Path, fake_daemon: Any) -> Non
     assert done.exit_code == 0
     assert fake_daemon.budgets["data"].hard
     assert "data, hard" in done.stdout
-    assert "it is hard: once it is spent, programs are kept off" in cedos("explain").stdout
+    assert "It is hard: once it is used up, programs are blocked" in cedos("explain").stdout
     cedos(*line[:-1])
     assert not fake_daemon.budgets["data"].hard  # soft unless somebody says otherwise
     assert "hard" not in cedos("budget").stdout
@@ -45,12 +45,12 @@ def test_energy_cannot_be_hard(cedos: Any, control: Path, what: tuple[str, ...])
 def test_what_is_spent_says_what_it_bars(budget_shown: Callable[..., str]) -> None:
     show = partial(budget_shown, spent=4.001e9, spent_up=True, hard=True)
     said = show(barred=("lte0",))
-    assert "spent: programs are kept off lte0" in said
-    assert "it is hard, so programs are kept off lte0 until then" in said
+    assert "used up: lte0 blocked" in said
+    assert "Programs are blocked on lte0 until then." in said
     said = show(unkept="iptables is not installed")
-    assert "are kept off" not in said
-    assert "spent: but programs go on" in said
-    assert "programs cannot be kept off its networks: iptables is not installed" in said
+    assert "are blocked" not in said
+    assert "used up, but not enforced" in said
+    assert "Programs should be blocked, but cannot be: iptables is not installed." in said
     lte = NetworkMessage(
         name="lte0",
         interface="lte0",
@@ -66,11 +66,11 @@ def test_what_is_spent_says_what_it_bars(budget_shown: Callable[..., str]) -> No
         dry_run=False,
         objective="max-s",
         networks=[lte],
-        default=DefaultMessage(network=None, reason="no network is up"),
+        default=DefaultMessage(network=None, reason="no network is usable"),
         flows=[],
         problems=[],
     )
-    assert "lte0     lte0       cellular  barred" in "\n".join(status.lines(shown))
+    assert "lte0     lte0       cellular  blocked" in "\n".join(status.lines(shown))
 
 
 def test_the_configuration_and_its_mistakes(tmp_path: Path) -> None:

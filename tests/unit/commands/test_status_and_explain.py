@@ -72,7 +72,7 @@ def test_status(cedos: Any, control: Path) -> None:
     result = cedos("status")
     assert result.exit_code == 0
     assert "wlan0    wlan0      wifi  up     no       20 ms (2.5 s ago)" in result.stdout
-    assert "Default: wlan0: fastest" in result.stdout
+    assert "New connections: wlan0\n  fastest.\n" in result.stdout
     assert "tcp 192.168.43.2:5000 > 198.51.100.1:443" in result.stdout
     assert "Problems" not in result.stdout
 
@@ -86,13 +86,15 @@ def test_status_as_json(cedos: Any, control: Path) -> None:
 
 def test_status_in_full() -> None:
     text = "\n".join(status.lines(STATUS))
-    assert "process 7, up 3 min, objective max-s, 12 decisions, dry run" in text
-    assert "Default: left to the host: a VPN holds the default route" in text
+    assert "(process 7) has run for 3 min: 12 decisions, objective max-s. Dry run: nothing" in text
+    assert (
+        "New connections: as the host would send them\n  a VPN holds the default route.\n" in text
+    )
     assert "lte0     usb0       cellular  down   yes" in text
     assert "wlan0 + lte0 (MPTCP)  3.0 s  2.35 MB  -" in text
     assert "0x00000abc tcp 192.168.43.2:5" in text
     assert "lte0     backup  tcp 192.168.44.2:6 > 198.51.100.1:80  63 ms  8.1 Mbit/s" in text
-    assert text.endswith("Problems\n  history is degraded: no space left on the disk")
+    assert text.endswith("Problems\n  history is degraded: no space left on the disk.")
 
 
 def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
@@ -118,9 +120,9 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in() -> None:
     assert "wlan0    wlan0      wifi  log-in" in lines[3]
     told = lines[5:8]
     assert told[0].startswith(
-        "wlan0: access point home\ufffd[2J aa:bb:cc:00:11:22, captive yes (12 s), loss 2%"
+        "wlan0: access point home\ufffd[2J aa:bb:cc:00:11:22; log-in needed yes (12 s); loss 2 %"
     )
-    assert any("rssi_dbm -61 dBm* (400 ms)" in line for line in told)
+    assert any("RSSI -61 dBm* (400 ms)" in line for line in told)
     assert all(len(line) <= 100 for line in told)
     old = msgspec.structs.replace(home, indicators={"captive": indicator(1.0, 61.0)})
     lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[old])))
@@ -148,10 +150,13 @@ def test_explain(cedos: Any, control: Path) -> None:
     result = cedos("explain", "www.example.org")
     assert result.exit_code == 0
     assert "Decision 7, " in result.stdout
-    assert "Why: shortest" in result.stdout
-    assert "Download of about 3 kB (1 B to 9 kB), by history; foreground and small" in result.stdout
-    assert "* wlan0     500 ms  250 ms and 1.0 s  2 J     0 B      0.5" in result.stdout
-    assert "wlan0    rtt_s      20 ms  1.5 s old  probed" in result.stdout
+    assert "Why: shortest." in result.stdout
+    assert (
+        "Download of about 3 kB (1 B to 9 kB), from earlier transfers (label: foreground, small)"
+        in result.stdout
+    )
+    assert "* wlan0     500 ms     250 ms to 1.0 s  2 J     0 B      0.5" in result.stdout
+    assert "wlan0    RTT        20 ms  1.5 s old  probed" in result.stdout
     assert json.loads(cedos("explain", "--json").stdout)["number"] == 7
 
 
@@ -190,7 +195,7 @@ def test_what_programs_call_their_items_stays_in_its_cell() -> None:
 
 
 def test_explain_why_networks_are_probed(cedos: Any, control: Path, fake_daemon: Any) -> None:
-    assert "no network is up" in cedos("explain", "--probes").stdout
+    assert "no usable network" in cedos("explain", "--probes").stdout
     common = {"energy_j": 7.5, "carried_bytes": 64_320.0, "change": None, "threshold": None}
     fake_daemon.probed = [
         ProbingMessage(
@@ -204,18 +209,18 @@ def test_explain_why_networks_are_probed(cedos: Any, control: Path, fake_daemon:
         ),
     ]  # fmt: skip
     assert cedos("explain", "--probes").stdout == (
-        "Networks are probed where the answer is expected to save more than it costs\n"
+        "Networks are probed when the answer should save more than it costs\n"
         "\n"
-        "wlan0, downwards: a probe is sent now\n"
-        "  Why: it is worth it\n"
-        "  Expected to save 210 ms\n"
-        "  A probe takes 64.3 kB and 7.5 J: 50 ms today\n"
-        "  The last one was sent 60 s ago: it was new\n"
+        "wlan0, download: a probe is due now\n"
+        "  Why: it is worth it.\n"
+        "  Its answer should save 210 ms of waiting.\n"
+        "  It takes 64.3 kB and 7.5 J: worth 50 ms of waiting at the prices now.\n"
+        "  The last one was sent 60 s ago: it was new.\n"
         "\n"
-        "lte0, upwards: no probe is sent now\n"
-        "  Why: a budget forbids it\n"
-        "  A probe takes 64.3 kB and 7.5 J: not to be had today\n"
-        "  None was sent yet\n"
+        "lte0, upload: no probe now\n"
+        "  Why: a budget forbids it.\n"
+        "  It takes 64.3 kB and 7.5 J: more than a budget has left.\n"
+        "  None was sent yet.\n"
     )
     first, second = json.loads(cedos("explain", "--probes", "--json").stdout)
     assert (first["gain_s"], first["cost_s"], first["sent"]["age_s"]) == (0.21, 0.05, 60.0)
@@ -275,7 +280,7 @@ def test_units_are_those_that_a_person_would_choose(value: float) -> None:
         ("past5_bps", 23.4e6, "23.4 Mbit/s"),
         ("rssi_dbm", -61.0, "-61 dBm"),
         ("rsrq_db", -10.5, "-10.5 dB"),
-        ("ping_loss", 0.25, "25%"),
+        ("ping_loss", 0.25, "25 %"),
         ("available", 0.0, "no"),
         ("cqi", 12.0, "12"),
         ("speed_mps", None, "-"),
@@ -288,18 +293,18 @@ def test_indicators(name: str, value: float | None, text: str) -> None:
 def test_strategies_and_sizes() -> None:
     kinds = {
         Strategy(StrategyKind.SINGLE, ("a",)): "a",
-        Strategy(StrategyKind.REDUNDANT, ("a", "b")): "the same on a and b",
-        Strategy(StrategyKind.DEFER, ()): "not now",
+        Strategy(StrategyKind.REDUNDANT, ("a", "b")): "a + b (sent twice)",
+        Strategy(StrategyKind.DEFER, ()): "later",
         None: "-",
     }
     assert [render.strategy(one) for one in kinds] == list(kinds.values())
-    assert render.estimate(SizeEstimate(5, 5, 5, "content-length")) == "5 B, by content-length"
+    assert render.estimate(SizeEstimate(5, 5, 5, "content-length")) == "5 B, as its header says"
 
 
 def test_top(cedos: Any, control: Path) -> None:
     result = cedos("top", "--interval", "0.05", "--count", "3")
     assert result.exit_code == 0
-    assert result.stdout.count("Default: wlan0: fastest") == 3
+    assert result.stdout.count("New connections: wlan0\n") == 3
     assert "\x1b" not in result.stdout
 
 
@@ -339,6 +344,6 @@ def test_top_outlives_the_daemon(
 
         monkeypatch.setattr("cedos.commands.top.time.sleep", sleep)
         result = cedos("top", "--count", "2")
-    assert "Default: wlan0" in result.stdout
+    assert "New connections: wlan0" in result.stdout
     assert "no daemon answers" in result.stdout
     assert (result.exit_code, looks) == (0, [1])

@@ -187,7 +187,7 @@ def test_no_network_defers(host: Any) -> None:
     )
     assert decision.choice == Strategy(StrategyKind.DEFER, ())
     assert decision.evaluations == ()
-    assert decision.reason == "no network is up"
+    assert decision.reason == "no network is usable"
 
 
 def test_only_what_can_be_carried_out_is_considered(host: Any) -> None:
