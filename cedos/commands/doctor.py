@@ -24,9 +24,9 @@ _COLOURS = {FindingState.OK: "green", FindingState.LIMITED: "yellow", FindingSta
         ("cedos doctor --json | jq '.findings[] | select(.state != \"ok\")'", "What is not well."),
     ],
     exits={
-        0: "The daemon can run here, perhaps with limits.",
+        0: "The daemon can work here, perhaps with limits.",
         2: "",
-        4: "The daemon cannot run here; the last line says why.",
+        4: "The daemon cannot work here now; the last line says why.",
     },
     files=[CONFIG, STATE],
 )
@@ -55,7 +55,7 @@ def command(config_file: Path | None, as_json: bool) -> None:
             click.echo(_line(finding, width, coloured=sys.stdout.isatty()))
     fatal = [finding.topic for finding in findings if finding.fatal]
     if fatal:
-        raise HostError(f"the daemon cannot run here: {', '.join(fatal)}")
+        raise HostError(f"the daemon cannot work here: {', '.join(fatal)}")
 
 
 def _line(finding: Finding, width: int, *, coloured: bool) -> str:
@@ -67,5 +67,5 @@ def _line(finding: Finding, width: int, *, coloured: bool) -> str:
     if finding.lost:
         lines.append(f"{margin}lost: {finding.lost}")
     if finding.remedy:
-        lines.append(f"{margin}how:  {finding.remedy}")
+        lines.append(f"{margin}fix:  {finding.remedy}")
     return "\n".join(lines)

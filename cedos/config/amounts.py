@@ -28,7 +28,7 @@ def size_bytes(text: str) -> float:
     if re.fullmatch(r"\s*[\d.]+\s*", text) and _amount(text, _BYTES, _SIZE) < _PLAINLY_BYTES:
         number = text.strip()
         raise ValueError(
-            f'"{number}": a size needs a unit; "{number}GB", "{number}MB" or "{number} B" would be right'
+            f'"{number}": a size needs a unit: "{number}GB", "{number}MB" or "{number} B"'
         )
     return _amount(text, _BYTES, _SIZE)
 
@@ -54,7 +54,7 @@ def until(text: str, now: datetime) -> datetime:
         found = _until(text, now)
     except ValueError:
         raise ValueError(
-            f'"{text}": "18:00", "2026-12-01" or "2026-12-01 08:00" (of this host\'s wall) would be right'
+            f'"{text}" is no time: write "18:00", "2026-12-01" or "2026-12-01 08:00" (local time)'
         ) from None
     if why := end_wrong(found):
         raise ValueError(f'"{text}": {why}')
@@ -73,12 +73,12 @@ def _until(text: str, now: datetime) -> datetime:
 
 def _amount(text: str, units: dict[str, float] | dict[str, int], right: str) -> float:
     if text.lstrip().startswith("-"):
-        raise ValueError(f'"{text}": an amount is positive; {right} would be right')
+        raise ValueError(f'"{text}": an amount is positive: {right}')
     match = _AMOUNT.fullmatch(text)
     by_lower = {unit.lower(): factor for unit, factor in units.items()}
     factor = None
     if match is not None:
         factor = units.get(match[2]) or by_lower.get(match[2].lower())
     if match is None or factor is None or float(match[1]) * factor > _MOST:
-        raise ValueError(f'"{text}": {right} would be right')
+        raise ValueError(f'"{text}": write {right}')
     return float(match[1]) * factor

@@ -7,12 +7,13 @@ import difflib
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import inspect
+from msgspec.structs import FieldInfo
 
 from cedos.config.toml_lines import Key, key_lines
 from cedos.errors import ConfigError
@@ -103,10 +104,10 @@ class _Reader:
             if field := fields.get(name):
                 found[field.name] = self.value(item, field.type, (*key, name))
             else:
-                self._unknown((*key, name), fields)
+                self._unknown((*key, name), fields, item)
         for name, field in fields.items():
             if field.required and name not in value:
-                self._wrong(key, f"{_section(key)} lacks {name}: {_describe(field.type)}")
+                self._wrong(key, f"{_section(key)} needs {name}: {_describe(field.type)}")
                 found[field.name] = _WRONG
         if _WRONG in found.values():
             return _WRONG
@@ -126,14 +127,27 @@ class _Reader:
             return False
         return True
 
-    def _unknown(self, key: Key, known: Iterable[str]) -> None:
+    def _unknown(self, key: Key, fields: Mapping[str, FieldInfo], item: Any) -> None:
         name = str(key[-1])
-        homes = [section for section, names in _sections(self._root) if name in names]
-        if homes:
-            hint = f"; it belongs under {homes[0]}"
+        if isinstance(item, dict) and len(key) == 1:
+            known = [each for each, field in fields.items() if _is_table(field.type)]
+            what, shown = "section", "[{}]"
         else:
-            hint = _did_you_mean(name, known) or f"; known are: {', '.join(known)}"
-        self._wrong(key, f"{_section(key[:-1])} knows no {name}{hint}")
+            known = [
+                each for each, field in fields.items() if len(key) > 1 or not _is_table(field.type)
+            ]
+            what, shown = "setting", "{}"
+        said = f"unknown {what} {shown.format(name)}" + (
+            f" in {_section(key[:-1])}" if key[1:] else ""
+        )
+        homes = [section for section, names in _sections(self._root) if name in names]
+        if near := difflib.get_close_matches(name, known, n=1):
+            said += f", did you mean {shown.format(near[0])}?"
+        elif homes:
+            said += f"; it belongs in {homes[0]}"
+        elif known:
+            said += f"; known are: {', '.join(map(shown.format, known))}"
+        self._wrong(key, said)
 
     def _wrong(self, key: Key, message: str) -> None:
         if self._lines is None:
@@ -143,6 +157,11 @@ class _Reader:
             at = at[:-1]
         line = self._lines.get(at, 1)
         self.problems.append((line, f"{self._name}:{line}: {message}"))
+
+
+def _is_table(kind: Any) -> bool:
+    kind = _without_none(kind)
+    return _is_struct(kind) or typing.get_origin(kind) is dict
 
 
 def _is_struct(kind: Any) -> bool:
@@ -167,7 +186,7 @@ def _sections(root: type[msgspec.Struct]) -> Iterator[tuple[str, list[str]]]:
 
 def _did_you_mean(word: str, known: Iterable[str], quote: str = "") -> str:
     near = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {quote}{near[0]}{quote}?" if near else ""
+    return f", did you mean {quote}{near[0]}{quote}?" if near else ""
 
 
 def _choices(kind: Any) -> list[str]:

@@ -45,17 +45,19 @@ def path_manager(files: Files, daemon_runs: bool) -> Finding:
     manager = files.sysctl(MPTCP_PATH_MANAGER) or files.sysctl(MPTCP_PM_TYPE)
     if manager is None:
         return missing(
-            topic, "the kernel's own only", "one connection cannot be moved by itself", _KERNEL
+            topic, "only the kernel's own", "single connections cannot be moved", _KERNEL
         )
     if manager in {"1", "userspace"} and not daemon_runs:
         return limited(
             topic,
-            "handed to user space, though no daemon of cedos runs",
+            "userspace, though no cedos daemon runs",
             "another program (mptcpd?) may steer the same connections",
-            "stop it; or, if a daemon of cedos was killed, run `cedos restore`",
+            "stop that program; if a cedos daemon was killed, run `cedos restore`",
         )
     return ok(
-        topic, "userspace available, now " + {"0": "kernel", "1": "userspace"}.get(manager, manager)
+        topic,
+        "userspace is available; in use: "
+        + {"0": "kernel", "1": "userspace"}.get(manager, manager),
     )
 
 
@@ -67,12 +69,19 @@ def black_hole(files: Files) -> Finding | None:
     topic = "MPTCP black hole"
     lives = _mptcp_over_loopback()
     if lives is None:
-        return limited(topic, "cannot be tried on the loopback", "its state is not known")
+        return limited(
+            topic, "cannot be tested on the loopback", "it is not known whether MPTCP is paused"
+        )
     if lives:
-        return ok(topic, f"none met; one would disable MPTCP for {timeout} s")
+        return ok(
+            topic,
+            "not detected"
+            if timeout == "0"
+            else f"not detected; if it is, MPTCP pauses for {timeout} s",
+        )
     return limited(
         topic,
-        "met: new connections are plain TCP for now",
+        "detected: new connections are plain TCP for now",
         _NO_MOVES,
         f"sysctl net.mptcp.blackhole_timeout={timeout} (writing it forgets the black hole)",
     )
@@ -105,18 +114,23 @@ async def endpoints(files: Files, daemon_runs: bool) -> Finding | None:
         answers = await generic_netlink.dump(FAMILY_NAME, GET_ADDRESS)
     except PermissionError:
         return limited(
-            topic, "cannot be seen without CAP_NET_ADMIN", "other writers stay unseen", "use sudo"
+            topic,
+            "cannot be seen without CAP_NET_ADMIN",
+            "other programs that manage them stay unseen",
+            "use sudo",
         )
     except (OSError, LookupError) as error:
-        return limited(topic, f"cannot be seen: {error}", "other writers stay unseen")
+        return limited(
+            topic, f"cannot be seen: {error}", "other programs that manage them stay unseen"
+        )
     if not answers:
-        return ok(topic, "none; nobody else writes them")
+        return ok(topic, "none, so no other program manages them")
     if daemon_runs:
         return ok(topic, f"{len(answers)}, while the daemon runs")
     shown = ", ".join(str(each.address) for each in filter(None, map(parse_endpoint, answers)))
     return limited(
         topic,
         f"{len(answers)} there already: {shown}",
-        "whoever wrote them (NetworkManager?) may change them while cedos steers",
+        "the program that manages them (NetworkManager?) may interfere with cedos",
         "nmcli connection modify NAME connection.mptcp-flags disabled",
     )

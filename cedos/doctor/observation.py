@@ -22,14 +22,17 @@ def capabilities() -> Finding:
     if not absent:
         return ok(topic, " and ".join(sorted(held)))
     return limited(
-        topic, f"this process lacks {' and '.join(absent)}", "`cedos up` from here", _AS_ROOT
+        topic,
+        f"this process lacks {' and '.join(absent)}",
+        "`cedos up` cannot be run by this user",
+        _AS_ROOT,
     )
 
 
 async def flows() -> Finding:
     """Whether sock_diag tells the living flows; MPTCP tokens come with it."""
     topic = "flows (sock_diag)"
-    lost = "living flows stay unseen; new connections still get their network"
+    lost = "living flows are not seen; new connections are still steered"
     requester = AsyncRequester(NETLINK_SOCK_DIAG)
     try:
         answers = await requester.dump(
@@ -39,7 +42,7 @@ async def flows() -> Finding:
         return missing(topic, str(error.strerror), lost, "a kernel with CONFIG_INET_DIAG")
     finally:
         requester.close()
-    return ok(topic, f"{len(answers)} TCP over IPv4 now")
+    return ok(topic, f"available; {len(answers)} TCP over IPv4 now")
 
 
 def connection_tracking(files: Files) -> Finding:
@@ -53,7 +56,7 @@ def connection_tracking(files: Files) -> Finding:
         )
     if events == "0":
         return limited(topic, "events are off", lost, "sysctl net.netfilter.nf_conntrack_events=1")
-    return ok(topic, "events on" if events == "1" else "events on when somebody listens")
+    return ok(topic, "available")
 
 
 def packets() -> Finding:
@@ -72,12 +75,12 @@ def packets() -> Finding:
 def ping(files: Files, groups: frozenset[int] | None = None) -> Finding:
     topic = "ping"
     if "CAP_NET_RAW" in privileges.held():
-        return ok(topic, "by CAP_NET_RAW")
+        return ok(topic, "allowed by CAP_NET_RAW")
     allowed = files.sysctl("net.ipv4.ping_group_range") or "1 0"
     low, high = (int(bound) for bound in allowed.split()[:2])
     mine = frozenset({os.getegid(), *os.getgroups()}) if groups is None else groups
     if any(low <= group <= high for group in mine):
-        return ok(topic, f"by net.ipv4.ping_group_range {low} to {high}")
+        return ok(topic, f"allowed by net.ipv4.ping_group_range {low} to {high}")
     return limited(
         topic,
         "needs CAP_NET_RAW, or a group within net.ipv4.ping_group_range",

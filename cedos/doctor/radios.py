@@ -32,7 +32,7 @@ async def network_manager(bus: SystemBus, names: set[str]) -> Finding:
 
 
 async def modems(bus: SystemBus, names: set[str]) -> Finding:
-    lost = "signal strength of cellular modems (a tethered phone is none: see adb)"
+    lost = "signal strength of cellular modems (for a tethered phone see adb)"
     if cellular.SERVICE not in names:
         return limited(_MODEMS, "not running", lost, "systemctl enable --now ModemManager")
     try:
@@ -48,12 +48,12 @@ async def modems(bus: SystemBus, names: set[str]) -> Finding:
 
 async def user_presence(bus: SystemBus, names: set[str]) -> Finding:
     """Whether logind tells that somebody is at the screen."""
-    lost = "probes that rest while nobody is there"
+    lost = "probes do not pause while nobody is there"
     if screen.SERVICE not in names:
         return limited(_SCREEN, "logind is not running", lost)
     state = await screen.read(bus)
     if state is None:
-        return limited(_SCREEN, "nobody is logged in at a screen of this host", lost)
+        return limited(_SCREEN, "nobody is logged in at a screen", lost)
     return ok(_SCREEN, "somebody is there" if state else "idle or locked")
 
 
@@ -65,7 +65,7 @@ async def phones() -> Finding:
         return limited(_PHONE, "not installed", lost, remedy)
     if not await adb.server_runs():
         remedy = "`adb start-server`, as the user to whom the phone has allowed USB debugging"
-        return limited(_PHONE, "installed, but its server does not run", lost, remedy)
+        return limited(_PHONE, "installed, but the adb server does not run", lost, remedy)
     try:
         devices = adb.parse_devices(await adb.run_adb("devices", "-l"))
     except HostError as error:
@@ -73,19 +73,19 @@ async def phones() -> Finding:
     waiting = [serial for serial, state in devices.values() if state == "unauthorized"]
     if waiting:
         remedy = "unlock the phone, and allow USB debugging when it asks"
-        return limited(_PHONE, f"{', '.join(waiting)} does not allow it", lost, remedy)
+        return limited(_PHONE, f"{', '.join(waiting)} does not allow USB debugging", lost, remedy)
     usable = [serial for serial, state in devices.values() if state == "device"]
-    return ok(_PHONE, f"{', '.join(usable)} may be asked" if usable else "no phone plugged in")
+    return ok(_PHONE, f"{', '.join(usable)} can be asked" if usable else "no phone plugged in")
 
 
 def portals(config: Config) -> Finding:
     """Whether a network that wants a log-in is noticed."""
     probes = config.probes
     if probes.enabled and probes.portal_url:
-        return ok(_PORTALS, f"new networks are asked for {probes.portal_url}")
+        return ok(_PORTALS, f"each new network is tested with {probes.portal_url}")
     return limited(
         _PORTALS,
-        "no page is asked for" if probes.enabled else "probes are off",
-        "a network that wants a log-in is noticed late: when connections stay unanswered",
+        "no test page is set" if probes.enabled else "probes are off",
+        "a log-in page is noticed late, when connections get no reply",
         "set probes.portal_url",
     )

@@ -8,8 +8,8 @@ from cedos.kernel.bpf import root_cgroup
 from cedos.kernel.netlink import NETLINK_NETFILTER, Requester
 from cedos.steer.kernel import first_timeout, ipset
 
-_LOST: Final = "connections that start into a dead network fail after seconds"
-_LATE: Final = "first packets into a dead network are rescued after a second, not a quarter of one"
+_LOST: Final = "connections that start on a dead network fail after many seconds"
+_LATE: Final = "first packets on a dead network are sent elsewhere after 1 s instead of 0.25 s"
 _AS_ROOT: Final = "run it as root, or by the systemd unit (`cedos example unit`)"
 
 
@@ -23,7 +23,12 @@ def translation() -> Finding:
         finally:
             requester.close()
     except PermissionError:
-        return limited(topic, "cannot be seen without CAP_NET_ADMIN", "not known", _AS_ROOT)
+        return limited(
+            topic,
+            "cannot be tested without CAP_NET_ADMIN",
+            "it is not known whether first packets can be rescued",
+            _AS_ROOT,
+        )
     except (OSError, HostError) as error:
         return missing(topic, str(error), _LOST, "a kernel with CONFIG_NETFILTER")
     if not there:
@@ -33,7 +38,7 @@ def translation() -> Finding:
             _LOST,
             "modprobe ip_set_hash_ipportip xt_set (CONFIG_IP_SET)",
         )
-    return ok(topic, "sets of flows available")
+    return ok(topic, "available")
 
 
 def early(files: Files) -> Finding:
@@ -53,4 +58,4 @@ def early(files: Files) -> Finding:
             _LATE,
             "a kernel from 5.15 with CONFIG_CGROUP_BPF",
         )
-    return ok(topic, "loads")
+    return ok(topic, "available")

@@ -13,7 +13,7 @@ _SERVICES: Final = (
     (
         "systemd-resolved",
         "org.freedesktop.resolve1",
-        "resolvers per network are taken from /etc/resolv.conf, which knows no networks",
+        "which DNS server belongs to which network (/etc/resolv.conf does not say)",
         "systemctl enable --now systemd-resolved",
     ),
     (
@@ -28,7 +28,7 @@ _SERVICES: Final = (
 def iptables(path: str | None = None) -> Finding:
     """Which iptables there is; `path` as in PATH, None: this process's with the system's folders."""
     topic = "iptables"
-    lost = "plain TCP and UDP flows show only when they end; a dead network cannot be left at once"
+    lost = "plain TCP and UDP flows are seen only when they end; no rescue from a dead network"
     program = shutil.which("iptables", path=path) or (
         shutil.which("iptables", path="/usr/sbin:/sbin") if path is None else None
     )

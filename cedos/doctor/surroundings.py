@@ -38,8 +38,10 @@ async def networks(config: Config) -> tuple[list[Network], list[Finding]]:
     )
     usable = sum(one.up for one in found)
     if usable < 2:
-        why = f"{usable} usable: {shown}" if shown else "none"
-        return found, [missing(topic, why, "there is nothing to choose", remedy, fatal=True)]
+        why = f"only {usable} usable: {shown}" if shown else "none"
+        return found, [
+            missing(topic, why, "nothing to choose between; `cedos up` waits", remedy, fatal=True)
+        ]
     return found, [ok(topic, shown)]
 
 
@@ -73,7 +75,7 @@ def vpn(found: list[Network]) -> Finding:
         finally:
             kernel.close()
     except (OSError, HostError) as error:
-        return limited(topic, f"cannot be seen: {error}", "they stay unseen")
+        return limited(topic, f"cannot be seen: {error}", "VPNs are not noticed")
     if foreign.notes:
         lost = "new connections there are not steered" if foreign.tunnelled else "some steering"
         return limited(topic, "; ".join(foreign.notes), lost)
@@ -89,10 +91,10 @@ def model(config: Config) -> Finding:
         return limited(
             topic,
             str(error),
-            "decisions follow a rule of thumb",
+            "decisions by a rule of thumb instead of predictions",
             "set predictors.model, or train one with `cedos-emu train`",
         )
-    return ok(topic, str(path) if path else "the shipped ones")
+    return ok(topic, str(path) if path else "the ones that come with cedos")
 
 
 def state(where: Directories) -> Finding:
@@ -101,8 +103,8 @@ def state(where: Directories) -> Finding:
     if not os.access(folder, os.W_OK | os.X_OK):
         return limited(
             topic,
-            f"{where.state} may not be written by this user",
-            "`cedos up` from here",
+            f"{where.state} is not writable for this user",
+            "`cedos up` cannot be run by this user",
             "run it as root or by the systemd unit, or set CEDOS_STATE_DIR",
         )
     if not folder.is_dir():
@@ -132,7 +134,7 @@ def daemon(where: Directories) -> Finding:
     if left:
         return limited(
             topic,
-            "not running, but one that was killed has left its changes",
+            "not running; one that was killed left changes behind",
             "this host's networking is not as it was",
             "cedos restore",
         )
@@ -146,11 +148,12 @@ def predictions(where: Directories) -> Finding | None:
     except CedosError:
         return None
     held = [
-        f"{network.name} {known.expected_over_actual_median:.2g} x, {known.coverage90:.0%} inside"
+        f"{network.name} {known.expected_over_actual_median:.2g} x the actual time,"
+        f" {known.coverage90 * 100:.0f} % inside the 90 % interval"
         for network in networks
         if (known := network.predicted) is not None
     ]
-    return ok("predictions", f"expected over actual time: {'; '.join(held)}") if held else None
+    return ok("predictions", f"{'; '.join(held)}") if held else None
 
 
 def _nearest(folder: Path) -> Path:

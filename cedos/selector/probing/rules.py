@@ -89,10 +89,10 @@ class FixedRate:
         last_s = self._probed_at_s.get(network)
         each = f"one is sent every {self._interval_s:g} s"
         if last_s is None:
-            return ProbeVerdict(True, f"it was never probed, and {each}")
+            return ProbeVerdict(True, f"never probed, and {each}")
         age_s = moment.now_s - last_s
         return ProbeVerdict(
-            age_s >= self._interval_s, f"the last probe is {age_s:.1f} s old; {each}"
+            age_s >= self._interval_s, f"the last probe is {age_s:.1f} s old, and {each}"
         )
 
     def probed(self, network: str, moment: Moment) -> None:
@@ -144,18 +144,18 @@ class PassiveChange:
         change, threshold = self.change(network, moment), self._threshold
         last_s = self._probed_at_s.get(network)
         if last_s is None:
-            return ProbeVerdict(True, "it was never probed", threshold=threshold)
+            return ProbeVerdict(True, "never probed", threshold=threshold)
         age_s = moment.now_s - last_s
         than = "more than" if change > threshold else "not more than"
         why = (
-            f"its passive indicators changed by {change:.2f} of their ranges since the last probe,"
+            f"signal and other passive indicators changed by {change:.2f} of their ranges,"
             f" {than} {threshold:.2f}"
         )
         send = change > threshold
         if not send and age_s >= self._longest_s:
-            send, why = True, f"{why}; but that probe is {age_s:.0f} s old"
+            send, why = True, f"{why}. But the last probe is {age_s:.0f} s old"
         if send and not (moment.attended or moment.pending):
-            send, why = False, f"{why}; but nobody is there, and nothing waits to be sent"
+            send, why = False, f"{why}. But nobody is there, and nothing waits to be sent"
         return ProbeVerdict(send, why, change=change, threshold=threshold)
 
     def probed(self, network: str, moment: Moment) -> None:

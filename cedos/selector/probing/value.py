@@ -139,29 +139,27 @@ class ProbeValue:
         price = self._of(network)
         cost = price.today(network, moment.prices)
         forbidden = cost >= PROHIBITIVE
-        takes = f"{price.carried_bytes / 1e3:.3g} kB and {price.energy_j:.3g} J"
+        takes = f"{price.carried_bytes / 1e3:.3g} kB, {price.energy_j:.3g} J"
         if network not in self._probed_at_s:
-            why = f"it was never probed, and a budget that is spent forbids its {takes}"
-            return ProbeVerdict(
-                not forbidden, why if forbidden else "it was never probed", None, cost
-            )
+            why = f"never probed, but a used-up budget forbids it ({takes})"
+            return ProbeVerdict(not forbidden, why if forbidden else "never probed", None, cost)
         worth = self.worth(network, moment)
         if forbidden:
-            return ProbeVerdict(False, f"a budget that is spent forbids its {takes}", worth, cost)
+            return ProbeVerdict(False, f"a used-up budget forbids it ({takes})", worth, cost)
         _, rival = _best(network, moment)
         count = self._transfers(network, moment)
         if rival is None:
-            why = "its answer would change nothing, as there is no other way to choose"
+            why = "no answer could change a choice, as there is only one possibility"
         elif not count > 0.0:
-            why = "its answer would serve nothing, as no transfer is expected while it is fresh"
+            why = "no transfer is expected while the answer is fresh"
         else:
             age_s = moment.now_s - self._probed_at_s[network]
             why = (
-                f"the last one is {age_s:.3g} s old; a new answer is expected to save {worth:.3g} s"
-                f" ({worth / count:.2g} s for each of {count:.2g} transfers while it is fresh)"
+                f"the last probe is {age_s:.3g} s old. A new one should save {worth:.3g} s"
+                f" ({worth / count:.2g} s for each of {count:.2g} transfers)."
+                f" That is {'more' if worth > cost else 'not more'} than its price of {cost:.3g} s"
+                f" ({takes})"
             )
-        than = "more" if worth > cost else "no more"
-        why += f", {than} than the {cost:.3g} s that its {takes} are worth today"
         return ProbeVerdict(worth > cost, why, worth, cost)
 
     def probed(self, network: str, moment: Moment) -> None:

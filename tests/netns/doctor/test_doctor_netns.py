@@ -73,7 +73,9 @@ def test_a_laptop_that_can_run_it(
 def test_one_network_is_not_enough(laptop: Namespace, tmp_path: Path) -> None:
     laptop.ip("link", "set", "lte0", "down")
     found = examine(laptop, tmp_path, status=4)
-    assert found["networks"]["found"] == "1 usable: wlan0 (wifi), lte0 (cellular, metered, down)"
+    assert (
+        found["networks"]["found"] == "only 1 usable: wlan0 (wifi), lte0 (cellular, metered, down)"
+    )
     assert found["networks"]["fatal"]
 
 

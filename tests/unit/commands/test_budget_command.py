@@ -58,8 +58,8 @@ def test_a_size_that_is_none_says_what_would_be_right(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["4", " 4 ", "1500", "2.5", "999999", "0"])
 def test_a_number_without_a_unit_is_no_size_unless_it_is_plainly_of_bytes(text: str) -> None:
-    right = f'"{text.strip()}GB", "{text.strip()}MB" or "{text.strip()} B" would be right'
-    with pytest.raises(ValueError, match=f"a size needs a unit; {right}"):
+    right = f'"{text.strip()}GB", "{text.strip()}MB" or "{text.strip()} B"'
+    with pytest.raises(ValueError, match=f"a size needs a unit: {right}"):
         amounts.size_bytes(text)
 
 
@@ -83,7 +83,12 @@ def test_any_other_end_is_refused_in_words(text: str) -> None:
         said = str(amounts.until(text, NOW))
     except ValueError as error:
         said = str(error)
-    assert "would be right" in said or datetime.fromisoformat(said) > datetime(1980, 1, 1)
+    assert (
+        "is no time" in said
+        or "cannot be" in said
+        or "no zone" in said
+        or datetime.fromisoformat(said) > datetime(1980, 1, 1)
+    )
 
 
 def test_setting_one(cedos: Any, control: Path, fake_daemon: Any) -> None:
@@ -150,7 +155,7 @@ def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> No
     [
         (("data", "--until", "18:00"), "needs an amount"),
         (("data", "lots", "--until", "18:00"), '"4GB"'),
-        (("data", "4", "--until", "18:00"), '"4GB", "4MB" or "4 B" would be right'),
+        (("data", "4", "--until", "18:00"), '"4GB", "4MB" or "4 B"'),
         ((*UNITS, "1", "--unit-money", "5"), '"1": a size needs a unit'),
         (("data", "4GB", "--until", "tomorrow"), '"18:00"'),
         (("battery", "5J", "--until", "18:00"), "leave the amount out"),

@@ -119,7 +119,12 @@ def test_a_service_reloads_its_configuration(folders: Path) -> None:
         assert process.stdout.readline() == "running max-s True\n"
         weighted = '[decision]\nobjective = "weighted"\n'
         reload(weighted, "undone\n", "running weighted True\n")
+        assert process.stderr is not None
+        assert "reloading" in process.stderr.readline()
         reload("[decison]\n")
+        refused = process.stderr.readline()
+        assert "the old one stays" in refused
+        assert "unknown section [decison], did you mean [decision]?" in refused
         reload(
             '[probes]\nkey_file = "none"\nserver = "192.0.2.1:7"',
             "undone\n",
@@ -170,7 +175,7 @@ def test_bad_configuration(cedos: Any, folders: Path) -> None:
     result = cedos("up", "--config", str(file))
     assert result.exit_code == 2
     assert result.stderr == (
-        f"cedos: {file}:2: [decision] knows no objectif; did you mean objective?\n"
+        f"cedos: {file}:2: unknown setting objectif in [decision], did you mean objective?\n"
     )
     assert cedos("up", "--config", str(folders / "none.toml")).exit_code == 2
 

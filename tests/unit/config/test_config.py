@@ -146,7 +146,9 @@ def test_misspelt_keys_are_refused_at_their_line(
     text = f"# c\n[{section}]\n" + "\n" * blank_lines + f"{key}{addition} = 1\n"
     if key + addition in SECTIONS[section].__struct_fields__:
         return
-    with pytest.raises(ConfigError, match=rf"^c\.toml:{3 + blank_lines}: \[{section}\] knows no "):
+    with pytest.raises(
+        ConfigError, match=rf"^c\.toml:{3 + blank_lines}: unknown setting \w+ in \[{section}\]"
+    ):
         config_module.toml_file.parse(text, Config, name="c.toml")
 
 

@@ -85,12 +85,13 @@ b = "/z.csv"
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[iner]", "f.toml:1: the file knows no iner; did you mean inner?"),
-        ("\nrate = 1", "f.toml:2: the file knows no rate; it belongs under [inner]"),
-        ("[inner]\n\nrat = 1", "f.toml:3: [inner] knows no rat; did you mean rate?"),
+        ("[iner]", "f.toml:1: unknown section [iner], did you mean [inner]?"),
+        ("\nrate = 1", "f.toml:2: unknown setting rate; it belongs in [inner]"),
+        ("[inner]\n\nrat = 1", "f.toml:3: unknown setting rat in [inner], did you mean rate?"),
         (
             "[inner]\nzzz = 1",
-            "f.toml:2: [inner] knows no zzz; known are: rate, count, mode, colour, names, pairs",
+            "f.toml:2: unknown setting zzz in [inner]; known are: rate, count, mode, colour, names,"
+            " pairs",
         ),
         (
             "[inner]\nrate = 11",
@@ -102,7 +103,7 @@ b = "/z.csv"
         ("inner.count = 1.0", "f.toml:1: inner.count must be a whole number above 0, not 1"),
         (
             'inner.mode = "fats"',
-            'f.toml:1: inner.mode must be one of "fast", "slow", not the text "fats";'
+            'f.toml:1: inner.mode must be one of "fast", "slow", not the text "fats",'
             ' did you mean "fast"?',
         ),
         (
@@ -120,7 +121,7 @@ b = "/z.csv"
         ("inner = 1", "f.toml:1: inner must be a table, not 1"),
         ("[[inner]]", "f.toml:1: inner must be a table, not a list"),
         ("flag = {}", "f.toml:1: flag must be true or false, not a table"),
-        ("[[many]]\nlow=1\n[[many]]", "f.toml:3: [many[1]] lacks low: a number"),
+        ("[[many]]\nlow=1\n[[many]]", "f.toml:3: [many[1]] needs low: a number"),
         ("[[many]]\nhigh=0\nlow=1", "f.toml:3: [many[0]]: low must not be above high"),
         ("[by_name.A1]", 'f.toml:1: [by_name]: "A1" must be small letters'),
         ("[by_name]\nx = 3", "f.toml:2: by_name.x must be a table, not 3"),

@@ -285,11 +285,11 @@ def test_report(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         "ok       kernel            6.1",
         "limited  MPTCP black hole  met",
         "                           lost: moves",
-        "                           how:  wait",
+        "                           fix:  wait",
         "missing  networks          none",
         "                           lost: everything",
     ]
-    assert result.stderr == "cedos: the daemon cannot run here: networks\n"
+    assert result.stderr == "cedos: the daemon cannot work here: networks\n"
     facts = json.loads(cedos("doctor", "--json").stdout)
     assert facts["can_run"] is False
     assert [one["state"] for one in facts["findings"]] == ["ok", "limited", "missing"]

@@ -78,7 +78,7 @@ async def test_phones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lists("")
     monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "9")
     off = await radios.phones()
-    assert "its server does not run" in off.found
+    assert "the adb server does not run" in off.found
     assert "adb start-server" in off.remedy
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
         port = listener.extra(anyio.abc.SocketAttribute.local_port)
@@ -86,7 +86,10 @@ async def test_phones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (await radios.phones()).found == "no phone plugged in"
         lists("R58 unauthorized usb:1-4\\n")
         refused = await radios.phones()
-        assert (refused.state, refused.found) == (FindingState.LIMITED, "R58 does not allow it")
+        assert (refused.state, refused.found) == (
+            FindingState.LIMITED,
+            "R58 does not allow USB debugging",
+        )
         lists("R58 device usb:1-4\\n")
         assert (await radios.phones()).found == "R58 may be asked"
         program.write_text("#!/bin/sh\nexit 1\n")

@@ -105,7 +105,7 @@ def test_a_probe_pays_what_budgets_ask_today_like_any_transfer() -> None:
     assert not rule.weigh("lte0", hungry).send, "cellular's tail is what a probe takes most of"
     spent = replace(moment, prices=Prices(data={"lte0": (Flat(inf),)}))
     unknown = rule_of(ProbesConfig(), [WIFI, LTE])
-    assert unknown.weigh("wlan0", spent).why == "it was never probed"
+    assert unknown.weigh("wlan0", spent).why == "never probed"
     assert unknown.weigh("wlan0", spent).send
     assert "a budget that is spent forbids its 0.32 kB and" in unknown.weigh("lte0", spent).why
     assert not unknown.weigh("lte0", spent).send, "what is forbidden is not asked even once"
@@ -278,7 +278,7 @@ def test_it_is_told_why_networks_are_probed_or_not(
         assert 0.0 < wifi.gain_s < 0.6 < wifi.cost_s
         assert f"{wifi.carried_bytes / 1e3:.3g} kB" in wifi.why
         assert wifi.sent is not None
-        assert wifi.sent.why == "it was never probed"
+        assert wifi.sent.why == "never probed"
         assert (lte.cost_s is None) is forbidden
         assert (lte.sent is None) is forbidden
         assert ("a budget that is spent forbids" in lte.why) is forbidden
