@@ -121,6 +121,7 @@ def lines(decision: DecisionMessage, now_unix_s: float) -> Iterator[str]:
         )
         for network, known in sorted(decision.context.items())
         for name, one in sorted(known.items())
+        if render.worth_telling(name, one.value)
     ]
     yield from render.table(("NETWORK", "INDICATOR", "VALUE", "AGE", ""), rows, indent="  ")
 

@@ -103,7 +103,7 @@ def predictions(network: NetworkMessage) -> str | None:
         return None
     return (
         f"{network.name}: expected times were {held.expected_over_actual_median:.2g} x the actual ones"
-        f" (median of {held.n}), {render.percent(held.coverage90)} of these inside the 90 % interval"
+        f" (median of {held.n}), {render.percent(held.coverage90)} of them inside the 90 % interval"
     )
 
 
@@ -147,6 +147,7 @@ def _indicators(network: NetworkMessage) -> Iterator[str]:
         f"{'*' if one.synthetic else ''}"
         f" ({render.duration(one.age_s)})"
         for name, one in sorted(network.indicators.items())
+        if render.worth_telling(name, one.value)
     ]
     if network.access_point:
         notes.insert(0, f"access point {render.plain(network.access_point)}")

@@ -38,6 +38,6 @@ def lines(probing: Sequence[ProbingMessage]) -> Iterator[str]:
             yield "  None was sent yet."
         else:
             yield (
-                f"  The last one was sent {render.duration(one.sent.age_s)} ago:"
+                f"  The last one was sent {render.duration(one.sent.age_s)} ago. The reason then:"
                 f" {render.sentence(one.sent.why)}"
             )

@@ -101,8 +101,8 @@ _NAMES: Final = {
     "captive": "log-in needed",
     "chan_util": "channel in use",
     "cqi": "CQI",
-    "delivery_down_bps": "download seen",
-    "delivery_up_bps": "upload seen",
+    "delivery_down_bps": "download at least",
+    "delivery_up_bps": "upload at least",
     "dns_s": "DNS answer",
     "link_bps": "radio link",
     "past1_bps": "download, last 1 s",
@@ -113,7 +113,7 @@ _NAMES: Final = {
     "past10_up_bps": "upload, last 10 s",
     "ping_loss": "pings lost",
     "recent_bytes": "last small transfer",
-    "recent_s": "time of it",
+    "recent_s": "time it took",
     "rsrp_dbm": "RSRP",
     "rsrq_db": "RSRQ",
     "rssi_dbm": "RSSI",
@@ -123,6 +123,11 @@ _NAMES: Final = {
     "sinr_db": "SINR",
     "speed_mps": "moving at",
 }
+
+
+def worth_telling(name: str, value: float) -> bool:
+    """No silence is none to tell of."""
+    return name != "silence_s" or value > 0.0
 
 
 def indicator_name(name: str) -> str:

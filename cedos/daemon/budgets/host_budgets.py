@@ -131,7 +131,7 @@ class HostBudgets:
         if not budget.battery:
             return ""
         if self._full is None:
-            return "the battery does not tell what it holds"
+            return "battery charge unknown"
         return "" if self._full.discharging else "on mains power"
 
     def source(self, name: str) -> str:

@@ -21,7 +21,7 @@ def note(prices: Prices, standings: Sequence[Standing], now_s: float) -> str:
             if each.budget.resource is Resource.DATA
             and (not each.budget.networks or network in each.budget.networks)
         ]
-        worth = f"A megabyte over {network} must save {worth_s(rate * _MB)}"
+        worth = f"A megabyte over {network} {_price(rate * _MB)}"
         if rate >= PROHIBITIVE:
             worth = f"{network} is used only where nothing else works"
         lines.append(worth + _because(of, now_s))
@@ -35,10 +35,16 @@ def note(prices: Prices, standings: Sequence[Standing], now_s: float) -> str:
             worth = (
                 f"No {unit} may be spent where there is another way"
                 if rate >= PROHIBITIVE
-                else f"A {unit} must save {worth_s(rate)}"
+                else f"A {unit} {_price(rate)}"
             )
             lines.append(worth + _because(of, now_s))
     return ". ".join(lines)
+
+
+def _price(seconds: float) -> str:
+    if seconds < 0.001:
+        return "is almost free"
+    return f"must save {worth_s(seconds)}"
 
 
 def worth_s(seconds: float) -> str:

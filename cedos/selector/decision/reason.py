@@ -36,7 +36,7 @@ def chosen(
     context, transfer = case.context, case.transfer
     only_time = isinstance(case.objective, MaxS)
     parts = [
-        _verdict(choice, evaluations, only_time),
+        _verdict(choice, evaluations, amount(transfer.size.median_bytes), only_time),
         _evidence(choice.strategy, context, transfer),
     ]
     if hedging := _hedging(choice, evaluations):
@@ -102,11 +102,22 @@ def seconds(time_s: float) -> str:
     return f"{time_s:.0f} s"
 
 
-def _verdict(choice: Evaluation, evaluations: Sequence[Evaluation], only_time: bool) -> str:
-    lead = f"{label(choice.strategy)}: {seconds(choice.time_s)} expected"
+def amount(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
+def _verdict(
+    choice: Evaluation, evaluations: Sequence[Evaluation], size: str, only_time: bool
+) -> str:
+    lead = f"{label(choice.strategy)}: {seconds(choice.time_s)} expected for {size}"
     others = [other for other in evaluations if other is not choice]
     if not others:
-        return f"{label(choice.strategy)} is the only usable network: {seconds(choice.time_s)} expected"
+        time = f"{seconds(choice.time_s)} expected for {size}"
+        return f"{label(choice.strategy)} is the only usable network: {time}"
     fastest = min(others, key=lambda other: other.time_s)
     if fastest.time_s * _ALIKE < choice.time_s and only_time:
         return (

@@ -155,9 +155,9 @@ class ProbeValue:
         else:
             age_s = moment.now_s - self._probed_at_s[network]
             why = (
-                f"the last probe is {age_s:.3g} s old. A new one should save {worth:.3g} s"
-                f" ({worth / count:.2g} s for each of {count:.2g} transfers)."
-                f" That is {'more' if worth > cost else 'not more'} than its price of {cost:.3g} s"
+                f"the last probe is {age_s:.3g} s old. A new one should save {_time(worth)}"
+                f" ({_time(worth / count)} for each of {count:.2g} transfers)."
+                f" That is {'more' if worth > cost else 'not more'} than its price of {_time(cost)}"
                 f" ({takes})"
             )
         return ProbeVerdict(worth > cost, why, worth, cost)
@@ -197,3 +197,7 @@ def expected_saving(gap: float, sigma: float) -> float:
     density = exp(-0.5 * z * z) / sqrt(2.0 * pi)
     above = 0.5 * (1.0 - erf(z / sqrt(2.0)))
     return sigma * (density - z * above)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 0.1 else f"{seconds * 1000:.2g} ms"

@@ -116,7 +116,7 @@ def test_a_price_and_a_supply_that_are_nothing_are_said_so(
                     resource="energy",
                     supply=0.0,
                     battery=True,
-                    suspended="the battery does not tell what it holds",
+                    suspended="battery charge unknown",
                 ),
             ],
             0.0,

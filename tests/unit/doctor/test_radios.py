@@ -91,7 +91,7 @@ async def test_phones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "R58 does not allow USB debugging",
         )
         lists("R58 device usb:1-4\\n")
-        assert (await radios.phones()).found == "R58 may be asked"
+        assert (await radios.phones()).found == "R58 can be asked"
         program.write_text("#!/bin/sh\nexit 1\n")
         assert (await radios.phones()).state is FindingState.LIMITED
 

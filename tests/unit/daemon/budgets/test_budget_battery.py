@@ -57,4 +57,4 @@ async def test_a_battery_that_tells_nothing_has_no_price(host: Host) -> None:
     await host.budgets.set(BATTERY)
     host.tick()
     assert host.budgets.prices.energy_rate() == 0.0
-    assert messages(host.budgets)[0].suspended == "the battery does not tell what it holds"
+    assert messages(host.budgets)[0].suspended == "battery charge unknown"

@@ -107,7 +107,7 @@ def test_a_probe_pays_what_budgets_ask_today_like_any_transfer() -> None:
     unknown = rule_of(ProbesConfig(), [WIFI, LTE])
     assert unknown.weigh("wlan0", spent).why == "never probed"
     assert unknown.weigh("wlan0", spent).send
-    assert "a budget that is spent forbids its 0.32 kB and" in unknown.weigh("lte0", spent).why
+    assert "a used-up budget forbids it (0.32 kB, " in unknown.weigh("lte0", spent).why
     assert not unknown.weigh("lte0", spent).send, "what is forbidden is not asked even once"
 
 
@@ -281,7 +281,7 @@ def test_it_is_told_why_networks_are_probed_or_not(
         assert wifi.sent.why == "never probed"
         assert (lte.cost_s is None) is forbidden
         assert (lte.sent is None) is forbidden
-        assert ("a budget that is spent forbids" in lte.why) is forbidden
+        assert ("a used-up budget forbids" in lte.why) is forbidden
         assert "no upload was seen lately" in said["wlan0", Direction.UP].why
         subject.networks_changed([WIFI])
         assert [each.sent for each in subject.explained()] == [None, None]

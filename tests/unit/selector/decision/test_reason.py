@@ -31,7 +31,7 @@ def why(host: Any, model: Any, size_bytes: int = 3000, **options: Any) -> str:
 def test_faster(host: Any) -> None:
     model = host.oracle(wifi=0.21, cellular=0.44, mptcp_wifi=0.22, mptcp_cellular=0.45)
     assert why(host, model) == (
-        "wlan0: 0.21 s expected, 2.1 times faster than lte0 (0.44 s). "
+        "wlan0: 0.21 s expected for 3 kB, 2.1 times faster than lte0 (0.44 s). "
         "The last ping over wlan0 took 18 ms, 0.4 s ago"
     )
 
@@ -39,7 +39,7 @@ def test_faster(host: Any) -> None:
 def test_both_networks_are_compared_with_the_better_one_alone(host: Any) -> None:
     model = host.oracle(wifi=3.0, cellular=2.0, mptcp_wifi=1.5, mptcp_cellular=1.0)
     assert why(host, model).startswith(
-        "lte0 + wlan0 (MPTCP): 1.00 s expected, 2.0 times faster than lte0 (2.00 s). The last ping"
+        "lte0 + wlan0 (MPTCP): 1.00 s expected for 3 kB, 2.0 times faster than lte0 (2.00 s). "
     )
 
 
@@ -59,7 +59,7 @@ def test_slower_but_cheaper(host: Any) -> None:
     model = host.oracle(wifi=0.5, cellular=0.2)
     reason = why(host, model, objective=MaxSPerE())
     assert reason.startswith(
-        "wlan0: 0.50 s expected, slower than lte0 (0.20 s), but cheaper: 0.21 J instead of 6.8 J"
+        "wlan0: 0.50 s expected for 3 kB, slower than lte0 (0.20 s), but cheaper: 0.21 J instead of 6.8 J"
     )
     model = host.oracle(wifi=60.0, cellular=1.0)
     reason = why(host, model, 2_000_000, objective=WeightedCost(s_per_metered_byte=1e-4))
@@ -69,14 +69,16 @@ def test_slower_but_cheaper(host: Any) -> None:
 def test_what_is_typically_faster_and_seldom_much_slower(host: Any) -> None:
     gamble = [0.1] * 9 + [10.0]
     assert why(host, host.oracle(wifi=gamble, cellular=0.5)).startswith(
-        "wlan0: 1.09 s expected, against 0.50 s on lte0, but usually faster (median 0.16 s against"
+        "wlan0: 1.09 s expected for 3 kB, against 0.50 s on lte0, but usually faster (median 0.16 s "
     )
 
 
 def test_redundancy_is_named(host: Any) -> None:
     gamble = [0.1] * 9 + [10.0]
     reason = why(host, host.oracle(wifi=gamble, cellular=gamble), kinds=ALL)
-    assert reason.startswith("wlan0 + lte0 (sent twice): 0.20 s expected, 5.5 times faster")
+    assert reason.startswith(
+        "wlan0 + lte0 (sent twice): 0.20 s expected for 3 kB, 5.5 times faster"
+    )
     assert (
         ". Sending twice saves 0.89 s on average over wlan0 alone, and costs 8.3 J and 0.003 MB of"
         " metered data more. The slowest 5 % take 1.09 s or longer, instead of 10 s"
@@ -87,7 +89,7 @@ def test_hedging_that_is_too_dear_is_told_and_hedging_that_saves_nothing_is_not(
     gamble = [0.1] * 9 + [10.0]
     model, dear = host.oracle(wifi=gamble, cellular=gamble), WeightedCost(s_per_j=1.0)
     reason = why(host, model, kinds=ALL, objective=dear)
-    assert reason.startswith("wlan0: 1.09 s expected")
+    assert reason.startswith("wlan0: 1.09 s expected for 3 kB")
     assert (
         ". wlan0 + lte0 (sent twice) would take 0.20 s, but is not worth 8.3 J and 0.003 MB of"
         " metered data more" in reason
