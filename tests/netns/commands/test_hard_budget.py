@@ -139,5 +139,5 @@ def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host:
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=30)
         assert "Traceback" not in log
-        assert "a hard budget is spent" in log
+        assert "a hard budget is used up" in log
     assert host.state() == before
