@@ -143,8 +143,10 @@ class ApiBackend:
     async def explain(self, flow: str | None) -> DecisionMessage:
         decision = await self._log.find(flow, self._flows)
         if decision is None:
-            about = f"about {flow!r}" if flow else "yet"
-            raise NotFoundError(f"no decision {about} is known; `cedos status` lists living flows")
+            about = f"about {flow}" if flow else "yet"
+            raise NotFoundError(
+                f"no decision {about} is known. `cedos status` lists the flows that live"
+            )
         return DecisionMessage.of(decision)
 
     async def standing_budgets(self) -> list[BudgetMessage]:

@@ -38,7 +38,7 @@ def usage(path: Path, stack: AsyncExitStack, problems: list[str]) -> Usage:
     try:
         opened = Usage(path, boot())
     except HistoryError as error:
-        problems.append(f"{error}; budgets count only what is used from now on")
+        problems.append(f"{error}. Budgets count only what is used from now on")
         opened = Usage(None, boot())
     stack.callback(opened.close)
     return opened
@@ -69,7 +69,7 @@ def first_packets(config: Config, stack: AsyncExitStack, problems: list[str]) ->
     try:
         capture = open_capture()
     except HostError as error:
-        problems.append(f"{error}; sizes are known when flows end")
+        problems.append(f"{error}. Sizes of transfers are known only when flows end")
         return None
     stack.callback(capture.close)
     return capture

@@ -151,8 +151,8 @@ class Steering:
         try:
             if not self._filtered:
                 raise HostError(
-                    "without a packet filter (`iptables`) no flow is tracked, so first packets into"
-                    " a dead network are lost"
+                    "first packets into a dead network cannot be sent over another one: that needs"
+                    " iptables"
                 )
             self.rescues.begin()
             if self._dry_run:
@@ -344,7 +344,7 @@ class Steering:
 
     def _notes(self) -> None:
         notes = self._routing.foreign.notes
-        self._problem("foreign", "; ".join(notes) or None)
+        self._problem("foreign", ". ".join(notes) or None)
 
     def _routing_changed(self) -> None:
         if self._settling is None and not self._closed:

@@ -119,7 +119,9 @@ class HostBudgets:
         for standing in self.standings():
             if not standing.over and standing.spent > standing.budget.supply:
                 share = standing.spent / max(standing.budget.supply, 1e-9)
-                lines.append(f'the budget "{standing.budget.name}" is exceeded ({share:.0%} used)')
+                lines.append(
+                    f'the budget "{standing.budget.name}" is exceeded ({share * 100:.0f} % used)'
+                )
         return lines
 
     def standings(self) -> list[Standing]:

@@ -74,7 +74,7 @@ def choices(config: Config, state: Path, problems: list[str]) -> Choices:
         if adapt or bayesian:
             model = learning.load(general, state, adapt=adapt, bayesian=bayesian)
     except ModelError as error:
-        problems.append(f"{error}; deciding by a rule of thumb until then")
+        problems.append(f"{error}. Until then a rule of thumb decides")
         _log.warning("no predictors", why=str(error))
     return Choices(
         objective=objective(config),

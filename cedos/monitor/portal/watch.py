@@ -96,7 +96,7 @@ class PortalWatch:
         problems = []
         for name, one in self._watched.items():
             if one.captive_at_s is not None:
-                page = f"; open {one.page} to log in" if one.page else ""
+                page = f". Open {one.page} to log in" if one.page else ""
                 problems.append(f"{name} lets nothing through: {one.why}{page}")
         return problems
 

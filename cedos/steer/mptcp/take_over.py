@@ -13,26 +13,26 @@ _PATH_MANAGERS: Final = ((MPTCP_PATH_MANAGER, "userspace"), (MPTCP_PM_TYPE, "1")
 
 def take_path_manager(kernel: SteeringKernel, append: Append) -> None:
     """HostError where this host cannot do it, or somebody else does; nothing is changed then."""
-    lost = "living connections cannot be moved; new ones still get their network"
+    lost = "Living connections cannot be moved; new ones are still steered"
     enabled = kernel.read_sysctl(MPTCP_ENABLED)
     if enabled is None:
-        raise HostError(f"this kernel has no MPTCP, so {lost}")
+        raise HostError(f"this kernel has no MPTCP. {lost}")
     if enabled == "0":
-        raise HostError(f"MPTCP is disabled (`sysctl {MPTCP_ENABLED}=1` enables it), so {lost}")
+        raise HostError(f"MPTCP is disabled (`sysctl {MPTCP_ENABLED}=1` enables it). {lost}")
     for key, after in _PATH_MANAGERS:
         before = kernel.read_sysctl(key)
         if before is None:
             continue
         if before == after:
             raise HostError(
-                f"{key} is {before} already: another program (mptcpd?) manages the paths of MPTCP"
-                f" connections, so {lost}; where there is none, `sysctl {key}="
-                f"{'kernel' if after == 'userspace' else 0}` makes room"
+                f"another program (mptcpd?) manages the paths of MPTCP connections: {key} is {before}"
+                f" already. {lost}. If there is no such program, run `sysctl {key}="
+                f"{'kernel' if after == 'userspace' else 0}`"
             )
         append(CONNECTIONS)
         change_sysctl(kernel, append, key, after)
         return
-    raise HostError(f"this kernel's MPTCP paths cannot be managed by a program, so {lost}")
+    raise HostError(f"this kernel's MPTCP paths cannot be managed by a program. {lost}")
 
 
 def foreign_endpoints(kernel: SteeringKernel) -> str | None:
@@ -42,6 +42,6 @@ def foreign_endpoints(kernel: SteeringKernel) -> str | None:
         return None
     listed = ", ".join(str(endpoint.address) for endpoint in there)
     return (
-        f"another program (NetworkManager?) writes MPTCP endpoints: {listed}; new connections do"
+        f"another program (NetworkManager?) manages MPTCP endpoints: {listed}. New connections do"
         " not use them while cedos runs"
     )

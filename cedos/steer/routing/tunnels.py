@@ -56,13 +56,13 @@ def examine(
                 through = through or _tunnel(own, rule.table, tunnels)
             elif LAST_PREFERENCE < rule.preference < _MAIN_PREFERENCE and not rule.general:
                 notes.append(
-                    f"the IPv{version} rule {rule.preference} of another program stands behind"
-                    " the default that cedos sets; a preference below 32000 keeps it in force"
+                    f"cedos overrides another program's IPv{version} rule {rule.preference}. With a"
+                    " preference below 32000 it would stay in force"
                 )
         if through is not None:
             tunnelled[version] = through
             notes.append(
-                f"IPv{version}: a VPN ({through}) carries everything; new connections are left to it"
+                f"a VPN ({through}) carries all IPv{version} traffic, and cedos leaves it alone"
             )
     return Foreign(frozenset(tunnelled), tuple(notes))
 

@@ -89,7 +89,7 @@ def test_who_else_is_at_work(laptop: Namespace, tmp_path: Path) -> None:
     found = examine(laptop, tmp_path)
     assert found["MPTCP endpoints"]["found"] == "1 there already: 192.168.44.2"
     assert found["MPTCP path manager"]["state"] == "limited"
-    assert "a VPN (vpn0) carries everything" in found["VPN and foreign rules"]["found"]
+    assert "a VPN (vpn0) carries all IPv" in found["VPN and foreign rules"]["found"]
     laptop.sysctl("net.mptcp.enabled", 0)
     assert examine(laptop, tmp_path)["MPTCP"]["remedy"] == "sysctl net.mptcp.enabled=1"
 

@@ -63,7 +63,7 @@ async def test_a_spent_budget_is_prohibitive_and_said(host: Host) -> None:
     host.carry("lte0", 2_000_000)
     host.tick()
     assert host.budgets.prices.data_rate("lte0") == PROHIBITIVE
-    assert 'the budget "data" is exceeded (200% used)' in host.budgets.problems
+    assert 'the budget "data" is exceeded (200 % used)' in host.budgets.problems
     (message,) = messages(host.budgets)
     assert (message.spent_up, message.s_per_unit) == (True, None)
     assert "lte0 is used only where nothing else works" in host.preferred[-1][0].note

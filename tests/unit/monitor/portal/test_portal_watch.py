@@ -26,7 +26,7 @@ async def test_each_new_network_is_checked_once(desk: Any) -> None:
     watch.networks_changed([desk.wifi, desk.lte, replace(desk.lte, name="off", up=False)])
     await desk.until(lambda: len(told.values) == 2)
     assert sorted(told.values) == [("home", 1.0), ("phone", 0.0)]
-    assert watch.problems == ["home lets nothing through: redirected; open http://gw/ to log in"]
+    assert watch.problems == ["home lets nothing through: redirected. Open http://gw/ to log in"]
     watch.networks_changed([desk.wifi, desk.lte])
     await asyncio.sleep(0.05)
     assert len(told.checks) == 2
