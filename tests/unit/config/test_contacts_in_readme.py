@@ -22,7 +22,7 @@ def test_how_often_is_what_the_defaults_are() -> None:
     default = ProbesConfig()
     assert f"every {default.interval_s:g} s while programs transfer" in SECTION
     assert f"else every {default.idle_interval_s:g} s" in SECTION
-    assert f"{default.idle_interval_s * 10 / 60:g} min while nobody is at the screen" in SECTION
+    assert f"every {default.asleep_interval_s / 60:g} min over a cellular network" in SECTION
     assert default.server == ""
 
 
