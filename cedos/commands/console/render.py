@@ -125,9 +125,9 @@ _NAMES: Final = {
 }
 
 
-def worth_telling(name: str, value: float) -> bool:
+def worth_telling(name: str, value: float | None) -> bool:
     """No silence is none to tell of."""
-    return name != "silence_s" or value > 0.0
+    return name != "silence_s" or value is None or value > 0.0
 
 
 def indicator_name(name: str) -> str:

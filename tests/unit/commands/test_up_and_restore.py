@@ -101,7 +101,7 @@ def test_a_closed_terminal_undoes_and_ends(folders: Path) -> None:
             time.sleep(0.05)
         os.close(ours)
         assert process.wait(20) == 0
-    assert shown.read_text() == "running max-s True\nundone\n"
+    assert shown.read_text() == "running balanced True\nundone\n"
 
 
 def test_a_service_reloads_its_configuration(folders: Path) -> None:
@@ -116,9 +116,9 @@ def test_a_service_reloads_its_configuration(folders: Path) -> None:
             assert process.stdout is not None
             assert [process.stdout.readline() for _ in lines] == list(lines)
 
-        assert process.stdout.readline() == "running max-s True\n"
-        weighted = '[decision]\nobjective = "weighted"\n'
-        reload(weighted, "undone\n", "running weighted True\n")
+        assert process.stdout.readline() == "running balanced True\n"
+        fastest = '[decision]\nobjective = "max-s"\n'
+        reload(fastest, "undone\n", "running max-s True\n")
         assert process.stderr is not None
         assert "reloading" in process.stderr.readline()
         reload("[decison]\n")
@@ -128,7 +128,7 @@ def test_a_service_reloads_its_configuration(folders: Path) -> None:
         reload(
             '[probes]\nkey_file = "none"\nserver = "192.0.2.1:7"',
             "undone\n",
-            "running weighted True\n",
+            "running max-s True\n",
         )
         process.terminate()
         out, err = process.communicate(timeout=20)
