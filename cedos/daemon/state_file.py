@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from cedos.kernel import own_file
 from cedos.storage import whole_file
 
 _log = structlog.get_logger(__name__)
@@ -14,10 +15,10 @@ _log = structlog.get_logger(__name__)
 def read(path: Path, what: str) -> Any:
     """What a file holds; None where there is none, or nothing that can be used (which is logged)."""
     try:
-        return msgspec.json.decode(path.read_bytes())
+        return msgspec.json.decode(own_file.read(path))
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
         unusable(path, what, error)
         return None
 

@@ -9,6 +9,7 @@ import msgspec
 
 from cedos.config import Config
 from cedos.errors import ConfigError
+from cedos.kernel import own_file
 from cedos.model import Budget, Every, Resource
 from cedos.selector.budgets.calendar import period_at, wall
 from cedos.storage import whole_file
@@ -85,7 +86,7 @@ def kept_aside(path: Path) -> list[str]:
 
 def _read(path: Path) -> dict[str, Budget]:
     try:
-        budgets = msgspec.json.decode(path.read_bytes(), type=list[Budget])
+        budgets = msgspec.json.decode(own_file.read(path), type=list[Budget])
     except FileNotFoundError:
         return {}
     return {budget.name: budget for budget in budgets}

@@ -1,12 +1,12 @@
 """The history's SQLite file: opened with suspicion, written in one transaction, moved aside if bad."""
 
-import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cedos.errors import HistoryError
+from cedos.kernel import own_file
 from cedos.storage import whole_file
 from cedos.storage.history_rows import Matcher
 
@@ -142,7 +142,7 @@ class Store:
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Readable by its owner only: it tells where one went.
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        own_file.ensure(self.path)
         connection = sqlite3.connect(
             self.path, timeout=2.0, isolation_level=None, check_same_thread=False
         )

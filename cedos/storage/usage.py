@@ -6,7 +6,6 @@ somebody asks for one. Together with an odometer its source's own counter is kep
 whatever ends in between, nothing is counted twice, and what went on without us is counted later.
 """
 
-import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cedos.errors import HistoryError
+from cedos.kernel import own_file
 from cedos.storage import whole_file
 
 _APPLICATION_ID: Final = 0x63656475  # "cedu"
@@ -201,7 +201,7 @@ class Usage:
         if self._read_only:
             return sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=2.0)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        own_file.ensure(self.path)
         return sqlite3.connect(
             self.path, timeout=2.0, isolation_level=None, check_same_thread=False
         )

@@ -1,0 +1,74 @@
+"""Files in the state directory, which may belong to another user than the one who reads or writes.
+
+Whoever owns the directory may put a link, a fifo or somebody else's file under any name there. None of
+these is followed, waited for or believed.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+MOST_BYTES: Final = 64 << 20
+
+
+def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """A file's content. OSError: there is none, or it is no file of ours, or larger than that."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        check(file, path)
+        if os.fstat(file).st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"is larger than {most_bytes} bytes", str(path))
+        parts = []
+        while part := os.read(file, 1 << 20):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(file)
+
+
+def create(path: Path) -> int:
+    """A new file for its owner alone, to be written. OSError: something is there by that name."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, 0o600)
+
+
+def extend(path: Path) -> int:
+    """A file of ours that is there, to be appended to. OSError: there is none, or it is not ours."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.open(path, flags)
+    try:
+        check(file, path)
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def ensure(path: Path) -> None:
+    """Makes an empty file for its owner alone; one of ours that is there stays. Errors: OSError."""
+    try:
+        os.close(create(path))
+    except FileExistsError:
+        file = extend(path)
+        try:
+            if os.fstat(file).st_mode & 0o077:
+                os.fchmod(file, 0o600)
+        finally:
+            os.close(file)
+
+
+def check(file: int, path: Path) -> None:
+    """OSError where an open file is no plain file, has a second name, or is somebody else's.
+
+    Whoever owns the directory is trusted as far as root and this user are: a daemon of a user of its
+    own leaves files that root reads. What they say is examined all the same.
+    """
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "is no plain file", str(path))
+    if found.st_nlink > 1:
+        raise OSError(errno.EMLINK, "has another name elsewhere", str(path))
+    if found.st_uid not in (0, os.geteuid(), path.parent.stat().st_uid):
+        raise OSError(errno.EACCES, f"belongs to another user ({found.st_uid})", str(path))

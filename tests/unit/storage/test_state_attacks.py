@@ -1,0 +1,128 @@
+"""Whoever owns the state directory gets nothing written, read or waited for elsewhere."""
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from cedos.daemon import state_file
+from cedos.kernel import own_file
+from cedos.storage import whole_file
+from cedos.storage.history import History
+from cedos.storage.usage import Usage
+
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A file that is none of ours."""
+    path = tmp_path / "passwd"
+    path.write_text("root:x:0:0\n")
+    return path
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    folder = tmp_path / "state"
+    folder.mkdir()
+    return folder
+
+
+def test_a_link_in_the_way_of_a_new_file_is_not_followed(state: Path, elsewhere: Path) -> None:
+    (state / "sizes.new").symlink_to(elsewhere)
+    whole_file.write(state / "sizes.json", b"{}")
+    assert elsewhere.read_text() == "root:x:0:0\n"
+    assert (state / "sizes.json").read_bytes() == b"{}"
+    assert not (state / "sizes.json").is_symlink()
+
+
+def test_what_holds_the_new_file_already_is_not_written_to(state: Path, elsewhere: Path) -> None:
+    (state / "sizes.new").hardlink_to(elsewhere)
+    whole_file.write(state / "sizes.json", b"{}")
+    assert elsewhere.read_text() == "root:x:0:0\n"
+    os.mkfifo(state / "sizes.new")
+    whole_file.write(state / "sizes.json", b"[]")  # and nobody waits for its reader
+    assert (state / "sizes.json").read_bytes() == b"[]"
+
+
+def test_state_files_are_for_their_owner_alone(state: Path) -> None:
+    before = os.umask(0)
+    try:
+        whole_file.write(state / "sizes.json", b"{}")
+        Usage(state / "usage.sqlite", "boot").close()
+        History(state / "history.sqlite").close()
+        (state / "old.sqlite").touch(0o644)
+        Usage(state / "old.sqlite", "boot").close()
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in state.iterdir()}
+    assert modes == dict.fromkeys(modes, 0o600)
+    assert len(modes) == 4
+
+
+def link(path: Path, elsewhere: Path) -> None:
+    path.symlink_to(elsewhere)
+
+
+def second_name(path: Path, elsewhere: Path) -> None:
+    path.hardlink_to(elsewhere)
+
+
+def fifo(path: Path, _: Path) -> None:
+    os.mkfifo(path)
+
+
+def folder(path: Path, _: Path) -> None:
+    path.mkdir()
+
+
+def endless(path: Path, _: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def foreign(path: Path, _: Path) -> None:
+    path.write_text("{}")
+    os.chown(path, 65534, 65534)
+
+
+PLANTED = [link, second_name, fifo, folder, endless, pytest.param(foreign, marks=AS_ROOT)]
+
+
+@pytest.mark.parametrize("plant", PLANTED)
+def test_what_is_no_file_of_ours_is_put_aside(
+    state: Path, elsewhere: Path, plant: Callable[[Path, Path], None]
+) -> None:
+    path = state / "sizes.json"
+    plant(path, elsewhere)
+    with pytest.raises(OSError, match=r".") as refused:
+        own_file.read(path)
+    assert not isinstance(refused.value, FileNotFoundError)
+    with capture_logs() as said:
+        assert state_file.read(path, "the sizes learned earlier") is None
+    assert [each["event"] for each in said] == ["the sizes learned earlier cannot be used"]
+    assert not os.path.lexists(path)
+    assert elsewhere.read_text() == "root:x:0:0\n"
+
+
+@pytest.mark.parametrize("plant", PLANTED[:3])
+def test_no_database_is_made_elsewhere(
+    state: Path, elsewhere: Path, plant: Callable[[Path, Path], None]
+) -> None:
+    elsewhere.write_text("")  # SQLite would take it for a new database
+    plant(state / "history.sqlite", elsewhere)
+    history = History(state / "history.sqlite")
+    assert history.problem is not None
+    history.close()
+    assert elsewhere.read_text() == ""
+
+
+def test_a_link_to_nothing_makes_nothing(state: Path, tmp_path: Path) -> None:
+    (state / "usage.sqlite").symlink_to(tmp_path / "cron.d")
+    with pytest.raises(Exception, match=r"usage\.sqlite"):
+        Usage(state / "usage.sqlite", "boot")
+    assert not (tmp_path / "cron.d").exists()
