@@ -8,7 +8,7 @@ from cedos.api.lock import running_pid
 from cedos.commands.console.manual import STATE, Manual, json_option
 from cedos.commands.console.render import print_json
 from cedos.config.directories import directories
-from cedos.errors import AlreadyRunningError
+from cedos.errors import AlreadyRunningError, SteeringError
 from cedos.kernel import privileges
 
 
@@ -43,11 +43,16 @@ def command(dry_run: bool, as_json: bool) -> None:
             )
         privileges.require("cedos restore")
     steering = importlib.import_module("cedos.steer.steering")
-    undone: list[str] = steering.restore(where.state, dry_run)
+    undone = steering.restore(where.state, dry_run)
     if as_json:
-        print_json({"dry_run": dry_run, "undone": undone})
-        return
-    for step in undone:
-        click.echo(f"{'would undo' if dry_run else 'undone'}: {step}")
-    if not undone:
-        click.echo("nothing to undo")
+        print_json({"dry_run": dry_run, "undone": undone.done, "left": undone.left})
+    else:
+        for step in undone.done:
+            click.echo(f"{'would undo' if dry_run else 'undone'}: {step}")
+        if not undone.done and not undone.left:
+            click.echo("nothing to undo")
+    if undone.left:
+        raise SteeringError(
+            f"could not be undone: {'; '.join(undone.left)}. {where.state / 'journal.jsonl'} is kept:"
+            " put that right by hand, and remove it"
+        )

@@ -128,8 +128,12 @@ async def run(
 
 async def _wait(links: LinkMonitor, state: Path, notifier: Notifier, *, dry_run: bool) -> None:
     """Waits for a second network, on a host that is as it was before any daemon."""
-    if not dry_run and (undone := restore(state)):
-        _log.warning("undid what a dead daemon had left", undone=undone)
+    if not dry_run:
+        undone = restore(state)
+        if undone.done:
+            _log.warning("undid what a dead daemon had left", undone=undone.done)
+        if undone.left:
+            _log.error("some of what a dead daemon had left could not be undone", left=undone.left)
     await second_network.arrives(links, notifier)
 
 

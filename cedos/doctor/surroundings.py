@@ -128,7 +128,7 @@ def daemon(where: Directories) -> Finding:
         return ok(topic, f"running (process {pid})")
     journal = where.state / "journal.jsonl"
     try:
-        left = journal.stat().st_size > 0
+        left = journal.lstat().st_size > 0
     except OSError:
         left = False
     if left:

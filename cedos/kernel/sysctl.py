@@ -1,5 +1,8 @@
 """Sysctls of the calling thread's network namespace, and the names of those that several rooms know."""
 
+import errno
+import os
+import re
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +12,7 @@ MPTCP_PATH_MANAGER: Final = "net.mptcp.path_manager"
 MPTCP_PM_TYPE: Final = "net.mptcp.pm_type"
 
 _ROOT: Final = Path("/proc/sys")
+_NAME: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)+")
 
 
 def read(name: str) -> str | None:
@@ -20,4 +24,12 @@ def read(name: str) -> str | None:
 
 
 def write(name: str, value: str) -> None:
-    (_ROOT / name.replace(".", "/")).write_text(f"{value}\n")
+    """Errors: OSError. Only what is there is written; a name leads nowhere else than below /proc/sys."""
+    if not _NAME.fullmatch(name):
+        raise FileNotFoundError(errno.ENOENT, "no such sysctl", name)
+    flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(_ROOT / name.replace(".", "/"), flags)
+    try:
+        os.write(file, f"{value}\n".encode())
+    finally:
+        os.close(file)

@@ -1,12 +1,9 @@
 """Makes the kernel track flows and count their bytes, which the monitor lives on."""
 
-from typing import Final
-
 from cedos.errors import HostError
 from cedos.steer.journal.records import FILTER, Append, change_sysctl
+from cedos.steer.journal.sysctls import CONNTRACK_ACCOUNTING
 from cedos.steer.kernel.interface import SteeringKernel
-
-_ACCOUNTING: Final = "net.netfilter.nf_conntrack_acct"
 
 
 def track_flows(kernel: SteeringKernel, append: Append) -> None:
@@ -18,4 +15,4 @@ def track_flows(kernel: SteeringKernel, append: Append) -> None:
         raise HostError(
             f"iptables cannot be used ({error.strerror}), so flows are not counted"
         ) from error
-    change_sysctl(kernel, append, _ACCOUNTING, "1")
+    change_sysctl(kernel, append, CONNTRACK_ACCOUNTING, "1")

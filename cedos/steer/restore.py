@@ -1,37 +1,40 @@
-"""Undoing by the journal what a process that is gone has left."""
+"""Undoing what a process that is gone has left, by its journal and by what is recognisably ours."""
 
 from pathlib import Path
 
-from cedos.steer.journal.journal import FILE_NAME, Journal
+from cedos.steer.journal.journal import Journal
+from cedos.steer.journal.reading import JournalReading
 from cedos.steer.kernel.dry import DryKernel
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.kernel.linux import LinuxKernel
 from cedos.steer.refusals import refusals
 from cedos.steer.undo import undo_all
+from cedos.steer.undone import Undone
 
 
-def restore(
-    state_dir: Path, dry_run: bool = False, kernel: SteeringKernel | None = None
-) -> list[str]:
-    """Undoes what a dead daemon left, by its journal; what was undone, in words.
+def restore(state_dir: Path, dry_run: bool = False, kernel: SteeringKernel | None = None) -> Undone:
+    """Undoes what a dead daemon left; a journal of which something is left stays.
 
     A dry run only tells. `kernel` None: the one of the calling thread's namespace. Raises
-    AlreadyRunningError while the journal's process lives, PrivilegeError, and SteeringError where
-    something could not be undone: then the journal stays.
+    AlreadyRunningError while the journal's process lives, PrivilegeError, and SteeringError where the
+    state directory cannot be used.
     """
-    if not (state_dir / FILE_NAME).exists():
-        return []
-    journal = Journal(state_dir)
+    journal = Journal(state_dir) if state_dir.is_dir() else None
     try:
+        read = journal.read() if journal is not None else JournalReading()
         actual = kernel or LinuxKernel()
         try:
-            with refusals("undo everything"):
-                if dry_run:
-                    return undo_all(DryKernel(actual, lambda _: None), journal.records())
-                done = undo_all(actual, journal.records())
-                journal.remove()
-                return done
+            if dry_run:
+                return undo_all(DryKernel(actual, lambda _: None), read)
+            undone = undo_all(actual, read)
         finally:
             actual.close()
+        if isinstance(undone.refused, PermissionError):
+            with refusals("undo everything"):
+                raise undone.refused
+        if journal is not None and not undone.left:
+            journal.remove()
+        return undone
     finally:
-        journal.close()
+        if journal is not None:
+            journal.close()

@@ -16,8 +16,9 @@ from cedos.kernel.policy_routing import PROTOCOLS
 from cedos.model import Network, Strategy
 from cedos.steer.barring.barring import Barring
 from cedos.steer.flow_tracking import track_flows
-from cedos.steer.journal.journal import Journal, Record
-from cedos.steer.journal.records import ROUTING
+from cedos.steer.journal.journal import Journal
+from cedos.steer.journal.reading import JournalReading
+from cedos.steer.journal.records import ROUTING, Record, host_record
 from cedos.steer.kernel.dry import DryKernel
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.kernel.linux import LinuxKernel
@@ -31,7 +32,6 @@ from cedos.steer.restore import restore
 from cedos.steer.routing.plan import Destination
 from cedos.steer.routing.routing import Routing
 from cedos.steer.undo import undo_all
-from cedos.steer.undone import in_short
 
 __all__ = ["Steering", "restore"]
 
@@ -125,10 +125,10 @@ class Steering:
         await self.close()
 
     def _begin(self, kernel: SteeringKernel) -> None:
-        if self._journal is not None and (stale := self._journal.records()):
-            undone = undo_all(kernel, stale)
-            _log.warning("undid what a dead daemon had left", undone=undone)
-            self._journal.remove()
+        if self._journal is not None:
+            self._undo_stale(kernel, self._journal)
+        host = host_record(kernel)
+        self._append(host)
         self._append(ROUTING)
         try:
             kernel.watch(
@@ -146,6 +146,27 @@ class Steering:
                 self._problem("filter", str(error))
         if self._rescue:
             self._begin_to_rescue()
+        # Once more: without it nobody knows what the host was, and a journal suffers in one place.
+        self._append(host)
+
+    def _undo_stale(self, kernel: SteeringKernel, journal: Journal) -> None:
+        """What a dead daemon left goes; what of it cannot be told or undone is kept, and told."""
+        undone = undo_all(kernel, journal.read())
+        if undone.refused is not None:
+            raise undone.refused
+        if undone.done:
+            _log.warning("undid what a dead daemon had left", undone=undone.done)
+        if undone.left:
+            kept = journal.put_aside()
+            remedy = (
+                f"its journal is kept as {kept}: put that right by hand" if kept else "no journal"
+            )
+            self._problem(
+                "journal",
+                f"an earlier daemon left what could not be undone: {'; '.join(undone.left)} ({remedy})",
+            )
+        else:
+            journal.remove()
 
     def _begin_to_rescue(self) -> None:
         try:
@@ -178,11 +199,18 @@ class Steering:
             self._settling.cancel()
         try:
             if self._journal is not None:
-                with refusals("undo everything"):
-                    undone = undo_all(self._kernel, self._journal.records())
-                    self._journal.remove()
-                    _log.info(f"undone: {in_short(undone)}")
-                    _log.debug("undone", steps=undone)
+                undone = undo_all(self._kernel, JournalReading(self._journal.appended))
+                if isinstance(undone.refused, PermissionError):
+                    with refusals("undo everything"):
+                        raise undone.refused
+                if undone.left:
+                    raise SteeringError(
+                        f"could not be undone: {'; '.join(undone.left)}; the journal keeps it, and"
+                        " `cedos restore` tries it again"
+                    )
+                self._journal.remove()
+                _log.info(f"undone: {undone.in_short}")
+                _log.debug("undone", steps=undone.done)
         finally:
             self._kernel.close()
             if self._journal is not None:

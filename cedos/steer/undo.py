@@ -1,87 +1,135 @@
-"""How each record of the journal is undone. Undoing what was never done, or is gone, is fine."""
+"""Undoing what cedos changed: by the journal, and by what is recognisably ours.
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+Rules, routes, chains, sets and the path manager tell by themselves that they are ours, so a journal
+that is damaged or gone does not keep them here. Of other sysctls only the journal knows what they were.
+Undoing what was never done, or is gone, is fine.
+"""
 
-from cedos.kernel.policy_routing import PROTOCOL, Route
-from cedos.steer.journal.journal import Record
+from collections.abc import Callable
+from functools import partial
+
+from cedos.errors import HostError
+from cedos.kernel.policy_routing import PROTOCOL, Route, Rule
+from cedos.kernel.sysctl import MPTCP_PATH_MANAGER, MPTCP_PM_TYPE
+from cedos.steer.journal.reading import JournalReading
+from cedos.steer.journal.records import CONNECTIONS, HostRecord, SysctlRecord
+from cedos.steer.journal.sysctls import CHANGED
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.mptcp.handover import hand_over
 from cedos.steer.rescue.undo import undo_rescue
 from cedos.steer.routing.plan import TABLE_BASE, TABLE_COUNT, is_ours
+from cedos.steer.undone import Undone
+
+_Undo = Callable[[], list[str]]
 
 
-def undo_all(kernel: SteeringKernel, records: Sequence[Record]) -> list[str]:
-    """Undoes records, newest first; returns what was undone, in words.
+def undo_all(kernel: SteeringKernel, journal: JournalReading) -> Undone:
+    """Undoes everything that is ours, whatever the journal says; what could not be, is told by name."""
+    left = list(journal.foreign)
+    refused: OSError | None = None
 
-    Raises the kernel's first refusal; the rest has been tried all the same: the journal must stay.
-    """
-    done: list[str] = []
-    failure: OSError | None = None
-    for record in reversed(_joined(records)):
+    def attempt(what: str, undo: _Undo) -> list[str]:
+        nonlocal refused
         try:
-            done += _KINDS.get(record["undo"], _unknown)(kernel, record)
-        except OSError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
-    return done
+            return undo()
+        except (OSError, HostError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            left.append(f"{what}: {why}")
+            if isinstance(error, OSError):
+                refused = refused or error
+            return []
+
+    # Whose flows are whose is told by the rules, which therefore go last.
+    done = attempt("rescued flows", lambda: undo_rescue(kernel))
+    done += attempt("the chains CEDOS_* of iptables", lambda: _filter(kernel))
+    # Leftovers without a journal: it is lost.
+    lost = not journal.records and (bool(done) or _stands(kernel))
+    doubtful = journal.damaged or bool(journal.foreign) or lost
+    for key in CHANGED:
+        if key == MPTCP_PM_TYPE and kernel.read_sysctl(MPTCP_PATH_MANAGER) is not None:
+            continue  # a kernel that has both keeps them in step
+        done += attempt(f"sysctl {key}", partial(_sysctl, kernel, key, journal, doubtful, left))
+    if doubtful or CONNECTIONS in journal.records:
+        done += attempt("the paths of living connections", lambda: hand_over(kernel))
+    done += attempt("rules and routes", lambda: _routing(kernel))
+    return Undone(tuple(done), tuple(left), refused)
 
 
-def _joined(records: Sequence[Record]) -> list[Record]:
-    """One record for each thing that is to be undone, at the place of its first."""
-    joined: dict[str, Record] = {}
-    for record in records:
-        key = f"{record['undo']} {record.get('key', '')}"
-        first = joined.setdefault(key, {**record, "afters": []})
-        first["afters"].append(str(record.get("after")))
-    return list(joined.values())
+def _stands(kernel: SteeringKernel) -> bool:
+    """Whether a rule or route of ours is there."""
+    try:
+        return any(_rules(kernel)) or any(_routes(kernel))
+    except OSError:
+        return False
 
 
-def _routing(kernel: SteeringKernel, _: Record) -> list[str]:
-    rules = [seen.rule for seen in kernel.rules() if seen.rule and is_ours(seen.preference)]
-    routes = [
+def _rules(kernel: SteeringKernel) -> list[Rule]:
+    return [seen.rule for seen in kernel.rules() if seen.rule and is_ours(seen.preference)]
+
+
+def _routes(kernel: SteeringKernel) -> list[Route]:
+    return [
         Route(seen.table, seen.destination, seen.index, seen.gateway, seen.metrics)
         for seen in kernel.routes(PROTOCOL)
         if TABLE_BASE <= seen.table < TABLE_BASE + TABLE_COUNT
     ]
+
+
+def _routing(kernel: SteeringKernel) -> list[str]:
+    rules, routes = _rules(kernel), _routes(kernel)
     # From the least of them up, so that no rule is left that only holds something back.
     kernel.delete_rules(sorted(rules, key=lambda rule: -rule.preference))
     kernel.delete_routes(routes)
     return [f"deleted: {what}" for what in (*rules, *routes)]
 
 
-def _sysctl(kernel: SteeringKernel, record: Record) -> list[str]:
-    key, before = str(record.get("key")), str(record.get("before"))
+def _sysctl(
+    kernel: SteeringKernel, key: str, journal: JournalReading, doubtful: bool, left: list[str]
+) -> list[str]:
+    """Puts one sysctl back; adds to `left` what nobody can tell any more."""
     now = kernel.read_sysctl(key)
-    if now is None or now.split() == before.split():
+    if now is None:
         return []
-    if now.split() not in [after.split() for after in record["afters"]]:
+    known, before, given = CHANGED[key], _before(key, journal), _given(key, journal)
+    ours = now.split() in given
+    if doubtful or not given:
+        # What a lost line gave it is told by its value.
+        ours = ours or known.ours(now)
+    if before is None and doubtful and ours:
+        before = known.usual
+        if before is None:
+            left.append(
+                f"sysctl {key} = {' '.join(now.split())}: it may be of cedos, and the journal does not"
+                " tell any more what it was before"
+            )
+    if before is None or now.split() == before.split():
+        return []
+    if ours:
+        kernel.write_sysctl(key, before)
+        return [f"set back: {key} = {before}"]
+    if given:
         return [f"left alone: {key} = {now}: somebody else has changed it since"]
-    kernel.write_sysctl(key, before)
-    return [f"set back: {key} = {before}"]
+    return []
 
 
-def _filter(kernel: SteeringKernel, _: Record) -> list[str]:
+def _before(key: str, journal: JournalReading) -> str | None:
+    """What a sysctl was; None where the journal does not tell."""
+    host = None
+    for each in journal.records:
+        if isinstance(each, SysctlRecord) and each.key == key:
+            return each.before
+        if isinstance(each, HostRecord) and host is None:
+            host = each.before.get(key)
+    return host
+
+
+def _given(key: str, journal: JournalReading) -> list[list[str]]:
+    return [
+        each.after.split()
+        for each in journal.records
+        if isinstance(each, SysctlRecord) and each.key == key
+    ]
+
+
+def _filter(kernel: SteeringKernel) -> list[str]:
     return ["deleted: the chains CEDOS_* of iptables"] if kernel.remove_filter() else []
-
-
-def _connections(kernel: SteeringKernel, _: Record) -> list[str]:
-    return hand_over(kernel)
-
-
-def _rescue(kernel: SteeringKernel, _: Record) -> list[str]:
-    return undo_rescue(kernel)
-
-
-def _unknown(_: SteeringKernel, record: Record) -> list[str]:
-    return [f"left alone: {record['undo']}: another version of cedos wrote this"]
-
-
-_KINDS: Final[dict[str, Callable[[SteeringKernel, dict[str, Any]], list[str]]]] = {
-    "routing": _routing,
-    "sysctl": _sysctl,
-    "packet-filter": _filter,
-    "connections": _connections,
-    "rescue": _rescue,
-}

@@ -79,8 +79,9 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
         killed = _alive(transfers)
         progress(f"killed: {len(killed)} of {len(transfers)} transfers go on")
         with laptop.client.entered():
-            for line in restore(state):
-                progress(line)
+            undone = restore(state)
+        for line in (*undone.done, *undone.left):
+            progress(line)
         after = parts(laptop.client)
         for name in before:
             if before[name] != after[name]:

@@ -14,6 +14,7 @@ from cedos.errors import SteeringError
 from cedos.model import Network
 from cedos.selector.decision.barred import usable
 from cedos.steer.journal.records import FILTER, Append, change_sysctl
+from cedos.steer.journal.sysctls import MPTCP_CLOSE_TIMEOUT
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.mptcp.connections import MptcpConnections
 from cedos.steer.refusals import refusals
@@ -22,7 +23,6 @@ _log = structlog.get_logger(__name__)
 
 # For so long the kernel keeps an MPTCP connection without subflows (a minute by itself), in seconds;
 # its program hears nothing meanwhile. A second is enough for a subflow that is under way.
-_KEEPS: Final = "net.mptcp.close_timeout"
 _KEEPS_S: Final = "1"
 
 
@@ -102,11 +102,11 @@ class Barring:
 
     def _keep(self, *, briefly: bool) -> None:
         """Connections without subflows for a second, or for as long as this host does."""
-        now = self._kernel.read_sysctl(_KEEPS)
+        now = self._kernel.read_sysctl(MPTCP_CLOSE_TIMEOUT)
         if briefly and self._kept is None and now is not None and now != _KEEPS_S:
             self._kept = now
-            change_sysctl(self._kernel, self._append, _KEEPS, _KEEPS_S)
+            change_sysctl(self._kernel, self._append, MPTCP_CLOSE_TIMEOUT, _KEEPS_S)
         elif not briefly and self._kept is not None:
             if now == _KEEPS_S:  # and nobody has set it since
-                self._kernel.write_sysctl(_KEEPS, self._kept)
+                self._kernel.write_sysctl(MPTCP_CLOSE_TIMEOUT, self._kept)
             self._kept = None

@@ -5,16 +5,21 @@ in the middle of a write leaves a torn last line: its change was never made, so 
 """
 
 import fcntl
-import json
 import os
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from cedos.errors import AlreadyRunningError, PrivilegeError, SteeringError
+from cedos.kernel import own_file
+from cedos.steer.journal.reading import JournalReading, read_records
+from cedos.steer.journal.records import Record
 
 FILE_NAME: Final = "journal.jsonl"
-Record = dict[str, Any]
+LOCK_NAME: Final = "journal.lock"
+_MOST_BYTES: Final = 16 << 20
 
 
 class Journal:
@@ -27,28 +32,42 @@ class Journal:
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
         self._file: int | None = None
+        self._appended: list[Record] = []
         try:
             directory.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise _refused(directory, error) from error
+        lock = directory / LOCK_NAME
         try:
-            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whom the file is not open to cannot lock it; to lock a folder, one need only read it.
+            own_file.ensure(lock)
+            self._lock = own_file.extend(lock)
+        except OSError as error:
+            os.close(self._directory)
+            raise _refused(lock, error) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            os.close(self._lock)
             os.close(self._directory)
             raise AlreadyRunningError(
                 f"{self.path} belongs to a process that is steering now; stop that one first"
             ) from None
 
-    def records(self) -> list[Record]:
-        """All whole records, oldest first; a torn or foreign line is passed over."""
+    def read(self) -> JournalReading:
+        """What it holds, whatever it is; nothing where there is none."""
         try:
-            data = self.path.read_bytes()
+            return read_records(own_file.read(self.path, _MOST_BYTES))
         except FileNotFoundError:
-            return []
+            return JournalReading()
         except OSError as error:
-            raise _refused(self.path, error) from error
-        return list(filter(None, map(_parse, data.split(b"\n"))))
+            return JournalReading((), [f"{self.path} cannot be read: {error.strerror}"], True)
+
+    @property
+    def appended(self) -> Sequence[Record]:
+        """What this process has written: whatever becomes of the file, it knows its way back."""
+        return self._appended
 
     def append(self, record: Record) -> None:
         """Returns when the record is on the disk.
@@ -56,7 +75,7 @@ class Journal:
         Raises:
             SteeringError: it cannot be written (a full disk): the change must not be made.
         """
-        line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        line = msgspec.json.encode(record) + b"\n"
         try:
             if self._file is None:
                 self._file = self._open()
@@ -64,6 +83,7 @@ class Journal:
             while written < len(line):
                 written += os.write(self._file, line[written:])
             os.fsync(self._file)
+            self._appended.append(record)
         except OSError as error:
             # Half a line must not swallow the next one: that begins on a line of its own.
             self._close_file()
@@ -73,21 +93,41 @@ class Journal:
         """Everything has been undone: the file goes."""
         self._close_file()
         try:
+            if self.path.is_dir() and not self.path.is_symlink():
+                self.put_aside()
             self.path.unlink(missing_ok=True)
             os.fsync(self._directory)
         except OSError as error:
             raise _refused(self.path, error) from error
 
+    def put_aside(self) -> Path | None:
+        """Keeps what could not be undone beside, and begins anew; where it is kept, None: nowhere."""
+        self._close_file()
+        number = 1
+        while os.path.lexists(aside := self.path.with_name(f"{FILE_NAME}.aside-{number}")):
+            number += 1
+        try:
+            self.path.rename(aside)
+            os.fsync(self._directory)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _refused(self.path, error) from error
+        return aside
+
     def close(self) -> None:
         """Gives up the lock; the file stays."""
         self._close_file()
         if self._directory >= 0:
+            os.close(self._lock)
             os.close(self._directory)
             self._directory = -1
 
     def _open(self) -> int:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.open(self.path, flags, 0o600)
+        try:
+            file = own_file.create(self.path)
+        except FileExistsError:
+            file = own_file.extend(self.path)
         try:
             size = os.fstat(file).st_size
             if size and os.pread(file, 1, size - 1) != b"\n":
@@ -102,14 +142,6 @@ class Journal:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-
-
-def _parse(line: bytes) -> Record | None:
-    with suppress(ValueError, RecursionError):
-        record = json.loads(line)
-        if isinstance(record, dict) and isinstance(record.get("undo"), str):
-            return record
-    return None
 
 
 def _refused(path: Path, error: OSError) -> SteeringError | PrivilegeError:

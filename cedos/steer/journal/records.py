@@ -8,22 +8,68 @@ That also keeps the disk out of the way of every later change of a rule.
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from cedos.steer.journal.journal import Record
+import msgspec
 
-Append = Callable[[Record], None]
-
-ROUTING: Final[Record] = {"undo": "routing"}
-FILTER: Final[Record] = {"undo": "packet-filter"}
-CONNECTIONS: Final[Record] = {"undo": "connections"}
-RESCUE: Final[Record] = {"undo": "rescue"}
+from cedos.steer.journal.sysctls import CHANGED, valid
 
 
-def sysctl_record(key: str, before: str, after: str) -> Record:
+class _Record(msgspec.Struct, frozen=True, tag_field="undo", forbid_unknown_fields=True):
+    """What is to be undone. ValueError for what cedos never writes."""
+
+
+class RoutingRecord(_Record, frozen=True, tag="routing"):
+    """All rules and routes that bear our mark."""
+
+
+class FilterRecord(_Record, frozen=True, tag="packet-filter"):
+    """All chains CEDOS_* in the table `filter`, and the jumps to them."""
+
+
+class ConnectionsRecord(_Record, frozen=True, tag="connections"):
+    """Living connections are handed over to the kernel's path manager."""
+
+
+class RescueRecord(_Record, frozen=True, tag="rescue"):
+    """The chains and sets that rescued flows are translated by."""
+
+
+class HostRecord(_Record, frozen=True, tag="host"):
+    """Each journal's first: what the sysctls that we may change were before we began."""
+
+    before: dict[str, str]
+
+    def __post_init__(self) -> None:
+        for key, value in self.before.items():
+            _must_be_valid(key, value)
+
+
+class SysctlRecord(_Record, frozen=True, tag="sysctl"):
     """Puts a sysctl back to `before`, unless it no longer holds what we gave it.
 
     Of several records of one sysctl the first one's `before` counts, and each one's `after`.
     """
-    return {"undo": "sysctl", "key": key, "before": before, "after": after}
+
+    key: str
+    before: str
+    after: str
+
+    def __post_init__(self) -> None:
+        for value in (self.before, self.after):
+            _must_be_valid(self.key, value)
+
+
+Record = RoutingRecord | FilterRecord | ConnectionsRecord | RescueRecord | HostRecord | SysctlRecord
+Append = Callable[[Record], None]
+
+ROUTING: Final = RoutingRecord()
+FILTER: Final = FilterRecord()
+CONNECTIONS: Final = ConnectionsRecord()
+RESCUE: Final = RescueRecord()
+
+
+def _must_be_valid(key: str, value: str) -> None:
+    if not valid(key, value):
+        raise ValueError(f"{key[:80]!r} = {value[:80]!r} is nothing that cedos changes")
 
 
 class Sysctls(Protocol):
@@ -34,9 +80,17 @@ class Sysctls(Protocol):
     def write_sysctl(self, key: str, value: str) -> None: ...
 
 
+def host_record(kernel: Sysctls) -> HostRecord:
+    """What the host has now."""
+    now = {key: kernel.read_sysctl(key) for key in CHANGED}
+    return HostRecord(
+        {key: value for key, value in now.items() if value is not None and valid(key, value)}
+    )
+
+
 def change_sysctl(kernel: Sysctls, append: Append, key: str, after: str) -> None:
     """Sets a sysctl, the way back on the disk first; one that this kernel lacks is left out."""
     before = kernel.read_sysctl(key)
     if before is not None and before.split() != after.split():
-        append(sysctl_record(key, before, after))
+        append(SysctlRecord(key, before, after))
         kernel.write_sysctl(key, after)

@@ -35,6 +35,7 @@ from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Address
+from cedos.steer.journal.sysctls import valid
 from cedos.steer.kernel import barring_filter, iptables, routing_requests
 from cedos.steer.kernel.linux_rescue import LinuxRescue
 
@@ -144,6 +145,8 @@ class LinuxKernel:
 
     def write_sysctl(self, key: str, value: str) -> None:
         self._must_be_here()
+        if not valid(key, value):
+            raise OSError(errno.EINVAL, "is no sysctl that cedos changes, or no value of it", key)
         sysctl.write(key, value)
 
     def _must_be_here(self) -> None:

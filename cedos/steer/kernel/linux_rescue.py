@@ -38,9 +38,13 @@ class LinuxRescue:
 
     def remove(self) -> bool:
         done = rescue_filter.take_out()
+        try:
+            requester = self._netfilter()
+        except HostError:  # a kernel without it has no sets
+            return done
         for version in (4, 6):
-            if ipset.exists(self._netfilter(), version):
-                done = ipset.destroy(self._netfilter(), version) or done
+            if ipset.exists(requester, version):
+                done = ipset.destroy(requester, version) or done
         return done
 
     def connecting(self, key: FlowKey) -> ConnectingSocket | None:

@@ -9,18 +9,17 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from cedos.model import Network, NetworkKind, StrategyKind
-from cedos.steer.journal.records import Append, sysctl_record
+from cedos.steer.journal.records import Append, SysctlRecord
+from cedos.steer.journal.sysctls import TCP_RMEM, WINDOW_STEPS_PER_DOUBLING
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.mptcp.connection import MptcpConnection
 
-KEY: Final = "net.ipv4.tcp_rmem"
 # Room for an application that reads late.
 _SLACK_BYTES: Final = 16 << 10
 # The kernel counts a packet's buffers: about twice its payload.
 _BUFFER_PER_WINDOW: Final = 2
 _ONE_PATH: Final = 2.0
 _ALL_PATHS: Final = 1.25
-_STEPS_PER_DOUBLING: Final = 4
 # Enough for the first second of a download that is quicker than all before it; the bound is then
 # lifted by what that one has measured. Over both paths of the bench it limits nothing.
 _LEAST_WINDOW_BYTES: Final = 192 << 10
@@ -48,8 +47,8 @@ def receive_buffer_bytes(paths: Iterable[tuple[float, float]], *, together: bool
         window = max(window, _ALL_PATHS * rate_bps * longest_s / 8, 2 * _LEAST_WINDOW_BYTES)
     window = max(window, _LEAST_WINDOW_BYTES)
     buffer = _BUFFER_PER_WINDOW * (window + _SLACK_BYTES)
-    steps = math.ceil(math.log2(buffer) * _STEPS_PER_DOUBLING)
-    return int(2 ** (steps / _STEPS_PER_DOUBLING))
+    steps = math.ceil(math.log2(buffer) * WINDOW_STEPS_PER_DOUBLING)
+    return int(2 ** (steps / WINDOW_STEPS_PER_DOUBLING))
 
 
 def with_maximum(value: str, maximum: int) -> str | None:
@@ -83,7 +82,7 @@ class ReceiveWindow:
     ) -> None:
         """New measurements; nothing is bounded while some network is a wire."""
         up = [network for network in networks if network.up]
-        now = self._kernel.read_sysctl(KEY)
+        now = self._kernel.read_sysctl(TCP_RMEM)
         if now is None:
             return
         self._own = self._own or now
@@ -102,7 +101,7 @@ class ReceiveWindow:
         if self._alone and _most(alone) <= _most(self._alone) <= 2 * _most(alone):
             return
         for value in dict.fromkeys((alone, together)):
-            self._append(sysctl_record(KEY, self._own, value))
+            self._append(SysctlRecord(TCP_RMEM, self._own, value))
         self._alone, self._together = alone, together
 
     def _rate(self, name: str, rate_bps: float, now_s: float) -> float:
@@ -123,9 +122,9 @@ class ReceiveWindow:
             self._write(wanted)
 
     def _write(self, value: str) -> None:
-        now = self._kernel.read_sysctl(KEY)
+        now = self._kernel.read_sysctl(TCP_RMEM)
         if now is not None and now.split() != value.split():
-            self._kernel.write_sysctl(KEY, value)
+            self._kernel.write_sysctl(TCP_RMEM, value)
 
 
 def _most(value: str) -> int:

@@ -18,6 +18,7 @@ from cedos.kernel.bpf import root_cgroup
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Address, FlowKey, Network
 from cedos.steer.journal.records import RESCUE, Append, change_sysctl
+from cedos.steer.journal.sysctls import MPTCP_FALLBACK
 from cedos.steer.kernel.first_timeout import FirstTimeouts
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.mptcp.connections import MptcpConnections
@@ -32,7 +33,6 @@ _MOUNTS: Final = Path("/proc/self/mounts")
 # quarter of a second (the first four times; net.ipv4.tcp_syn_linear_timeouts) must not look so sooner
 # than ones that are repeated every second: six of them take 2.75 s, where two took 3 s.
 _RETRIES, _USUAL = "net.ipv4.tcp_syn_retries", 6
-_FALLBACK: Final = "net.mptcp.syn_retrans_before_tcp_fallback"
 _FALLBACK_AFTER: Final = 6
 
 
@@ -160,9 +160,9 @@ class Rescues:
 
     def _be_patient(self) -> None:
         """Keeps MPTCP from giving up where first packets are repeated early."""
-        before = self._kernel.read_sysctl(_FALLBACK)
+        before = self._kernel.read_sysctl(MPTCP_FALLBACK)
         if before is not None and before.isdecimal() and int(before) < _FALLBACK_AFTER:
-            change_sysctl(self._kernel, self._append, _FALLBACK, str(_FALLBACK_AFTER))
+            change_sysctl(self._kernel, self._append, MPTCP_FALLBACK, str(_FALLBACK_AFTER))
 
     def close(self) -> None:
         """First packets have the kernel's own time-out again; the rest is the journal's."""

@@ -4,7 +4,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -70,9 +70,9 @@ class Host:
             Budget("data", Resource.DATA, supply, until, every=Every.MONTH, hard=hard)
         )
 
-    def restore(self) -> list[str]:
+    def restore(self) -> Sequence[str]:
         with self.laptop.entered():
-            return restore(self.cedos.folder / "state")
+            return restore(self.cedos.folder / "state").done
 
     def state(self) -> list[str]:
         shown = ("rule", "-6 rule", "route show table all", "-6 route show table all")

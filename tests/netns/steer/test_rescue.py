@@ -13,6 +13,7 @@ from cedos.model import FlowKey, Strategy, StrategyKind
 from cedos.steer.mptcp.connection import MptcpConnection
 from cedos.steer.restore import restore
 from cedos.steer.steering import Steering
+from cedos.steer.undone import Undone
 
 FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
 SERVER = {4: "198.51.100.1", 6: "2001:db8:100::1"}
@@ -370,10 +371,10 @@ def test_the_rest_of_a_dead_daemon_is_undone(host):
     host.run(killed)
     assert host.state() != before
     with host.client.entered():
-        done = restore(host.directory)
+        done = restore(host.directory).done
         assert host.state() == before
         assert any("CEDOS_NAT" in line for line in done)
-        assert restore(host.directory) == []
+        assert restore(host.directory) == Undone()
 
 
 def test_a_dry_run_says_it_and_does_nothing(host):

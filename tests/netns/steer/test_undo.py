@@ -11,6 +11,7 @@ from cedos.errors import AlreadyRunningError, SteeringError
 from cedos.model import NetworkKind
 from cedos.steer.journal.journal import FILE_NAME
 from cedos.steer.steering import Steering, restore
+from cedos.steer.undone import Undone
 
 CHILD = """
 import asyncio, pickle, sys
@@ -61,10 +62,11 @@ def test_kill_9_then_restore(host):
     assert host.seen_tcp(6) == host.address("lte0", 6)
     with host.client.entered():
         undone = restore(host.directory)
-        assert undone
+        assert undone.done
+        assert not undone.left
         assert host.state() == before
         assert not (host.directory / FILE_NAME).exists()
-        assert restore(host.directory) == []
+        assert restore(host.directory) == Undone()
     living.sendall(b"still here")
     assert living.recv(100) == b"still here"
 
@@ -109,7 +111,7 @@ def test_a_sysctl_that_somebody_else_changed_since_is_left_alone(host):
     host.client.sysctl("net.ipv4.tcp_rmem", "4096 100000 200000")
     with host.client.entered():
         told = restore(host.directory)
-    assert any("left alone: net.ipv4.tcp_rmem" in line for line in told)
+    assert any("left alone: net.ipv4.tcp_rmem" in line for line in told.done)
     assert host.client.sysctl("net.ipv4.tcp_rmem").split() == ["4096", "100000", "200000"]
 
 

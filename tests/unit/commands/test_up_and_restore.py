@@ -20,6 +20,7 @@ from cedos.api.lock import only_daemon
 from cedos.commands import restore, up
 from cedos.config import Config
 from cedos.errors import HostError, SteeringError
+from cedos.steer.undone import Undone
 
 DAEMON = """
 import asyncio, sys, types
@@ -216,12 +217,14 @@ def test_missing_privileges(folders: Path, name: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def some_steering(monkeypatch: pytest.MonkeyPatch, undone: list[str]) -> list[tuple[Path, bool]]:
+def some_steering(
+    monkeypatch: pytest.MonkeyPatch, undone: list[str], left: tuple[str, ...] = ()
+) -> list[tuple[Path, bool]]:
     calls: list[tuple[Path, bool]] = []
 
-    def undo(state_dir: Path, dry_run: bool = False) -> list[str]:
+    def undo(state_dir: Path, dry_run: bool = False) -> Undone:
         calls.append((state_dir, dry_run))
-        return undone
+        return Undone(tuple(undone), left)
 
     module = types.ModuleType("cedos.steer.steering")
     module.restore = undo
@@ -237,7 +240,11 @@ def test_restore(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch) -> 
     result = cedos("restore", "--dry-run")
     assert result.stdout.startswith("would undo: rule 100\n")
     facts = json.loads(cedos("restore", "--json").stdout)
-    assert facts == {"dry_run": False, "undone": ["rule 100", "sysctl net.mptcp.pm_type"]}
+    assert facts == {
+        "dry_run": False,
+        "undone": ["rule 100", "sysctl net.mptcp.pm_type"],
+        "left": [],
+    }
     state = folders / "state"
     assert calls == [(state, False), (state, True), (state, False)]
 
@@ -260,10 +267,24 @@ def test_a_living_daemon_restores_by_itself(
         assert cedos("restore", "--dry-run").stdout == "would undo: x\n"
 
 
+def test_what_is_left_is_named_and_the_exit_status_says_so(
+    cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some_steering(monkeypatch, ["rule 100"], ("sysctl net.ipv4.tcp_rmem = 1 2 3: unknown",))
+    result = cedos("restore")
+    assert result.exit_code == 1
+    assert result.stdout == "undone: rule 100\n"
+    assert "could not be undone: sysctl net.ipv4.tcp_rmem = 1 2 3: unknown" in result.stderr
+    assert str(folders / "state" / "journal.jsonl") in result.stderr
+    result = cedos("restore", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["left"] == ["sysctl net.ipv4.tcp_rmem = 1 2 3: unknown"]
+
+
 def test_what_cannot_be_undone(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     some_steering(monkeypatch, [])
 
-    def undo(state_dir: Path, dry_run: bool = False) -> list[str]:
+    def undo(state_dir: Path, dry_run: bool = False) -> Undone:
         raise SteeringError("rule 100: operation not permitted")
 
     sys.modules["cedos.steer.steering"].restore = undo

@@ -93,3 +93,9 @@ def world() -> World:
 def make_world() -> type[World]:
     """For tests that need one for each of their examples."""
     return World
+
+
+@pytest.fixture(scope="session")
+def fresh(tmp_path_factory):
+    """A folder of its own for each example."""
+    return lambda: tmp_path_factory.mktemp("state")

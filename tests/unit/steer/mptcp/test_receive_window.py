@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.steer.mptcp.receive_window import KEY, ReceiveWindow, receive_buffer_bytes, with_maximum
+from cedos.steer.journal.sysctls import TCP_RMEM
+from cedos.steer.mptcp.receive_window import ReceiveWindow, receive_buffer_bytes, with_maximum
 
 rates = st.floats(1e3, 1e10)
 rtts = st.floats(1e-4, 2.0)
@@ -53,11 +54,11 @@ def test_a_network_stays_as_quick_as_it_was_for_some_minutes(world):
     def most(rate_bps: float, now_s: float) -> int:
         bound.measured(both, {"wlan0": (rate_bps, 0.05), "lte0": (1e6, 0.05)}, now_s)
         bound.used_by([])
-        return int(world.kernel.sysctls[KEY].split()[-1])
+        return int(world.kernel.sysctls[TCP_RMEM].split()[-1])
 
     quick = most(60e6, 0.0)
     assert most(1e6, 300.0) == quick
     assert most(1e6, 700.0) < quick
     # Never so little that the first second of a quicker download would suffer.
     assert most(1e6, 9999.0) == receive_buffer_bytes([]) >= 2 * 192 << 10
-    assert {record["before"] for record in records} == {"4096\t131072\t6291456"}
+    assert {record.before for record in records} == {"4096\t131072\t6291456"}

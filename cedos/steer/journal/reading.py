@@ -1,0 +1,63 @@
+"""A journal's bytes as records: what cedos writes, and nothing else, whatever the bytes are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from cedos.steer.journal.records import HostRecord, Record
+
+_DECODER: Final = msgspec.json.Decoder(Record)
+_SHOWN: Final = 80
+_TOLD: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class JournalReading:
+    """`foreign`: what stands there, legibly, and is nothing that cedos may undo; in words.
+
+    `damaged`: something is illegible or missing.
+    """
+
+    records: Sequence[Record] = ()
+    foreign: Sequence[str] = field(default=())
+    damaged: bool = False
+
+
+def read_records(data: bytes) -> JournalReading:
+    """All whole records, oldest first.
+
+    A torn last line is no damage: a process was killed while it wrote it, and its change never made.
+    Nor is a file without a line: whether there should be one is told by what stands in the kernel.
+    """
+    records: list[Record] = []
+    foreign: list[str] = []
+    damaged = False
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(_DECODER.decode(line))
+        except msgspec.ValidationError as error:
+            if not line.startswith(b"{"):
+                damaged = True
+                continue
+            foreign.append(f"line {number} of the journal ({_shown(line)}): {_escaped(str(error))}")
+        except (ValueError, RecursionError):
+            torn = number == len(lines) and line.isascii() and b"\0" not in line
+            damaged = damaged or (bool(line) and not torn)
+    if len(foreign) > _TOLD:
+        foreign[_TOLD:] = [f"{len(foreign) - _TOLD} more lines like these"]
+    if records and not isinstance(records[0], HostRecord):
+        damaged = True
+    return JournalReading(records, foreign, damaged)
+
+
+def _shown(line: bytes) -> str:
+    text = _escaped(line[:_SHOWN].decode("utf-8", "replace"))
+    return f"{text}..." if len(line) > _SHOWN else text
+
+
+def _escaped(text: str) -> str:
+    """A terminal does nothing by it."""
+    return ascii(text)[1:-1][: 4 * _SHOWN]
