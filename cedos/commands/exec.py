@@ -14,8 +14,8 @@ from cedos.api.hints import HintRequest
 from cedos.commands.console.manual import SOCKET, Manual
 from cedos.config.directories import directories
 from cedos.errors import CedosError, HostError
-from cedos.kernel import marked_program
-from cedos.kernel.marked_program import User
+from cedos.kernel.bpf import marked_program
+from cedos.kernel.bpf.marked_program import User
 from cedos.model import Bulk, Direction, Urgency
 
 T = TypeVar("T", Urgency, Bulk)

@@ -8,7 +8,7 @@ from typing import Final
 from cedos.doctor.finding import Files, Finding, limited, missing, ok
 from cedos.errors import HostError
 from cedos.kernel import generic_netlink, privileges, sock_diag
-from cedos.kernel.bpf import AttachType, ProgramType, instruction, load
+from cedos.kernel.bpf.programs import AttachType, ProgramType, instruction, load
 from cedos.kernel.netlink import NETLINK_SOCK_DIAG, AsyncRequester
 
 _AS_ROOT: Final = "run it as root, or by the systemd unit (`cedos example unit`)"

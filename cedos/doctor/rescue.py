@@ -4,7 +4,7 @@ from typing import Final
 
 from cedos.doctor.finding import Files, Finding, limited, missing, ok
 from cedos.errors import HostError
-from cedos.kernel.bpf import root_cgroup
+from cedos.kernel.bpf.programs import root_cgroup
 from cedos.kernel.netlink import NETLINK_NETFILTER, Requester
 from cedos.steer.kernel import first_timeout, ipset
 

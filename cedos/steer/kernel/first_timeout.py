@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from cedos.kernel import bpf
-from cedos.kernel.bpf import AttachType, BpfHashMap, ProgramType, instruction, wide
+from cedos.kernel.bpf import programs
+from cedos.kernel.bpf.programs import AttachType, BpfHashMap, ProgramType, instruction, wide
 from cedos.model import Address
 
 _SO_NETNS_COOKIE: Final = 71
@@ -177,7 +177,7 @@ def _attached(cgroup: Path, table: int) -> int:
     try:
         folder = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return bpf.link(folder, program, AttachType.SOCK_OPS)
+            return programs.link(folder, program, AttachType.SOCK_OPS)
         finally:
             os.close(folder)
     finally:
@@ -190,7 +190,7 @@ def _loaded(table: int) -> int:
             here.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder
         )
     program = timeout_program(cookie, table)
-    return bpf.load(program, ProgramType.SOCK_OPS, AttachType.SOCK_OPS, "cedos_first")
+    return programs.load(program, ProgramType.SOCK_OPS, AttachType.SOCK_OPS, "cedos_first")
 
 
 def _key(address: Address) -> bytes:

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError, SteeringError
-from cedos.kernel.bpf import root_cgroup
+from cedos.kernel.bpf.programs import root_cgroup
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Address, FlowKey, Network
 from cedos.steer.journal.records import RESCUE, Append, change_sysctl

@@ -16,8 +16,8 @@ import pytest
 from cedos.api.hints import HintRequest, program_mark
 from cedos.commands.exec import Duration, Size, _caller
 from cedos.errors import HostError
-from cedos.kernel import marked_program
-from cedos.kernel.marked_program import User, marking_program, own_cgroup, run_inside
+from cedos.kernel.bpf import marked_program
+from cedos.kernel.bpf.marked_program import User, marking_program, own_cgroup, run_inside
 from cedos.model import Bulk, Direction, Urgency
 
 
@@ -154,7 +154,7 @@ def test_labels_that_exclude_each_other(cedos: Any, control: Path) -> None:
 
 def test_signals_reach_the_program(cgroup: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from cedos.kernel.marked_program import run_inside\n"
+        "import sys; from pathlib import Path; from cedos.kernel.bpf.marked_program import run_inside\n"
         "sys.exit(run_inside(Path(sys.argv[1]), ['sh', '-c', 'echo on; sleep 30 & wait']))"
     )
     with subprocess.Popen(

@@ -17,8 +17,8 @@ from types import FrameType
 from typing import Any, Final
 
 from cedos.errors import HostError, PrivilegeError
-from cedos.kernel import bpf
-from cedos.kernel.bpf import CONNECTS, ProgramType, instruction
+from cedos.kernel.bpf import programs
+from cedos.kernel.bpf.programs import CONNECTS, ProgramType, instruction
 
 _SOL_SOCKET, _SO_MARK, _SETSOCKOPT_HELPER = 1, 36, 49
 _PREFIX: Final = "cedos-exec-"
@@ -57,7 +57,7 @@ def own_cgroup(mounts: str, membership: str) -> Path:
     `mounts` is /proc/self/mounts, `membership` /proc/self/cgroup.
     """
     try:
-        root = bpf.root_cgroup(mounts)
+        root = programs.root_cgroup(mounts)
     except HostError as error:
         raise HostError(
             f"{error}; `mount -t cgroup2 none /sys/fs/cgroup/unified` does it"
@@ -104,9 +104,9 @@ def _attach(folder: Path, mark: int) -> None:
     cgroup = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for where in CONNECTS:
-            program = bpf.load(marking_program(mark), ProgramType.CGROUP_SOCK_ADDR, where)
+            program = programs.load(marking_program(mark), ProgramType.CGROUP_SOCK_ADDR, where)
             try:
-                bpf.attach(cgroup, program, where)
+                programs.attach(cgroup, program, where)
             finally:
                 os.close(program)
     finally:
