@@ -155,12 +155,14 @@ class ApiBackend:
 
     async def set_budget(self, budget: Budget) -> BudgetMessage:
         await self._budgets.set(budget)
-        self._hard_budgets.check()  # at once, so that the answer tells of it
+        self._hard_budgets.check()
+        await self._hard_budgets.settle()  # at once, so that the answer tells of it
         return next(each for each in await self.standing_budgets() if each.name == budget.name)
 
     async def remove_budget(self, name: str) -> None:
         self._budgets.remove(name)
         self._hard_budgets.check()
+        await self._hard_budgets.settle()
 
     async def choose(self, request: ChoiceRequest) -> DecisionMessage:
         async with self._director.turn:

@@ -119,6 +119,7 @@ async def run(
         )
         stack.callback(daemon.finished)
         await daemon.networks_changed()
+        await daemon.settle_budgets()
         server = ControlServer(daemon.backend, where.socket)
         await stack.enter_async_context(server)
         notifier.ready(f"{len(links.networks())} networks")
@@ -286,10 +287,15 @@ class Daemon:
             self._director.networks_changed(networks)
             await self._steering.networks_changed(networks)
             self._hard_budgets.check()
+            self._hard_budgets.look()
             self._open_changed()
             await self._director.reconsider(self._observer.context())
         # An interface that goes takes its counter with it: what it showed last is kept now.
         await self._budgets.keep()
+
+    async def settle_budgets(self) -> None:
+        """What is spent already is barred from the beginning on."""
+        await self._hard_budgets.settle()
 
     def _barred(self, why: Mapping[str, str]) -> None:
         """Programs are kept off these networks and no others, as a hard budget is spent."""

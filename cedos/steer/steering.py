@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import suppress
 from ipaddress import ip_network
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ from cedos.kernel.policy_routing import PROTOCOLS
 from cedos.model import Network, Strategy
 from cedos.steer.barring.barring import Barring
 from cedos.steer.flow_tracking import track_flows
+from cedos.steer.held_sysctls import HeldSysctls
 from cedos.steer.journal.journal import Journal
 from cedos.steer.journal.reading import JournalReading
 from cedos.steer.journal.records import ROUTING, Record, host_record
@@ -26,7 +28,9 @@ from cedos.steer.mptcp.connection import ConnectionEvent, MptcpConnection
 from cedos.steer.mptcp.connections import MptcpConnections
 from cedos.steer.mptcp.receive_window import ReceiveWindow
 from cedos.steer.mptcp.take_over import foreign_endpoints, take_path_manager
+from cedos.steer.packet_filter import PacketFilter
 from cedos.steer.refusals import refusals
+from cedos.steer.repairs import Repairs
 from cedos.steer.rescue.rescues import Rescues
 from cedos.steer.restore import restore
 from cedos.steer.routing.plan import Destination
@@ -93,6 +97,11 @@ class Steering:
         except BaseException:
             actual.close()
             raise
+        self._filter = PacketFilter(self._kernel)
+        self._sysctls = HeldSysctls(self._kernel, self._append)
+        self._repairs = Repairs(self._filter, self._sysctls, self._look, self._problem)
+        self._repairing: asyncio.Task[None] | None = None
+        self._unsettled = False
         self._routing = Routing(self._kernel)
         self._window = ReceiveWindow(self._kernel, self._append)
         self._connections = MptcpConnections(
@@ -101,16 +110,18 @@ class Steering:
             lambda text: self._problem(text, text),
         )
         self.rescues = Rescues(
-            self._kernel, self._routing, self._connections, self._networks, self._append
+            self._kernel, self._routing, self._connections, self._networks, self._sysctls.note
         )
-        self.barring = Barring(self._kernel, self._connections, self._networks, self._append)
+        self.barring = Barring(
+            self._kernel, self._filter, self._connections, self._networks, self._sysctls
+        )
 
     # -- life ---------------------------------------------------------------------------------
 
     async def __aenter__(self) -> "Steering":
         try:
             with refusals("begin to steer"):
-                self._begin(self._kernel)
+                await self._begin(self._kernel)
         except BaseException:
             await self.close()
             raise
@@ -124,9 +135,9 @@ class Steering:
     ) -> None:
         await self.close()
 
-    def _begin(self, kernel: SteeringKernel) -> None:
-        if self._journal is not None:
-            self._undo_stale(kernel, self._journal)
+    async def _begin(self, kernel: SteeringKernel) -> None:
+        if (journal := self._journal) is not None:
+            await self._filter.do(lambda: self._undo_stale(kernel, journal))
         host = host_record(kernel)
         self._append(host)
         self._append(ROUTING)
@@ -135,19 +146,26 @@ class Steering:
                 self._connections.happened, self._routing_changed, self._connections.events_lost
             )
             if self._mptcp:
-                take_path_manager(kernel, self._append)
+                take_path_manager(kernel, self._sysctls.note)
         except HostError as error:
             self._problem("mptcp", str(error))
         if self._filter_flows:
             try:
-                track_flows(kernel, self._append)
+                await self._filter.do(lambda: track_flows(kernel, self._sysctls.note))
                 self._filtered = True
             except HostError as error:
                 self._problem("filter", str(error))
         if self._rescue:
-            self._begin_to_rescue()
+            await self._begin_to_rescue()
         # Once more: without it nobody knows what the host was, and a journal suffers in one place.
         self._append(host)
+        if not self._dry_run:
+            await self._filter.stand(
+                track=self._filtered,
+                rescue=self.rescues.ready,
+                on_change=self._repairs.filter_changed,
+            )
+            self._repairing = asyncio.create_task(self._repairs.run(), name="repairs")
 
     def _undo_stale(self, kernel: SteeringKernel, journal: Journal) -> None:
         """What a dead daemon left goes; what of it cannot be told or undone is kept, and told."""
@@ -168,14 +186,14 @@ class Steering:
         else:
             journal.remove()
 
-    def _begin_to_rescue(self) -> None:
+    async def _begin_to_rescue(self) -> None:
         try:
             if not self._filtered:
                 raise HostError(
                     "first packets into a dead network cannot be sent over another one: that needs"
                     " iptables"
                 )
-            self.rescues.begin()
+            await self._filter.do(self.rescues.begin)
             if self._dry_run:
                 self._planned("repeat first packets early, by a BPF program on all sockets")
             else:
@@ -198,8 +216,10 @@ class Steering:
         if self._settling is not None:
             self._settling.cancel()
         try:
+            await self._end_repairs()
             if self._journal is not None:
-                undone = undo_all(self._kernel, JournalReading(self._journal.appended))
+                appended = JournalReading(self._journal.appended)
+                undone = await self._filter.do(lambda: undo_all(self._kernel, appended))
                 if isinstance(undone.refused, PermissionError):
                     with refusals("undo everything"):
                         raise undone.refused
@@ -212,6 +232,7 @@ class Steering:
                 _log.info(f"undone: {undone.in_short}")
                 _log.debug("undone", steps=undone.done)
         finally:
+            self._filter.close()
             self._kernel.close()
             if self._journal is not None:
                 self._journal.close()
@@ -249,7 +270,7 @@ class Steering:
             if self._mptcp:
                 self._note_endpoints()
             self._connections.networks_changed(self.barring.usable())
-            self.barring.networks_changed()
+            await self.barring.networks_changed()
 
     async def set_default(self, network_name: str | None) -> None:
         """Leads new connections to a network; None: where the host would lead them itself.
@@ -383,8 +404,27 @@ class Steering:
         self._settling = None
         if self._closed or not self._networks:
             return
+        self._unsettled = True
         try:
             self._routing.reconcile()
             self._notes()
         except OSError as error:
-            _log.warning("the host's routing cannot be followed", why=str(error))
+            why = error.strerror or str(error)
+            self._problem("routing", f"rules and routes cannot be put back: {why}")
+        else:
+            self._unsettled = False
+            self._problem("routing", None)
+
+    def _look(self) -> None:
+        """Once a second: what failed is tried again, and what nobody tells of is looked at."""
+        if self._unsettled and self._settling is None:
+            self._settled()
+        if self._mptcp:
+            self._note_endpoints()
+
+    async def _end_repairs(self) -> None:
+        repairing, self._repairing = self._repairing, None
+        if repairing is not None:
+            repairing.cancel()
+            with suppress(asyncio.CancelledError):
+                await repairing

@@ -20,6 +20,7 @@ from cedos.kernel.policy_routing import MAIN_TABLE, PROTOCOL, Route, Rule, SeenR
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import ConnectingSocket, TcpSocket
 from cedos.model import Address, FlowKey
+from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.rescue import flow_text
 
 LOCAL_TABLE = 255
@@ -37,6 +38,9 @@ class MemoryRescue:
     def prepare(self) -> None:
         self._changed("rescue: prepare")
         self.there = True
+
+    def stands(self) -> bool:
+        return self.there
 
     def prepared(self) -> bool:
         return self.there
@@ -102,6 +106,8 @@ class MemoryKernel:
         self.tell_mptcp: Callable[[MptcpEvent], None] = lambda _: None
         self.tell_routing: Callable[[], None] = lambda: None
         self.tell_loss: Callable[[], None] = lambda: None
+        self.tell_filter: Callable[[], None] = lambda: None
+        self.tells_filter = True
 
     def _changed(self, what: str) -> None:
         if self.refuses:
@@ -256,6 +262,16 @@ class MemoryKernel:
         self._changed(f"packet filter: bar {', '.join(interfaces) or 'nothing'}")
         self.barred = tuple(interfaces)
         self.filter = True
+
+    def filter_stands(self, plan: FilterPlan) -> bool:
+        there = self.rescue.there or not plan.rescue
+        return there and self.filter and self.barred == (plan.barred or ())
+
+    def watch_filter(self, on_change: Callable[[], None]) -> None:
+        self.tell_filter = on_change
+
+    def filter_is_told(self) -> bool:
+        return self.tells_filter
 
     def has_filter(self) -> bool:
         return self.filter

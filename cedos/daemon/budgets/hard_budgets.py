@@ -41,7 +41,7 @@ _Counted = tuple[str, Resource, tuple[str, ...]]
 class BarringInterface(Protocol):
     """What is asked of steering (`cedos.steer.barring.barring.Barring`). Errors: SteeringError."""
 
-    def bar(self, names: Collection[str]) -> None:
+    async def bar(self, names: Collection[str]) -> None:
         """Bars these networks and no others; again repairs."""
 
 
@@ -87,6 +87,8 @@ class HardBudgets:
         self._acted_at_s = -math.inf
         self._acted_bytes = 0.0
         self._ticked = ticked
+        self._due = False
+        self._turn = asyncio.Lock()
 
     # -- what it shows ------------------------------------------------------------------------
 
@@ -132,7 +134,10 @@ class HardBudgets:
     # -- what it does -------------------------------------------------------------------------
 
     def check(self) -> float:
-        """Checks all hard budgets, and acts; returns in how many seconds to check again."""
+        """Checks all hard budgets, and tells; returns in how many seconds to check again.
+
+        What is to be barred or opened is so with `settle`, which may have to wait for the kernel's tools.
+        """
         hard = [keeper for keeper in self._budgets.keepers.values() if keeper.budget.hard]
         self._accounts = list(map(self._account, hard))
         networks = self._networks()
@@ -144,7 +149,9 @@ class HardBudgets:
         )
         self._warn()
         if not self._unable and (changed or self._again()):
-            self._act(changed)
+            self._due = True
+            if changed:
+                self._changed()
         self._tell()
         now_s = self._steady()
         return min(
@@ -156,11 +163,24 @@ class HardBudgets:
             default=LATEST_S,
         )
 
+    async def settle(self) -> None:
+        """Bars and opens as the last check found."""
+        async with self._turn:
+            while self._due:
+                self._due = False
+                await self._act()
+        self._tell()
+
+    def look(self) -> None:
+        """Has it checked and settled soon, without waiting for that."""
+        self._ticked.set()
+
     async def run(self) -> None:
         """Looks until it is cancelled: when something has changed, and often near the end."""
         while True:
             self._ticked.clear()
             next_s = self.check()
+            await self.settle()
             try:
                 await asyncio.wait_for(self._ticked.wait(), next_s)
             except TimeoutError:
@@ -188,20 +208,23 @@ class HardBudgets:
             self._closed.pop(counted, None)
         return account
 
-    def _act(self, changed: bool) -> None:
+    async def _act(self) -> None:
         names = sorted(self._bars.networks)
         self._acted_at_s, self._acted_bytes = self._steady(), self._carried()
-        failed, self._failed = self._failed, ""
+        failed = ""
         try:
-            self._barring.bar(names)
+            await self._barring.bar(names)
         except CedosError as error:
-            self._failed = str(error)
-            if self._failed != failed:
-                _log.warning("hard budgets cannot be enforced", why=self._failed)
-        if changed:
-            why = [self._why(name) for name in names]
-            _log.warning("blocked", networks=names, why=". ".join(why) or "no network is, any more")
-            self._budgets.tick()  # what it shows, and its prices, are of now
+            failed = str(error)
+            if failed != self._failed:
+                _log.warning("hard budgets cannot be enforced", why=failed)
+        self._failed = failed
+
+    def _changed(self) -> None:
+        names = sorted(self._bars.networks)
+        why = [self._why(name) for name in names]
+        _log.warning("blocked", networks=names, why=". ".join(why) or "no network is, any more")
+        self._budgets.tick()  # what it shows, and its prices, are of now
 
     def _tell(self) -> None:
         """What cannot be barred is told of, too: it is not chosen.

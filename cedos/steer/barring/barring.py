@@ -13,10 +13,12 @@ import structlog
 from cedos.errors import SteeringError
 from cedos.model import Network
 from cedos.selector.decision.barred import usable
-from cedos.steer.journal.records import FILTER, Append, change_sysctl
+from cedos.steer.held_sysctls import HeldSysctls
+from cedos.steer.journal.records import FILTER, change_sysctl
 from cedos.steer.journal.sysctls import MPTCP_CLOSE_TIMEOUT
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.mptcp.connections import MptcpConnections
+from cedos.steer.packet_filter import PacketFilter
 from cedos.steer.refusals import refusals
 
 _log = structlog.get_logger(__name__)
@@ -32,14 +34,16 @@ class Barring:
     def __init__(
         self,
         kernel: SteeringKernel,
+        packet_filter: PacketFilter,
         connections: MptcpConnections,
         networks: Mapping[str, Network],
-        append: Append,
+        sysctls: HeldSysctls,
     ) -> None:
         self._kernel = kernel
+        self._filter = packet_filter
         self._connections = connections
         self._networks = networks
-        self._append = append
+        self._sysctls = sysctls
         self._names: frozenset[str] = frozenset()
         self._interfaces: dict[str, str] = {}
         self._kept: str | None = None
@@ -55,27 +59,28 @@ class Barring:
         """The networks; what is barred counts as down."""
         return usable(list(self._networks.values()), self._names)
 
-    def bar(self, names: Collection[str]) -> None:
+    async def bar(self, names: Collection[str]) -> None:
         """Bars these networks and no others, at once; again repairs what others took out.
 
         Those that are not there are barred when they come. SteeringError: closed, or refused.
         """
-        if not self._open:
-            raise SteeringError("steering has been closed")
+        self._must_be_open()
         self._names = frozenset(names)
         with refusals(f"bar {', '.join(sorted(names)) or 'no network'}"):
             if self._names or self._stands:
                 if not self._written:
-                    self._append(FILTER)
+                    self._sysctls.note(FILTER)
                     self._written = True
                 self._follow()
                 self._stands = True
-                self._kernel.bar(self.interfaces)
+                await self._filter.bar(self.interfaces)
+                if not self._open:  # meanwhile everything is undone
+                    return
                 self._stands = bool(self._names)
             self._keep(briefly=bool(self._names))
             self._connections.networks_changed(self.usable())
 
-    def networks_changed(self) -> None:
+    async def networks_changed(self) -> None:
         """Follows the networks: one that comes back under another interface is barred there.
 
         A refusal is no reason not to follow them otherwise: whoever bars sees what gets through.
@@ -84,13 +89,17 @@ class Barring:
         self._follow()
         if self.interfaces != before:
             try:
-                self._kernel.bar(self.interfaces)
+                await self._filter.bar(self.interfaces)
             except OSError as error:
                 _log.warning("a network cannot be barred", why=error.strerror)
 
     def close(self) -> None:
         """Bars nothing any more; what stands is the journal's."""
         self._open = False
+
+    def _must_be_open(self) -> None:
+        if not self._open:
+            raise SteeringError("steering has been closed")
 
     def _follow(self) -> None:
         """An interface that is gone stays barred: it has its bar before it has an address again."""
@@ -105,8 +114,9 @@ class Barring:
         now = self._kernel.read_sysctl(MPTCP_CLOSE_TIMEOUT)
         if briefly and self._kept is None and now is not None and now != _KEEPS_S:
             self._kept = now
-            change_sysctl(self._kernel, self._append, MPTCP_CLOSE_TIMEOUT, _KEEPS_S)
+            change_sysctl(self._kernel, self._sysctls.note, MPTCP_CLOSE_TIMEOUT, _KEEPS_S)
         elif not briefly and self._kept is not None:
             if now == _KEEPS_S:  # and nobody has set it since
                 self._kernel.write_sysctl(MPTCP_CLOSE_TIMEOUT, self._kept)
+            self._sysctls.release(MPTCP_CLOSE_TIMEOUT)
             self._kept = None

@@ -42,6 +42,11 @@ _IN: Final = (
 
 def put_in(interfaces: Collection[str]) -> None:
     """Bars these interfaces and no others; none: all are open. Errors: OSError, iptables' own words."""
+    iptables.put_in(chains(interfaces))
+
+
+def chains(interfaces: Collection[str]) -> list[Chain]:
+    """What bars these interfaces."""
 
     def rules(*of: tuple[str, tuple[str, ...]]) -> Iterator[str]:
         for interface in interfaces:
@@ -51,12 +56,8 @@ def put_in(interfaces: Collection[str]) -> None:
                     name = interface.replace("{", "{{").replace("}", "}}")
                     yield line.format(where=f"{side} {name}")
 
-    iptables.put_in(
-        [
-            Chain(
-                "filter", "CEDOS_BAR_OUT", "OUTPUT", tuple(rules(("-o", _HOSTS_OUT), ("-o", _OUT)))
-            ),
-            Chain("filter", "CEDOS_BAR_IN", "INPUT", tuple(rules(("-i", _HOSTS_IN), ("-i", _IN)))),
-            Chain("filter", "CEDOS_BAR_FWD", "FORWARD", tuple(rules(("-o", _OUT), ("-i", _IN)))),
-        ]
-    )
+    return [
+        Chain("filter", "CEDOS_BAR_OUT", "OUTPUT", tuple(rules(("-o", _HOSTS_OUT), ("-o", _OUT)))),
+        Chain("filter", "CEDOS_BAR_IN", "INPUT", tuple(rules(("-i", _HOSTS_IN), ("-i", _IN)))),
+        Chain("filter", "CEDOS_BAR_FWD", "FORWARD", tuple(rules(("-o", _OUT), ("-i", _IN)))),
+    ]

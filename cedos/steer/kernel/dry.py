@@ -7,6 +7,7 @@ from cedos.kernel.policy_routing import PROTOCOL, Route, Rule, SeenRoute, SeenRu
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Address
+from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.kernel.rescue import DryRescue
 
@@ -108,6 +109,15 @@ class DryKernel:
         text = f"nothing of a program's over {', '.join(interfaces)}"
         self._tell(f"packet filter: {text if interfaces else 'everything over all interfaces'}")
         self._filtered = True
+
+    def filter_stands(self, plan: FilterPlan) -> bool:
+        return True
+
+    def watch_filter(self, on_change: Callable[[], None]) -> None:
+        pass
+
+    def filter_is_told(self) -> bool:
+        return True
 
     def has_filter(self) -> bool:
         return self._real.has_filter() if self._filtered is None else self._filtered

@@ -8,6 +8,7 @@ from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Address
+from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.rescue import RescueKernel
 
 
@@ -64,6 +65,18 @@ class SteeringKernel(Protocol):
 
     def bar(self, interfaces: Sequence[str]) -> None:
         """Lets nothing of a program's go over these interfaces, and over all others; none: over all."""
+
+    def filter_stands(self, plan: FilterPlan) -> bool:
+        """Whether all of that is in the packet filter."""
+
+    def watch_filter(self, on_change: Callable[[], None]) -> None:
+        """Calls back from the running event loop when something of ours may have gone.
+
+        HostError where the kernel tells no such thing.
+        """
+
+    def filter_is_told(self) -> bool:
+        """Whether the packet filter is of the kind whose changes are told (`watch_filter`)."""
 
     def has_filter(self) -> bool: ...
 

@@ -12,6 +12,7 @@ import errno
 import os
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,13 +38,16 @@ class Chain:
     rules: tuple[str, ...]
 
 
+TRACKING: Final = Chain("filter", "CEDOS_OUT", "OUTPUT", (_TRACK,))
+
+
 def track() -> None:
     """Makes the kernel track connections.
 
     Raises:
         OSError: iptables is not installed, or refuses; the text is its own.
     """
-    put_in([Chain("filter", "CEDOS_OUT", "OUTPUT", (_TRACK,))])
+    put_in([TRACKING])
 
 
 def put_in(chains: Sequence[Chain], names: Mapping[int, str] | None = None) -> None:
@@ -66,10 +70,46 @@ def put_in(chains: Sequence[Chain], names: Mapping[int, str] | None = None) -> N
             for chain in mine:
                 rules = (rule.format(set=(names or {}).get(version)) for rule in chain.rules)
                 lines += [f"-A {chain.name} {rule}" for rule in rules]
-                if f"-A {chain.hook} -j {chain.name}" not in stands:
+                jumps = stands.count(f"-A {chain.hook} -j {chain.name}")
+                if not jumps:
                     lines.append(f"-I {chain.hook} -j {chain.name}")
+                # iptables on nf_tables may do twice what somebody else's change interrupts.
+                lines += [f"-D {chain.hook} -j {chain.name}"] * (jumps - 1)
             tables += [f"*{table}", *lines, "COMMIT"]
         _restore(program, tables, "--noflush")
+
+
+def stands(chains: Sequence[Chain]) -> bool:
+    """Whether chains, their rules and the jumps to them are there, in each IP version.
+
+    What a rule says is not looked at: the kernel shows it in other words. OSError without iptables.
+    """
+    found = programs()
+    if not found:
+        raise OSError(errno.ENOENT, "iptables is not installed")
+    for version, program in found.items():
+        for table in dict.fromkeys(chain.table for chain in chains):
+            there = Counter(
+                line if " -j CEDOS_" in line else " ".join(line.split(None, 2)[:2])
+                for line in _ours(_table(program, table))
+            )
+            for chain in chains:
+                if chain.table != table:
+                    continue
+                others = "-6 " if version == 4 else "-4 "
+                rules = sum(not rule.startswith(others) for rule in chain.rules)
+                if there[f":{chain.name} -"] != 1 or there[f"-A {chain.name}"] != rules:
+                    return False
+                if there[f"-A {chain.hook} -j {chain.name}"] != 1:
+                    return False
+    return True
+
+
+def on_nf_tables() -> bool:
+    """Whether iptables runs on nf_tables, whose changes the kernel tells of; OSError as above."""
+    return all(
+        "nf_tables" in _run([program, "--version"]).stdout for program in programs().values()
+    )
 
 
 def present(*tables: str) -> bool:

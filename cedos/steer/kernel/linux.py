@@ -20,6 +20,7 @@ from cedos.kernel import (
 from cedos.kernel.mptcp_netlink import MptcpEndpoint, MptcpEvent, PathManagerCommand
 from cedos.kernel.netlink import (
     NETLINK_GENERIC,
+    NETLINK_NETFILTER,
     NETLINK_ROUTE,
     NETLINK_SOCK_DIAG,
     NLM_F_ACK,
@@ -36,7 +37,8 @@ from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Address
 from cedos.steer.journal.sysctls import valid
-from cedos.steer.kernel import barring_filter, iptables, routing_requests
+from cedos.steer.kernel import barring_filter, iptables, nftables, routing_requests
+from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.linux_rescue import LinuxRescue
 
 _ROUTING_GROUPS: Final = (
@@ -230,6 +232,26 @@ class LinuxKernel:
     def bar(self, interfaces: Sequence[str]) -> None:
         self._must_be_here()
         barring_filter.put_in(interfaces)
+
+    def filter_stands(self, plan: FilterPlan) -> bool:
+        # The wall first: it is the one that is in a hurry.
+        chains = barring_filter.chains(plan.barred) if plan.barred is not None else []
+        chains += [iptables.TRACKING] if plan.track else []
+        if not iptables.stands(chains):
+            return False
+        return not plan.rescue or self.rescue.stands()
+
+    def watch_filter(self, on_change: Callable[[], None]) -> None:
+        def told(data: bytes) -> None:
+            if any(map(nftables.takes_from_ours, messages(data))):
+                on_change()
+
+        self._listeners.append(
+            NetlinkListener(NETLINK_NETFILTER, [nftables.GROUP], told, on_change)
+        )
+
+    def filter_is_told(self) -> bool:
+        return iptables.on_nf_tables()
 
     def has_filter(self) -> bool:
         return iptables.present()

@@ -7,7 +7,7 @@ from cedos.kernel import conntrack, sock_diag
 from cedos.kernel.netlink import NETLINK_NETFILTER, NETLINK_SOCK_DIAG, Requester
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import FlowKey
-from cedos.steer.kernel import ipset, rescue_filter
+from cedos.steer.kernel import ipset, iptables, rescue_filter
 
 
 class LinuxRescue:
@@ -23,9 +23,17 @@ class LinuxRescue:
         return self._filter
 
     def prepare(self) -> None:
-        for version in rescue_filter.versions():
-            ipset.create(self._netfilter(), version)
+        # With a socket of its own: it may be called from another thread than the rest.
+        requester = Requester(NETLINK_NETFILTER)
+        try:
+            for version in rescue_filter.versions():
+                ipset.create(requester, version)
+        finally:
+            requester.close()
         rescue_filter.put_in()
+
+    def stands(self) -> bool:
+        return iptables.stands(rescue_filter.CHAINS)
 
     def prepared(self) -> bool:
         if rescue_filter.present():

@@ -21,6 +21,9 @@ class RescueKernel(Protocol):
         A second time repairs what others took out.
         """
 
+    def stands(self) -> bool:
+        """Whether the packet filter does all of that; whether a set has gone, its chains tell."""
+
     def prepared(self) -> bool:
         """Whether something of that is there."""
 
@@ -59,6 +62,9 @@ class DryRescue:
 
     def prepare(self) -> None:
         self._tell("packet filter: translate and guard the flows in the sets cedos-rescued-*")
+
+    def stands(self) -> bool:
+        return True
 
     def prepared(self) -> bool:
         return self._real.prepared()

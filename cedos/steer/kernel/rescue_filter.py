@@ -16,7 +16,7 @@ from cedos.steer.kernel.iptables import Chain
 
 TABLES: Final = ("raw", "nat")
 _LATE: Final = "-m set --match-set {set} dst,dst,src -j DROP"
-_CHAINS: Final = (
+CHAINS: Final = (
     Chain(
         "raw",
         "CEDOS_LATE",
@@ -38,7 +38,7 @@ def versions() -> tuple[int, ...]:
 
 def put_in() -> None:
     """Puts the chains in; the sets must be there. Errors: OSError with iptables' own words."""
-    iptables.put_in(_CHAINS, NAMES)
+    iptables.put_in(CHAINS, NAMES)
 
 
 def take_out() -> bool:

@@ -58,6 +58,11 @@ class Rescues:
         self._timeouts: FirstTimeouts | None = None
         self._ready = False
 
+    @property
+    def ready(self) -> bool:
+        """Whether flows can be rescued."""
+        return self._ready
+
     def begin(self) -> None:
         """Puts in what rescues need; HostError where this host cannot do it."""
         self._append(RESCUE)

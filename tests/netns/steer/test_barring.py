@@ -61,7 +61,7 @@ def test_programs_are_refused_at_once_and_let_on_again_at_once(host):
             addresses = {version: host.address("lte0", version) for version in (4, 6)}
             idle = [host.connect(version, bind=lte) for version, lte in addresses.items()]
             others = [host.connect(version) for version in addresses]
-            steering.barring.bar(["lte0"])
+            await steering.barring.bar(["lte0"])
             for one in idle:
                 refused(lambda one=one: echoed(one), ConnectionResetError)
             for version, lte in addresses.items():
@@ -75,7 +75,7 @@ def test_programs_are_refused_at_once_and_let_on_again_at_once(host):
                     with pytest.raises(BlockingIOError):
                         taking.recv(100)
             assert [echoed(one) for one in others] == [b"still here"] * 2
-            steering.barring.bar([])
+            await steering.barring.bar([])
             for version, lte in addresses.items():
                 assert host.seen_tcp(version, bind=lte) == lte
 
@@ -135,7 +135,7 @@ def test_downloads_at_full_speed_end_at_both_ends(host):
             for thread in threads:
                 thread.start()
             time.sleep(0.2)
-            steering.barring.bar(["lte0"])
+            await steering.barring.bar(["lte0"])
             barred_s = time.monotonic()
             for thread in threads:
                 thread.join(5)
@@ -161,11 +161,11 @@ def test_mptcp_moves_where_it_can_and_ends_where_it_cannot(host):
             await host.until(
                 lambda: any(len(c.subflows) == 2 for c in steering.connections.values())
             )
-            steering.barring.bar(["lte0"])
+            await steering.barring.bar(["lte0"])
             assert echoed(moving, b"moved") == b"moved"
             (connection,) = steering.connections.values()
             assert [path.network for path in connection.subflows] == ["wlan0"]
-            steering.barring.bar([])
+            await steering.barring.bar([])
             # There is a spare again.
             await host.until(
                 lambda: (
@@ -177,7 +177,7 @@ def test_mptcp_moves_where_it_can_and_ends_where_it_cannot(host):
             await steering.networks_changed(host.networks("wlan0"))
             ending = host.connect(4, 262, bind=host.address("lte0", 4))
             assert echoed(ending) == b"still here"
-            steering.barring.bar(["lte0"])
+            await steering.barring.bar(["lte0"])
             began_s = time.monotonic()
             with pytest.raises(OSError, match=r"not connected|reset"):
                 echoed(ending)
@@ -221,14 +221,14 @@ def test_what_is_forwarded_is_refused_too(host, make_namespace):
             await steering.networks_changed(host.networks())
             living = {version: connect(version) for version in (4, 6)}
             assert all(echoed(one) for one in living.values())
-            steering.barring.bar(["lte0"])
+            await steering.barring.bar(["lte0"])
             for version, one in living.items():
                 refused(lambda one=one: echoed(one), ConnectionResetError)
                 refused(lambda version=version: connect(version), ConnectionRefusedError)
                 asking = connect(version, socket.SOCK_DGRAM)
                 asking.send(b"who")
                 refused(lambda asking=asking: asking.recv(100), ConnectionRefusedError)
-            steering.barring.bar([])
+            await steering.barring.bar([])
             assert all(echoed(connect(version)) for version in living)
 
     host.run(body)
@@ -253,7 +253,7 @@ def test_what_keeps_the_network_itself_goes_on(host):
     async def body() -> None:
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            steering.barring.bar(["lte0"])
+            await steering.barring.bar(["lte0"])
             for version in (4, 6):
                 # Both ends look each other up anew.
                 for namespace in (host.client, host.server):
@@ -280,7 +280,7 @@ def test_an_interface_that_comes_back_is_barred_as_it_was(host):
     async def body() -> None:
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            steering.barring.bar(["lte0"])
+            await steering.barring.bar(["lte0"])
             wlan0, before = host.networks()
             host.client.ip("link", "delete", "lte0")
             await steering.networks_changed([wlan0])
@@ -289,7 +289,7 @@ def test_an_interface_that_comes_back_is_barred_as_it_was(host):
             await steering.networks_changed(host.networks())
             assert host.networks()[1].index != before.index
             refused(connect, ConnectionRefusedError)
-            steering.barring.bar([])
+            await steering.barring.bar([])
             assert host.seen_tcp(4, bind=lte) == lte
 
     host.run(body)

@@ -25,7 +25,7 @@ def killed(host) -> None:
             await steering.set_default("lte0")
             await steering.set_destination("198.51.100.7", 443, "wlan0", protocol="tcp")
             await steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
-            steering.barring.bar(["lte0"])
+            await steering.barring.bar(["lte0"])
             os.write(ready, b".")
             await asyncio.sleep(60)
 

@@ -102,7 +102,7 @@ def test_without_iptables_everything_else_works(host, monkeypatch):
             await steering.set_default("lte0")
             assert host.seen_tcp(4) == host.address("lte0", 4)
             with pytest.raises(SteeringError, match="bar lte0: iptables is not installed"):
-                steering.barring.bar(["lte0"])
+                await steering.barring.bar(["lte0"])
 
     before = host.state()
     host.run(body)

@@ -57,11 +57,11 @@ async def steer(world, kernel, directory: Path) -> None:
         await steering.set_default("lte0")
         await steering.set_destination("198.51.100.0/24", 443, "wlan0", protocol="tcp")
         await steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
-        steering.barring.bar(["lte0"])
+        await steering.barring.bar(["lte0"])
         await steering.networks_changed([world.wlan0, world.down(world.lte0)])
         await steering.set_default("wlan0")
         await steering.paths_measured({"wlan0": (80e6, 0.05)})
-        steering.barring.bar([])
+        await steering.barring.bar([])
         kernel.keep()
 
 
@@ -163,7 +163,7 @@ def left_behind(make_world, directory: Path):
             await steering.networks_changed([world.wlan0, world.lte0])
             await steering.set_default("lte0")
             await steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
-            steering.barring.bar(["lte0"])
+            await steering.barring.bar(["lte0"])
             world.kernel.keep()
             return world.kernel.instants[-1]
 

@@ -32,7 +32,7 @@ async def test_the_way_back_is_on_the_disk_before_anything_is_barred(world, tmp_
             told.append((tmp_path / FILE_NAME).read_text()),
             bar(names),
         )
-        steering.barring.bar(["lte0"])
+        await steering.barring.bar(["lte0"])
         assert world.kernel.barred == ("lte0",)
         assert "packet-filter" in told[0]
         assert world.kernel.sysctls[KEEPS] == "1"
@@ -42,26 +42,26 @@ async def test_the_way_back_is_on_the_disk_before_anything_is_barred(world, tmp_
 
 async def test_what_is_lifted_is_as_before(world, steering):
     before = dict(world.kernel.sysctls)
-    steering.barring.bar([])  # nothing to do
+    await steering.barring.bar([])  # nothing to do
     assert not any("bar" in said for said in world.kernel.log)
     for _ in range(2):
-        steering.barring.bar(["lte0"])
-        steering.barring.bar([])
+        await steering.barring.bar(["lte0"])
+        await steering.barring.bar([])
         assert world.kernel.barred == ()
         assert world.kernel.sysctls == before
 
 
 async def test_what_somebody_else_set_meanwhile_stays(world, steering):
-    steering.barring.bar(["lte0"])
+    await steering.barring.bar(["lte0"])
     world.kernel.sysctls[KEEPS] = "30"
-    steering.barring.bar([])
+    await steering.barring.bar([])
     assert world.kernel.sysctls[KEEPS] == "30"
 
 
 async def test_a_kernel_that_keeps_connections_otherwise_is_fine(world, steering):
     del world.kernel.sysctls[KEEPS]
-    steering.barring.bar(["lte0"])
-    steering.barring.bar([])
+    await steering.barring.bar(["lte0"])
+    await steering.barring.bar([])
     assert KEEPS not in world.kernel.sysctls
 
 
@@ -73,19 +73,19 @@ async def test_a_living_connection_leaves_and_has_its_spare_back_afterwards(worl
             break
         await asyncio.sleep(0.01)
     world.kernel.tell_mptcp(world.came_up(world.kernel.created()[-1]))
-    steering.barring.bar(["lte0"])
+    await steering.barring.bar(["lte0"])
     assert world.kernel.destroyed() == [DestroySubflow(7, event.key)]
     assert [path.network for path in steering.connections[7].subflows] == ["wlan0"]
     joined = len(world.kernel.created())
     # Nothing new is begun there while it is barred, whatever else happens to the networks.
     await steering.networks_changed([world.wlan0, world.lte0])
     assert len(world.kernel.created()) == joined
-    steering.barring.bar([])
+    await steering.barring.bar([])
     assert world.kernel.created()[-1].local == world.lte0.addresses[0].ip
 
 
 async def test_a_network_that_comes_back_elsewhere_is_barred_there(world, steering):
-    steering.barring.bar(["lte0"])
+    await steering.barring.bar(["lte0"])
     await steering.networks_changed([world.wlan0])
     assert world.kernel.barred == ("lte0",)
     again = replace(world.lte0, interface="usb1", index=9)
@@ -95,7 +95,7 @@ async def test_a_network_that_comes_back_elsewhere_is_barred_there(world, steeri
 
 
 async def test_one_that_was_never_there_is_barred_when_it_comes(world, steering):
-    steering.barring.bar(["phone"])
+    await steering.barring.bar(["phone"])
     assert world.kernel.barred == ()
     phone = replace(world.lte0, name="phone", interface="usb0", index=9)
     await steering.networks_changed([world.wlan0, world.lte0, phone])
@@ -105,20 +105,20 @@ async def test_one_that_was_never_there_is_barred_when_it_comes(world, steering)
 async def test_a_refusal_is_told_and_can_be_tried_again(world, steering):
     world.kernel.refuses = errno.EIO
     with pytest.raises(SteeringError, match="bar lte0"):
-        steering.barring.bar(["lte0"])
+        await steering.barring.bar(["lte0"])
     world.kernel.refuses = 0
-    steering.barring.bar(["lte0"])
+    await steering.barring.bar(["lte0"])
     assert world.kernel.barred == ("lte0",)
     world.kernel.refuses = errno.EIO
     with pytest.raises(SteeringError, match="bar no network"):
-        steering.barring.bar([])
+        await steering.barring.bar([])
     world.kernel.refuses = 0
-    steering.barring.bar([])
+    await steering.barring.bar([])
     assert world.kernel.barred == ()
 
 
 async def test_networks_are_followed_though_one_cannot_be_barred(world, steering, monkeypatch):
-    steering.barring.bar(["lte0"])
+    await steering.barring.bar(["lte0"])
 
     def refuse(_):
         raise OSError(errno.EIO, "iptables does not end")
@@ -128,19 +128,19 @@ async def test_networks_are_followed_though_one_cannot_be_barred(world, steering
         again = replace(world.lte0, interface="usb1", index=9)
         await steering.networks_changed([world.wlan0, again])
     assert world.kernel.barred == ("lte0",)
-    steering.barring.bar(["lte0"])
+    await steering.barring.bar(["lte0"])
     assert world.kernel.barred == ("usb1",)
 
 
 async def test_after_the_end_nothing_is_barred_any_more(world, steering):
     await steering.close()
     with pytest.raises(SteeringError, match="closed"):
-        steering.barring.bar(["lte0"])
+        await steering.barring.bar(["lte0"])
 
 
 async def test_a_dry_run_says_it(world, tmp_path):
     async with Steering(tmp_path, kernel=world.kernel, dry_run=True) as steering:
         await steering.networks_changed([world.wlan0, world.lte0])
-        steering.barring.bar(["lte0"])
+        await steering.barring.bar(["lte0"])
         assert "packet filter: nothing of a program's over lte0" in steering.planned
     assert world.kernel.barred == ()

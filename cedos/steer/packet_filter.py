@@ -1,0 +1,84 @@
+"""The packet filter as it is to be: put in, looked at and repaired, never in the event loop.
+
+iptables is a program that may wait for its lock, or for a processor. One thread calls it, one call after
+the other, so that what is asked for last is also done last, even if nobody waits for it any more.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+import structlog
+
+from cedos.errors import HostError
+from cedos.steer.kernel.filter_plan import FilterPlan
+from cedos.steer.kernel.interface import SteeringKernel
+
+_log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
+
+
+class PacketFilter:
+    """What of it stands by our will. To be made within the event loop.
+
+    `told`: whether the kernel tells when something of it goes; else one has to look.
+    """
+
+    def __init__(self, kernel: SteeringKernel) -> None:
+        self._kernel = kernel
+        self._worker = ThreadPoolExecutor(1, "iptables")
+        self._plan = FilterPlan()
+        self._barring = 0
+        self.told = False
+
+    @property
+    def plan(self) -> FilterPlan:
+        return self._plan
+
+    async def do(self, act: Callable[[], _T]) -> _T:
+        """Does something that may wait, after all that was asked for before."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, act)
+
+    async def stand(self, *, track: bool, rescue: bool, on_change: Callable[[], None]) -> None:
+        """This much is in from now on, and watched."""
+        self._plan = replace(self._plan, track=track, rescue=rescue)
+        try:
+            self._kernel.watch_filter(on_change)
+            self.told = await self.do(self._kernel.filter_is_told)
+        except (OSError, HostError) as error:
+            _log.debug("the packet filter is looked at", why=str(error))
+
+    async def bar(self, interfaces: Sequence[str]) -> None:
+        """Bars these interfaces and no others. OSError: refused; it is tried again by `repaired`."""
+        wanted = tuple(interfaces)
+        self._plan = replace(self._plan, barred=wanted)
+        self._barring += 1
+        try:
+            await self.do(lambda: self._kernel.bar(wanted))
+        finally:
+            self._barring -= 1
+
+    async def repaired(self) -> bool:
+        """Puts back what others took out; whether there was something. Errors: OSError."""
+        if not self._plan or self._barring:  # what is being put in is no loss
+            return False
+        plan = self._plan
+        return await self.do(lambda: self._repair(plan))
+
+    def _repair(self, plan: FilterPlan) -> bool:
+        if self._kernel.filter_stands(plan):
+            return False
+        # The wall first.
+        if plan.barred is not None:
+            self._kernel.bar(plan.barred)
+        if plan.track:
+            self._kernel.track_flows()
+        if plan.rescue:
+            self._kernel.rescue.prepare()
+        return True
+
+    def close(self) -> None:
+        """Does nothing any more once what was asked for is done."""
+        self._worker.shutdown(wait=False)

@@ -1,0 +1,149 @@
+"""Somebody flushes what the daemon put into the kernel, while a hard budget's wall stands: it is back."""
+
+import random
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from cedos.model import Budget, Every, Resource
+
+PORT = 8000
+SEED = 4
+ROUNDS = 50
+WITHIN_S = 1.0
+THROUGH_BYTES = 500_000  # 50,000 to 100,000 usually, and twice that where all goes at once
+HELD = "^net.mptcp.(pm_type|path_manager|close_timeout)"
+RATE = "20mbit"  # of the metered network
+
+
+class Host:
+    """A laptop whose metered network is barred, and a program that tries it again and again."""
+
+    def __init__(self, tethered: Any) -> None:
+        self.laptop, self.phones = tethered.laptop, tethered.phones
+        self._far = tethered.metered
+        self.through_bytes = 0
+        self._open = True
+        for where in (self.phones, self.laptop):
+            where.run(
+                *f"tc qdisc add dev lte0 root tbf rate {RATE} burst 3000 latency 50ms".split()
+            )
+        with self.phones.entered():
+            self._listening = socket.create_server(("", PORT), backlog=500)
+        self._threads = [
+            threading.Thread(target=act, daemon=True) for act in (self._pour, self._try)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _pour(self) -> None:
+        while self._open:
+            with suppress(OSError):
+                one, _ = self._listening.accept()
+                threading.Thread(target=self._pour_to, args=(one,), daemon=True).start()
+
+    @staticmethod
+    def _pour_to(one: socket.socket) -> None:
+        with suppress(OSError), one:
+            one.settimeout(2)
+            while True:
+                one.sendall(bytes(1 << 14))
+
+    def _try(self) -> None:
+        with self.laptop.entered():
+            while self._open:
+                with socket.socket() as connecting, suppress(OSError):
+                    connecting.settimeout(0.2)
+                    connecting.connect((self._far, PORT))
+                    while data := connecting.recv(1 << 14):
+                        self.through_bytes += len(data)
+                time.sleep(0.003)
+
+    def ours(self) -> list[str]:
+        """What of the host's state the daemon answers for."""
+        shown = [self.laptop.ip(*f"-{version} rule".split()) for version in (4, 6)]
+        shown += [self.laptop.ip(*f"-{v} route show table all".split()) for v in (4, 6)]
+        shown += [self.laptop.run(f"{name}-save").stdout for name in ("iptables", "ip6tables")]
+        shown += [self.laptop.run("sysctl", "-a", "-r", HELD).stdout]
+        lines = [line for part in shown for line in part.splitlines()]
+        return sorted(
+            line for line in lines if not line.startswith(("#", ":", "COMMIT", "*", "multicast"))
+        )
+
+    def close(self) -> None:
+        self._open = False
+        self._listening.close()
+
+
+@pytest.fixture
+def host(tethered: Any) -> Iterator[Host]:
+    made = Host(tethered)
+    yield made
+    made.close()
+
+
+EMPTY = "".join(f"*{table}\\nCOMMIT\\n" for table in ("filter", "raw", "nat"))
+# iptables-nft calls its own what nft shows in other words; both commands are one transaction a table.
+IPTABLES = {name: f"printf '{EMPTY}' | {name}-restore" for name in ("iptables", "ip6tables")}
+RULES = (
+    "ip rule flush; ip rule add from all lookup main pref 32766;"
+    " ip rule add from all lookup default pref 32767"
+)
+ROUTES = (
+    "for table in $(ip route show table all | sed -n 's/.* table \\([0-9]*\\).*/\\1/p' | sort -u);"
+    " do ip route flush table $table; done"
+)
+SYSCTLS = (
+    "sysctl -q -e -w net.mptcp.pm_type=0 net.mptcp.path_manager=kernel net.mptcp.close_timeout=33"
+)
+FLUSHES = {
+    **IPTABLES,
+    "the wall's chain": "iptables -F CEDOS_BAR_OUT",
+    "tracking": "iptables -F CEDOS_OUT",
+    "iptables -F": "iptables -F",
+    "rules": RULES,
+    "routes": ROUTES,
+    "sysctls": SYSCTLS,
+    "all together": "; ".join((*IPTABLES.values(), RULES, ROUTES, SYSCTLS)),
+}
+
+
+def test_whatever_is_flushed_is_back_within_a_second(host: Host, install: Any) -> None:
+    cedos = install(host.laptop)
+    chance = random.Random(SEED)
+    took: dict[str, list[float]] = {}
+    through: dict[str, list[int]] = {}
+    with cedos.up():
+        until = "2099-12-01T00:00:00"
+        set_ = Budget("data", Resource.DATA, 1e6, until, every=Every.MONTH, hard=True)
+        cedos.client.set_budget(set_)
+        deadline_s = time.monotonic() + 20
+        while not cedos.client.budgets()[0].barred:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        time.sleep(1.0)
+        right = host.ours()
+        assert any("CEDOS_BAR_OUT" in line for line in right)
+        for number in range(ROUNDS):
+            kind = list(FLUSHES)[number % len(FLUSHES)]
+            before_bytes = host.through_bytes
+            host.laptop.run("sh", "-c", FLUSHES[kind])
+            began_s = time.monotonic()
+            while (now := host.ours()) != right:
+                waited_s = time.monotonic() - began_s
+                missing, more = Counter(right) - Counter(now), Counter(now) - Counter(right)
+                assert waited_s < 5, (kind, missing, more)
+                time.sleep(0.01)
+            took.setdefault(kind, []).append(time.monotonic() - began_s)
+            through.setdefault(kind, []).append(host.through_bytes - before_bytes)
+            time.sleep(chance.uniform(0.0, 0.4))
+    print({kind: round(max(times), 2) for kind, times in took.items()})
+    print({kind: max(bytes_) for kind, bytes_ in through.items()})
+    assert max(max(times) for times in took.values()) < WITHIN_S + 0.5  # looking takes time, too
+    assert max(max(bytes_) for bytes_ in through.values()) <= THROUGH_BYTES

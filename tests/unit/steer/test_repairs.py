@@ -1,0 +1,101 @@
+"""What others take out is put back, and what cannot be is told."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from doubles.steer_kernel import MemoryKernel
+
+from cedos.steer.held_sysctls import HeldSysctls
+from cedos.steer.packet_filter import PacketFilter
+from cedos.steer.repairs import Repairs
+
+pytestmark = pytest.mark.anyio
+
+
+class Repaired:
+    def __init__(self) -> None:
+        self.kernel = MemoryKernel()
+        self.filter = PacketFilter(self.kernel)
+        self.problems: dict[str, str | None] = {}
+        self.looks = 0
+        self.repairs = Repairs(
+            self.filter,
+            HeldSysctls(self.kernel, lambda _: None),
+            self._look,
+            lambda topic, text: self.problems.update({topic: text}),
+        )
+
+    def _look(self) -> None:
+        self.looks += 1
+
+    async def stand(self) -> None:
+        await self.filter.stand(track=True, rescue=False, on_change=self.repairs.filter_changed)
+        await self.filter.do(self.kernel.track_flows)
+
+
+@pytest.fixture
+async def repaired() -> AsyncIterator[Repaired]:
+    made = Repaired()
+    await made.stand()
+    running = asyncio.create_task(made.repairs.run())
+    yield made
+    running.cancel()
+    made.filter.close()
+
+
+async def until(condition: Any, timeout_s: float = 3.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_what_is_told_of_is_put_back(repaired: Repaired) -> None:
+    await repaired.filter.bar(["lte0"])
+    repaired.kernel.filter, repaired.kernel.barred = False, ()
+    repaired.kernel.tell_filter()
+    await until(lambda: repaired.kernel.barred == ("lte0",) and repaired.kernel.filter)
+
+
+async def test_without_being_told_it_is_looked_at_each_second() -> None:
+    made = Repaired()
+    made.kernel.tells_filter = False
+    await made.stand()
+    assert not made.filter.told
+    running = asyncio.create_task(made.repairs.run())
+    made.kernel.filter = False
+    await until(lambda: made.kernel.filter)
+    running.cancel()
+    made.filter.close()
+
+
+async def test_a_refusal_is_told_and_it_is_tried_again_until_it_works(repaired: Repaired) -> None:
+    repaired.kernel.filter, repaired.kernel.refuses = False, errno.EPERM
+    repaired.kernel.tell_filter()
+    await until(lambda: repaired.problems.get("repair"))
+    assert "the packet filter cannot be put back" in (repaired.problems["repair"] or "")
+    repaired.kernel.refuses = 0
+    await until(lambda: repaired.kernel.filter and repaired.problems["repair"] is None)
+
+
+async def test_the_rest_is_looked_at_once_a_second(repaired: Repaired) -> None:
+    await until(lambda: repaired.looks >= 2)
+    assert repaired.problems["sysctls"] is None
+
+
+async def test_what_is_asked_for_last_is_what_stands(repaired: Repaired) -> None:
+    first = asyncio.create_task(repaired.filter.bar(["lte0"]))
+    second = asyncio.create_task(repaired.filter.bar([]))
+    await asyncio.gather(first, second)
+    assert (repaired.kernel.barred, repaired.filter.plan.barred) == ((), ())
+
+
+async def test_what_is_being_put_in_is_not_repaired(repaired: Repaired) -> None:
+    repaired.kernel.filter = False
+    barring = asyncio.create_task(repaired.filter.bar(["lte0"]))
+    await asyncio.sleep(0)
+    assert not await repaired.filter.repaired()
+    await barring
+    assert not await repaired.filter.repaired()
