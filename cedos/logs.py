@@ -13,7 +13,7 @@ from typing import Any, Literal, TextIO
 import msgspec
 import structlog
 from structlog.stdlib import ProcessorFormatter
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["console", "json"]
@@ -76,12 +76,23 @@ def _renderers(form: Format, stream: TextIO, journal: bool) -> list[Processor]:
             structlog.processors.JSONRenderer(serializer=_serialize),
         ]
     return [
+        _plain,
         structlog.dev.ConsoleRenderer(
             colors=not journal and stream.isatty() and "NO_COLOR" not in os.environ,
             pad_event_to=0,
             exception_formatter=structlog.dev.plain_traceback,
-        )
+        ),
     ]
+
+
+def _plain(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Nothing that others gave (names, refusals) moves the cursor of who reads, or begins a line."""
+    return {
+        key: "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in value)
+        if isinstance(value, str) and key != "exception"
+        else value
+        for key, value in event.items()
+    }
 
 
 def _serialize(event: object, **_: Any) -> str:

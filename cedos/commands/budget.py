@@ -89,7 +89,7 @@ def command(context: click.Context, as_json: bool) -> None:
     if as_json:
         render.print_json(standing)
     else:
-        click.echo("\n".join(lines(standing, time.time())))
+        render.show(lines(standing, time.time()))
     for note in notes:
         click.echo(note, err=as_json)
 
@@ -161,7 +161,7 @@ def set_command(
         _set_without_daemon(where, budget)
         click.echo(f'"{budget.name}" is kept. It counts once a daemon starts; none answers now.')
         return
-    click.echo("\n".join(lines([standing], time.time())))
+    render.show(lines([standing], time.time()))
     if networks:
         there = sorted(network.name for network in client.networks())
         for strange in sorted(set(networks) - set(there)):

@@ -10,6 +10,7 @@ import click
 from cedos.api.session_choices import DaemonChooser
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.program import Program
+from cedos.commands.console.render import plain
 from cedos.commands.console.servers import (
     KNOWN_HOSTS,
     OWN_KEY,
@@ -267,7 +268,7 @@ def _watch(connection: Connection) -> None:
             click.echo(f"cedos-cat: {network}: connected with {peer}", err=True)
         for network, peer in sorted(seen - now):
             why = connection.flow.last_why
-            click.echo(f"cedos-cat: {network}: lost {peer} ({why})", err=True)
+            click.echo(f"cedos-cat: {network}: lost {peer} ({plain(why)})", err=True)
         seen.clear()
         seen.update(now)
 

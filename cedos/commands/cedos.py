@@ -45,8 +45,9 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except CedosError as error:
-            for line in str(error).splitlines():
-                click.echo(f"cedos: {line}", err=True)
+            from cedos.commands.console.program import say  # noqa: PLC0415
+
+            say("cedos", error)
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             ctx.exit(130)

@@ -66,4 +66,4 @@ def command(
     for network in decision.choice.networks:
         click.echo(network)
     if why:
-        click.echo("\n".join(lines(decision, time.time())), err=True)
+        render.show(lines(decision, time.time()), err=True)

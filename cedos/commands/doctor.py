@@ -62,10 +62,10 @@ def _line(finding: Finding, width: int, *, coloured: bool) -> str:
     state = finding.state.ljust(7)
     if coloured:
         state = click.style(state, fg=_COLOURS[finding.state])
-    lines = [f"{state}  {finding.topic.ljust(width)}  {finding.found}"]
+    lines = [f"{state}  {finding.topic.ljust(width)}  {render.plain(finding.found)}"]
     margin = " " * (11 + width)
     if finding.lost:
-        lines.append(f"{margin}lost: {finding.lost}")
+        lines.append(f"{margin}lost: {render.plain(finding.lost)}")
     if finding.remedy:
-        lines.append(f"{margin}fix:  {finding.remedy}")
+        lines.append(f"{margin}fix:  {render.plain(finding.remedy)}")
     return "\n".join(lines)

@@ -62,7 +62,7 @@ def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> No
         if as_json:
             render.print_json(probing)
         else:
-            click.echo("\n".join(probing_text.lines(probing)))
+            render.show(probing_text.lines(probing))
         return
     if prefetch:
         if flow is not None:
@@ -71,15 +71,15 @@ def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> No
         if as_json:
             render.print_json(programs)
         else:
-            click.echo("\n".join(prefetch_text.lines(programs)))
+            render.show(prefetch_text.lines(programs))
         return
     decision = client.explain(flow)
     if as_json:
         render.print_json(decision)
         return
-    click.echo("\n".join(lines(decision, time.time())))
+    render.show(lines(decision, time.time()))
     if budgets := client.budgets():
-        click.echo("\n".join(prices(budgets, time.time())))
+        render.show(prices(budgets, time.time()))
 
 
 def lines(decision: DecisionMessage, now_unix_s: float) -> Iterator[str]:

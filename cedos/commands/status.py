@@ -52,7 +52,7 @@ def command(as_json: bool) -> None:
     if as_json:
         render.print_json(status)
     else:
-        click.echo("\n".join(lines(status)))
+        render.show(lines(status))
 
 
 def lines(status: StatusMessage) -> Iterator[str]:

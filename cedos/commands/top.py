@@ -11,6 +11,7 @@ import click
 
 from cedos.api.client import ControlClient
 from cedos.commands import status
+from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual
 from cedos.config.directories import directories
 from cedos.errors import DaemonUnreachableError
@@ -49,16 +50,16 @@ def command(interval_s: float, count: int | None) -> None:
     first = client.status()
     screen = sys.stdout.isatty()
     with _own_screen() if screen else nullcontext(), suppress(KeyboardInterrupt):
-        lines = list(status.lines(first))
+        lines = list(map(render.plain, status.lines(first)))
         for shown in itertools.count(1):
             click.echo(_page(lines) if screen else "\n".join(lines), nl=not screen)
             if shown == count:
                 return
             time.sleep(interval_s)
             try:
-                lines = list(status.lines(client.status()))
+                lines = list(map(render.plain, status.lines(client.status())))
             except DaemonUnreachableError as error:
-                lines = [str(error)]
+                lines = [render.plain(str(error))]
 
 
 def _page(lines: list[str]) -> str:

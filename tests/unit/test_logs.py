@@ -60,6 +60,14 @@ def test_console() -> None:
     assert "unseen" not in stream.getvalue()
 
 
+def test_what_others_gave_moves_no_cursor() -> None:
+    stream = io.StringIO()
+    logs.configure("warning", "console", stream)
+    structlog.get_logger().warning("refused: \x1b[2Jby\nWARNING nobody", peer="a\x07\u202eb")
+    (line,) = stream.getvalue().splitlines()
+    assert line.isprintable()
+
+
 def test_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (tmp_path / "journal").open("w+") as stream:
         status = os.fstat(stream.fileno())
@@ -70,10 +78,11 @@ def test_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         log.info("b")
         log.warning("c\nd")
         log.error("e")
-        log.critical("f")
+        log.critical("f", exc_info=ValueError("broken"))
         stream.seek(0)
         lines = stream.read().splitlines()
-    assert [line[:3] for line in lines] == ["<7>", "<6>", "<4>", "<4>", "<3>", "<2>"]
+    assert [line[:3] for line in lines] == ["<7>", "<6>", "<4>", "<3>", "<2>", "<2>"]
+    assert "ValueError: broken" in lines[-1]
     assert "b" in lines[1]
     assert ":" not in lines[1]  # the journal has the time
 

@@ -5,12 +5,13 @@ from typing import Any
 import click
 
 from cedos.commands.console.manual import Manual
+from cedos.commands.console.render import plain
 from cedos.errors import CedosError
 
 
 def say(program: str | None, error: CedosError) -> None:
     for line in str(error).splitlines():
-        click.echo(f"{program}: {line}", err=True)
+        click.echo(f"{program}: {plain(line)}", err=True)
 
 
 class Program(Manual):

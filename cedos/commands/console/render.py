@@ -21,6 +21,11 @@ def plain(text: str) -> str:
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
+def show(lines: Iterable[str], *, err: bool = False) -> None:
+    """Prints lines; what others gave is in them (hosts, refusals), so that each is made plain."""
+    click.echo("\n".join(map(plain, lines)), err=err)
+
+
 def duration(seconds: float | None) -> str:
     """`23 ms`, `4.5 s`, `3 min`, `2 h`, `5 d`."""
     if seconds is None:

