@@ -46,11 +46,11 @@ class Backend(Protocol):
     async def probing(self) -> list[ProbingMessage]:
         """Which networks are probed, which are not, and why."""
 
-    async def hint(self, hint: HintRequest) -> HintAccepted:
-        """Takes a hint into account for coming transfers."""
+    async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
+        """Takes a user's hint into account for coming transfers."""
 
-    async def unhint(self, number: int) -> None:
-        """Forgets a hint; raises NotFoundError where there is none of this number."""
+    async def unhint(self, number: int, uid: int) -> None:
+        """Forgets a hint of this user (of anybody for root). Errors: NotFoundError, PrivilegeError."""
 
     async def standing_budgets(self) -> list[BudgetMessage]:
         """All budgets, and how they stand."""

@@ -1,13 +1,14 @@
 """What an application may say about its transfers (IntNW's labels, dissertation 2.2.2)."""
 
 from ipaddress import ip_network
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from cedos.model import Bulk, Direction, Label, Urgency
 
+MAX_LIFETIME_S: Final = 30 * 86_400.0
 _Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
@@ -18,7 +19,7 @@ class HintRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     for all below a domain), from `local_port`, of the sockets that carry `mark` (SO_MARK), or of a
     `program` whose sockets will carry the mark that the daemon allots and answers. What is left
     out matches all, but one must be there. What: size, direction, label, deadline. The hint holds
-    for `lifetime_s`, or until it is taken back.
+    for `lifetime_s` (a day where none is given), or until it is taken back.
     """
 
     destination: str | None = None
@@ -32,7 +33,7 @@ class HintRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     urgency: Urgency | None = None
     bulk: Bulk | None = None
     deadline_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
-    lifetime_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    lifetime_s: Annotated[float, Meta(gt=0, le=MAX_LIFETIME_S)] | None = None
 
     def __post_init__(self) -> None:
         if self.destination is not None:

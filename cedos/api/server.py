@@ -5,7 +5,8 @@ Whoever may open the socket may ask and hint: its mode is 0660, and the group is
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+import struct
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ from cedos.api.budgets import parse_budget
 from cedos.api.choosing import ChoiceRequest
 from cedos.api.hints import HintRequest
 from cedos.api.messages import ErrorMessage, parse
+from cedos.api.open_connections import OpenConnections
 from cedos.api.prefetching import PrefetchingRequest
 from cedos.errors import (
     AlreadyRunningError,
@@ -34,7 +36,11 @@ MODE: Final = 0o660
 MAX_BODY_BYTES: Final = 65_536
 MAX_LISTENERS: Final = 32
 _KEEP_ALIVE_S: Final = 15.0
-_STATUS: Final[dict[type[CedosError], int]] = {ConfigError: 400, NotFoundError: 404}
+_STATUS: Final[dict[type[CedosError], int]] = {
+    ConfigError: 400,
+    NotFoundError: 404,
+    PrivilegeError: 403,
+}
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _log = structlog.get_logger(__name__)
@@ -49,6 +55,8 @@ class ControlServer:
         self._listeners: set[asyncio.Task[None]] = set()
         self._runner: web.AppRunner | None = None
         self._inode: tuple[int, int] | None = None
+        self._connections = OpenConnections(self._living)
+        self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "ControlServer":
         """Begins to listen.
@@ -67,6 +75,7 @@ class ControlServer:
         try:
             await self._runner.setup()
             await web.SockSite(self._runner, listening, backlog=64).start()
+            self._closing = asyncio.create_task(self._connections.run(), name="idle connections")
         except BaseException:
             listening.close()
             await self.__aexit__(None, None, None)
@@ -84,13 +93,20 @@ class ControlServer:
             status = self._path.stat()
             if (status.st_dev, status.st_ino) == self._inode:
                 self._path.unlink()
-        for listener in self._listeners:
-            listener.cancel()
+        for task in (*self._listeners, *filter(None, (self._closing,))):
+            task.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
 
+    def _living(self) -> Iterable[asyncio.BaseProtocol]:
+        server = self._runner.server if self._runner is not None else None
+        return server.connections if server is not None else ()
+
     def _application(self) -> web.Application:
-        application = web.Application(middlewares=[_errors_as_json], client_max_size=MAX_BODY_BYTES)
+        application = web.Application(
+            middlewares=[self._connections.during, _errors_as_json],
+            client_max_size=MAX_BODY_BYTES,
+        )
         application.router.add_get("/v1/status", self._status)
         application.router.add_get("/v1/networks", self._networks)
         application.router.add_get("/v1/flows", self._flows)
@@ -137,10 +153,10 @@ class ControlServer:
 
     async def _hint(self, request: web.Request) -> web.Response:
         hint = parse(await request.read(), HintRequest, "hint")
-        return _json(await self._backend.hint(hint), status=201)
+        return _json(await self._backend.hint(hint, _asker(request)), status=201)
 
     async def _unhint(self, request: web.Request) -> web.Response:
-        await self._backend.unhint(int(request.match_info["number"]))
+        await self._backend.unhint(int(request.match_info["number"]), _asker(request))
         return web.Response(status=204)
 
     async def _budgets(self, request: web.Request) -> web.Response:
@@ -210,6 +226,15 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
     except Exception:
         _log.exception("control request failed", path=request.path)
         return _error("the daemon failed at this; its log says why", "CedosError", 500)
+
+
+def _asker(request: web.Request) -> int:
+    """The user who asks, as the kernel says it."""
+    asking = request.transport.get_extra_info("socket") if request.transport else None
+    if asking is None:
+        raise HostError("whoever asked has gone")
+    _, uid, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)
 
 
 def _json(message: object, status: int = 200) -> web.Response:

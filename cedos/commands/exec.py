@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from cedos.api.client import ControlClient
-from cedos.api.hints import HintRequest
+from cedos.api.hints import MAX_LIFETIME_S, HintRequest
 from cedos.commands.console.manual import SOCKET, Manual
 from cedos.config.directories import directories
 from cedos.errors import CedosError, HostError
@@ -111,6 +111,7 @@ def command(
         urgency=_the_one(labels, Urgency),
         bulk=_the_one(labels, Bulk),
         deadline_s=deadline,
+        lifetime_s=MAX_LIFETIME_S,  # it is taken back when the program ends
     )
     client = ControlClient(directories().socket)
     accepted = client.hint(hint)

@@ -1,6 +1,5 @@
 """What the daemon answers on its control socket."""
 
-import math
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from cedos.api.budgets import BudgetMessage
 from cedos.api.choosing import ChoiceRequest
-from cedos.api.hints import HintAccepted, HintRequest, program_mark
+from cedos.api.hints import HintAccepted, HintRequest
 from cedos.api.messages import (
     DecisionMessage,
     DefaultMessage,
@@ -28,17 +27,16 @@ from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.director import Director
+from cedos.daemon.decisions.hints import Hints
 from cedos.daemon.flows.living_flow import LivingFlow
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.observer import Observer
 from cedos.errors import NotFoundError
-from cedos.model import Budget, SizeEstimate, Transfer
+from cedos.model import Budget
 from cedos.monitor.flows.open_sockets import OpenSockets
 from cedos.monitor.flows.own_flows import is_own
-from cedos.profiler.hints import HintMatch, TransferHint
-from cedos.profiler.profiler import Profiler
 
 _RECENT = 1000
 
@@ -56,7 +54,7 @@ class ApiBackend:
         *,
         director: Director,
         flows: LivingFlows,
-        profiler: Profiler,
+        hints: Hints,
         log: DecisionLog,
         observer: Observer,
         budgets: HostBudgets,
@@ -71,7 +69,7 @@ class ApiBackend:
     ) -> None:
         self._director = director
         self._flows = flows
-        self._profiler = profiler
+        self._hints = hints
         self._log = log
         self._observer = observer
         self._budgets = budgets
@@ -84,9 +82,6 @@ class ApiBackend:
         self._config_file = config_file
         self._dry_run = dry_run
         self._started_at_s = time.monotonic()
-        self._programs: dict[int, int] = {}
-        self._hinted: dict[int, tuple[str, int | None]] = {}
-        self._last_program = 0
 
     async def status(self) -> StatusMessage:
         return StatusMessage(
@@ -183,68 +178,11 @@ class ApiBackend:
     async def probing(self) -> list[ProbingMessage]:
         return self._probing.explained()
 
-    async def hint(self, hint: HintRequest) -> HintAccepted:
-        mark = hint.mark
-        if hint.program is not None:
-            self._last_program += 1
-            mark = program_mark(self._last_program)
-        match = HintMatch(
-            destination=hint.destination,
-            port=hint.port,
-            server_name=hint.server_name,
-            local_port=hint.local_port,
-            mark=mark,
-        )
-        now_s = time.monotonic()
-        number, changed = self._profiler.hint(
-            TransferHint(
-                match,
-                size_bytes=hint.size_bytes,
-                direction=hint.direction,
-                label=hint.label,
-                deadline_s=hint.deadline_s,
-                until_s=None if hint.lifetime_s is None else now_s + hint.lifetime_s,
-            ),
-            now_s,
-        )
-        for event in changed:
-            self._flows.learned(event)
-        network = None
-        size_bytes = hint.size_bytes
-        async with self._director.turn:
-            if hint.destination is not None and size_bytes is not None:
-                self._hinted[number] = (hint.destination, hint.port)
-                network = await self._director.destinations.hinted(
-                    hint.destination,
-                    hint.port,
-                    SizeEstimate(size_bytes, size_bytes, size_bytes, "hint"),
-                    hint.direction,
-                    math.inf if hint.lifetime_s is None else now_s + hint.lifetime_s,
-                    self._observer.context(),
-                )
-            if hint.program is not None and mark is not None:
-                self._programs[number] = mark
-                size_bytes = size_bytes or self._director.decider.choices.default_size_bytes
-                transfer = Transfer(
-                    SizeEstimate(size_bytes, size_bytes, size_bytes, "hint"),
-                    hint.direction,
-                    hint.label,
-                    hint.deadline_s,
-                    server_name=hint.program,
-                )
-                network = await self._director.programs.began(
-                    mark, transfer, self._observer.context()
-                )
-        return HintAccepted(number=number, network=network, mark=mark)
+    async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
+        return await self._hints.take(hint, uid)
 
-    async def unhint(self, number: int) -> None:
-        if not self._profiler.unhint(number):
-            raise NotFoundError(f"there is no hint {number}")
-        async with self._director.turn:
-            if (mark := self._programs.pop(number, None)) is not None:
-                await self._director.programs.ended(mark)
-            if (place := self._hinted.pop(number, None)) is not None:
-                await self._director.destinations.hint_ended(*place, self._observer.context())
+    async def unhint(self, number: int, uid: int) -> None:
+        await self._hints.withdraw(number, uid)
 
     def decisions(self) -> AsyncGenerator[DecisionMessage, None]:
         return self._log.decided.subscribe()

@@ -11,6 +11,7 @@ import structlog
 
 from cedos import logs
 from cedos.config import Config, found, load
+from cedos.daemon import descriptors
 from cedos.errors import CedosError, ConfigError
 from cedos.kernel.service_manager import Notifier
 
@@ -41,7 +42,9 @@ class Life:
 
     async def run(self, wait: bool) -> None:
         """Returns after a signal, or raises what the daemon raises."""
+        descriptors.allow_many()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(descriptors.Complaints())
         handlers: dict[int, Callable[[], None]] = {
             signal.SIGINT: self.end,
             signal.SIGTERM: self.end,

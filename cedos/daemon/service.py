@@ -23,6 +23,7 @@ from cedos.daemon.decisions.choices import choices, curves
 from cedos.daemon.decisions.decider import Decider
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.director import Director
+from cedos.daemon.decisions.hints import Hints
 from cedos.daemon.decisions.rescue import Rescuer
 from cedos.daemon.flows.learning import Learning
 from cedos.daemon.flows.living_flows import LivingFlows
@@ -249,10 +250,11 @@ class Daemon:
             reliability=reliability,
             history=history,
         )
+        self._hints = Hints(self._profiler, self._flows, self._director, self._observer.context)
         self.backend = ApiBackend(
             director=self._director,
             flows=self._flows,
-            profiler=self._profiler,
+            hints=self._hints,
             log=self._log,
             observer=self._observer,
             budgets=self._budgets,
@@ -323,6 +325,7 @@ class Daemon:
             tasks.create_task(self._prefetching.run(), name="prefetching")
             tasks.create_task(self._probing.run(), name="probing")
             tasks.create_task(self._decision_loop.run(), name="decisions")
+            tasks.create_task(self._hints.run(), name="hints")
             tasks.create_task(self._keep(notifier), name="keep")
 
     def finished(self) -> None:

@@ -6,8 +6,6 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from cedos.errors import ConfigError
 from cedos.model import Direction, FlowKey, Label
 
-_MAX_HINTS = 256
-
 
 @dataclass(frozen=True, slots=True)
 class HintMatch:
@@ -83,11 +81,9 @@ class TransferHints:
         return any(hint.match.mark is not None for hint in self._hints.values())
 
     def add(self, hint: TransferHint) -> int:
-        """Puts a hint in force and gives its number; beyond 256 the oldest is forgotten."""
+        """Puts a hint in force and gives its number. How many there may be is its giver's business."""
         self._last_number += 1
         self._hints[self._last_number] = hint
-        if len(self._hints) > _MAX_HINTS:
-            del self._hints[next(iter(self._hints))]
         return self._last_number
 
     def remove(self, number: int) -> bool:

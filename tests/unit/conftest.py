@@ -155,14 +155,14 @@ class FakeDaemon:
     async def probing(self) -> list[ProbingMessage]:
         return self.probed
 
-    async def hint(self, hint: HintRequest) -> HintAccepted:
+    async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
         await self._before()
         number = len(self.hints) + 1
         self.hints[number] = hint
         mark = program_mark(number) if hint.program and self.marks else None
         return HintAccepted(number=number, network="wlan0", mark=mark)
 
-    async def unhint(self, number: int) -> None:
+    async def unhint(self, number: int, uid: int) -> None:
         if self.hints.pop(number, None) is None:
             raise NotFoundError(f"there is no hint {number}")
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from cedos.api.hints import HintRequest, program_mark
+from cedos.api.hints import MAX_LIFETIME_S, HintRequest, program_mark
 from cedos.commands.exec import Duration, Size, _caller
 from cedos.errors import HostError
 from cedos.kernel.bpf import marked_program
@@ -108,6 +108,7 @@ def test_what_the_daemon_hears(
             urgency=Urgency.BACKGROUND,
             bulk=Bulk.SMALL,
             deadline_s=120.0,
+            lifetime_s=MAX_LIFETIME_S,
         )
     ]
     assert no_marks == [program_mark(1)]

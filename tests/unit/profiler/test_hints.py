@@ -59,18 +59,9 @@ def test_the_newest_that_fits_counts_while_it_lasts() -> None:
     assert len(hints) == 2
 
 
-def test_hints_are_taken_back_and_bounded() -> None:
+def test_hints_are_taken_back() -> None:
     hints = TransferHints()
     number = hints.add(TransferHint(HintMatch(port=443)))
     assert hints.remove(number)
     assert not hints.remove(number)
     assert hints.find(KEY, None, None, 0.0) is None
-    for port in range(1, 400):
-        hints.add(TransferHint(HintMatch(port=port)))
-    assert len(hints) == 256
-    ports = [hint.match.port for port in (1, 399) if (hint := _about(hints, port))]
-    assert ports == [399]
-
-
-def _about(hints: TransferHints, port: int) -> TransferHint | None:
-    return hints.find(FlowKey(KEY.local, KEY.local_port, KEY.remote, port), None, None, 0.0)

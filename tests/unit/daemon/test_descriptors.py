@@ -1,0 +1,40 @@
+"""Used-up file descriptors."""
+
+import asyncio
+import errno
+import resource
+
+import pytest
+from structlog.testing import capture_logs
+
+from cedos.daemon.descriptors import MANY, Complaints, allow_many
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_that_they_are_used_up_is_told_once_a_minute() -> None:
+    now_s = [0.0]
+    complaints = Complaints(lambda: now_s[0])
+    loop = asyncio.get_running_loop()
+    with capture_logs() as told:
+        for now_s[0] in (0.0, 1.0, 59.0, 61.0):
+            complaints(loop, {"message": "accept", "exception": OSError(errno.EMFILE, "Too many")})
+    assert [each["why"] for each in told] == ["Too many", "Too many"]
+
+
+async def test_other_complaints_stay_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    told: list[object] = []
+    monkeypatch.setattr(loop, "default_exception_handler", told.append)
+    context = {"message": "m", "exception": OSError(errno.EIO, "x")}
+    Complaints()(loop, context)
+    assert told == [context]
+
+
+def test_the_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+    for now in ((1024, 524_288), (1024, 4096), (MANY, 524_288), (resource.RLIM_INFINITY,) * 2):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, now=now: now)
+        allow_many()
+    assert given == [(MANY, 524_288), (4096, 4096)]
