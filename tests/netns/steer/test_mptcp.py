@@ -235,6 +235,7 @@ def test_a_connection_outlives_a_steering_that_is_killed_and_the_next_one_steers
         await host.until(lambda: any(len(c.subflows) == 2 for c in first.connections.values()))
         (token,) = first.connections
         # As kill -9 leaves it: nothing undone, the sockets and the lock gone.
+        first._repairing.cancel()
         first._kernel.close()
         first._connections.close()
         first._journal.close()
