@@ -18,7 +18,7 @@ from cedos.doctor import mptcp
 from cedos.doctor.finding import Files, Finding, FindingState
 from cedos.errors import ConfigError, HostError, PrivilegeError
 from cedos.kernel.service_manager import Notifier
-from cedos.proxy.gateway.admission import IPNetwork, read_tokens
+from cedos.proxy.gateway.admission import GUARDED_PORTS, IPNetwork, read_tokens
 from cedos.proxy.gateway.listening import RelayAddress, open_socket
 from cedos.proxy.gateway.relay import PORT, Relay, RelaySettings, log
 
@@ -101,6 +101,18 @@ class Net(click.ParamType[IPNetwork]):
     "--deny", type=Net(), multiple=True, help="Never connect to this network; may be repeated."
 )
 @click.option(
+    "--allow-inside",
+    type=Net(),
+    multiple=True,
+    help="Also connect to this private or carrier's network (10.0.0.0/8, say); may be repeated.",
+)
+@click.option(
+    "--allow-port",
+    type=click.Choice([str(port) for port in GUARDED_PORTS]),
+    multiple=True,
+    help="Also connect to port 22 (SSH) or 25 (mail); may be repeated.",
+)
+@click.option(
     "--allow-local",
     is_flag=True,
     help="Also connect to this host's own addresses, loopback and link-local ones; never to itself.",
@@ -141,6 +153,8 @@ def command(
     allow: tuple[IPNetwork, ...],
     token_file: Path | None,
     deny: tuple[IPNetwork, ...],
+    allow_inside: tuple[IPNetwork, ...],
+    allow_port: tuple[str, ...],
     allow_local: bool,
     max_connections: int,
     max_per_client: int,
@@ -160,9 +174,10 @@ def command(
     plain HTTP), or do not know of it and are diverted by that host's own rules.
 
     It is never open to everybody: clients are this host's and private networks' unless --allow says
-    otherwise, and it does not connect to its own host unless --allow-local says so. It needs no
-    privilege but for --transparent. Refusals have an HTTP status and say why: 403 not allowed, 407
-    no token, 502 the server refuses or is not found, 503 too many connections, 504 no answer.
+    otherwise. It connects to no private network, to no address of its own host and not to ports 22
+    and 25, unless --allow-inside, --allow-local and --allow-port say so. It needs no privilege but for
+    --transparent. Refusals have an HTTP status and say why: 403 not allowed, 407 no token, 502 the
+    server refuses or is not found, 503 too many connections, 504 no answer.
 
     A connection that breaks on one side is reset on the other, so that nobody takes half a file for
     a whole one. Of a connection in clear, one request is taken, then it is closed. It logs to
@@ -181,6 +196,8 @@ def command(
         allow=allow or defaults.allow,
         tokens=() if token_file is None else read_tokens(token_file),
         deny=deny,
+        inside=allow_inside,
+        ports=tuple(map(int, allow_port)),
         local=allow_local,
         most=max_connections,
         most_per_client=max_per_client,

@@ -187,7 +187,11 @@ def _server(where: Namespace, address: str, folder: Path) -> Iterator[Service]:
 
 @contextmanager
 def _relay(where: Namespace, folder: Path, *options: str) -> Iterator[Service]:
-    command = (sys.executable, "-m", "cedos", "relay", "--log-level", "warning", *options)
+    inside = ("--allow-inside", "10.99.0.0/16")
+    command = (
+        *(sys.executable, "-m", "cedos", "relay", "--log-level", "warning"),
+        *(*inside, *options),
+    )
     with _running(where, command, ("127.0.0.1", _RELAY_PORT), folder / "relay.out") as service:
         yield service
 

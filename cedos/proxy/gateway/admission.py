@@ -32,12 +32,31 @@ _LOCAL: Final = tuple(map(ip_network, ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/
                                        "fe80::/10")))  # fmt: skip
 
 
+# What is behind the relay's own network, or its provider's, and the services that clouds keep there
+# for their hosts alone (169.254.169.254, 100.100.100.200, fd00:ec2::254, 192.0.0.192).
+_INSIDE: Final = tuple(
+    map(
+        ip_network,
+        ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16",
+         "fc00::/7", "fec0::/10"),
+    )
+)  # fmt: skip
+_TRANSLATED: Final = tuple(map(IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48")))
+GUARDED_PORTS: Final = {22: "SSH", 25: "mail between servers"}
+"""What strangers would use a relay for: trying passwords, and sending mail."""
+
+
 def plain(text: str) -> Address:
-    """An address without its zone, and IPv4 also where IPv6 wraps it (`::ffff:127.0.0.1`)."""
+    """An address without its zone, and IPv4 also where IPv6 wraps it.
+
+    That is `::ffff:127.0.0.1`, what NAT64 translates (RFC 6052), and 6to4 (RFC 3056).
+    """
     address = ip_address(text.partition("%")[0])
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    return address
+    if not isinstance(address, IPv6Address):
+        return address
+    if any(address in network for network in _TRANSLATED):
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
 
 
 def _within(address: Address, networks: Iterable[IPNetwork]) -> bool:
@@ -107,8 +126,9 @@ def read_tokens(file: Path) -> tuple[bytes, ...]:
 class DestinationRules:
     """Where the relay may connect.
 
-    Never to its `own_ports` on this host, nor to `denied` networks, and only if `local` to this
-    host's own, loopback and link-local addresses.
+    Never to its `own_ports` on this host, nor to `denied` networks. To this host's own, loopback and
+    link-local addresses only if `local`; to private and carriers' networks only if they are among the
+    `inside` ones; to ports 22 and 25 only if they are among the `ports`.
     """
 
     def __init__(
@@ -116,9 +136,13 @@ class DestinationRules:
         own_ports: Iterable[int] = (),
         denied: Sequence[IPNetwork] = (),
         *,
+        inside: Sequence[IPNetwork] = (),
+        ports: Iterable[int] = (),
         local: bool = False,
     ) -> None:
         self._own_ports = frozenset(own_ports)
+        self._inside = inside
+        self._ports = frozenset(ports)
         self._denied = denied
         self._local = local
 
@@ -134,6 +158,10 @@ class DestinationRules:
             raise _denied(f"{address} port {port} is the relay itself", "proxy_loop_detected")
         if here and not self._local:
             raise _denied(f"{address} is an address of the relay's own host, or of its own link")
+        if not here and _within(address, _INSIDE) and not _within(address, self._inside):
+            raise _denied(f"{address} is in a private network, which this relay keeps out of")
+        if port in GUARDED_PORTS and port not in self._ports:
+            raise _denied(f"this relay does not connect to port {port} ({GUARDED_PORTS[port]})")
 
 
 def _denied(details: str, kind: str = "destination_ip_prohibited") -> RefusedError:

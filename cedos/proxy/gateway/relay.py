@@ -36,8 +36,9 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 class RelaySettings:
     """What a relay does (`cedos relay --help`).
 
-    Addresses in `listen` that this host lacks are passed over if `listen_optional`; `local`: it also
-    connects to its own host; `drain_s`: how long connections may go on when it is told to end.
+    Addresses in `listen` that this host lacks are passed over if `listen_optional`; `inside`, `ports`,
+    `local`: it also connects to these private networks, guarded ports, and its own host; `drain_s`: how
+    long connections may go on when it is told to end.
     """
 
     listen: Sequence[RelayAddress] = (RelayAddress("0.0.0.0", PORT), RelayAddress("::", PORT))  # noqa: S104
@@ -45,6 +46,8 @@ class RelaySettings:
     allow: Sequence[IPNetwork] = PRIVATE
     tokens: Sequence[bytes] = ()
     deny: Sequence[IPNetwork] = ()
+    inside: Sequence[IPNetwork] = ()
+    ports: Sequence[int] = ()
     local: bool = False
     most: int = 4096
     most_per_client: int = 512
@@ -60,7 +63,11 @@ class Relay:
         self._settings = settings
         self._clients = ClientRules(settings.allow, settings.tokens)
         destinations = DestinationRules(
-            (each.port for each in settings.listen), settings.deny, local=settings.local
+            (each.port for each in settings.listen),
+            settings.deny,
+            inside=settings.inside,
+            ports=settings.ports,
+            local=settings.local,
         )
         self._origins = Origins(destinations, settings.connect_s)
         self._buffer = make_buffer()

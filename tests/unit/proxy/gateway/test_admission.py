@@ -120,6 +120,33 @@ def test_others_are_within_reach_unless_denied():
     assert forbidden(denying, "203.0.112.1") is None
 
 
+@pytest.mark.parametrize(
+    "address",
+    ["10.1.2.3", "172.31.0.1", "192.168.1.1", "100.64.0.1", "100.100.100.200", "192.0.0.192",
+     "fd00:ec2::254", "::ffff:10.0.0.1", "64:ff9b::a00:1", "64:ff9b:1::a00:1", "2002:a00:1::1"],
+)  # fmt: skip
+def test_private_and_carriers_networks_are_out_of_reach_unless_allowed(address: str):
+    assert forbidden(DestinationRules(), address) == "destination_ip_prohibited"
+    everywhere = [ip_network("0.0.0.0/0"), ip_network("::/0")]
+    assert forbidden(DestinationRules(inside=everywhere), address) is None
+    other = DestinationRules(inside=[ip_network("10.200.0.0/16")])
+    assert forbidden(other, address) == "destination_ip_prohibited"
+
+
+@pytest.mark.parametrize("address", ["64:ff9b::7f00:1", "2002:7f00:1::1", "64:ff9b::a9fe:a9fe"])
+def test_no_wrapping_leads_to_the_host_itself(address: str):
+    inside = [ip_network("0.0.0.0/0"), ip_network("::/0")]
+    assert forbidden(DestinationRules(inside=inside), address) == "destination_ip_prohibited"
+
+
+def test_ports_that_strangers_would_misuse_are_out_of_reach_unless_allowed():
+    for port in (22, 25):
+        assert forbidden(DestinationRules(), "203.0.113.1", port) == "destination_ip_prohibited"
+        assert forbidden(DestinationRules(ports=[port]), "203.0.113.1", port) is None
+    assert forbidden(DestinationRules(ports=[22]), "203.0.113.1", 25) is not None
+    assert forbidden(DestinationRules(), "203.0.113.1", 587) is None
+
+
 def test_itself_is_never_within_reach():
     local = DestinationRules([3128], local=True)
     assert forbidden(local, "127.0.0.1", 8080) is None
