@@ -19,6 +19,8 @@ _LONGEST: Final = 65_536
 _LARGEST: Final = 1 << 62
 
 Offset = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+# The years 1 to 9999: what file systems and people can tell.
+UnixTime = Annotated[float, msgspec.Meta(ge=-62_135_596_800, le=253_402_300_799)]
 Message = TypeVar("Message", bound=msgspec.Struct)
 
 
@@ -37,7 +39,7 @@ class Answer(msgspec.Struct, frozen=True):
     size: Offset = 0
     start: Offset = 0
     version: Annotated[str, msgspec.Meta(max_length=100)] = ""
-    modified_unix_s: float = 0.0
+    modified_unix_s: UnixTime = 0.0
     refused: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 

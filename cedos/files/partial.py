@@ -4,6 +4,7 @@ Only whole files appear under their name. A crash leaves a part that the next at
 an older version, or whose end was never written to the disk, is found out by the digest.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -14,8 +15,28 @@ from typing import Any, Final
 import msgspec
 
 from cedos.errors import TransferError
+from cedos.kernel import own_file
 
 _READ_AT_ONCE: Final = 1 << 20
+_LONGEST_NOTE: Final = 1 << 20
+
+
+def _opened(path: Path) -> int:
+    """The part, which in a folder that others write into may be anything: only a file of ours will do."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    number = os.open(path, flags, 0o666)
+    try:
+        own_file.check(number, path)
+    except OSError:
+        os.close(number)
+        raise
+    return number
+
+
+def _why(error: OSError) -> str | None:
+    if error.errno == errno.ELOOP:
+        return "is a link, which is not followed; remove it"
+    return error.strerror
 
 
 class _Note(msgspec.Struct):
@@ -48,11 +69,11 @@ class Partial:
         try:
             # A crash in `finish` leaves a whole file with two names, of which one may be gone by now.
             with suppress(FileNotFoundError):
-                if self.path.stat().st_nlink > 1:
+                if self.path.lstat().st_nlink > 1:
                     self.path.unlink()
-            self._number = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._number = _opened(self.path)
         except OSError as error:
-            raise TransferError(f"{self.path}: {error.strerror}") from error
+            raise TransferError(f"{self.path}: {_why(error)}") from error
         try:
             fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -72,7 +93,7 @@ class Partial:
 
     def _read_note(self) -> None:
         try:
-            note = msgspec.json.decode(self._note_path.read_bytes(), type=_Note)
+            note = msgspec.json.decode(own_file.read(self._note_path, _LONGEST_NOTE), type=_Note)
         except (OSError, msgspec.MsgspecError):
             return
         have = os.fstat(self._number).st_size
@@ -93,7 +114,9 @@ class Partial:
                 self.have, self._digest = 0, hashlib.sha256()
             self.version = version
             draft = self._note_path.with_name(self._note_path.name + ".new")
-            draft.write_bytes(msgspec.json.encode(_Note(self._source, version, size)))
+            draft.unlink(missing_ok=True)
+            with os.fdopen(own_file.create(draft), "wb") as written:
+                written.write(msgspec.json.encode(_Note(self._source, version, size)))
             draft.replace(self._note_path)
         except OSError as error:
             raise TransferError(f"{self.path}: {error.strerror}") from error

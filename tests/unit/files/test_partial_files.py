@@ -1,6 +1,7 @@
 """A part of a file on the disk: continued, locked, replaced, found out."""
 
 import hashlib
+import os
 import random
 from pathlib import Path
 
@@ -158,3 +159,39 @@ def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyP
         partial.finish(0.0)
     partial.close()
     assert (tmp_path / "other").read_bytes() == b"somebody else's"
+
+
+@pytest.mark.parametrize("name", ["file.part.json", "file.part.json.new"])
+def test_notes_follow_no_link_that_others_have_laid(tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"not yours")
+    (tmp_path / name).symlink_to(victim)
+    partial = Partial(tmp_path / "file", "server/file")
+    partial.begin(0, "v1", len(TEXT))
+    partial.write(TEXT)
+    partial.finish(0.0)
+    partial.close()
+    assert victim.read_bytes() == b"not yours"
+    assert (tmp_path / "file").read_bytes() == TEXT
+
+
+def test_no_link_is_followed_that_others_have_laid(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"not yours")
+    (tmp_path / "file.part").symlink_to(victim)
+    with pytest.raises(TransferError, match="is a link, which is not followed"):
+        Partial(tmp_path / "file", "server/file")
+    assert victim.read_bytes() == b"not yours"
+
+
+def test_a_dangling_link_makes_no_file_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "file.part").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TransferError, match="is a link"):
+        Partial(tmp_path / "file", "server/file")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_pipe_in_the_way_is_an_error_and_no_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "file.part")
+    with pytest.raises(TransferError, match="no plain file"):
+        Partial(tmp_path / "file", "server/file")
