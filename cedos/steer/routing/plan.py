@@ -17,7 +17,7 @@ A table per network holds its default route. The rules, in the order in which th
 They stand behind what other programs put at lower numbers, and just before the host's own.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv4Address, ip_network
@@ -61,6 +61,11 @@ class Destination:
 class RoutingPlan:
     rules: frozenset[Rule] = frozenset()
     routes: frozenset[Route] = frozenset()
+
+
+def leads_out(network: Network) -> bool:
+    """Whether a default route of either IP version leads over it."""
+    return any(_leads_out(network, version) for version in (4, 6))
 
 
 def table_of(network: Network) -> int:
@@ -114,6 +119,7 @@ def plan(
     rescues: Mapping[FlowKey, str] | None = None,
     tunnelled: frozenset[int] = frozenset(),
     metrics: Mapping[tuple[int, int], bytes] | None = None,
+    lost: Collection[int] = (),
 ) -> RoutingPlan:
     """Which rules and routes are to stand.
 
@@ -126,6 +132,8 @@ def plan(
         tunnelled: the IP versions whose default a VPN has taken: of these only what is bound to
             an interface is led to its network, everything else is left to the VPN.
         metrics: (IP version, interface index) -> metrics of the host's own default route there.
+        lost: the interfaces (indices) that led out before and do not now: what is bound to their
+            addresses waits. One that never did is a local network, and none of our business.
     """
     rules: set[Rule] = set()
     routes: set[Route] = set()
@@ -139,8 +147,8 @@ def plan(
             if _leads_out(network, version):
                 routes.add(_default_route(network, version, metrics or {}))
                 rules.add(Rule(version, Preference.INTERFACE, table, interface=network.interface))
-            # One that is up and leads nowhere is no access network, and none of our business.
-            if version not in tunnelled and (_leads_out(network, version) or not network.up):
+            waits = not network.up and network.index in lost
+            if version not in tunnelled and (_leads_out(network, version) or waits):
                 rules |= _source_rules(network, version, networks, routes)
         if version in tunnelled:
             continue

@@ -13,6 +13,7 @@ from cedos.steer.routing.plan import (
     RoutingPlan,
     default_rules,
     is_ours,
+    leads_out,
     plan,
     rescue_rule,
 )
@@ -26,6 +27,7 @@ class Routing:
         self._kernel = kernel
         self._networks: tuple[Network, ...] = ()
         self._metrics: dict[tuple[int, int], bytes] = {}
+        self._led_out: set[int] = set()
         self._installed = RoutingPlan()
         self._given_metrics: dict[Route, bytes] = {}
         self.default: str | None = None
@@ -36,6 +38,10 @@ class Routing:
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
         self._networks = tuple(networks)
+        there = {network.index for network in networks}
+        self._led_out = {network.index for network in networks if leads_out(network)} | (
+            self._led_out & there
+        )
         self.reconcile()
 
     def set_default(self, name: str | None) -> None:
@@ -106,6 +112,7 @@ class Routing:
             rescues=self.rescues,
             tunnelled=self.foreign.tunnelled,
             metrics=self._metrics,
+            lost=self._led_out,
         )
 
     def _read(self, rules: Sequence[SeenRule], routes: Sequence[SeenRoute]) -> RoutingPlan:

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import socket
 import struct
 from dataclasses import replace
 from ipaddress import ip_interface
@@ -201,6 +202,38 @@ def test_without_ipv6_the_chosen_network_is_not_bypassed(host):
             await steering.set_default("lte0")
             assert host.seen_tcp(6) == host.address("lte0", 6)
 
+    host.run(body)
+
+
+def test_programs_bound_to_a_local_networks_address_get_out_as_before(host):
+    """An interface with an address and no default route: virtual machines', a printer's."""
+    host.client.ip("link", "add", "eth1", "type", "veth", "peer", "eth1", "netns", host.server.name)
+    host.server.ip("link", "set", "eth1", "up")
+    host.client.ip("address", "add", "192.168.56.2/24", "dev", "eth1")
+    host.client.ip("link", "set", "eth1", "up")
+
+    def way() -> str:
+        words = host.client.ip("route", "get", "198.51.100.1", "from", "192.168.56.2").split()
+        return words[words.index("dev") + 1]
+
+    async def body() -> None:
+        eth1 = replace(
+            host.networks()[0],
+            name="eth1",
+            interface="eth1",
+            index=socket.if_nametoindex("eth1"),  # within the client: `host.run`
+            addresses=(ip_interface("192.168.56.2/24"),),
+            gateways=(),
+            resolvers=(),
+            up=False,
+        )
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed([*host.networks(), eth1])
+            for name in ("wlan0", "lte0"):
+                await steering.set_default(name)
+                assert way() == name
+
+    assert way() == "wlan0"
     host.run(body)
 
 
