@@ -47,22 +47,29 @@ def only_daemon(pid_file: Path, *, steers: bool = True) -> Iterator[None]:
 
 
 def running_pid(pid_file: Path) -> int | None:
-    """The process id of the living daemon that holds `pid_file`, None where there is none."""
+    """The process id of the living daemon that holds `pid_file`, None where there is none.
+
+    Who may not open it is told of the one that steers this network namespace.
+    """
     try:
         with pid_file.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return _read_pid(pid_file)
+    except PermissionError:
+        pid = _holder()
+        return pid if pid is not None and _can_steer(pid) else None
     except OSError:
         pass
     return None
 
 
-def _locked_file(pid_file: Path) -> int:
+def _locked_file(pid_file: Path, *, again: bool = False) -> int:
+    # For its owner alone: whoever may open a file may lock it, and keep daemons from starting.
     try:
         pid_file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        descriptor = os.open(pid_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        descriptor = os.open(pid_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except PermissionError as error:
         raise PrivilegeError(
             f"{pid_file}: {error.strerror}; run as root, by the systemd unit,"
@@ -72,11 +79,17 @@ def _locked_file(pid_file: Path) -> int:
         raise HostError(f"{pid_file}: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.fchmod(descriptor, 0o600)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     except BlockingIOError:
         os.close(descriptor)
-        raise _already(_read_pid(pid_file), f"it holds {pid_file}") from None
+        pid = _read_pid(pid_file)
+        if not again and (pid is None or not Path(f"/proc/{pid}").exists()):
+            # Whoever locks it is none: it was open to others once.
+            pid_file.unlink(missing_ok=True)
+            return _locked_file(pid_file, again=True)
+        raise _already(pid, f"it holds {pid_file}") from None
     except OSError as error:
         os.close(descriptor)
         raise HostError(f"{pid_file}: {error.strerror}") from error

@@ -1,8 +1,10 @@
 """Two daemons never steer one namespace."""
 
+import fcntl
 import os
 import select
 import socket
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +52,32 @@ def test_a_second_daemon_with_the_same_directory(tmp_path: Path, name: str) -> N
         ):
             pass
         assert running_pid(pid_file) == os.getpid()
+
+
+def test_a_stranger_who_locks_the_file_keeps_nobody_from_starting(
+    tmp_path: Path, name: str
+) -> None:
+    pid_file = tmp_path / "daemon.pid"
+    pid_file.write_text("4194305\n")  # no process can have this number
+    with pid_file.open() as strangers:
+        fcntl.flock(strangers, fcntl.LOCK_SH)
+        with only_daemon(pid_file):
+            assert running_pid(pid_file) == os.getpid()
+            assert stat.S_IMODE(pid_file.stat().st_mode) == 0o600
+
+
+def test_who_may_not_open_the_file_is_told_who_steers(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_can_steer", lambda pid: True)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    with only_daemon(tmp_path / "daemon.pid"):
+        monkeypatch.setattr(Path, "open", refuse)
+        assert running_pid(tmp_path / "daemon.pid") == os.getpid()
+    assert running_pid(tmp_path / "daemon.pid") is None
 
 
 def test_a_second_daemon_with_other_directories(
