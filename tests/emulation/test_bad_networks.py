@@ -210,7 +210,7 @@ def test_a_portal_is_noticed_left_and_used_again_after_the_log_in(
             status = host.status()
             assert status is not None
             (problem,) = (p for p in status.problems if p.startswith("wlan0 lets nothing through"))
-            assert ("open http://10.9.1.1/" in problem) == (rule is not DEAF)
+            assert ("Open http://10.9.1.1/" in problem) == (rule is not DEAF)
             around.spot.run("iptables", "-F", "INPUT")
         around.portal(REDIRECTED)
         # Somebody logs in with a browser: the portal itself is reached, as it is on the link.
