@@ -22,6 +22,7 @@ from cedos.errors import AlreadyRunningError, HostError, PrivilegeError
 from cedos.kernel.privileges import held
 
 _NAME: Final = "\0cedos-steers-this-network-namespace"
+_ROOT: Final = 0
 _log = structlog.get_logger(__name__)
 
 
@@ -58,8 +59,8 @@ def running_pid(pid_file: Path) -> int | None:
             except BlockingIOError:
                 return _read_pid(pid_file)
     except PermissionError:
-        pid = _holder()
-        return pid if pid is not None and _can_steer(pid) else None
+        holder = _holder()
+        return holder[0] if holder is not None and _can_steer(*holder) else None
     except OSError:
         pass
     return None
@@ -103,32 +104,32 @@ def _namespace_name() -> socket.socket:
         holding.listen(1)
     except OSError:
         holding.close()
-        pid = _holder()
-        if pid is not None and not _can_steer(pid):
+        holder = _holder()
+        if holder is not None and not _can_steer(*holder):
             # Anybody may take the name; only who can steer could be a daemon.
-            _log.warning("a process without privileges holds the daemon's name", pid=pid)
+            _log.warning("a process without privileges holds the daemon's name", pid=holder[0])
             return socket.socket(socket.AF_UNIX)
-        raise _already(pid, "it steers this network namespace") from None
+        raise _already(holder and holder[0], "it steers this network namespace") from None
     return holding
 
 
-def _holder() -> int | None:
-    """The process that listens on the name; None where the kernel does not show it."""
+def _holder() -> tuple[int, int] | None:
+    """The process that listens on the name, and its user; None where the kernel does not show it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.setblocking(False)
         with suppress(OSError):
             asking.connect(_NAME)
             credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            pid: int = struct.unpack("3i", credentials)[0]
-            return pid or None
+            pid, uid, _ = struct.unpack("3i", credentials)
+            return (pid, uid) if pid else None
     return None
 
 
-def _can_steer(pid: int) -> bool:
+def _can_steer(pid: int, uid: int) -> bool:
     try:
         return "CAP_NET_ADMIN" in held(pid)
-    except ProcessLookupError:
-        return True
+    except ProcessLookupError:  # other users' processes may be hidden (hidepid, ProtectProc)
+        return uid in (_ROOT, os.geteuid())
 
 
 def _read_pid(pid_file: Path) -> int | None:

@@ -11,6 +11,8 @@ from cedos.config import SHIPPED_FILE
 
 _HERE = Path(__file__).with_name("examples")
 UNITS = {"unit": _HERE / "cedos.service", "relay-unit": _HERE / "cedos-relay.service"}
+# What ProtectHome=yes hides from a service.
+_HOMES = ("/home", "/root", "/run/user")
 PLAIN = {"config": SHIPPED_FILE, "relay-rules": _HERE / "cedos-relay.rules"}
 
 
@@ -42,7 +44,14 @@ def command(what: str) -> None:
         return
     beside = Path(sys.executable).with_name("cedos")
     program = str(beside) if beside.exists() else shutil.which("cedos") or "cedos"
-    click.echo(UNITS[what].read_text().replace("=cedos ", f"={program} "), nl=False)
+    text = UNITS[what].read_text().replace("=cedos ", f"={program} ")
+    if not any(
+        Path(each).resolve().is_relative_to(home)
+        for home in _HOMES
+        for each in (program, sys.executable)
+    ):
+        text = text.replace("ProtectHome=read-only", "ProtectHome=yes")
+    click.echo(text, nl=False)
     for path in (Path(program), Path(sys.executable)):
         if closed := _closed_folder(path):
             click.echo(

@@ -69,7 +69,7 @@ def test_a_stranger_who_locks_the_file_keeps_nobody_from_starting(
 def test_who_may_not_open_the_file_is_told_who_steers(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "_can_steer", lambda pid: True)
+    monkeypatch.setattr(lock, "_can_steer", lambda pid, uid: True)
 
     def refuse(*_: object) -> None:
         raise PermissionError
@@ -83,7 +83,7 @@ def test_who_may_not_open_the_file_is_told_who_steers(
 def test_a_second_daemon_with_other_directories(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "_can_steer", lambda pid: True)
+    monkeypatch.setattr(lock, "_can_steer", lambda pid, uid: True)
     with only_daemon(tmp_path / "a.pid"):
         with (
             pytest.raises(AlreadyRunningError, match=rf"process {os.getpid()}.*this network"),
@@ -98,7 +98,7 @@ def test_a_second_daemon_with_other_directories(
 def test_a_holder_without_privileges_is_no_daemon(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "_can_steer", lambda pid: pid != os.getpid())
+    monkeypatch.setattr(lock, "_can_steer", lambda pid, uid: pid != os.getpid())
     with socket.socket(socket.AF_UNIX) as squatter:
         squatter.bind(name)
         squatter.listen(1)
@@ -109,7 +109,7 @@ def test_a_holder_without_privileges_is_no_daemon(
 def test_a_killed_daemon_leaves_nothing_held(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "_can_steer", lambda pid: True)
+    monkeypatch.setattr(lock, "_can_steer", lambda pid, uid: True)
     pid_file = tmp_path / "daemon.pid"
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(pid_file), name[1:]],
@@ -133,8 +133,8 @@ def test_a_killed_daemon_leaves_nothing_held(
 
 
 def test_who_can_steer() -> None:
-    assert lock._can_steer(2**22 + 1)  # no such process: better safe
-    assert lock._can_steer(1)  # init
+    assert lock._can_steer(2**22 + 1, os.geteuid())  # no such process: better safe
+    assert lock._can_steer(1, 0)  # init
 
 
 def test_places_that_cannot_hold_a_pid_file(tmp_path: Path, name: str) -> None:
@@ -159,3 +159,21 @@ def test_no_privilege(tmp_path: Path, name: str) -> None:
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_a_hidden_holder_is_judged_by_its_user(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hidden(pid: int) -> frozenset[str]:
+        raise ProcessLookupError
+
+    monkeypatch.setattr(lock, "held", hidden)
+    with socket.socket(socket.AF_UNIX) as holder:
+        holder.bind(name)
+        holder.listen(1)
+        with pytest.raises(AlreadyRunningError), only_daemon(tmp_path / "a.pid"):
+            pass
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        monkeypatch.setattr(lock, "_ROOT", 54321)  # this test may be root's
+        with only_daemon(tmp_path / "b.pid"):
+            pass

@@ -34,7 +34,7 @@ def test_the_unit_has_two_privileges_and_a_watchdog(cedos: Any) -> None:
     assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
     assert (service["StateDirectory"], service["RuntimeDirectory"]) == ("cedos", "cedos")
     # What would take from it what it works on.
-    assert "ProtectKernelTunables" not in service
+    assert service["ReadWritePaths"] == "/proc/sys/net"
     assert "PrivateNetwork" not in service
     assert {"AF_NETLINK", "AF_PACKET"} <= set(service["RestrictAddressFamilies"].split())
 

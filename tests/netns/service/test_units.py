@@ -1,0 +1,116 @@
+"""The daemon's unit as `cedos example unit` prints it, started by a real systemd."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Its programs' own basics are not there: nothing of the distribution is started in this machine.
+_ALONE = "[Unit]\nDefaultDependencies=no\nAfter=\n[Service]\nStandardOutput=file:/run/seen/log\n" \
+    "StandardError=file:/run/seen/log\nRestart=no\n"  # fmt: skip
+_CAPABILITIES = (1 << 12) | (1 << 13) | (1 << 39)  # NET_ADMIN, NET_RAW, BPF
+
+
+def unit() -> Mapping[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "cedos", "example", "unit"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return {"cedos.service": done.stdout, "cedos.service.d/alone.conf": _ALONE}
+
+
+class Service:
+    def __init__(self, machine: Any, laptop: Any) -> None:
+        self.machine, self.laptop = machine, laptop
+
+    def log(self) -> str:
+        return str(self.machine.run("cat", "/run/seen/log", check=False).stdout)
+
+    def start(self) -> None:
+        done = self.machine.run("systemctl", "start", "cedos", check=False)
+        assert done.returncode == 0, (done.stderr, self.log(), self.machine.log.read_text())
+
+    def status(self) -> str:
+        command = (sys.executable, "-m", "cedos", "status")
+        return str(self.machine.run(*command).stdout)
+
+    def facts(self) -> dict[str, str]:
+        pid = self.machine.shown("cedos", "MainPID")
+        lines = self.machine.run("cat", f"/proc/{pid}/status").stdout.splitlines()
+        return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+    def state(self) -> list[str]:
+        shown = ("rule", "-6 rule", "route show table all", "-6 route show table all")
+        said = [self.laptop.ip(*words.split()) for words in shown]
+        said += [self.laptop.run(f"{name}-save").stdout for name in ("iptables", "ip6tables")]
+        said += [self.laptop.run("sysctl", "-a", "-r", "^net.(mptcp|ipv4.tcp)").stdout]
+        lines = [line for part in said for line in part.splitlines()]
+        return sorted(line for line in lines if not line.startswith(("#", "multicast ff00::/8")))
+
+
+@pytest.fixture
+def service(tethered: Any, machine: Callable[..., Any]) -> Service:
+    return Service(machine(tethered.laptop, unit()), tethered.laptop)
+
+
+def test_the_unit_runs_with_little_and_leaves_nothing(service: Service) -> None:
+    before = service.state()
+    service.start()
+    facts = service.facts()
+    assert int(facts["CapEff"], 16) == int(facts["CapBnd"], 16) == _CAPABILITIES
+    assert (facts["NoNewPrivs"], facts["Seccomp"]) == ("1", "2")
+    assert facts["Uid"].split()[0] != "0"
+    deadline_s = time.monotonic() + 20
+    while "Problems" in (status := service.status()):
+        assert time.monotonic() < deadline_s, status
+        time.sleep(0.5)
+    assert "wlan0" in status
+    assert service.state() != before
+    service.machine.systemctl("reload", "cedos")
+    deadline_s = time.monotonic() + 20
+    while service.machine.shown("cedos", "ActiveState") != "active":
+        assert time.monotonic() < deadline_s, service.log()
+        time.sleep(0.1)
+    assert "reloading the configuration" in service.log()
+    service.machine.systemctl("stop", "cedos")
+    assert service.state() == before
+    assert service.machine.shown("cedos", "Result") == "success"
+    assert "EPERM" not in service.log()
+
+
+def test_after_a_kill_systemd_has_everything_undone(service: Service) -> None:
+    before = service.state()
+    service.start()
+    assert service.state() != before
+    service.machine.systemctl("kill", "--kill-whom=main", f"--signal={signal.SIGKILL}", "cedos")
+    deadline_s = time.monotonic() + 20
+    while service.machine.shown("cedos", "ActiveState") != "failed":
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    assert service.state() == before
+
+
+def test_it_is_exposed_to_little(tmp_path: Path) -> None:
+    file = tmp_path / "cedos.service"
+    file.write_text(unit()["cedos.service"])
+    done = subprocess.run(
+        [
+            "systemd-analyze",
+            "security",
+            "--offline=true",
+            "--no-pager",
+            "--threshold=20",
+            str(file),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout.splitlines()[-1]
