@@ -44,6 +44,7 @@ from cedos.monitor.flows.flow_monitor import FlowMonitor
 from cedos.monitor.flows.open_sockets import open_sockets
 from cedos.monitor.networks.links import LinkMonitor
 from cedos.monitor.providers.battery import BatteryReader
+from cedos.monitor.providers.metered import HostMetered
 from cedos.profiler.capture.packet_socket import Capture
 from cedos.profiler.priors import CHUNKED, Prior
 from cedos.profiler.profiler import Profiler
@@ -83,7 +84,11 @@ async def run(
         if bus is not None:
             stack.push_async_callback(bus.close)
         links = await stack.enter_async_context(
-            LinkMonitor(config.network_overrides(), resolvers=HostResolvers(bus))
+            LinkMonitor(
+                config.network_overrides(),
+                resolvers=HostResolvers(bus),
+                metered=HostMetered(bus),
+            )
         )
         notifier = Notifier()
         if len(second_network.usable(links.networks())) < second_network.NEEDED:

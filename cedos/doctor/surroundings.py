@@ -16,7 +16,9 @@ from cedos.config.unknown_names import unknown_names
 from cedos.doctor.finding import Finding, limited, missing, ok
 from cedos.errors import CedosError, ConfigError, HostError, ModelError
 from cedos.model import Network
+from cedos.monitor.bus import SystemBus
 from cedos.monitor.networks.links import LinkMonitor
+from cedos.monitor.providers.metered import HostMetered
 from cedos.steer.kernel.linux import LinuxKernel
 from cedos.steer.routing import tunnels
 from cedos.storage import budget_file, predictor_file
@@ -27,11 +29,15 @@ _ENOUGH_BYTES: Final = 50_000_000
 async def networks(config: Config) -> tuple[list[Network], list[Finding]]:
     topic = "networks"
     remedy = "connect a second one: Wi-Fi, and a phone tethered by USB, say"
+    bus = SystemBus() if config.providers.host else None
     try:
-        async with LinkMonitor(config.network_overrides()) as links:
+        async with LinkMonitor(config.network_overrides(), metered=HostMetered(bus)) as links:
             found = links.networks()
     except HostError as error:
         return [], [missing(topic, str(error), "everything", "", fatal=True)]
+    finally:
+        if bus is not None:
+            await bus.close()
     shown = ", ".join(
         f"{one.name} ({one.kind}{', metered' if one.metered else ''}{'' if one.up else ', down'})"
         for one in found

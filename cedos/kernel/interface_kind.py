@@ -1,14 +1,16 @@
-"""Which interface is a network, and of which kind: from the user, the driver, or the name."""
+"""Which interface is a network, of which kind, and whether metered: from user, system, driver or name."""
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from ipaddress import ip_network
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from cedos.errors import ConfigError
 from cedos.kernel.rtnetlink import Link
-from cedos.model import NetworkKind, NetworkOverride
+from cedos.model import Address, NetworkKind, NetworkOverride
 
 # Drivers of phones tethered by USB, and of modems.
 _CELLULAR_DRIVERS = frozenset(
@@ -119,11 +121,35 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
+class MeteredWord(Enum):
+    """What the host's system says of a network's bytes (NetworkManager, a DHCP server)."""
+
+    YES = "yes"
+    NO = "no"
+    GUESSED_YES = "probably"
+
+
+# What an iPhone gives its guests, whether they come by Wi-Fi, USB or Bluetooth.
+_IPHONE: Final = ip_network("172.20.10.0/28")
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
+    """`user_metered` is the user's own word; None: nothing is said."""
+
     name: str
     kind: NetworkKind
-    metered: bool
+    user_metered: bool | None = None
+
+    def metered(self, addresses: Iterable[Address], word: MeteredWord | None = None) -> bool:
+        """Whether somebody counts its bytes: the user says, the system says, or it looks like a phone."""
+        if self.user_metered is not None:
+            return self.user_metered
+        if word in (MeteredWord.YES, MeteredWord.NO):
+            return word is MeteredWord.YES
+        if self.kind is NetworkKind.CELLULAR or word is MeteredWord.GUESSED_YES:
+            return True
+        return any(each.version == 4 and each in _IPHONE for each in addresses)
 
 
 def identify(
@@ -138,13 +164,11 @@ def identify(
     if override is None:
         if guessed is None:
             return None
-        return Identity(link.name, guessed, guessed is NetworkKind.CELLULAR)
+        return Identity(link.name, guessed)
     if override.get("ignore", False):
         return None
     kind = NetworkKind(override["kind"]) if "kind" in override else guessed or NetworkKind.ETHERNET
-    return Identity(
-        override.get("name", link.name), kind, override.get("metered", kind is NetworkKind.CELLULAR)
-    )
+    return Identity(override.get("name", link.name), kind, override.get("metered"))
 
 
 def check(overrides: Mapping[str, NetworkOverride]) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from cedos.errors import HostError
 from cedos.kernel import policy_routing, rtnetlink
-from cedos.kernel.interface_kind import HardwareSource, Sysfs, check, identify
+from cedos.kernel.interface_kind import HardwareSource, MeteredWord, Sysfs, check, identify
 from cedos.kernel.netlink import (
     NETLINK_ROUTE,
     AsyncRequester,
@@ -25,6 +25,7 @@ from cedos.kernel.rtnetlink import Link, LinkAddress
 from cedos.model import Address, Network, NetworkOverride
 from cedos.monitor.dns.resolvers import HostResolvers, Resolvers, ResolverSource
 from cedos.monitor.events import Change, Mailbox, NetworkEvent
+from cedos.monitor.networks.metered import MeteredSource, NobodysWord
 
 # Bursts of events (an interface coming up) are read once, this long after the first of them.
 _SETTLE_S = 0.005
@@ -79,6 +80,7 @@ def assemble(
     resolvers: Resolvers,
     hardware: HardwareSource,
     overrides: Mapping[str, NetworkOverride],
+    metered: Mapping[str, MeteredWord] | None = None,
 ) -> list[tuple[Network, int | None]]:
     """The networks with their metrics, best metric first, those without a default route last.
 
@@ -98,7 +100,9 @@ def assemble(
             interface=link.name,
             index=link.index,
             kind=identity.kind,
-            metered=identity.metered,
+            metered=identity.metered(
+                (each.ip for each in addresses), (metered or {}).get(link.name)
+            ),
             addresses=addresses,
             gateways=tables.gateways(link.index),
             resolvers=resolvers.of(link.index, addresses, genuine=behind.genuine),
@@ -192,12 +196,14 @@ class LinkMonitor:
         tables: TableSource | None = None,
         hardware: HardwareSource | None = None,
         resolvers: ResolverSource | None = None,
+        metered: MeteredSource | None = None,
     ) -> None:
         self._overrides = dict(overrides or {})
         check(self._overrides)
         self._given_tables = tables
         self._hardware = hardware or Sysfs()
         self._resolvers = resolvers or HostResolvers(None)
+        self._metered = metered or NobodysWord()
         self._networks: dict[str, Network] = {}
         self._metrics: dict[str, int] = {}
         self._addresses: set[Address] = set()
@@ -210,6 +216,7 @@ class LinkMonitor:
         try:
             self._tables.start(self._changed)
             await self._resolvers.start(self._changed.set)
+            await self._metered.start(self._changed.set)
             await self._read()
         except BaseException as error:
             await self._close()
@@ -249,9 +256,10 @@ class LinkMonitor:
 
     async def _read(self) -> list[NetworkEvent]:
         self._changed.clear()
-        found = assemble(
-            await self._tables.read(), await self._resolvers.read(), self._hardware, self._overrides
-        )
+        tables, resolvers = await self._tables.read(), await self._resolvers.read()
+        interfaces = {link.name: link.index for link in tables.links.values()}
+        metered = await self._metered.read(interfaces)
+        found = assemble(tables, resolvers, self._hardware, self._overrides, metered)
         before = self._networks
         self._networks = {network.name: network for network, _ in found}
         self._metrics = {network.name: m for network, m in found if m is not None}

@@ -13,6 +13,8 @@ from ipaddress import ip_address
 from typing import Final
 
 from cedos.errors import HostError
+from cedos.kernel.dhcp_leases import announced_metered
+from cedos.kernel.interface_kind import MeteredWord
 from cedos.kernel.netlink import NETLINK_ROUTE, NetlinkListener, Requester, messages
 from cedos.kernel.policy_routing import RTN_LOCAL, lookup_request, parse_route
 from cedos.kernel.rtnetlink import (
@@ -109,7 +111,11 @@ class EgressReader:
 
     def _egress(self, link: Link, addresses: set[str]) -> Egress:
         identity = self._identifier.identify(link)
-        return Egress(link.name, link.index, frozenset(addresses), identity.kind, identity.metered)
+        announced = announced_metered(link.name, link.index)
+        metered = identity.metered(
+            map(ip_address, addresses), MeteredWord.GUESSED_YES if announced else None
+        )
+        return Egress(link.name, link.index, frozenset(addresses), identity.kind, metered)
 
     def _links(self) -> list[Link]:
         answers = map(parse_link, self._requester.dump(RTM_GETLINK, links_request()))

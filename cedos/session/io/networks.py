@@ -39,6 +39,6 @@ class NetworkIdentifier:
             found = identify(link, hardware, self._overrides)
             if found is None:
                 kind = guess(link, hardware) or NetworkKind.ETHERNET
-                found = Identity(link.name, kind, kind is NetworkKind.CELLULAR)
+                found = Identity(link.name, kind)
             self._known[key] = found
         return found

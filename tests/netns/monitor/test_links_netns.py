@@ -208,6 +208,24 @@ def test_the_users_word_on_an_interface(make_namespace: MakeNamespace) -> None:
         asyncio.run(scenario())
 
 
+def test_a_phones_hotspot_over_wifi_is_metered(make_namespace: MakeNamespace) -> None:
+    near, _ = pair(make_namespace)
+
+    async def scenario() -> None:
+        async with LinkMonitor() as monitor:
+            events = monitor.events()
+            near.ip("address", "add", "192.168.1.7/24", "dev", "wlan0")
+            home = await until(events, lambda e: bool(e.network.addresses))
+            assert not home.network.metered
+            near.ip("address", "del", "192.168.1.7/24", "dev", "wlan0")
+            near.ip("address", "add", "172.20.10.3/28", "dev", "wlan0")
+            hotspot = await until(events, lambda e: e.network.metered)
+            assert hotspot.network.kind is NetworkKind.WIFI
+
+    with near.entered():
+        asyncio.run(scenario())
+
+
 def test_a_new_resolv_conf_is_noticed(make_namespace: MakeNamespace, tmp_path: Path) -> None:
     near, _ = pair(make_namespace)
     near.ip("address", "add", "10.9.1.2/24", "dev", "wlan0")

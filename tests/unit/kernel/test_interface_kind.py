@@ -1,11 +1,20 @@
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
 from cedos.errors import ConfigError
-from cedos.kernel.interface_kind import Hardware, Identity, Sysfs, check, guess, identify
+from cedos.kernel.interface_kind import (
+    Hardware,
+    Identity,
+    MeteredWord,
+    Sysfs,
+    check,
+    guess,
+    identify,
+)
 from cedos.kernel.rtnetlink import Link
-from cedos.model import NetworkKind, NetworkOverride
+from cedos.model import Address, NetworkKind, NetworkOverride
 
 MAC = bytes.fromhex("020000000001")
 
@@ -80,12 +89,42 @@ def test_the_users_word_counts() -> None:
     def of(name: str, kind: str = "") -> Identity | None:
         return identify(link(name, kind), Hardware(), overrides)
 
-    assert of("wlan0") == Identity("home", NetworkKind.WIFI, metered=True)
-    assert of("wg0", "wireguard") == Identity("wg0", NetworkKind.ETHERNET, metered=False)
+    assert of("wlan0") == Identity("home", NetworkKind.WIFI, user_metered=True)
+    assert of("wg0", "wireguard") == Identity("wg0", NetworkKind.ETHERNET)
     assert of("eth0") is None
-    assert of("enx1") == Identity("enx1", NetworkKind.CELLULAR, metered=False)
-    assert of("usb0") == Identity("usb0", NetworkKind.CELLULAR, metered=True)
+    assert of("enx1") == Identity("enx1", NetworkKind.CELLULAR, user_metered=False)
+    assert of("usb0") == Identity("usb0", NetworkKind.CELLULAR)
     assert of("tun0", "tun") is None
+
+
+HOME, HOTSPOT = ip_address("192.168.1.5"), ip_address("172.20.10.3")
+CELLULAR, WIFI = NetworkKind.CELLULAR, NetworkKind.WIFI
+
+
+@pytest.mark.parametrize(
+    ("kind", "user", "word", "address", "metered"),
+    [
+        (WIFI, None, None, HOME, False),
+        (WIFI, None, MeteredWord.GUESSED_YES, HOME, True),
+        (WIFI, None, MeteredWord.YES, HOME, True),
+        (WIFI, None, None, HOTSPOT, True),
+        (WIFI, None, MeteredWord.NO, HOTSPOT, False),
+        (WIFI, False, MeteredWord.YES, HOTSPOT, False),
+        (CELLULAR, None, None, HOME, True),
+        (CELLULAR, None, MeteredWord.NO, HOME, False),
+        (CELLULAR, False, None, HOME, False),
+        (NetworkKind.ETHERNET, None, None, ip_address("172.20.10.17"), False),
+        (NetworkKind.ETHERNET, True, MeteredWord.NO, HOME, True),
+    ],
+)
+def test_whose_word_on_its_bytes_counts(
+    kind: NetworkKind,
+    user: bool | None,
+    word: MeteredWord | None,
+    address: Address,
+    metered: bool,
+) -> None:
+    assert Identity("x", kind, user).metered([address], word) is metered
 
 
 def test_wrong_words_are_refused_with_what_would_be_right() -> None:

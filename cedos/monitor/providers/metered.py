@@ -1,0 +1,66 @@
+"""What the host's system says of networks' being metered: NetworkManager, or the DHCP server's option."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from cedos.kernel.dhcp_leases import announced_metered
+from cedos.kernel.interface_kind import MeteredWord
+from cedos.monitor.bus import BusError, SystemBus
+from cedos.monitor.providers.networkmanager import DEVICE, PATH, SERVICE
+
+_MOST_DEVICES: Final = 64
+_LEASE_S: Final = 3.0
+# NMMetered. What it guesses not to be metered is no more than what we guess ourselves.
+_WORDS: Final = {1: MeteredWord.YES, 2: MeteredWord.NO, 3: MeteredWord.GUESSED_YES}
+
+
+def parse_device(properties: Mapping[str, Any]) -> tuple[str, MeteredWord | None]:
+    """The interface that carries a device's packets, and its property `Metered`."""
+    names = (properties.get("IpInterface"), properties.get("Interface"))
+    name = next((each for each in names if isinstance(each, str) and each), "")
+    metered = properties.get("Metered")
+    return name, _WORDS.get(metered) if isinstance(metered, int) else None
+
+
+class HostMetered:
+    """NetworkManager's word (`bus` None: without it), else what leases tell."""
+
+    def __init__(self, bus: SystemBus | None) -> None:
+        self._bus = bus
+        self._changed: Callable[[], None] = lambda: None
+        self._watched: set[str] = set()
+        self._seen: set[tuple[str, int]] = set()
+
+    async def start(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+
+    async def read(self, interfaces: Mapping[str, int]) -> Mapping[str, MeteredWord]:
+        words = await self._managed()
+        seen, self._seen = self._seen, set(interfaces.items())
+        if self._seen - seen:
+            # A lease may be written a moment after its address is there.
+            asyncio.get_running_loop().call_later(_LEASE_S, self._changed)
+        for name, index in interfaces.items():
+            if name not in words and await asyncio.to_thread(announced_metered, name, index):
+                words[name] = MeteredWord.GUESSED_YES
+        return words
+
+    async def _managed(self) -> dict[str, MeteredWord]:
+        words: dict[str, MeteredWord] = {}
+        if self._bus is None:
+            return words
+        with contextlib.suppress(BusError):
+            manager = await self._bus.properties(SERVICE, PATH, SERVICE)
+            devices = manager.get("Devices")
+            for path in (devices if isinstance(devices, list) else [])[:_MOST_DEVICES]:
+                if not isinstance(path, str):
+                    continue
+                name, word = parse_device(await self._bus.properties(SERVICE, path, DEVICE))
+                if name and word is not None:
+                    words[name] = word
+                if path not in self._watched:
+                    self._watched.add(path)
+                    await self._bus.watch(path, DEVICE, self._changed)
+        return words

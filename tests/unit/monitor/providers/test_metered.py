@@ -1,0 +1,98 @@
+"""The system's word on metered networks."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from cedos.kernel.interface_kind import MeteredWord
+from cedos.monitor.bus import BusError, SystemBus
+from cedos.monitor.providers import metered
+from cedos.monitor.providers.metered import HostMetered, parse_device
+
+pytestmark = pytest.mark.anyio
+
+DEVICES = "/org/freedesktop/NetworkManager/Devices"
+
+
+class PlayedManager(SystemBus):
+    """NetworkManager with devices; None: it does not run."""
+
+    def __init__(self, devices: dict[str, dict[str, Any]] | None) -> None:
+        super().__init__("unix:path=/nowhere")
+        self.devices = devices
+        self.watched: list[str] = []
+
+    async def call(
+        self,
+        service: str,
+        path: str,
+        interface: str,
+        member: str,
+        signature: str = "",
+        body: Sequence[object] = (),
+    ) -> list[Any]:
+        if self.devices is None:
+            raise BusError("absent")
+        if member == "AddMatch":
+            return []
+        if path in self.devices:
+            return [self.devices[path]]
+        return [{"Devices": list(self.devices)}]
+
+    async def watch(self, path: str, interface: str, changed: Any) -> None:
+        self.watched.append(path)
+
+
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
+        (0, None),
+        (1, MeteredWord.YES),
+        (2, MeteredWord.NO),
+        (3, MeteredWord.GUESSED_YES),
+        (4, None),
+        ("1", None),
+        (None, None),
+    ],
+)
+def test_a_device(said: object, word: MeteredWord | None) -> None:
+    device = {"Interface": "cdc-wdm0", "IpInterface": "wwan0", "Metered": said}
+    assert parse_device(device) == ("wwan0", word)
+
+
+async def test_network_manager_is_asked_and_watched() -> None:
+    bus = PlayedManager(
+        {
+            f"{DEVICES}/1": {"Interface": "lo", "Metered": 4},
+            f"{DEVICES}/2": {"Interface": "wlan0", "Metered": 3},
+            f"{DEVICES}/3": {"Interface": "wwan0", "Metered": 2},
+        }
+    )
+    source = HostMetered(bus)
+    await source.start(lambda: None)
+    interfaces = {"lo": 1, "wlan0": 2, "wwan0": 3}
+    for _ in range(2):
+        assert await source.read(interfaces) == {
+            "wlan0": MeteredWord.GUESSED_YES,
+            "wwan0": MeteredWord.NO,
+        }
+    assert bus.watched == [f"{DEVICES}/{number}" for number in (1, 2, 3)]
+
+
+async def test_without_it_the_lease_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metered, "announced_metered", lambda name, index: name == "wlan0")
+    for bus in (None, PlayedManager(None)):
+        source = HostMetered(bus)
+        assert await source.read({"wlan0": 2, "eth0": 3}) == {"wlan0": MeteredWord.GUESSED_YES}
+
+
+async def test_a_new_interface_is_looked_at_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metered, "_LEASE_S", 0.0)
+    source, told = HostMetered(None), []
+    await source.start(lambda: told.append(1))
+    for _ in range(3):
+        await source.read({"wlan0": 2})
+    await asyncio.sleep(0.05)
+    assert told == [1]
