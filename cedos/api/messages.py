@@ -148,7 +148,7 @@ class StatusMessage(ControlMessage, frozen=True, kw_only=True):
     """All that a person wants to see at a glance.
 
     `problems` are sentences about what is degraded or in the way; `budget_problems` those of them
-    that are about budgets.
+    that are about budgets. `flows` are those that carried most; there are `other_flows` more.
     """
 
     version: str
@@ -160,6 +160,7 @@ class StatusMessage(ControlMessage, frozen=True, kw_only=True):
     default: DefaultMessage
     flows: list[FlowMessage]
     problems: list[str]
+    other_flows: int = 0
     budget_problems: list[str] = []
     decisions: int = 0
     probes: list[ProbesMessage] = []

@@ -81,6 +81,8 @@ def lines(status: StatusMessage) -> Iterator[str]:
         yield ""
         columns = ("FLOW", "SERVER", "STRATEGY", "AGE", "DOWN", "UP")
         yield from render.table(columns, map(_flow, status.flows))
+        if status.other_flows:
+            yield f"and {status.other_flows} more, which carried less"
     connections = [flow for flow in status.flows if flow.token is not None]
     if connections:
         yield ""

@@ -1,5 +1,6 @@
 """What the daemon answers on its control socket."""
 
+import heapq
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -39,6 +40,8 @@ from cedos.monitor.flows.open_sockets import OpenSockets
 from cedos.monitor.flows.own_flows import is_own
 
 _RECENT = 1000
+SHOWN_FLOWS = 100
+"""So many flows are in the status; `flows` has them all."""
 
 
 class ApiBackend:
@@ -84,6 +87,7 @@ class ApiBackend:
         self._started_at_s = time.monotonic()
 
     async def status(self) -> StatusMessage:
+        shown, others = await self._largest(SHOWN_FLOWS)
         return StatusMessage(
             version=version("cedos"),
             pid=os.getpid(),
@@ -92,7 +96,8 @@ class ApiBackend:
             objective=self._director.decider.objective.name,
             networks=await self.networks(),
             default=self._default(),
-            flows=await self.flows(),
+            flows=shown,
+            other_flows=others,
             problems=list(self._problems()),
             budget_problems=[*self._budgets.problems, *self._hard_budgets.problems],
             decisions=self._director.decider.decisions,
@@ -128,9 +133,20 @@ class ApiBackend:
 
     async def flows(self) -> list[FlowMessage]:
         now_s = time.monotonic()
+        return [_message(flow, now_s) for flow in await self._open_flows()]
+
+    async def _largest(self, most: int) -> tuple[list[FlowMessage], int]:
+        """The flows that carried most, oldest first, and how many others there are."""
+        flows = await self._open_flows()
+        largest = {id(flow) for flow in heapq.nlargest(most, flows, key=_carried_bytes)}
+        now_s = time.monotonic()
+        shown = [_message(flow, now_s) for flow in flows if id(flow) in largest]
+        return shown, len(flows) - len(shown)
+
+    async def _open_flows(self) -> list[LivingFlow]:
         sockets = await self._open_sockets()
         return [
-            _message(flow, now_s)
+            flow
             for flow in self._flows
             if not is_own(flow.key) and any(map(sockets.carry, flow.paths))
         ]
@@ -198,6 +214,10 @@ class ApiBackend:
             age_s=max(0.0, time.monotonic() - decision.context.at_s),
             decision=decision.number,
         )
+
+
+def _carried_bytes(flow: LivingFlow) -> int:
+    return sum(path.bytes_down + path.bytes_up for path in flow.paths.values())
 
 
 def _message(flow: LivingFlow, now_s: float) -> FlowMessage:

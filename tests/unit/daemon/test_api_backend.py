@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from cedos.api.messages import flow_text
+from cedos.daemon import api_backend
 from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.model import FlowKey
-from cedos.monitor.events import FlowOpened
+from cedos.monitor.events import FlowClosed, FlowOpened
 from cedos.monitor.flows import own_flows
 from cedos.monitor.flows.open_sockets import OpenSockets
 
@@ -57,3 +58,21 @@ async def test_the_daemons_own_look_ups_are_left_out() -> None:
         flows.opened(FlowOpened(key, 1.0, 1.0))
     assert len(flows) == 2
     assert [each.flow for each in await backend.flows()] == [flow_text(other)]
+
+
+async def test_the_status_shows_the_largest_flows_and_counts_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(api_backend, "SHOWN_FLOWS", 3)
+    flows = LivingFlows()
+    here, there = ip_address("192.0.2.1"), ip_address("198.51.100.1")
+    for port in range(2000, 2010):
+        flow = flows.opened(FlowOpened(FlowKey(here, port, there, 443), 1.0, 1.0))
+        assert flow is not None
+        for path in flow.paths.values():
+            path.ended(FlowClosed(path.key, 2.0, bytes_down=port, bytes_up=0))
+    backend = backend_of(flows, OpenSockets(None, None))
+    shown, others = await backend._largest(api_backend.SHOWN_FLOWS)
+    assert [each.bytes_down for each in shown] == [2007, 2008, 2009]
+    assert others == 7
+    assert len(await backend.flows()) == 10
