@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from cedos.api.session_choices import DaemonChooser
 from cedos.commands.console.pipes import Input, Output
@@ -24,6 +25,7 @@ from cedos.commands.console.servers import (
 )
 from cedos.commands.exec import Duration
 from cedos.config.directories import directories
+from cedos.errors import TransferError
 from cedos.model import Bulk, Label, Urgency
 from cedos.session import keys
 from cedos.session.protocol import schedulers
@@ -157,6 +159,7 @@ def main(
     if listen_at is not None:
         if host is not None:
             raise click.UsageError("either --listen, or HOST and PORT")
+        _refuse_callers_options(click.get_current_context())
         asyncio.run(_serve(listen_at, me, allow, label, scheduler, verbose))
         return
     if host is None or port is None:
@@ -168,6 +171,15 @@ def main(
     asyncio.run(
         _call((host, port), found, me, deadline, label, scheduler, networks, timeout, verbose)
     )
+
+
+def _refuse_callers_options(context: click.Context) -> None:
+    for name in ("key", "deadline", "networks", "timeout"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = "network" if name == "networks" else name
+            raise click.UsageError(
+                f"--{option} is of the end that calls: it does not go with --listen"
+            )
 
 
 async def _call(
@@ -254,9 +266,14 @@ async def _send(connection: Connection) -> None:
 
 async def _receive(connection: Connection) -> None:
     writer = Output(sys.stdout.fileno())
-    while data := await connection.read():
-        await writer.write(data)
-    await writer.drained()
+    try:
+        while data := await connection.read():
+            await writer.write(data)
+        await writer.drained()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise TransferError(f"standard output: {error.strerror}") from error
 
 
 def _watch(connection: Connection) -> None:

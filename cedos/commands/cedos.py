@@ -49,6 +49,15 @@ class LazyGroup(click.Group):
 
             say("cedos", error)
             ctx.exit(error.exit_code)
+        except BrokenPipeError:
+            ctx.exit(1)
+        except OSError as error:
+            from cedos.commands.console.program import say, usual  # noqa: PLC0415
+
+            if (known := usual(error)) is None:
+                raise
+            say("cedos", known)
+            ctx.exit(known.exit_code)
         except KeyboardInterrupt:
             ctx.exit(130)
 

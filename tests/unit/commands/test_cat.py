@@ -150,3 +150,32 @@ def test_help_and_the_own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     first = CliRunner().invoke(main, ["--print-key"]).output
     assert len(first.strip()) == 43
     assert CliRunner().invoke(main, ["--print-key"]).output == first
+
+
+@pytest.mark.parametrize(
+    "option", [("--deadline", "1h"), ("--timeout", "3s"), ("--network", "lo"), ("--key", "A" * 43)]
+)
+def test_what_only_the_caller_can_say_is_refused_with_listen(option: tuple[str, str]) -> None:
+    result = CliRunner().invoke(main, ["--listen", "127.0.0.1:1", *option])
+    assert result.exit_code == 2
+    assert f"{option[0]} is of the end that calls" in result.stderr
+
+
+def test_a_full_disk_behind_standard_output_is_a_clear_end(tmp_path: Path) -> None:
+    server = start(tmp_path / "server", "--listen", free_port(), data=os.urandom(100_000))
+    port, key = listening(server)
+    (tmp_path / "client").mkdir()
+    with Path("/dev/full").open("wb") as full:
+        client = subprocess.run(
+            [*CAT, "--key", key, "127.0.0.1", port],
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "client")},
+            check=False,
+            timeout=60,
+        )
+    assert client.returncode == 1
+    assert client.stderr.decode() == "cedos-cat: standard output: No space left on device\n"
+    _, error = server.communicate(timeout=60)
+    assert b"Traceback" not in error

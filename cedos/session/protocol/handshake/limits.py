@@ -19,6 +19,7 @@ _HOSTS_REMEMBERED: Final = 100_000
 class HandshakeLimits:
     """Rates are sustained; `*_burst` may come at once."""
 
+    flows: int = 250_000  # of all hosts: whoever makes keys is as many hosts as they like
     flows_per_host: int = 10_000
     idle_bytes_per_host: int = 256 << 20  # in memory, for its flows without a network
     resumptions_per_s: float = 50.0
@@ -37,18 +38,23 @@ class HostLedger:
     def __init__(self, limits: HandshakeLimits) -> None:
         self.limits = limits
         self._flows: dict[bytes, int] = {}
+        self._all_flows = 0
         self._rates: OrderedDict[bytes, TokenBucket] = OrderedDict()
 
     def may_open(self, host: bytes, kept: int = 0) -> bool:
         """Counts nothing: it may never be confirmed. `kept`: how many are written down, living or not."""
+        if self._all_flows >= self.limits.flows:
+            return False
         return max(self._flows.get(host, 0), kept) < self.limits.flows_per_host
 
     def open_flow(self, host: bytes) -> None:
         """Counts one more flow, also above the limit: several may have been let in at once."""
         self._flows[host] = self._flows.get(host, 0) + 1
+        self._all_flows += 1
 
     def close_flow(self, host: bytes) -> None:
         self._flows[host] -= 1
+        self._all_flows -= 1
         if not self._flows[host]:
             del self._flows[host]
 

@@ -124,6 +124,16 @@ def test_the_half_open_ones_against_a_model(steps: list[tuple[str, int, int]]) -
         assert half_open.next_expiry() == min((at for _, at in model.values()), default=None)
 
 
+def test_all_hosts_together_have_a_limit_too() -> None:
+    ledger = HostLedger(HandshakeLimits(flows=3))
+    for host in (b"a", b"b", b"c"):
+        assert ledger.may_open(host)
+        ledger.open_flow(host)
+    assert not ledger.may_open(b"d")
+    ledger.close_flow(b"a")
+    assert ledger.may_open(b"d")
+
+
 def test_a_hosts_flows() -> None:
     ledger = HostLedger(HandshakeLimits(flows_per_host=2))
     one, other = b"one", b"other"
