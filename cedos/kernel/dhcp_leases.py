@@ -3,7 +3,6 @@
 Read are the leases of systemd-networkd and dhclient; NetworkManager looks at the option by itself.
 """
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -12,8 +11,7 @@ ANNOUNCEMENT: Final = b"ANDROID_METERED"
 NETWORKD: Final = Path("/run/systemd/netif/leases")
 DHCLIENT: Final = Path("/var/lib/dhcp")
 _MOST_BYTES: Final = 1 << 20
-_LEASE: Final = re.compile(r"^lease \{(.*?)^\}", re.MULTILINE | re.DOTALL)
-_OPTION: Final = re.compile(r"^\s*option vendor-encapsulated-options (.*);$", re.MULTILINE)
+_OPTION: Final = "option vendor-encapsulated-options "
 
 
 def announced_metered(
@@ -35,12 +33,18 @@ def _networkd_announces(lease: str) -> bool:
 
 
 def _dhclient_announces(leases: str, interface: str) -> bool:
-    ours = [text for text in _LEASE.findall(leases) if f'interface "{interface}";' in text]
-    option = _OPTION.search(ours[-1]) if ours else None
-    if option is None:
-        return False
-    value = option[1].strip()
-    return ANNOUNCEMENT in (value.encode() if value.startswith('"') else _octets(value, ":"))
+    announced, ours, option = False, False, ""
+    for line in map(str.strip, leases.splitlines()):
+        if line == "lease {":
+            ours, option = False, ""
+        elif line == f'interface "{interface}";':
+            ours = True
+        elif line.startswith(_OPTION):
+            option = line.removeprefix(_OPTION).removesuffix(";").strip()
+        elif line == "}" and ours:
+            octets = option.encode() if option.startswith('"') else _octets(option, ":")
+            announced = ANNOUNCEMENT in octets
+    return announced
 
 
 def _octets(text: str, between: str = "") -> bytes:

@@ -19,6 +19,7 @@ from cedos.kernel.policy_routing import PROTOCOL, PROTOCOLS, Prefix, Route, Rule
 from cedos.kernel.rtnetlink import FAMILIES, RTM_NEWRULE, VERSIONS
 
 _HEADER_BYTES: Final = 16
+_LONGEST_RULE_BYTES: Final = 4096  # no rule is nearly as long
 _INVERT: Final = 2  # FIB_RULE_INVERT
 _NO_PREFIX_LENGTH: Final = 0xFFFFFFFF
 _PROTOCOL_NAMES: Final = {number: name for name, number in PROTOCOLS.items()}
@@ -74,7 +75,7 @@ def rules_request(version: int) -> bytes:
 
 def parse_rule(answer: NetlinkMessage) -> SeenRule | None:
     """The rule of an RTM_NEWRULE; None for anything else, and for one that is cut off."""
-    if answer.type != RTM_NEWRULE:
+    if answer.type != RTM_NEWRULE or len(answer.payload) > _LONGEST_RULE_BYTES:
         return None
     message = fibmsg(netlink.message(answer.type, 0, 0, answer.payload))
     try:

@@ -1,0 +1,336 @@
+"""Every parser of bytes that others send, fed with what nobody should send.
+
+A parser answers, or refuses by the errors that it names; it takes a time that is linear in the input, and
+keeps nothing. Inputs are mutations of right ones, and structures with random content: a thousand for each
+parser, 300,000 with `--long`: ten million in all.
+"""
+
+import contextlib
+import gc
+import random
+import struct
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cedos.api import messages as api
+from cedos.api.budgets import parse_budget
+from cedos.api.choosing import ChoiceRequest
+from cedos.api.hints import HintRequest
+from cedos.api.prefetching import PrefetchingRequest
+from cedos.config import Config
+from cedos.config.toml_file import parse as parse_toml
+from cedos.errors import ConfigError, ProtocolError
+from cedos.kernel import conntrack, mptcp_netlink, netlink, policy_routing, rtnetlink, sock_diag
+from cedos.kernel.dhcp_leases import announced_metered
+from cedos.kernel.generic_netlink import parse_family
+from cedos.kernel.netlink import NetlinkMessage, attribute
+from cedos.kernel.tcp_info import read_info
+from cedos.monitor.dns import message as dns
+from cedos.monitor.dns.resolvers import parse_resolv_conf
+from cedos.monitor.portal.verdict import TestPage, judge
+from cedos.monitor.probing import ping, wire
+from cedos.monitor.providers import access_points, adb, android, wifi
+from cedos.profiler.frame import parse_frame
+from cedos.profiler.profiler import Profiler
+from cedos.proxy.answers import RefusedError
+from cedos.proxy.request import RequestParser, authority
+from cedos.session.protocol.frames.unpacking import unpack
+from cedos.session.protocol.handshake import messages as handshake
+from cedos.steer.journal.reading import read_records
+from cedos.steer.kernel.nftables import takes_from_ours
+from cedos.steer.kernel.routing_requests import parse_rule
+
+SEED = 16
+KEY = b"k" * 32
+PAGE = TestPage.of("http://portal.test/nm", "all is well")
+SECONDS = 0.25  # for the longest input, on a busy machine: a thousand times what it takes
+
+HTTP = b"GET / HTTP/1.1\r\nHost: a.test\r\nContent-Length: 3\r\n\r\nabc"
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello"
+DNS = bytes.fromhex(
+    "abcd818000010001000000000161047465737400000100010161047465737400000100010000003c0004c0000201"
+)
+HELLO = bytes.fromhex(
+    "160301003a0100003603030000000000000000000000000000000000000000000000000000000000000000"
+    "000002130101000b00000007000500000261620000"
+)
+
+
+@dataclass(frozen=True)
+class Parser:
+    """`right`: inputs that it takes; `refusals`: what it may raise."""
+
+    call: Callable[[bytes], object]
+    right: tuple[bytes, ...]
+    refusals: tuple[type[Exception], ...] = ()
+
+
+def of_message(parse: Callable[[NetlinkMessage], object], *kinds: int) -> Callable[[bytes], object]:
+    """A parser of netlink messages as one of bytes: the first says which kind it is."""
+    return lambda data: parse(
+        NetlinkMessage(kinds[data[0] % len(kinds)] if data else 0, 0, 0, data[1:])
+    )
+
+
+def attributes(chance: random.Random, depth: int = 2) -> bytes:
+    parts = []
+    for _ in range(chance.randrange(8)):
+        inside = chance.randbytes(chance.choice((0, 1, 2, 4, 4, 4, 8, 16, 40)))
+        if depth and chance.random() < 0.3:
+            inside = attributes(chance, depth - 1)
+        parts.append(attribute(chance.randrange(48), inside))
+    return b"".join(parts)
+
+
+def packet(protocol: int, payload: bytes) -> bytes:
+    transport = struct.pack("!HHIIBBHHH", 40_000, 443, 1, 1, 5 << 4, 24, 100, 0, 0)
+    if protocol == 17:
+        transport = struct.pack("!HHHH", 40_000, 443, 8 + len(payload), 0)
+    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(transport) + len(payload), 0, 0, 64,
+                       protocol, 0, bytes((192, 0, 2, 1)), bytes((198, 51, 100, 1)))  # fmt: skip
+    return head + transport + payload
+
+
+def profiled(data: bytes) -> None:
+    """What a daemon does with a captured packet, from its IP header on; a profiler each."""
+    profiler = Profiler()
+    for outgoing in (True, False):
+        if (captured := parse_frame(data, outgoing=outgoing)) is not None:
+            profiler.observe(captured, 1.0)
+
+
+def proxied(data: bytes) -> None:
+    RequestParser().feed(data)
+
+
+def leased(folder: Path) -> Callable[[bytes], object]:
+    def read(data: bytes) -> None:
+        (folder / "3").write_bytes(data)
+        (folder / "dhclient.leases").write_bytes(data)
+        announced_metered("wlan0", 3, networkd=folder, dhclient=folder)
+
+    return read
+
+
+def text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
+    return lambda data: parse(data.decode("utf-8", "replace"))
+
+
+def authority_of(data: bytes) -> None:
+    authority(data.decode("latin-1"))
+
+
+NETLINK = (bytes(1) + bytes(16), bytes(1) + bytes(72), bytes(1) + bytes(12))
+JSON = (b'{"port": 443, "size_bytes": 1000}', b'{"destination": "198.51.100.0/24"}', b"{}")
+
+PARSERS: dict[str, Parser] = {
+    "netlink datagrams": Parser(
+        lambda data: [netlink.attributes(each.payload, 4) for each in netlink.messages(data)],
+        (netlink.message(16, 0, 1, bytes(16) + attribute(3, b"wlan0\0")),),
+    ),
+    "links": Parser(of_message(rtnetlink.parse_link, 16, 17), NETLINK),
+    "addresses": Parser(of_message(rtnetlink.parse_address, 20, 21), NETLINK),
+    "counters": Parser(of_message(rtnetlink.parse_counters, 16), NETLINK),
+    "routes": Parser(of_message(policy_routing.parse_route, 24, 25), NETLINK),
+    "default routes": Parser(of_message(policy_routing.parse_default_routes, 24, 25), NETLINK),
+    "rules": Parser(of_message(parse_rule, 32), NETLINK),
+    "connection tracking": Parser(of_message(conntrack.parse, 256, 258), NETLINK),
+    "sockets": Parser(of_message(sock_diag.parse, 20), NETLINK),
+    "TCP sockets": Parser(of_message(sock_diag.parse_tcp_socket, 20), NETLINK),
+    "connecting sockets": Parser(of_message(sock_diag.parse_connecting, 20), NETLINK),
+    "nf_tables": Parser(of_message(takes_from_ours, 2562, 2565, 2568), NETLINK),
+    "generic netlink families": Parser(of_message(parse_family, 16), NETLINK),
+    "MPTCP events": Parser(
+        lambda data: list(mptcp_netlink.mptcp_events(data)),
+        (netlink.message(30, 0, 0, bytes((1, 1, 0, 0)) + attribute(1, bytes(4))),),
+    ),
+    "MPTCP endpoints": Parser(
+        mptcp_netlink.parse_endpoint, (attribute(1, attribute(4, bytes(4))),)
+    ),
+    "tcp_info": Parser(read_info, (bytes(240), bytes(104))),
+    "Wi-Fi stations": Parser(
+        lambda data: (wifi.parse_stations([data]), wifi.parse_survey([data]), wifi.parse_bssid([data])),
+        (attribute(21, attribute(7, b"\xc4")),),
+    ),
+    "Wi-Fi scans": Parser(access_points.parse, (attribute(47, attribute(1, bytes(6))),)),
+    "captured packets": Parser(
+        profiled, (packet(6, HTTP), packet(6, ANSWER), packet(6, HELLO), packet(17, b"\xc0" + bytes(60)))
+    ),
+    "DNS replies": Parser(dns.parse, (DNS,)),
+    "resolv.conf": Parser(text(parse_resolv_conf), (b"nameserver 192.0.2.1\n", b"nameserver fe80::1%x")),
+    "portal answers": Parser(
+        lambda data: judge(PAGE, data), (ANSWER, b"HTTP/1.1 302 F\r\nLocation: http://x/\r\n\r\n")
+    ),
+    "ping replies": Parser(
+        lambda data: [ping.parse_reply(v, data, with_header=h) for v in (4, 6) for h in (0, 1)],
+        (packet(1, bytes(24)), bytes(16)),
+    ),
+    "probe messages": Parser(
+        lambda data: (
+            wire.decode(data, KEY),
+            wire.decode(data + wire.tag(KEY, data), KEY),  # from who has the key
+        ),
+        (wire.encode(wire.ProbeHello(bytes(8)), KEY)[:-16],),
+    ),
+    "adb": Parser(text(adb.parse_devices), (b"List of devices attached\nX device usb:1-1\n",)),
+    "phone registry": Parser(
+        text(android.parse_registry), (b"mSignalStrength=CellSignalStrengthLte: rsrp=-90 rsrq=-9",)
+    ),
+    "leases": Parser(
+        lambda data: None, (b"VENDOR_SPECIFIC=414e\n", b'lease {\n  interface "wlan0";\n}\n')
+    ),
+    "journals": Parser(
+        read_records, (b'{"undo":"sysctl","key":"net.mptcp.pm_type","before":"0","after":"1"}\n',)
+    ),
+    "hints": Parser(lambda data: api.parse(data, HintRequest, "hint"), JSON, (ConfigError,)),
+    "choices": Parser(lambda data: api.parse(data, ChoiceRequest, "choice"), JSON, (ConfigError,)),
+    "prefetching": Parser(
+        lambda data: api.parse(data, PrefetchingRequest, "prefetching"), JSON, (ConfigError,)
+    ),
+    "budgets": Parser(
+        parse_budget,
+        (b'{"name": "a", "resource": "data", "supply": 1e9, "until": "2099-01-01T00:00:00"}',),
+        (ConfigError,),
+    ),
+    "configuration": Parser(
+        text(lambda given: parse_toml(given, Config, name="c.toml")),
+        (b'[decision]\nobjective = "max-s"\n', b'[networks.a]\nkind = "wifi"\n'),
+        (ConfigError,),
+    ),
+    "proxy requests": Parser(
+        proxied, (b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\n", HTTP), (RefusedError,)
+    ),
+    "authorities": Parser(authority_of, (b"a.test:443", b"[2001:db8::1]:80"), (ValueError, RefusedError)),
+    "session records": Parser(unpack, (bytes((1,)) + bytes(30),), (ProtocolError,)),
+    "session hellos": Parser(
+        handshake.Hello.unpack, (handshake.MAGIC + bytes(80),), (handshake.MalformedError,)
+    ),
+    "session set-up": Parser(
+        lambda data: [
+            _tried(each, data, handshake.MalformedError)
+            for each in (
+                handshake.Offer.unpack,
+                handshake.Granted.unpack,
+                handshake.Resume.unpack,
+                handshake.unpack_answer,
+                handshake.unpack_stale,
+                handshake.unpack_notice,
+            )
+        ],
+        (bytes(36), bytes(44), bytes(60), bytes(7)),
+    ),
+}  # fmt: skip
+
+
+def _tried(call: Callable[[bytes], object], data: bytes, refusal: type[Exception]) -> None:
+    with contextlib.suppress(refusal):
+        call(data)
+
+
+def mutated(chance: random.Random, right: bytes) -> bytes:
+    data = bytearray(right)
+    for _ in range(chance.randrange(1, 6)):
+        at = chance.randrange(len(data) + 1)
+        match chance.randrange(7):
+            case 0:
+                del data[at:]
+            case 1:
+                data[at:at] = chance.randbytes(chance.randrange(1, 20))
+            case 2 if at < len(data):
+                data[at] ^= 1 << chance.randrange(8)
+            case 3 if at < len(data):
+                data[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
+            case 4:
+                data[at : at + chance.randrange(9)] = b""
+            case 5:
+                data[at:at] = data[: chance.randrange(len(data) + 1)]
+            case _:
+                data[at : at + 2] = chance.choice(
+                    (b"\xff\xff", b"\0\0", b"\r\n", b'"', b"99999999")
+                )
+    return bytes(data[:70_000])
+
+
+def inputs(chance: random.Random, parser: Parser, number: int) -> bytes:
+    kind = number % 4
+    if kind == 3:
+        return chance.randbytes(chance.randrange(200))
+    right = chance.choice(parser.right)
+    if kind == 2:
+        return right[: chance.choice((1, 5, 13, 17, 73))] + attributes(chance)
+    return mutated(chance, right)
+
+
+def harness(name: str, times: int, folder: Path) -> None:
+    parser = PARSERS[name]
+    call = leased(folder) if name == "leases" else parser.call
+    chance = random.Random(f"{SEED} {name}")
+    for number in range(times):
+        data = inputs(chance, parser, number)
+        began_s = time.monotonic()
+        try:
+            call(data)
+        except parser.refusals:
+            pass
+        except Exception as error:
+            raise AssertionError(f"{name}: {data!r}") from error
+        assert time.monotonic() - began_s < SECONDS, (name, len(data), data[:200])
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_nothing_escapes(name: str, tmp_path: Path) -> None:
+    harness(name, 1_000, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", PARSERS)
+def test_nothing_escapes_of_ten_million(name: str, tmp_path: Path) -> None:
+    harness(name, 20_000 if name == "leases" else 300_000, tmp_path)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_the_time_is_linear(name: str, tmp_path: Path) -> None:
+    """Eight times as long an input takes at most 24 times as long, once it takes long at all."""
+    parser = PARSERS[name]
+    call = leased(tmp_path) if name == "leases" else parser.call
+    for right in parser.right:
+        for pattern in (
+            right,
+            right[:1] + right[1:] * 2,
+            b"\r\n" + right[:9],
+            right[:1],
+            b"[",
+            b'"\\',
+        ):
+            took_s = []
+            for size in (8_000, 64_000):
+                data = (right + pattern * (size // max(len(pattern), 1)))[:size]
+                best_s = float("inf")
+                for _ in range(3):
+                    began_s = time.perf_counter()
+                    _tried(call, data, Exception)
+                    best_s = min(best_s, time.perf_counter() - began_s)
+                took_s.append(best_s)
+            assert took_s[1] < max(24 * took_s[0], 0.02), (name, pattern[:40], took_s)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_nothing_is_kept(name: str, tmp_path: Path) -> None:
+    harness(name, 200, tmp_path)  # what is learnt once: caches, compiled expressions
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        harness(name, 500, tmp_path)
+        gc.collect()
+        after, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 300_000
+    assert peak - before < 8_000_000
