@@ -41,6 +41,7 @@ class SteeringConfig(Section, frozen=True, kw_only=True):
     mptcp: bool = True
     iptables: bool = True
     rescue: bool = True
+    lookups: bool = True
     short_queues: bool = False
 
 

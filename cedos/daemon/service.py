@@ -28,6 +28,7 @@ from cedos.daemon.decisions.rescue import Rescuer
 from cedos.daemon.flows.learning import Learning
 from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.reliability import Reliability
+from cedos.daemon.lookups.watch import LookupWatch
 from cedos.daemon.loop.decision_loop import DecisionLoop, Wakeup
 from cedos.daemon.loop.flow_events import FlowEvents
 from cedos.daemon.loop.flow_sampler import FlowSampler
@@ -255,6 +256,8 @@ class Daemon:
             reliability=reliability,
             history=history,
         )
+        watched = config.steering.lookups and not dry_run
+        self._lookups = LookupWatch(lambda: self._decider.usable, self._lies) if watched else None
         self._hints = Hints(self._profiler, self._flows, self._director, self._observer.context)
         self.backend = ApiBackend(
             director=self._director,
@@ -282,6 +285,7 @@ class Daemon:
             *self._budgets.problems,
             *self._hard_budgets.problems,
             *self._named.problems,
+            *(self._lookups.problems if self._lookups is not None else ()),
             *(problem for problem in optional if problem),
         ]
 
@@ -331,7 +335,13 @@ class Daemon:
             tasks.create_task(self._probing.run(), name="probing")
             tasks.create_task(self._decision_loop.run(), name="decisions")
             tasks.create_task(self._hints.run(), name="hints")
+            if self._lookups is not None:
+                tasks.create_task(self._lookups.run(), name="look-ups")
             tasks.create_task(self._keep(notifier), name="keep")
+
+    def _lies(self, network: str) -> bool:
+        captive = self._observer.context().networks.get(network, {}).get("captive")
+        return captive is not None and captive.value == 1.0
 
     def finished(self) -> None:
         """The end: whoever listens is told, and what was learned is kept."""

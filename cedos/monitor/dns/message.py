@@ -66,6 +66,20 @@ def question(number: int, name: str) -> bytes:
     return _HEADER.pack(number, _RECURSE, 1, 0, 0, 0) + body + _QUESTION.pack(_A, _IN)
 
 
+def asked(data: bytes) -> tuple[str, int] | None:
+    """The name and the kind of record that a datagram asks for; None: it is no single question."""
+    if len(data) < _HEADER.size:
+        return None
+    _, flags, questions, _, _, _ = _HEADER.unpack_from(data)
+    if flags & _RESPONSE or questions != 1:
+        return None
+    name = _name(data, _HEADER.size)
+    if name is None or name[1] + _QUESTION.size > len(data):
+        return None
+    kind, _ = _QUESTION.unpack_from(data, name[1])
+    return name[0], kind
+
+
 def parse(data: bytes) -> DnsReply | None:
     """The response in a datagram; None for anything that is no response to one question."""
     if len(data) < _HEADER.size:

@@ -76,8 +76,10 @@ class Capture:
         self._socket.close()
 
 
-def open_capture(interface: str | None = None) -> Capture:
+def open_capture(interface: str | None = None, code: bytes | None = None) -> Capture:
     """Starts capturing on one interface, or on all of this namespace, those to come included.
+
+    `code` is the filter (classic BPF), None: the one for packets that begin a message.
 
     PrivilegeError: CAP_NET_RAW is missing. HostError: no such interface, or no packet sockets.
     """
@@ -92,7 +94,7 @@ def open_capture(interface: str | None = None) -> Capture:
     except OSError as error:
         raise HostError(f"this kernel has no packet sockets (CONFIG_PACKET): {error}") from error
     try:
-        _attach(packets, program())
+        _attach(packets, code or program())
         _enlarge(packets)
         _bind(packets, socket.if_nametoindex(interface) if interface else _ALL_INTERFACES)
     except OSError as error:

@@ -1,0 +1,1 @@
+"""Look-ups that stay unanswered are repeated over another network, for any program."""

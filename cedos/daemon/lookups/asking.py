@@ -1,0 +1,29 @@
+"""Somebody's question, asked again over one network."""
+
+import asyncio
+import socket
+
+from cedos.kernel.interface_socket import interface_socket
+from cedos.model import Address, Network
+from cedos.monitor.flows import own_flows
+
+TIMEOUT_S = 2.0
+_LARGEST = 4096
+
+
+async def ask(
+    network: Network, resolver: Address, question: bytes, *, port: int = 53
+) -> bytes | None:
+    """The first datagram with the question's number that comes back; None: none in time, or refused."""
+    loop = asyncio.get_running_loop()
+    try:
+        with interface_socket(network.interface, resolver.version, socket.SOCK_DGRAM) as asker:
+            own_flows.connect(asker, resolver, port, network.index)
+            async with asyncio.timeout(TIMEOUT_S):
+                await loop.sock_sendall(asker, question)
+                while True:
+                    answer = await loop.sock_recv(asker, _LARGEST)
+                    if answer[:2] == question[:2]:
+                        return answer
+    except OSError:  # TimeoutError is one
+        return None

@@ -1,0 +1,233 @@
+"""Which questions stay unanswered, and what is done then: they are asked again over another network.
+
+A network's resolver that leaves a question without an answer for 300 ms, or three times as long as it
+usually takes, while another network's resolver answers it, counts as silent until it is heard again: what
+it is asked meanwhile is asked there at once. Names that belong to a local network are left alone.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from cedos.daemon.lookups.delivery import Deliver
+from cedos.model import Address, FlowKey, Network
+from cedos.monitor.dns import message as dns
+from cedos.profiler.frame import CapturedPacket
+from cedos.token_bucket import TokenBucket
+
+PATIENCE_S, USUAL_TIMES = 0.3, 3.0
+_MOST_LOOKUPS, _MOST_REPEATED = 256, 64
+_PER_S, _BURST = 20.0, 64
+"""So many questions are asked again at most: a program that asks without end costs no more."""
+_KEPT_S: Final = 6.0
+"""A program has given up, or asked again, after so long."""
+_APART_S: Final = 0.3
+"""The next network is asked, too, where one has not answered for so long."""
+_WEIGHT: Final = 0.2
+_PORT: Final = 53
+_NO_ERROR: Final = 0
+
+Ask = Callable[[Network, Address, bytes], Awaitable[bytes | None]]
+"""Sends a question to a resolver over a network; its answer, None: there was none in time."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Lookup:
+    network: str
+    question: bytes
+    at_s: float
+    waiting: asyncio.TimerHandle | None = None
+
+
+class LookupFailover:
+    """To be made within the event loop.
+
+    Args:
+        networks: those that may be used now, in the order of preference.
+        lies: whether a network answers whatever it likes (a captive portal).
+        is_own: whether a flow is this process's, to learn about a network.
+    """
+
+    def __init__(
+        self,
+        networks: Callable[[], Sequence[Network]],
+        ask: Ask,
+        deliver: Deliver,
+        is_own: Callable[[FlowKey], bool] = lambda key: False,
+        lies: Callable[[str], bool] = lambda name: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._networks = networks
+        self._ask = ask
+        self._deliver = deliver
+        self._is_own = is_own
+        self._lies = lies
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._lookups: OrderedDict[tuple[FlowKey, bytes], _Lookup] = OrderedDict()
+        self._usual_s: dict[str, float] = {}
+        self._silent: dict[str, str] = {}
+        self._bucket = TokenBucket(_PER_S, _BURST, clock())
+        self._repeating: set[asyncio.Task[None]] = set()
+
+    @property
+    def problems(self) -> list[str]:
+        there = {network.name for network in self._networks()}
+        return [
+            f"the DNS resolver of {name} does not answer. Look-ups are answered over {other}"
+            for name, other in self._silent.items()
+            if name in there
+        ]
+
+    def observe(self, packet: CapturedPacket) -> None:
+        key, payload = packet.key, packet.payload
+        if key.remote_port != _PORT or key.protocol != "udp" or key.local.is_loopback:
+            return
+        if packet.interface == "lo" or len(payload) < 2 or self._is_own(key):
+            return
+        if packet.outgoing:
+            self._asked(key, payload, packet.interface)
+        else:
+            self._answered(key, payload)
+
+    def close(self) -> None:
+        for lookup in self._lookups.values():
+            if lookup.waiting is not None:
+                lookup.waiting.cancel()
+        for task in self._repeating:
+            task.cancel()
+
+    def _asked(self, key: FlowKey, question: bytes, interface: str) -> None:
+        network = next((n.name for n in self._networks() if n.interface == interface), None)
+        asked = dns.asked(question)
+        if network is None or asked is None or is_local(asked[0]) or key.local.is_link_local:
+            return
+        now_s = self._clock()
+        self._forget(now_s)
+        wait_s = max(PATIENCE_S, USUAL_TIMES * self._usual_s.get(network, 0.0))
+        lookup = _Lookup(network, question, now_s)
+        number = (key, question[:2])
+        # A program's repetition of its question waits for the same answer.
+        if (before := self._lookups.pop(number, None)) is not None and before.waiting is not None:
+            before.waiting.cancel()
+        self._lookups[number] = lookup
+        lookup.waiting = self._loop.call_later(
+            0.0 if network in self._silent or before is not None else wait_s, self._over, number
+        )
+
+    def _answered(self, key: FlowKey, answer: bytes) -> None:
+        lookup = self._lookups.pop((key, answer[:2]), None)
+        if lookup is None:
+            return
+        if lookup.waiting is not None:
+            lookup.waiting.cancel()
+        took_s = self._clock() - lookup.at_s
+        usual_s = self._usual_s.get(lookup.network, took_s)
+        self._usual_s[lookup.network] = usual_s + _WEIGHT * (took_s - usual_s)
+        if self._silent.pop(lookup.network, None) is not None:
+            _log.info("a resolver answers again", network=lookup.network)
+
+    def _forget(self, now_s: float) -> None:
+        while self._lookups:
+            oldest = next(iter(self._lookups.values()))
+            if len(self._lookups) < _MOST_LOOKUPS and now_s - oldest.at_s < _KEPT_S:
+                return
+            if oldest.waiting is not None:
+                oldest.waiting.cancel()
+            self._lookups.popitem(last=False)
+
+    def _over(self, number: tuple[FlowKey, bytes]) -> None:
+        lookup = self._lookups.get(number)
+        if lookup is None or len(self._repeating) >= _MOST_REPEATED:
+            return
+        lookup.waiting = None
+        if not self._bucket.take(self._clock()):
+            return
+        task = self._loop.create_task(self._repeat(number, lookup))
+        self._repeating.add(task)
+        task.add_done_callback(self._repeating.discard)
+
+    async def _repeat(self, number: tuple[FlowKey, bytes], lookup: _Lookup) -> None:
+        """Asks over the other networks, one after the other, until somebody has answered."""
+        others = [
+            (network, resolver)
+            for network in self._networks()
+            if network.name != lookup.network
+            and network.up
+            and not self._lies(network.name)
+            # Of routers and phones the gateway is one, where nobody says which one it is.
+            and (resolver := next(iter((*network.resolvers, *network.gateways)), None)) is not None
+        ]
+        asked: dict[asyncio.Task[bytes | None], str] = {}
+        try:
+            while others or asked:
+                if others:
+                    network, resolver = others.pop(0)
+                    task = self._loop.create_task(_asked_of(self._ask, network, resolver, lookup))
+                    asked[task] = network.name
+                done, _ = await asyncio.wait(
+                    asked, timeout=_APART_S if others else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )  # fmt: skip
+                for task in done:
+                    name, answer = asked.pop(task), task.result()
+                    if answer is not None:
+                        self._heard(number, lookup, name, answer)
+                        return
+        finally:
+            for task in asked:
+                task.cancel()
+
+    def _heard(
+        self, number: tuple[FlowKey, bytes], lookup: _Lookup, other: str, answer: bytes
+    ) -> None:
+        if self._lookups.get(number) is not lookup:  # its own resolver was quicker after all
+            return
+        del self._lookups[number]
+        try:
+            self._deliver(number[0], answer)
+        except OSError as error:
+            _log.debug("an answer cannot be handed over", why=error.strerror)
+            return
+        if lookup.network not in self._silent:
+            _log.warning("a resolver does not answer", network=lookup.network, asked=other)
+        self._silent[lookup.network] = other
+
+
+async def _asked_of(ask: Ask, network: Network, resolver: Address, lookup: _Lookup) -> bytes | None:
+    """An answer that a program may have; None: none, or one that it had better not believe."""
+    answer = await ask(network, resolver, lookup.question)
+    reply = dns.parse(answer) if answer is not None else None
+    if reply is None or answer is None or answer[:2] != lookup.question[:2]:
+        return None
+    # That a name is not there may be because it is there in the silent network alone.
+    if reply.code != _NO_ERROR or dns.asked(lookup.question) != (reply.name, reply.kind):
+        return None
+    return answer
+
+
+_LOCAL: Final = (
+    "local",
+    "lan",
+    "home",
+    "home.arpa",
+    "internal",
+    "localdomain",
+    "corp",
+    "localhost",
+)
+
+
+def is_local(name: str) -> bool:
+    """Whether a name means something in one network only (RFC 6761, 6762, 6303, 8375)."""
+    name = name.rstrip(".")
+    if "." not in name or name.endswith((".in-addr.arpa", ".ip6.arpa")):
+        return True
+    return any(name == each or name.endswith(f".{each}") for each in _LOCAL)

@@ -1,0 +1,73 @@
+"""Look-ups of all programs are watched, and fail over, while this runs."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from cedos.daemon.lookups.asking import ask
+from cedos.daemon.lookups.capture import open_lookups
+from cedos.daemon.lookups.delivery import Delivery
+from cedos.daemon.lookups.failover import LookupFailover
+from cedos.errors import CedosError
+from cedos.model import Network
+from cedos.monitor.flows.own_flows import is_own
+from cedos.profiler.capture.packet_socket import Capture
+
+_AT_ONCE = 64
+
+_log = structlog.get_logger(__name__)
+
+
+class LookupWatch:
+    """`networks`: those that may be used now; `lies`: whether a captive portal is in a network's way."""
+
+    def __init__(
+        self, networks: Callable[[], Sequence[Network]], lies: Callable[[str], bool]
+    ) -> None:
+        self._networks = networks
+        self._lies = lies
+        self._failover: LookupFailover | None = None
+        self._problem = ""
+
+    @property
+    def problems(self) -> list[str]:
+        if self._problem:
+            return [self._problem]
+        return self._failover.problems if self._failover is not None else []
+
+    async def run(self) -> None:
+        """Until it is cancelled; returns where this host cannot do it."""
+        try:
+            delivery = Delivery()
+        except CedosError as error:
+            self._cannot(error)
+            return
+        try:
+            with open_lookups() as capture:
+                failover = self._failover = LookupFailover(
+                    self._cheapest_first, ask, delivery, is_own, self._lies
+                )
+                loop = asyncio.get_running_loop()
+                loop.add_reader(capture.fileno(), _read, capture, failover)
+                try:
+                    await loop.create_future()
+                finally:
+                    loop.remove_reader(capture.fileno())
+                    failover.close()
+        except CedosError as error:
+            self._cannot(error)
+        finally:
+            delivery.close()
+
+    def _cheapest_first(self) -> Sequence[Network]:
+        return sorted(self._networks(), key=lambda network: network.metered)
+
+    def _cannot(self, error: CedosError) -> None:
+        self._problem = f"look-ups cannot be answered over another network: {error}"
+        _log.warning(self._problem)
+
+
+def _read(capture: Capture, failover: LookupFailover) -> None:
+    for packet in capture.read(_AT_ONCE):
+        failover.observe(packet)

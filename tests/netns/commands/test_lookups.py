@@ -1,0 +1,113 @@
+"""A program's look-up where Wi-Fi's resolver says nothing: answered over the phone."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from cedos.monitor.dns import message as dns
+
+GATEWAYS = ("192.168.43.1", "192.168.44.1")
+
+
+class Resolver:
+    """What both gateways answer, with an address that says who did; `silent` are those that do not."""
+
+    def __init__(self, phones: Any) -> None:
+        self.silent: set[str] = set()
+        self.asked: list[str] = []
+        self._sockets = []
+        with phones.entered():
+            for gateway in GATEWAYS:
+                one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                one.bind((gateway, 53))
+                self._sockets.append(one)
+                threading.Thread(target=self._serve, args=(gateway, one), daemon=True).start()
+
+    def _serve(self, gateway: str, one: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                question, asker = one.recvfrom(2048)
+                if not question:
+                    return
+                self.asked.append(gateway)
+                if gateway in self.silent:
+                    continue
+                record = b"\xc0\x0c" + bytes((0, 1, 0, 1, 0, 0, 0, 60, 0, 4))
+                record += socket.inet_aton(gateway)
+                head = question[:2] + b"\x81\x80" + bytes((0, 1, 0, 1, 0, 0, 0, 0))
+                one.sendto(head + question[12:] + record, asker)
+
+    def close(self) -> None:
+        for one in self._sockets:
+            with suppress(OSError):  # it is not connected, and ends all the same
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+
+@pytest.fixture
+def resolver(tethered: Any) -> Iterator[Resolver]:
+    made = Resolver(tethered.phones)
+    yield made
+    made.close()
+
+
+def look_up(laptop: Any, name: str, number: int, *, wait_s: float = 5.0) -> tuple[str, float]:
+    """As a program with one resolver in resolv.conf does; the address, and how long it took."""
+    with laptop.entered():
+        asker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with asker:
+        asker.connect((GATEWAYS[0], 53))
+        asker.settimeout(wait_s)
+        began_s = time.monotonic()
+        asker.send(dns.question(number, name))
+        reply = dns.parse(asker.recv(2048))
+        assert reply is not None
+        assert (reply.number, reply.name) == (number, name)
+        return str(reply.addresses[0]), time.monotonic() - began_s
+
+
+def test_a_dead_uplink_costs_a_look_up_a_third_of_a_second(
+    tethered: Any, install: Any, resolver: Resolver
+) -> None:
+    cedos = install(tethered.laptop)
+    with cedos.up():
+        assert look_up(tethered.laptop, "a.example", 1)[0] == GATEWAYS[0]
+        resolver.silent = {GATEWAYS[0]}
+        took_s = []
+        for number in range(20):
+            address, one_s = look_up(tethered.laptop, f"{number}.example", 100 + number)
+            assert address == GATEWAYS[1]
+            took_s.append(one_s)
+        print([round(each, 3) for each in took_s])
+        assert 0.25 < took_s[0] < 0.8
+        assert sorted(took_s)[18] < 0.5
+        (problem,) = (p for p in cedos.client.status().problems if "resolver" in p)
+        assert problem == (
+            "the DNS resolver of wlan0 does not answer. Look-ups are answered over lte0"
+        )
+        # Names of the local network stay there, and it is believed again once it speaks.
+        asked = len(resolver.asked)
+        with pytest.raises(TimeoutError):
+            look_up(tethered.laptop, "nas.local", 7, wait_s=1.0)
+        assert resolver.asked[asked:] == [GATEWAYS[0]]
+        resolver.silent = set()
+        assert look_up(tethered.laptop, "b.example", 8)[0] in GATEWAYS
+        asked = len(resolver.asked)
+        assert look_up(tethered.laptop, "c.example", 9)[0] == GATEWAYS[0]
+        time.sleep(0.5)
+        assert resolver.asked[asked:] == [GATEWAYS[0]]
+        assert not any("resolver" in each for each in cedos.client.status().problems)
+
+
+def test_without_it_the_program_waits(tethered: Any, install: Any, resolver: Resolver) -> None:
+    resolver.silent = {GATEWAYS[0]}
+    with (
+        install(tethered.laptop, "[steering]\nlookups = false\n").up(),
+        pytest.raises(TimeoutError),
+    ):
+        look_up(tethered.laptop, "a.example", 1, wait_s=2.0)

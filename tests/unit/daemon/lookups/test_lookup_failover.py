@@ -1,0 +1,157 @@
+"""Questions that stay unanswered are asked again over another network."""
+
+import asyncio
+from dataclasses import replace
+from ipaddress import ip_address
+
+import pytest
+
+from cedos.daemon.lookups import failover as module
+from cedos.daemon.lookups.failover import LookupFailover, is_local
+from cedos.model import Address, FlowKey, Network, NetworkKind
+from cedos.monitor.dns import message as dns
+from cedos.profiler.frame import CapturedPacket
+
+pytestmark = pytest.mark.anyio
+
+HERE, RESOLVER = ip_address("192.168.43.2"), ip_address("192.168.43.1")
+WLAN0 = Network(
+    "wlan0", "wlan0", 3, NetworkKind.WIFI, False, gateways=(RESOLVER,), resolvers=(RESOLVER,), up=True
+)  # fmt: skip
+LTE0 = replace(
+    WLAN0, name="lte0", interface="lte0", index=4, kind=NetworkKind.CELLULAR, metered=True,
+    gateways=(ip_address("192.168.44.1"),), resolvers=(),
+)  # fmt: skip
+KEY = FlowKey(HERE, 5353, RESOLVER, 53, "udp")
+
+
+def answer_to(question: bytes, code: int = 0) -> bytes:
+    return question[:2] + bytes((0x81, 0x80 | code)) + question[4:]
+
+
+class World:
+    def __init__(self) -> None:
+        self.networks = [WLAN0, LTE0]
+        self.asked: list[tuple[str, Address]] = []
+        self.delivered: list[tuple[FlowKey, bytes]] = []
+        self.answers: dict[str, bytes | None] = {"lte0": None}
+        self.answering = True
+        self.liars: set[str] = set()
+        self.failover = LookupFailover(
+            lambda: self.networks,
+            self._ask,
+            lambda key, payload: self.delivered.append((key, payload)),
+            lies=self.liars.__contains__,
+        )
+
+    async def _ask(self, network: Network, resolver: Address, question: bytes) -> bytes | None:
+        self.asked.append((network.name, resolver))
+        if not self.answering:
+            return None
+        return self.answers.get(network.name) or answer_to(question)
+
+    def ask(self, name: str = "example.org", number: int = 7, interface: str = "wlan0") -> bytes:
+        question = dns.question(number, name)
+        self.failover.observe(CapturedPacket(KEY, True, question, interface=interface))
+        return question
+
+    def answer(self, question: bytes) -> None:
+        self.failover.observe(CapturedPacket(KEY, False, answer_to(question), interface="wlan0"))
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(module, "_APART_S", 0.05)
+    return World()
+
+
+async def test_an_answer_in_time_costs_nothing(world: World) -> None:
+    world.answer(world.ask())
+    await asyncio.sleep(0.1)
+    assert (world.asked, world.delivered, world.failover.problems) == ([], [], [])
+
+
+async def test_silence_is_answered_over_another_network(world: World) -> None:
+    question = world.ask()
+    await asyncio.sleep(0.02)
+    assert not world.asked
+    await asyncio.sleep(0.1)
+    assert world.asked == [("lte0", ip_address("192.168.44.1"))]
+    assert world.delivered == [(KEY, answer_to(question))]
+    (problem,) = world.failover.problems
+    assert problem.startswith("the DNS resolver of wlan0 does not answer")
+
+
+async def test_what_a_silent_resolver_is_asked_is_asked_elsewhere_at_once(world: World) -> None:
+    world.ask()
+    await asyncio.sleep(0.1)
+    world.ask(number=8)
+    await asyncio.sleep(0.02)
+    assert len(world.delivered) == 2
+    # It speaks again: then it is trusted again.
+    late = world.ask(number=9)
+    world.answer(late)
+    assert world.failover.problems == []
+    world.answer(world.ask(number=10))
+    await asyncio.sleep(0.1)
+    assert len(world.delivered) == 2
+
+
+async def test_of_two_answers_the_first_counts(world: World) -> None:
+    question = world.ask()
+    world.answers["lte0"] = answer_to(question)
+    await asyncio.sleep(0.051)
+    world.answer(question)
+    await asyncio.sleep(0.1)
+    assert len(world.delivered) <= 1
+
+
+@pytest.mark.parametrize(
+    "name", ["printer", "nas.local", "router.lan", "1.43.168.192.in-addr.arpa", "a.internal"]
+)
+async def test_names_of_a_local_network_are_left_alone(world: World, name: str) -> None:
+    world.ask(name)
+    await asyncio.sleep(0.1)
+    assert world.asked == []
+    assert is_local(name)
+
+
+@pytest.mark.parametrize("code", [2, 3, 5])
+async def test_only_an_answer_with_the_name_is_handed_over(world: World, code: int) -> None:
+    question = dns.question(7, "example.org")
+    world.answers["lte0"] = answer_to(question, code)
+    world.ask()
+    await asyncio.sleep(0.15)
+    assert world.asked
+    assert (world.delivered, world.failover.problems) == ([], [])
+
+
+async def test_an_answer_to_something_else_is_none(world: World) -> None:
+    world.answers["lte0"] = answer_to(dns.question(7, "evil.example"))
+    world.ask()
+    await asyncio.sleep(0.15)
+    assert world.delivered == []
+
+
+async def test_nobody_else_can_be_asked(world: World) -> None:
+    world.liars.add("lte0")
+    world.ask()
+    await asyncio.sleep(0.1)
+    world.liars.clear()
+    world.networks = [WLAN0, replace(LTE0, up=False)]
+    world.ask(number=8)
+    await asyncio.sleep(0.1)
+    world.ask(number=9, interface="tun0")
+    await asyncio.sleep(0.1)
+    assert world.asked == []
+
+
+async def test_a_flood_of_questions_is_bounded(world: World) -> None:
+    world.answering = False
+    for number in range(3000):
+        world.ask(number=number)
+    assert len(world.failover._lookups) <= 256
+    await asyncio.sleep(0.1)
+    assert len(world.asked) <= 64 + 20
+    world.failover.close()
