@@ -8,6 +8,7 @@ final `tcp_info`; a UDP flow when connection tracking gives it up. Events join o
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from cedos.monitor.flows.flow_source import FlowSource, KernelFlows
 # At most one comparison in so many seconds: it reads every socket and tracked flow.
 _REST_S = 1.0
 _GRACE_S = 0.05
+_EVENT_S = 1.0
+"""An event that tells of an opening is handled within so long."""
 _MOST_CALLERS, _MOST_UDP = 1024, 2048
 """So many that came from outside wait for a socket, and so many UDP flows of our own are known."""
 _CHECKED_AGAIN_S = (2.0, 4.0, 8.0)
@@ -29,8 +32,11 @@ _CHECKED_AGAIN_S = (2.0, 4.0, 8.0)
 
 @dataclass(slots=True)
 class _Living:
+    """`opened_unix_s` None: it is not announced; `seen_at_s`: when its socket was seen first."""
+
     opened_unix_s: float | None
     sample: FlowSample | None = None
+    seen_at_s: float = -math.inf
 
 
 class FlowMonitor:
@@ -66,6 +72,8 @@ class FlowMonitor:
             # Flows older than we are: known, so that their loss would be noticed, but not announced.
             with contextlib.suppress(OSError, TimeoutError):
                 await self.snapshot()
+            for known in self._living.values():
+                known.seen_at_s = -math.inf
             await self.check_tracking()
         except BaseException:
             self._source.close()
@@ -93,7 +101,7 @@ class FlowMonitor:
         samples = [_sample(facts, at_s) for facts in sockets if self._counts(facts.key)]
         for sample in samples:
             self._answered(sample.key)
-            self._living.setdefault(sample.key, _Living(None)).sample = sample
+            self._living.setdefault(sample.key, _Living(None, seen_at_s=at_s)).sample = sample
         return samples
 
     async def mark(self, key: FlowKey) -> int | None:
@@ -141,9 +149,14 @@ class FlowMonitor:
             self._doubt.set()
 
     def _open(self, key: FlowKey, at_unix_s: float, *, incoming: bool = False) -> None:
-        if key in self._living:
-            return
-        self._living[key] = _Living(at_unix_s)
+        known = self._living.get(key)
+        if known is not None:
+            # A look at the sockets may come before the event; what lived for longer is known.
+            if known.opened_unix_s is not None or time.monotonic() - known.seen_at_s > _EVENT_S:
+                return
+            known.opened_unix_s = at_unix_s
+        else:
+            self._living[key] = _Living(at_unix_s)
         self._mailbox.put(FlowOpened(key, time.monotonic(), at_unix_s, incoming))
         if key.protocol == "udp" and (oldest := self._udp.put(key, None)) is not None:
             self._close(FlowClosed(oldest, time.time(), 0, 0, exact=False))

@@ -208,6 +208,20 @@ async def test_flows_older_than_the_monitor_are_known_but_not_announced() -> Non
         assert closed.started_unix_s is None
 
 
+async def test_a_look_before_the_event_does_not_swallow_it() -> None:
+    """Sockets are looked at once a second: some are seen before their opening is told."""
+    source = PlayedSource()
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.there = [SOCKET]
+        await flows.snapshot()
+        source.track(tracked())
+        source.track(tracked())
+        (opened,) = await take(flows, 1)
+        assert isinstance(opened, FlowOpened)
+        assert opened.key == KEY
+        assert await quiet(flows)
+
+
 async def test_a_sockets_mark_or_none() -> None:
     source = PlayedSource()
     other = replace(KEY, local_port=5001)
