@@ -43,7 +43,9 @@ class _Lookup:
     network: str
     question: bytes
     at_s: float
+    name: str
     waiting: asyncio.TimerHandle | None = None
+    refusal: bytes | None = None
 
 
 class LookupFailover:
@@ -72,6 +74,7 @@ class LookupFailover:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._lookups: OrderedDict[tuple[FlowKey, bytes], _Lookup] = OrderedDict()
+        self._found: OrderedDict[tuple[FlowKey, str], None] = OrderedDict()
         self._usual_s: dict[str, float] = {}
         self._silent: dict[str, str] = {}
         self._bucket = TokenBucket(_PER_S, _BURST, clock())
@@ -112,7 +115,7 @@ class LookupFailover:
         now_s = self._clock()
         self._forget(now_s)
         wait_s = max(PATIENCE_S, USUAL_TIMES * self._usual_s.get(network, 0.0))
-        lookup = _Lookup(network, question, now_s)
+        lookup = _Lookup(network, question, now_s, asked[0])
         number = (key, question[:2])
         # A program's repetition of its question waits for the same answer.
         if (before := self._lookups.pop(number, None)) is not None and before.waiting is not None:
@@ -178,7 +181,13 @@ class LookupFailover:
                 )  # fmt: skip
                 for task in done:
                     name, answer = asked.pop(task), task.result()
-                    if answer is not None:
+                    if answer is None:
+                        continue
+                    if not is_refusal(answer):
+                        self._heard(number, lookup, name, answer)
+                        return
+                    lookup.refusal = answer
+                    if (number[0], lookup.name) in self._found:
                         self._heard(number, lookup, name, answer)
                         return
         finally:
@@ -196,21 +205,35 @@ class LookupFailover:
         except OSError as error:
             _log.debug("an answer cannot be handed over", why=error.strerror)
             return
+        if not is_refusal(answer):
+            self._was_found(number[0], lookup.name, other)
         if lookup.network not in self._silent:
             _log.warning("a resolver does not answer", network=lookup.network, asked=other)
         self._silent[lookup.network] = other
 
+    def _was_found(self, key: FlowKey, name: str, other: str) -> None:
+        """A name that has one record may lack another: what was refused of it is true, too."""
+        self._found[key, name] = None
+        while len(self._found) > _MOST_LOOKUPS:
+            self._found.popitem(last=False)
+        for number, lookup in list(self._lookups.items()):
+            if (number[0], lookup.name) == (key, name) and lookup.refusal is not None:
+                self._heard(number, lookup, other, lookup.refusal)
+
 
 async def _asked_of(ask: Ask, network: Network, resolver: Address, lookup: _Lookup) -> bytes | None:
-    """An answer that a program may have; None: none, or one that it had better not believe."""
+    """What a resolver says to the question; None: nothing, or something else."""
     answer = await ask(network, resolver, lookup.question)
     reply = dns.parse(answer) if answer is not None else None
     if reply is None or answer is None or answer[:2] != lookup.question[:2]:
         return None
-    # That a name is not there may be because it is there in the silent network alone.
-    if reply.code != _NO_ERROR or dns.asked(lookup.question) != (reply.name, reply.kind):
-        return None
-    return answer
+    return answer if dns.asked(lookup.question) == (reply.name, reply.kind) else None
+
+
+def is_refusal(answer: bytes) -> bool:
+    """Not to be believed by itself: a name may be there in the silent network alone."""
+    reply = dns.parse(answer)
+    return reply is None or reply.code != _NO_ERROR
 
 
 _LOCAL: Final = (

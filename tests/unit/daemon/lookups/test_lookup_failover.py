@@ -127,6 +127,26 @@ async def test_only_an_answer_with_the_name_is_handed_over(world: World, code: i
     assert (world.delivered, world.failover.problems) == ([], [])
 
 
+@pytest.mark.parametrize("refused_first", [True, False])
+async def test_of_a_name_that_is_there_refusals_are_believed(
+    world: World, monkeypatch: pytest.MonkeyPatch, refused_first: bool
+) -> None:
+    """glibc asks for both kinds of addresses, and waits for both answers."""
+    ipv4, ipv6 = dns.question(1, "example.org"), dns.question(2, "example.org")
+    ipv6 = ipv6[:-4] + bytes((0, 28, 0, 1))
+
+    async def ask(network: Network, resolver: Address, question: bytes) -> bytes:
+        refused = question == ipv6
+        await asyncio.sleep(0.02 * (refused is not refused_first))
+        return answer_to(question, 5 if refused else 0)
+
+    monkeypatch.setattr(world.failover, "_ask", ask)
+    for question in (ipv4, ipv6):
+        world.failover.observe(CapturedPacket(KEY, True, question, interface="wlan0"))
+    await asyncio.sleep(0.2)
+    assert sorted(payload[1] for _, payload in world.delivered) == [1, 2]
+
+
 async def test_an_answer_to_something_else_is_none(world: World) -> None:
     world.answers["lte0"] = answer_to(dns.question(7, "evil.example"))
     world.ask()
