@@ -31,6 +31,7 @@ async def examine(config: Config, where: Directories) -> list[Finding]:
         await observation.flows(),
         observation.connection_tracking(files),
         observation.packets(),
+        observation.lookups(files, config),
         observation.ping(files),
         observation.bpf(files),
         await observation.radio(files),

@@ -5,11 +5,13 @@ import socket
 from pathlib import Path
 from typing import Final
 
+from cedos.config import Config
 from cedos.doctor.finding import Files, Finding, limited, missing, ok
-from cedos.errors import HostError
+from cedos.errors import CedosError, HostError
 from cedos.kernel import generic_netlink, privileges, sock_diag
 from cedos.kernel.bpf.programs import AttachType, ProgramType, instruction, load
 from cedos.kernel.netlink import NETLINK_SOCK_DIAG, AsyncRequester
+from cedos.profiler.capture.packet_socket import open_capture
 
 _AS_ROOT: Final = "run it as root, or by the systemd unit (`cedos example unit`)"
 
@@ -130,3 +132,23 @@ def _entries(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except OSError:
         return []
+
+
+def lookups(files: Files, config: Config) -> Finding:
+    """What becomes of look-ups where a network's resolver says nothing."""
+    topic = "look-ups"
+    servers = [
+        words[1]
+        for line in (files.read("/etc/resolv.conf") or "").splitlines()
+        if len(words := line.split()) > 1 and words[0] == "nameserver"
+    ]
+    if servers and all(each.startswith("127.0.0.5") for each in servers):
+        return ok(topic, "systemd-resolved asks the resolvers of all networks by itself")
+    lost = "where a network's resolver says nothing, each look-up takes five seconds or fails"
+    if not config.steering.lookups:
+        return limited(topic, "fail over to no other network", lost, "[steering] lookups = true")
+    try:
+        open_capture().close()
+    except CedosError as error:
+        return limited(topic, str(error), lost, "run the daemon with CAP_NET_RAW")
+    return ok(topic, "answered over another network where a resolver says nothing for 0.3 s")

@@ -45,7 +45,7 @@ def _checksum(data: bytes) -> int:
     return ~total & 0xFFFF
 
 
-class Delivery:
+class AnswerDelivery:
     """Raw sockets of the calling thread's namespace. PrivilegeError, HostError: there are none."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import structlog
 
 from cedos.daemon.lookups.asking import ask
 from cedos.daemon.lookups.capture import open_lookups
-from cedos.daemon.lookups.delivery import Delivery
+from cedos.daemon.lookups.delivery import AnswerDelivery
 from cedos.daemon.lookups.failover import LookupFailover
 from cedos.errors import CedosError
 from cedos.model import Network
@@ -39,7 +39,7 @@ class LookupWatch:
     async def run(self) -> None:
         """Until it is cancelled; returns where this host cannot do it."""
         try:
-            delivery = Delivery()
+            delivery = AnswerDelivery()
         except CedosError as error:
             self._cannot(error)
             return

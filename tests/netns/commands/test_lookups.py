@@ -1,15 +1,20 @@
 """A program's look-up where Wi-Fi's resolver says nothing: answered over the phone."""
 
+import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
+from cedos.daemon.lookups.delivery import AnswerDelivery
+from cedos.model import FlowKey
 from cedos.monitor.dns import message as dns
+from emu.testbed.netns import Namespace
 
 GATEWAYS = ("192.168.43.1", "192.168.44.1")
 
@@ -111,3 +116,33 @@ def test_without_it_the_program_waits(tethered: Any, install: Any, resolver: Res
         pytest.raises(TimeoutError),
     ):
         look_up(tethered.laptop, "a.example", 1, wait_s=2.0)
+
+
+@pytest.mark.parametrize(
+    ("local", "remote"), [("192.0.2.2", "192.0.2.1"), ("2001:db8::2", "2001:db8::1")]
+)
+def test_a_program_takes_the_answer_for_its_resolvers(
+    make_namespace: Callable[[str], Namespace], local: str, remote: str
+) -> None:
+    laptop, router = make_namespace("laptop"), make_namespace("router")
+    laptop.ip("link", "add", "wlan0", "type", "veth", "peer", "wlan0", "netns", router.name)
+    prefix = 64 if ":" in local else 24
+    for where, address in ((laptop, local), (router, remote)):
+        options = ("nodad",) if ":" in local else ()
+        where.ip("address", "add", f"{address}/{prefix}", "dev", "wlan0", *options)
+        where.ip("link", "set", "wlan0", "up")
+    laptop.sysctl("net.ipv4.conf.all.rp_filter", 1)  # strict, as many distributions have it
+    with laptop.entered():
+        program = socket.socket(
+            socket.AF_INET6 if ":" in local else socket.AF_INET, socket.SOCK_DGRAM
+        )
+        delivery = AnswerDelivery()
+    with program, contextlib.closing(delivery):
+        program.settimeout(5)
+        program.connect((remote, 53))
+        port = program.getsockname()[1]
+        with laptop.entered():
+            delivery(
+                FlowKey(ip_address(local), port, ip_address(remote), 53, "udp"), b"answer" * 100
+            )
+        assert program.recv(2048) == b"answer" * 100

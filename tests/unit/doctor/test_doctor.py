@@ -12,9 +12,11 @@ import pytest
 from cedos.api.lock import only_daemon
 from cedos.config import Config, PredictorsConfig
 from cedos.config.directories import Directories
+from cedos.config.sections import SteeringConfig
 from cedos.doctor import mptcp, observation, services, surroundings
 from cedos.doctor.examine import can_run
 from cedos.doctor.finding import Files, Finding, FindingState, limited, missing, ok
+from cedos.errors import PrivilegeError
 
 
 @pytest.fixture
@@ -161,6 +163,21 @@ def test_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = observation.capabilities()
     assert finding.state is FindingState.LIMITED
     assert finding.found == "this process lacks CAP_NET_ADMIN"
+
+
+def test_look_ups(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(files, "/etc/resolv.conf", "nameserver 127.0.0.53")
+    assert "systemd-resolved" in observation.lookups(files, Config()).found
+    put(files, "/etc/resolv.conf", "nameserver 192.0.2.1")
+    off = Config(steering=SteeringConfig(lookups=False))
+    assert observation.lookups(files, off).remedy == "[steering] lookups = true"
+
+    def refuse() -> None:
+        raise PrivilegeError("no CAP_NET_RAW")
+
+    monkeypatch.setattr(observation, "open_capture", refuse)
+    found = observation.lookups(files, Config())
+    assert (found.state, found.found) == (FindingState.LIMITED, "no CAP_NET_RAW")
 
 
 def test_bpf(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
