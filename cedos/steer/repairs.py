@@ -53,7 +53,8 @@ class Repairs:
             # On the beat on which others wake, too.
             rest_s = _PERIOD_S - loop.time() % _PERIOD_S
             try:
-                await asyncio.wait_for(self._changed.wait(), rest_s)
+                async with asyncio.timeout(rest_s):
+                    await self._changed.wait()
             except TimeoutError:
                 self._problem("sysctls", "; ".join(self._sysctls.repaired()) or None)
                 self._also()

@@ -89,3 +89,17 @@ def test_every_decision_is_listed() -> None:
     text = (folder / "README.md").read_text()
     pages = {path.name for path in folder.glob("*.md")} - {"README.md"}
     assert {name for name in pages if f"({name})" not in text} == set()
+
+
+def test_no_cancellation_is_lost() -> None:
+    """Python 3.11's `asyncio.wait_for` swallows one that comes as what it waits for is done."""
+    users = [
+        str(path.relative_to(ROOT))
+        for path, tree in modules(ROOT / "cedos")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr == "wait_for"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "asyncio"
+    ]
+    assert users == [], "`async with asyncio.timeout(...)` would be right"

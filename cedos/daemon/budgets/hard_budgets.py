@@ -182,7 +182,8 @@ class HardBudgets:
             next_s = self.check()
             await self.settle()
             try:
-                await asyncio.wait_for(self._ticked.wait(), next_s)
+                async with asyncio.timeout(next_s):
+                    await self._ticked.wait()
             except TimeoutError:
                 if next_s < LATEST_S:  # others count every second anyway
                     await asyncio.gather(*map(self._count, self._networks()))

@@ -139,7 +139,8 @@ class KernelFlows:
                 self._awaited[port] = seen
                 try:
                     probe.sendto(b"\0", (host, port))
-                    await asyncio.wait_for(seen.wait(), timeout_s)
+                    async with asyncio.timeout(timeout_s):
+                        await seen.wait()
                 finally:
                     del self._awaited[port]
         except TimeoutError:

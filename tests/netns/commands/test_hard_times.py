@@ -1,0 +1,153 @@
+"""Crowds of interfaces and routes, flaps, a full disk, no descriptor left: alive and right."""
+
+import resource
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from cedos.errors import DaemonUnreachableError
+from cedos.model import Budget, Every, Resource
+
+INTERFACES, ROUTES, FLAPS = 500, 5_000, 200
+MOST_MB = 150
+UNTIL = "2099-12-01T00:00:00"
+
+
+def batch(namespace: Any, lines: Iterator[str] | list[str]) -> None:
+    command = namespace.command("ip", "-force", "-batch", "-")
+    subprocess.run(command, input="\n".join(lines), text=True, check=True, capture_output=True)
+
+
+def memory_mb(process: "subprocess.Popen[str]") -> float:
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+def until(condition: Any, limit_s: float = 20.0) -> Any:
+    deadline_s = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    return found
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def rules(laptop: Any) -> list[str]:
+    return sorted(laptop.ip("rule").splitlines() + laptop.ip("-6", "rule").splitlines())
+
+
+def answers(cedos: Any, pid: int) -> bool:
+    try:
+        return bool(cedos.client.status().pid == pid)
+    except DaemonUnreachableError:
+        return False
+
+
+def test_a_crowd_of_interfaces_and_routes_and_a_network_that_flaps(
+    tethered: Any, install: Any
+) -> None:
+    cedos, laptop = install(tethered.laptop), tethered.laptop
+    before = rules(laptop)
+    with cedos.up() as process:
+        batch(laptop, [f"link add e{n}a type veth peer name e{n}b" for n in range(INTERFACES // 2)])
+        batch(
+            laptop,
+            [f"route add 10.{n // 250}.{n % 250}.0/24 via 192.168.44.1" for n in range(ROUTES)],
+        )
+        default = "route add default via 192.168.43.1 dev wlan0 metric 43"
+        batch(laptop, ["link set wlan0 down", "link set wlan0 up", default] * FLAPS)
+
+        def right() -> bool:
+            began_s = time.monotonic()
+            status = cedos.client.status()
+            assert time.monotonic() - began_s < 2.0
+            up = {network.name for network in status.networks if network.up}
+            return status.default.network == "wlan0" and {"wlan0", "lte0"} <= up
+
+        until(right)
+        way = laptop.ip("route", "get", "198.51.100.1").split()
+        assert way[way.index("dev") + 1] == "wlan0"
+        way = laptop.ip("route", "get", "10.3.7.9").split()
+        assert way[way.index("dev") + 1] == "lte0"
+        print(f"{memory_mb(process):.0f} MB")
+        assert memory_mb(process) < MOST_MB
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=60)
+        assert process.returncode == 0, log[-3000:]
+    assert "Traceback" not in log
+    assert rules(laptop) == before
+
+
+def test_a_disk_that_takes_nothing(tethered: Any, install: Any, tmp_path: Path) -> None:
+    cedos, laptop = install(tethered.laptop), tethered.laptop
+    before = rules(laptop)
+    with small_disk(tmp_path / "state") as state, cedos.up() as process:
+        with suppress(OSError), (state / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(4096))
+        done = cedos.run("budget", "set", "data", "1GB", "--until", "2099-12-01")
+        assert done.returncode != 0
+        assert "Traceback" not in done.stderr
+        assert "No space left on device" in done.stderr
+        # Steering goes on as far as it can be undone: what cannot be written down is not begun.
+        laptop.ip("link", "set", "wlan0", "down")
+        until(lambda: cedos.client.status().default.network == "lte0")
+        assert process.poll() is None
+        (state / "filler").unlink()
+        laptop.ip("link", "set", "wlan0", "up")
+        laptop.ip("route", "add", "default", "via", "192.168.43.1", "metric", "43")
+        until(lambda: cedos.client.status().default.network == "wlan0")
+        cedos.client.set_budget(Budget("data", Resource.DATA, 1e9, UNTIL, every=Every.MONTH))
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=60)
+        assert process.returncode == 0, log[-3000:]
+    assert "Traceback" not in log
+    assert rules(laptop) == before
+
+
+def test_no_descriptor_is_left(tethered: Any, install: Any) -> None:
+    cedos, laptop = install(tethered.laptop), tethered.laptop
+    before = rules(laptop)
+    with cedos.up() as process:
+        cedos.client.status()
+        there = sum(1 for _ in Path(f"/proc/{process.pid}/fd").iterdir())
+        _, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (there + 8, hard))
+        crowd = []
+        for _ in range(50):
+            one = socket.socket(socket.AF_UNIX)
+            one.settimeout(1)
+            try:
+                one.connect(str(cedos.socket))
+            except OSError:
+                one.close()
+                break
+            crowd.append(one)
+        time.sleep(3)
+        for one in crowd:
+            one.close()
+        until(lambda: answers(cedos, process.pid))
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (hard, hard))
+        laptop.ip("link", "set", "wlan0", "down")
+        until(lambda: cedos.client.status().default.network == "lte0")
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=60)
+        assert process.returncode == 0, log[-3000:]
+    assert "Traceback" not in log, log[-3000:]
+    assert log.count("no file descriptor is left") <= 1
+    laptop.ip("link", "set", "wlan0", "up")
+    assert rules(laptop) == before
