@@ -43,6 +43,7 @@ class RescueDaemon(Daemon):
     def __init__(self, laptop: Laptop, *, bpf: bool, rescue: bool) -> None:
         config = (
             f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
+            "asleep_interval_s = 0.5\n"
             f"dns = false\n[steering]\nrescue = {str(rescue).lower()}\n"
             '[providers]\nhost = false\n[log]\nformat = "json"\n'
         )

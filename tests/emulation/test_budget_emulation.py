@@ -32,7 +32,8 @@ class Host:
         self.config = folder / "cedos.toml"
         lte = INTERFACES[NetworkKind.CELLULAR]
         self.config.write_text(
-            f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\ndns = false\n'
+            f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
+            "asleep_interval_s = 0.5\ndns = false\n"
             f'portal_url = ""\n[providers]\nhost = false\n[networks.{lte}]\nmetered = true\n'
         )
 
@@ -111,7 +112,7 @@ def test_a_program_prefetches_within_the_budget_and_explain_says_why(host: Host)
         def told() -> str:
             return host.cedos("explain", "--prefetch").stdout
 
-        host.until(lambda: "1 asked for" in told())
+        host.until(lambda: "1 used" in told())
         printed = told()
         assert f"reader (process {reader.pid})" in printed
         assert "/bytes/900000000" in printed
@@ -149,7 +150,7 @@ def test_connections_leave_a_network_whose_budget_is_spent(host: Host) -> None:
         assert budget["spent"] >= 3.1e6
         assert budget["spent_up"]
         reason = json.loads(host.cedos("explain", "--json").stdout)["reason"]
-        assert f"nothing may go over {lte}" in reason
+        assert f"{lte} is used only where nothing else works" in reason
         assert host.cedos("budget", "remove", "data").returncode == 0
         host.until(lambda: host.default() == lte)
     finally:

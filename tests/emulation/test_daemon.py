@@ -32,7 +32,8 @@ class Host:
         }
         self.config = folder / "cedos.toml"
         self.config.write_text(
-            f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\ndns = false\n'
+            f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
+            "asleep_interval_s = 0.5\ndns = false\n"
             "[providers]\nhost = false\n[decision]\nredundant = true\n"
         )
 

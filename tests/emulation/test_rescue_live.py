@@ -27,7 +27,7 @@ def test_programs_are_rescued_explained_and_nothing_stays(bench: Bench) -> None:
     assert daemon.rescues() >= len(measured.rescues)
     output = daemon.cedos("explain", "198.51.100.1:80")
     told = " ".join(entry["why"] for entry in daemon.logged("decided"))
-    assert "found no answer over" in told
+    assert "no reply to its first packet over" in told
     assert output.returncode == 0, output.stderr
     deadline_s = time.monotonic() + 5
     while " sport " in client.ip("rule"):  # the flows have ended: so have their rules
