@@ -112,5 +112,6 @@ def _record(
     )
 
 
-def _cost(evaluation: Evaluation) -> float:
-    return evaluation.cost
+def _cost(evaluation: Evaluation) -> tuple[float, float, float]:
+    """Of equal costs (both in time for a deadline, say) the one that spends least."""
+    return evaluation.cost, evaluation.metered_bytes, evaluation.energy_j

@@ -42,6 +42,15 @@ class _Part(NamedTuple):
     budgeted: str | None
 
 
+def worth_s(time_s: float, high_s: float, deadline_s: float) -> float:
+    """What a completion time counts for where the transfer is wanted within `deadline_s`.
+
+    Sooner than wanted saves nothing; what may be late (`high_s`, the end of the 90 % interval) counts
+    for as late as it may be.
+    """
+    return deadline_s if high_s <= deadline_s else max(time_s, high_s)
+
+
 def evaluate(
     case: Case,
     roles: Roles,
@@ -135,6 +144,8 @@ def evaluate(
         if objective.relative:
             seconds = time.usual_s
             joules = tails_j + (energy_j - tails_j) * seconds / time.mean_s
+        if transfer.deadline_s is not None and not joined:
+            seconds = worth_s(seconds, time.high_s, transfer.deadline_s)
         outcome = Outcome(seconds, joules, metered_bytes, size_bytes, money, data_s)
         outcomes[name] = outcome
         found.append(

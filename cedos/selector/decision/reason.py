@@ -41,6 +41,8 @@ def chosen(
     ]
     if hedging := _hedging(choice, evaluations):
         parts.append(hedging)
+    if transfer.deadline_s is not None:
+        parts.append(_wanted(choice, transfer.deadline_s))
     parts.extend(dead.values())
     first, *others = choice.strategy.networks or ("",)
     if first in dead:
@@ -51,6 +53,15 @@ def chosen(
         parts.append("A rule of thumb decided, as there are no predictors")
     parts.extend(_notes(case, evaluations))
     return sentences(*parts)
+
+
+def _wanted(choice: Evaluation, deadline_s: float) -> str:
+    if choice.time_high_s <= deadline_s:
+        return f"Wanted within {seconds(deadline_s)}: sooner saves nothing"
+    late_s = choice.time_high_s
+    return (
+        f"Wanted within {seconds(deadline_s)}, which is not certain: it may take {seconds(late_s)}"
+    )
 
 
 def sentences(*parts: str) -> str:

@@ -53,6 +53,27 @@ def test_a_tie_goes_to_the_simpler_strategy(host: Any) -> None:
     assert choose(host, host.oracle(**EQUAL), kinds=ALL) == "single(wlan0)"
 
 
+@pytest.mark.parametrize(
+    ("deadline_s", "expected"),
+    [
+        (None, "single(lte0)"),
+        (60.0, "single(wlan0)"),  # both are in time: the one that spends least
+        (5.0, "single(lte0)"),
+        (0.5, "single(lte0)"),  # neither is: the sooner one
+    ],
+)
+@pytest.mark.parametrize("objective", [MaxS(), WeightedCost(0.0, 2e-7)])
+def test_sooner_than_wanted_saves_nothing(
+    host: Any, objective: Any, deadline_s: float | None, expected: str
+) -> None:
+    model = host.oracle(wifi=9.0, cellular=2.0)
+    transfer = replace(host.transfer(3_000_000), deadline_s=deadline_s)
+    decision = decide(Case(transfer, NOTHING, host.both, model, objective, **RECORD))
+    assert str(decision.choice) == expected
+    said = {None: "", 60.0: "sooner saves nothing", 5.0: "sooner saves nothing", 0.5: "not certain"}
+    assert said[deadline_s] in decision.reason
+
+
 def test_a_decision_is_a_record(host: Any) -> None:
     context = host.context(wlan0_rtt_s=0.018, lte0_rtt_s=0.05)
     transfer = host.transfer(3000)
