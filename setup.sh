@@ -38,14 +38,14 @@ _add_mahimahi_source() {
 _programs() {
   local missing
   missing=$(_missing mm-link mm-delay iptables ip ethtool conntrack nginx curl mptcpize dnsmasq ping openssl python3 jq \
-    chromium ffmpeg dbus-daemon dovecot)
+    chromium ffmpeg dbus-daemon dovecot systemd-analyze)
   [ -n "$missing" ] || { python3 -c 'import ensurepip' 2>/dev/null && return 0; }
   _need_root "installing $(echo $missing)"
   say "installing from Debian: $(echo $missing) (genuine Mahimahi from the pinned bullseye suite)"
   apt-get update -qq
   if [ -z "$(command -v mm-link)" ]; then _add_mahimahi_source; apt-get update -qq; fi
   _install_packages mahimahi iptables iproute2 ethtool conntrack nginx-light curl mptcpize \
-    dnsmasq-base iputils-ping openssl python3 python3-venv jq chromium ffmpeg dbus-daemon dovecot-imapd
+    dnsmasq-base iputils-ping openssl python3 python3-venv jq chromium ffmpeg dbus-daemon dovecot-imapd systemd
 }
 
 _environment() {

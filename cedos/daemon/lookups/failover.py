@@ -30,6 +30,9 @@ _APART_S: Final = 0.3
 """The next network is asked, too, where one has not answered for so long."""
 _WEIGHT: Final = 0.2
 _PORT: Final = 53
+_LOCAL: Final = frozenset(
+    ("local", "lan", "home", "home.arpa", "internal", "localdomain", "corp", "localhost")
+)
 _NO_ERROR: Final = 0
 
 Ask = Callable[[Network, Address, bytes], Awaitable[bytes | None]]
@@ -234,18 +237,6 @@ def is_refusal(answer: bytes) -> bool:
     """Not to be believed by itself: a name may be there in the silent network alone."""
     reply = dns.parse(answer)
     return reply is None or reply.code != _NO_ERROR
-
-
-_LOCAL: Final = (
-    "local",
-    "lan",
-    "home",
-    "home.arpa",
-    "internal",
-    "localdomain",
-    "corp",
-    "localhost",
-)
 
 
 def is_local(name: str) -> bool:

@@ -1,11 +1,15 @@
 """Which flows have a socket now: connection tracking remembers them for minutes after their ends."""
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cedos.kernel import sock_diag
-from cedos.kernel.netlink import NETLINK_SOCK_DIAG, AsyncRequester
+from cedos.kernel.netlink import NETLINK_SOCK_DIAG, AsyncRequester, NetlinkMessage
 from cedos.model import FlowKey
+
+_Known = TypeVar("_Known")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,34 +33,31 @@ async def open_sockets() -> OpenSockets:
     """The sockets now, of the namespace that the calling thread is in."""
     diag = AsyncRequester(NETLINK_SOCK_DIAG)
     try:
-        return OpenSockets(await _tcp(diag), await _udp_ports(diag))
+        return OpenSockets(
+            await _all(diag, sock_diag.flows_request, _flow),
+            await _all(diag, sock_diag.udp_sockets_request, sock_diag.local_port),
+        )
     finally:
         diag.close()
 
 
-async def _tcp(diag: AsyncRequester) -> frozenset[FlowKey] | None:
+async def _all(
+    diag: AsyncRequester,
+    request: Callable[[int], bytes],
+    parse: Callable[[NetlinkMessage], _Known | None],
+) -> frozenset[_Known] | None:
+    """What is known of each socket; None: the kernel does not tell, as without a module udp_diag."""
     try:
         answers = [
             answer
             for family in (socket.AF_INET, socket.AF_INET6)
-            for answer in await diag.dump(
-                sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.flows_request(family)
-            )
+            for answer in await diag.dump(sock_diag.SOCK_DIAG_BY_FAMILY, request(family))
         ]
     except (OSError, TimeoutError):
         return None
-    return frozenset(facts.key for answer in answers if (facts := sock_diag.parse(answer)))
+    return frozenset(known for answer in answers if (known := parse(answer)))
 
 
-async def _udp_ports(diag: AsyncRequester) -> frozenset[int] | None:
-    try:
-        answers = [
-            answer
-            for family in (socket.AF_INET, socket.AF_INET6)
-            for answer in await diag.dump(
-                sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.udp_sockets_request(family)
-            )
-        ]
-    except (OSError, TimeoutError):  # without the module udp_diag
-        return None
-    return frozenset(filter(None, map(sock_diag.local_port, answers)))
+def _flow(answer: NetlinkMessage) -> FlowKey | None:
+    facts = sock_diag.parse(answer)
+    return None if facts is None else facts.key

@@ -1,9 +1,7 @@
 """Wi-Fi, cellular and battery: parsing what the host's services say, and living without them."""
 
 import struct
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,8 +9,9 @@ from hypothesis import strategies as st
 
 from cedos.kernel.netlink import attribute
 from cedos.model import Indicator, Network, NetworkKind
-from cedos.monitor.bus import BusError, SystemBus
+from cedos.monitor.bus import SystemBus
 from cedos.monitor.providers import battery, cellular, wifi
+from tests.doubles.bus import PlayedBus
 
 pytestmark = pytest.mark.anyio
 
@@ -77,29 +76,6 @@ async def test_a_host_without_nl80211_gives_nothing() -> None:
         assert await provider.read(Network("x", "x", 999_999, NetworkKind.WIFI, False), 1.0) == {}
     finally:
         await provider.close()
-
-
-class PlayedBus(SystemBus):
-    """Answers from a table; what is missing is an absent service."""
-
-    def __init__(self, answers: dict[str, list[Any]]) -> None:
-        super().__init__("unix:path=/nowhere")
-        self.answers = answers
-        self.calls: list[tuple[str, Sequence[object]]] = []
-
-    async def call(
-        self,
-        service: str,
-        path: str,
-        interface: str,
-        member: str,
-        signature: str = "",
-        body: Sequence[object] = (),
-    ) -> list[Any]:
-        self.calls.append((member, body))
-        if member not in self.answers:
-            raise BusError(f"{service} {member}: absent")
-        return self.answers[member]
 
 
 MODEM = "/org/freedesktop/ModemManager1/Modem/0"

@@ -1,48 +1,17 @@
 """The system's word on metered networks."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from cedos.kernel.interface_kind import MeteredWord
-from cedos.monitor.bus import BusError, SystemBus
 from cedos.monitor.providers import metered
 from cedos.monitor.providers.metered import HostMetered, parse_device
+from tests.doubles.bus import PlayedBus
 
 pytestmark = pytest.mark.anyio
 
 DEVICES = "/org/freedesktop/NetworkManager/Devices"
-
-
-class PlayedManager(SystemBus):
-    """NetworkManager with devices; None: it does not run."""
-
-    def __init__(self, devices: dict[str, dict[str, Any]] | None) -> None:
-        super().__init__("unix:path=/nowhere")
-        self.devices = devices
-        self.watched: list[str] = []
-
-    async def call(
-        self,
-        service: str,
-        path: str,
-        interface: str,
-        member: str,
-        signature: str = "",
-        body: Sequence[object] = (),
-    ) -> list[Any]:
-        if self.devices is None:
-            raise BusError("absent")
-        if member == "AddMatch":
-            return []
-        if path in self.devices:
-            return [self.devices[path]]
-        return [{"Devices": list(self.devices)}]
-
-    async def watch(self, path: str, interface: str, changed: Any) -> None:
-        self.watched.append(path)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +32,14 @@ def test_a_device(said: object, word: MeteredWord | None) -> None:
 
 
 async def test_network_manager_is_asked_and_watched() -> None:
-    bus = PlayedManager(
-        {
-            f"{DEVICES}/1": {"Interface": "lo", "Metered": 4},
-            f"{DEVICES}/2": {"Interface": "wlan0", "Metered": 3},
-            f"{DEVICES}/3": {"Interface": "wwan0", "Metered": 2},
-        }
-    )
+    devices = [
+        {"Interface": "lo", "Metered": 4},
+        {"Interface": "wlan0", "Metered": 3},
+        {"Interface": "wwan0", "Metered": 2},
+    ]
+    answers = {f"{DEVICES}/{number}": [device] for number, device in enumerate(devices, 1)}
+    manager = {"AddMatch": [], "Get": [], "GetAll": [{"Devices": list(answers)}]}
+    bus = PlayedBus(manager | answers)
     source = HostMetered(bus)
     await source.start(lambda: None)
     interfaces = {"lo": 1, "wlan0": 2, "wwan0": 3}
@@ -83,7 +53,7 @@ async def test_network_manager_is_asked_and_watched() -> None:
 
 async def test_without_it_the_lease_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metered, "announced_metered", lambda name, index: name == "wlan0")
-    for bus in (None, PlayedManager(None)):
+    for bus in (None, PlayedBus({})):
         source = HostMetered(bus)
         assert await source.read({"wlan0": 2, "eth0": 3}) == {"wlan0": MeteredWord.GUESSED_YES}
 
