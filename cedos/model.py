@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+from math import inf
 from typing import Final, TypedDict
 
 Address = IPv4Address | IPv6Address
@@ -129,6 +130,22 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True)
+class CompetingTransfer:
+    """A transfer under way, with which others share its network.
+
+    `rate_bps` is how fast its bytes came lately; inf: as fast as it is let, as it has just begun.
+    """
+
+    flow: "FlowKey"
+    remaining_bytes: float
+    rate_bps: float = inf
+
+
+Competing = Mapping[str, Mapping[Direction, tuple[CompetingTransfer, ...]]]
+"""What this host's transfers have still to carry, by network and direction."""
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """All indicators of all networks at one instant: network name -> indicator name -> indicator.
 
@@ -137,12 +154,14 @@ class Context:
     `rssi_dbm`, `link_bps`, `chan_util`, `rsrp_dbm`, `rsrq_db`, `sinr_db`, `cqi`, `speed_mps`. Beyond
     those: `dbm`, `ap_count`, `loss`, `delivery_down_bps`, `delivery_up_bps`, `past1_up_bps` and other
     rates of the uplink, `udp_up_bps` and all else of a train upwards, and `captive` (1: a portal
-    is in the way, or nothing goes through). `attachments` has the access points, where known.
+    is in the way, or nothing goes through). `attachments` has the access points, where known,
+    `competing` by network what this host's other transfers have still to carry.
     """
 
     at_s: float
     networks: Mapping[str, Mapping[str, Indicator]]
     attachments: Mapping[str, Attachment] = field(default_factory=dict)
+    competing: Competing = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

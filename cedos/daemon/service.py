@@ -179,7 +179,9 @@ class Daemon:
             chunked=replace(CHUNKED, median_bytes=config.profiler.default_large_bytes),
         )
         metering = Metering(usage, startup.boot(), links.networks(), radios, prices)
-        self._observer = Observer(config, bus, self._wakeup.changed, metering.counted)
+        self._observer = Observer(
+            config, bus, self._wakeup.changed, metering.counted, self._flows.competing
+        )
         chosen = choices(config, state, problems)
         self._learning = chosen.model if isinstance(chosen.model, Learning) else None
         self._log = DecisionLog(history)

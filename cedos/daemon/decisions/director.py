@@ -51,8 +51,9 @@ class Director:
         await self.programs.reconsider(context)
         await self.moves.keep_spares(context.at_s)
         for flow in self._flows:
-            if self.moves.may_move(flow):
-                await self.moves.reconsider(flow, context)
+            if self.moves.may_move(flow) and await self.moves.reconsider(flow, context):
+                # The next one finds it where it is now.
+                context = replace(context, competing=self._flows.competing(context.at_s))
 
     def visited(self, flow: LivingFlow, now_s: float) -> None:
         """A connection began: it goes where was decided before."""

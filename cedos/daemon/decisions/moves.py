@@ -40,30 +40,33 @@ class Moves:
         """Spare subflows are kept only over networks where they are worth their joules."""
         await carried_out(self._steer.without_spares(self._decider.not_worth_a_spare(now_s)))
 
-    async def reconsider(self, flow: LivingFlow, context: Context) -> None:
+    async def reconsider(self, flow: LivingFlow, context: Context) -> bool:
+        """Whether the flow was moved."""
         strategy, transfer = flow.strategy, flow.transfer
         if transfer is None or strategy is None or flow.token is None:
-            return
+            return False
         await self._give_up(flow, flow.token, context)
         small = (flow.remaining_bytes or 0) <= self._decider.choices.default_size_bytes
         stuck = flow.rate_bps == 0.0 or flow.late(context.at_s)
         if small and not stuck and not self._lost(strategy, context):
             # It is over before a move could help, unless it takes longer than it should.
             flow.expects(self._default.small_s(strategy), context.at_s)
-            return
+            return False
         decision = self._decider.again(
             flow, strategy, transfer, context, self._margin(flow, context.at_s)
         )
         rest_s = next((e.time_s for e in decision.evaluations if e.strategy == strategy), math.inf)
         flow.expects(rest_s, context.at_s)
         if decision.choice == strategy:
-            return
+            return False
         _log.debug("flow moves", flow=str(flow.key), to=str(decision.choice), why=decision.reason)
-        if await carried_out(self._steer.steer_connection(flow.token, decision.choice)):
-            flow.decided(decision)
-            flow.moved()
-            self._decider.record(decision)
-            await self._give_up(flow, flow.token, context, stuck=stuck)
+        if not await carried_out(self._steer.steer_connection(flow.token, decision.choice)):
+            return False
+        flow.decided(decision)
+        flow.moved()
+        self._decider.record(decision)
+        await self._give_up(flow, flow.token, context, stuck=stuck)
+        return True
 
     async def _give_up(
         self, flow: LivingFlow, token: int, context: Context, *, stuck: bool = False

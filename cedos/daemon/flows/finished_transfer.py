@@ -46,7 +46,7 @@ class FinishedTransfer:
         """What was to be expected of it by what was known when it began; None where nothing was."""
         roles = assign(networks)
         columns = features(context, self.asked, roles, model.features)
-        times = completion_times(columns, context, roles, model, joined=False)
+        times = completion_times(columns, self.asked, context, roles, model, joined=False)
         if self.strategy not in times:
             return None
         role = self.strategy.removeprefix("mptcp_")

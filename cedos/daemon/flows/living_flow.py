@@ -5,6 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from cedos.model import (
+    CompetingTransfer,
     Context,
     Decision,
     Direction,
@@ -19,6 +20,7 @@ from cedos.model import (
 from cedos.monitor.events import FlowClosed, FlowSample
 from cedos.profiler.profiler import SizeLearned
 from cedos.selector.uncertainty.reevaluate import Reevaluation
+from predictors.naive import FIRST_WINDOW_BYTES
 
 STALLED_S = 0.4
 """A transfer that waits and has heard nothing for so long, and for `_STALLED_RTTS`, is stalled."""
@@ -29,6 +31,8 @@ _RATE_S = 1.0
 """Rates are taken over so long a time, as far as there are looks."""
 
 _LEAST_RATE_S = 0.5
+_NEW_S = 1.0
+"""A flow that no look has seen yet may have begun so long ago."""
 _REMEMBERED = 20
 _CARRIED_BYTES = 1_400
 """A path that carried less than a full packet has nothing of the transfer under way."""
@@ -141,6 +145,29 @@ class LivingFlow:
         """Whether the size of the transfer under way is known for certain."""
         return self.transfer is not None and self.transfer.size.source == "content-length"
 
+    def competes(self, now_s: float) -> CompetingTransfer | None:
+        """What it has to carry still, where it does so now and that is worth counting."""
+        remaining = self.remaining_bytes
+        if self.transfer is None or not remaining or remaining <= FIRST_WINDOW_BYTES:
+            return None
+        samples = [path.sample for path in self.paths.values() if path.sample is not None]
+        if not samples:
+            new = now_s - self.started_at_s < _NEW_S
+            return CompetingTransfer(self.key, remaining) if new else None
+        if self.transfer.direction is Direction.UP:
+            moves = any(sample.unacknowledged for sample in samples)
+        else:
+            moves = min(sample.idle_down_s for sample in samples) < _RATE_S
+        if not moves:
+            return None
+        if not self._carried_at:
+            return CompetingTransfer(self.key, remaining)
+        (before_at_s, before), (at_s, carried) = self._carried_at[0], self._carried_at[-1]
+        if at_s - before_at_s < _LEAST_RATE_S:
+            return CompetingTransfer(self.key, remaining)
+        rate_bps = 8.0 * (carried - before) / (at_s - before_at_s)
+        return CompetingTransfer(self.key, remaining, rate_bps)
+
     def waits_on(self, path: FlowPath) -> bool:
         """Whether something must come back on this path: an acknowledgement, or the rest of an answer.
 
@@ -165,6 +192,19 @@ class LivingFlow:
         small = transfer.size.median_bytes <= SMALL_BYTES and len(self.paths) == 1
         return (
             self.paths[self.key].network if small and self.exact and self.remaining_bytes else None
+        )
+
+    def alone_on(self, network: str, context: Context) -> bool:
+        """Whether this host carried nothing else over its network, neither then nor now.
+
+        What it takes beside others says more of them than of the network.
+        """
+        others = (context, self.context) if self.context is not None else (context,)
+        return not any(
+            each.flow != self.key
+            for known in others
+            for those in known.competing.get(network, {}).values()
+            for each in those
         )
 
     @property

@@ -5,10 +5,13 @@ flow with several, joined by its token.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from heapq import nlargest
 
 from cedos.daemon.flows.living_flow import FlowPath, LivingFlow
 from cedos.model import (
     Address,
+    CompetingTransfer,
     Direction,
     FlowKey,
     FlowRecord,
@@ -18,6 +21,9 @@ from cedos.model import (
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
 from predictors.naive import FIRST_WINDOW_BYTES
+
+_COMPETING = 32
+"""What is beyond so many of a network changes nothing any more."""
 
 
 class LivingFlows:
@@ -40,6 +46,27 @@ class LivingFlows:
     def idle_s(self, now_s: float) -> dict[str, float]:
         """Network -> seconds since a flow last moved bytes over it; absent: not since the start."""
         return {name: max(0.0, now_s - at_s) for name, at_s in self._used_at_s.items()}
+
+    def competing(self, now_s: float) -> dict[str, dict[Direction, tuple[CompetingTransfer, ...]]]:
+        """What each network has still to carry, by direction; the largest `_COMPETING` of each."""
+        found: dict[str, dict[Direction, list[CompetingTransfer]]] = {}
+        for flow in self:
+            if flow.transfer is None or (its := flow.competes(now_s)) is None:
+                continue
+            networks = flow.strategy.networks if flow.strategy else (flow.paths[flow.key].network,)
+            part = 1.0 / len(networks)
+            each = replace(
+                its, remaining_bytes=part * its.remaining_bytes, rate_bps=part * its.rate_bps
+            )
+            for network in filter(None, networks):
+                found.setdefault(network, {}).setdefault(flow.transfer.direction, []).append(each)
+        return {
+            network: {
+                direction: tuple(nlargest(_COMPETING, those, key=lambda it: it.remaining_bytes))
+                for direction, those in of.items()
+            }
+            for network, of in found.items()
+        }
 
     def __iter__(self) -> Iterator[LivingFlow]:
         seen: set[int] = set()

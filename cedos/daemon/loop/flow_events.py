@@ -98,7 +98,7 @@ class FlowEvents:
         networks = self.director.networks
         finished = finished_transfer(flow, record, event, networks)
         if finished is not None:
-            if finished.tells:
+            if finished.tells and flow.alone_on(finished.network, self.observer.context()):
                 self.observer.transferred(finished.network, finished.carried_bytes, finished.time_s)
             if flow.context is not None:
                 record = self._judged(record, finished, flow.context)

@@ -90,13 +90,15 @@ class FlowSampler:
         if told:
             self._told_at_s = now_s
             self._observer.observe_flows(at_home)
-        for flow in self._flows.sampled(samples, now_s):
+        seen, context = self._flows.sampled(samples, now_s), self._observer.context()
+        for flow in seen:
             carried = flow.carried(Direction.DOWN), flow.carried(Direction.UP)
             for learned in self._profiler.progressed(flow.key, *carried, now_s):
                 self._flows.learned(learned)
-            if (network := flow.small_on) is not None and flow.transfer is not None:
+            network, transfer = flow.small_on, flow.transfer
+            if network is not None and transfer is not None and flow.alone_on(network, context):
                 waited_s = now_s - flow.started_at_s
-                self._observer.waits(network, flow.transfer.size.median_bytes, waited_s)
+                self._observer.waits(network, transfer.size.median_bytes, waited_s)
         urgent = self._listen(asked_at_s, self._observer.context(), now_s)
         stalled = frozenset(id(flow) for flow in self._flows if flow.rate_bps == 0.0)
         urgent = urgent or not stalled <= self._stalled

@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 
@@ -15,7 +16,7 @@ from cedos.config.probes import endpoint
 from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.networks.silence import PATIENCE_S
 from cedos.kernel.rtnetlink import Counters
-from cedos.model import Address, Context, FlowKey, Indicator, Network, NetworkKind
+from cedos.model import Address, Competing, Context, FlowKey, Indicator, Network, NetworkKind
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.context import ContextKeeper
 from cedos.monitor.events import FlowClosed, FlowSample
@@ -144,6 +145,7 @@ class Observer:
 
     Args:
         metered: is given each network's counters once a second, and the monotonic time.
+        competing: what this host's transfers have still to carry, at a monotonic time.
     """
 
     def __init__(
@@ -152,11 +154,13 @@ class Observer:
         bus: SystemBus | None,
         changed: Callable[[], None],
         metered: Callable[[Network, Counters, float], None] = lambda *_: None,
+        competing: Callable[[float], Competing] = lambda now_s: {},
     ) -> None:
         self.keeper = ContextKeeper()
         self._config = config
         self._changed = changed
         self._metered = metered
+        self._competing = competing
         manager = NetworkManager(bus) if bus is not None and config.providers.host else None
         self._providers = providers(config, bus, manager)
         self._sleep = SleepWatch()
@@ -205,7 +209,8 @@ class Observer:
             _log.info("the host has slept", seconds=round(slept_s, 1))
             self.keeper.slept(slept_s)
             self.portals.recheck()
-        return self.keeper.snapshot(time.monotonic())
+        now_s = time.monotonic()
+        return replace(self.keeper.snapshot(now_s), competing=self._competing(now_s))
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
         """Takes the networks; what is gone is forgotten."""

@@ -73,7 +73,7 @@ def evaluate(
     transfer, context, objective = case.transfer, case.context, case.objective
     direction, joined = transfer.direction, retime is not None
     columns: Mapping[str, float] = features(context, transfer, roles, model.features)
-    predicted = completion_times(columns, context, roles, model, joined=joined)
+    predicted = completion_times(columns, transfer, context, roles, model, joined=joined)
     predicted = _completed(
         case.method.times(predicted), redundant=_REDUNDANT in case.kinds, joined=joined
     )

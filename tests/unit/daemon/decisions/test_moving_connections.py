@@ -12,13 +12,15 @@ import pytest
 from cedos.model import (
     Context,
     Decision,
+    Direction,
     Indicator,
     SizeEstimate,
     Strategy,
     StrategyKind,
     Transfer,
 )
-from cedos.monitor.events import FlowClosed, FlowSample
+from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
+from cedos.profiler.profiler import SizeLearned
 
 pytestmark = pytest.mark.anyio
 
@@ -289,3 +291,22 @@ async def test_a_flow_leaves_a_network_that_fell_silent_however_often_it_moved(
     assert stage.director.default.decision.choice == ONLY_LTE
     said = "wlan0: no reply for 0.4 s (probably another "
     assert any(said in each.reason for each in stage.decisions)
+
+
+async def test_two_do_not_both_flee_to_the_network_that_is_better_for_one(stage: Stage) -> None:
+    stage.model.alone = True
+    stage.model.rate_bps |= {"wifi": 8e6, "cellular": 10e6}
+    other = replace(stage.key, local_port=4001)
+    for token, key in ((7, stage.key), (8, other)):
+        stage.flows.opened(FlowOpened(key, 9.5, 109.5))
+        stage.director.visited(stage.flows.joined(token, key, 9.5), 9.5)
+        stage.director.moves.steerable(token, True)
+        size = SizeEstimate(5_000_000, 5_000_000, 5_000_000, "content-length")
+        stage.flows.learned(SizeLearned(key, Direction.DOWN, size))
+    context = Context(
+        10.0,
+        {name: {"available": Indicator(1.0, 10.0)} for name in ("wlan0", "lte0")},
+        competing=stage.flows.competing(10.0),
+    )
+    await stage.director.reconsider(context)
+    assert [flow.strategy for flow in stage.flows] == [ONLY_LTE, ONLY_WLAN]

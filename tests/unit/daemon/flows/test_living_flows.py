@@ -1,9 +1,21 @@
+from dataclasses import replace
 from ipaddress import ip_address, ip_interface
+from math import inf
 
 import pytest
 
 from cedos.daemon.flows.living_flows import LivingFlows
-from cedos.model import Direction, FlowKey, Network, NetworkKind, SizeEstimate
+from cedos.model import (
+    CompetingTransfer,
+    Context,
+    Direction,
+    FlowKey,
+    Network,
+    NetworkKind,
+    SizeEstimate,
+    Strategy,
+    StrategyKind,
+)
 from cedos.monitor.events import FlowClosed, FlowOpened, FlowSample
 from cedos.profiler.profiler import SizeLearned
 
@@ -184,3 +196,59 @@ def test_a_move_forgets_the_rate_of_the_way_before(flows: LivingFlows) -> None:
     flow.moved()
     flows.sampled([sample(FIRST, 210_000)], 3.2)
     assert flow.rate_bps is None, "too early to say"
+
+
+def test_what_has_bytes_to_come_shares_its_network(flows: LivingFlows) -> None:
+    flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    assert flows.competing(1.1) == {}
+    flows.learned(size(FIRST, 2_000_000))
+    (new,) = flows.competing(1.1)["wlan0"][Direction.DOWN]
+    assert (new.flow, new.remaining_bytes, new.rate_bps) == (FIRST, 2_000_000, inf)
+    flows.sampled([sample(FIRST, 100_000)], 1.2)
+    flows.sampled([sample(FIRST, 600_000)], 2.2)
+    (going,) = flows.competing(2.2)["wlan0"][Direction.DOWN]
+    assert (going.remaining_bytes, going.rate_bps) == (1_400_000, pytest.approx(4e6))
+
+
+@pytest.mark.parametrize(
+    "last", [sample(FIRST, 1_995_000), sample(FIRST, 600_000, idle_down_s=3.0)]
+)
+def test_what_is_nearly_over_or_pauses_shares_nothing(last: FlowSample, flows: LivingFlows) -> None:
+    flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flows.learned(size(FIRST, 2_000_000))
+    flows.sampled([last], 2.0)
+    assert flows.competing(2.0) == {}
+
+
+def test_over_two_networks_each_has_half_of_it(flows: LivingFlows) -> None:
+    flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    flow = flows.learned(size(FIRST, 2_000_000))
+    assert flow is not None
+    flow.strategy = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
+    found = flows.competing(1.1)
+    assert {name: of[Direction.DOWN][0].remaining_bytes for name, of in found.items()} == {
+        "wlan0": 1_000_000,
+        "lte0": 1_000_000,
+    }
+
+
+def test_any_number_of_flows_competes_as_the_largest(flows: LivingFlows) -> None:
+    for port in range(100):
+        key = replace(FIRST, local_port=port + 1)
+        flows.opened(FlowOpened(key, 1.0, 100.0))
+        flows.learned(size(key, 100_000 * (port + 1)))
+    found = flows.competing(1.1)["wlan0"][Direction.DOWN]
+    assert len(found) == 32
+    assert found[0].remaining_bytes == 10_000_000
+
+
+def test_a_flow_is_alone_where_nothing_else_was_or_is_carried(flows: LivingFlows) -> None:
+    flow = flows.opened(FlowOpened(FIRST, 1.0, 100.0))
+    nothing = Context(1.0, {})
+    own = Context(1.0, {}, competing={"wlan0": {Direction.DOWN: (CompetingTransfer(FIRST, 9),)}})
+    other = Context(1.0, {}, competing={"wlan0": {Direction.UP: (CompetingTransfer(SECOND, 9),)}})
+    assert flow.alone_on("wlan0", own)
+    assert not flow.alone_on("wlan0", other)
+    assert flow.alone_on("lte0", other)
+    flow.began_in(other)
+    assert not flow.alone_on("wlan0", nothing)

@@ -1,0 +1,93 @@
+"""What a transfer loses to this host's others."""
+
+from ipaddress import ip_address
+from math import inf
+from typing import Any
+
+import pytest
+
+from cedos.model import (
+    CompetingTransfer,
+    Context,
+    Direction,
+    FlowKey,
+    Indicator,
+    SizeEstimate,
+    Transfer,
+)
+from cedos.selector.decision.case import Case
+from cedos.selector.decision.decide import decide
+from cedos.selector.decision.roles import Roles, assign
+from cedos.selector.decision.sharing import competitors, shared
+from predictors.base import Distribution
+
+MB = 1_000_000
+ALONE = Distribution((1.0, 2.0))
+
+
+def key(port: int) -> FlowKey:
+    return FlowKey(ip_address("10.0.0.2"), port, ip_address("198.51.100.1"), 443)
+
+
+def transfer(size_bytes: int = MB, flow: FlowKey | None = None) -> Transfer:
+    return Transfer(SizeEstimate(size_bytes, size_bytes, size_bytes, "content-length"), flow=flow)
+
+
+def context(*others: CompetingTransfer, direction: Direction = Direction.DOWN) -> Context:
+    known = {"past1_bps": 8e6, "rtt_s": 0.05, "rtt_min_s": 0.05}
+    return Context(
+        100.0,
+        {"wlan0": {name: Indicator(value, 99.9) for name, value in known.items()}},
+        competing={"wlan0": {direction: others}},
+    )
+
+
+@pytest.fixture
+def roles(host: Any) -> Roles:
+    return assign(host.both)
+
+
+def over_wifi(known: Context, roles: Roles, *, size_bytes: int = MB) -> tuple[float, ...]:
+    asked = transfer(size_bytes)
+    return shared(("wifi",), ALONE, size_bytes, competitors(known, roles, asked)).samples
+
+
+def test_two_alike_take_twice_as_long_but_for_the_way(roles: Roles) -> None:
+    other = CompetingTransfer(key(1), MB, 8e6)
+    assert over_wifi(context(other), roles) == pytest.approx((1.9, 3.9))
+
+
+@pytest.mark.parametrize(("left", "times"), [(MB / 2, (1.45, 2.95)), (50 * MB, (1.9, 3.9))])
+def test_another_counts_with_what_it_has_left_at_most(
+    left: float, times: tuple[float, ...], roles: Roles
+) -> None:
+    assert over_wifi(context(CompetingTransfer(key(1), left)), roles) == pytest.approx(times)
+
+
+def test_those_that_a_server_holds_back_take_what_they_are_given(roles: Roles) -> None:
+    """A video of 0.8 Mbit/s on 8 Mbit/s carries 150 kB while the other one takes 1.5 s."""
+    video = CompetingTransfer(key(1), 50 * MB, 8e5)
+    assert over_wifi(context(video), roles)[0] == pytest.approx(1.0 + 0.15 * 0.9)
+
+
+def test_neither_itself_nor_the_other_direction_counts(roles: Roles) -> None:
+    it = CompetingTransfer(key(1), MB)
+    assert competitors(context(it), roles, transfer(flow=key(1))) == {}
+    assert competitors(context(it, direction=Direction.UP), roles, transfer()) == {}
+    assert competitors(Context(1.0, {}), roles, transfer()) == {}
+
+
+def test_over_two_networks_half_of_it_meets_the_others(roles: Roles) -> None:
+    other = CompetingTransfer(key(1), 50 * MB, inf)
+    found = competitors(context(other), roles, transfer())
+    both = shared(("wifi", "cellular"), ALONE, MB, found)
+    assert both.samples == pytest.approx((1.45, 2.95))
+
+
+def test_a_busy_network_is_left_to_those_who_are_there(host: Any) -> None:
+    """Wi-Fi is a little quicker alone; with another download on it, LTE is."""
+    model = host.oracle(wifi=1.0, cellular=1.3)
+    other = CompetingTransfer(key(1), 5 * MB)
+    for known, chosen in ((context(), "wlan0"), (context(other), "lte0")):
+        case = Case(transfer(), known, host.both, model)
+        assert decide(case).choice.networks[0] == chosen
