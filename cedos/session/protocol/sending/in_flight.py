@@ -118,7 +118,11 @@ class InFlight:
             while True:
                 if self.full and not queue.has_pending:
                     return None
-                piece = queue.take(min(room_bytes, max(grant.limit_bytes, 1)), grant.skip_bytes)
+                limit_bytes = min(room_bytes, max(grant.limit_bytes, 1))
+                piece = queue.take(limit_bytes, grant.skip_bytes)
+                if piece is None and limit_bytes < room_bytes:
+                    # What cannot be cut to that, for the names of those before it, say, takes more.
+                    piece = queue.take(room_bytes, grant.skip_bytes)
                 if piece is None:
                     return None
                 if not piece.queued:

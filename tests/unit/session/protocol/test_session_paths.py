@@ -51,6 +51,21 @@ def test_small_foreground_messages_do_not_wait_when_another_path_is_up(cores: Co
     assert cores.messages(other) == [(0, b"urgent"), (2, b"later")]
 
 
+def test_a_rest_that_is_shorter_than_the_names_of_those_before_it_goes_too(cores: Cores) -> None:
+    """SWTC grants what waits, piece by piece; the rest of a message with an order may be four bytes."""
+
+    class Pieces(type(cores.scheduler())):
+        def choose(self, *_: object) -> SendGrant:
+            return SendGrant(0, 4)
+
+    one, other = cores.session(Pieces()), cores.session()
+    cores.up(one, other)
+    first = one.send(b"first", 0)
+    one.send(bytes(100_000), 0, after=(first,))
+    cores.pump(one, other)
+    assert [len(data) for _, data in cores.messages(other)] == [5, 100_000]
+
+
 def test_a_scheduler_may_leave_the_next_bytes_to_another_path(cores: Cores) -> None:
     """SWTC's order: what this slow path gets is what will be needed when it arrives."""
     one, other = cores.session(cores.scheduler(SendGrant(0, 5_000, 10_000), None)), cores.session()
