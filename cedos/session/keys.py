@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -165,9 +166,16 @@ def pin(path: Path, name: str, key: bytes) -> None:
     """
     if check(path, name, key):
         return
-    known = read_names(path)
-    known[name] = key
-    lines = [f"{json.dumps(each)} = {json.dumps(to_text(known[each]))}\n" for each in known]
+    write_names(path, read_names(path) | {name: key})
+
+
+def write_names(path: Path, names: Mapping[str, bytes]) -> None:
+    """Writes what `read_names` reads.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    lines = [f"{json.dumps(name)} = {json.dumps(to_text(key))}\n" for name, key in names.items()]
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

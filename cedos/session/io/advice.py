@@ -18,6 +18,8 @@ from cedos.session.protocol.session import Session
 
 ASK_S: Final = 2.0
 """A label in use is asked about so often."""
+_LOOK_S: Final = 0.25
+"""Whether another label came into use is looked at so often."""
 VALID_S: Final = 6.0
 """An answer counts for so long: a daemon that has ended leaves no trace."""
 _LEAST_BYTES: Final = 1_000
@@ -61,7 +63,8 @@ class TransferProgress:
 class Advice:
     """Asks for one session, while it sends or receives, and applies the answers.
 
-    `changed` is called when paths may be used otherwise than before.
+    `changed` is called when paths may be used otherwise than before; `thrifty`: what nobody decided on
+    goes over metered networks only without the others.
     """
 
     def __init__(
@@ -71,7 +74,10 @@ class Advice:
         chooser: Chooser,
         progress: Callable[[], TransferProgress],
         changed: Callable[[], None],
+        *,
+        thrifty: bool = False,
     ) -> None:
+        self._thrifty = thrifty
         self._core, self._scheduler, self._chooser = core, scheduler, chooser
         self._progress, self._changed = progress, changed
         self._loop = asyncio.get_running_loop()
@@ -81,6 +87,7 @@ class Advice:
         self._irobs_bytes = list(core.receiver.irobs_bytes)
         self._timer: asyncio.Handle | None = None
         self._asking: dict[int, asyncio.Task[None]] = {}
+        self._checked_at_s = float("-inf")
         self._closed = False
         scheduler.on_use(self.used)
 
@@ -100,7 +107,7 @@ class Advice:
         paths = {path.path_id: path for path in self._core.paths}
         moved = [
             self._core.allow(number, mask, now)
-            for number, mask in permissions(self._strategies, paths).items()
+            for number, mask in permissions(self._strategies, paths, thrifty=self._thrifty).items()
         ]
         if any(moved):
             self._changed()
@@ -109,6 +116,19 @@ class Advice:
         """There is data to send, or something has come: it checks, soon and then now and again."""
         if self._timer is None and not self._closed:
             self._timer = self._loop.call_soon(self._check)
+
+    def _look(self) -> None:
+        """Checks if it is time to, or if a label has come into use that was not asked about."""
+        now = self._loop.time()
+        counted = zip(self._core.receiver.irobs_bytes, self._irobs_bytes, strict=True)
+        news = any(
+            count > before and self._strategies[rank] is None and rank not in self._asking
+            for rank, (count, before) in enumerate(counted)
+        )
+        if news or now - self._checked_at_s >= ASK_S:
+            self._check()
+        else:
+            self._timer = self._loop.call_later(min(_LOOK_S, ASK_S), self._look)
 
     def _check(self) -> None:
         """Asks about what is in use; ends once nothing is and no answer counts any more."""
@@ -130,7 +150,8 @@ class Advice:
                 self._asking[rank] = self._loop.create_task(self._ask(rank, question))
         self.apply()
         idle = not (received or any(came) or any(waited) or any(self._strategies))
-        self._timer = None if idle else self._loop.call_later(ASK_S, self._check)
+        self._checked_at_s = now
+        self._timer = None if idle else self._loop.call_later(min(_LOOK_S, ASK_S), self._look)
 
     async def _ask(self, rank: int, question: Question) -> None:
         try:

@@ -64,6 +64,7 @@ class Adviser(NamedTuple):
 
     scheduler: DecidedScheduler
     chooser: Chooser
+    thrifty: bool = False
 
 
 class Connection:
@@ -113,7 +114,16 @@ class Connection:
                 self._refused,
                 lambda: self._gate.open,
                 adviser
-                and (lambda changed: Advice(core, *adviser, self.transfer_progress, changed)),
+                and (
+                    lambda changed: Advice(
+                        core,
+                        adviser.scheduler,
+                        adviser.chooser,
+                        self.transfer_progress,
+                        changed,
+                        thrifty=adviser.thrifty,
+                    )
+                ),
             )
         self.flow = SessionFlow(
             driver,

@@ -45,6 +45,7 @@ async def connect(
     timeout_s: float | None = FIRST_PATH_S,
     networks: Callable[[str], bool] | None = None,
     chooser: Chooser | None = None,
+    thrifty: bool = False,
     limits: SessionLimits | None = None,
 ) -> Connection:
     """A session with a server, over every network that leads there.
@@ -62,6 +63,7 @@ async def connect(
         networks: which interfaces may be used; all without.
         chooser: who chooses among them for each label; the scheduler alone without. Programs of a host
             hand in its daemon (`cedos.api.session_choices`).
+        thrifty: with a chooser: what it did not decide on uses metered networks only without the others.
         limits: what the session may take of this process.
 
     Raises:
@@ -91,7 +93,7 @@ async def connect(
                 networks or (lambda _interface: True),
                 None if only_addresses else partial(_resolve, wanted, forever=True),
             )
-            adviser = None if chooser is None else Adviser(DecidedScheduler(made), chooser)
+            adviser = None if chooser is None else Adviser(DecidedScheduler(made), chooser, thrifty)
             core = Session(
                 made if adviser is None else adviser.scheduler,
                 driver.now(),

@@ -74,12 +74,13 @@ class DecidedScheduler:
 
 
 def permissions(
-    strategies: Sequence[Strategy | None], paths: Mapping[int, PathState]
+    strategies: Sequence[Strategy | None], paths: Mapping[int, PathState], *, thrifty: bool = False
 ) -> dict[int, int]:
     """Which labels each path may carry, a mask by path id; None: nothing was decided for a label.
 
     A choice must never end a flow: where none of the chosen networks is there, all may be used, unless
-    the choice is to wait.
+    the choice is to wait. With `thrifty`, what was not decided may use metered paths only where there are
+    no others.
     """
     masks = dict.fromkeys(paths, 0)
     for rank, strategy in enumerate(strategies):
@@ -88,7 +89,11 @@ def permissions(
         meant = [
             number
             for number, path in paths.items()
-            if strategy is None or path.facts.network in strategy.networks
+            if (
+                not (thrifty and path.facts.metered)
+                if strategy is None
+                else path.facts.network in strategy.networks
+            )
         ]
         for number in meant or paths:
             masks[number] |= 1 << rank

@@ -82,6 +82,14 @@ class TestPermissions:
     def test_a_network_that_is_gone_does_not_end_the_flow(self) -> None:
         assert self.masks(single("net7")) == (0b1111, 0b1111)
 
+    def test_what_was_not_decided_may_be_kept_off_what_costs_something(self, make: Make) -> None:
+        self.paths = {1: make.path(1), 2: make.path(2, metered=True)}
+        assert permissions([None] * 4, self.paths, thrifty=True) == {1: 0b1111, 2: 0}
+        chosen = [single("net2"), None, None, None]
+        assert permissions(chosen, self.paths, thrifty=True) == {1: 0b1110, 2: 0b0001}
+        only = {2: self.paths[2]}
+        assert permissions([None] * 4, only, thrifty=True) == {2: 0b1111}
+
     def test_to_defer_is_to_be_let_onto_none(self) -> None:
         assert self.masks(Strategy(StrategyKind.DEFER, ())) == (0b1110, 0b1110)
 
