@@ -10,7 +10,12 @@ from cedos.commands.console.manual import CONFIG, Manual
 from cedos.config import SHIPPED_FILE
 
 _HERE = Path(__file__).with_name("examples")
-UNITS = {"unit": _HERE / "cedos.service", "relay-unit": _HERE / "cedos-relay.service"}
+UNITS = {
+    "unit": _HERE / "cedos.service",
+    "relay-unit": _HERE / "cedos-relay.service",
+    "gateway-unit": _HERE / "cedos-gateway.service",
+    "forward-unit": _HERE / "cedos-forward.service",
+}
 # What ProtectHome=yes hides from a service.
 _HOMES = ("/home", "/root", "/run/user")
 PLAIN = {"config": SHIPPED_FILE, "relay-rules": _HERE / "cedos-relay.rules"}
@@ -32,10 +37,11 @@ PLAIN = {"config": SHIPPED_FILE, "relay-rules": _HERE / "cedos-relay.rules"}
     exits=(0, 2),
     files=[CONFIG, ("/etc/systemd/system/cedos.service", "Where the unit belongs.")],
 )
-@click.argument("what", type=click.Choice(["config", "unit", "relay-unit", "relay-rules"]))
+@click.argument("what", type=click.Choice([*PLAIN, *UNITS]))
 def command(what: str) -> None:
     """Prints the configuration (`config`) or the systemd unit (`unit`) to start from.
 
+    The units of `cedos gateway` (`gateway-unit`) and, for one user, `cedos forward` (`forward-unit`).
     The same for `cedos relay`: its unit (`relay-unit`), and the rules that divert connections to a
     transparent one (`relay-rules`, a script). Units name this very installation's `cedos`.
     """

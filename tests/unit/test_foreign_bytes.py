@@ -13,6 +13,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,10 @@ from cedos.monitor.providers import access_points, adb, android, wifi
 from cedos.profiler.frame import parse_frame
 from cedos.profiler.profiler import Profiler
 from cedos.proxy.answers import RefusedError
+from cedos.proxy.local import joined_gateway
+from cedos.proxy.local.socks import SocksError, SocksParser
 from cedos.proxy.request import RequestParser, authority
+from cedos.proxy.streams import frames as streams
 from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.handshake import messages as handshake
 from cedos.steer.journal.reading import read_records
@@ -204,6 +208,29 @@ PARSERS: dict[str, Parser] = {
     ),
     "proxy requests": Parser(
         proxied, (b"CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\n", HTTP), (RefusedError,)
+    ),
+    "frames of streams": Parser(
+        streams.parse,
+        (
+            streams.OpenStream(1, "a.test", 443).pack(),
+            streams.StreamBytes(1, 7, b"some").pack(),
+            streams.StreamRefused(1, HTTPStatus.BAD_GATEWAY, "dns_error", "no").pack(),
+            streams.StreamWindow(1, 9).pack(),
+        ),
+        (ValueError,),
+    ),
+    "SOCKS": Parser(
+        lambda data: SocksParser().feed(data),
+        (
+            b"\x05\x01\x00\x05\x01\x00\x03\x06a.test\x01\xbb",
+            b"\x05\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x50",
+        ),
+        (SocksError,),
+    ),
+    "lines to join with": Parser(
+        lambda data: joined_gateway.parse(data.decode("latin-1")),
+        (joined_gateway.invitation("a.test", 7009, KEY, KEY).encode(),),
+        (ValueError,),
     ),
     "authorities": Parser(authority_of, (b"a.test:443", b"[2001:db8::1]:80"), (ValueError, RefusedError)),
     "session records": Parser(unpack, (bytes((1,)) + bytes(30),), (ProtocolError,)),

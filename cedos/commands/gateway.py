@@ -1,0 +1,213 @@
+"""`cedos gateway`: every program's connections, from a laptop's sessions to the servers that it wants."""
+
+import asyncio
+import signal
+import socket
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import click
+import structlog
+
+from cedos import logs
+from cedos.commands.console.manual import Manual
+from cedos.commands.console.servers import OWN_KEY, ListenAddressType, own_key_option, shown
+from cedos.commands.exec import Duration
+from cedos.commands.relay import Net
+from cedos.errors import ConfigError
+from cedos.kernel.service_manager import Notifier
+from cedos.proxy.gateway.admission import IPNetwork
+from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings
+from cedos.proxy.gateway.invited_clients import InvitedClients, default_path
+from cedos.proxy.local.joined_gateway import invitation
+from cedos.session import keys
+from cedos.session.protocol.crypto import KeyPair
+
+_FIRST: Final = "laptop"
+
+log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+
+
+@click.command(
+    cls=Manual,
+    examples=[
+        (
+            "cedos gateway --name gw.example.org",
+            "Runs it; the first time it prints the line that a laptop joins with.",
+        ),
+        (
+            "cedos gateway --name gw.example.org --invite phone",
+            "Prints a line for one more client.",
+        ),
+        ("cedos gateway --revoke phone", "Lets that client in no more, at once."),
+        (
+            "cedos gateway --allow-inside 10.1.0.0/16",
+            "Also connects to the private network that it is in.",
+        ),
+        (
+            "cedos example gateway-unit | sudo tee /etc/systemd/system/cedos-gateway.service",
+            "Installs it as a service.",
+        ),
+    ],
+    exits={
+        0: "Ended by Ctrl-C or SIGTERM, or what was asked for was done.",
+        **dict.fromkeys((1, 2), ""),
+        4: "It cannot listen there.",
+    },
+    files=[
+        OWN_KEY,
+        (
+            "~/.config/cedos/gateway-clients.toml",
+            "Who is invited, and the public keys; read again when it changes.",
+        ),
+    ],
+)
+@click.option(
+    "-l", "--listen", type=ListenAddressType(PORT), default=("", PORT), metavar="[ADDRESS:]PORT",
+    help=f"Where to listen.  [default: {PORT} at all addresses]",
+)  # fmt: skip
+@click.option(
+    "-n", "--name", metavar="HOST",
+    help="The name or address by which clients reach this host.  [default: an address of its own]",
+)  # fmt: skip
+@click.option("--invite", metavar="CLIENT", help="Print a line for one more client, and end.")
+@click.option("--revoke", metavar="CLIENT", help="Let a client in no more, and end.")
+@click.option("--list", "listed", is_flag=True, help="Print who is invited, and end.")
+@click.option(
+    "--clients", type=click.Path(path_type=Path, dir_okay=False), help="The file of who is invited."
+)
+@own_key_option
+@click.option(
+    "--deny", type=Net(), multiple=True, help="Never connect to this network; may be repeated."
+)
+@click.option(
+    "--allow-inside", type=Net(), multiple=True,
+    help="Also connect to this private or carrier's network; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--allow-local", is_flag=True,
+    help="Also connect to this host's own addresses, loopback and link-local ones.",
+)  # fmt: skip
+@click.option(
+    "--max-connections", default=20_000, show_default=True, type=click.IntRange(1, 500_000),
+    help="Connections at once; others are refused.",
+)  # fmt: skip
+@click.option(
+    "--max-per-client", default=2_000, show_default=True, type=click.IntRange(1),
+    help="Connections at once of one client.",
+)  # fmt: skip
+@click.option(
+    "--idle", default="24h", show_default=True, type=Duration(),
+    help="A connection on which nothing moves is ended after this.",
+)  # fmt: skip
+@click.option(
+    "--connect-timeout", default="10s", show_default=True, type=Duration(),
+    help="For finding and reaching a server.",
+)  # fmt: skip
+@click.option(
+    "--log-destinations", is_flag=True,
+    help="With --log-level debug: say where connections go. Otherwise nobody learns it.",
+)  # fmt: skip
+@click.option(
+    "--log-level", default="info", show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="info says which clients come and go; debug has a line for each connection.",
+)  # fmt: skip
+@click.option(
+    "--log-format", default="console", show_default=True, type=click.Choice(["console", "json"])
+)
+def command(
+    listen: tuple[str, int],
+    name: str | None,
+    invite: str | None,
+    revoke: str | None,
+    listed: bool,
+    clients: Path | None,
+    own_key: Path | None,
+    deny: tuple[IPNetwork, ...],
+    allow_inside: tuple[IPNetwork, ...],
+    allow_local: bool,
+    max_connections: int,
+    max_per_client: int,
+    idle: float,
+    connect_timeout: float,
+    log_destinations: bool,
+    log_level: logs.Level,
+    log_format: logs.Format,
+) -> None:
+    """Carries the connections of laptops that joined it, so that they survive a change of networks.
+
+    Run this on a host with a good line. It prints one line; on the laptop, `cedos join LINE` and
+    `cedos forward` make it the way of programs that know nothing of it. Between the two all
+    connections of a laptop are one session over all its networks; from here on they are plain TCP.
+
+    Only who was invited gets in, by a key; the line is a secret. It connects to no private network, to
+    no address of its own host and not to port 25 (mail between servers), unless told otherwise. It
+    needs no privilege and logs to standard error, without destinations.
+    """
+    if sum(map(bool, (invite, revoke, listed))) > 1:
+        raise click.UsageError("one of --invite, --revoke and --list at a time")
+    invited = InvitedClients(clients or default_path())
+    if listed:
+        for each in invited.names:
+            click.echo(each)
+        return
+    if revoke is not None:
+        invited.revoke(revoke)
+        return
+    me = keys.own(own_key or keys.own_key_path())
+    host = name or listen[0] or _own_address()
+    if invite is not None:
+        _print_line(invited, invite, host, listen[1], me)
+        return
+    if not invited.names:
+        _print_line(invited, _FIRST, host, listen[1], me)
+    logs.configure(log_level, log_format)
+    settings = GatewaySettings(
+        listen=listen,
+        deny=deny,
+        inside=allow_inside,
+        local=allow_local,
+        most=max_connections,
+        most_per_client=max_per_client,
+        idle_s=idle,
+        connect_s=connect_timeout,
+        names=log_destinations,
+    )
+    asyncio.run(_serve(Gateway(settings, me, invited.name_of), len(invited.names)))
+
+
+def _print_line(invited: InvitedClients, client: str, host: str, port: int, me: KeyPair) -> None:
+    secret = invited.invite(client)
+    click.echo(
+        f"On {client}, run the line below. It is shown this once, and lets whoever has it in.",
+        err=True,
+    )
+    click.echo(f"cedos join {invitation(host, port, me.public, secret)}")
+
+
+def _own_address() -> str:
+    """The address that packets to the world would have; nothing is sent."""
+    for family, far in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as one:
+            one.connect((far, 9))
+            return str(one.getsockname()[0])
+    raise ConfigError("this host has no address that clients could reach; --name says which it has")
+
+
+async def _serve(gateway: Gateway, clients: int) -> None:
+    await gateway.open()
+    running = asyncio.get_running_loop().create_task(gateway.run())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+    log.info("ready", listens=shown(*gateway.address), clients=clients)
+    notifier = Notifier()
+    notifier.ready(shown(*gateway.address))
+    try:
+        await running
+    except asyncio.CancelledError:
+        pass
+    finally:
+        notifier.stopping("ending sessions")
+        await gateway.close()

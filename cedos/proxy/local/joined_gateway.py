@@ -1,0 +1,129 @@
+"""The gateway that this user has joined: one line to paste, and the file that keeps it."""
+
+import json
+import os
+import re
+import secrets
+import stat
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cedos.config import toml_file
+from cedos.errors import ConfigError
+from cedos.session import keys
+from cedos.session.protocol.crypto import KeyPair
+
+_LINE = re.compile(
+    r"cedos://(?P<secret>[^@/:]+)@(?P<host>\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\]|[^:@/\[\]]+):(?P<port>[0-9]{1,5})/(?P<key>[^/]+)"
+)
+_HEAD: Final = "# The gateway that `cedos join` was told of. The secret lets its holder in.\n"
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    host: str
+    port: int
+    key: str
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedGateway:
+    """Where it is, its public key, and the key by which it knows this client."""
+
+    host: str
+    port: int
+    server_key: bytes
+    client: KeyPair
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def path() -> Path:
+    return keys.folder() / "gateway.toml"
+
+
+def invitation(host: str, port: int, server_key: bytes, secret: bytes) -> str:
+    """The line that a person pastes; who has it is let in."""
+    shown = f"[{host}]" if ":" in host else host
+    return f"cedos://{keys.to_text(secret)}@{shown}:{port}/{keys.to_text(server_key)}"
+
+
+def parse(line: str) -> JoinedGateway:
+    """What `invitation` made. Raises: ValueError, which never repeats the secret."""
+    match = _LINE.fullmatch(line.strip())
+    if match is None:
+        raise ValueError("it is not a line cedos://...@HOST:PORT/... as `cedos gateway` prints it")
+    return _joined(match["host"].strip("[]"), int(match["port"]), match["key"], match["secret"])
+
+
+def _joined(host: str, port: int, key: str, secret: str) -> JoinedGateway:
+    if not 0 < port < 65_536:
+        raise ValueError("its port is not 1 to 65535")
+    if ":" in host:
+        try:
+            IPv6Address(host)
+        except ValueError:
+            raise ValueError("its host is neither a name nor an address") from None
+    found = []
+    for what, text in (("the gateway's key", key), ("the secret", secret)):
+        try:
+            found.append(keys.from_text(text))
+        except ValueError:
+            raise ValueError(f"{what} is not whole: a part of the line may be missing") from None
+    return JoinedGateway(host, port, found[0], KeyPair(found[1]))
+
+
+def read(file: Path) -> JoinedGateway:
+    """The gateway in a file.
+
+    Raises:
+        ConfigError: there is none, others may read it, or it is no such file.
+    """
+    try:
+        with file.open("rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
+            text = opened.read(65_536).decode()
+    except FileNotFoundError:
+        raise ConfigError(
+            "no gateway is joined; `cedos join LINE` joins the one that printed the line"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"{file}: others may read the secret in it; `chmod 600 {file}` mends it")
+    found = toml_file.parse(text, _File, name=str(file))
+    try:
+        return _joined(found.host, found.port, found.key, found.secret)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+def write(file: Path, joined: JoinedGateway) -> None:
+    """Keeps it for this user alone. Raises: ConfigError, it cannot be written."""
+    fields = {
+        "host": joined.host,
+        "port": joined.port,
+        "key": keys.to_text(joined.server_key),
+        "secret": keys.to_text(joined.client.private),
+    }
+    text = _HEAD + "".join(f"{name} = {json.dumps(value)}\n" for name, value in fields.items())
+    draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(number, "w") as opened:
+                opened.write(text)
+                opened.flush()
+                os.fsync(opened.fileno())
+            draft.replace(file)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror or error}") from error

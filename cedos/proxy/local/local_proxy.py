@@ -1,0 +1,321 @@
+"""Takes programs' connections on this host, and carries each through the gateway, or direct."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from ipaddress import ip_address, ip_network
+from typing import Final
+
+import structlog
+
+from cedos.errors import HostError
+from cedos.proxy.answers import ESTABLISHED, RefusedError, answer
+from cedos.proxy.gateway.admission import GUARDED_PORTS, DestinationRules
+from cedos.proxy.gateway.origin import Origins
+from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
+from cedos.proxy.local.socks import VERSION, SocksError, SocksParser, SocksReply, reply, reply_of
+from cedos.proxy.request import ProxyRequest, RequestParser
+from cedos.proxy.splice import Tunnel, TunnelBytes, make_buffer, reset_on_close
+from cedos.proxy.streams.carry import carry
+from cedos.proxy.streams.stream import ProxiedStream
+
+_HEAD_S: Final = 20.0
+_CONNECT_S: Final = 30.0
+_IDLE_S: Final = 86_400.0
+_LINGER_S: Final = 1.0
+_BLOCK: Final = 16_384
+_BACKLOG: Final = 1024
+_MOST: Final = 4_096
+_FULL_PAUSE_S: Final = 0.2
+_ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+_EVERYTHING: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"))
+_NEAR: Final = tuple(
+    map(
+        ip_network,
+        (
+            *("10.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"),
+            *("::1/128", "fc00::/7", "fe80::/10"),
+        ),
+    )
+)
+_LOCAL_NAMES: Final = (".local", ".localhost", ".lan", ".home.arpa", ".internal")
+
+_log = structlog.get_logger(__name__)
+
+
+class Fail(StrEnum):
+    """What becomes of new connections while the gateway is out of reach."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where programs connect; `to`: all of it goes there, None: each says where (SOCKS 5 or HTTP).
+
+    `optional`: a host that lacks the address does without it.
+    """
+
+    address: str
+    port: int
+    to: tuple[str, int] | None = None
+    optional: bool = False
+
+    def __str__(self) -> str:
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a program asked for, how it is answered, and what goes first."""
+
+    host: str
+    port: int
+    accepted: bytes
+    socks: bool
+    first: bytes = b""
+    limit: int | None = None
+
+
+class LocalProxy:
+    """`open` (HostError: it cannot listen), then it serves until `close`."""
+
+    def __init__(self, link: GatewayLink, fail: Fail = Fail.OPEN) -> None:
+        self._link = link
+        self._fail = fail
+        self._direct = Origins(
+            DestinationRules(inside=_EVERYTHING, ports=GUARDED_PORTS, local=True), _CONNECT_S
+        )
+        self._sockets: list[tuple[socket.socket, Listening]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._buffer = make_buffer()
+        self._told_direct = False
+
+    @property
+    def addresses(self) -> list[Listening]:
+        """Where it listens, with the ports that it got."""
+        return [
+            Listening(where.address, one.getsockname()[1], where.to) for one, where in self._sockets
+        ]
+
+    def open(self, listening: Sequence[Listening]) -> None:
+        loop = asyncio.get_running_loop()
+        for where in listening:
+            try:
+                family = socket.AF_INET6 if ":" in where.address else socket.AF_INET
+                one = socket.create_server(
+                    (where.address, where.port), family=family, backlog=_BACKLOG
+                )
+            except OSError as error:
+                if where.optional and error.errno in _ABSENT:
+                    continue
+                self._stop_listening()
+                raise HostError(
+                    f"cannot listen at {where}: {error.strerror or error}; an own address and a"
+                    " port that is free would be right"
+                ) from error
+            one.setblocking(False)
+            self._sockets.append((one, where))
+        for one, where in self._sockets:
+            loop.add_reader(one, self._acceptable, one, where)
+
+    async def close(self) -> None:
+        self._stop_listening()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def connect(self, host: str, port: int, *, far: bool) -> ProxiedStream | socket.socket:
+        """A connection of its own to somewhere, through the gateway or direct.
+
+        `far`: what has an address or a name of this place is meant as one of the gateway's, too.
+
+        Raises: RefusedError.
+        """
+        if far or not is_near(host):
+            try:
+                stream = await self._link.open(host, port)
+            except GatewayUnreachableError as error:
+                if self._fail is Fail.CLOSED:
+                    raise RefusedError(
+                        HTTPStatus.BAD_GATEWAY,
+                        "proxy_internal_error",
+                        f"the gateway cannot be reached: {error}",
+                    ) from error
+                self._tell_direct(direct=True)
+            else:
+                self._tell_direct(direct=False)
+                return stream
+        return await self._direct.connect(host, port)
+
+    async def carry(
+        self,
+        program: socket.socket,
+        upstream: ProxiedStream | socket.socket,
+        first: bytes = b"",
+        limit: int | None = None,
+    ) -> TunnelBytes:
+        """Carries both ways until it is over."""
+        if isinstance(upstream, ProxiedStream):
+            return await carry(program, upstream, first=first, limit=limit)
+        try:
+            tunnel = Tunnel(
+                program, upstream, self._buffer, idle_s=_IDLE_S, first_up=first, up_limit=limit
+            )
+            return await tunnel.run()
+        finally:
+            self._direct.close(upstream)
+
+    def _tell_direct(self, *, direct: bool) -> None:
+        if direct != self._told_direct:
+            self._told_direct = direct
+            _log.warning("connections go direct" if direct else "connections use the gateway again")
+
+    def _stop_listening(self) -> None:
+        loop = asyncio.get_running_loop()
+        for one, _ in self._sockets:
+            loop.remove_reader(one)
+            one.close()
+        self._sockets.clear()
+
+    def _acceptable(self, one: socket.socket, where: Listening) -> None:
+        try:
+            program, _ = one.accept()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
+                # It would be told the same again at once.
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(one)
+                loop.call_later(_FULL_PAUSE_S, self._go_on, one, where)
+            return
+        if len(self._tasks) >= _MOST:
+            reset_on_close(program)
+            program.close()
+            return
+        program.setblocking(False)
+        task = asyncio.get_running_loop().create_task(self._serve(program, where))
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+
+    def _go_on(self, one: socket.socket, where: Listening) -> None:
+        if one.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(one, self._acceptable, one, where)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a connection failed", exc_info=error)
+
+    async def _serve(self, program: socket.socket, where: Listening) -> None:
+        with program:
+            with suppress(OSError):
+                program.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            try:
+                async with asyncio.timeout(_HEAD_S):
+                    asked = (
+                        _Asked(*where.to, accepted=b"", socks=False)
+                        if where.to is not None
+                        else await self._asked(program)
+                    )
+            except (TimeoutError, OSError):
+                return
+            if asked is None:
+                return
+            try:
+                upstream = await self.connect(asked.host, asked.port, far=where.to is not None)
+            except RefusedError as error:
+                _log.debug("refused", reason=error.details)
+                await self._refused(program, where, asked, error)
+                return
+            with suppress(OSError):
+                await asyncio.get_running_loop().sock_sendall(program, asked.accepted)
+            ended = await self.carry(program, upstream, asked.first, asked.limit)
+            _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)
+
+    async def _asked(self, program: socket.socket) -> _Asked | None:
+        """What a program asks for, in SOCKS 5 or HTTP; None: it was refused, or went away."""
+        loop = asyncio.get_running_loop()
+        data = await loop.sock_recv(program, _BLOCK)
+        if not data:
+            return None
+        return await (
+            self._socks(program, data) if data[0] == VERSION else self._http(program, data)
+        )
+
+    async def _socks(self, program: socket.socket, data: bytes) -> _Asked | None:
+        loop, parser = asyncio.get_running_loop(), SocksParser()
+        while data:
+            try:
+                request = parser.feed(data)
+            except SocksError as error:
+                await _say(program, parser.answers + error.answer)
+                return None
+            if parser.answers:
+                await loop.sock_sendall(program, parser.answers)
+            if request is not None:
+                done = reply(SocksReply.SUCCEEDED)
+                return _Asked(request.host, request.port, done, socks=True, first=request.rest)
+            data = await loop.sock_recv(program, _BLOCK)
+        return None
+
+    async def _http(self, program: socket.socket, data: bytes) -> _Asked | None:
+        loop, parser = asyncio.get_running_loop(), RequestParser()
+        request: ProxyRequest | None = None
+        try:
+            while request is None:
+                request = parser.feed(data)
+                if request is None and not (data := await loop.sock_recv(program, _BLOCK)):
+                    return None
+        except RefusedError as error:
+            await _say(program, answer(error))
+            return None
+        limit = request.body_bytes
+        rest = request.rest if limit is None else request.rest[:limit]
+        return _Asked(
+            request.host,
+            request.port,
+            ESTABLISHED if request.tunnel else b"",
+            socks=False,
+            first=request.head + rest,
+            limit=None if limit is None else limit - len(rest),
+        )
+
+    async def _refused(
+        self, program: socket.socket, where: Listening, asked: _Asked, error: RefusedError
+    ) -> None:
+        if where.to is not None:
+            reset_on_close(program)  # as its own host would have refused it
+        elif asked.socks:
+            await _say(program, reply(reply_of(error)))
+        else:
+            await _say(program, answer(error))
+
+
+async def _say(program: socket.socket, data: bytes) -> None:
+    """Answers and lets the program read it: closing at once could reset what is on its way."""
+    loop = asyncio.get_running_loop()
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_LINGER_S):
+            await loop.sock_sendall(program, data)
+            program.shutdown(socket.SHUT_WR)
+            while await loop.sock_recv(program, _BLOCK):
+                pass
+
+
+def is_near(host: str) -> bool:
+    """Whether a host is one of this place: the gateway would not find it, or another one."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        name = host.rstrip(".").lower()
+        return "." not in name or name.endswith(_LOCAL_NAMES)
+    return any(address.version == each.version and address in each for each in _NEAR)

@@ -1,0 +1,1 @@
+"""Many connections in one session (docs/stream-protocol.md)."""

@@ -1,0 +1,158 @@
+"""What ends of a session tell each other about streams: one frame a message, to bytes and back. Pure.
+
+A frame is its kind (1 byte), its stream (4 bytes, big endian) and what its kind needs
+(docs/stream-protocol.md). A frame that is none raises ValueError, and ends the session.
+"""
+
+import struct
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+LONGEST_HOST: Final = 253
+LONGEST_DETAILS: Final = 1024
+_HEAD: Final = struct.Struct("!BI")
+_OPEN: Final = struct.Struct("!BIHB")
+_REFUSED: Final = struct.Struct("!BIHB")
+_OFFSET: Final = struct.Struct("!BIQ")
+_RESET: Final = struct.Struct("!BI")
+OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW = range(1, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStream:
+    """Asks for a connection to `host` (a name, or an address without brackets)."""
+
+    stream: int
+    host: str
+    port: int
+
+    def pack(self) -> bytes:
+        host = self.host.encode()
+        return _OPEN.pack(OPEN, self.stream, self.port, len(host)) + host
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAccepted:
+    """The connection stands."""
+
+    stream: int
+
+    def pack(self) -> bytes:
+        return _HEAD.pack(ACCEPTED, self.stream)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRefused:
+    """There is none, and why: a status of HTTP, an error type of RFC 9209, and words."""
+
+    stream: int
+    status: HTTPStatus
+    kind: str
+    details: str
+
+    def pack(self) -> bytes:
+        kind = self.kind.encode()
+        details = self.details.encode()[:LONGEST_DETAILS]
+        return _REFUSED.pack(REFUSED, self.stream, self.status, len(kind)) + kind + details
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBytes:
+    """Bytes of a stream, the first of them at `offset`."""
+
+    stream: int
+    offset: int
+    data: bytes
+
+    def pack(self) -> bytes:
+        return _OFFSET.pack(DATA, self.stream, self.offset) + self.data
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnd:
+    """Nothing follows in this direction; `offset`: how many bytes there were."""
+
+    stream: int
+    offset: int
+
+    def pack(self) -> bytes:
+        return _OFFSET.pack(END, self.stream, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReset:
+    """The stream broke, in both directions."""
+
+    stream: int
+
+    def pack(self) -> bytes:
+        return _RESET.pack(RESET, self.stream)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWindow:
+    """The other end may send up to `limit` bytes in all."""
+
+    stream: int
+    limit: int
+
+    def pack(self) -> bytes:
+        return _OFFSET.pack(WINDOW, self.stream, self.limit)
+
+
+Frame = (
+    OpenStream
+    | StreamAccepted
+    | StreamRefused
+    | StreamBytes
+    | StreamEnd
+    | StreamReset
+    | StreamWindow
+)
+
+
+def parse(message: bytes | memoryview) -> Frame:
+    """The frame in a message. ValueError: it is none."""
+    data = bytes(message)
+    try:
+        kind, stream = _HEAD.unpack_from(data)
+        frame = _parsed(kind, stream, data)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ValueError(f"not a frame of streams: {error}") from None
+    if stream == 0:
+        raise ValueError("there is no stream 0")
+    return frame
+
+
+def _parsed(kind: int, stream: int, data: bytes) -> Frame:
+    exact = _HEAD.size
+    frame: Frame
+    if kind == DATA:
+        offset = _OFFSET.unpack_from(data)[2]
+        return StreamBytes(stream, offset, data[_OFFSET.size :])
+    if kind == OPEN:
+        _, _, port, length = _OPEN.unpack_from(data)
+        exact = _OPEN.size + length
+        host = data[_OPEN.size : exact].decode("ascii")
+        if not port or not 0 < len(host) <= LONGEST_HOST:
+            raise ValueError("a connection is asked for without a host or a port")
+        frame = OpenStream(stream, host, port)
+    elif kind == REFUSED:
+        _, _, status, length = _REFUSED.unpack_from(data)
+        begins = _REFUSED.size + length
+        if len(data) < begins or len(data) > begins + LONGEST_DETAILS:
+            raise ValueError("a refusal of another length than it says")
+        words = data[_REFUSED.size : begins].decode("ascii"), data[begins:].decode("ascii")
+        return StreamRefused(stream, HTTPStatus(status), *words)
+    elif kind in (END, WINDOW):
+        number = _OFFSET.unpack_from(data)[2]
+        exact = _OFFSET.size
+        frame = StreamEnd(stream, number) if kind == END else StreamWindow(stream, number)
+    elif kind in (ACCEPTED, RESET):
+        frame = StreamAccepted(stream) if kind == ACCEPTED else StreamReset(stream)
+    else:
+        raise ValueError(f"there are no frames of kind {kind}")
+    if len(data) != exact:
+        raise ValueError("a frame of another length than its kind has")
+    return frame

@@ -1,0 +1,117 @@
+"""A laptop with two networks that has joined a gateway, and an origin that the gateway reaches."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from emu.testbed.netns import Namespace
+from tests.netns.session.conftest import World
+
+CEDOS = str(Path(sys.executable).with_name("cedos"))
+GATEWAY = "10.99.0.1"
+ORIGIN = "203.0.113.2"
+"""An address of the gateway's host, which the laptop takes for one of the world."""
+
+
+class Laptop:
+    """`near` and `far` of a `world`, with the gateway in the one and the proxy in the other."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        self.world, self.folder = world, folder
+        self.near, self.far = world.near, world.far
+        self.far.ip("address", "add", f"{ORIGIN}/32", "dev", "lo")
+        self._started: list[subprocess.Popen[bytes]] = []
+        self.gateway = self._start_gateway()
+        with (folder / "line").open() as line:
+            joining = self.near.popen(
+                *(CEDOS, "join", "-"),
+                stdin=line,
+                stdout=subprocess.DEVNULL,
+                env=self.environment("laptop"),
+            )
+        self._started.append(joining)
+        assert joining.wait(20) == 0
+
+    def environment(self, whose: str) -> dict[str, str]:
+        return os.environ | {"XDG_CONFIG_HOME": str(self.folder / whose)}
+
+    def _start_gateway(self) -> "subprocess.Popen[bytes]":
+        line = self.folder / "line"
+        with line.open("wb") as out, (self.folder / "gateway.log").open("ab") as log:
+            process = self.far.popen(
+                *(CEDOS, "gateway", "--name", GATEWAY, "--allow-local", "--log-level", "debug"),
+                stdout=out,
+                stderr=log,
+                env=self.environment("server"),
+            )
+        self._started.append(process)
+        self._wait(lambda: "ready" in (self.folder / "gateway.log").read_text())
+        return process
+
+    def start_gateway_again(self) -> None:
+        (self.folder / "gateway.log").write_text("")
+        kept = (self.folder / "line").read_text()
+        self.gateway = self._start_gateway()
+        assert (self.folder / "line").read_text() == "", "it invited somebody again"
+        (self.folder / "line").write_text(kept)
+
+    def forward(self, *options: str) -> "subprocess.Popen[bytes]":
+        log = self.folder / "forward.log"
+        with log.open("wb") as out:
+            process = self.near.popen(
+                *(CEDOS, "forward", *options), stderr=out, env=self.environment("laptop")
+            )
+        self._started.append(process)
+        self._wait(lambda: "listens" in log.read_text())
+        return process
+
+    def serve(self, folder: Path, port: int = 8080) -> None:
+        process = self.far.popen(
+            *(sys.executable, "-m", "http.server", str(port), "--bind", ORIGIN),
+            *("--directory", str(folder)),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._started.append(process)
+        self._wait(lambda: self.far.run("ss", "-Hltn", "sport", "=", f":{port}").stdout != "")
+
+    def curl(self, *words: str) -> "subprocess.Popen[bytes]":
+        process = self.near.popen(
+            "curl", "-sS", *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self._started.append(process)
+        return process
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + 20
+        while not until():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        for process in reversed(self._started):
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+
+
+@pytest.fixture
+def laptop(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator[Laptop]:
+    world = World(make_namespace)
+    made = None
+    try:
+        made = Laptop(world, tmp_path)
+        yield made
+    finally:
+        if made is not None:
+            made.close()
+        world.close()

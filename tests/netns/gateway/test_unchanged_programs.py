@@ -1,0 +1,204 @@
+"""Programs that know nothing of cedos, through the gateway: what they began goes on."""
+
+import hashlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.netns.gateway.conftest import GATEWAY, ORIGIN
+
+Laptop = Any
+PROXY = "socks5h://127.0.0.1:1080"
+SIZE = 8_000_000
+MOST_STALL_S = 1.5
+
+
+def silent(laptop: Laptop) -> None:
+    for where in (laptop.near, laptop.far):
+        where.run("iptables", "-I", "INPUT", "-i", "wlan0", "-j", "DROP")
+
+
+def unplugged(laptop: Laptop) -> None:
+    laptop.near.ip("link", "set", "wlan0", "down")
+
+
+def renumbered(laptop: Laptop) -> None:
+    laptop.near.ip("address", "del", "10.9.1.2/24", "dev", "wlan0")
+    laptop.near.ip("address", "add", "10.9.1.77/24", "dev", "wlan0")
+    laptop.world.route("wlan0")
+
+
+@pytest.mark.parametrize("dies", [silent, unplugged, renumbered])
+def test_a_download_by_curl_goes_on(
+    dies: Callable[[Laptop], None], laptop: Laptop, tmp_path: Path
+) -> None:
+    laptop.world.shape("20mbit")
+    folder = tmp_path / "served"
+    folder.mkdir()
+    data = os.urandom(SIZE)
+    (folder / "file").write_bytes(data)
+    laptop.serve(folder)
+    laptop.forward("-D", "1080", "--fail", "closed")
+    curl = laptop.curl("-x", PROXY, f"http://{ORIGIN}:8080/file")
+    got, arrivals = bytearray(), []
+    while chunk := curl.stdout.read1(1 << 16):
+        if len(got) < SIZE // 8 <= len(got) + len(chunk):
+            dies(laptop)
+        got += chunk
+        arrivals.append(time.monotonic())
+    assert curl.wait(30) == 0, curl.stderr.read()
+    assert hashlib.sha256(got).digest() == hashlib.sha256(data).digest()
+    stall_s = max(later - earlier for earlier, later in pairwise(arrivals))
+    print(f"{dies.__name__}: longest stall {1e3 * stall_s:.0f} ms")
+    assert stall_s < MOST_STALL_S
+
+
+ECHO = f"""
+import socket
+with socket.create_server(("{ORIGIN}", 7777)) as server:
+    print("ready", flush=True)
+    one = server.accept()[0]
+    while data := one.recv(4096):
+        one.sendall(data)
+"""
+
+
+def test_a_shells_words_are_answered_while_its_network_dies(laptop: Laptop) -> None:
+    """What is typed each 50 ms through `cedos forward -W`, as SSH's ProxyCommand is."""
+    import subprocess
+
+    server = laptop.far.popen(sys.executable, "-c", ECHO, stdout=subprocess.PIPE)
+    assert server.stdout.readline() == b"ready\n"
+    typed = laptop.near.popen(
+        *(str(Path(sys.executable).with_name("cedos")), "forward", "-W", f"{ORIGIN}:7777"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=laptop.environment("laptop"),
+    )
+    took_s = []
+    try:
+        for number in range(60):
+            if number == 20:
+                silent(laptop)
+            began_s = time.monotonic()
+            typed.stdin.write(b"%4d\n" % number)
+            typed.stdin.flush()
+            assert typed.stdout.readline() == b"%4d\n" % number
+            took_s.append(time.monotonic() - began_s)
+            time.sleep(0.05)
+        typed.stdin.close()
+        assert typed.wait(10) == 0
+    finally:
+        for process in (typed, server):
+            process.kill()
+            process.wait()
+            process.stdout.close()
+    print(f"longest answer {1e3 * max(took_s[1:]):.0f} ms")
+    assert max(took_s[1:]) < MOST_STALL_S
+
+
+def test_a_killed_gateway_breaks_what_it_carried_and_no_more(
+    laptop: Laptop, tmp_path: Path
+) -> None:
+    laptop.world.shape("20mbit")
+    folder = tmp_path / "served"
+    folder.mkdir()
+    (folder / "file").write_bytes(bytes(SIZE))
+    (folder / "small").write_bytes(b"small")
+    laptop.serve(folder)
+    laptop.far.ip("address", "add", "203.0.113.3/32", "dev", "lo")
+    laptop.forward()
+    curl = laptop.curl("-x", PROXY, "-o", "/dev/null", f"http://{ORIGIN}:8080/file")
+    time.sleep(0.7)
+    laptop.gateway.kill()
+    laptop.gateway.wait()
+    small = laptop.curl("-x", PROXY, f"http://{ORIGIN}:8080/small")
+    assert small.communicate(timeout=20)[0] == b"small"
+    assert "connections go direct" in (tmp_path / "forward.log").read_text()
+    laptop.start_gateway_again()
+    # Whoever was under way waits for an answer of the gateway, which knows nothing of it any more.
+    assert curl.wait(30) != 0
+    deadline_s = time.monotonic() + 20
+    while "use the gateway again" not in (tmp_path / "forward.log").read_text():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.5)
+        small = laptop.curl("-x", PROXY, f"http://{ORIGIN}:8080/small")
+        assert small.communicate(timeout=20)[0] == b"small"
+
+
+def test_nothing_is_said_over_the_phone_while_nothing_is_asked(laptop: Laptop) -> None:
+    laptop.forward()
+    assert laptop.curl("-x", PROXY, "-m", "5", f"http://{ORIGIN}:1/").wait(10) != 0
+
+    def sent() -> int:
+        (link,) = json.loads(laptop.near.ip("-s", "-j", "link", "show", "lte0"))
+        return int(link["stats64"]["tx"]["bytes"])
+
+    time.sleep(1.5)
+    before = sent()
+    time.sleep(8)
+    # (The kernel's own neighbour discovery may come in between.)
+    assert sent() - before < 500
+
+
+def test_without_a_daemon_the_phone_carries_only_what_wifi_cannot(
+    laptop: Laptop, tmp_path: Path
+) -> None:
+    laptop.world.shape("40mbit")
+    folder = tmp_path / "served"
+    folder.mkdir()
+    (folder / "file").write_bytes(bytes(4_000_000))
+    laptop.serve(folder)
+    laptop.forward()
+
+    def carried() -> int:
+        (link,) = json.loads(laptop.near.ip("-s", "-j", "link", "show", "lte0"))
+        return int(link["stats64"]["tx"]["bytes"]) + int(link["stats64"]["rx"]["bytes"])
+
+    before = carried()
+    for _ in range(2):
+        curl = laptop.curl("-x", PROXY, "-o", "/dev/null", f"http://{ORIGIN}:8080/file")
+        assert curl.wait(20) == 0
+    assert carried() - before < 400_000
+    silent(laptop)
+    curl = laptop.curl("-x", PROXY, "-o", "/dev/null", f"http://{ORIGIN}:8080/file")
+    assert curl.wait(20) == 0
+    assert carried() - before > 4_000_000
+
+
+def test_strangers_at_the_gateways_port_change_nothing(laptop: Laptop, tmp_path: Path) -> None:
+    folder = tmp_path / "served"
+    folder.mkdir()
+    (folder / "small").write_bytes(b"small")
+    laptop.serve(folder)
+    laptop.forward("--fail", "closed")
+    over = threading.Event()
+
+    def shout() -> None:
+        with laptop.near.entered():
+            while not over.is_set():
+                try:
+                    with socket.create_connection((GATEWAY, 7009), timeout=1) as one:
+                        one.sendall(os.urandom(300))
+                except OSError:
+                    pass
+
+    thread = threading.Thread(target=shout)
+    thread.start()
+    try:
+        for _ in range(10):
+            small = laptop.curl("-x", PROXY, f"http://{ORIGIN}:8080/small")
+            assert small.communicate(timeout=20)[0] == b"small"
+    finally:
+        over.set()
+        thread.join()
+    assert laptop.gateway.poll() is None

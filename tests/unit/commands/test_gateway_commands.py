@@ -1,0 +1,117 @@
+"""`cedos gateway`, `cedos join` and `cedos forward` on the command line."""
+
+import configparser
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.proxy.local import joined_gateway
+
+
+@pytest.fixture(autouse=True)
+def config_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path
+
+
+def invited(cedos: Any, name: str = "laptop") -> str:
+    result = cedos("gateway", "--name", "gw.example", "--listen", "7100", "--invite", name)
+    assert result.exit_code == 0
+    assert "lets whoever has it in" in result.stderr
+    command, word, line = result.stdout.split()
+    assert (command, word) == ("cedos", "join")
+    return line
+
+
+def test_who_is_invited_joins_and_leaves(cedos: Any, config_home: Path) -> None:
+    line = invited(cedos)
+    assert cedos("gateway", "--list").stdout == "laptop\n"
+    joined = cedos("join", "--no-check", line)
+    assert joined.exit_code == 0
+    assert "127.0.0.1 port 1080" in joined.stdout
+    file = config_home / "cedos" / "gateway.toml"
+    assert str(joined_gateway.read(file)) == "gw.example:7100"
+    assert cedos("join", "--leave").exit_code == 0
+    assert not file.exists()
+    assert cedos("forward").exit_code == 2
+    assert "cedos join LINE" in cedos("forward").stderr
+
+
+def test_a_whole_command_may_be_pasted(cedos: Any) -> None:
+    assert cedos("join", "--no-check", f"cedos join {invited(cedos)}").exit_code == 0
+
+
+def test_who_is_invited_is_known_by_name(cedos: Any) -> None:
+    first, second = invited(cedos), invited(cedos, "phone")
+    assert first != second
+    again = cedos("gateway", "--invite", "phone")
+    assert again.exit_code == 2
+    assert "--revoke phone" in again.stderr
+    assert cedos("gateway", "--revoke", "phone").exit_code == 0
+    assert cedos("gateway", "--list").stdout == "laptop\n"
+    unknown = cedos("gateway", "--revoke", "phone")
+    assert unknown.exit_code == 1
+    assert "there are laptop" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("gateway", "--invite", "a b"), "cannot be the name of a client"),
+        (("gateway", "--invite", "a", "--list"), "at a time"),
+        (("gateway", "--listen", "0"), "is not 7009"),
+        (("gateway", "--allow-inside", "10.0.0.1/8"), "is not a network"),
+        (("join",), "either a LINE, or --leave"),
+        (("join", "https://gw.example"), "not a line cedos://"),
+        (("join", "cedos://secret@gw.example:7009/key"), "not whole"),
+        (("forward", "-L", "intranet"), "not a forwarding such as"),
+        (("forward", "-L", "80:intranet:0"), "not a destination"),
+        (("forward", "-W", "intranet"), "not a destination"),
+        (("forward", "-W", "intranet:80", "-D", "1080"), "-W goes alone"),
+        (("forward", "-n", "nothere0"), "there is no interface"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(cedos: Any, arguments: tuple[str, ...], says: str) -> None:
+    result = cedos(*arguments)
+    assert result.exit_code == 2
+    assert says in result.stderr
+
+
+def test_a_secret_is_never_repeated(cedos: Any) -> None:
+    line = invited(cedos)
+    result = cedos("join", line[:-3])
+    assert result.exit_code == 2
+    assert line[8:40] not in result.stderr
+
+
+def test_a_gateway_that_is_not_there_is_told(cedos: Any, config_home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    line = invited(cedos).replace("gw.example:7100", f"127.0.0.1:{port}")
+    result = cedos("join", line)
+    assert result.exit_code == 1
+    assert "does not let this client in" in result.stderr
+    assert not (config_home / "cedos" / "gateway.toml").exists()
+
+
+def test_a_port_that_is_taken_is_told(cedos: Any) -> None:
+    cedos("join", "--no-check", invited(cedos))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        for command in (("forward", "-D"), ("gateway", "--listen")):
+            result = cedos(*command, where)
+            assert result.exit_code == 4
+            assert "cannot listen at 127.0.0.1" in result.stderr
+
+
+def test_the_units_have_no_privilege(cedos: Any) -> None:
+    for what, command in (("gateway-unit", "gateway"), ("forward-unit", "forward")):
+        parsed = configparser.ConfigParser(strict=False, interpolation=None)
+        parsed.optionxform = str
+        parsed.read_string(cedos("example", what).stdout)
+        service = parsed["Service"]
+        assert service["NoNewPrivileges"] == "yes"
+        assert "AmbientCapabilities" not in service
+        assert service["ExecStart"].split()[1] == command

@@ -1,0 +1,96 @@
+"""A gateway, the proxy of a host that joined it, and origins, in one event loop over loopback."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
+from cedos.proxy.local.gateway_link import GatewayLink
+from cedos.proxy.local.joined_gateway import JoinedGateway
+from cedos.proxy.local.local_proxy import Fail, Listening, LocalProxy
+from cedos.session.protocol.crypto import KeyPair
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Ends:
+    """`gateway`, `link` and `proxy`; `clients` are those that the gateway knows, by key."""
+
+    def __init__(self) -> None:
+        self.me, self.client = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
+        self.clients: dict[bytes, str] = {self.client.public: "laptop"}
+        self.servers: list[asyncio.Server] = []
+
+    async def start(
+        self,
+        *,
+        fail: Fail = Fail.CLOSED,
+        local: bool = True,
+        patience_s: float = 3.0,
+        **settings: int,
+    ) -> None:
+        self.gateway = Gateway(
+            GatewaySettings(("127.0.0.1", 0), local=local, **settings), self.me, self.clients.get
+        )
+        await self.gateway.open()
+        self.running = asyncio.create_task(self.gateway.run())
+        joined = JoinedGateway(*self.gateway.address, self.me.public, self.client)
+        self.link = GatewayLink(joined, patience_s=patience_s)
+        self.proxy = LocalProxy(self.link, fail)
+        self.proxy.open([Listening("127.0.0.1", 0)])
+
+    async def origin(self, handler: Handler) -> int:
+        """Serves on a port of loopback."""
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                await handler(reader, writer)
+            finally:
+                writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        self.servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def forward(self, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A program's connection to a port of the gateway's host."""
+        self.proxy.open([Listening("127.0.0.1", 0, ("127.0.0.1", port))])
+        return await asyncio.open_connection("127.0.0.1", self.proxy.addresses[-1].port)
+
+    async def ask(self, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A program that speaks to the proxy itself."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy.addresses[0].port)
+        writer.write(data)
+        return reader, writer
+
+    async def stop_gateway(self) -> None:
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+        await self.gateway.close()
+
+    async def close(self) -> None:
+        await self.proxy.close()
+        await self.link.close()
+        await self.stop_gateway()
+        for server in self.servers:
+            server.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture
+async def ends() -> AsyncIterator[Ends]:
+    made = Ends()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def closed_port() -> int:
+    return free_port()

@@ -1,0 +1,61 @@
+"""The line that a person pastes, and the file that keeps it."""
+
+from pathlib import Path
+
+import pytest
+
+from cedos.errors import ConfigError
+from cedos.proxy.local.joined_gateway import invitation, parse, read, write
+from cedos.session.protocol.crypto import KeyPair
+
+SECRET, SERVER = bytes(range(32)), KeyPair(bytes(range(1, 33))).public
+
+
+@pytest.mark.parametrize("host", ["gw.example", "192.0.2.1", "2001:db8::1"])
+def test_a_line_is_what_it_was_made_of(host: str, tmp_path: Path) -> None:
+    joined = parse(f"  {invitation(host, 7009, SERVER, SECRET)}\n")
+    assert (joined.host, joined.port, joined.server_key) == (host, 7009, SERVER)
+    assert joined.client.public == KeyPair(SECRET).public
+    file = tmp_path / "new" / "gateway.toml"
+    write(file, joined)
+    assert file.stat().st_mode & 0o077 == 0
+    again = read(file)
+    assert (again.host, again.client.public) == (host, joined.client.public)
+    write(file, joined)  # joined again
+    assert [each.name for each in file.parent.iterdir()] == ["gateway.toml"]
+
+
+LINE = invitation("gw.example", 7009, SERVER, SECRET)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "cedos://",
+        LINE[:-1],
+        LINE.replace("7009", "70090"),
+        LINE.replace("gw.example", "[gw.example]"),
+        LINE.replace("gw.example", ""),
+        LINE.replace("cedos:", "https:"),
+        LINE + "/more",
+    ],
+)
+def test_what_is_no_line_is_told_without_its_secret(line: str) -> None:
+    with pytest.raises(ValueError, match=r".+") as raised:
+        parse(line)
+    assert LINE[8:40] not in str(raised.value)
+
+
+def test_a_file_that_others_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.toml"
+    with pytest.raises(ConfigError, match="cedos join"):
+        read(file)
+    write(file, parse(LINE))
+    file.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        read(file)
+    file.write_text('host = "gw.example"\n')
+    file.chmod(0o600)
+    with pytest.raises(ConfigError, match="port"):
+        read(file)

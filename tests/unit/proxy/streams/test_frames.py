@@ -1,0 +1,67 @@
+"""Frames of streams, to bytes and back, and what is none."""
+
+from http import HTTPStatus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.proxy.streams.frames import (
+    Frame,
+    OpenStream,
+    StreamAccepted,
+    StreamBytes,
+    StreamEnd,
+    StreamRefused,
+    StreamReset,
+    StreamWindow,
+    parse,
+)
+
+STREAMS = st.integers(1, 2**32 - 1)
+OFFSETS = st.integers(0, 2**64 - 1)
+TEXT = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60)
+FRAMES = st.one_of(
+    st.builds(OpenStream, STREAMS, TEXT.filter(bool), st.integers(1, 65_535)),
+    st.builds(StreamAccepted, STREAMS),
+    st.builds(StreamRefused, STREAMS, st.sampled_from(HTTPStatus), TEXT, TEXT),
+    st.builds(StreamBytes, STREAMS, OFFSETS, st.binary(max_size=100)),
+    st.builds(StreamEnd, STREAMS, OFFSETS),
+    st.builds(StreamReset, STREAMS),
+    st.builds(StreamWindow, STREAMS, OFFSETS),
+)
+
+
+@given(FRAMES)
+def test_to_bytes_and_back(frame: Frame) -> None:
+    assert parse(frame.pack()) == frame
+    assert parse(memoryview(frame.pack())) == frame
+
+
+@given(st.binary(max_size=80))
+def test_anything_is_a_frame_or_an_error(data: bytes) -> None:
+    try:
+        frame = parse(data)
+    except ValueError:
+        return
+    assert frame.pack() == data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x02\0\0\0",
+        b"\x02\0\0\0\0",  # stream 0
+        b"\x02\0\0\0\x01more",
+        b"\x01\0\0\0\x01\0\x50\x00",  # no host
+        b"\x01\0\0\0\x01\0\0\x01h",  # no port
+        b"\x01\0\0\0\x01\0\x50\x04hos",
+        b"\x03\0\0\0\x01\0\x01\0",  # no status of HTTP
+        b"\x09\0\0\0\x01",
+        b"\x05\0\0\0\x01\0\0",
+    ],
+)
+def test_what_is_none_is_told(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        parse(data)

@@ -1,0 +1,268 @@
+"""Programs' connections through the gateway: bytes, ends, refusals, resets, limits."""
+
+import asyncio
+import hashlib
+import os
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from cedos.proxy.local import local_proxy
+from cedos.proxy.local.local_proxy import Fail, is_near
+from cedos.proxy.splice import reset_on_close
+from cedos.proxy.streams.stream import WINDOW_BYTES
+
+pytestmark = pytest.mark.anyio
+
+Ends = Any
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Sends back what comes, and after its end one word more."""
+    while data := await reader.read(65_536):
+        writer.write(data)
+        await writer.drain()
+    writer.write(b"end")
+    await writer.drain()
+    writer.close()
+
+
+async def breaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"half")
+    await writer.drain()
+    await asyncio.sleep(0.1)
+    reset_on_close(writer.get_extra_info("socket"))
+
+
+async def test_bytes_go_both_ways_and_each_end_is_handed_on(ends: Ends) -> None:
+    await ends.start()
+    reader, writer = await ends.forward(await ends.origin(echo))
+    data = os.urandom(5 * WINDOW_BYTES)
+    writer.write(data)
+    writer.write_eof()
+    got = await asyncio.wait_for(reader.read(), 30)
+    assert hashlib.sha256(got[:-3]).digest() == hashlib.sha256(data).digest()
+    assert got[-3:] == b"end"
+    writer.close()
+
+
+async def test_many_at_once_are_one_session(ends: Ends) -> None:
+    await ends.start()
+    port = await ends.origin(echo)
+    pairs = [await ends.forward(port) for _ in range(40)]
+    for number, (_, writer) in enumerate(pairs):
+        writer.write(b"%d" % number)
+        writer.write_eof()
+    got = [await asyncio.wait_for(reader.read(), 10) for reader, _ in pairs]
+    assert got == [b"%dend" % number for number in range(40)]
+    assert len(ends.gateway._sessions) == 1
+    for _, writer in pairs:
+        writer.close()
+
+
+async def test_who_does_not_read_holds_nobody_up(ends: Ends) -> None:
+    await ends.start()
+
+    async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while True:
+                writer.write(bytes(65_536))
+                await writer.drain()
+
+    _, slow = await ends.forward(await ends.origin(floods))
+    await asyncio.sleep(0.3)
+    reader, writer = await ends.forward(await ends.origin(echo))
+    writer.write(b"quick")
+    writer.write_eof()
+    assert await asyncio.wait_for(reader.read(), 5) == b"quickend"
+    (connection,) = ends.gateway._sessions.values()
+    assert connection.held_bytes < 4 * WINDOW_BYTES
+    for each in (slow, writer):
+        each.transport.abort()
+
+
+async def test_what_breaks_at_the_origin_breaks_for_the_program(ends: Ends) -> None:
+    await ends.start()
+    reader, writer = await ends.forward(await ends.origin(breaks))
+    assert await reader.readexactly(4) == b"half"
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+
+
+async def test_what_breaks_at_the_program_breaks_for_the_origin(ends: Ends) -> None:
+    await ends.start()
+    broke: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    async def waits(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.read()
+            broke.set_result(None)
+        except ConnectionResetError as error:
+            broke.set_result(error)
+
+    _, writer = await ends.forward(await ends.origin(waits))
+    writer.write(b"some")
+    await asyncio.sleep(0.3)
+    reset_on_close(writer.get_extra_info("socket"))
+    writer.close()
+    assert isinstance(await asyncio.wait_for(broke, 5), ConnectionResetError)
+
+
+@pytest.fixture
+def nothing_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_proxy, "_NEAR", ())
+
+
+CONNECT = b"CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_http_and_socks_on_one_port(ends: Ends) -> None:
+    await ends.start()
+    port = await ends.origin(echo)
+    reader, writer = await ends.ask(CONNECT % port)
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    writer.write(b"a")
+    writer.write_eof()
+    assert await asyncio.wait_for(reader.read(), 5) == b"aend"
+    writer.close()
+    reader, writer = await ends.ask(
+        b"\x05\x01\x00" + b"\x05\x01\x00\x01\x7f\0\0\x01" + port.to_bytes(2, "big") + b"b"
+    )
+    assert await reader.readexactly(2) == b"\x05\x00"
+    assert (await reader.readexactly(10))[:2] == b"\x05\x00"
+    writer.write_eof()
+    assert await asyncio.wait_for(reader.read(), 5) == b"bend"
+    writer.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_a_request_in_clear_reaches_its_origin_as_its_own(ends: Ends) -> None:
+    await ends.start()
+    seen: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+        await writer.drain()
+        writer.close()
+
+    port = await ends.origin(serve)
+    reader, writer = await ends.ask(
+        b"GET http://127.0.0.1:%d/page HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % port
+    )
+    assert (await asyncio.wait_for(reader.read(), 5)).endswith(b"hi")
+    assert seen[0].startswith(b"GET /page HTTP/1.1")
+    writer.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_a_closed_port_is_refused_in_each_language(ends: Ends, closed_port: int) -> None:
+    await ends.start()
+    reader, writer = await ends.ask(CONNECT % closed_port)
+    assert b"connection_refused" in await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    reader, writer = await ends.ask(
+        b"\x05\x01\x00\x05\x01\x00\x01\x7f\0\0\x01" + closed_port.to_bytes(2, "big")
+    )
+    assert (await asyncio.wait_for(reader.read(), 5))[:4] == b"\x05\x00\x05\x05"
+    writer.close()
+    reader, writer = await ends.forward(closed_port)
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_the_gateways_own_host_is_closed_to_strangers_requests(ends: Ends) -> None:
+    await ends.start(local=False)
+    reader, writer = await ends.ask(CONNECT % await ends.origin(echo))
+    assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 403")
+    writer.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_limits_are_told(ends: Ends) -> None:
+    await ends.start(most_per_client=2)
+    port = await ends.origin(echo)
+    kept = [await ends.forward(port) for _ in range(2)]
+    for reader, writer in kept:
+        writer.write(b"x")
+        assert await reader.readexactly(1) == b"x"
+    reader, writer = await ends.ask(CONNECT % port)
+    assert b"connection_limit_reached" in await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    for _, each in kept:
+        each.close()
+
+
+async def test_who_was_not_invited_gets_nothing(ends: Ends, closed_port: int) -> None:
+    ends.clients.clear()
+    await ends.start(patience_s=0.5)
+    reader, writer = await ends.forward(await ends.origin(echo))
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+
+
+async def test_who_is_not_invited_any_more_opens_nothing_more(ends: Ends) -> None:
+    await ends.start()
+    port = await ends.origin(echo)
+    reader, writer = await ends.forward(port)
+    writer.write(b"x")
+    assert await reader.readexactly(1) == b"x"
+    ends.clients.clear()
+    refused, other = await ends.forward(port)
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(refused.read(), 5)
+    for each in (writer, other):
+        each.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_without_the_gateway_it_goes_direct_or_is_refused(ends: Ends) -> None:
+    await ends.start(fail=Fail.OPEN, patience_s=0.5)
+    port = await ends.origin(echo)
+    await ends.stop_gateway()
+    reader, writer = await ends.ask(CONNECT % port)
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    writer.write(b"a")
+    writer.write_eof()
+    assert await asyncio.wait_for(reader.read(), 5) == b"aend"
+    writer.close()
+    ends.proxy._fail = Fail.CLOSED
+    reader, writer = await ends.ask(CONNECT % port)
+    assert b"the gateway cannot be reached" in await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+
+
+async def test_a_gateway_that_ends_breaks_what_goes_through_it(ends: Ends) -> None:
+    await ends.start()
+    reader, writer = await ends.forward(await ends.origin(echo))
+    writer.write(b"x")
+    assert await reader.readexactly(1) == b"x"
+    await ends.stop_gateway()
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "near"),
+    [
+        ("192.168.1.1", True),
+        ("127.0.0.1", True),
+        ("fe80::1%wlan0", True),
+        ("printer", True),
+        ("nas.local", True),
+        ("localhost", True),
+        ("1.1.1.1", False),
+        ("203.0.113.2", False),
+        ("2001:db8::1", False),
+        ("example.org.", False),
+    ],
+)
+def test_what_is_of_this_place_does_not_take_the_detour(host: str, near: bool) -> None:
+    assert is_near(host) is near
