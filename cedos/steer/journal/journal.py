@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from cedos.errors import AlreadyRunningError, PrivilegeError, SteeringError
 from cedos.kernel import own_file
-from cedos.steer.journal.reading import JournalReading, read_records
+from cedos.steer.journal.reading import JournalReading, journal_line, read_records
 from cedos.steer.journal.records import Record
 
 FILE_NAME: Final = "journal.jsonl"
@@ -75,7 +73,7 @@ class Journal:
         Raises:
             SteeringError: it cannot be written (a full disk): the change must not be made.
         """
-        line = msgspec.json.encode(record) + b"\n"
+        line = journal_line(record)
         try:
             if self._file is None:
                 self._file = self._open()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from zlib import crc32
 
 import msgspec
 
@@ -10,6 +11,7 @@ from cedos.steer.journal.records import HostRecord, Record
 
 _DECODER: Final = msgspec.json.Decoder(Record)
 _SHOWN: Final = 80
+_SUM_BYTES: Final = 8
 _TOLD: Final = 20
 
 
@@ -36,8 +38,13 @@ def read_records(data: bytes) -> JournalReading:
     damaged = False
     lines = data.split(b"\n")
     for number, line in enumerate(lines, 1):
+        body, whole = _checked(line)
         try:
-            records.append(_DECODER.decode(line))
+            record = _DECODER.decode(body)
+            if whole:
+                records.append(record)
+            else:  # (What is cut off before its sum is torn, too.)
+                damaged = damaged or number < len(lines)
         except msgspec.ValidationError as error:
             if not line.startswith(b"{"):
                 damaged = True
@@ -51,6 +58,20 @@ def read_records(data: bytes) -> JournalReading:
     if records and not isinstance(records[0], HostRecord):
         damaged = True
     return JournalReading(records, foreign, damaged)
+
+
+def journal_line(record: Record) -> bytes:
+    """A record as the line that `read_records` takes. Without its sum a lost digit would go unseen."""
+    body = msgspec.json.encode(record)
+    return b"%b %08x\n" % (body, crc32(body))
+
+
+def _checked(line: bytes) -> tuple[bytes, bool]:
+    """A line without its sum, and whether the sum is right."""
+    body, _, checksum = line.rpartition(b" ")
+    if len(checksum) != _SUM_BYTES or not body.endswith(b"}"):
+        return line, False
+    return body, checksum == b"%08x" % crc32(body)
 
 
 def _shown(line: bytes) -> str:

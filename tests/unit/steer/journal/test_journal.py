@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from cedos.errors import AlreadyRunningError, SteeringError
 from cedos.steer.journal.journal import FILE_NAME, LOCK_NAME, Journal
+from cedos.steer.journal.reading import journal_line, read_records
 from cedos.steer.journal.records import (
     CONNECTIONS,
     FILTER,
@@ -149,7 +150,7 @@ def test_it_is_gone_when_everything_is_undone(tmp_path):
     assert not journal.read().records
     assert not (tmp_path / FILE_NAME).exists()
     journal.append(FILTER)
-    assert read_text(tmp_path) == '{"undo":"packet-filter"}\n'
+    assert read_text(tmp_path).startswith('{"undo":"packet-filter"} ')
     journal.close()
 
 
@@ -293,3 +294,16 @@ def test_a_record_is_one_line_of_json():
         "before": "1\t2\t3",
         "after": "4 5 6",
     }
+
+
+def test_a_lost_or_changed_digit_is_damage_and_no_other_value() -> None:
+    record = SysctlRecord("net.mptcp.close_timeout", "60", "30")
+    line = journal_line(record)
+    assert read_records(line).records == [record]
+    for changed in (b'"6"', b'"61"', b'"600"'):
+        found = read_records(line.replace(b'"60"', changed))
+        assert not found.records
+        assert found.damaged
+    for cut in range(1, len(line) - 1):
+        torn = read_records(line[:cut])  # its change was never made
+        assert (list(torn.records), list(torn.foreign), torn.damaged) == ([], [], False)
