@@ -157,12 +157,11 @@ def command(
         invited.revoke(revoke)
         return
     me = keys.own(own_key or keys.own_key_path())
-    host = name or listen[0] or _own_address()
+    newcomer = invite or ("" if invited.names else _FIRST)
+    if newcomer:
+        _print_line(invited, newcomer, name or listen[0] or _own_address(), listen[1], me)
     if invite is not None:
-        _print_line(invited, invite, host, listen[1], me)
         return
-    if not invited.names:
-        _print_line(invited, _FIRST, host, listen[1], me)
     logs.configure(log_level, log_format)
     settings = GatewaySettings(
         listen=listen,

@@ -194,14 +194,19 @@ def _run_policy(
         variables: dict[str, str] = {}
         if scenario.relay:
             variables = stack.enter_context(Relaying(laptop, scenario.relay)).environment
-        client_environment = ["env", *(f"{key}={value}" for key, value in variables.items())]
         person = _person(stack, laptop, servers, wanted, scenario, directory)
         offset_s = scenario.start_s - scenario.warm_up_s
         replay_at_s = replay(laptop, place, offset_s)
         zero_at_s = replay_at_s + scenario.warm_up_s
         zero_unix_s = time.time() + zero_at_s - time.monotonic()
         stage = Stage(
-            laptop, place, directory, replay_at_s, offset_s, scenario.policy.get(name, {})
+            laptop,
+            place,
+            directory,
+            replay_at_s,
+            offset_s,
+            scenario.policy.get(name, {}),
+            variables,
         )
         uploads = _prepare(plan, servers, laptop.directory)
         try:
@@ -215,6 +220,7 @@ def _run_policy(
                 SubflowBytes(laptop.client) as carried,
             ):
                 browsed = person(zero_at_s)
+                given = ["env", *(f"{key}={value}" for key, value in variables.items())]
                 completed = curl.run(
                     laptop.client,
                     plan,
@@ -222,7 +228,7 @@ def _run_policy(
                     upload_file=uploads.__getitem__,
                     zero_at_s=zero_at_s,
                     limit_s=scenario.limit_s,
-                    prefix=lambda _: client_environment if variables else (),
+                    prefix=lambda _: given if variables else (),
                 )
                 seen = browsed.result()
                 time.sleep(0.2)  # the last sockets are told as destroyed

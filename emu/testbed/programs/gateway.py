@@ -1,0 +1,67 @@
+"""The gateway beside the server, and its proxy in the client: any program's way, if it is told of it."""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.programs.service import Service, accepts
+from emu.testbed.started import Started
+
+PORT: Final = 7009
+PROXY_PORT: Final = 1080
+_PROXY: Final = "127.0.0.1"
+_START_TIMEOUT_S: Final = 15.0
+
+
+class Gatewayed(Started):
+    """`cedos gateway` in the laptop's server and `cedos forward` in its client, which joined it.
+
+    Args:
+        variables: of the daemon that the client's proxy asks, and the like.
+        directory: where their logs go.
+    """
+
+    environment: Final = {"ALL_PROXY": f"socks5h://{_PROXY}:{PROXY_PORT}"}
+    """Of programs that are to use it."""
+
+    def __init__(self, laptop: Laptop, directory: Path, variables: dict[str, str]) -> None:
+        self._laptop = laptop
+        self._directory = directory
+        self._variables = variables
+        self._services: list[Service] = []
+
+    def _start(self) -> None:
+        keys = self._laptop.directory
+        there = ("env", f"XDG_CONFIG_HOME={keys / 'gateway-server'}")
+        here = ("env", f"XDG_CONFIG_HOME={keys / 'gateway-client'}")
+        cedos = (sys.executable, "-m", "cedos")
+        invited = self._laptop.server.run(
+            *(*there, *cedos, "gateway", "--name", SERVER, "--invite", "laptop")
+        )
+        # The origins are addresses of its own host.
+        self._services.append(
+            Service(
+                self._laptop.server, *there, *cedos, "gateway", "--allow-local", "--log-level",
+                "debug", "--log-format", "json", output=self._directory / "gateway.log",
+            )
+        )  # fmt: skip
+        self._services[-1].wait_for(
+            lambda: accepts(self._laptop.server, SERVER, PORT), _START_TIMEOUT_S
+        )
+        self._laptop.client.run(*here, *cedos, "join", "--no-check", invited.stdout.strip())
+        settings = [f"{name}={value}" for name, value in self._variables.items()]
+        self._services.append(
+            Service(
+                self._laptop.client, *here, *settings, *cedos, "forward", "--fail", "closed",
+                "--log-level", "debug", "--log-format", "json",
+                output=self._directory / "forward.log",
+            )
+        )  # fmt: skip
+        self._services[-1].wait_for(
+            lambda: accepts(self._laptop.client, _PROXY, PROXY_PORT), _START_TIMEOUT_S
+        )
+
+    def close(self) -> None:
+        for service in reversed(self._services):
+            service.close()

@@ -1,0 +1,60 @@
+"""An unmodified program through the gateway, on emulated networks: it goes on, and is hardly slower."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.model import NetworkKind
+from emu.places.traces import Trace
+from emu.testbed.access import Access
+from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.programs.gateway import Gatewayed
+from emu.testbed.programs.servers import Servers
+
+ACCESSES = (
+    Access(NetworkKind.WIFI, Trace.constant(12e6), Trace.constant(12e6), 0.020),
+    Access(NetworkKind.CELLULAR, Trace.constant(12e6), Trace.constant(12e6), 0.060),
+)
+SIZE = 6_000_000
+
+
+def fetch(laptop: Laptop, variables: dict[str, str], size: int) -> "subprocess.Popen[str]":
+    return laptop.client.popen(
+        *("env", *(f"{key}={value}" for key, value in variables.items())),
+        *("curl", "--silent", "--show-error", "--max-time", "30", "--output", "/dev/null"),
+        *("--write-out", "%{json}", f"http://{SERVER}/bytes/{size}"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def facts(curl: "subprocess.Popen[str]") -> dict[str, Any]:
+    with curl:
+        found: dict[str, Any] = json.loads(curl.communicate(timeout=40)[0])
+    return found
+
+
+@pytest.mark.usefixtures("registry")
+def test_plain_tcp_goes_on_without_its_network_and_starts_as_soon_as_ever(tmp_path: Path) -> None:
+    with (
+        Laptop(*ACCESSES, source_rules=True) as laptop,
+        Servers(laptop, mptcp=False) as servers,
+        Gatewayed(laptop, tmp_path, {}) as gateway,
+    ):
+        for size in (10_000, SIZE):
+            servers.make_size(size)
+        facts(fetch(laptop, gateway.environment, 10_000))  # the session is made
+        direct = min(facts(fetch(laptop, {}, 10_000))["time_total"] for _ in range(5))
+        through = min(
+            facts(fetch(laptop, gateway.environment, 10_000))["time_total"] for _ in range(5)
+        )
+        assert through < direct + 0.03
+        curl = fetch(laptop, gateway.environment, SIZE)
+        time.sleep(1.2)
+        laptop.detach(NetworkKind.WIFI)
+        found = facts(curl)
+        assert (found["http_code"], found["size_download"]) == (200, SIZE), found
