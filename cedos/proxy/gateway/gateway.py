@@ -100,7 +100,7 @@ class Gateway:
             self._settings.listen,
             key=self._me,
             allow=lambda key: self._clients(key) is not None,
-            scheduler="swtc",
+            scheduler="prompt-swtc",
             limits=LIMITS,
         )
 

@@ -124,7 +124,7 @@ class GatewayLink:
                 server_key=joined.server_key,
                 key=joined.client,
                 deadline=KEEP_ALIVE_S,
-                scheduler="swtc",
+                scheduler="prompt-swtc",
                 timeout_s=self._patience_s,
                 networks=self._networks,
                 chooser=self._chooser,

@@ -377,6 +377,8 @@ class Session:
             waiting = backlog.waiting_bytes = [queue.waiting_bytes for queue in queues]
             if waiting[0] or waiting[1]:
                 backlog.foreground_at_s = now
+                if waiting[0]:
+                    backlog.small_at_s = now
             if scheduler.copies:
                 in_flight.count_copyable(path_id, backlog)
             elif not (waiting[0] or waiting[1] or waiting[2] or waiting[3]):

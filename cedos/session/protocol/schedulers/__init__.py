@@ -25,6 +25,7 @@ _MADE: Final[dict[str, Callable[[], Scheduler]]] = {
     "redundant": RedundantScheduler,
     "round-robin": RoundRobin,
     "swtc": Swtc,
+    "prompt-swtc": lambda: Anticipatory(Swtc(), bulk=True),
 }
 
 NAMES: Final = tuple(_MADE)

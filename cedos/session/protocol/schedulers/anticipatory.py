@@ -12,6 +12,7 @@ from typing import Final
 from cedos.session.protocol.schedulers.estimates import CHUNK_BYTES, quickest, rate_bps, widest
 from cedos.session.protocol.schedulers.interface import (
     BACKGROUND_RANKS,
+    BULK_RANKS,
     RECENT_S,
     Backlog,
     PathState,
@@ -45,9 +46,13 @@ def waiting_bytes(path: PathState) -> int:
 
 
 class Anticipatory:
-    """Bounds the background data of `inner`; foreground data is expected again for `recent_s`."""
+    """Bounds the background data of `inner`; foreground data is expected again for `recent_s`.
 
-    def __init__(self, inner: Scheduler, recent_s: float = RECENT_S) -> None:
+    With `bulk`, foreground data that is large is bounded, too, while small data was sent lately.
+    """
+
+    def __init__(self, inner: Scheduler, recent_s: float = RECENT_S, *, bulk: bool = False) -> None:
+        self._bounded = (*BULK_RANKS, *BACKGROUND_RANKS) if bulk else BACKGROUND_RANKS
         self.name = f"anticipatory {inner.name}"
         self.copies = inner.copies
         self.prompt = inner.prompt
@@ -64,9 +69,13 @@ class Anticipatory:
         now: float,
     ) -> SendGrant | None:
         grant = self._inner.choose(path, paths, backlog, room_bytes, now)
-        if grant is None or grant.rank not in BACKGROUND_RANKS:
+        if grant is None or grant.rank not in self._bounded:
             return grant
         recent = self._recent(path, paths, backlog, now)
+        if grant.rank in BULK_RANKS:
+            recent = now - backlog.small_at_s < self._recent_s
+            if not recent:
+                return grant
         facts = path.facts
         queued = waiting_bytes(path) if recent else facts.unsent_bytes
         left = bound_bytes(path, recent) - queued

@@ -37,6 +37,7 @@ def rank_of(label: Label) -> int:
 
 
 FOREGROUND_RANKS: Final = (0, 1)
+BULK_RANKS: Final = (1,)
 BACKGROUND_RANKS: Final = (2, 3)
 RECENT_S: Final = 5.0
 """After foreground data, more of it is expected for so long (IntNW says "recently", and no number): a
@@ -115,12 +116,13 @@ class Backlog:
 
     `waiting_bytes` may be sent now, within the peer's window; `copyable_bytes` are in flight on other
     paths only (filled in for schedulers with `copies`); `foreground_at_s`: when foreground data was
-    last handed in.
+    last handed in, `small_at_s`: of it, small data.
     """
 
     waiting_bytes: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     copyable_bytes: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     foreground_at_s: float = float("-inf")
+    small_at_s: float = float("-inf")
 
 
 class SendGrant(NamedTuple):

@@ -101,6 +101,20 @@ class TestAnticipatory:
             0, 99
         )
 
+    def test_large_foreground_data_makes_way_for_small_where_that_is_wanted(
+        self, make: Make
+    ) -> None:
+        """As of many connections in one session: a click behind a download."""
+        path, waiting = make.path(1, 0.05, 8e6), make.backlog(0, 10**9, 0, 0, at_s=99.0)
+        alike, prompt = Anticipatory(LabelMapping()), Anticipatory(LabelMapping(), bulk=True)
+        for scheduler in (alike, prompt):
+            assert scheduler.choose(path, (path,), waiting, 10**9, 100.0).limit_bytes == 10**9
+        waiting.small_at_s = 99.0
+        assert prompt.choose(path, (path,), waiting, 10**9, 100.0) == SendGrant(1, 40_000)
+        assert alike.choose(path, (path,), waiting, 10**9, 100.0).limit_bytes == 10**9
+        waiting.small_at_s = 94.0
+        assert prompt.choose(path, (path,), waiting, 10**9, 100.0).limit_bytes == 10**9
+
     def test_looks_again_only_after_holding_back(self, make: Make) -> None:
         scheduler = Anticipatory(LabelMapping())
         full = make.path(1, 0.05, 8e6, unsent_bytes=10**7)
