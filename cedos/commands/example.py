@@ -15,6 +15,7 @@ UNITS = {
     "relay-unit": _HERE / "cedos-relay.service",
     "gateway-unit": _HERE / "cedos-gateway.service",
     "forward-unit": _HERE / "cedos-forward.service",
+    "redirect-unit": _HERE / "cedos-redirect.service",
 }
 # What ProtectHome=yes hides from a service.
 _HOMES = ("/home", "/root", "/run/user")
@@ -41,7 +42,8 @@ PLAIN = {"config": SHIPPED_FILE, "relay-rules": _HERE / "cedos-relay.rules"}
 def command(what: str) -> None:
     """Prints the configuration (`config`) or the systemd unit (`unit`) to start from.
 
-    The units of `cedos gateway` (`gateway-unit`) and, for one user, `cedos forward` (`forward-unit`).
+    The units of `cedos gateway` (`gateway-unit`) and of `cedos forward`: for one user, who tells
+    programs of it (`forward-unit`), and for all that chosen users connect to (`redirect-unit`).
     The same for `cedos relay`: its unit (`relay-unit`), and the rules that divert connections to a
     transparent one (`relay-rules`, a script). Units name this very installation's `cedos`.
     """

@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import pwd
 import re
 import signal
 import socket
 import sys
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -21,7 +24,8 @@ from cedos.errors import CedosError
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.gateway_link import GatewayLink
-from cedos.proxy.local.local_proxy import Fail, Listening, LocalProxy
+from cedos.proxy.local.local_proxy import NEAR, Fail, Listening, LocalProxy
+from cedos.proxy.local.redirection.redirection import Redirection
 from cedos.proxy.request import authority
 
 PORT: Final = 1080
@@ -46,6 +50,40 @@ class FarEnd(click.ParamType[tuple[str, int]]):
         if port is None:
             self.fail(f"{value!r} is not a destination such as intranet:80", param, ctx)
         return host, port
+
+
+class UserType(click.ParamType[int]):
+    """A user's name or number."""
+
+    name = "user"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return pwd.getpwnam(value).pw_uid
+        except KeyError:
+            if not value.isdecimal() or int(value) >= 1 << 32:
+                self.fail(f"there is no user {value!r} here", param, ctx)
+            return int(value)
+
+
+class DirectType(click.ParamType[IPv4Network | IPv6Network | int]):
+    """`198.51.100.0/24`, `2001:db8::1`, `:8443`."""
+
+    name = "network|:port"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> IPv4Network | IPv6Network | int:
+        if value[:1] == ":" and value[1:].isdecimal() and 0 < int(value[1:]) < 65_536:
+            return int(value[1:])
+        try:
+            return ip_network(value)
+        except ValueError:
+            self.fail(
+                f"{value!r} is neither a network such as 198.51.100.0/24 nor a port such as :8443",
+                param,
+                ctx,
+            )
 
 
 class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
@@ -74,6 +112,10 @@ class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
             "https_proxy=http://127.0.0.1:1080 curl -O https://example.org/file",
             "A download that survives the walk from Wi-Fi to the mobile network.",
         ),
+        (
+            "sudo cedos forward --redirect alice --redirect _apt",
+            "All that alice's programs and apt connect to; nothing needs to be told of a proxy.",
+        ),
         ("cedos forward -L 8080:intranet:80", "What connects to port 8080 here reaches intranet."),
         (
             "ssh -o ProxyCommand='cedos forward -W %h:%p' server.example.org",
@@ -94,8 +136,8 @@ class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
 )
 @click.option(
     "-D", "--proxy", "proxies", type=ListenAddressType(PORT), multiple=True, metavar="[ADDRESS:]PORT",
-    help=f"Where programs find the proxy; may be repeated.  [default: {PORT} on loopback, unless -L or"
-    " -W is given]",
+    help=f"Where programs find the proxy; may be repeated.  [default: {PORT} on loopback, unless -L,"
+    " -W or --redirect is given]",
 )  # fmt: skip
 @click.option(
     "-L", "--local", "locals_", type=Forwarding(), multiple=True,
@@ -107,6 +149,20 @@ class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
     type=FarEnd(),
     help="Join standard input and output with that host's port, as ssh's ProxyCommand wants it.",
 )
+@click.option(
+    "-r", "--redirect", "users", type=UserType(), multiple=True, metavar="USER",
+    help="Carry all that this user's programs connect to by TCP, without their knowing; may be repeated."
+    " Needs root. Their QUIC is refused, so that browsers take TCP.",
+)  # fmt: skip
+@click.option(
+    "--direct", "directs", type=DirectType(), multiple=True, metavar="NETWORK|:PORT",
+    help="With --redirect: what goes to there is left alone; may be repeated.  [default: this host's"
+    " own networks, private addresses and VPNs]",
+)  # fmt: skip
+@click.option(
+    "--gateway", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="The gateway that was joined.  [default: ~/.config/cedos/gateway.toml]",
+)  # fmt: skip
 @click.option(
     "--fail", type=click.Choice([str(each) for each in Fail]), default="open", show_default=True,
     help="While the gateway is out of reach: open, connections go direct; closed, they are refused.",
@@ -127,6 +183,9 @@ def command(
     proxies: tuple[tuple[str, int], ...],
     locals_: tuple[tuple[tuple[str, int], tuple[str, int]], ...],
     stdio: tuple[str, int] | None,
+    users: tuple[int, ...],
+    directs: tuple[IPv4Network | IPv6Network | int, ...],
+    file: Path | None,
     fail: str,
     networks: tuple[str, ...],
     log_level: logs.Level,
@@ -141,26 +200,49 @@ def command(
     are used only while no other one is there.
 
     Whoever may connect to the ports that it listens at may use the gateway: by default all users of
-    this host, and nobody else.
+    this host, and nobody else. With --redirect it listens for these users alone.
     """
-    if stdio is not None and (proxies or locals_):
+    if stdio is not None and (proxies or locals_ or users):
         raise click.UsageError("-W goes alone")
+    if directs and not users:
+        raise click.UsageError("--direct goes with --redirect")
     interfaces(networks)
-    joined = joined_gateway.read(joined_gateway.path())
-    wanted = [*((where, None) for where in proxies), *locals_] or [(("", PORT), None)]
+    joined = joined_gateway.read(file or joined_gateway.path())
+    redirection = _redirection(users, directs) if users else None
+    wanted = [*((where, None) for where in proxies), *locals_]
+    if not wanted and redirection is None:
+        wanted = [(("", PORT), None)]
     listening = [
         Listening(address, port, to, optional=not given and ":" in address)
         for (given, port), to in wanted
         for address in ((given,) if given else _LOOPBACK)
     ]
+    if redirection is not None:
+        listening += [
+            Listening(address, 0, optional=":" in address, redirection=redirection)
+            for address in _LOOPBACK
+        ]
     # (Standard output may be somebody's connection.)
     logs.configure("warning" if stdio is not None else log_level, log_format)
-    asyncio.run(_run(joined, listening, stdio, Fail(fail), networks))
+    try:
+        asyncio.run(_run(joined, listening, redirection, stdio, Fail(fail), networks))
+    finally:
+        if redirection is not None:
+            redirection.close()
+
+
+def _redirection(
+    users: tuple[int, ...], directs: tuple[IPv4Network | IPv6Network | int, ...]
+) -> Redirection:
+    networks = [each for each in directs if not isinstance(each, int)]
+    ports = [each for each in directs if isinstance(each, int)]
+    return Redirection(users, [*NEAR, *networks], ports)
 
 
 async def _run(
     joined: joined_gateway.JoinedGateway,
     listening: list[Listening],
+    redirection: Redirection | None,
     stdio: tuple[str, int] | None,
     fail: Fail,
     networks: tuple[str, ...],
@@ -172,7 +254,7 @@ async def _run(
     )
     proxy = LocalProxy(link, fail)
     loop = asyncio.get_running_loop()
-    work = _join(proxy, *stdio) if stdio is not None else _listen(proxy, listening)
+    work = _join(proxy, *stdio) if stdio is not None else _listen(proxy, listening, redirection)
     running = loop.create_task(work)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.cancel)
@@ -186,11 +268,18 @@ async def _run(
         await link.close()
 
 
-async def _listen(proxy: LocalProxy, listening: list[Listening]) -> None:
+async def _listen(
+    proxy: LocalProxy, listening: list[Listening], redirection: Redirection | None
+) -> None:
     proxy.open(listening)
     for where in proxy.addresses:
-        to = f" to {where.to[0]} port {where.to[1]}" if where.to else " (SOCKS 5 and HTTP)"
-        log.info(f"listens at {where}{to}")
+        if where.redirection is None:
+            to = f" to {where.to[0]} port {where.to[1]}" if where.to else " (SOCKS 5 and HTTP)"
+            log.info(f"listens at {where}{to}")
+    if redirection is not None:
+        ports = {":" in each.address: each.port for each in proxy.addresses if each.redirection}
+        redirection.attach(ports[False], ports.get(True))
+        log.info("carries what its users connect to", but="local networks and VPNs go direct")
     await asyncio.get_running_loop().create_future()
 
 

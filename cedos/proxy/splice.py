@@ -15,7 +15,7 @@ from typing import Final
 _SMALLEST: Final = 1 << 16
 _LARGEST: Final = 1 << 20
 _LINGER_S: Final = 1.0
-_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+_RESET_ON_CLOSE, _END_ON_CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,12 @@ def reset_on_close(one: socket.socket) -> None:
     """Lets the peer see that the connection broke, instead of an end."""
     with suppress(OSError):  # it has gone already
         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+
+
+def end_on_close(one: socket.socket) -> None:
+    """Takes `reset_on_close` back."""
+    with suppress(OSError):
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _END_ON_CLOSE)
 
 
 class Tunnel:

@@ -18,9 +18,10 @@ from typing import Any, Final
 
 from cedos.errors import HostError, PrivilegeError
 from cedos.kernel.bpf import programs
-from cedos.kernel.bpf.programs import CONNECTS, ProgramType, instruction
+from cedos.kernel.bpf.assembly import STACK, Assembly, Helper, Opcode
+from cedos.kernel.bpf.programs import CONNECTS, ProgramType
 
-_SOL_SOCKET, _SO_MARK, _SETSOCKOPT_HELPER = 1, 36, 49
+_SOL_SOCKET, _SO_MARK = 1, 36
 _PREFIX: Final = "cedos-exec-"
 
 
@@ -36,19 +37,14 @@ class User:
 def marking_program(mark: int) -> bytes:
     """bpf_setsockopt(ctx, SOL_SOCKET, SO_MARK, &mark, 4); return 1 (go on)."""
     signed = mark - (1 << 32) if mark >= 1 << 31 else mark
-    return b"".join(
-        (
-            instruction(0x62, 10, offset=-4, immediate=signed),  # *(u32 *)(r10 - 4) = mark
-            instruction(0xB7, 2, immediate=_SOL_SOCKET),
-            instruction(0xB7, 3, immediate=_SO_MARK),
-            instruction(0xBF, 4, 10),
-            instruction(0x07, 4, immediate=-4),
-            instruction(0xB7, 5, immediate=4),
-            instruction(0x85, immediate=_SETSOCKOPT_HELPER),
-            instruction(0xB7, 0, immediate=1),
-            instruction(0x95),
-        )
-    )
+    code = Assembly()
+    code.put(Opcode.STORE_NUMBER, STACK, offset=-4, immediate=signed)
+    code.put(Opcode.SET, 2, immediate=_SOL_SOCKET)
+    code.put(Opcode.SET, 3, immediate=_SO_MARK)
+    code.set_stack(4, -4)
+    code.put(Opcode.SET, 5, immediate=4)
+    code.call_on_context(Helper.SETSOCKOPT)
+    return code.code()
 
 
 def own_cgroup(mounts: str, membership: str) -> Path:

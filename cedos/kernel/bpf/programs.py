@@ -4,7 +4,9 @@ import ctypes
 import os
 import platform
 import re
+import socket
 import struct
+import sys
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
@@ -12,8 +14,10 @@ from typing import Final
 from cedos.errors import HostError
 
 _SYSCALL: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
-_MAP_CREATE, _MAP_UPDATE, _MAP_DELETE, _PROG_LOAD, _PROG_ATTACH, _LINK_CREATE = 0, 2, 3, 5, 8, 28
-_HASH: Final = 1
+_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE = 0, 1, 2, 3
+_PROG_LOAD, _PROG_ATTACH, _LINK_CREATE = 5, 8, 28
+_SO_NETNS_COOKIE: Final = 71
+_NO_PREALLOC: Final = 1
 _ALLOW_MULTI: Final = 2
 
 
@@ -32,6 +36,16 @@ class AttachType(IntEnum):
     INET6_CONNECT = 11
     UDP4_SENDMSG = 14
     UDP6_SENDMSG = 15
+    INET4_GETPEERNAME = 29
+    INET6_GETPEERNAME = 30
+
+
+class MapType(IntEnum):
+    """BPF_MAP_TYPE_*: one that is full refuses, or forgets what was used longest ago; by prefix."""
+
+    HASH = 1
+    LRU_HASH = 9
+    LPM_TRIE = 11
 
 
 CONNECTS: Final = (
@@ -105,13 +119,32 @@ def link(cgroup: int, program: int, where: AttachType) -> int:
     return _bpf(_LINK_CREATE, struct.pack("=IIII", program, cgroup, where, 0))
 
 
-class BpfHashMap:
-    """A hash table that programs and this process share; errors as for `load`."""
+def netns_cookie() -> int:
+    """The number by which programs know this thread's network namespace; OSError before Linux 5.14."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
+        raw = here.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8)
+    return int.from_bytes(raw, sys.byteorder)
 
-    def __init__(self, key_bytes: int, value_bytes: int, entries: int) -> None:
+
+class BpfMap:
+    """A table that programs and this process share; errors as for `load`."""
+
+    def __init__(
+        self, key_bytes: int, value_bytes: int, entries: int, kind: MapType = MapType.HASH
+    ) -> None:
+        self._value_bytes = value_bytes
+        flags = _NO_PREALLOC if kind is MapType.LPM_TRIE else 0
         self.file = _bpf(
-            _MAP_CREATE, struct.pack("=IIIII", _HASH, key_bytes, value_bytes, entries, 0)
+            _MAP_CREATE, struct.pack("=IIIII", kind, key_bytes, value_bytes, entries, flags)
         )
+
+    def __getitem__(self, key: bytes) -> bytes:
+        """A value; one that is not there is a FileNotFoundError."""
+        at = ctypes.create_string_buffer(key, len(key))
+        of = ctypes.create_string_buffer(self._value_bytes)
+        addresses = (ctypes.addressof(at), ctypes.addressof(of))
+        _bpf(_MAP_LOOKUP, struct.pack("=I4xQQQ", self.file, *addresses, 0))
+        return of.raw
 
     def __setitem__(self, key: bytes, value: bytes) -> None:
         """Sets a value; OSError where the table is full."""

@@ -57,6 +57,11 @@ class GatewayLink:
         self._dialling: asyncio.Task[Multiplexer] | None = None
         self._failed: tuple[float, str] | None = None
 
+    def leads_to(self, host: str) -> bool:
+        """Whether that is the gateway itself, as far as it is known by now."""
+        paths = self._streams.connection.paths() if self._streams is not None else ()
+        return host in {self.joined.host, *(path.peer for path in paths)}
+
     async def open(self, host: str, port: int) -> ProxiedStream:
         """A stream to the origin, which stands.
 

@@ -87,7 +87,7 @@ def read(file: Path) -> JoinedGateway:
     """
     try:
         with file.open("rb") as opened:
-            mode = os.fstat(opened.fileno()).st_mode
+            found = os.fstat(opened.fileno())
             text = opened.read(65_536).decode()
     except FileNotFoundError:
         raise ConfigError(
@@ -95,11 +95,13 @@ def read(file: Path) -> JoinedGateway:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    # (What a service manager hands over is root's group's, too.)
+    others = stat.S_IRWXO if found.st_gid == 0 else stat.S_IRWXG | stat.S_IRWXO
+    if found.st_mode & others:
         raise ConfigError(f"{file}: others may read the secret in it; `chmod 600 {file}` mends it")
-    found = toml_file.parse(text, _File, name=str(file))
+    fields = toml_file.parse(text, _File, name=str(file))
     try:
-        return _joined(found.host, found.port, found.key, found.secret)
+        return _joined(fields.host, fields.port, fields.key, fields.secret)
     except ValueError as error:
         raise ConfigError(f"{file}: {error}") from None
 

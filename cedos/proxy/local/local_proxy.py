@@ -5,10 +5,10 @@ import errno
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from http import HTTPStatus
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final
 
 import structlog
@@ -18,11 +18,13 @@ from cedos.proxy.answers import ESTABLISHED, RefusedError, answer
 from cedos.proxy.gateway.admission import GUARDED_PORTS, DestinationRules
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
+from cedos.proxy.local.redirection.redirection import Redirection
 from cedos.proxy.local.socks import VERSION, SocksError, SocksParser, SocksReply, reply, reply_of
 from cedos.proxy.request import ProxyRequest, RequestParser
-from cedos.proxy.splice import Tunnel, TunnelBytes, make_buffer, reset_on_close
+from cedos.proxy.splice import Tunnel, TunnelBytes, end_on_close, make_buffer, reset_on_close
 from cedos.proxy.streams.carry import carry
 from cedos.proxy.streams.stream import ProxiedStream
+from cedos.session.io.links import EgressReader
 
 _HEAD_S: Final = 20.0
 _CONNECT_S: Final = 30.0
@@ -34,12 +36,14 @@ _MOST: Final = 4_096
 _FULL_PAUSE_S: Final = 0.2
 _ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _EVERYTHING: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"))
-_NEAR: Final = tuple(
+NEAR: Final[tuple[IPv4Network | IPv6Network, ...]] = tuple(
     map(
         ip_network,
         (
             *("10.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"),
             *("::1/128", "fc00::/7", "fe80::/10"),
+            # This host once more, and what is no single host.
+            *("0.0.0.0/8", "::/128", "224.0.0.0/3", "ff00::/8"),
         ),
     )
 )
@@ -59,13 +63,15 @@ class Fail(StrEnum):
 class Listening:
     """Where programs connect; `to`: all of it goes there, None: each says where (SOCKS 5 or HTTP).
 
-    `optional`: a host that lacks the address does without it.
+    `redirection`: it knows where they were going. `optional`: a host that lacks the address does
+    without it.
     """
 
     address: str
     port: int
     to: tuple[str, int] | None = None
     optional: bool = False
+    redirection: Redirection | None = None
 
     def __str__(self) -> str:
         host = f"[{self.address}]" if ":" in self.address else self.address
@@ -97,13 +103,12 @@ class LocalProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._buffer = make_buffer()
         self._told_direct = False
+        self._routes = EgressReader()
 
     @property
     def addresses(self) -> list[Listening]:
         """Where it listens, with the ports that it got."""
-        return [
-            Listening(where.address, one.getsockname()[1], where.to) for one, where in self._sockets
-        ]
+        return [replace(where, port=one.getsockname()[1]) for one, where in self._sockets]
 
     def open(self, listening: Sequence[Listening]) -> None:
         loop = asyncio.get_running_loop()
@@ -131,6 +136,7 @@ class LocalProxy:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._routes.close()
 
     async def connect(self, host: str, port: int, *, far: bool) -> ProxiedStream | socket.socket:
         """A connection of its own to somewhere, through the gateway or direct.
@@ -139,9 +145,13 @@ class LocalProxy:
 
         Raises: RefusedError.
         """
-        if far or not is_near(host):
+        if far or not self.goes_direct(host):
             try:
                 stream = await self._link.open(host, port)
+            except RefusedError as error:
+                # (A gateway without IPv6 does not keep this host from it.)
+                if self._fail is Fail.CLOSED or far or error.kind != "destination_ip_unroutable":
+                    raise
             except GatewayUnreachableError as error:
                 if self._fail is Fail.CLOSED:
                     raise RefusedError(
@@ -172,6 +182,18 @@ class LocalProxy:
             return await tunnel.run()
         finally:
             self._direct.close(upstream)
+
+    def goes_direct(self, host: str) -> bool:
+        """Whether it is of this place, the gateway itself, or this host has a route of its own there.
+
+        That is one to a network nearby, or through a VPN.
+        """
+        if is_near(host) or self._link.leads_to(host):
+            return True
+        try:
+            return self._routes.has_own(ip_address(host.partition("%")[0]))
+        except ValueError:
+            return False
 
     def _tell_direct(self, *, direct: bool) -> None:
         if direct != self._told_direct:
@@ -219,27 +241,45 @@ class LocalProxy:
         with program:
             with suppress(OSError):
                 program.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            try:
-                async with asyncio.timeout(_HEAD_S):
-                    asked = (
-                        _Asked(*where.to, accepted=b"", socks=False)
-                        if where.to is not None
-                        else await self._asked(program)
-                    )
-            except (TimeoutError, OSError):
+            if (redirection := where.redirection) is None:
+                await self._serve_asked(program, where)
                 return
-            if asked is None:
+            to = redirection.destination(program)
+            if to is None:
+                reset_on_close(program)  # nobody is served here who was not led here
                 return
             try:
-                upstream = await self.connect(asked.host, asked.port, far=where.to is not None)
-            except RefusedError as error:
-                _log.debug("refused", reason=error.details)
-                await self._refused(program, where, asked, error)
-                return
-            with suppress(OSError):
-                await asyncio.get_running_loop().sock_sendall(program, asked.accepted)
-            ended = await self.carry(program, upstream, asked.first, asked.limit)
-            _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)
+                await self._serve_asked(program, replace(where, to=(to.address, to.port)))
+            finally:
+                redirection.forget(to)
+
+    async def _serve_asked(self, program: socket.socket, where: Listening) -> None:
+        try:
+            async with asyncio.timeout(_HEAD_S):
+                asked = (
+                    _Asked(*where.to, accepted=b"", socks=False)
+                    if where.to is not None
+                    else await self._asked(program)
+                )
+        except (TimeoutError, OSError):
+            return
+        if asked is None:
+            return
+        far = where.to is not None and where.redirection is None
+        try:
+            upstream = await self.connect(asked.host, asked.port, far=far)
+        except RefusedError as error:
+            _log.debug("refused", reason=error.details)
+            await self._refused(program, where, asked, error)
+            return
+        with suppress(OSError):
+            await asyncio.get_running_loop().sock_sendall(program, asked.accepted)
+        # Whatever ends this process: what it carried breaks, and does not look complete.
+        reset_on_close(program)
+        ended = await self.carry(program, upstream, asked.first, asked.limit)
+        if ended.ended == "complete":
+            end_on_close(program)
+        _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)
 
     async def _asked(self, program: socket.socket) -> _Asked | None:
         """What a program asks for, in SOCKS 5 or HTTP; None: it was refused, or went away."""
@@ -318,4 +358,4 @@ def is_near(host: str) -> bool:
     except ValueError:
         name = host.rstrip(".").lower()
         return "." not in name or name.endswith(_LOCAL_NAMES)
-    return any(address.version == each.version and address in each for each in _NEAR)
+    return any(address.version == each.version and address in each for each in NEAR)

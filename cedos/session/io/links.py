@@ -16,7 +16,7 @@ from cedos.errors import HostError
 from cedos.kernel.dhcp_leases import announced_metered
 from cedos.kernel.interface_kind import MeteredWord
 from cedos.kernel.netlink import NETLINK_ROUTE, NetlinkListener, Requester, messages
-from cedos.kernel.policy_routing import RTN_LOCAL, lookup_request, parse_route
+from cedos.kernel.policy_routing import RTN_LOCAL, SeenRoute, lookup_request, parse_route
 from cedos.kernel.rtnetlink import (
     FAMILIES,
     GROUP_IPV4_ADDRESS,
@@ -86,6 +86,20 @@ class EgressReader:
         except OSError as error:
             raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
 
+    def has_own(self, destination: Address) -> bool:
+        """Whether another route than a default one leads there, or a tunnel, or it is this host."""
+        try:
+            route = self._route(destination, None)
+            if route is None:
+                return False
+            if route.index == _LOOPBACK_INDEX or route.destination.prefixlen:
+                return True
+            return any(
+                link.index == route.index and link.kind in _TUNNELS for link in self._links()
+            )
+        except OSError as error:
+            raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
+
     def carrying(self) -> dict[int, bool]:
         """Of each interface, by its index, whether its link carries something; errors as above."""
         try:
@@ -96,7 +110,7 @@ class EgressReader:
     def _egresses(self, destination: Address) -> tuple[Egress, ...]:
         links = {link.index: link for link in self._links()}
         own = self._addresses(destination.version)
-        usual = links.get(self._route(destination, None) or 0)
+        usual = links.get(self._index(destination, None) or 0)
         if usual is not None and (usual.loopback or usual.kind in _TUNNELS):
             candidates = [usual]
         else:
@@ -106,7 +120,7 @@ class EgressReader:
             for link in candidates
             if link.carries
             and (link.index in own or link.loopback)
-            and (link is usual or self._route(destination, link.index) == link.index)
+            and (link is usual or self._index(destination, link.index) == link.index)
         )
 
     def _egress(self, link: Link, addresses: set[str]) -> Egress:
@@ -129,8 +143,13 @@ class EgressReader:
                 found.setdefault(address.index, set()).add(str(address.interface.ip))
         return found
 
-    def _route(self, destination: Address, through: int | None) -> int | None:
+    def _index(self, destination: Address, through: int | None) -> int | None:
         """The index of the interface a packet would leave by; None where no route leads there."""
+        route = self._route(destination, through)
+        return None if route is None else route.index
+
+    def _route(self, destination: Address, through: int | None) -> SeenRoute | None:
+        """The route that a packet would take; one to an own address is loopback's."""
         try:
             answers = self._requester.ask(
                 RTM_GETROUTE, lookup_request(destination, index=through), flags=0
@@ -140,10 +159,11 @@ class EgressReader:
         except OSError:
             return None  # no route: ENETUNREACH, EHOSTUNREACH, EACCES, EINVAL, ENODEV
         for answer in answers:
-            if parse_route(answer, (RTN_LOCAL,)) is not None:
-                return _LOOPBACK_INDEX  # an own address: told with the interface that has it
+            if (route := parse_route(answer, (RTN_LOCAL,))) is not None:
+                # (It is told with the interface that has the address.)
+                return replace(route, index=_LOOPBACK_INDEX)
             if (route := parse_route(answer)) is not None:
-                return route.index
+                return route
         return None
 
     def close(self) -> None:

@@ -10,19 +10,18 @@ attached while this process lives.
 
 import math
 import os
-import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from cedos.kernel.bpf import programs
-from cedos.kernel.bpf.programs import AttachType, BpfHashMap, ProgramType, instruction, wide
+from cedos.kernel.bpf.assembly import CONTEXT, EXIT, STACK, Assembly, Helper, Opcode
+from cedos.kernel.bpf.programs import AttachType, BpfMap, ProgramType, netns_cookie
 from cedos.model import Address
 
-_SO_NETNS_COOKIE: Final = 71
 _COARSE_CLOCK: Final = 6  # CLOCK_MONOTONIC_COARSE
 _ADDRESS_BYTES, _ENTRIES = 16, 256
 # Ticks; how often the host repeats by itself, and how often it is to.
@@ -30,18 +29,12 @@ _VALUE: Final = struct.Struct("=III")
 _MOST_RETRIES: Final = 127
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 _MAPPED_WORD: Final = int.from_bytes(_MAPPED[8:], sys.byteorder, signed=True)
-_LOOKUP_HELPER, _SETSOCKOPT_HELPER, _GETSOCKOPT_HELPER, _COOKIE_HELPER = 1, 49, 57, 122
 _SOL_TCP, _TCP_SYNCNT = 6, 7
 # struct bpf_sock_ops: where its fields are, and what they must be.
 _OP, _REPLY, _FAMILY, _LOCAL4, _LOCAL6, _FULL, _STATE = 0, 4, 20, 28, 48, 72, 88
 _TIMEOUT_INIT, _SYN_SENT, _INET = 1, 2, 2
-# Opcodes: 32-bit load and store, comparisons that jump, moves.
-_LOAD, _STORE, _STORE_NUMBER = 0x61, 0x63, 0x62
-_IF_EQUAL, _IF_NOT, _IF_NOT_REGISTER, _JUMP = 0x15, 0x55, 0x5D, 0x05
-_COPY, _SET, _ADD, _CALL, _EXIT = 0xBF, 0xB7, 0x07, 0x85, 0x95
-
-# Instructions, or what gives them once it is known over how many others they may jump.
-_Part = bytes | Callable[[int], bytes]
+# On the stack: the address, and what TCP_SYNCNT is.
+_ADDRESS_AT, _COUNT_AT = -_ADDRESS_BYTES, -4
 
 
 def timeout_program(cookie: int, table: int) -> bytes:
@@ -49,72 +42,49 @@ def timeout_program(cookie: int, table: int) -> bytes:
 
     `table` is an open one: address (IPv4 as ::ffff:a.b.c.d) -> `_VALUE`.
     """
-    parts: list[_Part] = [
-        _unless(_OP, _TIMEOUT_INIT),
-        _unless(_FULL, 1),
-        _unless(_STATE, _SYN_SENT),
-        instruction(_COPY, 1, 6) + instruction(_CALL, immediate=_COOKIE_HELPER) + wide(7, cookie),
-        lambda over: instruction(_IF_NOT_REGISTER, 0, 7, over),
-        _address(),
-        wide(1, table, 1) + instruction(_COPY, 2, 10) + instruction(_ADD, 2, immediate=-16),
-        instruction(_CALL, immediate=_LOOKUP_HELPER),
-        lambda over: instruction(_IF_EQUAL, 0, offset=over, immediate=0),
-        instruction(_COPY, 8, 0),
-        instruction(_LOAD, 2, 8, 0) + instruction(_STORE, 6, 2, _REPLY),
-        _option(_GETSOCKOPT_HELPER),
-        lambda over: instruction(_IF_NOT, 0, offset=over, immediate=0),
-        instruction(_LOAD, 2, 10, -4) + instruction(_LOAD, 3, 8, 4),
-        lambda over: instruction(_IF_NOT_REGISTER, 2, 3, over),
-        instruction(_LOAD, 2, 8, 8) + instruction(_STORE, 10, 2, -4),
-        _option(_SETSOCKOPT_HELPER),
-    ]
-    code = b""
-    for part in reversed(parts):
-        # What jumps jumps to the end: over all that is there by now, in units of eight bytes.
-        code = (part if isinstance(part, bytes) else part(len(code) // 8)) + code
-    end = instruction(_SET, 0, immediate=1) + instruction(_EXIT)
-    return instruction(_COPY, 6, 1) + code + end
+    code = Assembly()
+    code.unless(_OP, _TIMEOUT_INIT)
+    code.unless(_FULL, 1)
+    code.unless(_STATE, _SYN_SENT)
+    code.unless_here(cookie)
+    _put_address(code)
+    code.look_up(table, _ADDRESS_AT)
+    code.put(Opcode.COPY, 8, 0)
+    code.put(Opcode.LOAD, 2, 8, 0)
+    code.put(Opcode.STORE, CONTEXT, 2, _REPLY)
+    _option(code, Helper.GETSOCKOPT)
+    code.jump(Opcode.IF_NOT, EXIT, 0)
+    code.put(Opcode.LOAD, 2, STACK, _COUNT_AT)
+    code.put(Opcode.LOAD, 3, 8, 4)
+    code.jump(Opcode.IF_NOT_REGISTER, EXIT, 2, 3)
+    code.put(Opcode.LOAD, 2, 8, 8)
+    code.put(Opcode.STORE, STACK, 2, _COUNT_AT)
+    _option(code, Helper.SETSOCKOPT)
+    return code.code()
 
 
-def _unless(field: int, wanted: int) -> _Part:
-    """To the end, unless a field of the context has a value."""
-    load = instruction(_LOAD, 2, 6, field)
-    return lambda over: load + instruction(_IF_NOT, 2, offset=over, immediate=wanted)
-
-
-def _address() -> bytes:
+def _put_address(code: Assembly) -> None:
     """Puts the local address onto the stack, as the table has it."""
-    ipv4 = b"".join(
-        (
-            instruction(_STORE_NUMBER, 10, offset=-16, immediate=0),
-            instruction(_STORE_NUMBER, 10, offset=-12, immediate=0),
-            instruction(_STORE_NUMBER, 10, offset=-8, immediate=_MAPPED_WORD),
-            instruction(_LOAD, 2, 6, _LOCAL4),
-            instruction(_STORE, 10, 2, -4),
-        )
-    )
-    ipv6 = b"".join(
-        instruction(_LOAD, 2, 6, _LOCAL6 + word) + instruction(_STORE, 10, 2, word - 16)
-        for word in range(0, _ADDRESS_BYTES, 4)
-    )
-    ipv4 += instruction(_JUMP, offset=len(ipv6) // 8)
-    family = instruction(_LOAD, 2, 6, _FAMILY)
-    return family + instruction(_IF_NOT, 2, offset=len(ipv4) // 8, immediate=_INET) + ipv4 + ipv6
+    code.unless(_FAMILY, _INET, "ipv6")
+    for word, number in enumerate((0, 0, _MAPPED_WORD)):
+        code.put(Opcode.STORE_NUMBER, STACK, offset=_ADDRESS_AT + 4 * word, immediate=number)
+    code.put(Opcode.LOAD, 2, CONTEXT, _LOCAL4)
+    code.put(Opcode.STORE, STACK, 2, _ADDRESS_AT + 12)
+    code.jump(Opcode.JUMP, "address")
+    code.label("ipv6")
+    for word in range(0, _ADDRESS_BYTES, 4):
+        code.put(Opcode.LOAD, 2, CONTEXT, _LOCAL6 + word)
+        code.put(Opcode.STORE, STACK, 2, _ADDRESS_AT + word)
+    code.label("address")
 
 
-def _option(helper: int) -> bytes:
-    """Gets or sets TCP_SYNCNT, in the last four bytes of the stack."""
-    return b"".join(
-        (
-            instruction(_COPY, 1, 6),
-            instruction(_SET, 2, immediate=_SOL_TCP),
-            instruction(_SET, 3, immediate=_TCP_SYNCNT),
-            instruction(_COPY, 4, 10),
-            instruction(_ADD, 4, immediate=-4),
-            instruction(_SET, 5, immediate=4),
-            instruction(_CALL, immediate=helper),
-        )
-    )
+def _option(code: Assembly, helper: Helper) -> None:
+    """Gets or sets TCP_SYNCNT."""
+    code.put(Opcode.SET, 2, immediate=_SOL_TCP)
+    code.put(Opcode.SET, 3, immediate=_TCP_SYNCNT)
+    code.set_stack(4, _COUNT_AT)
+    code.put(Opcode.SET, 5, immediate=4)
+    code.call_on_context(helper)
 
 
 class FirstTimeouts:
@@ -128,7 +98,7 @@ class FirstTimeouts:
     def __init__(self, cgroup: Path, retries: int) -> None:
         self._retries = retries
         self._given: dict[Address, float] = {}
-        self._table = BpfHashMap(_ADDRESS_BYTES, _VALUE.size, _ENTRIES)
+        self._table = BpfMap(_ADDRESS_BYTES, _VALUE.size, _ENTRIES)
         self._link = -1
         try:
             self._link = _attached(cgroup, self._table.file)
@@ -165,7 +135,7 @@ def ticks_per_second() -> int:
 
 def try_out() -> None:
     """Loads the program without attaching it; errors as for `FirstTimeouts`."""
-    table = BpfHashMap(_ADDRESS_BYTES, _VALUE.size, 1)
+    table = BpfMap(_ADDRESS_BYTES, _VALUE.size, 1)
     try:
         os.close(_loaded(table.file))
     finally:
@@ -185,11 +155,7 @@ def _attached(cgroup: Path, table: int) -> int:
 
 
 def _loaded(table: int) -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
-        cookie = int.from_bytes(
-            here.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder
-        )
-    program = timeout_program(cookie, table)
+    program = timeout_program(netns_cookie(), table)
     return programs.load(program, ProgramType.SOCK_OPS, AttachType.SOCK_OPS, "cedos_first")
 
 

@@ -68,16 +68,28 @@ class Laptop:
                 *(CEDOS, "forward", *options), stderr=out, env=self.environment("laptop")
             )
         self._started.append(process)
-        self._wait(lambda: "listens" in log.read_text())
+        self._wait(lambda: "listens" in log.read_text() or "carries" in log.read_text())
         return process
 
+    def keep(self, process: "subprocess.Popen[bytes]") -> None:
+        """It is ended with the laptop."""
+        self._started.append(process)
+
+    def serve_file(self, data: bytes) -> None:
+        """As /file of the origin's port 8080."""
+        folder = self.folder / "served"
+        folder.mkdir()
+        (folder / "file").write_bytes(data)
+        self.serve(folder)
+
     def serve(self, folder: Path, port: int = 8080) -> None:
-        process = self.far.popen(
-            *(sys.executable, "-m", "http.server", str(port), "--bind", ORIGIN),
-            *("--directory", str(folder)),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with (self.folder / "served.log").open("wb") as log:
+            process = self.far.popen(
+                *(sys.executable, "-u", "-m", "http.server", str(port), "--bind", ORIGIN),
+                *("--directory", str(folder)),
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
         self._started.append(process)
         self._wait(lambda: self.far.run("ss", "-Hltn", "sport", "=", f":{port}").stdout != "")
 

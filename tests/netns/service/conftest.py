@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from emu.testbed.netns import Namespace
+from tests.netns.gateway.conftest import laptop
+
+__all__ = ["laptop"]
 
 SYSTEMD = Path("/lib/systemd/systemd")
 _SCRIPT = Path(__file__).with_name("machine.sh")

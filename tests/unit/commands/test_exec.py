@@ -59,7 +59,7 @@ def test_own_cgroup() -> None:
 def test_marks() -> None:
     assert program_mark(1) == 0xCE000001
     assert program_mark(0x1_2345) == 0xCE002345
-    assert marking_program(0xCE000001)[:8] == bytes.fromhex("620afcff 010000ce")
+    assert marking_program(0xCE000001)[8:16] == bytes.fromhex("620afcff 010000ce")
 
 
 @pytest.fixture

@@ -71,6 +71,13 @@ def test_who_is_invited_is_known_by_name(cedos: Any) -> None:
         (("forward", "-W", "intranet"), "not a destination"),
         (("forward", "-W", "intranet:80", "-D", "1080"), "-W goes alone"),
         (("forward", "-n", "nothere0"), "there is no interface"),
+        (("forward", "--redirect", "no such user"), "there is no user 'no such user' here"),
+        (("forward", "--redirect", str(1 << 32)), "there is no user"),
+        (("forward", "--redirect", "root", "--direct", "intranet"), "neither a network such as"),
+        (("forward", "--redirect", "root", "--direct", ":0"), "neither a network such as"),
+        (("forward", "--redirect", "root", "--direct", "10.0.0.1/8"), "neither a network such as"),
+        (("forward", "--direct", ":80"), "--direct goes with --redirect"),
+        (("forward", "-W", "intranet:80", "--redirect", "root"), "-W goes alone"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(cedos: Any, arguments: tuple[str, ...], says: str) -> None:
@@ -94,6 +101,20 @@ def test_a_gateway_that_is_not_there_is_told(cedos: Any, config_home: Path) -> N
     assert result.exit_code == 1
     assert "does not let this client in" in result.stderr
     assert not (config_home / "cedos" / "gateway.toml").exists()
+
+
+def test_the_unit_that_redirects_has_two_privileges(cedos: Any) -> None:
+    parsed = configparser.ConfigParser(strict=False, interpolation=None)
+    parsed.optionxform = str
+    parsed.read_string(cedos("example", "redirect-unit").stdout)
+    service = parsed["Service"]
+    for key in ("AmbientCapabilities", "CapabilityBoundingSet"):
+        assert service[key] == "CAP_BPF CAP_NET_ADMIN"
+    words = service["ExecStart"].split()
+    assert words[1:3] == ["forward", "--redirect"]
+    # systemd puts what LoadCredential names there, under this name.
+    assert service["LoadCredential"].split(":")[0] == "gateway"
+    assert "${CREDENTIALS_DIRECTORY}/gateway" in words
 
 
 def test_a_port_that_is_taken_is_told(cedos: Any) -> None:

@@ -112,7 +112,7 @@ async def test_what_breaks_at_the_program_breaks_for_the_origin(ends: Ends) -> N
 
 @pytest.fixture
 def nothing_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_proxy, "_NEAR", ())
+    monkeypatch.setattr(local_proxy.LocalProxy, "goes_direct", lambda *_: False)
 
 
 CONNECT = b"CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: x\r\n\r\n"

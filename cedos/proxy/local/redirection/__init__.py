@@ -1,0 +1,1 @@
+"""Programs that know of no proxy: chosen users' connections are led to the local proxy."""

@@ -1,0 +1,240 @@
+"""The BPF programs that lead users' connections to the local proxy, as instructions. Pure.
+
+A socket is led elsewhere when it connects, before anything is sent and before it has an address of its
+own: so what connects to the proxy is a connection within the host, which no network that goes takes
+with it (packets that are redirected later keep the network's address, and end with it). What the
+socket says of its peer is what the program asked for.
+
+Addresses are those of IPv6; IPv4's as ::ffff:a.b.c.d. Ports are as the kernel hands them over: in
+network order, in four bytes.
+"""
+
+import struct
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import Final
+
+from cedos.kernel.bpf.assembly import CONTEXT, EXIT, STACK, Assembly, Helper, Opcode
+from cedos.model import Address
+
+ADDRESS_BYTES: Final = 16
+DIRECT_KEY_BYTES: Final = 4 + ADDRESS_BYTES
+ASKED: Final = struct.Struct("=16sII")
+"""By a socket's cookie: where it was going (address, port), and the proxy's port that it got."""
+
+ARRIVED: Final = struct.Struct("=16sIIQ")
+"""By the socket's own port and the proxy's: the same, and the cookie."""
+
+ARRIVED_KEY: Final = struct.Struct("=II")
+NUMBER: Final = struct.Struct("=I")
+COOKIE: Final = struct.Struct("=Q")
+_MAPPED: Final = bytes(10) + b"\xff\xff"
+_MAPPED_WORD: Final = int.from_bytes(_MAPPED[8:], sys.byteorder, signed=True)
+_LOOPBACK4: Final = int.from_bytes(ip_address("127.0.0.1").packed, sys.byteorder)
+_LOOPBACK6: Final = int.from_bytes(ip_address("::1").packed[12:], sys.byteorder)
+
+# struct bpf_sock_addr, struct bpf_sock and struct bpf_sock_ops: where their fields are.
+_USER_IP4, _USER_IP6, _USER_PORT, _TYPE, _PROTOCOL, _SOCKET = 4, 8, 24, 32, 36, 64
+_BOUND_INTERFACE, _SOURCE4, _SOURCE6 = 0, 24, 28
+_OPERATION, _LOCAL_PORT, _CONNECTING = 0, 68, 3
+_STREAM, _DATAGRAM, _TCP = 1, 2, 6
+_QUIC_PORT: Final = 443
+
+# On the stack. What is looked up by is above the value that is put in.
+_COOKIE_AT: Final = -8
+_KEY4_AT: Final = -16
+_ASKED_AT: Final = _KEY4_AT - ASKED.size  # address, port, the proxy's port
+_DIRECT_AT: Final = _ASKED_AT - DIRECT_KEY_BYTES - 4
+_ARRIVED_AT: Final = -64
+_ARRIVED_KEY_AT: Final = -24
+
+
+@dataclass(frozen=True, slots=True)
+class RedirectTables:
+    """Open maps: whose connections, by number; what goes direct; what was led to the proxy."""
+
+    users: int
+    direct: int
+    direct_ports: int
+    asked: int
+    arrived: int
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Whose sockets are looked at: of this network namespace, save those of one process."""
+
+    netns_cookie: int
+    own_process: int
+
+
+def connect_program(
+    version: int, here: Here, tables: RedirectTables, port4: int, port6: int | None
+) -> bytes:
+    """For sockets that connect, or send without having connected.
+
+    TCP is led to the proxy's ports on loopback (None: what is for IPv6 is left alone). QUIC is
+    refused, so that whoever would like it takes TCP.
+    """
+    code = Assembly()
+    code.unless_here(here.netns_cookie)
+    code.call(Helper.CURRENT_PROCESS)
+    code.put(Opcode.SHIFT_RIGHT, 0, immediate=32)
+    code.jump(Opcode.IF_EQUAL, EXIT, 0, immediate=here.own_process)
+    code.call(Helper.CURRENT_USER)
+    code.put(Opcode.STORE, STACK, 0, _KEY4_AT)
+    code.look_up(tables.users, _KEY4_AT)
+    code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
+    code.put(Opcode.STORE, STACK, 2, _KEY4_AT)
+    code.look_up(tables.direct_ports, _KEY4_AT, "not_direct")
+    code.jump(Opcode.JUMP, EXIT)
+    code.label("not_direct")
+    _put_destination(code, version)
+    code.put(Opcode.STORE_NUMBER, STACK, offset=_DIRECT_AT, immediate=8 * ADDRESS_BYTES)
+    code.look_up(tables.direct, _DIRECT_AT, "far")
+    code.jump(Opcode.JUMP, EXIT)
+    code.label("far")
+    _unless_bound(code, version)
+    code.unless(_TYPE, _STREAM, "datagram")
+    code.unless(_PROTOCOL, _TCP)
+    _lead(code, version, tables, port4, port6)
+    code.jump(Opcode.JUMP, EXIT)
+    code.label("datagram")
+    code.unless(_TYPE, _DATAGRAM)
+    code.unless(_USER_PORT, kernel_port(_QUIC_PORT))
+    code.put(Opcode.SET, 0, immediate=0)
+    code.put(Opcode.RETURN)
+    return code.code()
+
+
+def peer_name_program(version: int, tables: RedirectTables) -> bytes:
+    """For sockets that are asked whom they talk to."""
+    code = Assembly()
+    _put_cookie(code)
+    code.look_up(tables.asked, _COOKIE_AT)
+    if version == 4:
+        code.put(Opcode.LOAD, 2, 0, 12)
+        code.put(Opcode.STORE, CONTEXT, 2, _USER_IP4)
+    else:
+        for word in range(0, ADDRESS_BYTES, 4):
+            code.put(Opcode.LOAD, 2, 0, word)
+            code.put(Opcode.STORE, CONTEXT, 2, _USER_IP6 + word)
+    code.put(Opcode.LOAD, 2, 0, ADDRESS_BYTES)
+    code.put(Opcode.STORE, CONTEXT, 2, _USER_PORT)
+    return code.code()
+
+
+def arrival_program(tables: RedirectTables) -> bytes:
+    """For sockets that have got their own port: it is by this that the proxy knows them."""
+    code = Assembly()
+    code.unless(_OPERATION, _CONNECTING)
+    _put_cookie(code)
+    code.look_up(tables.asked, _COOKIE_AT)
+    for word in range(0, ASKED.size, 4):
+        code.put(Opcode.LOAD, 2, 0, word)
+        code.put(Opcode.STORE, STACK, 2, _ARRIVED_AT + word)
+    code.put(Opcode.STORE, STACK, 2, _ARRIVED_KEY_AT + 4)
+    code.put(Opcode.LOAD_WIDE, 2, STACK, _COOKIE_AT)
+    code.put(Opcode.STORE_WIDE, STACK, 2, _ARRIVED_AT + ASKED.size)
+    code.put(Opcode.LOAD, 2, CONTEXT, _LOCAL_PORT)
+    code.put(Opcode.STORE, STACK, 2, _ARRIVED_KEY_AT)
+    _put_in(code, tables.arrived, _ARRIVED_KEY_AT, _ARRIVED_AT)
+    return code.code()
+
+
+def kernel_port(port: int) -> int:
+    return int.from_bytes(struct.pack("!H", port) + bytes(2), sys.byteorder)
+
+
+def port_of(kernel: int) -> int:
+    (port,) = struct.unpack_from("!H", kernel.to_bytes(4, sys.byteorder))
+    return int(port)
+
+
+def address_bytes(address: Address) -> bytes:
+    return address.packed if address.version == 6 else _MAPPED + address.packed
+
+
+def address_of(packed: bytes) -> Address:
+    return ip_address(packed[12:] if packed.startswith(_MAPPED) else packed)
+
+
+def direct_key(network: IPv4Network | IPv6Network) -> bytes:
+    """A prefix, as the table of what goes direct has it."""
+    more = 8 * len(_MAPPED) if network.version == 4 else 0
+    return struct.pack("=I", network.prefixlen + more) + address_bytes(network.network_address)
+
+
+def _put_cookie(code: Assembly) -> None:
+    code.call_on_context(Helper.SOCKET_COOKIE)
+    code.put(Opcode.STORE_WIDE, STACK, 0, _COOKIE_AT)
+
+
+def _put_destination(code: Assembly, version: int) -> None:
+    """Puts address and port onto the stack, the address as a key, too."""
+    for word in range(0, ADDRESS_BYTES, 4):
+        if version == 6 or word == ADDRESS_BYTES - 4:
+            code.put(Opcode.LOAD, 2, CONTEXT, _USER_IP4 if version == 4 else _USER_IP6 + word)
+        else:
+            code.put(Opcode.SET, 2, immediate=_MAPPED_WORD if word == 8 else 0)
+        code.put(Opcode.STORE, STACK, 2, _ASKED_AT + word)
+        code.put(Opcode.STORE, STACK, 2, _DIRECT_AT + 4 + word)
+    code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
+    code.put(Opcode.STORE, STACK, 2, _ASKED_AT + ADDRESS_BYTES)
+
+
+def _unless_bound(code: Assembly, version: int) -> None:
+    """Ends it for a socket that its program has bound to an interface or to an address."""
+    code.put(Opcode.LOAD_WIDE, 3, CONTEXT, _SOCKET)
+    words = range(_SOURCE6, _SOURCE6 + ADDRESS_BYTES, 4) if version == 6 else (_SOURCE4,)
+    for field in (_BOUND_INTERFACE, *words):
+        code.put(Opcode.LOAD, 2, 3, field)
+        code.jump(Opcode.IF_NOT, EXIT, 2)
+
+
+def _lead(
+    code: Assembly, version: int, tables: RedirectTables, port4: int, port6: int | None
+) -> None:
+    """Remembers where the socket was going, and sends it to the proxy."""
+    if version == 4:
+        _lead_to(code, tables, port4, {_USER_IP4: _LOOPBACK4})
+        return
+    for word, number in enumerate((0, 0, _MAPPED_WORD)):
+        code.put(Opcode.LOAD, 2, CONTEXT, _USER_IP6 + 4 * word)
+        # (Comparisons are of 64 bits: a negative number would not be equal.)
+        code.set_wide(3, number & 0xFFFFFFFF)
+        code.jump(Opcode.IF_NOT_REGISTER, "ipv6", 2, 3)
+    _lead_to(code, tables, port4, {_USER_IP6 + 12: _LOOPBACK4})
+    if port6 is None:
+        code.label("ipv6")
+        return
+    code.jump(Opcode.JUMP, EXIT)
+    code.label("ipv6")
+    words = dict.fromkeys(range(_USER_IP6, _USER_IP6 + 12, 4), 0)
+    _lead_to(code, tables, port6, words | {_USER_IP6 + 12: _LOOPBACK6})
+
+
+def _lead_to(code: Assembly, tables: RedirectTables, port: int, words: Mapping[int, int]) -> None:
+    led = _signed(kernel_port(port))
+    code.put(Opcode.STORE_NUMBER, STACK, offset=_ASKED_AT + ADDRESS_BYTES + 4, immediate=led)
+    _put_cookie(code)
+    _put_in(code, tables.asked, _COOKIE_AT, _ASKED_AT)
+    code.jump(Opcode.IF_NOT, EXIT, 0)
+    for field, number in {_USER_PORT: led, **words}.items():
+        code.put(Opcode.SET, 2, immediate=_signed(number))
+        code.put(Opcode.STORE, CONTEXT, 2, field)
+
+
+def _put_in(code: Assembly, file: int, key_at: int, value_at: int) -> None:
+    code.set_map(1, file)
+    code.set_stack(2, key_at)
+    code.set_stack(3, value_at)
+    code.put(Opcode.SET, 4, immediate=0)
+    code.call(Helper.MAP_UPDATE)
+
+
+def _signed(number: int) -> int:
+    """A number of 32 bits as instructions have it."""
+    return number - (1 << 32) if number >= 1 << 31 else number

@@ -1,0 +1,278 @@
+"""Programs that know of no proxy, led to it by the kernel; others are left alone."""
+
+import hashlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from tests.netns.gateway.conftest import ORIGIN
+from tests.netns.gateway.test_unchanged_programs import (
+    MOST_STALL_S,
+    SIZE,
+    renumbered,
+    silent,
+    unplugged,
+)
+
+Laptop = Any
+CHROMIUM = Path("/usr/lib/chromium/chromium")
+USER, OTHER = 54_321, 54_322
+TALK = f"""
+import json, socket, sys
+with socket.create_connection(("{ORIGIN}", int(sys.argv[1])), 5) as one:
+    print(json.dumps([one.getsockname()[0], one.getpeername()]))
+"""
+SAY_AND_GO = f"""
+import socket
+with socket.create_connection(("{ORIGIN}", 9000), 5) as one:
+    one.sendall(b"said and gone")
+"""
+
+
+TAKE = f"""
+import socket
+with socket.create_server(("{ORIGIN}", 9000)) as server:
+    print("ready", flush=True)
+    print(server.accept()[0].recv(100).decode(), flush=True)
+"""
+PYTHON = "/usr/bin/python3"  # the other users may not see ours
+
+
+def as_user(laptop: Laptop, *words: str, user: int = USER) -> "subprocess.Popen[bytes]":
+    process = laptop.near.popen(
+        *("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    laptop.keep(process)
+    return process
+
+
+def said(laptop: Laptop, *words: str, user: int = USER) -> str:
+    process = as_user(laptop, *words, user=user)
+    out, complaint = process.communicate(timeout=20)
+    assert process.returncode == 0, complaint
+    return out.decode()
+
+
+@pytest.mark.parametrize("dies", [silent, unplugged, renumbered])
+def test_a_download_goes_on(dies: Callable[[Laptop], None], laptop: Laptop, tmp_path: Path) -> None:
+    laptop.world.shape("20mbit")
+    data = os.urandom(SIZE)
+    laptop.serve_file(data)
+    laptop.forward("--redirect", str(USER), "--fail", "closed")
+    curl = as_user(laptop, "curl", "-sS", f"http://{ORIGIN}:8080/file")
+    got, arrivals = bytearray(), []
+    while chunk := curl.stdout.read1(1 << 16):
+        if len(got) < SIZE // 8 <= len(got) + len(chunk):
+            dies(laptop)
+        got += chunk
+        arrivals.append(time.monotonic())
+    assert curl.wait(30) == 0, curl.stderr.read()
+    assert hashlib.sha256(got).digest() == hashlib.sha256(data).digest()
+    stall_s = max(later - earlier for earlier, later in pairwise(arrivals))
+    print(f"{dies.__name__}: longest stall {1e3 * stall_s:.0f} ms")
+    assert stall_s < MOST_STALL_S
+
+
+def test_who_is_redirected_and_who_is_not(laptop: Laptop) -> None:
+    laptop.serve_file(b"x")
+    own = laptop.near.run("ip", "-j", "route", "get", ORIGIN).stdout
+    outside = json.loads(own)[0]["prefsrc"]
+    words = (PYTHON, "-c", TALK, "8080")
+    laptop.forward("--redirect", str(USER))
+    # The program sees whom it asked for, and is a connection of this host alone.
+    assert json.loads(said(laptop, *words)) == ["127.0.0.1", [ORIGIN, 8080]]
+    assert json.loads(said(laptop, *words, user=OTHER)) == [outside, [ORIGIN, 8080]]
+    bound = TALK.replace(", 5)", f", 5, ('{outside}', 0))")
+    assert json.loads(said(laptop, PYTHON, "-c", bound, "8080"))[0] == outside
+
+
+def test_ipv6_and_ipv4_within_it(laptop: Laptop) -> None:
+    """The laptop itself has no IPv6 but loopback's."""
+    if not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this kernel has no IPv6")
+    origin = "2001:db8:c::2"
+    laptop.far.ip("address", "add", f"{origin}/128", "dev", "lo", "nodad")
+    laptop.serve_file(b"x")
+    take = TAKE.replace("9000)", "9000), family=socket.AF_INET6").replace(ORIGIN, origin)
+    server = laptop.far.popen(PYTHON, "-c", take, stdout=subprocess.PIPE)
+    laptop.keep(server)
+    assert server.stdout.readline() == b"ready\n"
+    laptop.forward("--redirect", str(USER))
+    say = SAY_AND_GO.replace(ORIGIN, origin) + "    print(one.getpeername()[:2])\n"
+    assert said(laptop, PYTHON, "-c", say) == f"('{origin}', 9000)\n"
+    assert server.stdout.readline() == b"said and gone\n"
+    within = (
+        "import socket\n"
+        "one = socket.socket(socket.AF_INET6)\n"
+        f"one.connect(('::ffff:{ORIGIN}', 8080))\n"
+        "print(one.getsockname()[0], one.getpeername()[0])\n"
+    )
+    assert said(laptop, PYTHON, "-c", within).split() == ["::ffff:127.0.0.1", f"::ffff:{ORIGIN}"]
+
+
+def test_what_is_said_by_a_program_that_goes_at_once_arrives(laptop: Laptop) -> None:
+    server = laptop.far.popen(*(PYTHON, "-c", TAKE), stdout=subprocess.PIPE)
+    laptop.keep(server)
+    assert server.stdout.readline() == b"ready\n"
+    laptop.forward("--redirect", str(USER))
+    assert said(laptop, PYTHON, "-c", SAY_AND_GO) == ""
+    assert server.stdout.readline() == b"said and gone\n"
+
+
+def test_a_killed_proxy_leaves_nothing(laptop: Laptop, tmp_path: Path) -> None:
+    laptop.world.shape("20mbit")
+    laptop.serve_file(bytes(SIZE))
+    forward = laptop.forward("--redirect", str(USER), "--fail", "closed")
+    curl = as_user(laptop, "curl", "-sS", "-o", "/dev/null", f"http://{ORIGIN}:8080/file")
+    time.sleep(0.7)
+    forward.kill()
+    forward.wait()
+    assert curl.wait(5) == 56, "it took a part for the whole"
+    talked = json.loads(said(laptop, PYTHON, "-c", TALK, "8080"))
+    assert talked[0] != "127.0.0.1"
+    assert talked[1] == [ORIGIN, 8080]
+
+
+def test_a_gateway_that_has_gone_is_gone_around(laptop: Laptop) -> None:
+    """Also by a proxy whose own user is redirected: it does not come back to itself."""
+    laptop.serve_file(b"all of it")
+    laptop.forward("--redirect", str(USER), "--redirect", str(os.getuid()))
+    laptop.gateway.kill()
+    laptop.gateway.wait()
+    url = f"http://{ORIGIN}:8080/file"
+    assert said(laptop, "curl", "-sS", url) == "all of it"
+    assert said(laptop, "curl", "-sS", url, user=os.getuid()) == "all of it"
+
+
+def test_a_refused_port_is_refused_and_a_strangers_connection_too(laptop: Laptop) -> None:
+    laptop.forward("--redirect", str(USER))
+    refused = as_user(laptop, "curl", "-sS", f"http://{ORIGIN}:1/")
+    assert refused.wait(10) in (7, 56), refused.stderr.read()
+    ports = laptop.near.run("ss", "-Hltn").stdout.split()
+    own = next(each for each in ports if each.startswith("127.0.0.1:"))
+    stranger = as_user(laptop, "curl", "-sS", "-m", "5", f"http://{own}/", user=OTHER)
+    assert stranger.wait(10) == 56, stranger.stderr.read()
+
+
+def test_what_goes_direct(laptop: Laptop) -> None:
+    laptop.serve_file(b"x")
+    laptop.forward("--redirect", str(USER), "--direct", ":8080", "--direct", "203.0.113.64/26")
+    assert json.loads(said(laptop, PYTHON, "-c", TALK, "8080"))[0] != "127.0.0.1"
+    assert said(laptop, "curl", "-sS", "-m", "5", f"http://{ORIGIN}:8080/file") == "x"
+
+
+def test_quic_is_refused_and_other_datagrams_are_not(laptop: Laptop) -> None:
+    laptop.forward("--redirect", str(USER))
+    send = (
+        "import socket\n"
+        "one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        "try:\n"
+        "    one.{how}\n"
+        "    print('sent')\n"
+        "except PermissionError:\n"
+        "    print('refused')\n"
+    )
+    for how, port, user, what in (
+        ("connect(('{}', {}))", 443, USER, "refused"),
+        ("sendto(b'x', ('{}', {}))", 443, USER, "refused"),
+        ("sendto(b'x', ('{}', {}))", 53, USER, "sent"),
+        ("sendto(b'x', ('{}', {}))", 443, OTHER, "sent"),
+    ):
+        words = send.format(how=how.format(ORIGIN, port))
+        assert said(laptop, PYTHON, "-c", words, user=user).strip() == what, (how, port)
+
+
+def test_what_this_host_has_a_route_for_stays_with_it(laptop: Laptop, tmp_path: Path) -> None:
+    """A VPN's network: the proxy goes there by the host's own way, not through the gateway."""
+    laptop.serve_file(b"through the tunnel")
+    laptop.near.ip("route", "add", f"{ORIGIN}/32", "via", "10.9.2.1", "dev", "lte0")
+    laptop.forward("--redirect", str(USER), "--log-level", "debug")
+    assert said(laptop, "curl", "-sS", f"http://{ORIGIN}:8080/file") == "through the tunnel"
+    assert "10.9.2.2" in (tmp_path / "served.log").read_text()
+
+
+def test_it_says_what_is_missing(laptop: Laptop, tmp_path: Path) -> None:
+    from tests.netns.gateway.conftest import CEDOS
+
+    process = laptop.near.popen(
+        *("setpriv", "--bounding-set=-bpf,-net_admin,-sys_admin", "--inh-caps=-all"),
+        *(CEDOS, "forward", "--redirect", "nobody"),
+        stderr=subprocess.PIPE,
+        env=laptop.environment("laptop"),
+    )
+    laptop.keep(process)
+    assert process.wait(20) == 3
+    complaint = process.stderr.read().decode()
+    assert "CAP_BPF" in complaint
+    assert "Traceback" not in complaint
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A short name: Chromium's sockets do not fit under a test's own folder."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_git_curl_and_a_browser_go_on(laptop: Laptop, tmp_path: Path, home: Path) -> None:
+    """Real programs, none of them told of anything, while Wi-Fi falls silent."""
+    laptop.world.shape("20mbit")
+    served = tmp_path / "served"
+    laptop.serve_file(os.urandom(SIZE))
+    (served / "index.html").write_text(
+        "<p id=how>not yet</p><script>fetch('file').then(f => f.arrayBuffer()).then("
+        "b => how.textContent = 'got ' + b.byteLength)</script>"
+    )
+    serve_repository(laptop, tmp_path / "repositories")
+    os.chown(home, USER, USER)
+    laptop.forward("--redirect", str(USER), "--fail", "closed")
+    environment = (f"HOME={home}", f"TMPDIR={home}")
+    git = as_user(
+        laptop,
+        *("env", *environment, "git", "clone", "-q", f"git://{ORIGIN}/project", f"{home}/project"),
+    )
+    curl = as_user(laptop, "curl", "-sS", "-o", f"{home}/file", f"http://{ORIGIN}:8080/file")
+    browser = as_user(
+        laptop,
+        *("env", *environment, str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu"),
+        *("--no-zygote", "--in-process-gpu", "--disable-background-networking"),
+        *(f"--user-data-dir={home}/browser", "--virtual-time-budget=60000", "--dump-dom"),
+        f"http://{ORIGIN}:8080/",
+    )
+    time.sleep(2.0)
+    assert git.poll() is None, git.stderr.read()
+    silent(laptop)
+    page, complaint = browser.communicate(timeout=60)
+    assert f"got {SIZE}" in page.decode(), complaint
+    assert (curl.wait(30), git.wait(30)) == (0, 0), (curl.stderr.read(), git.stderr.read())
+    cloned = (home / "project" / "data").read_bytes()
+    assert cloned == (tmp_path / "repositories" / "project" / "data").read_bytes()
+    assert (home / "file").read_bytes() == (served / "file").read_bytes()
+
+
+def serve_repository(laptop: Laptop, folder: Path) -> None:
+    project = folder / "project"
+    project.mkdir(parents=True)
+    (project / "data").write_bytes(os.urandom(SIZE))
+    git = ("git", "-C", str(project), "-c", "user.name=t", "-c", "user.email=t@example.org")
+    for words in (("init", "-q"), ("add", "data"), ("commit", "-q", "-m", "data")):
+        subprocess.run([*git, *words], check=True)
+    # (`git daemon` would leave its child behind when it is killed.)
+    paths = subprocess.run(["git", "--exec-path"], check=True, capture_output=True, text=True)
+    program = str(Path(paths.stdout.strip()) / "git-daemon")
+    laptop.keep(
+        laptop.far.popen(
+            *(program, "--export-all", f"--base-path={folder}", f"--listen={ORIGIN}"),
+            stderr=subprocess.DEVNULL,
+        )
+    )

@@ -1,0 +1,73 @@
+"""The unit that redirects users, as `cedos example redirect-unit` prints it, under a real systemd."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.netns.gateway.conftest import ORIGIN
+
+USER = 65_534  # nobody: systemd knows the name
+_CAPABILITIES = (1 << 12) | (1 << 39)  # NET_ADMIN, BPF
+_ALONE = "[Unit]\nDefaultDependencies=no\nAfter=\n[Service]\nRestart=no\n"
+_TALK = f"""
+import json, socket
+with socket.create_connection(("{ORIGIN}", 8080), 5) as one:
+"""
+
+
+def test_the_unit_redirects_with_little(
+    laptop: Any, machine: Callable[..., Any], tmp_path: Path
+) -> None:
+    laptop.serve_file(b"x")
+    printed = subprocess.run(
+        [sys.executable, "-m", "cedos", "example", "redirect-unit"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.replace("--redirect 1000", f"--redirect {USER}")
+    log = "StandardOutput=file:/run/seen/{0}\nStandardError=file:/run/seen/{0}\n"
+    # Credentials need a tmpfs with access lists, which kernels of such machines may lack: here the
+    # service finds its file in a folder of its own.
+    before, _, after = printed.partition("LoadCredential=")
+    printed = before + after.partition("\n")[2]
+    printed = printed.replace("${CREDENTIALS_DIRECTORY}", "/run/redirect")
+    files = Path("/run/systemd/system")  # where the machine finds what it is given
+    units = {
+        "talk.py": _TALK,
+        "gateway.toml": (tmp_path / "laptop" / "cedos" / "gateway.toml").read_text(),
+        "cedos-redirect.service": printed,
+        "cedos-redirect.service.d/alone.conf": _ALONE
+        + log.format("log")
+        + "RuntimeDirectory=redirect\nExecStartPre=+/bin/sh -c 'install -m 600"
+        f" -o $$(stat -c %%u /run/redirect/) {files}/gateway.toml /run/redirect/gateway'\n",
+        "talk.service": f"{_ALONE}User={USER}\nType=oneshot\n{log.format('talk')}"
+        f"ExecStart=/usr/bin/python3 {files}/talk.py\n",
+    }
+    made = machine(laptop.near, units)
+    made.systemctl("start", "cedos-redirect")
+
+    def seen(name: str) -> str:
+        return str(made.run("cat", f"/run/seen/{name}", check=False).stdout)
+
+    def talk() -> Any:
+        made.systemctl("start", "talk")
+        return json.loads(seen("talk").splitlines()[-1])
+
+    pid = made.shown("cedos-redirect", "MainPID")
+    assert pid != "0", (seen("log"), made.systemctl("status", "cedos-redirect", check=False))
+    deadline_s = time.monotonic() + 20
+    while (told := talk())[0] != "127.0.0.1":
+        assert time.monotonic() < deadline_s, seen("log")
+        time.sleep(0.1)
+    lines = made.run("cat", f"/proc/{pid}/status").stdout.splitlines()
+    facts = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    assert int(facts["CapEff"], 16) == int(facts["CapBnd"], 16) == _CAPABILITIES, seen("log")
+    assert facts["Uid"].split()[0] != "0"
+    assert told[1] == [ORIGIN, 8080]
+    made.systemctl("stop", "cedos-redirect")
+    assert made.shown("cedos-redirect", "Result") == "success"
+    assert talk()[0] != "127.0.0.1"

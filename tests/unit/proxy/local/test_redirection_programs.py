@@ -1,0 +1,76 @@
+"""What the programs and the proxy tell each other by tables."""
+
+import struct
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.proxy.local.local_proxy import NEAR, is_near
+from cedos.proxy.local.redirection import programs
+from cedos.proxy.local.redirection.programs import Here, RedirectTables
+
+TABLES = RedirectTables(3, 4, 5, 6, 7)
+
+
+@given(st.ip_addresses())
+def test_addresses_there_and_back(address: Any) -> None:
+    packed = programs.address_bytes(address)
+    assert len(packed) == programs.ADDRESS_BYTES
+    mapped = getattr(address, "ipv4_mapped", None)
+    assert programs.address_of(packed) == (mapped or address)
+
+
+@given(st.integers(0, 65_535))
+def test_ports_there_and_back(port: int) -> None:
+    kernel = programs.kernel_port(port)
+    assert programs.port_of(kernel) == port
+    assert programs.NUMBER.pack(kernel)[:2] == struct.pack("!H", port)
+
+
+@given(st.ip_addresses(v=4), st.integers(0, 32))
+def test_a_prefix_of_ipv4_lies_within_its_mapped_one(address: Any, length: int) -> None:
+    network = IPv4Network((address, length), strict=False)
+    (bits,) = struct.unpack_from("=I", programs.direct_key(network))
+    mapped = IPv6Network((programs.direct_key(network)[4:], bits))
+    assert mapped == ip_network((f"::ffff:{network.network_address}", 96 + length))
+
+
+@pytest.mark.parametrize(
+    ("address", "near"),
+    [
+        ("0.0.0.0", True),
+        ("127.0.0.53", True),
+        ("192.168.1.7", True),
+        ("224.0.0.251", True),
+        ("255.255.255.255", True),
+        ("::", True),
+        ("ff02::fb", True),
+        ("fe80::1", True),
+        ("203.0.113.2", False),
+        ("2001:db8::1", False),
+        ("223.255.255.255", False),
+    ],
+)
+def test_what_is_near_never_reaches_the_proxy(address: str, near: bool) -> None:
+    assert is_near(address) is near
+    assert any(ip_address(address) in each for each in NEAR) is near
+
+
+def test_programs_are_small_and_end() -> None:
+    here = Here(1 << 40, 1234)
+    found = [
+        programs.connect_program(4, here, TABLES, 4711, 4712),
+        programs.connect_program(6, here, TABLES, 4711, 4712),
+        programs.connect_program(6, here, TABLES, 4711, None),
+        programs.peer_name_program(4, TABLES),
+        programs.peer_name_program(6, TABLES),
+        programs.arrival_program(TABLES),
+    ]
+    for code in found:
+        assert len(code) % 8 == 0
+        assert len(code) // 8 < 200
+        assert code[-8] == 0x95
+    assert found[1] != found[2]
