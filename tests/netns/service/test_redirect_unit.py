@@ -12,7 +12,7 @@ from tests.netns.gateway.conftest import ORIGIN
 
 USER = 65_534  # nobody: systemd knows the name
 _CAPABILITIES = (1 << 12) | (1 << 39)  # NET_ADMIN, BPF
-_ALONE = "[Unit]\nDefaultDependencies=no\nAfter=\n[Service]\nRestart=no\n"
+_ALONE = "[Unit]\nDefaultDependencies=no\nStartLimitIntervalSec=0\nAfter=\n[Service]\nRestart=no\n"
 _TALK = f"""
 import json, socket
 with socket.create_connection(("{ORIGIN}", 8080), 5) as one:
