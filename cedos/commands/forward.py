@@ -20,7 +20,7 @@ from cedos.commands.console.manual import Manual
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.servers import ListenAddressType, interfaces
 from cedos.config.directories import directories
-from cedos.errors import CedosError
+from cedos.errors import CedosError, ConfigError
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.gateway_link import GatewayLink
@@ -29,6 +29,7 @@ from cedos.proxy.local.redirection.redirection import Redirection
 from cedos.proxy.request import authority
 
 PORT: Final = 1080
+_RESOLVE_S: Final = 3.0
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 _FORWARDING = re.compile(r"((?:\[[^\]]+\]:|[^:\[\]]+:)?\d+):((?:\[[^\]]+\]|[^:\[\]]+):\d+)")
 
@@ -254,7 +255,11 @@ async def _run(
     )
     proxy = LocalProxy(link, fail)
     loop = asyncio.get_running_loop()
-    work = _join(proxy, *stdio) if stdio is not None else _listen(proxy, listening, redirection)
+    work = (
+        _join(proxy, *stdio)
+        if stdio is not None
+        else _listen(proxy, listening, redirection, joined.host)
+    )
     running = loop.create_task(work)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.cancel)
@@ -269,7 +274,7 @@ async def _run(
 
 
 async def _listen(
-    proxy: LocalProxy, listening: list[Listening], redirection: Redirection | None
+    proxy: LocalProxy, listening: list[Listening], redirection: Redirection | None, gateway: str
 ) -> None:
     proxy.open(listening)
     for where in proxy.addresses:
@@ -277,10 +282,30 @@ async def _listen(
             to = f" to {where.to[0]} port {where.to[1]}" if where.to else " (SOCKS 5 and HTTP)"
             log.info(f"listens at {where}{to}")
     if redirection is not None:
+        await _refuse_loop(gateway)
         ports = {":" in each.address: each.port for each in proxy.addresses if each.redirection}
         redirection.attach(ports[False], ports.get(True))
         log.info("carries what its users connect to", but="local networks and VPNs go direct")
     await asyncio.get_running_loop().create_future()
+
+
+async def _refuse_loop(gateway: str) -> None:
+    """What a gateway on this host connects to could come back to it. ConfigError."""
+    try:
+        async with asyncio.timeout(_RESOLVE_S):
+            found = await asyncio.get_running_loop().getaddrinfo(gateway, None)
+    except (OSError, TimeoutError):
+        return  # there is no network yet
+    for family, _, _, _, address in found:
+        with socket.socket(family) as trying:
+            try:
+                trying.bind((address[0], 0))
+            except OSError:
+                continue
+        raise ConfigError(
+            f"the gateway that was joined ({gateway}) is this host: redirected connections would go"
+            " round in circles"
+        )
 
 
 async def _join(proxy: LocalProxy, host: str, port: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.netns.gateway.conftest import ORIGIN
+from tests.netns.gateway.conftest import CEDOS, GATEWAY, ORIGIN
 from tests.netns.gateway.test_unchanged_programs import (
     MOST_STALL_S,
     SIZE,
@@ -201,9 +201,19 @@ def test_what_this_host_has_a_route_for_stays_with_it(laptop: Laptop, tmp_path: 
     assert "10.9.2.2" in (tmp_path / "served.log").read_text()
 
 
-def test_it_says_what_is_missing(laptop: Laptop, tmp_path: Path) -> None:
-    from tests.netns.gateway.conftest import CEDOS
+def test_a_gateway_on_this_host_is_refused(laptop: Laptop) -> None:
+    laptop.near.ip("address", "add", f"{GATEWAY}/32", "dev", "lo")
+    process = laptop.near.popen(
+        *(CEDOS, "forward", "--redirect", str(USER)),
+        stderr=subprocess.PIPE,
+        env=laptop.environment("laptop"),
+    )
+    laptop.keep(process)
+    assert process.wait(20) == 2
+    assert b"is this host" in process.stderr.read()
 
+
+def test_it_says_what_is_missing(laptop: Laptop, tmp_path: Path) -> None:
     process = laptop.near.popen(
         *("setpriv", "--bounding-set=-bpf,-net_admin,-sys_admin", "--inh-caps=-all"),
         *(CEDOS, "forward", "--redirect", "nobody"),

@@ -4,11 +4,14 @@ import asyncio
 import hashlib
 import os
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
 
 import pytest
 
+from cedos.proxy.answers import RefusedError
 from cedos.proxy.local import local_proxy
+from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import Fail, is_near
 from cedos.proxy.splice import reset_on_close
 from cedos.proxy.streams.stream import WINDOW_BYTES
@@ -236,6 +239,31 @@ async def test_without_the_gateway_it_goes_direct_or_is_refused(ends: Ends) -> N
     reader, writer = await ends.ask(CONNECT % port)
     assert b"the gateway cannot be reached" in await asyncio.wait_for(reader.read(), 5)
     writer.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_where_the_gateway_has_no_way_it_goes_direct(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one without IPv6 does not keep the laptop from its own."""
+    await ends.start(fail=Fail.OPEN)
+    port = await ends.origin(echo)
+    kinds = iter(["destination_ip_unroutable", "connection_refused", "destination_ip_unroutable"])
+
+    async def no_way(*_: object) -> None:
+        raise RefusedError(HTTPStatus.BAD_GATEWAY, next(kinds), "no way")
+
+    monkeypatch.setattr(GatewayLink, "open", no_way)
+    reader, writer = await ends.ask(CONNECT % port)
+    writer.write(b"a")
+    writer.write_eof()
+    assert (await asyncio.wait_for(reader.read(), 5)).endswith(b"\r\n\r\naend")
+    writer.close()
+    for fail in (Fail.OPEN, Fail.CLOSED):
+        ends.proxy._fail = fail
+        reader, writer = await ends.ask(CONNECT % port)
+        assert b"no way" in await asyncio.wait_for(reader.read(), 5), fail
+        writer.close()
 
 
 async def test_a_gateway_that_ends_breaks_what_goes_through_it(ends: Ends) -> None:
