@@ -162,7 +162,8 @@ class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
 )  # fmt: skip
 @click.option(
     "--gateway", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="The gateway that was joined.  [default: ~/.config/cedos/gateway.toml]",
+    help="The gateway that was joined.  [default: ~/.config/cedos/gateway.toml, with sudo also"
+    " that of who called it]",
 )  # fmt: skip
 @click.option(
     "--fail", type=click.Choice([str(each) for each in Fail]), default="open", show_default=True,

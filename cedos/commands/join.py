@@ -37,7 +37,7 @@ def command(line: str | None, leave: bool, no_check: bool) -> None:
 
     `cedos forward` then carries programs' connections through it.
     """
-    file = joined_gateway.path()
+    file = joined_gateway.own_path()
     if leave == (line is not None):
         raise click.UsageError("either a LINE, or --leave")
     if line is None:
@@ -56,7 +56,8 @@ def command(line: str | None, leave: bool, no_check: bool) -> None:
     joined_gateway.write(file, joined)
     click.echo(
         "Joined. `cedos forward` is a proxy for programs (SOCKS 5 and HTTP) at 127.0.0.1 port 1080;"
-        " a program uses it with https_proxy=http://127.0.0.1:1080, say."
+        " a program uses it with https_proxy=http://127.0.0.1:1080, say. `sudo cedos forward --redirect"
+        " USER` carries all that a user's programs connect to, without their knowing."
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import re
 import secrets
 import stat
@@ -44,8 +45,20 @@ class JoinedGateway:
         return f"{host}:{self.port}"
 
 
-def path() -> Path:
+def own_path() -> Path:
     return keys.folder() / "gateway.toml"
+
+
+def path() -> Path:
+    """Where it is read from: this user's file; where root by sudo has none, that of who called sudo."""
+    own = own_path()
+    if os.geteuid() or own.exists() or not (name := os.environ.get("SUDO_USER")):
+        return own
+    try:
+        theirs = Path(pwd.getpwnam(name).pw_dir) / ".config" / "cedos" / "gateway.toml"
+    except KeyError:
+        return own
+    return theirs if theirs.exists() else own
 
 
 def invitation(host: str, port: int, server_key: bytes, secret: bytes) -> str:

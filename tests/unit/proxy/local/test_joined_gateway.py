@@ -1,10 +1,14 @@
 """The line that a person pastes, and the file that keeps it."""
 
+import os
+import pwd
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from cedos.errors import ConfigError
+from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.joined_gateway import invitation, parse, read, write
 from cedos.session.protocol.crypto import KeyPair
 
@@ -59,3 +63,25 @@ def test_a_file_that_others_read_is_refused(tmp_path: Path) -> None:
     file.chmod(0o600)
     with pytest.raises(ConfigError, match="port"):
         read(file)
+
+
+def test_root_by_sudo_finds_the_gateway_of_who_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, theirs = tmp_path / "root", tmp_path / "alice"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(own))
+    monkeypatch.setenv("SUDO_USER", "alice")
+    monkeypatch.setattr(pwd, "getpwnam", {"alice": SimpleNamespace(pw_dir=str(theirs))}.__getitem__)
+    for uid, expected in ((0, theirs / ".config"), (1000, own)):
+        monkeypatch.setattr(os, "geteuid", lambda uid=uid: uid)
+        file = expected / "cedos" / "gateway.toml"
+        # Where nobody has one, the own one is named.
+        assert joined_gateway.path() == joined_gateway.own_path()
+        file.parent.mkdir(parents=True)
+        file.touch()
+        assert joined_gateway.path() == file
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert joined_gateway.path() == joined_gateway.own_path()
+    joined_gateway.own_path().unlink()
+    monkeypatch.setenv("SUDO_USER", "nobody here")
+    assert joined_gateway.path() == joined_gateway.own_path()
