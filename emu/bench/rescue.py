@@ -218,14 +218,30 @@ class Bench:
     @contextmanager
     def dead(self, interface: str, *, back_only: bool = False) -> Iterator[None]:
         """A network beyond whose first hop nothing goes through, or nothing comes back."""
+        with self.cut_when_told(interface, back_only=back_only) as cut:
+            cut()
+            yield
+
+    @contextmanager
+    def cut_when_told(
+        self, interface: str, *, back_only: bool = False
+    ) -> Iterator[Callable[[], None]]:
+        """The same from the moment on in which what it gives is called."""
         kind = next(kind for kind, name in INTERFACES.items() if name == interface)
         isp = Namespace(self.laptop.instance.namespace_name(f"{kind}-isp"))
         rule = ("PREROUTING", *(("-i", "up0") if back_only else ()), "-j", "DROP")
-        isp.run("iptables", "-w", "-t", "raw", "-A", *rule)
+        told = False
+
+        def cut() -> None:
+            nonlocal told
+            isp.run("iptables", "-w", "-t", "raw", "-A", *rule)
+            told = True
+
         try:
-            yield
+            yield cut
         finally:
-            isp.run("iptables", "-w", "-t", "raw", "-D", *rule)
+            if told:
+                isp.run("iptables", "-w", "-t", "raw", "-D", *rule)
 
     def trial(
         self, measured: Measured, progress: Callable[[str], None], dead_s: float = 0.0

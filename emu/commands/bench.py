@@ -18,6 +18,7 @@ from emu.console.help import block, examples
                 "crash      kill -9 in the middle: what is restored, which connections survive",
                 "daemon     processor share idle and under load, start time, memory",
                 "decision   microseconds of one decision",
+                "gateway    unmodified curl through the gateway: both networks' sum, cuts, first bytes",
                 "profiler   microseconds and share of packets that reach user space",
                 "relay      throughput, processor time and added time of the relay, against raw TCP",
                 "rescue     first packets of programs into a dead network: when under way",

@@ -4,11 +4,15 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.phones import Laptop
 from emu.testbed.programs.service import Service, accepts
 from emu.testbed.started import Started
+from emu.testbed.wiring import SERVER_ADDRESSES
 
 PORT: Final = 7009
+GATEWAY: Final = SERVER_ADDRESSES[-1]
+"""Not the origins' own address: what is for the gateway's goes there direct."""
+
 PROXY_PORT: Final = 1080
 _PROXY: Final = "127.0.0.1"
 _START_TIMEOUT_S: Final = 15.0
@@ -20,12 +24,20 @@ class Gatewayed(Started):
     Args:
         variables: of the daemon that the client's proxy asks, and the like.
         directory: where their logs go.
+        options: of the proxy, beside the port.
     """
 
     environment: Final = {"ALL_PROXY": f"socks5h://{_PROXY}:{PROXY_PORT}"}
     """Of programs that are to use it."""
 
-    def __init__(self, laptop: Laptop, directory: Path, variables: dict[str, str]) -> None:
+    def __init__(
+        self,
+        laptop: Laptop,
+        directory: Path,
+        variables: dict[str, str],
+        options: tuple[str, ...] = (),
+    ) -> None:
+        self._options = options
         self._laptop = laptop
         self._directory = directory
         self._variables = variables
@@ -37,7 +49,7 @@ class Gatewayed(Started):
         here = ("env", f"XDG_CONFIG_HOME={keys / 'gateway-client'}")
         cedos = (sys.executable, "-m", "cedos")
         invited = self._laptop.server.run(
-            *(*there, *cedos, "gateway", "--name", SERVER, "--invite", "laptop")
+            *(*there, *cedos, "gateway", "--name", GATEWAY, "--invite", "laptop")
         )
         # The origins are addresses of its own host.
         self._services.append(
@@ -47,13 +59,14 @@ class Gatewayed(Started):
             )
         )  # fmt: skip
         self._services[-1].wait_for(
-            lambda: accepts(self._laptop.server, SERVER, PORT), _START_TIMEOUT_S
+            lambda: accepts(self._laptop.server, GATEWAY, PORT), _START_TIMEOUT_S
         )
         self._laptop.client.run(*here, *cedos, "join", "--no-check", invited.stdout.strip())
         settings = [f"{name}={value}" for name, value in self._variables.items()]
         self._services.append(
             Service(
                 self._laptop.client, *here, *settings, *cedos, "forward", "--fail", "closed",
+                "--proxy", str(PROXY_PORT), *self._options,
                 "--log-level", "debug", "--log-format", "json",
                 output=self._directory / "forward.log",
             )
