@@ -146,15 +146,17 @@ class SessionFlow:
                     old.close("the other end has lost it", reset=True)
 
         self._unconfirmed[path.path_id] = confirmed
-        # A path over the same network was silent, or this one would not have been dialled.
-        for old in [p for p in self.paths.values() if path.interface == p.interface != ""]:
-            old.close("replaced by a new connection over the same network", reset=True)
+        before = [p for p in self.paths.values() if path.interface == p.interface != ""]
         path.attach(self.core, self._report)
         path.estimator.poll(path.connection, now, at_once=True)
         self.paths[path.path_id] = path
         if len(self.paths) == 1:
             self._observer.presence(True)
         self.core.path_up(path.path_id, path.facts, now, path.known)
+        # A path over the same network was silent, or this one would not have been dialled. It ends when
+        # this one is there: else the dialler would find none, and replace this one, too, without end.
+        for old in before:
+            old.close("replaced by a new connection over the same network", reset=True)
         if self._advice is not None:
             self._advice.apply()
         for other in self.paths.values():

@@ -240,3 +240,49 @@ def test_a_network_that_is_cut_each_second_costs_nothing(
     arrivals = transfer(world, cut, down=down, size=6_000_000)
     assert longest_stall_s(arrivals) < MOST_STALL_S
     assert arrivals[-1][0] - arrivals[0][0] < 15.0
+
+
+def test_a_path_that_died_alone_is_replaced_once(world: Any) -> None:
+    """Its network lives: a new connection over it gets through, and stays."""
+    world.shape("20mbit")
+    listener = world.listen()
+    counts: list[int] = []
+
+    async def far() -> None:
+        connection = await listener.accept()
+        while data := await connection.read():
+            await connection.write(data[:1])
+        connection.finish()
+        await connection.close()
+
+    async def near() -> None:
+        connection = await world.connect()
+        connection.label = FOREGROUND
+        while len(connection.paths()) < 2:
+            await asyncio.sleep(0.005)
+        ports = {
+            path.connection.getsockname()[1]
+            for path in connection.flow.paths.values()
+            if path.interface == "wlan0"
+        }
+        for port in ports:
+            drop = ("-i", "wlan0", "-p", "tcp", "--dport", str(port), "-j", "DROP")
+            world.near.run("iptables", "-I", "INPUT", *drop)
+        deadline_s = time.monotonic() + 15
+        while not connection.flow.lost_paths:
+            assert time.monotonic() < deadline_s
+            await connection.write(bytes(20_000))
+            await asyncio.sleep(0.02)
+        for _ in range(100):
+            await connection.write(bytes(20_000))
+            await asyncio.sleep(0.02)
+        counts.append(connection.flow.lost_paths)
+        connection.abort("that was all")
+        await connection.drained()
+
+    served = world.server.start(far())
+    world.client.do(near())
+    served.cancel()
+    world.server.do(listener.close())
+    print(f"lost {counts[0]}")
+    assert counts[0] == 1
