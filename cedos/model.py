@@ -258,6 +258,9 @@ class Prediction:
         network: the local network that it began on.
         rate_age_s: how old that network's rate was; 0: fresh.
         expected: by strategy the 5 %, 50 % and 95 % quantiles and the mean.
+        columns: what the predictors were shown, as in a transfer data set.
+        lengthened: how many times longer than they said it was expected to take, for what shared the
+            network, queues and silences.
     """
 
     strategy: str
@@ -267,6 +270,8 @@ class Prediction:
     took_s: float
     rate_age_s: float
     expected: Mapping[str, tuple[float, float, float, float]]
+    columns: Mapping[str, float] = field(default_factory=dict)
+    lengthened: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

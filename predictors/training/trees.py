@@ -40,9 +40,27 @@ def joint(inputs: Floats, targets: Floats, names: Sequence[str], settings: Setti
             ]
         )
 
+    if whole.all():
+        return _grown(((tuple(names), grow(inputs, targets)),))
     if whole.any():
-        return _grown(((tuple(names), grow(inputs[whole], targets[whole])),))
+        first = _grown(((tuple(names), grow(inputs[whole], targets[whole])),))
+        filled = _filled(targets, first.predict(inputs), np.asarray(whole))
+        return _grown(((tuple(names), grow(inputs, filled)),))
     return _grown(_apart(inputs, targets, names, grow))
+
+
+def _filled(targets: Floats, expected: Floats, whole: NDArray[np.bool_]) -> Floats:
+    """The targets with what was not measured as it is to be expected by what was.
+
+    Of a transfer that a program made, only the time by one strategy is known. The others' are those of
+    a model of the whole rows, moved as far as their errors go along with the one that is known.
+    """
+    off = targets - expected
+    together = off[whole].T @ off[whole]
+    along = together / np.diag(together)
+    known = np.isfinite(targets)
+    moves = np.nan_to_num(off) @ along.T / np.maximum(known.sum(axis=1, keepdims=True), 1)
+    return np.where(known, targets, expected + moves)
 
 
 def single(inputs: Floats, targets: Floats, names: Sequence[str], settings: Settings) -> Grown:

@@ -16,7 +16,7 @@ from cedos.model import (
 from cedos.monitor.events import FlowClosed
 from cedos.selector.decision.features import features
 from cedos.selector.decision.roles import Roles, assign
-from cedos.selector.decision.times import completion_times
+from cedos.selector.decision.times import lengthened, shown
 from cedos.selector.uncertainty.completion import CompletionModel
 from predictors.base import Distribution
 
@@ -45,10 +45,13 @@ class FinishedTransfer:
     ) -> Prediction | None:
         """What was to be expected of it by what was known when it began; None where nothing was."""
         roles = assign(networks)
-        columns = features(context, self.asked, roles, model.features)
-        times = completion_times(columns, self.asked, context, roles, model, joined=False)
-        if self.strategy not in times:
+        known = features(context, self.asked, roles, model.features)
+        columns = shown(known, context, roles)
+        alone = model.predict(columns)
+        if self.strategy not in alone:
             return None
+        times = lengthened(alone, self.asked, context, roles, joined=False)
+        longer = times[self.strategy].quantile(0.5) / alone[self.strategy].quantile(0.5)
         role = self.strategy.removeprefix("mptcp_")
         return Prediction(
             self.strategy,
@@ -58,6 +61,8 @@ class FinishedTransfer:
             self.time_s,
             columns.get(f"{role}_rate_age_s", 0.0),
             {name: _in_short(time) for name, time in times.items()},
+            dict(columns),
+            longer,
         )
 
     @property

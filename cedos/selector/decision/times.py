@@ -25,8 +25,26 @@ def completion_times(
     `columns`: `features` of the same transfer and context. `joined`: whether second subflows are there
     already.
     """
+    predicted = model.predict(shown(columns, context, roles))
+    return lengthened(predicted, transfer, context, roles, joined=joined)
+
+
+def shown(columns: Mapping[str, float], context: Context, roles: Roles) -> Mapping[str, float]:
+    """The columns as predictors are shown them: round trips without this host's own queues."""
     queues_s = own_queues(context, roles)
-    predicted = model.predict(emptied(columns, queues_s) if queues_s else columns)
+    return emptied(columns, queues_s) if queues_s else columns
+
+
+def lengthened(
+    predicted: Mapping[str, Distribution],
+    transfer: Transfer,
+    context: Context,
+    roles: Roles,
+    *,
+    joined: bool,
+) -> Mapping[str, Distribution]:
+    """The predicted times with what sharing, queues and silences add to them."""
+    queues_s = own_queues(context, roles)
     if competing := competitors(context, roles, transfer):
         size_bytes = transfer.size.median_bytes
         predicted = {

@@ -36,6 +36,8 @@ def rows_of(flows: Iterable[FlowRecord], zero_unix_s: float) -> list[dict[str, A
                 "high_s": high_s,
                 "mean_s": mean_s,
                 "took_s": known.took_s,
+                "lengthened": known.lengthened,
+                "columns": dict(known.columns),
             }
         )
     return found

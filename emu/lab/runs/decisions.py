@@ -1,5 +1,7 @@
 """What the controller recorded during a run: decisions, where they changed something, predictions."""
 
+import shutil
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import msgspec
 
 from cedos.config.directories import Directories
+from cedos.errors import DataSetError
 from cedos.model import Decision, FlowKey, NetworkKind, Strategy, StrategyKind
 from cedos.storage.history import History
 from emu.lab.runs.calibrated import rows_of
@@ -46,6 +49,32 @@ def recorded(directory: Path, zero_unix_s: float) -> tuple[Rows, Rows, Rows]:
         for each in decisions
     ]
     return rows, switches(decisions, zero_unix_s), rows_of(flows, zero_unix_s)
+
+
+def predictions_of(file: Path) -> Rows:
+    """What a daemon with this history expected of the transfers that ended, and what they took.
+
+    DataSetError: it is no history.
+    """
+    try:
+        with file.open("rb") as start:
+            sqlite = start.read(16) == b"SQLite format 3\0"
+    except OSError as error:
+        raise DataSetError(f"{file}: {error.strerror}") from error
+    if not sqlite:
+        raise DataSetError(f"{file}: not a history of the daemon (history.sqlite)")
+    with tempfile.TemporaryDirectory() as folder:
+        # A copy: opening it puts aside what is damaged, and a daemon may be writing to it.
+        for each in (file, file.with_name(f"{file.name}-wal")):
+            if each.exists():
+                shutil.copy(each, folder)
+        history = History(Path(folder) / file.name)
+        try:
+            if history.notice:
+                raise DataSetError(f"{file}: cannot be read as the daemon's history")
+            return rows_of(history.flows(limit=_MOST), 0.0)
+        finally:
+            history.close()
 
 
 def switches(decisions: Iterable[Decision], zero_unix_s: float) -> Rows:

@@ -159,6 +159,8 @@ PREDICTIONS = pa.schema(
         ("high_s", pa.float64()),
         ("mean_s", pa.float64()),
         ("took_s", pa.float64()),
+        ("lengthened", pa.float64()),
+        ("columns", pa.map_(pa.string(), pa.float64())),
     ]
 )
 

@@ -129,3 +129,23 @@ def test_too_little_to_learn_from_is_said(examples: Examples) -> None:
         fit(examples.take(examples.groups == 0), FEW)
     with pytest.raises(ValueError, match="no completion times"):
         fit(replace(examples, times_s={}), FEW)
+
+
+def test_transfers_of_which_one_strategy_is_known_teach_of_the_others_too(
+    made_up: Callable[..., Examples],
+) -> None:
+    """Beside rows of all strategies stand some with Wi-Fi's time alone: four times as long there."""
+    examples = made_up(groups=8, each=60, seed=2)
+    alone = np.arange(len(examples)) % 2 == 1
+    times_s = {
+        name: np.where(alone, 4.0 * time_s if name == "wifi" else np.nan, time_s)
+        for name, time_s in examples.times_s.items()
+    }
+    told = {**examples.columns, "wifi_rate_age_s": np.where(alone, 30.0, np.nan)}
+    model = fit(replace(examples, columns=told, times_s=times_s), replace(FEW, trees=20))
+    row = examples.row(0)
+    fresh, old = model.points(row), model.points(row | {"wifi_rate_age_s": 30.0})
+    assert old["wifi"] > 2.5 * fresh["wifi"]
+    assert model.strategies == STRATEGIES
+    assert old["cellular"] < 1.6 * fresh["cellular"]
+    assert np.median(off(model, examples.take(~alone), "cellular")) < 0.16

@@ -1,0 +1,66 @@
+"""`cedos-emu observed`: what transfers took and what the daemon knew, as a data set to train on."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from emu.console.help import examples
+
+
+@click.command(
+    "observed",
+    epilog=examples(
+        "cedos-emu observed runs/mixed/* --out traces/transfers_live.parquet",
+        "cedos-emu observed /var/lib/cedos/history.sqlite --out mine.parquet",
+    ),
+)
+@click.argument(
+    "sources",
+    metavar="SOURCE...",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, exists=True),
+)
+@click.option(
+    "--places",
+    "directory",
+    type=click.Path(path_type=Path),
+    help="Collection that was replayed, for the groups of its places.",
+)
+@click.option(
+    "--policy", "policies", multiple=True, help="Only transfers under this policy; may be repeated."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Parquet or CSV."
+)
+def command(
+    sources: tuple[Path, ...], directory: Path | None, policies: tuple[str, ...], out: Path
+) -> None:
+    """Makes a transfer data set of what a daemon saw: of run folders, or of a host's own history.
+
+    A row has the time of the one strategy that carried its transfer. Give the file to `train` beside
+    data of all strategies (`collect`): predictors then know contexts as a daemon has them.
+    """
+    from emu.lab.data import datasets  # noqa: PLC0415
+    from emu.lab.data.observed import observed  # noqa: PLC0415
+    from emu.lab.runs import runs  # noqa: PLC0415
+    from emu.lab.runs.decisions import predictions_of  # noqa: PLC0415
+    from emu.places import places  # noqa: PLC0415
+
+    rows: list[dict[str, Any]] = []
+    known = places.load(directory or places.default_directory())
+    for source in sources:
+        if source.is_file():
+            rows += observed(predictions_of(source), source.stem, source.stem)
+            continue
+        run = runs.read(source)
+        place = run.scenario.place or ""
+        found = known.get(place)
+        rows += observed(
+            (each for each in run.predictions if not policies or each["policy"] in policies),
+            place,
+            found.group if found is not None else place,
+        )
+    datasets.write(out, rows)
+    click.echo(f"{len(rows)} transfers of {len(sources)} sources in {out}")

@@ -1,0 +1,52 @@
+"""Draws the network of new connections every two seconds, whatever the daemon would choose.
+
+What transfers then take, with what the daemon knew when they began, teaches predictors without the
+bias of anybody's choices: each network gets half of everything (`cedos-emu observed`).
+"""
+
+import random
+import threading
+
+from emu.policies.base import Stage
+from emu.policies.cedos import with_settings
+from emu.policies.cedos_blind import CedosBlind
+from emu.testbed.access import INTERFACES
+from emu.testbed.kernel_mptcp import use_kernel_path_manager
+
+_EVERY_S = 2.0
+_WATCHING = {"mptcp": False, "rescue": False}
+_BEFORE_THE_DAEMONS = "300"
+"""The preference of a rule that leads to the main table before cedos' own rules are asked."""
+
+
+class RandomNetwork(CedosBlind):
+    name = "random-network"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, stage: Stage) -> None:
+        laptop = stage.laptop
+        use_kernel_path_manager(laptop)
+        laptop.client.ip("rule", "add", "pref", _BEFORE_THE_DAEMONS, "iif", "lo", "lookup", "main")
+        super().start(with_settings(stage, "steering", _WATCHING))
+        draw = random.Random(stage.offset_s)
+
+        def prefer() -> None:
+            while not self._over.is_set():
+                laptop.prefer(draw.choice(sorted(INTERFACES.values())))
+                self._over.wait(_EVERY_S)
+
+        self._thread = threading.Thread(target=prefer, name="random network")
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        super().stop()
+
+
+policy = RandomNetwork
