@@ -22,6 +22,7 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
     follow: bool = False
     seconds_per_joule: Rate = 0.01
     seconds_per_metered_mb: Rate = 0.2
+    noticeable_s: Annotated[float, Meta(ge=0, le=60)] = 0.1
     switch_cost_s: Annotated[float, Meta(ge=0, le=60)] = 0.1
     hysteresis: Annotated[float, Meta(ge=0, le=1)] = 0.1
     reevaluate_interval_s: Interval = 1.0

@@ -53,6 +53,7 @@ class WeightedCost:
     """Seconds, with joules and metered bytes turned into seconds at conversion rates.
 
     IMP's conversion rates (dissertation, 3.2.2.4): two that stay, and those that budgets move.
+    `noticeable_s` is what a metered network must save beside them to be used at all.
     """
 
     s_per_j: float = 0.0
@@ -61,6 +62,7 @@ class WeightedCost:
     note: str = ""
     relative: bool = False
     prices: Prices = FREE
+    noticeable_s: float = 0.0
 
     def cost(self, outcome: Outcome) -> float:
         cost = outcome.time_s
@@ -68,7 +70,7 @@ class WeightedCost:
         if outcome.energy_j:
             cost += self.s_per_j * outcome.energy_j
         if outcome.metered_bytes:
-            cost += self.s_per_metered_byte * outcome.metered_bytes
+            cost += self.s_per_metered_byte * outcome.metered_bytes + self.noticeable_s
         prices = self.prices
         if prices is FREE:
             return cost

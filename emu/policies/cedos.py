@@ -11,6 +11,7 @@ from emu.policies.base import Stage
 from emu.testbed.access import INTERFACES
 from emu.testbed.phones import SERVER
 from emu.testbed.programs.daemon import Daemon
+from emu.testbed.programs.servers import PORTAL_URL
 
 _START_TIMEOUT_S = 10.0
 
@@ -50,7 +51,7 @@ def configuration(stage: Stage) -> str:
         "probes": {
             "target": SERVER,
             "dns": False,
-            "portal_url": "",
+            "portal_url": PORTAL_URL,
         },
         "providers": {
             "host": False,

@@ -335,12 +335,12 @@ class HostBudgets:
         ]
         note = price_text.note(self.prices, standings, now_s)
         if isinstance(base, WeightedCost):
+            priced = self.prices.data.keys() >= set(self._metered())
             return replace(
                 base,
                 s_per_j=0.0 if self.prices.energy else base.s_per_j,
-                s_per_metered_byte=0.0
-                if self.prices.data.keys() >= set(self._metered())
-                else base.s_per_metered_byte,
+                s_per_metered_byte=0.0 if priced else base.s_per_metered_byte,
+                noticeable_s=0.0 if priced else base.noticeable_s,
                 name="budgets",
                 note=note,
                 prices=self.prices,

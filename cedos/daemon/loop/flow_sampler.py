@@ -87,6 +87,7 @@ class FlowSampler:
         told = now_s - self._told_at_s >= self._interval_s - CLOSE_S / 2
         at_home = self._flows.at_home(samples)
         self._observer.observe_delivery(at_home, now_s)
+        self._observer.observe_answers(at_home)
         if told:
             self._told_at_s = now_s
             self._observer.observe_flows(at_home)

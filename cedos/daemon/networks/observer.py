@@ -283,10 +283,14 @@ class Observer:
             for rtt_s in glimpse.rtts_s:
                 self.keeper.observe_rtt(name, rtt_s, now_s)
             self.keeper.observe_losses(name, glimpse.segments, glimpse.segments_again, now_s)
+        self.prober.in_use(name for name, glimpse in glimpses.items() if glimpse.carried)
+
+    def observe_answers(self, samples: Sequence[FlowSample]) -> None:
+        """Takes every look at the living flows: what came from beyond a router shows that it carries."""
+        now_s = time.monotonic()
         self.portals.observe_flows(samples)
         for name in self.portals.carrying:
             self.keeper.observe_answer(name, now_s)
-        self.prober.in_use(name for name, glimpse in glimpses.items() if glimpse.carried)
 
     async def run(self) -> None:
         async with AsyncExitStack() as stack:

@@ -15,16 +15,19 @@ SERVERS = 2
 # for so long.
 RESCUED_AFTER_S = 0.65
 _RESCUED_S = 10.0
+# Looks follow each other by 0.2 s where much is under way, and a slow network brings less often.
+_CARRIES_S = 1.0
 
 
 class Unanswered:
-    """`carrying`: networks on which a flow was answered or received something since the last sample."""
+    """`carrying`: networks on which a flow was answered or received something within the last second."""
 
     def __init__(self) -> None:
         self._since_s: dict[FlowKey, float] = {}
         self._bytes_down: dict[FlowKey, int] = {}
         self._servers: dict[str, frozenset[Address]] = {}
         self._rescued: dict[str, dict[Address, float]] = {}
+        self._carried_at_s: dict[str, float] = {}
         self.carrying: frozenset[str] = frozenset()
 
     def observe(
@@ -33,7 +36,6 @@ class Unanswered:
         """The networks on which somebody waits in vain while nothing else is carried."""
         owner = {address.ip: (n.name, address) for n in networks for address in n.addresses}
         waiting: dict[str, set[Address]] = {}
-        carrying: set[str] = set()
         before, self._bytes_down = self._bytes_down, {}
         since_s, self._since_s = self._since_s, {}
         for sample in samples:
@@ -49,12 +51,14 @@ class Unanswered:
             self._bytes_down[sample.key] = sample.bytes_down
             # One that came up since, or received something: the network does carry.
             if sample.bytes_down > before.get(sample.key, 0) or sample.key in since_s:
-                carrying.add(name)
-        self.carrying = frozenset(carrying)
-        for name in carrying:
-            self._rescued.pop(name, None)
+                self._carried_at_s[name] = now_s
+                self._rescued.pop(name, None)
+        self.carrying = frozenset(
+            name for name, at_s in self._carried_at_s.items() if now_s - at_s <= _CARRIES_S
+        )
+        self._carried_at_s = {name: self._carried_at_s[name] for name in self.carrying}
         self._servers = {
-            name: frozenset(found) for name, found in waiting.items() if name not in carrying
+            name: frozenset(found) for name, found in waiting.items() if name not in self.carrying
         }
         return frozenset(self._servers)
 

@@ -20,6 +20,10 @@ HTTP_PORT = 80
 HTTPS_PORT = 443
 DNS_PORT = 53
 SERVER_NAME = "server.example"
+PORTAL_BODY = "NetworkManager is online"
+PORTAL_URL = f"http://{SERVER}/nm"
+"""A test page for captive portals, as the shipped configuration has one on the internet."""
+
 LARGEST_BYTES = 10**12
 
 _START_TIMEOUT_S = 10.0
@@ -54,6 +58,8 @@ http {{
     {tls}
     server_name {name};
     root {directory}/www;
+    # What a test page for captive portals says.
+    location = /nm {{ return 200 "{portal}\n"; }}
     # A size that nobody has asked for yet: the file is made, then served as any other.
     location /bytes/ {{ try_files $uri @make; }}
     location @make {{ proxy_pass http://unix:{directory}/maker.sock; }}
@@ -169,6 +175,7 @@ class Servers(Started):
                 tls=tls,
                 certificate=certificate,
                 name=SERVER_NAME,
+                portal=PORTAL_BODY,
                 sites=self._sites,
             )
         )

@@ -197,7 +197,7 @@ class Sockets:
         self.told: list[tuple[float, bool]] = []
         self.received = 0
         self.delivered_at_s: list[float] = []
-        self.delivered = 0
+        self.delivered = self.answers = 0
         self.flows = LivingFlows()
         self.subject = FlowSampler(
             cast(Any, self),
@@ -216,6 +216,9 @@ class Sockets:
         return [replace(SAMPLE, at_s=self.now_s, bytes_down=self.received)]
 
     def observe_flows(self, samples: Any) -> None: ...
+
+    def observe_answers(self, samples: Any) -> None:
+        self.answers += len(samples)
 
     def observe_delivery(self, samples: Any, now_s: float) -> None:
         self.delivered_at_s.append(round(now_s, 3))
@@ -257,6 +260,7 @@ async def test_a_transfer_under_way_is_sampled_closely_and_told_each_second(
     assert set(sockets.pauses_s[1:]) == {CLOSE_S}
     # What it carries is measured with each look.
     assert sockets.delivered == len(sockets.delivered_at_s) == sockets.received / 50_000
+    assert sockets.answers == sockets.delivered, "every look tells which networks carry"
     assert [at_s for at_s, _ in sockets.told] == [float(second) for second in range(101, 111)]
     assert not any(urgent for _, urgent in sockets.told)
 

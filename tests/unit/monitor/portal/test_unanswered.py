@@ -19,7 +19,8 @@ def test_who_waits_in_vain(desk: Any) -> None:
     alive = desk.flow(desk.wifi, 3, down=500)
     assert watch.observe([*stuck, alive], nets, 4.5) == frozenset()
     assert watch.unanswered_servers("home", now_s) == 0
-    assert watch.observe([*stuck, alive], nets, 5.5) == {"home"}
+    assert watch.observe([*stuck, alive], nets, 5.4) == frozenset(), "a moment ago it carried"
+    assert watch.observe([*stuck, alive], nets, 5.6) == {"home"}
     # Connections that do come up, and those of no network, say nothing.
     assert watch.observe([replace(one, state=1) for one in stuck], nets, 6.5) == frozenset()
     assert watch.observe([desk.flow(desk.lte, 1, state=2)], [desk.wifi], 9.0) == frozenset()
@@ -39,3 +40,19 @@ def test_rescued_connections_speak_against_the_network_they_were_on(desk: Any) -
     assert watch.unanswered_servers("home", 15.1) == 0
     watch.observe([desk.flow(desk.wifi, 3, down=1)], [desk.wifi], 6.0)
     assert watch.unanswered_servers("home", 6.0) == 0
+
+
+def test_what_came_since_clears_a_network_of_rescues_between_two_looks(desk: Any) -> None:
+    """A slow network under load: first packets wait in its queue, and data trickles in."""
+    watch, remote = Unanswered(), desk.flow(desk.wifi, 1).key.remote
+    carrying = [desk.flow(desk.wifi, 3, down=500 * k) for k in range(4)]
+    watch.observe(carrying[:1], [desk.wifi], 1.0)
+    watch.rescued("home", remote, 1.1)
+    watch.rescued("home", desk.flow(desk.wifi, 2).key.remote, 1.2)
+    watch.observe(carrying[1:2], [desk.wifi], 1.3)
+    assert watch.unanswered_servers("home", 1.9) == 0
+    assert watch.carrying == {"home"}
+    # Nothing for a while: it may carry nothing any more.
+    for at_s in (1.5, 2.2, 2.4):
+        watch.observe(carrying[1:2], [desk.wifi], at_s)
+    assert watch.carrying == frozenset()
