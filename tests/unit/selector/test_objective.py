@@ -69,3 +69,11 @@ def test_free_networks_are_better_than_any_price_and_still_differ() -> None:
 
 def test_a_transfer_of_no_bytes_has_a_cost() -> None:
     assert MaxSPerE().cost(Outcome(0.1, 0.1, 0.0, 0.0)) > 0.0
+
+
+def test_a_metered_network_must_save_what_people_notice_and_a_free_one_nothing() -> None:
+    balanced = WeightedCost(s_per_metered_byte=1e-7, noticeable_s=0.1)
+    free, metered = Outcome(0.5, 0.0, 0.0, 1e4), Outcome(0.45, 0.0, 1e4, 1e4)
+    assert balanced.cost(free) < balanced.cost(metered)
+    assert balanced.cost(metered._replace(time_s=0.39)) < balanced.cost(free)
+    assert WeightedCost(s_per_metered_byte=1e-7).cost(metered) < balanced.cost(free)

@@ -39,7 +39,7 @@ async def test_a_budgets_price_stands_instead_of_the_fixed_one(host: Host) -> No
     await host.budgets.set(DATA)
     host.tick()
     objective = host.preferred[-1][0]
-    assert objective.s_per_metered_byte == 0.0
+    assert objective.s_per_metered_byte == objective.noticeable_s == 0.0
     assert objective.s_per_j == Config().decision.seconds_per_joule > 0.0
     assert objective.prices.data_rate("lte0") > 0.0
 
