@@ -19,7 +19,7 @@ KINDS = (
     "train",
     epilog=examples(
         "cedos-emu train traces/transfers.parquet traces/transfers_aged.parquet"
-        " --out predictors/shipped.json",
+        " traces/transfers_live.parquet --out predictors/shipped.json",
         "cedos-emu train mine.csv --out mine.json --kind boosting",
     ),
 )
