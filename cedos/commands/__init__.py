@@ -1,1 +1,1 @@
-"""The commands of `cedos`; each module's `command` is one."""
+"""What people type. One file is one subcommand of `cedos`, its `command`; listed in `cedos.py`."""

@@ -1,4 +1,4 @@
-"""The command `cedos`: one file in `cedos/commands` is one command, imported only when it is used."""
+"""The command `cedos`: one file is one command, imported only when it is used."""
 
 import importlib
 from typing import Any, Final
@@ -25,6 +25,9 @@ COMMANDS: Final = {
     "example": "Print the configuration or the systemd unit to start from.",
 }
 
+ROOMS: Final = dict.fromkeys(["join", "forward", "gateway", "relay"], "gateway")
+"""Commands that lie in a folder of their own matter; the others lie in `cedos/commands` itself."""
+
 
 class LazyGroup(click.Group):
     """Lists its commands without importing them."""
@@ -35,7 +38,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"cedos.commands.{cmd_name.replace('-', '_')}").command
+        room = ".".join(["cedos.commands", *([ROOMS[cmd_name]] if cmd_name in ROOMS else [])])
+        command = importlib.import_module(f"{room}.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -11,23 +11,25 @@ import click
 import pytest
 
 from cedos import errors
-from cedos.commands.cedos import COMMANDS, main
+from cedos.commands.cedos import COMMANDS, ROOMS, main
 from cedos.commands.console.manual import Manual
 from cedos.errors import CedosError
 
 
+def files_in(room: str) -> set[str]:
+    folder = Path(importlib.import_module(room).__path__[0])
+    return {path.stem.replace("_", "-") for path in folder.glob("[a-z]*.py")}
+
+
 def test_every_file_is_a_command() -> None:
-    folder = Path(importlib.import_module("cedos.commands").__path__[0])
-    helpers = {"cedos"}
-    helpers |= {"explain-prefetch", "explain-probes"}  # options of `explain`
     programs = {
         script.name.removeprefix("cedos-")
         for script in entry_points(group="console_scripts")
         if script.value.startswith("cedos.commands.") and script.name != "cedos"
     }
-    assert programs == {"cat", "get", "serve"}
-    names = {path.stem.replace("_", "-") for path in folder.glob("[a-z]*.py")}
-    assert names - helpers == set(COMMANDS) | programs
+    assert programs == files_in("cedos.commands.sessions") == {"cat", "get", "serve"}
+    assert files_in("cedos.commands.gateway") == set(ROOMS)
+    assert files_in("cedos.commands") - {"cedos"} == set(COMMANDS) - set(ROOMS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

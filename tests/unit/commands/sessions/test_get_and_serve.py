@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cedos.commands import get, serve
+from cedos.commands.sessions import get, serve
 from cedos.session import keys
 
 SIZE = 40_000_000
@@ -40,7 +40,7 @@ class Programs:
         self.running: list[subprocess.Popen[str]] = []
 
     def start(self, program: str, *arguments: str) -> subprocess.Popen[str]:
-        code = f"from cedos.commands.{program} import main; main()"
+        code = f"from cedos.commands.sessions.{program} import main; main()"
         process = subprocess.Popen(
             [sys.executable, "-c", code, *arguments],
             env=self.environment,

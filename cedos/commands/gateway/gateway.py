@@ -14,7 +14,7 @@ from cedos import logs
 from cedos.commands.console.manual import Manual
 from cedos.commands.console.servers import OWN_KEY, ListenAddressType, own_key_option, shown
 from cedos.commands.exec import Duration
-from cedos.commands.relay import Net
+from cedos.commands.gateway.relay import Net
 from cedos.errors import ConfigError
 from cedos.kernel.service_manager import Notifier
 from cedos.proxy.gateway.admission import IPNetwork

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cedos.commands.cat import main
+from cedos.commands.sessions.cat import main
 
 # What a user starts: the installed program, with this interpreter and whatever its click parses.
 CAT = [str(Path(sys.executable).with_name("cedos-cat"))]
