@@ -29,9 +29,9 @@ from cedos.config.directories import directories
 from cedos.model import Resource
 from cedos.prefetch.news import News, PrefetchedItem
 from cedos.prefetch.surroundings import NetworkFacts, View
-from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.prices import Prices, prices
 from cedos.selector.budgets.steps import Step, SteppedQuote
+from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.energy.radio import Radio
 from cedos.selector.prefetch.choices import Taking
 

@@ -19,9 +19,9 @@ from cedos.daemon.aligned_sleep import aligned_sleep
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering
 from cedos.model import Budget, NetworkKind, Resource
-from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.controller import Option
 from cedos.selector.budgets.steps import steps
+from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.energy.radio import Radio
 
 _SILENT_S = 5.0

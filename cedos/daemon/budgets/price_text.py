@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from cedos.model import Resource
-from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.keeper import Standing
 from cedos.selector.budgets.prices import Prices
+from cedos.selector.budgets.supply import PROHIBITIVE
 
 _MB = 1e6
 

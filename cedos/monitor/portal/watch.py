@@ -37,7 +37,7 @@ _BELIEVED_S = 60.0
 _CARRIES_BYTES = 4000
 
 Check = Callable[[Network, float], Awaitable[PortalFinding]]
-"""Looks at a network within so many seconds (`portal_check.check`)."""
+"""Looks at a network within so many seconds (`check.check`)."""
 
 
 @dataclass(slots=True)

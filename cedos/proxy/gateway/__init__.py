@@ -1,1 +1,1 @@
-"""The well-connected host: the MPTCP relay."""
+"""The well-connected host: the gateway of invited sessions, and the MPTCP relay."""

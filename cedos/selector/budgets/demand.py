@@ -11,8 +11,8 @@ from itertools import pairwise
 from math import exp, floor, inf, isfinite, log
 from typing import NamedTuple
 
-from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.controller import Option
+from cedos.selector.budgets.supply import PROHIBITIVE
 
 _LARGEST = 1e9
 _BINS_PER_E = 4.0

@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Final
 
 from cedos.model import Budget, Resource
-from cedos.selector.budgets.budget import reduced
+from cedos.selector.budgets.supply import reduced
 
 NEARLY: Final = 0.9
 """A warning is due from this share of the supply on."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from cedos.selector.budgets.budget import KEPT_OF_SUPPLY
+from cedos.selector.budgets.supply import KEPT_OF_SUPPLY
 
 _SOONEST_S: Final = 0.05
 LATEST_S: Final = 1.0

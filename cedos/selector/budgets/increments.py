@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from cedos.model import Increment
-from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.controller import Quote
+from cedos.selector.budgets.supply import PROHIBITIVE
 
 
 def bought(spent: float, increment: Increment) -> int:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import log2
 from typing import Any
 
-from cedos.selector.budgets.budget import PROHIBITIVE, reduced
 from cedos.selector.budgets.controller import Option
+from cedos.selector.budgets.supply import PROHIBITIVE, reduced
 
 _SMOOTHED_OVER = 0.1
 _MEAN_SAMPLES = 100.0

@@ -3,22 +3,22 @@
 Odyssey's feedback moves a price until spending fits, which takes days of a month while it is too low
 or too high. Here the price is the dual variable of the period's problem itself (seconds saved are to
 be the most, within the supply), solved anew at each observation for what is left: the demand over price
-is learned from the choices that come up (`budget_demand`), and what is used without a choice is set
+is learned from the choices that come up (`demand`), and what is used without a choice is set
 aside, with a margin for its ups and downs. Errors of the forecast show in what is left, and are
 corrected by the next solution. Of a day, how wrong such forecasts are is learned, too
-(`budget_shortfall`): in the morning only a part of what is left over by them is counted on.
+(`shortfall`): in the morning only a part of what is left over by them is counted on.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cedos.selector.budgets.budget import PROHIBITIVE, reduced
 from cedos.selector.budgets.controller import Option
 from cedos.selector.budgets.demand import Curve, Demand, bin_of, curve, increments, priced
 from cedos.selector.budgets.hours import DAY_S, Hours
 from cedos.selector.budgets.odyssey import LEAST_S
 from cedos.selector.budgets.shortfall import Shortfalls
+from cedos.selector.budgets.supply import PROHIBITIVE, reduced
 from cedos.selector.budgets.unchosen import Unchosen, daily
 
 _MEMORY = 1 / 6

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
 
-from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.controller import Quote
+from cedos.selector.budgets.supply import PROHIBITIVE
 
 _ALIKE = 1.2
 """Prices that differ by less than this factor are one step; other ones are only if their amounts do, too:
@@ -72,7 +72,7 @@ def _step(quote: Quote, amount: float) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class SteppedQuote:
-    """A quote from its steps; see `budget_controller.Quote`.
+    """A quote from its steps; see `controller.Quote`.
 
     Attributes:
         rate: nothing contemplated.

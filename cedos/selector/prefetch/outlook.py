@@ -4,7 +4,7 @@ When a user will ask is hard to tell, so the future is the average: how often ea
 fast, how late. Two things are kept that the paper does not keep. The mean time per bit beside the
 availability: a fetch lasts as long as the mean of 1/rate says, and on networks that swing between 0.2
 and 20 Mbit/s the mean rate promises a tenth of that. And how long a network stays, and stays away
-(`prefetch_stretches`).
+(`stretches`).
 """
 
 from collections.abc import Mapping

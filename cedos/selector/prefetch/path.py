@@ -34,7 +34,7 @@ class RadioModel(Protocol):
 
 
 class PrefetchPrices(Protocol):
-    """Conversion rates into seconds, such as `selector.budget_prices.Prices`."""
+    """Conversion rates into seconds, such as `budgets.prices.Prices`."""
 
     def energy_rate(self, amount: float = 0.0, duration_s: float = 1.0) -> float:
         """Seconds that a joule is worth where `amount` of them are spent over `duration_s`."""

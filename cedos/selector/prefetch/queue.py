@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import isfinite, sqrt
 
-from cedos.selector.budgets.budget import PROHIBITIVE
+from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.prefetch.accuracy import ShadowAccuracy
 from cedos.selector.prefetch.path import Path, PrefetchPrices, on_demand
 from cedos.selector.prefetch.value import Batch, Candidate, Reserve, best_batch, worth_it

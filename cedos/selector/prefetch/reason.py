@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cedos.selector.budgets.budget import PROHIBITIVE
+from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.prefetch.path import Path, PrefetchPrices
 from cedos.selector.prefetch.queue import Item, Plan, Queue, State
 from cedos.selector.prefetch.value import Candidate, Weighed, weighed

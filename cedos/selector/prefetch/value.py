@@ -17,7 +17,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, isfinite
 
-from cedos.selector.budgets.budget import PROHIBITIVE
+from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.prefetch.path import Path, PrefetchPrices, Use, on_demand
 
 _LONG_S = 1e6

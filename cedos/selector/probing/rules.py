@@ -1,6 +1,6 @@
 """When an active probe is worth sending: the interface, Delphi's rule, and the fixed rate to beat.
 
-Our own rule (`probe_value`) is behind the same interface.
+Our own rule (`value`) is behind the same interface.
 
 A probe is bytes, joules and a woken radio (Delphi, Table 3), so networks are probed only when the
 answer is likely to be news. Delphi (section 5.2) takes a change of the passive indicators for the

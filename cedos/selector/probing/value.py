@@ -17,8 +17,8 @@ from collections import deque
 from dataclasses import dataclass
 from math import erf, exp, expm1, hypot, pi, sqrt
 
-from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.prices import Prices
+from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.probing.rules import Moment, PassiveChange, ProbeVerdict
 
 _NEVER_S = 1e9

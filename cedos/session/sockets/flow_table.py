@@ -35,7 +35,7 @@ _ASLEEP_S: Final = 3.0
 
 
 class FlowTable:
-    """Flows by their id (`FlowBook` of the handshakes); those that sleep are in the file `idle`, if any.
+    """Flows by their id; those that sleep are in the file `idle`, if any.
 
     `allow`: whether the holder of a public key may open flows; everybody without.
 

@@ -1,7 +1,7 @@
 """What the packet filter does with rescued flows: translate their address, refuse late answers.
 
 Two chains, through the real `iptables` and `ip6tables`, put in once: a rescue itself only changes the
-sets that they ask (`rescue_sets`). `CEDOS_NAT` gives a rescued flow the address of the interface that
+sets that they ask (`ipset`). `CEDOS_NAT` gives a rescued flow the address of the interface that
 it leaves by. `CEDOS_LATE` stands before connection tracking, where an answer over the rescuing network
 still bears that network's address: what comes there to the socket's own address comes from the network
 that the flow was rescued from, and is dropped, or two connections would live. Only the flags that

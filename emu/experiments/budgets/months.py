@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.controller import MakeController
 from cedos.selector.budgets.increments import bought
 from cedos.selector.budgets.keeper import Keeper
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
+from cedos.selector.budgets.supply import PROHIBITIVE
 from emu.experiments.budgets.habits import DAY_S, draw, month
 from emu.experiments.budgets.plans import PLANS, Month, World, paid_s
 

@@ -17,7 +17,6 @@ from emu.lab.data import adapted
 from emu.lab.data.ages import by_age, has_ages, singles
 from emu.lab.data.choices import cedos_choices, rules
 from emu.lab.data.datasets import DataSet, measured_together
-from emu.lab.data.figures import Outcomes, judged
 from emu.lab.data.folds import Progress, examples_of, models_at_random, models_by_group
 from emu.lab.data.outcomes import (
     PolicyOutcome,
@@ -27,6 +26,7 @@ from emu.lab.data.outcomes import (
     policy_outcome,
     with_late_copies,
 )
+from emu.lab.data.scores import Outcomes, judged
 from emu.statistics import Bootstrap, Floats, mean, quantile, share
 from predictors.base import Distribution
 from predictors.completion import CompletionModel

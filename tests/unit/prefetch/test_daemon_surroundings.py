@@ -13,7 +13,7 @@ from cedos.prefetch.http import HttpFetcher
 from cedos.prefetch.news import News, PrefetchedItem
 from cedos.prefetch.prefetcher import Prefetcher
 from cedos.prefetch.surroundings import NewsListener
-from cedos.selector.budgets.budget import PROHIBITIVE
+from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.prefetch import queue
 from cedos.selector.prefetch.choices import Taking
 from cedos.selector.prefetch.reason import PrefetchVerdict

@@ -1,7 +1,7 @@
 """Path schedulers: which label's bytes go over which network. One file each; all pure.
 
 They share the Protocol in `interface` and one conformance test: nothing waits for ever, nothing is
-granted that is not there.
+granted that is not there. One is chosen by its name, which stands in `_MADE`.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ _MADE: Final[dict[str, Callable[[], Scheduler]]] = {
 }
 
 NAMES: Final = tuple(_MADE)
-"""The schedulers that `scheduler` makes; `chosen.Chosen` wraps one where somebody else decides."""
+"""The schedulers that `scheduler` makes; `DecidedScheduler` wraps one where the daemon decides."""
 
 
 def scheduler(name: str = DEFAULT) -> Scheduler:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cedos.model import Budget, Every, Resource
-from cedos.selector.budgets.budget import PROHIBITIVE
+from cedos.selector.budgets.supply import PROHIBITIVE
 
 pytestmark = pytest.mark.anyio
 

@@ -20,7 +20,7 @@ from cedos.daemon.decisions.choices import objective as objective_of
 from cedos.errors import ConfigError
 from cedos.model import Budget, Every, Resource
 from cedos.monitor.providers.battery import Battery
-from cedos.selector.budgets.budget import PROHIBITIVE
+from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.objective import MaxSPerE
 
 pytestmark = pytest.mark.anyio

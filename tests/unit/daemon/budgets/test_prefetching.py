@@ -26,7 +26,7 @@ from cedos.daemon.budgets.prefetching import Prefetching
 from cedos.errors import ConfigError
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Network, NetworkKind, Resource
-from cedos.selector.budgets.budget import PROHIBITIVE
+from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.objective import MaxS
 from cedos.storage.usage import Usage
 

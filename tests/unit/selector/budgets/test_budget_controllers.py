@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.selector.budgets.budget import PROHIBITIVE, reduced
 from cedos.selector.budgets.controller import Controller, MakeController, Option
 from cedos.selector.budgets.demand import Demand, DemandIncrement, curve, increments
 from cedos.selector.budgets.hours import Hours
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
+from cedos.selector.budgets.supply import PROHIBITIVE, reduced
 
 BOTH = pytest.mark.parametrize("make", [Odyssey, Pacer])
 DAY_S = 86_400.0

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.model import Context, StrategyKind
-from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.prices import Prices
+from cedos.selector.budgets.supply import PROHIBITIVE
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.roles import USUAL_KINDS

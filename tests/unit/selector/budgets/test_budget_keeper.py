@@ -7,7 +7,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cedos.model import Budget, Every, Increment, Resource
-from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.calendar import Period, period_at, stamp
 from cedos.selector.budgets.controller import MakeController, Option
 from cedos.selector.budgets.increments import IncrementQuote, bought
@@ -15,6 +14,7 @@ from cedos.selector.budgets.keeper import Keeper
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.prices import FREE, prices
+from cedos.selector.budgets.supply import PROHIBITIVE
 
 MONTHLY = Budget("data", Resource.DATA, 4e9, "2026-12-01T00:00:00", every=Every.MONTH)
 BATTERY = Budget("b", Resource.ENERGY, 0.0, MONTHLY.until, every=Every.MONTH, battery=True)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.controller import Option
 from cedos.selector.budgets.hours import DAY_S
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.shortfall import Shortfalls
+from cedos.selector.budgets.supply import PROHIBITIVE
 
 _HOUR_S = 3600.0
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.model import Increment
-from cedos.selector.budgets.budget import PROHIBITIVE
 from cedos.selector.budgets.controller import Option
 from cedos.selector.budgets.increments import IncrementQuote
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.steps import DURATION_S, SteppedQuote, steps
+from cedos.selector.budgets.supply import PROHIBITIVE
 
 
 @dataclass(frozen=True)

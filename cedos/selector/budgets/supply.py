@@ -1,8 +1,4 @@
-"""Budgets: resources with a supply that is to last for a period (dissertation, 3.1.2 and 3.2.2.4).
-
-A budget is to be met in both directions: not broken, and not left over while there was something to
-gain. Its price, in seconds per unit, is moved by a controller (`controller`).
-"""
+"""What of a supply may be planned with, and the price once it is used up (dissertation, 3.2.2.4)."""
 
 from typing import Final
 
