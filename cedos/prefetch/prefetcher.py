@@ -70,6 +70,8 @@ class Prefetcher:
     Args:
         surroundings: where the facts come from.
         state_file: keeps what was learned for the next start; None: nothing is kept.
+        queue: what waits; None: an empty one, with the accuracies that were learned.
+        outlook: what networks will be like; None: as was learned.
         every_s: it looks at its surroundings so often.
         at_once: so many prefetches run side by side on one network.
         silence_s: a prefetch of which nothing is heard for so long is taken for hung.
@@ -81,6 +83,8 @@ class Prefetcher:
         surroundings: Surroundings,
         *,
         state_file: Path | None = None,
+        queue: Queue | None = None,
+        outlook: Outlook | None = None,
         every_s: float = 1.0,
         at_once: int = 1,
         silence_s: float = 30.0,
@@ -92,11 +96,13 @@ class Prefetcher:
         self._silence_s = silence_s
         self._attempts = attempts
         kept = learnt.load(state_file) if state_file is not None else learnt.LearntState()
-        outlook = Outlook({})
-        outlook.restore(kept.outlook)
-        self.queue = Queue(
-            ShadowAccuracy.from_state(kept.accuracy), at_once=at_once, keeps_for_all=False
-        )
+        if outlook is None:
+            outlook = Outlook({})
+            outlook.restore(kept.outlook)
+        if queue is None:
+            accuracy = ShadowAccuracy.from_state(kept.accuracy)
+            queue = Queue(accuracy, at_once=at_once, keeps_for_all=False)
+        self.queue = queue
         self.rates = Rates(outlook)
         self._ledger = Ledger()
         self._entries: dict[Hashable, _Entry] = {}
@@ -313,9 +319,7 @@ class Prefetcher:
             attempt.first_s, attempt.had_bytes = attempt.heard_s, total
         self._ledger.received(attempt.network, total - max(attempt.total_bytes, attempt.had_bytes))
         attempt.total_bytes = total
-        if size is not None:
-            self.queue.items[key].size_bytes = size
-        self.queue.progressed(key, total)
+        self.queue.progressed(key, total, size)
 
     async def _attempt(self, key: Hashable, entry: _Entry, turn: Turn) -> None:
         result: Any = None

@@ -56,8 +56,7 @@ class Rates:
         paths = []
         for facts in networks:
             name = facts.name
-            if name not in self.outlook.prior:
-                self.outlook.prior = {**self.outlook.prior, name: PRIORS[facts.kind]}
+            self.outlook.expect(name, PRIORS[facts.kind])
             rate_bps = self._rate(facts, now_s)
             latency_s = facts.rtt_s * _ROUND_TRIPS if facts.rtt_s is not None else None
             # Only what was measured is learned; an idle network's rate is not.

@@ -55,6 +55,10 @@ class Turn:
         """So much of the item is there in all, of so much where that is known."""
         self._report(total_bytes, size_bytes)
 
+    def use(self, interface: str) -> None:
+        """The fetcher has chosen one, where the choice was left to it."""
+        self.interface = interface
+
     def hurry(self) -> None:
         """Somebody waits for it now: it no longer steps back."""
         self.label = Label(Urgency.FOREGROUND, self.label.bulk)

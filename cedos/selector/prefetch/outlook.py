@@ -77,6 +77,11 @@ class Outlook:
     _sums: dict[str, _NetworkSums] = field(default_factory=dict)
     _stretches: dict[str, Stretches] = field(default_factory=dict)
 
+    def expect(self, name: str, prior: Average) -> None:
+        """What a network is taken for that nothing was said of yet."""
+        if name not in self.prior:
+            self.prior = {**self.prior, name: prior}
+
     def observe(
         self,
         name: str,

@@ -157,9 +157,13 @@ class Queue:
         item = self.items[key]
         item.state, item.network = State.RUNNING, network
 
-    def progressed(self, key: Hashable, received_bytes: float) -> None:
-        """So much of it is there in all."""
+    def progressed(
+        self, key: Hashable, received_bytes: float, size_bytes: float | None = None
+    ) -> None:
+        """So much of it is there in all, of `size_bytes` where that has become known."""
         item = self.items[key]
+        if size_bytes is not None:
+            item.size_bytes = size_bytes
         if received_bytes > item.received_bytes:
             item.received_bytes = received_bytes
             item.failures = 0

@@ -201,9 +201,6 @@ class SessionFlow:
         if self._ended:
             return
         self.core.path_lost(path.path_id, self.driver.now())
-        silent_s = path.facts.stalled_at_s
-        if silent_s is not None and self.core.absent_since_s is not None:
-            self.core.absent_since_s = min(self.core.absent_since_s, silent_s)
         if not self.paths:
             self._observer.presence(False)
         self._acted()

@@ -162,15 +162,14 @@ class Control:
         self._events.append(PeerWishes(frame.expected_bytes, at_s))
 
     def _on_path_says(self, path: PathFlight, frame: f.PathSays, _now: float) -> None:
-        path.allowed_there = frame.allowed
-        path.state.allowed = path.allowed_here & path.allowed_there
-        path.state.peer = PathFacts(
+        peer = PathFacts(
             kind=packing.KINDS[frame.kind],
             metered=frame.metered,
             rtt_s=frame.rtt_us / 1e6 if frame.rtt_us else None,
             rate_bps=float(frame.rate_bps) if frame.rate_bps else None,
             loss=frame.loss_ppm / 1e6,
         )
+        path.allow_there(frame.allowed, peer)
 
     def _on_ping(self, path: PathFlight, frame: f.Ping, _now: float) -> None:
         if len(path.control) < _MOST_DUE:  # whoever asks faster than answers leave gets fewer

@@ -36,6 +36,16 @@ class MeteredPolicy:
         self.high_bytes: int | None = None
         self._filling = False
 
+    def choose(
+        self,
+        deadline_at_s: float | None,
+        expected_bytes: int,
+        low_bytes: int | None,
+        high_bytes: int | None,
+    ) -> None:
+        self.deadline_at_s, self.expected_bytes = deadline_at_s, expected_bytes
+        self.low_bytes, self.high_bytes = low_bytes, high_bytes
+
     @property
     def active(self) -> bool:
         return self.low_bytes is not None or (

@@ -142,7 +142,8 @@ class Session:
 
     def path_lost(self, path_id: int, now: float) -> None:
         facts = self._path(path_id).state.facts
-        if facts.stalled_at_s is None:  # else it has been counted
+        silent_at_s = facts.stalled_at_s
+        if silent_at_s is None:  # else it has been counted
             self.flapping.fell(facts.network, now)
         self.in_flight.lost(path_id)
         self.control.path_lost(path_id)
@@ -152,7 +153,7 @@ class Session:
             other.control.append(packing.ask())
             other.owes_statement = True
         if not others:
-            self.absent_since_s = now
+            self.absent_since_s = now if silent_at_s is None else min(now, silent_at_s)
             self.sender.replay.set_absent(True)
             self.check_writable()
         self._tell_thunks(now)
@@ -172,16 +173,17 @@ class Session:
         """
         path = self._path(path_id)
         facts = path.state.facts
-        before = facts.doubt
+        before, silent_at_s = facts.doubt, facts.stalled_at_s
         self._now = now
-        facts.pauses = voice is PathVoice.PAUSES
-        if voice is PathVoice.SILENT:
-            if facts.stalled_at_s is None:
-                facts.stalled_at_s = now
-                self.flapping.fell(facts.network, now)
-                self._fell_silent(path)
-        elif facts.stalled_at_s is not None and voice is PathVoice.SPEAKS:
-            facts.stalled_at_s = None
+        if voice is PathVoice.SILENT and silent_at_s is None:
+            path.silent_since(now)
+            self.flapping.fell(facts.network, now)
+            self._fell_silent(path)
+        elif voice is not PathVoice.SPEAKS:
+            path.silent_since(silent_at_s, pauses=voice is PathVoice.PAUSES)
+        else:
+            path.silent_since(None)
+        if voice is PathVoice.SPEAKS and silent_at_s is not None:
             self._came_back(path, now)
             for other in self.in_flight.states:  # they had nobody to leave their data to
                 if other.facts.stalled_at_s is not None:
@@ -196,8 +198,7 @@ class Session:
         path = self._path(path_id)
         if path.allowed_here == ranks:
             return False
-        path.allowed_here = ranks
-        path.state.allowed = path.allowed_here & path.allowed_there
+        path.allow_here(ranks)
         path.control.append(path_says(path))
         self._tell_thunks(now)
         return True
@@ -330,10 +331,7 @@ class Session:
     def receive(self, path_id: int, record: bytes | memoryview, now: float) -> None:
         """Takes a record's plaintext, copies what it keeps of a view; ProtocolError: `abort` is due."""
         path = self._path(path_id)
-        path.heard_at_s = now
-        path.heard_bytes += len(record)
-        if path.held_until_s is not None and now >= path.held_until_s:
-            self._trust(path)
+        path.heard(len(record), now)
         if self.control.state is SessionState.FAILED:
             return
         receiver = self.receiver
@@ -441,11 +439,8 @@ class Session:
         probe = self.prober.next_at()
         if probe is not None:
             at.append(probe)
-        at += [
-            path.held_until_s
-            for path in self.in_flight.paths.values()
-            if path.held_until_s is not None and not path.asked
-        ]
+        asks_at = [path.asks_at() for path in self.in_flight.paths.values()]
+        at += [each for each in asks_at if each is not None]
         check_s = self.scheduler.next_check_s(self.in_flight.states, self._now)
         if check_s is not None and (len(self.thunks) or self.sender.waits):
             at.append(self._now + check_s)
@@ -456,8 +451,7 @@ class Session:
         self.delayed_acks.tick(now)
         self.prober.tick(now)
         for path in self.in_flight.paths.values():
-            if path.held_until_s is not None and path.held_until_s <= now and not path.asked:
-                path.asked = True
+            if path.asks(now):
                 self.control.ping(path, 0, 0, now)
         keep_alive_s = self.control.terms.seconds
         if self.absent_since_s is not None and self.absent_since_s + keep_alive_s <= now:
@@ -503,14 +497,7 @@ class Session:
 
     def _came_back(self, path: PathFlight, now: float) -> None:
         hold_s = self.flapping.hold_s(path.state.facts.network, now)
-        path.state.facts.flaps = hold_s > 0
-        path.held_until_s = now + hold_s if hold_s > 0 else None
-        path.asked = False
-
-    @staticmethod
-    def _trust(path: PathFlight) -> None:
-        path.held_until_s = None
-        path.state.facts.flaps = False
+        path.came_back(now + hold_s if hold_s > 0 else None)
 
     def _has_control(self, path: PathFlight) -> bool:
         if path.owes_statement or path.control:
@@ -597,7 +584,7 @@ class Session:
         path.owes_statement = True
         for other in self.in_flight.paths.values():
             if other is not path and other.state.facts.stalled_at_s is None:
-                other.state.facts.stalled_at_s = now
+                other.silent_since(now)
                 self.in_flight.requeue(other.state.path_id)
                 # Whoever answers is alive after all.
                 self.control.ping(other, 0, 0, now)

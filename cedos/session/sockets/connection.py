@@ -261,10 +261,8 @@ class Connection:
             raise SessionError("only the end that dialled chooses networks")
         if deadline_s is not None and not deadline_s >= 0.0:
             raise ConfigError(f"a deadline in {deadline_s} s: it must be 0 s or later from now on")
-        policy = self._gate.policy
-        policy.deadline_at_s = None if deadline_s is None else self._driver.now() + deadline_s
-        policy.expected_bytes = expected_bytes
-        policy.low_bytes, policy.high_bytes = low_bytes, high_bytes
+        at_s = None if deadline_s is None else self._driver.now() + deadline_s
+        self._gate.policy.choose(at_s, expected_bytes, low_bytes, high_bytes)
         self._buffered = buffered
         if deadline_s is not None:
             self._outlive(deadline_s)

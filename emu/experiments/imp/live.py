@@ -20,6 +20,7 @@ from cedos.model import NetworkKind
 from cedos.prefetch.http import Body, HttpFetcher
 from cedos.prefetch.prefetcher import Future, Prefetcher
 from cedos.prefetch.turn import FetchError, Turn
+from cedos.selector.prefetch.outlook import Outlook
 from cedos.selector.prefetch.path import Path, PrefetchPrices
 from cedos.selector.prefetch.queue import Plan, Queue
 from emu.experiments.imp import workload
@@ -52,7 +53,7 @@ class Fetcher(HttpFetcher):
             return await super().fetch(turn)
         while (name := self._host.best(self._left_bytes)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-        turn.interface = INTERFACES[NetworkKind(name)]
+        turn.use(INTERFACES[NetworkKind(name)])
         fetching = asyncio.ensure_future(super().fetch(turn))
         try:
             while not fetching.done():
@@ -83,10 +84,8 @@ async def _read(
     work: Workload, host: LiveHost, queue: Queue, place: Setting, duration_s: float
 ) -> Outcome:
     outcome = Outcome()
-    async with Prefetcher(host) as prefetcher:
-        work.teach(queue.accuracy)
-        prefetcher.queue = queue
-        prefetcher.rates.outlook.prior = place.averages
+    work.teach(queue.accuracy)
+    async with Prefetcher(host, queue=queue, outlook=Outlook(place.averages)) as prefetcher:
         counting = asyncio.create_task(host.count())
         futures: dict[int, Future[Body]] = {
             item.key: prefetcher.prefetch(

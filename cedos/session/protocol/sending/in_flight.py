@@ -36,6 +36,44 @@ class PathFlight:
         self.held_until_s: float | None = None  # it flaps: until then, and until it is heard again
         self.asked = False  # whether it is there still, after that
 
+    def heard(self, size_bytes: int, now: float) -> None:
+        self.heard_at_s = now
+        self.heard_bytes += size_bytes
+        if self.held_until_s is not None and now >= self.held_until_s:
+            self.came_back(None)
+
+    def came_back(self, held_until_s: float | None) -> None:
+        """It is there: not to be relied on before it is heard after `held_until_s`; None: as ever."""
+        self.held_until_s = held_until_s
+        self.asked = False
+        self.state.facts.flaps = held_until_s is not None
+
+    def silent_since(self, at_s: float | None, *, pauses: bool = False) -> None:
+        """None: it speaks, or `pauses`, too shortly to be sure."""
+        facts = self.state.facts
+        facts.stalled_at_s, facts.pauses = at_s, pauses
+
+    def asks_at(self) -> float | None:
+        """When it has been held for long enough to be asked whether it is there."""
+        return None if self.asked else self.held_until_s
+
+    def asks(self, now: float) -> bool:
+        """Whether that is now; true once."""
+        asks_at = self.asks_at()
+        due = asks_at is not None and asks_at <= now
+        self.asked |= due
+        return due
+
+    def allow_here(self, ranks: int) -> None:
+        self.allowed_here = ranks
+        self.state.allowed = ranks & self.allowed_there
+
+    def allow_there(self, ranks: int, peer: PathFacts) -> None:
+        """The peer's word."""
+        self.allowed_there = ranks
+        self.state.allowed = ranks & self.allowed_here
+        self.state.peer = peer
+
 
 class InFlight:
     """All paths of a session and their pieces; `states` is what schedulers are shown."""

@@ -150,7 +150,7 @@ class LiveOffload:
         process.join()
         process.close()
         mine.close()
-        self._processor.busy_s += now_s - began_s
+        self._processor.worked(now_s - began_s)
         return now_s - began_s
 
     def _computed_here(self, task: Utterance) -> None:

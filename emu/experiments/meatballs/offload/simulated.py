@@ -54,6 +54,9 @@ class Processor:
     def __init__(self) -> None:
         self.busy_s = 0.0
 
+    def worked(self, seconds: float) -> None:
+        self.busy_s += seconds
+
 
 def simulate(
     tasks: Sequence[Utterance],
@@ -127,14 +130,14 @@ class SimulatedOffload:
     def cancel(self, task: Utterance, way: str, now_s: float) -> None:
         """The processor stops at once."""
         if way == LOCAL:
-            self._processor.busy_s += now_s - self._began_s.pop(task.number)
+            self._processor.worked(now_s - self._began_s.pop(task.number))
         else:
             self._network.cancel(task.number, now_s)
 
     def _computed_here(self, task: Utterance, at_s: float) -> None:
         began_s = self._began_s.pop(task.number, None)
         if began_s is not None:
-            self._processor.busy_s += at_s - began_s
+            self._processor.worked(at_s - began_s)
             self._answered(task, LOCAL, at_s - began_s, at_s)
 
     def _answered(self, task: Utterance, way: str, compute_s: float, at_s: float) -> None:

@@ -42,12 +42,15 @@ class Direction:
     def arrive(self, packet: bytes, size: int, now_ms: float) -> None:
         """A packet of `size` bytes (of IP) joins the queue, or is dropped."""
         if len(self._queue) >= self._limit:
-            self.dropped += 1
+            self.lost()
             return
         if not self._queue:
             self._next = max(self._next, self._first_from(now_ms))
             self._left = size
         self._queue.append((packet, size))
+
+    def lost(self) -> None:
+        self.dropped += 1
 
     def leave(self, now_ms: float) -> list[bytes]:
         while self._queue and (at_ms := self._at_ms(self._next)) <= now_ms:

@@ -63,7 +63,7 @@ class Wire:
                 try:
                     sink.send(packet)
                 except OSError:
-                    direction.dropped += 1
+                    direction.lost()
 
     def next_ms(self) -> float | None:
         due = [at_ms for at_ms in (self.up.next_ms(), self.down.next_ms()) if at_ms is not None]
