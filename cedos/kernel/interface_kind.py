@@ -17,10 +17,14 @@ _CELLULAR_DRIVERS = frozenset(
     {"cdc_ether", "cdc_ncm", "cdc_mbim", "huawei_cdc_ncm", "ipheth", "qmi_wwan", "rndis_host"}
     | {"iosm", "mtk_t7xx", "mhi_net", "sierra_net", "hso"}
 )
+TUNNEL_KINDS: Final = frozenset(
+    {"amneziawg", "gre", "gretap", "ip6gre", "ip6tnl", "ipip", "ovpn", "sit", "tun", "vti", "vti6"}
+    | {"wireguard", "xfrm"}
+)
+"""Drivers' own words (IFLA_INFO_KIND). PPP is not among them: it may be a VPN, or a modem's network."""
 # Virtual interfaces that lead to no access network of their own.
-_VIRTUAL_KINDS = frozenset(
-    {"bridge", "dummy", "erspan", "geneve", "gre", "gretap", "ifb", "ip6gre", "ip6tnl", "ipip"}
-    | {"netkit", "nlmon", "ovpn", "sit", "tun", "vcan", "vrf", "vti", "vxlan", "wireguard", "xfrm"}
+_VIRTUAL_KINDS = TUNNEL_KINDS | frozenset(
+    {"bridge", "dummy", "erspan", "geneve", "ifb", "netkit", "nlmon", "vcan", "vrf", "vxlan"}
 )
 _IGNORED_NAMES = (
     *(

@@ -5,10 +5,19 @@ import socket
 import struct
 from typing import Final
 
-_SO_TIMESTAMPNS: Final = 35
+SO_TIMESTAMPNS: Final = 35
 _TIMESPEC: Final = struct.Struct("=qq")
 TIMESTAMP_SPACE: Final = socket.CMSG_SPACE(_TIMESPEC.size)
 """Ancillary bytes that `recvmsg` has to make room for."""
+
+
+def bind_to_interface(unconnected: socket.socket, interface: str) -> None:
+    """Any user may do that since Linux 5.7, to an interface of a socket that is bound to none.
+
+    Raises:
+        OSError: no such interface, or it is bound already.
+    """
+    unconnected.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(interface))
 
 
 def interface_socket(
@@ -35,9 +44,9 @@ def interface_socket(
     try:
         opened.setblocking(False)
         if interface is not None:
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.fsencode(interface))
+            bind_to_interface(opened, interface)
         if timestamps:
-            opened.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            opened.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     except OSError:
         opened.close()
         raise
@@ -47,7 +56,7 @@ def interface_socket(
 def arrival_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
     """When a datagram arrived, by the wall clock; 0 where the kernel does not say."""
     for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS) and len(data) >= _TIMESPEC.size:
+        if (level, kind) == (socket.SOL_SOCKET, SO_TIMESTAMPNS) and len(data) >= _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack_from(data)
             return int(seconds) * 1_000_000_000 + int(nanoseconds)
     return 0

@@ -4,6 +4,7 @@ import errno
 import socket
 
 from cedos.errors import HostError
+from cedos.kernel.interface_socket import bind_to_interface
 
 _BACKGROUND_BUFFER = 256 * 1024
 """What a fetch ahead of time lets a server send before it looks: it steps back within so many bytes."""
@@ -11,8 +12,6 @@ _BACKGROUND_BUFFER = 256 * 1024
 
 def bind_to(one: socket.socket, interface: str | None, *, background: bool) -> None:
     """Binds a socket that has not been connected yet.
-
-    Any user may do that since Linux 5.7, to an interface of a socket that is bound to none.
 
     Raises:
         HostError: there is no such interface, or the host does not let us.
@@ -22,7 +21,7 @@ def bind_to(one: socket.socket, interface: str | None, *, background: bool) -> N
     if interface is None:
         return
     try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+        bind_to_interface(one, interface)
     except OSError as error:
         if error.errno == errno.ENODEV:
             raise HostError(f"there is no network interface {interface}") from error

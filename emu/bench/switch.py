@@ -20,6 +20,7 @@ from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
 from cedos.errors import EmulationError
+from cedos.kernel.interface_socket import bind_to_interface
 from cedos.model import Direction, Network, NetworkKind, Strategy, StrategyKind
 from cedos.steer.steering import Steering
 from emu.places.traces import Trace
@@ -35,7 +36,6 @@ _SETTLE_S = 1.5
 _WATCH_S = 1.2
 _ALLOWED_S = 0.020
 _ALLOWED_RTTS = 1.5
-_SO_BINDTODEVICE = 25
 ACCESSES = (
     Access(NetworkKind.WIFI, Trace.constant(10e6), Trace.constant(24e6), 0.020),
     Access(NetworkKind.CELLULAR, Trace.constant(5e6), Trace.constant(12e6), 0.060),
@@ -227,7 +227,7 @@ def _rtt_s(interface: str) -> float:
     for _ in range(8):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trying:
             trying.settimeout(5)
-            trying.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, interface.encode())
+            bind_to_interface(trying, interface)
             begun_s = time.monotonic()
             trying.connect((SERVER, PORT))
             least = min(least, time.monotonic() - begun_s)

@@ -1,5 +1,6 @@
 """What is started by a `with` block, and ended with it, also where its start fails halfway."""
 
+import subprocess
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
@@ -31,3 +32,16 @@ class Started(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ends what was started, if only in part; again does nothing."""
+
+
+def end_by_input(process: "subprocess.Popen[str]", within_s: float) -> None:
+    """Closes the input that it reads, which tells it to end, and ends it where it does not in time."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    assert process.stdout is not None
+    process.stdout.close()

@@ -14,7 +14,7 @@ from typing import Final
 
 from cedos.errors import HostError
 from cedos.kernel.dhcp_leases import announced_metered
-from cedos.kernel.interface_kind import MeteredWord
+from cedos.kernel.interface_kind import TUNNEL_KINDS, MeteredWord
 from cedos.kernel.netlink import NETLINK_ROUTE, NetlinkListener, Requester, messages
 from cedos.kernel.policy_routing import RTN_LOCAL, SeenRoute, lookup_request, parse_route
 from cedos.kernel.rtnetlink import (
@@ -44,9 +44,6 @@ _GROUPS: Final = (
     GROUP_IPV6_ROUTE,
 )
 _LOOPBACK_INDEX: Final = 1
-_TUNNELS: Final = frozenset(
-    {"tun", "wireguard", "ovpn", "ipip", "sit", "gre", "ip6gre", "ip6tnl", "vti", "vti6", "xfrm"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,7 @@ class EgressReader:
             if route.index == _LOOPBACK_INDEX or route.destination.prefixlen:
                 return True
             return any(
-                link.index == route.index and link.kind in _TUNNELS for link in self._links()
+                link.index == route.index and link.kind in TUNNEL_KINDS for link in self._links()
             )
         except OSError as error:
             raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
@@ -111,7 +108,7 @@ class EgressReader:
         links = {link.index: link for link in self._links()}
         own = self._addresses(destination.version)
         usual = links.get(self._index(destination, None) or 0)
-        if usual is not None and (usual.loopback or usual.kind in _TUNNELS):
+        if usual is not None and (usual.loopback or usual.kind in TUNNEL_KINDS):
             candidates = [usual]
         else:
             candidates = [link for link in links.values() if not link.loopback]

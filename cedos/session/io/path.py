@@ -14,6 +14,7 @@ from typing import Final
 
 from cedos.errors import ProtocolError
 from cedos.kernel import tcp_info
+from cedos.kernel.interface_socket import bind_to_interface
 from cedos.session.io.driver import Driver
 from cedos.session.io.path_estimator import PathEstimator
 from cedos.session.protocol.channel.channel import Channel
@@ -24,7 +25,6 @@ from cedos.session.protocol.frames.packing import RECORD_BYTES
 from cedos.session.protocol.schedulers.interface import RECENT_S, PathFacts
 from cedos.session.protocol.session import Session
 
-_SO_BINDTODEVICE: Final = 25
 _TCP_USER_TIMEOUT: Final = 18
 _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 # Of what was never sent, the kernel keeps no more than this: what waits there cannot be sent elsewhere,
@@ -63,7 +63,7 @@ def prepare(connection: socket.socket, interface: str | None = None) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
     tcp_info.wake_below(connection, UNSENT_BYTES)
     if interface is not None:
-        connection.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, interface.encode() + b"\0")
+        bind_to_interface(connection, interface)
 
 
 class SessionPathEvent(Enum):

@@ -4,15 +4,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cedos.kernel.interface_kind import TUNNEL_KINDS
 from cedos.kernel.policy_routing import MAIN_TABLE, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.steer.routing.plan import LAST_PREFERENCE
 
-# Drivers' own words (IFLA_INFO_KIND), and ARPHRD numbers: NONE, PPP, TUNNEL, TUNNEL6, SIT, IPGRE,
-# IP6GRE, RAWIP.
-_KINDS: Final = frozenset(
-    ("tun", "wireguard", "ovpn", "amneziawg", "ppp", "xfrm", "vti", "vti6")
-) | frozenset(("ipip", "ip6tnl", "sit", "gre", "gretap", "ip6gre"))
+_KINDS: Final = TUNNEL_KINDS | {"ppp"}
+# ARPHRD: NONE, PPP, TUNNEL, TUNNEL6, SIT, IPGRE, IP6GRE, RAWIP.
 _TYPES: Final = frozenset((65534, 512, 768, 769, 776, 778, 823, 519))
 _MAIN_PREFERENCE: Final = 32766
 

@@ -157,7 +157,20 @@ def evaluate(
 def prediction(
     data: DataSet, predicted: list[dict[str, Distribution]], bootstrap: Bootstrap
 ) -> dict[str, dict[str, Any]]:
-    """Per strategy the median of |predicted median / time - 1|, and how many 90 % intervals cover.
+    """Per strategy the median of |predicted median / time - 1|, and how many 90 % intervals cover."""
+    return {
+        name: {
+            **bootstrap.figure("median_rel_error", quantile(off, 0.5)),
+            **bootstrap.figure("coverage90", share(covered, np.ones(len(data), dtype=np.bool_))),
+        }
+        for name, (off, covered) in errors(data, predicted).items()
+    }
+
+
+def errors(
+    data: DataSet, predicted: Sequence[Mapping[str, Distribution]]
+) -> dict[str, tuple[Floats, NDArray[np.bool_]]]:
+    """Of each row, per strategy that all predict: |predicted median / time - 1|, and whether covered.
 
     A censored time is covered where the interval reaches beyond the limit, and a prediction beyond
     it is no error.
@@ -171,11 +184,7 @@ def prediction(
             np.array([each[name].quantile(q) for each in predicted]) for q in (0.05, 0.5, 0.95)
         )
         off = np.abs(np.where(censored, np.minimum(middle, time_s), middle) / time_s - 1.0)
-        covered = (time_s <= high) & ((low <= time_s) | censored)
-        found[name] = {
-            **bootstrap.figure("median_rel_error", quantile(off, 0.5)),
-            **bootstrap.figure("coverage90", share(covered, np.ones(len(data), dtype=np.bool_))),
-        }
+        found[name] = off, (time_s <= high) & ((low <= time_s) | censored)
     return found
 
 

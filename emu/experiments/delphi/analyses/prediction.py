@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from emu.experiments.delphi.processes import in_processes
+from emu.lab.data import evaluate
 from emu.lab.data.datasets import DataSet, measured_together
 from emu.lab.data.folds import Progress, examples_of, models_at_random, models_by_group
 from emu.statistics import Bootstrap, quantile
@@ -70,22 +71,14 @@ def errors(data: DataSet, models: Sequence[CompletionModel]) -> dict[str, Any]:
     examples = examples_of(data, data.texts["group"])
     predicted = [model.predict(examples.row(k)) for k, model in enumerate(models)]
     bootstrap = Bootstrap(data.texts["group"])
-    found = {}
-    for name in data.strategies:
-        if not all(name in each for each in predicted):
-            continue
-        time_s, censored = data.times_s[name], data.censored[name]
-        low, middle, high = (
-            np.array([each[name].quantile(q) for each in predicted]) for q in (0.05, 0.5, 0.95)
-        )
-        off = np.abs(np.where(censored, np.minimum(middle, time_s), middle) / time_s - 1.0)
-        covered = (time_s <= high) & ((low <= time_s) | censored)
-        found[name] = {
+    return {
+        name: {
             "cdf": [round(float(each), 5) for each in np.quantile(off, QUANTILES)],
             **bootstrap.figure("median_rel_error", quantile(off, 0.5)),
             "coverage90": float(covered.mean()),
         }
-    return found
+        for name, (off, covered) in evaluate.errors(data, predicted).items()
+    }
 
 
 def whole(data: DataSet) -> DataSet:

@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
+from cedos.kernel.interface_socket import SO_TIMESTAMPNS, TIMESTAMP_SPACE, arrival_ns
 from emu.testbed.netns import Namespace
 
-_TIMESTAMPNS = 35
 _ALL_PROTOCOLS = 3
 _OUTGOING = 4
 _IPV4, _TCP = 0x0800, 6
@@ -41,7 +41,7 @@ class Tap:
             self._socket = socket.socket(
                 socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ALL_PROTOCOLS)
             )
-        self._socket.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self._socket.settimeout(_POLL_S)
         # The kernel's stamps are of the wall clock.
         self._ahead_s = time.time() - time.monotonic()
@@ -67,12 +67,11 @@ class Tap:
     def _watch(self) -> None:
         while not self._over.is_set():
             with suppress(TimeoutError):
-                data, ancillary, _, address = self._socket.recvmsg(_SNAPSHOT_BYTES, 64)
-                stamp = next((value for _, what, value in ancillary if what == _TIMESTAMPNS), None)
+                data, ancillary, _, address = self._socket.recvmsg(_SNAPSHOT_BYTES, TIMESTAMP_SPACE)
+                stamp_ns = arrival_ns(ancillary)
                 size = payload_bytes(data, self._port) if address[1] == _IPV4 else 0
-                if stamp is not None and size:
-                    seconds, nanoseconds = struct.unpack("qq", stamp)
-                    at_s = seconds + 1e-9 * nanoseconds - self._ahead_s
+                if stamp_ns and size:
+                    at_s = 1e-9 * stamp_ns - self._ahead_s
                     outgoing = address[2] == _OUTGOING
                     self.passed.append(Passed(at_s, address[0], outgoing, size))
 

@@ -14,7 +14,7 @@ from emu.experiments.sessions.air.networks import Scripted
 from emu.testbed import kernel, wires
 from emu.testbed.hosts import SERVER, Hosts
 from emu.testbed.netns import Namespace
-from emu.testbed.started import Started
+from emu.testbed.started import Started, end_by_input
 from emu.testbed.wires import End
 
 _MAC: Final = "02:ce:d0:00:00:01"
@@ -134,12 +134,4 @@ class World(Started):
         return answer
 
     def _end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        end_by_input(self._process, _END_S)

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 from cedos.errors import EmulationError
 from emu.testbed.netns import Namespace
+from emu.testbed.started import end_by_input
 
 _END_S: Final = 3.0
 _START_S: Final = 60.0
@@ -42,15 +43,7 @@ class Program:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        end_by_input(self._process, _END_S)
 
     def ready(self) -> Self:
         """Returns once it has loaded what it needs and waits to be told to `go`."""
