@@ -28,21 +28,21 @@ def start(namespace: Namespace, pid_file: Path) -> "subprocess.Popen[str]":
 
 def test_per_namespace(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> None:
     one, other = make_namespace("one"), make_namespace("other")
-    said = []
+    answers = []
     with (
         start(one, tmp_path / "a.pid") as first,
         start(other, tmp_path / "b.pid") as second,
     ):
         for process in (first, second):
             assert process.stdout is not None
-            said.append(process.stdout.readline())
+            answers.append(process.stdout.readline())
         with start(one, tmp_path / "c.pid") as third:
-            said.append(third.communicate(timeout=20)[0])
+            answers.append(third.communicate(timeout=20)[0])
         first.kill()
         first.wait()
         with start(one, tmp_path / "c.pid") as third:
-            said.append(third.communicate(timeout=20)[0])
+            answers.append(third.communicate(timeout=20)[0])
         second.communicate(timeout=20)
-    assert said[:2] == ["held\n", "held\n"]
-    assert f"(process {first.pid}) runs already: it steers this network namespace" in said[2]
-    assert said[3] == "held\n"
+    assert answers[:2] == ["held\n", "held\n"]
+    assert f"(process {first.pid}) runs already: it steers this network namespace" in answers[2]
+    assert answers[3] == "held\n"

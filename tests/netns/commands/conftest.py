@@ -40,8 +40,10 @@ class World:
 
     @contextmanager
     def running(self, where: Namespace, *command: str) -> Iterator["subprocess.Popen[bytes]"]:
-        with (self.folder / f"{command[0]}.out").open("wb") as said:
-            process = where.popen(*CEDOS, *command, env=self.environment, stdout=said, stderr=said)
+        with (self.folder / f"{command[0]}.out").open("wb") as output:
+            process = where.popen(
+                *CEDOS, *command, env=self.environment, stdout=output, stderr=output
+            )
         try:
             yield process
         finally:

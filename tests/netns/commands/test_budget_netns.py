@@ -72,9 +72,9 @@ def test_what_all_programs_carry_counts_whatever_happens(host: Host) -> None:
         assert "data" in done.stdout
         host.send(300)
         assert host.spent_reaches(300)
-        said = host.budget()
-        assert said["supply"] == 2e6
-        assert said["s_per_unit"] > 0
+        shown = host.budget()
+        assert shown["supply"] == 2e6
+        assert shown["s_per_unit"] > 0
         assert "data: a megabyte " in host.cedos("explain").stdout
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
@@ -98,8 +98,8 @@ def test_what_all_programs_carry_counts_whatever_happens(host: Host) -> None:
         assert host.spent_reaches(700)
         host.send(1400)
         assert host.spent_reaches(2100)
-        said = host.budget()
-        assert said["spent_up"]
+        shown = host.budget()
+        assert shown["spent_up"]
         assert "exceeded" in host.cedos("status").stdout
         assert "  used up" in host.cedos("budget").stdout
         assert (

@@ -76,12 +76,12 @@ class Host:
 
     def state(self) -> list[str]:
         shown = ("rule", "-6 rule", "route show table all", "-6 route show table all")
-        said = [self.laptop.ip(*words.split()) for words in shown]
-        said += [self.laptop.run(f"{name}-save").stdout for name in ("iptables", "ip6tables")]
-        said += [self.laptop.run("sysctl", "-a", "-r", "^net.(mptcp|ipv4.tcp)").stdout]
+        found = [self.laptop.ip(*words.split()) for words in shown]
+        found += [self.laptop.run(f"{name}-save").stdout for name in ("iptables", "ip6tables")]
+        found += [self.laptop.run("sysctl", "-a", "-r", "^net.(mptcp|ipv4.tcp)").stdout]
         # A link that went down and up has its routes in another order, and the kernel notices its carrier
         # up to a second later: until then it has no multicast, and its routes are marked.
-        lines = [line.replace(" linkdown", "") for part in said for line in part.splitlines()]
+        lines = [line.replace(" linkdown", "") for part in found for line in part.splitlines()]
         return sorted(line for line in lines if not line.startswith(("#", "multicast ff00::/8")))
 
 
@@ -108,8 +108,8 @@ def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host:
         assert (one.hard, one.barred) == (True, ("lte0",))
         assert one.spent >= 0.99 * 2e7  # the last percent is kept for what is on its way
         status = host.cedos.client.status()
-        said = 'the hard budget "data" is used up: programs are blocked on lte0'
-        assert any(each.startswith(said) for each in status.problems)
+        problem = 'the hard budget "data" is used up: programs are blocked on lte0'
+        assert any(each.startswith(problem) for each in status.problems)
         assert [bool(network.barred) for network in status.networks] == [False, True]
         # More of it: at once.
         assert not host.set(9e14).barred

@@ -66,7 +66,7 @@ class Host:
 
     def filters(self) -> list[str]:
         saved = [self.namespace.run(f"{name}-save").stdout for name in ("iptables", "ip6tables")]
-        return [line for said in saved for line in said.splitlines() if line[:1] != "#"]
+        return [line for text in saved for line in text.splitlines() if line[:1] != "#"]
 
 
 @pytest.fixture
@@ -121,9 +121,9 @@ def test_a_clean_life(host: Host, manager: socket.socket) -> None:
             assert refused.returncode == 5, refused
         process.send_signal(signal.SIGTERM)
         hear(manager, "STOPPING=1")
-        _, said = process.communicate(timeout=30)
-    assert process.returncode == 0, said
-    assert "Traceback" not in said
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
     assert host.routing() == before
     assert host.cedos("restore").stdout == "nothing to undo\n"
     assert host.cedos("status").returncode == 6
@@ -163,11 +163,11 @@ def test_one_network_is_refused_in_one_line(host: Host, manager: socket.socket) 
     host.namespace.ip("link", "set", "lte0", "down")
     after_loss = host.routing()
     with host.up("--no-wait") as process:
-        _, said = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=30)
     assert process.returncode == 4
-    assert said.splitlines()[-1].startswith("cedos: cedos chooses between networks")
-    assert "Usable now: wlan0; not usable: lte0 (no default route)" in said
-    assert "Traceback" not in said
+    assert errors.splitlines()[-1].startswith("cedos: cedos chooses between networks")
+    assert "Usable now: wlan0; not usable: lte0 (no default route)" in errors
+    assert "Traceback" not in errors
     assert host.routing() == after_loss != before
 
 
@@ -188,9 +188,9 @@ def test_it_waits_for_a_second_network_and_says_so(host: Host, manager: socket.s
         status = json.loads(host.cedos("status", "--json").stdout)
         assert [network["up"] for network in status["networks"]] == [True, True]
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
-    assert process.returncode == 0, said
-    assert "not usable: lte0 (no default route)" in said
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert "not usable: lte0 (no default route)" in errors
 
 
 def test_who_waits_is_ended_at_once_and_has_undone_what_a_dead_daemon_left(
@@ -203,17 +203,17 @@ def test_who_waits_is_ended_at_once_and_has_undone_what_a_dead_daemon_left(
         hear(manager, "STATUS=waiting")
         assert "lookup 52" not in host.namespace.ip("rule")
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
-    assert process.returncode == 0, said
-    assert "Traceback" not in said
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
 
 
 def test_ctrl_c_says_what_it_undid(host: Host, manager: socket.socket) -> None:
     with host.up() as process:
         hear(manager, "READY=1")
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
-    last = said.splitlines()[-1]
+        _, errors = process.communicate(timeout=30)
+    last = errors.splitlines()[-1]
     assert "undone: deleted: " in last
     assert " rules and " in last
     assert "the chains CEDOS_* of iptables" in last
@@ -235,9 +235,9 @@ def test_a_service_reloads_while_connections_live(
         assert host.filters().count("-A OUTPUT -j CEDOS_OUT") == 2
         assert host.cedos("status").returncode == 0
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
-    assert process.returncode == 0, said
-    assert "Traceback" not in said
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
 
 
 def test_a_dry_run_changes_nothing(host: Host, manager: socket.socket) -> None:

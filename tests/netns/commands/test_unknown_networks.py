@@ -45,6 +45,6 @@ def test_names_that_no_network_has_are_told(
         assert not any("usb0" in problem for problem in problems)
         assert misspelt in problems
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
-    assert said.count(misspelt) == 1
-    assert unplugged in said
+        _, errors = process.communicate(timeout=30)
+    assert errors.count(misspelt) == 1
+    assert unplugged in errors

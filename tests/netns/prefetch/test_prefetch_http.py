@@ -132,7 +132,7 @@ def test_an_empty_file_is_a_file(
 
 
 @pytest.mark.parametrize(
-    ("path", "error", "said"),
+    ("path", "error", "message"),
     [
         ("none", NotThereError, "404"),
         ("denied", NotThereError, "403"),
@@ -140,9 +140,9 @@ def test_an_empty_file_is_a_file(
     ],
 )
 def test_refusals_are_told(
-    prefetcher: BlockingPrefetcher, path: str, error: type[Exception], said: str
+    prefetcher: BlockingPrefetcher, path: str, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         prefetcher.prefetch(HttpFetcher(f"http://{SERVER}/{path}")).get(timeout_s=10)
 
 

@@ -117,7 +117,7 @@ def test_a_connection_that_the_server_ended_is_opened_anew(
 
 
 @pytest.mark.parametrize(
-    ("account", "said"),
+    ("account", "message"),
     [
         (MailAccount(SERVER, USER, "wrong", port=143), "uthentication"),
         (MailAccount(SERVER, USER, PASSWORD, port=144), "refused"),
@@ -125,7 +125,7 @@ def test_a_connection_that_the_server_ended_is_opened_anew(
     ],
 )
 def test_what_is_wrong_is_told(
-    wires: Any, server: MailServer, account: MailAccount, said: str
+    wires: Any, server: MailServer, account: MailAccount, message: str
 ) -> None:
-    with wires.client.entered(), pytest.raises(FetchError, match=said):
+    with wires.client.entered(), pytest.raises(FetchError, match=message):
         Inbox(account).messages()

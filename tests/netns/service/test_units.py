@@ -48,10 +48,10 @@ class Service:
 
     def state(self) -> list[str]:
         shown = ("rule", "-6 rule", "route show table all", "-6 route show table all")
-        said = [self.laptop.ip(*words.split()) for words in shown]
-        said += [self.laptop.run(f"{name}-save").stdout for name in ("iptables", "ip6tables")]
-        said += [self.laptop.run("sysctl", "-a", "-r", "^net.(mptcp|ipv4.tcp)").stdout]
-        lines = [line for part in said for line in part.splitlines()]
+        found = [self.laptop.ip(*words.split()) for words in shown]
+        found += [self.laptop.run(f"{name}-save").stdout for name in ("iptables", "ip6tables")]
+        found += [self.laptop.run("sysctl", "-a", "-r", "^net.(mptcp|ipv4.tcp)").stdout]
+        lines = [line for part in found for line in part.splitlines()]
         return sorted(line for line in lines if not line.startswith(("#", "multicast ff00::/8")))
 
 

@@ -28,8 +28,8 @@ def test_a_stream_goes_over_all_networks(make_world: Callable[..., Any], tmp_pat
             env=environment,
         )
     try:
-        said = server.stderr.readline().decode()
-        key = re.search(r"its key is (\S+)", said)[1]
+        line = server.stderr.readline().decode()
+        key = re.search(r"its key is (\S+)", line)[1]
         began_s = time.monotonic()
         command = (CAT, "--key", key, "--own-key", str(tmp_path / "own.key"), "10.99.0.1", "7100")
         client = world.near.popen(*command, stdin=subprocess.PIPE, env=environment)

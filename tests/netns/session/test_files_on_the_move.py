@@ -112,8 +112,8 @@ def test_a_walk_with_crashes(walk: Any) -> None:
     walk.more(step, client)
     world.near.ip("link", "set", "wlan0", "up")
     world.route("wlan0")
-    out, said = client.communicate(timeout=60)
-    assert client.returncode == 0, said
+    out, errors = client.communicate(timeout=60)
+    assert client.returncode == 0, errors
     assert hashlib.sha256((walk.folder / "got").read_bytes()).digest() == walk.digest
     assert '"sessions": 2' in out  # one ended with the server, none with a network
     server.terminate()
@@ -135,7 +135,7 @@ def test_both_networks_are_gone_for_a_while(walk: Any) -> None:
     assert client.poll() is None
     world.near.ip("link", "set", "lte0", "up")
     world.route("lte0")
-    out, said = client.communicate(timeout=60)
-    assert client.returncode == 0, said
+    out, errors = client.communicate(timeout=60)
+    assert client.returncode == 0, errors
     assert '"sessions": 1' in out
     assert hashlib.sha256((walk.folder / "got").read_bytes()).digest() == walk.digest

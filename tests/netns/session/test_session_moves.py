@@ -269,9 +269,9 @@ def test_a_server_that_lost_its_state(world: Any) -> None:
             await connection.read()
         return str(caught.value)
 
-    said = world.client.do(ends())
-    assert "does not know this session" in said
-    assert "12345" in said
+    ends_found = world.client.do(ends())
+    assert "does not know this session" in ends_found
+    assert "12345" in ends_found
     world.server.do(again.close())
 
 

@@ -24,9 +24,9 @@ def refused(act, *errors) -> None:
     assert time.monotonic() - began_s < AT_ONCE_S
 
 
-def echoed(connection: socket.socket, said: bytes = b"still here") -> bytes:
+def echoed(connection: socket.socket, line: bytes = b"still here") -> bytes:
     connection.settimeout(5)
-    connection.sendall(said)
+    connection.sendall(line)
     return connection.recv(100)
 
 

@@ -130,8 +130,8 @@ THIRTY = [*EACH, *(SEEDED[number % len(SEEDED)] for number in range(22))]
 
 
 def sysctls(host) -> dict[str, str]:
-    said = host.client.run("sysctl", "-a", "-r", "^(net|kernel.core)", check=False).stdout
-    return dict(line.split(" = ", 1) for line in said.splitlines() if " = " in line)
+    listed = host.client.run("sysctl", "-a", "-r", "^(net|kernel.core)", check=False).stdout
+    return dict(line.split(" = ", 1) for line in listed.splitlines() if " = " in line)
 
 
 def test_thirty_damaged_journals(host):

@@ -23,8 +23,8 @@ UNPRIVILEGED = (
 
 
 def tables(host) -> list[str]:
-    said = [host.client.run(f"{program}-save").stdout for program in ("iptables", "ip6tables")]
-    return [line for part in said for line in part.splitlines() if not line.startswith("#")]
+    saved = [host.client.run(f"{program}-save").stdout for program in ("iptables", "ip6tables")]
+    return [line for part in saved for line in part.splitlines() if not line.startswith("#")]
 
 
 def foreign_rules(host) -> None:

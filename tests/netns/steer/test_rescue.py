@@ -207,8 +207,8 @@ def test_a_late_answer_is_refused(host, version):
     def dropped():
         words = ("-t", "raw", "-nvxL", "CEDOS_LATE")
         program = "iptables" if version == 4 else "ip6tables"
-        said = host.client.run(program, *words).stdout
-        return int(re.findall(r"^\s*(\d+)\s+\d+ DROP", said, re.MULTILINE)[0])
+        printed = host.client.run(program, *words).stdout
+        return int(re.findall(r"^\s*(\d+)\s+\d+ DROP", printed, re.MULTILINE)[0])
 
     async def body():
         steering = await rescuing(host)
@@ -385,7 +385,7 @@ def test_a_dry_run_says_it_and_does_nothing(host):
                 program = Program(host, 4)
                 key = program.key()
                 assert steering.rescues.rescue(key, "lte0")
-                assert any("translate" in said for said in steering.planned)
+                assert any("translate" in printed for printed in steering.planned)
                 assert members(host) == 0
                 program.task.cancel()
                 program.close()

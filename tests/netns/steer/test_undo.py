@@ -169,12 +169,12 @@ def test_a_dry_run_changes_nothing_and_says_what_it_would_do(host):
             await steering.networks_changed(host.networks())
             assert host.state() == before
             assert host.seen_tcp(4) == host.address("wlan0", 4)
-            said = "\n".join(steering.planned)
-            assert "set sysctl net.mptcp.path_manager = userspace" in said
-            assert "add -4 rule pref 32050 from all to 198.51.100.7/32" not in said
-            assert "to 198.51.100.7/32 iif lo lookup" in said
+            plan = "\n".join(steering.planned)
+            assert "set sysctl net.mptcp.path_manager = userspace" in plan
+            assert "add -4 rule pref 32050 from all to 198.51.100.7/32" not in plan
+            assert "to 198.51.100.7/32 iif lo lookup" in plan
             # Each thing is said once.
-            assert said.count("add -4 rule pref 32010") == 1
+            assert plan.count("add -4 rule pref 32010") == 1
 
     host.run(body)
     assert host.state() == before

@@ -120,9 +120,11 @@ def test_events_and_commands_carry_both_ip_versions(events, record, version):
         SetBackup(token, established.key, True),
         DestroySubflow(token, up.key),
     ]
-    said = list(datagrams("commands"))[:4] if version == 4 else list(datagrams("commands"))[4:]
+    commands_sent = (
+        list(datagrams("commands"))[:4] if version == 4 else list(datagrams("commands"))[4:]
+    )
     now = [command_request(command) for command in expected]
-    assert [data[HEADER_BYTES:] for data in said] == now
+    assert [data[HEADER_BYTES:] for data in commands_sent] == now
 
 
 def test_the_family_and_its_event_group():

@@ -80,14 +80,14 @@ def test_ends(text: str, expected: datetime) -> None:
 @given(st.text(max_size=12))
 def test_any_other_end_is_refused_in_words(text: str) -> None:
     try:
-        said = str(amounts.until(text, NOW))
+        shown = str(amounts.until(text, NOW))
     except ValueError as error:
-        said = str(error)
+        shown = str(error)
     assert (
-        "is no time" in said
-        or "cannot be" in said
-        or "no zone" in said
-        or datetime.fromisoformat(said) > datetime(1980, 1, 1)
+        "is no time" in shown
+        or "cannot be" in shown
+        or "no zone" in shown
+        or datetime.fromisoformat(shown) > datetime(1980, 1, 1)
     )
 
 
@@ -141,8 +141,8 @@ def test_the_battery(cedos: Any, control: Path, fake_daemon: Any) -> None:
 def test_showing_and_removing(cedos: Any, control: Path, fake_daemon: Any) -> None:
     assert "no budget; `cedos budget set" in cedos("budget").stdout
     cedos(*SET, "money", "20", "--until", "2026-12-01")
-    (said,) = json.loads(cedos("budget", "--json").stdout)
-    assert (said["resource"], said["supply"]) == ("money", 20.0)
+    (shown,) = json.loads(cedos("budget", "--json").stdout)
+    assert (shown["resource"], shown["supply"]) == ("money", 20.0)
     assert "money: a unit of money is almost free" in cedos("explain").stdout
     assert cedos("budget", "remove", "money").exit_code == 0
     refused = cedos("budget", "remove", "money")
@@ -237,9 +237,9 @@ def test_a_name_that_no_budget_has_is_not_found(cedos: Any, control: Path, name:
     ],
 )
 def test_programs_are_told_in_words_too(changed: dict[str, Any], why: str) -> None:
-    said = {"name": "data", "resource": "data", "supply": 1.0, "until": "2099-01-01"} | changed
+    shown = {"name": "data", "resource": "data", "supply": 1.0, "until": "2099-01-01"} | changed
     with pytest.raises(ConfigError, match=why) as refused:
-        parse_budget(json.dumps(said).encode())
+        parse_budget(json.dumps(shown).encode())
     assert "$" not in str(refused.value)
 
 
@@ -298,24 +298,24 @@ def test_what_the_daemon_says_of_budgets_is_shown(
 ) -> None:
     fake_daemon.budget_problems = ["budgets are not in force"]
     assert "budgets are not in force" in cedos("budget").stdout
-    said = cedos("budget", "--json")
-    assert json.loads(said.stdout) == []
-    assert "budgets are not in force" in said.stderr
+    shown = cedos("budget", "--json")
+    assert json.loads(shown.stdout) == []
+    assert "budgets are not in force" in shown.stderr
 
 
 def test_what_a_person_sees_of_each_state(budget_shown: Callable[..., str]) -> None:
-    said = partial(budget_shown, supply=1e9, spent=2e9, ends_unix_s=1e5)
-    assert "2 GB (200 %)" in said()
-    assert "  used up" in said(spent_up=True)
-    assert "data: used up, 0 B of 1 GB left until 1970-01-02 " in said(spent_up=True)
-    assert "(over)" in said(over=True)
-    joules = said(resource="energy", supply=20_000.0, spent=1234.0)
+    shown = partial(budget_shown, supply=1e9, spent=2e9, ends_unix_s=1e5)
+    assert "2 GB (200 %)" in shown()
+    assert "  used up" in shown(spent_up=True)
+    assert "data: used up, 0 B of 1 GB left until 1970-01-02 " in shown(spent_up=True)
+    assert "(over)" in shown(over=True)
+    joules = shown(resource="energy", supply=20_000.0, spent=1234.0)
     assert "1.23 kJ (6 %)  20 kJ" in joules
-    assert "18.8 kJ of 20 kJ" in said(resource="energy", supply=2e4, spent=1234.0, spent_up=True)
-    assert "20000" in said(resource="money", supply=20_000.0)
+    assert "18.8 kJ of 20 kJ" in shown(resource="energy", supply=2e4, spent=1234.0, spent_up=True)
+    assert "20000" in shown(resource="money", supply=20_000.0)
     assert "e+" not in joules
     assert (render.number(1234.4), render.number(2.0**200)) == ("1234", "1.61e+60")
-    assert "on mains power" in said(suspended="on mains power", battery=True, resource="energy")
+    assert "on mains power" in shown(suspended="on mains power", battery=True, resource="energy")
 
 
 def test_the_configuration_has_them_too(tmp_path: Path) -> None:

@@ -44,13 +44,13 @@ def test_energy_cannot_be_hard(cedos: Any, control: Path, what: tuple[str, ...])
 
 def test_what_is_spent_says_what_it_bars(budget_shown: Callable[..., str]) -> None:
     show = partial(budget_shown, spent=4.001e9, spent_up=True, hard=True)
-    said = show(barred=("lte0",))
-    assert "used up: lte0 blocked" in said
-    assert "Programs are blocked on lte0 until then." in said
-    said = show(unkept="iptables is not installed")
-    assert "are blocked" not in said
-    assert "used up, but not enforced" in said
-    assert "Programs should be blocked, but cannot be: iptables is not installed." in said
+    answer = show(barred=("lte0",))
+    assert "used up: lte0 blocked" in answer
+    assert "Programs are blocked on lte0 until then." in answer
+    answer = show(unkept="iptables is not installed")
+    assert "are blocked" not in answer
+    assert "used up, but not enforced" in answer
+    assert "Programs should be blocked, but cannot be: iptables is not installed." in answer
     lte = NetworkMessage(
         name="lte0",
         interface="lte0",

@@ -25,7 +25,7 @@ def test_a_key_is_made_and_kept(cedos: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((), "--listen and --key-file are needed"),
         (("--listen", "nonsense", "--key-file", "x"), "192.0.2.1:7007"),
@@ -33,10 +33,10 @@ def test_a_key_is_made_and_kept(cedos: Any, tmp_path: Path) -> None:
         (("--listen", "127.0.0.1", "--key-file", "/nowhere"), "--new-key"),
     ],
 )
-def test_what_is_missing_is_said(cedos: Any, arguments: tuple[str, ...], said: str) -> None:
+def test_what_is_missing_is_said(cedos: Any, arguments: tuple[str, ...], message: str) -> None:
     result = cedos("probe-server", *arguments)
     assert result.exit_code == 2
-    assert said in result.stderr
+    assert message in result.stderr
 
 
 def test_an_address_of_somebody_else_is_refused(cedos: Any, tmp_path: Path) -> None:
@@ -75,6 +75,6 @@ def test_it_serves_until_it_is_ended(cedos: Any, tmp_path: Path, listen: str) ->
     outcome = asyncio.run(udp_train.run(server, interface="lo"))
     assert outcome.problem == ""
     running.send_signal(signal.SIGTERM)
-    _, said = running.communicate(timeout=10)
+    _, errors = running.communicate(timeout=10)
     assert running.returncode == 0
-    assert "trains_down=1" in said
+    assert "trains_down=1" in errors

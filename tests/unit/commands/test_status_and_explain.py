@@ -170,12 +170,12 @@ def test_explain_what_is_prefetched(cedos: Any, control: Path, fake_daemon: Any)
     fake_daemon.programs = [
         ProgramMessage(program="reader", pid=12, age_s=0.5, counts=counts, items=[item])
     ]
-    said = cedos("explain", "--prefetch").stdout
+    shown = cedos("explain", "--prefetch").stdout
     for words in (
         "reader (process 12): 11 wait, 1 under way", "http://x/y [news]", "80%", "1.3 s", "-0.5 J",
         "150 kB", "900 ms", "    is being fetched over lte0",
     ):  # fmt: skip
-        assert words in said, words
+        assert words in shown, words
     (program,) = json.loads(cedos("explain", "--prefetch", "--json").stdout)
     assert program["items"][0]["gain_s"] == 0.9
     refused = cedos("explain", "example.org", "--prefetch")

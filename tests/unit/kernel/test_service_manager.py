@@ -28,14 +28,14 @@ def test_messages(manager: tuple[socket.socket, str]) -> None:
     listening, address = manager
     notifier = Notifier({"NOTIFY_SOCKET": address})
     assert notifier.enabled
-    said = [
+    messages = [
         (notifier.ready("2 networks"), b"READY=1\nSTATUS=2 networks"),
         (notifier.ready(), b"READY=1"),
         (notifier.status("default: wlan0\nWATCHDOG=1"), b"STATUS=default: wlan0 WATCHDOG=1"),
         (notifier.alive(), b"WATCHDOG=1"),
         (notifier.stopping("undoing"), b"STOPPING=1\nSTATUS=undoing"),
     ]
-    for sent, expected in said:
+    for sent, expected in messages:
         assert sent
         assert listening.recv(4096) == expected
 

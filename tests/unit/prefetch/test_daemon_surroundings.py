@@ -41,12 +41,12 @@ async def test_without_a_daemon_it_says_so(tmp_path: Path) -> None:
 
 def test_prices_are_those_of_the_amount_and_end_with_the_budget() -> None:
     steps = ((1e6, 1e-7), (5e6, 3e-7))
-    said = prices_of([PriceMessage(resource="data", s_per_unit=1e-7, steps=steps)], ["lte0"])
-    assert said.data_rate("lte0") == 1e-7
-    assert said.data_rate("lte0", 1e6) == 1e-7
-    assert said.data_rate("lte0", 2e6) == 3e-7
-    assert said.data_rate("lte0", 6e6) == PROHIBITIVE
-    assert said.data_rate("wlan0", 6e6) == 0.0
+    asked = prices_of([PriceMessage(resource="data", s_per_unit=1e-7, steps=steps)], ["lte0"])
+    assert asked.data_rate("lte0") == 1e-7
+    assert asked.data_rate("lte0", 1e6) == 1e-7
+    assert asked.data_rate("lte0", 2e6) == 3e-7
+    assert asked.data_rate("lte0", 6e6) == PROHIBITIVE
+    assert asked.data_rate("wlan0", 6e6) == 0.0
 
 
 def test_a_budget_that_is_spent_forbids() -> None:
@@ -66,10 +66,12 @@ async def test_it_tells_what_waits_and_what_was_used(
         one = prefetcher.prefetch(received, size=50_000, cls="news")
         two = prefetcher.prefetch(app.item(), size=9_000, cls="news")
         await app.until(
-            lambda: any(said.used_bytes == [30_000.0] for said in fake_daemon.prefetching_said)
+            lambda: any(asked.used_bytes == [30_000.0] for asked in fake_daemon.prefetching_said)
         )
-        began = next(said for said in fake_daemon.prefetching_said if said.started)
-        last = next(said for said in fake_daemon.prefetching_said if said.used_bytes == [30_000.0])
+        began = next(asked for asked in fake_daemon.prefetching_said if asked.started)
+        last = next(
+            asked for asked in fake_daemon.prefetching_said if asked.used_bytes == [30_000.0]
+        )
         assert not one.ready
         assert not two.ready
     assert (began.program, began.networks) == ("reader", ["wlan0"])
@@ -81,9 +83,9 @@ async def test_it_tells_what_waits_and_what_was_used(
     assert "over wlan0" in began.items[0].why
     # 30 kB of the first one came in the second look: nothing is told twice.
     assert last.used_j > 0.0
-    told = [said for said in fake_daemon.prefetching_said if sum(said.used_bytes)]
+    told = [asked for asked in fake_daemon.prefetching_said if sum(asked.used_bytes)]
     assert len(told) == 1
-    assert sum(len(said.started) for said in fake_daemon.prefetching_said) == 1
+    assert sum(len(asked.started) for asked in fake_daemon.prefetching_said) == 1
 
 
 async def begins_and_waits(app: Any, turn: Any) -> None:
@@ -99,9 +101,9 @@ async def test_names_that_are_no_text_do_not_keep_it_from_asking(
     verdict = PrefetchVerdict(queue.Item(1, "n\udce9ws", 1, 0.0, 5.0), 0.5, 5.0, "waits")
     world.report(News(items=[PrefetchedItem("caf\udce9", verdict)]))
     await world.view()
-    (said,) = fake_daemon.prefetching_said
-    assert said.program == "m?l"
-    assert [(item.title, item.cls) for item in said.items] == [("caf?", "n?ws")]
+    (asked,) = fake_daemon.prefetching_said
+    assert asked.program == "m?l"
+    assert [(item.title, item.cls) for item in asked.items] == [("caf?", "n?ws")]
 
 
 def test_a_title_tells_no_secrets() -> None:
@@ -120,6 +122,6 @@ async def test_a_thousand_items_still_fit_into_a_question(control: Path, fake_da
     options = [Taking(None, 1.234567, 2.345678, (123456.7,) * 8)] * 9
     world.report(News(networks=names, waiting=[options] * 1000))
     await world.view()
-    (said,) = fake_daemon.prefetching_said
-    assert 20 <= len(said.waiting) <= MOST_ITEMS
-    assert said.waiting[0][0].sent == [123000.0] * 8
+    (asked,) = fake_daemon.prefetching_said
+    assert 20 <= len(asked.waiting) <= MOST_ITEMS
+    assert asked.waiting[0][0].sent == [123000.0] * 8

@@ -33,7 +33,7 @@ def test_a_key_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "mode", "said"),
+    ("content", "mode", "message"),
     [
         (keys.to_text(KEY), 0o640, "chmod 600"),
         (keys.to_text(KEY), 0o604, "chmod 600"),
@@ -42,11 +42,13 @@ def test_a_key_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
         (keys.to_text(KEY)[:-1], 0o600, "43 letters"),
     ],
 )
-def test_what_is_no_safe_key_is_refused(tmp_path: Path, content: str, mode: int, said: str) -> None:
+def test_what_is_no_safe_key_is_refused(
+    tmp_path: Path, content: str, mode: int, message: str
+) -> None:
     path = tmp_path / "session.key"
     path.write_text(content)
     path.chmod(mode)
-    with pytest.raises(ConfigError, match=said) as raised:
+    with pytest.raises(ConfigError, match=message) as raised:
         keys.own(path)
     assert str(path) in str(raised.value)
 

@@ -121,8 +121,8 @@ def test_a_sysctl_with_several_values_is_set_back_once(world):
         assert undo(world, records) == Undone((f"set back: {key} = {own}",))
         assert world.kernel.sysctls[key] == own
     world.kernel.sysctls[key] = "1 2 3"
-    (said,) = undo(world, records).done
-    assert "left alone" in said
+    (line,) = undo(world, records).done
+    assert "left alone" in line
     assert world.kernel.sysctls[key] == "1 2 3"
 
 

@@ -102,9 +102,9 @@ def test_what_is_no_file_of_ours_is_put_aside(
     with pytest.raises(OSError, match=r".") as refused:
         own_file.read(path)
     assert not isinstance(refused.value, FileNotFoundError)
-    with capture_logs() as said:
+    with capture_logs() as logs:
         assert state_file.read(path, "the sizes learned earlier") is None
-    assert [each["event"] for each in said] == ["the sizes learned earlier cannot be used"]
+    assert [each["event"] for each in logs] == ["the sizes learned earlier cannot be used"]
     assert not os.path.lexists(path)
     assert elsewhere.read_text() == "root:x:0:0\n"
 

@@ -20,10 +20,10 @@ def port() -> int:
 
 def test_a_check_tells_programs_whether_it_could_run(cedos: Any, port: int) -> None:
     result = cedos("relay", "--check", "--json", "--listen", f"127.0.0.1:{port}")
-    said = json.loads(result.stdout)
-    topics = {finding["topic"]: finding["state"] for finding in said["findings"]}
+    answer = json.loads(result.stdout)
+    topics = {finding["topic"]: finding["state"] for finding in answer["findings"]}
     assert topics[f"listen at 127.0.0.1:{port}"] == "ok"
-    assert said["can_run"] is (result.exit_code == 0)
+    assert answer["can_run"] is (result.exit_code == 0)
     assert "MPTCP" in topics
 
 

@@ -57,12 +57,12 @@ def test_both_ways_and_the_pinned_key(tmp_path: Path) -> None:
         port, key = listening(server)
         keys = ["--key", key] if given else []
         client = start(tmp_path / "client", "-v", *keys, "127.0.0.1", port, data=up)
-        _, said = client.communicate(timeout=60)
+        _, errors = client.communicate(timeout=60)
         server.communicate(timeout=60)
-        assert (client.returncode, server.returncode) == (0, 0), said
+        assert (client.returncode, server.returncode) == (0, 0), errors
         assert (tmp_path / "server" / "got").read_bytes() == up
         assert (tmp_path / "client" / "got").read_bytes() == down
-        assert b"cedos-cat: lo: connected with 127.0.0.1" in said
+        assert b"cedos-cat: lo: connected with 127.0.0.1" in errors
 
 
 @pytest.mark.parametrize("label", ["background", "small", "background,small"])
@@ -72,9 +72,9 @@ def test_every_word_of_a_label_is_taken(tmp_path: Path, label: str) -> None:
     client = start(
         tmp_path / "client", "--label", label, "--key", key, "127.0.0.1", port, data=b"up"
     )
-    _, said = client.communicate(timeout=60)
+    _, errors = client.communicate(timeout=60)
     _, also = server.communicate(timeout=60)
-    assert (client.returncode, server.returncode) == (0, 0), said + also
+    assert (client.returncode, server.returncode) == (0, 0), errors + also
     assert (tmp_path / "server" / "got").read_bytes() == b"up"
     assert (tmp_path / "client" / "got").read_bytes() == b"down"
 
@@ -83,14 +83,14 @@ def test_another_key_and_an_unknown_one(tmp_path: Path) -> None:
     server = start(tmp_path / "server", "--listen", free_port())
     port, key = listening(server)
     wrong = ("A" if key[0] != "A" else "B") + key[1:]
-    for arguments, status, said in (
+    for arguments, status, message in (
         (["--key", wrong, "127.0.0.1", port], 1, b"another key"),
         (["127.0.0.1", port], 2, b"no key is pinned"),
     ):
         client = start(tmp_path / "client", *arguments)
         _, error = client.communicate(timeout=60)
         assert client.returncode == status
-        assert said in error
+        assert message in error
         assert b"Traceback" not in error
     server.send_signal(signal.SIGINT)
     _, error = server.communicate(timeout=30)
@@ -123,7 +123,7 @@ def test_ctrl_c_ends_the_other_end_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "HOST and PORT are needed"),
         (["host", "9", "--allow", "x"], "a key has 43"),
@@ -135,12 +135,12 @@ def test_ctrl_c_ends_the_other_end_too(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_asked_for(
-    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 2
-    assert said in done.output
+    assert message in done.output
 
 
 def test_help_and_the_own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

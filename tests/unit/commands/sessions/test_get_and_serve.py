@@ -117,8 +117,8 @@ def test_both_ends_are_killed_and_the_file_is_right(programs: Programs) -> None:
             server.kill()
             server.wait()
             server = programs.serve()
-    out, said = client.communicate(timeout=60)
-    assert client.returncode == 0, said
+    out, errors = client.communicate(timeout=60)
+    assert client.returncode == 0, errors
     programs.assert_whole()
     # On a quick machine the file may be whole before the last ones.
     assert kills["client"] >= 1, kills
@@ -131,16 +131,16 @@ def test_ctrl_c_keeps_what_has_come(programs: Programs) -> None:
     client = programs.get()
     if programs.until(1, client):
         client.send_signal(signal.SIGINT)
-    _, said = client.communicate(timeout=60)
+    _, errors = client.communicate(timeout=60)
     if client.returncode == 0:
         pytest.skip("the file was whole before Ctrl-C")
     assert client.returncode == 130
-    assert "the same command goes on" in said
-    assert "Traceback" not in said
+    assert "the same command goes on" in errors
+    assert "Traceback" not in errors
     assert programs.have() > 0
     client = programs.get("--json")
-    out, said = client.communicate(timeout=60)
-    assert client.returncode == 0, said
+    out, errors = client.communicate(timeout=60)
+    assert client.returncode == 0, errors
     (fact,) = json.loads(out)["files"]
     assert fact["here_before_bytes"] > 0
     assert fact["bytes"] == SIZE
@@ -152,9 +152,9 @@ def test_the_server_ends_cleanly_and_lets_in_only_its_clients(programs: Programs
     clients.write_text("[hosts]\n")
     server = programs.serve("--clients", "clients.toml")
     client = programs.get()
-    _, said = client.communicate(timeout=60)
-    assert client.returncode == 1, said
-    assert "refuses" in said
+    _, errors = client.communicate(timeout=60)
+    assert client.returncode == 1, errors
+    assert "refuses" in errors
     server.terminate()
     _, log = server.communicate(timeout=30)
     assert server.returncode == 0, log
@@ -164,19 +164,19 @@ def test_the_server_ends_cleanly_and_lets_in_only_its_clients(programs: Programs
     clients.write_text(f'[hosts]\nlaptop = "{key.strip()}"\n')
     server = programs.serve("--clients", "clients.toml")
     client = programs.get()
-    _, said = client.communicate(timeout=60)
-    assert client.returncode == 0, said
+    _, errors = client.communicate(timeout=60)
+    assert client.returncode == 0, errors
     programs.assert_whole()
     # The key was pinned when it had proved right: another one is not taken any more.
     other = keys.to_text(bytes(range(32)))
     refused = programs.start("get", "--key", other, f"127.0.0.1:{programs.port}/x")
-    _, said = refused.communicate(timeout=30)
+    _, errors = refused.communicate(timeout=30)
     assert refused.returncode == 2
-    assert "pins another key" in said
+    assert "pins another key" in errors
     missing = programs.start("get", f"127.0.0.1:{programs.port}/none")
-    _, said = missing.communicate(timeout=60)
+    _, errors = missing.communicate(timeout=60)
     assert missing.returncode == 1
-    assert "there is no file 'none'" in said
+    assert "there is no file 'none'" in errors
     assert not (programs.folder / "none.part").exists()
     server.send_signal(signal.SIGINT)
     _, log = server.communicate(timeout=30)
@@ -193,9 +193,9 @@ def test_every_file_is_tried_whatever_happens_to_one(programs: Programs) -> None
         client = programs.start(
             "get", "--key", programs.key, *more, *(f"{where}/{name}" for name in ("a", "none", "b"))
         )
-        out, said = client.communicate(timeout=60)
+        out, errors = client.communicate(timeout=60)
         assert client.returncode == 1
-        assert said.count("there is no file 'none'") == 1
+        assert errors.count("there is no file 'none'") == 1
         if more:
             first, missing, last = json.loads(out)["files"]
             assert (first["error"], last["error"]) == (None, None)
@@ -214,14 +214,14 @@ def test_another_key_than_the_servers_is_told_at_once(programs: Programs) -> Non
     programs.serve()
     programs.key = keys.to_text(keys.own(programs.folder / "other.key").public)
     client = programs.get()
-    _, said = client.communicate(timeout=60)
+    _, errors = client.communicate(timeout=60)
     assert client.returncode == 1
-    assert "another key" in said
+    assert "another key" in errors
     assert keys.read_names(programs.folder / "config/cedos/known-hosts.toml") == {}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "is needed"),
         (["host"], "not a file such as"),
@@ -237,13 +237,13 @@ def test_another_key_than_the_servers_is_told_at_once(programs: Programs) -> Non
     ],
 )
 def test_what_cedos_get_refuses(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], said: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(get.command, arguments)
     assert result.exit_code == 2
-    assert said in result.output
+    assert message in result.output
 
 
 def test_what_cedos_serve_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

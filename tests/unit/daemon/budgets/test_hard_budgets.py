@@ -136,8 +136,8 @@ async def test_it_warns_twice_then_bars_and_says_so(host: Host) -> None:
     await host.tick(100.0, carry=8_000_000)
     assert host.now_barred == ["lte0"]
     assert 'because the hard budget "data" is used up (1 GB of 1 GB)' in host.barred[-1]["lte0"]
-    (said,) = host.hard.problems
-    assert "programs are blocked on lte0 until 2026-12-01 00:00" in said
+    (problem,) = host.hard.problems
+    assert "programs are blocked on lte0 until 2026-12-01 00:00" in problem
     (message,) = messages(host.budgets, host.hard.barred_by)
     assert (message.hard, message.barred, message.spent_up) == (True, ("lte0",), True)
     await host.tick()
@@ -245,7 +245,7 @@ async def test_what_steering_refuses_is_said_and_tried_again(host: Host) -> None
     assert host.hands.asked == []
     await host.tick(10.0)
     assert host.now_barred == ["lte0"]
-    assert not any("cannot" in said for said in host.hard.problems)
+    assert not any("cannot" in problem for problem in host.hard.problems)
 
 
 async def test_what_steering_refuses_is_said_truly_wherever_it_shows(host: Host) -> None:

@@ -95,10 +95,10 @@ async def test_money_without_any_price_is_said(host: Host) -> None:
 
 
 async def test_units_are_bought_as_one_goes(make_host: MakeHost) -> None:
-    said = BudgetConfig(
+    configured = BudgetConfig(
         data="3MB", until="2026-12-01", every=Every.MONTH, unit="1MB", unit_money=2.0
     )
-    host = make_host(Config(budgets={"go": said}))
+    host = make_host(Config(budgets={"go": configured}))
     assert host.budgets.keepers["go"].budget.supply == 1e6
     host.carry("lte0", 1_500_000)
     host.tick()

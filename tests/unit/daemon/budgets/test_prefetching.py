@@ -73,9 +73,9 @@ class Host:
         self.steady_s += seconds
         self.budgets.tick()
 
-    def ask(self, **said: Any) -> Any:
+    def ask(self, **fields: Any) -> Any:
         request = PrefetchingRequest(
-            **{"program": "mail", "pid": 7, "networks": ["wlan0", "lte0"], **said}
+            **{"program": "mail", "pid": 7, "networks": ["wlan0", "lte0"], **fields}
         )
         known = [NetworkMessage.of(network, None, 0.0) for network in self.known]
         return self.prefetching.asked(request, known)
@@ -197,7 +197,7 @@ async def test_people_are_shown_what_it_said(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("message", "why"),
     [
         ({"waiting": [[[1.0, 2.0, [3.0]]]]}, "told by 2 networks"),
         ({"used_bytes": [1.0]}, "told by 2 networks"),
@@ -210,10 +210,10 @@ async def test_people_are_shown_what_it_said(host: Host) -> None:
         ({"waiting": [[]] * 401}, "400"),
     ],
 )
-def test_nonsense_is_refused_in_words(said: dict[str, Any], why: str) -> None:
+def test_nonsense_is_refused_in_words(message: dict[str, Any], why: str) -> None:
     known = {"program": "mail", "pid": 7, "networks": ["wlan0", "lte0"]}
     with pytest.raises(ConfigError, match=why):
-        parse(msgspec.json.encode(known | said), PrefetchingRequest, "prefetching")
+        parse(msgspec.json.encode(known | message), PrefetchingRequest, "prefetching")
 
 
 @settings(max_examples=60, deadline=None)

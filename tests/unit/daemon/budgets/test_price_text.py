@@ -6,7 +6,7 @@ from cedos.daemon.budgets.price_text import worth_s
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "message"),
     [
         (2.5e-6, "less than 1 ms"),
         (0.0421, "42 ms"),
@@ -17,5 +17,5 @@ from cedos.daemon.budgets.price_text import worth_s
         (7.9e5, "9 days"),
     ],
 )
-def test_a_price_is_told_in_its_own_unit(seconds: float, said: str) -> None:
-    assert worth_s(seconds) == said
+def test_a_price_is_told_in_its_own_unit(seconds: float, message: str) -> None:
+    assert worth_s(seconds) == message

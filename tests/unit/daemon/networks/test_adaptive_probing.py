@@ -268,9 +268,9 @@ def test_it_is_told_why_networks_are_probed_or_not(
         running = asyncio.create_task(subject.run())
         await over.wait()
         running.cancel()
-        said = {(each.network, each.direction): each for each in subject.explained()}
-        assert len(said) == 4
-        wifi, lte = said["wlan0", Direction.DOWN], said["lte0", Direction.DOWN]
+        verdicts = {(each.network, each.direction): each for each in subject.explained()}
+        assert len(verdicts) == 4
+        wifi, lte = verdicts["wlan0", Direction.DOWN], verdicts["lte0", Direction.DOWN]
         assert wifi.rule == "value"
         assert wifi.gain_s is not None
         assert wifi.cost_s is not None
@@ -282,7 +282,7 @@ def test_it_is_told_why_networks_are_probed_or_not(
         assert (lte.cost_s is None) is forbidden
         assert (lte.sent is None) is forbidden
         assert ("a used-up budget forbids" in lte.why) is forbidden
-        assert "no upload was seen lately" in said["wlan0", Direction.UP].why
+        assert "no upload was seen lately" in verdicts["wlan0", Direction.UP].why
         subject.networks_changed([WIFI])
         assert [each.sent for each in subject.explained()] == [None, None]
 
@@ -297,9 +297,9 @@ def test_it_is_told_that_nothing_is_probed(keys: dict[str, Any], why: str) -> No
         configured(**keys), cast(Prober, Recorder()), lambda *_: Moment(0, True, False, {})
     )
     subject.networks_changed([WIFI])
-    (said,) = subject.explained()
-    assert why in said.why
-    assert not said.send
+    (verdicts,) = subject.explained()
+    assert why in verdicts.why
+    assert not verdicts.send
 
 
 def trains_up(uploads: list[int], monkeypatch: pytest.MonkeyPatch, **keys: Any) -> list[str]:

@@ -63,10 +63,10 @@ def test_a_download_that_flows_is_not_silent(world: World) -> None:
 def test_a_download_that_stops_tells_it_within_half_a_second(world: World) -> None:
     for _ in range(5):
         world.check()
-    said = [world.check(arrives=False) for _ in range(3)]
-    assert said[0] == {}, "a lost packet may take so long"
-    assert said[1] == {"wlan0": pytest.approx(0.4)}
-    assert said[2] == {"wlan0": pytest.approx(0.6)}
+    silent = [world.check(arrives=False) for _ in range(3)]
+    assert silent[0] == {}, "a lost packet may take so long"
+    assert silent[1] == {"wlan0": pytest.approx(0.4)}
+    assert silent[2] == {"wlan0": pytest.approx(0.6)}
     assert world.check() == {}
 
 
@@ -79,17 +79,17 @@ def test_nothing_is_expected_once_the_download_is_done(world: World) -> None:
 def test_a_request_after_a_long_rest_is_given_its_time(world: World) -> None:
     for _ in range(20):
         world.check(arrives=False, done=True)
-    said = [world.check(arrives=False, done=True, unacknowledged=1) for _ in range(3)]
-    assert said[:2] == [{}, {}]
-    assert said[2] == {"wlan0": pytest.approx(0.4)}
+    silent = [world.check(arrives=False, done=True, unacknowledged=1) for _ in range(3)]
+    assert silent[:2] == [{}, {}]
+    assert silent[2] == {"wlan0": pytest.approx(0.4)}
 
 
 def test_a_ping_that_waits_tells_it_of_an_idle_network(world: World) -> None:
     world.check(done=True)
     asked_s = world.now_s
-    said = [world.check(done=True, lte0=asked_s) for _ in range(3)]
-    assert said[0] == {}
-    assert said[1] == {"lte0": pytest.approx(0.4)}
+    silent = [world.check(done=True, lte0=asked_s) for _ in range(3)]
+    assert silent[0] == {}
+    assert silent[1] == {"lte0": pytest.approx(0.4)}
     assert PATIENCE_S < 0.4
 
 
@@ -97,9 +97,9 @@ def test_slow_networks_are_given_more_time(world: World) -> None:
     world.rtts["lte0"] = RoundTrips(0.5, 0.5)
     world.check(done=True)
     asked_s = world.now_s
-    said = [world.check(done=True, lte0=asked_s) for _ in range(9)]
-    assert said[6] == {}
-    assert said[8] == {"lte0": pytest.approx(1.8)}
+    silent = [world.check(done=True, lte0=asked_s) for _ in range(9)]
+    assert silent[6] == {}
+    assert silent[8] == {"lte0": pytest.approx(1.8)}
 
 
 def test_a_path_that_waits_while_its_network_answers_pings_waits_for_its_own_reasons(
@@ -107,19 +107,19 @@ def test_a_path_that_waits_while_its_network_answers_pings_waits_for_its_own_rea
 ) -> None:
     for _ in range(5):
         world.check()
-    said = []
+    silent = []
     for look in range(20):  # a ping each half second, answered; nothing comes on the path
         answered_at_s = 1.0 + 0.5 * (0.2 * (look + 1) // 0.5)
-        said.append(world.check(arrives=False, answered_at_s=answered_at_s))
-    assert said[2:] == [{}] * 18
+        silent.append(world.check(arrives=False, answered_at_s=answered_at_s))
+    assert silent[2:] == [{}] * 18
 
 
 def test_a_ping_answered_just_before_the_end_hides_nothing(world: World) -> None:
     for _ in range(5):
         world.check(answered_at_s=world.now_s)
     answered_at_s = world.now_s + 0.05
-    said = [world.check(arrives=False, answered_at_s=answered_at_s) for _ in range(3)]
-    assert said[2] == {"wlan0": pytest.approx(0.55)}
+    silent = [world.check(arrives=False, answered_at_s=answered_at_s) for _ in range(3)]
+    assert silent[2] == {"wlan0": pytest.approx(0.55)}
 
 
 def test_a_network_that_dies_while_a_path_waits_for_its_own_reasons_is_told_by_pings(
@@ -129,11 +129,11 @@ def test_a_network_that_dies_while_a_path_waits_for_its_own_reasons_is_told_by_p
         world.check(arrives=False, answered_at_s=world.now_s)
     answered_at_s = world.now_s
     asked_at_s = world.now_s + 0.1
-    said = [
+    silent = [
         world.check(arrives=False, answered_at_s=answered_at_s, wlan0=asked_at_s) for _ in range(4)
     ]
-    assert said[1] == {}
-    assert said[3] == {"wlan0": pytest.approx(0.7)}
+    assert silent[1] == {}
+    assert silent[3] == {"wlan0": pytest.approx(0.7)}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ DEVICES = "/org/freedesktop/NetworkManager/Devices"
 
 
 @pytest.mark.parametrize(
-    ("said", "word"),
+    ("word_given", "word"),
     [
         (0, None),
         (1, MeteredWord.YES),
@@ -26,8 +26,8 @@ DEVICES = "/org/freedesktop/NetworkManager/Devices"
         (None, None),
     ],
 )
-def test_a_device(said: object, word: MeteredWord | None) -> None:
-    device = {"Interface": "cdc-wdm0", "IpInterface": "wwan0", "Metered": said}
+def test_a_device(word_given: object, word: MeteredWord | None) -> None:
+    device = {"Interface": "cdc-wdm0", "IpInterface": "wwan0", "Metered": word_given}
     assert parse_device(device) == ("wwan0", word)
 
 

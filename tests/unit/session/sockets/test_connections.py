@@ -218,7 +218,7 @@ def test_wishes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "options", "said"),
+    ("address", "options", "message"),
     [
         (("127.0.0.1", 0), {}, "is no address"),
         ([], {}, "no address"),
@@ -227,13 +227,13 @@ def test_wishes() -> None:
         (("127.0.0.1", 9), {"scheduler": "best"}, "no scheduler is called 'best'"),
     ],
 )
-def test_what_cannot_be_asked_for(address: Any, options: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_asked_for(address: Any, options: dict[str, Any], message: str) -> None:
     options = {"server_key": bytes(32), "key": KeyPair(os.urandom(32)), **options}
 
     async def run() -> None:
         await session.connect(address, **options)
 
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         asyncio.run(run())
 
 

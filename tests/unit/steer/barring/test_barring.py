@@ -43,7 +43,7 @@ async def test_the_way_back_is_on_the_disk_before_anything_is_barred(world, tmp_
 async def test_what_is_lifted_is_as_before(world, steering):
     before = dict(world.kernel.sysctls)
     await steering.barring.bar([])  # nothing to do
-    assert not any("bar" in said for said in world.kernel.log)
+    assert not any("bar" in line for line in world.kernel.log)
     for _ in range(2):
         await steering.barring.bar(["lte0"])
         await steering.barring.bar([])

@@ -73,14 +73,14 @@ def test_units_cost_what_they_are_worth_to_the_person() -> None:
 
 @pytest.mark.parametrize(("prefix", "spent"), [("", 0.94), ("energy_", 0.85), ("money_", 0.8)])
 def test_budgets_are_met_and_used(found: Found, prefix: str, spent: float) -> None:
-    said = figures(found)
-    assert said["months"] == 4
-    assert said[f"{prefix}met_share"] == 1.0
-    assert said[f"{prefix}met_share"] >= said[f"{prefix}odyssey_met_share"]
-    assert said[f"{prefix}spent_share"] > spent
+    shown = figures(found)
+    assert shown["months"] == 4
+    assert shown[f"{prefix}met_share"] == 1.0
+    assert shown[f"{prefix}met_share"] >= shown[f"{prefix}odyssey_met_share"]
+    assert shown[f"{prefix}spent_share"] > spent
     if prefix != "money_":  # of four months in units, few are bought beyond what is needed anyhow
-        assert said[f"{prefix}bought_over_odyssey_ratio"] > 1.0
-    assert 0.0 < said[f"{prefix}bought_of_best_share"] <= 1.02
+        assert shown[f"{prefix}bought_over_odyssey_ratio"] > 1.0
+    assert 0.0 < shown[f"{prefix}bought_of_best_share"] <= 1.02
 
 
 def test_what_was_spent_is_what_the_choices_say(found: Found) -> None:
@@ -157,10 +157,10 @@ def test_what_nobody_could_meet_is_told_apart() -> None:
     world = World(0.0, 30 * DAY_S, [choice], budget, 1.5e9, 0.0, 1.0)
     broken = Outcome(world, 1e9, 1.5e9, 0.0, 0.0, 0.0, [])
     fine = Outcome(replace(world, forced=0.5e9), 1e9, 0.9e9, 0.0, 0.0, 1.0, [])
-    said = figures({"data": {"pacer": [broken, fine, fine], "odyssey": [fine] * 3}})
-    assert said["met_share"] == pytest.approx(2 / 3)
-    assert said["unavoidable_share"] == pytest.approx(1 / 3)
-    assert said["odyssey_unavoidable_share"] == 0.0
+    shown = figures({"data": {"pacer": [broken, fine, fine], "odyssey": [fine] * 3}})
+    assert shown["met_share"] == pytest.approx(2 / 3)
+    assert shown["unavoidable_share"] == pytest.approx(1 / 3)
+    assert shown["odyssey_unavoidable_share"] == 0.0
 
 
 def test_the_picture(found: Found, tmp_path: Path) -> None:

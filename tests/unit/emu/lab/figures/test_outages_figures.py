@@ -68,8 +68,8 @@ def test_what_is_late_over_a_second_counts_where_an_outage_is() -> None:
     assert found["rows"]["dead"] == found["rows"]["dead_tcp"] == 1
     assert found["rows"]["next_second"] == 2
     assert found["rows"]["all"] == 5
-    said = {name: each["next_second"]["lost_share"] for name, each in found["policies"].items()}
-    assert said == {"wifi-first": 1.0, "cellular-only": 0.5, "cedos-start": 0.5, "cedos": 0.0}
+    shares = {name: each["next_second"]["lost_share"] for name, each in found["policies"].items()}
+    assert shares == {"wifi-first": 1.0, "cellular-only": 0.5, "cedos-start": 0.5, "cedos": 0.0}
     assert found["policies"]["cedos"]["next_second"]["lost_s"] == 0.25
     assert found["policies"]["cedos"]["all"]["lost_share"] == 0.2
     assert found["policies"]["cedos"]["all"]["lost"] == 1

@@ -41,15 +41,15 @@ def test_the_command_leaves_a_run_folder_and_prints_json(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('analysis = "horoscope"', "there is no analysis 'horoscope'; there are"),
         ('analysis = "correlations"\ndate = "x"', "date"),
         ("analysis = 7", "Expected `str`"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         analysis.read(written(tmp_path, text))
 
 

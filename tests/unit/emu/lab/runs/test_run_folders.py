@@ -123,8 +123,8 @@ def test_a_series_goes_on_and_replaces_no_other(
         ran.append(one.place)
         finished(target, one)
 
-    def run(out: Path, **said: bool) -> None:
-        series.run(wanted, places, out, lambda share, what: None, lambda line: None, **said)
+    def run(out: Path, **fields: bool) -> None:
+        series.run(wanted, places, out, lambda share, what: None, lambda line: None, **fields)
 
     monkeypatch.setattr(series.experiment, "run", stub)
     finished(tmp_path / first.place, first)

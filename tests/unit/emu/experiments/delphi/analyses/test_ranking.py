@@ -67,8 +67,8 @@ def test_dead_is_what_the_daemon_takes_for_dead() -> None:
         "wifi_ping_loss": [1.0, 0.8, None],
         "cellular_available": [1.0, 0.0, None],
     }
-    said = ranking.dead_of(datasets.from_columns(raw, "by hand"))
-    assert said.tolist() == [[True, False], [False, True], [False, False]]
+    dead = ranking.dead_of(datasets.from_columns(raw, "by hand"))
+    assert dead.tolist() == [[True, False], [False, True], [False, False]]
 
 
 def test_how_long_dead_ones_took_elsewhere_has_one_voice_a_group() -> None:
@@ -83,15 +83,15 @@ def test_how_long_dead_ones_took_elsewhere_has_one_voice_a_group() -> None:
         "t_wifi_s": [time_s for _, _, time_s in rows],
     }
     data = datasets.from_columns(raw, "by hand")
-    said = np.array([[True, False]] * len(rows))
-    times_s = ranking._back_s(data, said, np.full(len(rows), True))(data)
+    dead = np.array([[True, False]] * len(rows))
+    times_s = ranking._back_s(data, dead, np.full(len(rows), True))(data)
     assert times_s[0, 0] == pytest.approx(2.0, abs=0.02)
     assert times_s[0, -1] == pytest.approx(6.0, abs=0.02)
     assert np.median(times_s[0]) == pytest.approx(4.0, abs=0.3)
     # Beyond the middle wait of 4 s, four megabytes took 4 s.
     assert times_s[-1, 0] - times_s[0, 0] == pytest.approx(4.0, rel=0.1)
     with pytest.raises(DataSetError, match="dead Wi-Fi"):
-        ranking._back_s(data, ~said, np.full(len(rows), True))
+        ranking._back_s(data, ~dead, np.full(len(rows), True))
 
 
 def test_all_strategies_are_needed() -> None:

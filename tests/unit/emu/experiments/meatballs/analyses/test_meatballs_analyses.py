@@ -101,7 +101,7 @@ def test_worse_means_beyond_the_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"trials": 0}, "at least one"),
         ({"device": "nokia-3310"}, "no device 'nokia-3310'; there are"),
@@ -110,7 +110,7 @@ def test_worse_means_beyond_the_interval() -> None:
         ({"driving": []}, "at least one place"),
     ],
 )
-def test_what_cannot_be_carried_out_is_refused(wrong: dict, said: str) -> None:
+def test_what_cannot_be_carried_out_is_refused(wrong: dict, message: str) -> None:
     wanted = {"walking": ["walk-away-s7"], "driving": ["drive-past-s13"], "trials": 1} | wrong
-    with pytest.raises(CedosError, match=said):
+    with pytest.raises(CedosError, match=message):
         exchanges.run(places.load(HERE), duration_s=30.0, **wanted)
