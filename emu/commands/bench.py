@@ -24,6 +24,7 @@ from emu.console.help import block, examples
                 "rescue     first packets of programs into a dead network: when under way",
                 "session    sessions against raw TCP: throughput, fairness, resumption, messages",
                 "sizes      how well sizes are told near a transfer's start, and learned",
+                "soak       an hour of mixed load: memory and descriptors that stay flat, nothing left",
                 "switch     from the command to the first data packet on the other network",
                 "uncertainty  microseconds of one decision that weighs its predictors' errors",
             ),

@@ -43,6 +43,12 @@ class Gatewayed(Started):
         self._variables = variables
         self._services: list[Service] = []
 
+    @property
+    def pids(self) -> tuple[int, int]:
+        """The gateway's and the proxy's."""
+        gateway, forward = self._services
+        return gateway.pid, forward.pid
+
     def _start(self) -> None:
         keys = self._laptop.directory
         there = ("env", f"XDG_CONFIG_HOME={keys / 'gateway-server'}")
