@@ -12,14 +12,14 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from cedos.errors import AlreadyRunningError, HostError, PrivilegeError
-from cedos.kernel.privileges import held
+from cedos.kernel.privileges import PART_NAME, held
 
 _NAME: Final = "\0cedos-steers-this-network-namespace"
 _ROOT: Final = 0
@@ -39,7 +39,7 @@ def only_daemon(pid_file: Path, *, steers: bool = True) -> Iterator[None]:
     """
     descriptor = _locked_file(pid_file)
     try:
-        with _namespace_name() if steers else socket.socket(socket.AF_UNIX):
+        with namespace_held() if steers else nullcontext():
             yield
     finally:
         # Unlinking would let a third daemon lock a new file while a second one waits for this.
@@ -60,7 +60,7 @@ def running_pid(pid_file: Path) -> int | None:
                 return _read_pid(pid_file)
     except PermissionError:
         holder = _holder()
-        return holder[0] if holder is not None and _can_steer(*holder) else None
+        return daemon_of(holder[0]) if holder is not None and _can_steer(*holder) else None
     except OSError:
         pass
     return None
@@ -97,6 +97,13 @@ def _locked_file(pid_file: Path, *, again: bool = False) -> int:
     return descriptor
 
 
+@contextmanager
+def namespace_held() -> Iterator[None]:
+    """Holds this network namespace's name for as long as the block lasts; AlreadyRunningError."""
+    with _namespace_name():
+        yield
+
+
 def _namespace_name() -> socket.socket:
     holding = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -109,7 +116,8 @@ def _namespace_name() -> socket.socket:
             # Anybody may take the name; only who can steer could be a daemon.
             _log.warning("a process without privileges holds the daemon's name", pid=holder[0])
             return socket.socket(socket.AF_UNIX)
-        raise _already(holder and holder[0], "it steers this network namespace") from None
+        pid = daemon_of(holder[0]) if holder is not None else None
+        raise _already(pid, "it steers this network namespace") from None
     return holding
 
 
@@ -123,6 +131,16 @@ def _holder() -> tuple[int, int] | None:
             pid, uid, _ = struct.unpack("3i", credentials)
             return (pid, uid) if pid else None
     return None
+
+
+def daemon_of(pid: int) -> int:
+    """The daemon whose privileged part a process is; the process itself where it is none."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        facts = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+        return int(facts["PPid"]) if facts["Name"] == PART_NAME else pid
+    except (OSError, KeyError, ValueError):
+        return pid
 
 
 def _can_steer(pid: int, uid: int) -> bool:

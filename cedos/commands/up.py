@@ -4,6 +4,7 @@ import asyncio
 import gc
 import importlib
 from collections.abc import Coroutine
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,9 @@ def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
     logs.configure(config.log.level, config.log.format)
     if not dry_run:
         privileges.require("cedos up")
-    with only_daemon(directories().pid_file, steers=not dry_run):
+    where = directories()
+    # The name of the network namespace is held by whoever may change it.
+    with only_daemon(where.pid_file, steers=False), ExitStack() as stack:
         # The daemon is large; a refusal above should not wait for it. What is imported stays for
         # life: looking through it for garbage meanwhile would take a tenth of a second.
         gc.disable()
@@ -82,9 +85,15 @@ def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
         # looking for it less often saves a twentieth of the daemon's time.
         gc.set_threshold(10_000, 20, 50)
         gc.enable()
+        process = importlib.import_module("cedos.daemon.privileged.process")
+        privileged = None
+        if not dry_run:
+            privileged = stack.enter_context(process.privileged_process(where.state))
 
         def run(config: Config, file: Path | None, wait: bool) -> Coroutine[Any, Any, None]:
-            running: Coroutine[Any, Any, None] = daemon.run(config, dry_run, file, wait=wait)
+            running: Coroutine[Any, Any, None] = daemon.run(
+                config, dry_run, file, wait=wait, privileged=privileged
+            )
             return running
 
         asyncio.run(Life(run, config, config_file).run(wait))

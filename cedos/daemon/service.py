@@ -2,10 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypedDict
 
 import structlog
 
@@ -37,11 +39,16 @@ from cedos.daemon.loop.packet_handler import PacketHandler
 from cedos.daemon.networks.adaptive_probing import AdaptiveProbing
 from cedos.daemon.networks.named_networks import NamedNetworks
 from cedos.daemon.networks.observer import Observer
+from cedos.daemon.privileged.process import PrivilegedProcess
+from cedos.daemon.privileged.questions import SeparateQuestions
+from cedos.daemon.privileged.separate_journal import SeparateJournal
+from cedos.daemon.privileged.separate_kernel import SeparateKernel
 from cedos.kernel.service_manager import Notifier
 from cedos.model import Direction, FlowKey
 from cedos.monitor.bus import SystemBus
 from cedos.monitor.dns.resolvers import HostResolvers
 from cedos.monitor.flows.flow_monitor import FlowMonitor
+from cedos.monitor.flows.flow_source import KernelFlows
 from cedos.monitor.flows.open_sockets import open_sockets
 from cedos.monitor.networks.links import LinkMonitor
 from cedos.monitor.providers.battery import BatteryReader
@@ -51,6 +58,8 @@ from cedos.profiler.priors import CHUNKED, Prior
 from cedos.profiler.profiler import Profiler
 from cedos.profiler.sizes import SizeHistory
 from cedos.selector.probing.rules import Moment
+from cedos.steer.journal.keeper import JournalKeeper
+from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.steering import Steering, restore
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
@@ -66,11 +75,17 @@ _JUDGED = 1_000
 
 
 async def run(
-    config: Config, dry_run: bool, config_file: Path | None, *, wait: bool = True
+    config: Config,
+    dry_run: bool,
+    config_file: Path | None,
+    *,
+    wait: bool = True,
+    privileged: PrivilegedProcess | None = None,
 ) -> None:
     """Runs the daemon until it is cancelled; everything it changed is undone when it returns.
 
-    `config_file` is the one that `config` was read from; `wait`: for two usable networks.
+    `config_file` is the one that `config` was read from; `wait`: for two usable networks; `privileged`:
+    the process that has the privileges, None: this one, or a dry run, which needs none.
 
     Raises:
         HostError: there are not two usable networks (unless it waits), or the kernel lacks what is
@@ -95,11 +110,14 @@ async def run(
         if len(second_network.usable(links.networks())) < second_network.NEEDED:
             if not wait:
                 raise second_network.refusal(links)
-            await _wait(links, where.state, notifier, dry_run=dry_run)
+            await _wait(links, where.state, notifier, privileged, dry_run=dry_run)
         history = startup.history(config, where.history, stack, problems)
         sizes = startup.sizes(where.state / _SIZES_FILE)
         usage = startup.usage(where.state / _USAGE_FILE, stack, problems)
-        flow_monitor = await stack.enter_async_context(FlowMonitor(links.is_local))
+        questions = SeparateQuestions(privileged) if privileged is not None else None
+        flow_monitor = await stack.enter_async_context(
+            FlowMonitor(links.is_local, source=KernelFlows(questions))
+        )
         steering = await stack.enter_async_context(
             Steering(
                 where.state,
@@ -107,6 +125,7 @@ async def run(
                 mptcp=config.steering.mptcp,
                 filter_flows=config.steering.iptables,
                 rescue=config.steering.rescue and config.steering.iptables,
+                **_by(privileged),
             )
         )
         daemon = Daemon(
@@ -123,6 +142,7 @@ async def run(
             problems=problems,
             config_file=config_file,
             dry_run=dry_run,
+            privileged=privileged,
         )
         stack.callback(daemon.finished)
         await daemon.networks_changed()
@@ -134,10 +154,32 @@ async def run(
         await daemon.run(notifier)
 
 
-async def _wait(links: LinkMonitor, state: Path, notifier: Notifier, *, dry_run: bool) -> None:
+class _By(TypedDict, total=False):
+    kernel: SteeringKernel
+    open_journal: Callable[[], JournalKeeper]
+
+
+def _by(privileged: PrivilegedProcess | None) -> _By:
+    """By whom the host is changed."""
+    if privileged is None:
+        return {}
+    return {
+        "kernel": SeparateKernel(privileged),
+        "open_journal": lambda: SeparateJournal(privileged),
+    }
+
+
+async def _wait(
+    links: LinkMonitor,
+    state: Path,
+    notifier: Notifier,
+    privileged: PrivilegedProcess | None,
+    *,
+    dry_run: bool,
+) -> None:
     """Waits for a second network, on a host that is as it was before any daemon."""
     if not dry_run:
-        undone = restore(state)
+        undone = restore(state, **_by(privileged))
         if undone.done:
             _log.warning("undid what a dead daemon had left", undone=undone.done)
         if undone.left:
@@ -162,6 +204,7 @@ class Daemon:
         problems: list[str],
         config_file: Path | None,
         dry_run: bool,
+        privileged: PrivilegedProcess | None,
     ) -> None:
         self._state = state
         self._links = links
@@ -259,7 +302,10 @@ class Daemon:
             history=history,
         )
         watched = config.steering.lookups and not dry_run
-        self._lookups = LookupWatch(lambda: self._decider.usable, self._lies) if watched else None
+        deliver = partial(privileged.call, "answer_lookup") if privileged is not None else None
+        self._lookups = (
+            LookupWatch(lambda: self._decider.usable, self._lies, deliver) if watched else None
+        )
         self._hints = Hints(self._profiler, self._flows, self._director, self._observer.context)
         self.backend = ApiBackend(
             director=self._director,

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from cedos.errors import HostError
 from cedos.kernel.batched_reader import BatchedReader
+from cedos.kernel.sockets.privileged_sockets import EventSocket, enlarge, opened
 
 NETLINK_ROUTE: Final = 0
 NETLINK_SOCK_DIAG: Final = 4
@@ -48,8 +49,7 @@ _ERROR = struct.Struct("=i")
 _ERROR_TEXT: Final = 1  # NLMSGERR_ATTR_MSG
 
 _SOL_NETLINK: Final = 270
-_ADD_MEMBERSHIP, _CAP_ACK, _EXT_ACK, _GET_STRICT_CHK = 1, 10, 11, 12
-_SO_RCVBUFFORCE: Final = 33
+_CAP_ACK, _EXT_ACK, _GET_STRICT_CHK = 10, 11, 12
 
 _RECEIVE_BYTES: Final = 1 << 16
 _DUMP_BYTES: Final = 1 << 18
@@ -140,27 +140,24 @@ def refusal(ending: NetlinkMessage) -> OSError | None:
 def open_socket(protocol: int, receive_buffer_bytes: int = 1 << 20) -> socket.socket:
     """A socket in the calling thread's network namespace; HostError where the kernel has none."""
     try:
-        opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        asking = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     except OSError as error:
         raise HostError(
             f"the kernel has no netlink protocol {protocol} ({error.strerror}); "
             "a kernel with it built in or its module loaded would be right"
         ) from error
-    try:
-        opened.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, receive_buffer_bytes)
-    except OSError:  # without CAP_NET_ADMIN the system's limit holds
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-    return opened
+    enlarge(asking, receive_buffer_bytes)
+    return asking
 
 
 def _open_to_ask(protocol: int) -> socket.socket:
-    opened = open_socket(protocol)
-    opened.bind((0, 0))
+    asking = open_socket(protocol)
+    asking.bind((0, 0))
     # Errors with the kernel's own words, and dumps that it filters; older ones have neither.
     for option in (_CAP_ACK, _EXT_ACK, _GET_STRICT_CHK):
         with suppress(OSError):
-            opened.setsockopt(_SOL_NETLINK, option, 1)
-    return opened
+            asking.setsockopt(_SOL_NETLINK, option, 1)
+    return asking
 
 
 class Requester:
@@ -288,14 +285,10 @@ class NetlinkListener:
         self._on_overflow = on_overflow
         self._held: list[bytes] = []
         self._lost = False
-        self._socket = open_socket(protocol, receive_buffer_bytes)
-        self._socket.setblocking(False)
+        wanted = EventSocket(protocol, tuple(groups), receive_buffer_bytes)
         try:
-            self._socket.bind((0, 0))
-            for group in groups:
-                self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+            self._socket = opened(wanted)
         except OSError as error:
-            self._socket.close()
             raise HostError(
                 f"netlink protocol {protocol} refuses its events ({error.strerror}); "
                 "CAP_NET_ADMIN and a kernel with them built in would be right"

@@ -1,8 +1,10 @@
 """Undoing what a process that is gone has left, by its journal and by what is recognisably ours."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from cedos.steer.journal.journal import Journal
+from cedos.steer.journal.keeper import JournalKeeper
 from cedos.steer.journal.reading import JournalReading
 from cedos.steer.kernel.dry import DryKernel
 from cedos.steer.kernel.interface import SteeringKernel
@@ -12,14 +14,22 @@ from cedos.steer.undo import undo_all
 from cedos.steer.undone import Undone
 
 
-def restore(state_dir: Path, dry_run: bool = False, kernel: SteeringKernel | None = None) -> Undone:
+def restore(
+    state_dir: Path,
+    dry_run: bool = False,
+    kernel: SteeringKernel | None = None,
+    open_journal: Callable[[], JournalKeeper] | None = None,
+) -> Undone:
     """Undoes what a dead daemon left; a journal of which something is left stays.
 
-    A dry run only tells. `kernel` None: the one of the calling thread's namespace. Raises
+    A dry run only tells. `kernel` None: the one of the calling thread's namespace; `open_journal` where
+    another process keeps it. Raises
     AlreadyRunningError while the journal's process lives, PrivilegeError, and SteeringError where the
     state directory cannot be used.
     """
-    journal = Journal(state_dir) if state_dir.is_dir() else None
+    journal: JournalKeeper | None = None
+    if state_dir.is_dir():
+        journal = open_journal() if open_journal else Journal(state_dir)
     try:
         read = journal.read() if journal is not None else JournalReading()
         actual = kernel or LinuxKernel()

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_network
 from pathlib import Path
@@ -19,6 +19,7 @@ from cedos.steer.barring.barring import Barring
 from cedos.steer.flow_tracking import track_flows
 from cedos.steer.held_sysctls import HeldSysctls
 from cedos.steer.journal.journal import Journal
+from cedos.steer.journal.keeper import JournalKeeper
 from cedos.steer.journal.reading import JournalReading
 from cedos.steer.journal.records import ROUTING, Record, host_record
 from cedos.steer.kernel.dry import DryKernel
@@ -58,6 +59,7 @@ class Steering:
         rescue: be able to lead flows elsewhere whose first packet found no answer; needs flows that
             are tracked.
         kernel: what to act on; None: the one of the calling thread's namespace.
+        open_journal: opens the journal, if it is not this process that keeps it.
 
     Raises:
         PrivilegeError: CAP_NET_ADMIN is missing, or `state_dir` may not be written.
@@ -74,6 +76,7 @@ class Steering:
         filter_flows: bool = True,
         rescue: bool = False,
         kernel: SteeringKernel | None = None,
+        open_journal: Callable[[], JournalKeeper] | None = None,
     ) -> None:
         if kernel is None and not dry_run and "CAP_NET_ADMIN" not in privileges.held():
             raise PrivilegeError(
@@ -93,7 +96,9 @@ class Steering:
         self._kernel: SteeringKernel = DryKernel(actual, self._planned) if dry_run else actual
         try:
             # A dry run has nothing to undo.
-            self._journal = None if dry_run else Journal(state_dir)
+            self._journal: JournalKeeper | None = None
+            if not dry_run:
+                self._journal = open_journal() if open_journal else Journal(state_dir)
         except BaseException:
             actual.close()
             raise
@@ -167,7 +172,7 @@ class Steering:
             )
             self._repairing = asyncio.create_task(self._repairs.run(), name="repairs")
 
-    def _undo_stale(self, kernel: SteeringKernel, journal: Journal) -> None:
+    def _undo_stale(self, kernel: SteeringKernel, journal: JournalKeeper) -> None:
         """What a dead daemon left goes; what of it cannot be told or undone is kept, and told."""
         undone = undo_all(kernel, journal.read())
         if undone.refused is not None:
@@ -194,10 +199,7 @@ class Steering:
                     " iptables"
                 )
             await self._filter.do(self.rescues.begin)
-            if self._dry_run:
-                self._planned("repeat first packets early, by a BPF program on all sockets")
-            else:
-                self.rescues.repeat_early()
+            self.rescues.repeat_early()
         except HostError as error:
             self._problem("rescue", str(error))
 

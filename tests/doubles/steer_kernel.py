@@ -5,7 +5,7 @@ Its routing looks a packet's way up as Linux does: rule by rule, the longest pre
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_network
 
 from cedos.kernel.mptcp_netlink import (
@@ -63,6 +63,15 @@ class MemoryRescue:
 
     def forget(self, key: FlowKey) -> None:
         self._changed(f"rescue: forget {flow_text(key)}")
+
+    def repeat_early(self) -> None:
+        raise PermissionError(errno.EPERM, "no BPF in memory")
+
+    def set_first_timeouts(self, timeouts_s: Mapping[Address, float]) -> None:
+        pass
+
+    def repeat_as_usual(self) -> None:
+        pass
 
     def close(self) -> None:
         pass

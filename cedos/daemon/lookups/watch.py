@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 
 import structlog
 
 from cedos.daemon.lookups.asking import ask
 from cedos.daemon.lookups.capture import open_lookups
-from cedos.daemon.lookups.delivery import AnswerDelivery
+from cedos.daemon.lookups.delivery import AnswerDelivery, Deliver
 from cedos.daemon.lookups.failover import LookupFailover
 from cedos.errors import CedosError
 from cedos.model import Network
@@ -20,11 +21,18 @@ _log = structlog.get_logger(__name__)
 
 
 class LookupWatch:
-    """`networks`: those that may be used now; `lies`: whether a captive portal is in a network's way."""
+    """`networks`: those that may be used now; `lies`: whether a captive portal is in a network's way.
+
+    `deliver` hands answers over, where this process may not.
+    """
 
     def __init__(
-        self, networks: Callable[[], Sequence[Network]], lies: Callable[[str], bool]
+        self,
+        networks: Callable[[], Sequence[Network]],
+        lies: Callable[[str], bool],
+        deliver: Deliver | None = None,
     ) -> None:
+        self._given_delivery = deliver
         self._networks = networks
         self._lies = lies
         self._failover: LookupFailover | None = None
@@ -39,26 +47,25 @@ class LookupWatch:
     async def run(self) -> None:
         """Until it is cancelled; returns where this host cannot do it."""
         try:
-            delivery = AnswerDelivery()
+            with ExitStack() as stack:
+                deliver = self._given_delivery
+                if deliver is None:
+                    deliver = stack.enter_context(closing(AnswerDelivery()))
+                await self._follow(stack.enter_context(open_lookups()), deliver)
         except CedosError as error:
             self._cannot(error)
-            return
+
+    async def _follow(self, capture: Capture, deliver: Deliver) -> None:
+        failover = self._failover = LookupFailover(
+            self._cheapest_first, ask, deliver, is_own, self._lies
+        )
+        loop = asyncio.get_running_loop()
+        loop.add_reader(capture.fileno(), _read, capture, failover)
         try:
-            with open_lookups() as capture:
-                failover = self._failover = LookupFailover(
-                    self._cheapest_first, ask, delivery, is_own, self._lies
-                )
-                loop = asyncio.get_running_loop()
-                loop.add_reader(capture.fileno(), _read, capture, failover)
-                try:
-                    await loop.create_future()
-                finally:
-                    loop.remove_reader(capture.fileno())
-                    failover.close()
-        except CedosError as error:
-            self._cannot(error)
+            await loop.create_future()
         finally:
-            delivery.close()
+            loop.remove_reader(capture.fileno())
+            failover.close()
 
     def _cheapest_first(self) -> Sequence[Network]:
         return sorted(self._networks(), key=lambda network: network.metered)

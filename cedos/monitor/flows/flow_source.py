@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cedos.errors import HostError
@@ -13,6 +13,7 @@ from cedos.kernel.netlink import (
     NETLINK_SOCK_DIAG,
     AsyncRequester,
     NetlinkListener,
+    NetlinkMessage,
     messages,
 )
 from cedos.model import FlowKey
@@ -47,10 +48,23 @@ class FlowSource(Protocol):
     def close(self) -> None: ...
 
 
-class KernelFlows:
-    """The flows of the network namespace that the calling thread is in."""
+class PrivilegedQuestions(Protocol):
+    """What the kernel tells the privileged only, asked by them. Errors: OSError, HostError."""
 
-    def __init__(self) -> None:
+    def tracked(self) -> Sequence[tuple[int, bytes]]:
+        """The tracked flows, as messages: type and content. It may take a while."""
+
+    def mark(self, key: FlowKey) -> int | None: ...
+
+
+class KernelFlows:
+    """The flows of the network namespace that the calling thread is in.
+
+    `privileged` asks in this process's place, where that has no privileges.
+    """
+
+    def __init__(self, privileged: PrivilegedQuestions | None = None) -> None:
+        self._privileged = privileged
         self._diag = AsyncRequester(NETLINK_SOCK_DIAG)
         self._tracker: AsyncRequester | None = None
         self._openings: NetlinkListener | None = None
@@ -105,12 +119,18 @@ class KernelFlows:
         return [facts for answer in answers if (facts := sock_diag.parse(answer)) is not None]
 
     async def mark(self, key: FlowKey) -> int | None:
+        if self._privileged is not None:
+            return self._privileged.mark(key)
         answers = await self._diag.get(sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.flow_request(key))
         return next((mark for each in answers if (mark := sock_diag.mark_of(each))), None)
 
     async def entries(self) -> list[conntrack.Tracked]:
         if self._tracker is None:
             return []
+        if self._privileged is not None:
+            told = await asyncio.to_thread(self._privileged.tracked)
+            answers = [NetlinkMessage(kind, 0, 0, payload) for kind, payload in told]
+            return [facts for answer in answers if (facts := conntrack.parse(answer)) is not None]
         answers = await self._tracker.dump(conntrack.GET, conntrack.dump_request())
         return [facts for answer in answers if (facts := conntrack.parse(answer)) is not None]
 

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 
 from cedos.errors import PrivilegeError
 from cedos.kernel.interface_socket import TIMESTAMP_SPACE, arrival_ns, interface_socket
+from cedos.kernel.sockets.privileged_sockets import EchoSocket, opened
 from cedos.model import Address
 
 _ECHO = struct.Struct("!BBHHH")  # type, code, checksum, identifier, sequence
@@ -139,12 +140,11 @@ class PingSocket:
 def _open(interface: str, version: int) -> tuple[socket.socket, bool]:
     protocol = socket.IPPROTO_ICMP if version == 4 else socket.IPPROTO_ICMPV6
     with contextlib.suppress(PermissionError):
-        opened = interface_socket(interface, version, socket.SOCK_DGRAM, protocol, timestamps=True)
-        return opened, False
+        echoing = interface_socket(interface, version, socket.SOCK_DGRAM, protocol, timestamps=True)
+        return echoing, False
     try:
-        opened = interface_socket(interface, version, socket.SOCK_RAW, protocol, timestamps=True)
+        return opened(EchoSocket(interface, version)), True
     except PermissionError as error:
         raise PrivilegeError(
             "pings need CAP_NET_RAW, or this group in net.ipv4.ping_group_range"
         ) from error
-    return opened, True

@@ -57,12 +57,13 @@ _EVENTS_TOGETHER_S: Final = 0.02
 class LinuxKernel:
     """A `SteeringKernel`.
 
-    Raises:
-        HostError: the kernel has no rtnetlink.
+    `port`: by whose requests the host's routing is changed on our behalf; None: by its own.
+    HostError: the kernel has no rtnetlink.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int | None = None) -> None:
         self._routing = Requester(NETLINK_ROUTE)
+        self.port: int = port if port is not None else self._routing.port
         self.rescue = LinuxRescue()
         self._listeners: list[NetlinkListener] = []
         self._pm: tuple[Requester, generic_netlink.Family] | None = None
@@ -267,12 +268,11 @@ class LinuxKernel:
         on_loss: Callable[[], None],
     ) -> None:
         """As `SteeringKernel`; HostError without MPTCP's events (routing is watched all the same)."""
-        own_port = self._routing.port
 
         def routing(data: bytes) -> None:
             for message in messages(data):
                 # What we changed ourselves is no news.
-                if message.port != own_port and changes_routing(message):
+                if message.port != self.port and changes_routing(message):
                     on_routing_change()
 
         def paths(data: bytes) -> None:

@@ -1,13 +1,21 @@
 """The real kernel's part of a rescue. Its namespace is the one of the thread that makes it."""
 
+from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
+from typing import Final
 
 from cedos.errors import HostError
-from cedos.kernel import conntrack, sock_diag
+from cedos.kernel import conntrack, sock_diag, sysctl
+from cedos.kernel.bpf.programs import root_cgroup
 from cedos.kernel.netlink import NETLINK_NETFILTER, NETLINK_SOCK_DIAG, Requester
 from cedos.kernel.sock_diag import ConnectingSocket
-from cedos.model import FlowKey
+from cedos.model import Address, FlowKey
 from cedos.steer.kernel import ipset, iptables, rescue_filter
+from cedos.steer.kernel.first_timeout import FirstTimeouts
+
+_MOUNTS: Final = Path("/proc/self/mounts")
+_RETRIES, _USUAL_RETRIES = "net.ipv4.tcp_syn_retries", 6
 
 
 class LinuxRescue:
@@ -16,6 +24,7 @@ class LinuxRescue:
     def __init__(self) -> None:
         self._filter: Requester | None = None
         self._diag: Requester | None = None
+        self._timeouts: FirstTimeouts | None = None
 
     def _netfilter(self) -> Requester:
         if self._filter is None:
@@ -76,7 +85,22 @@ class LinuxRescue:
         with suppress(FileNotFoundError):  # one that is not tracked
             self._netfilter().ask(conntrack.DELETE, conntrack.delete_request(key))
 
+    def repeat_early(self) -> None:
+        self._timeouts = FirstTimeouts(
+            root_cgroup(_MOUNTS.read_text()), int(sysctl.read(_RETRIES) or _USUAL_RETRIES)
+        )
+
+    def set_first_timeouts(self, timeouts_s: Mapping[Address, float]) -> None:
+        if self._timeouts is not None:
+            self._timeouts.set(timeouts_s)
+
+    def repeat_as_usual(self) -> None:
+        if self._timeouts is not None:
+            self._timeouts.close()
+            self._timeouts = None
+
     def close(self) -> None:
+        self.repeat_as_usual()
         for requester in (self._filter, self._diag):
             if requester is not None:
                 requester.close()

@@ -5,11 +5,11 @@ address of: a rule of its own leads it there, and the kernel translates its addr
 `Routing`'s; the rest is here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from cedos.kernel.sock_diag import ConnectingSocket
-from cedos.model import FlowKey
+from cedos.model import Address, FlowKey
 
 
 class RescueKernel(Protocol):
@@ -49,6 +49,15 @@ class RescueKernel(Protocol):
     def forget(self, key: FlowKey) -> None:
         """Makes connection tracking forget the flow; one that is not known is fine."""
 
+    def repeat_early(self) -> None:
+        """Lets `set_first_timeouts` work. PermissionError without CAP_BPF; OSError, HostError."""
+
+    def set_first_timeouts(self, timeouts_s: Mapping[Address, float]) -> None:
+        """Replaces the time-outs of first packets, by local address; all others have the kernel's."""
+
+    def repeat_as_usual(self) -> None:
+        """Takes `repeat_early` back."""
+
     def close(self) -> None:
         """Gives up all sockets; nothing is undone by this."""
 
@@ -83,6 +92,15 @@ class DryRescue:
 
     def forget(self, key: FlowKey) -> None:
         self._tell(f"make connection tracking forget {flow_text(key)}")
+
+    def repeat_early(self) -> None:
+        self._tell("repeat first packets early, by a BPF program on all sockets")
+
+    def set_first_timeouts(self, timeouts_s: Mapping[Address, float]) -> None:
+        pass
+
+    def repeat_as_usual(self) -> None:
+        pass
 
     def close(self) -> None:
         self._real.close()

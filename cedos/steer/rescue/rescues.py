@@ -8,18 +8,15 @@ rescue on, whatever the first network still answers is dropped, so that never tw
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 import structlog
 
 from cedos.errors import HostError, SteeringError
-from cedos.kernel.bpf.programs import root_cgroup
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Address, FlowKey, Network
 from cedos.steer.journal.records import RESCUE, Append, change_sysctl
 from cedos.steer.journal.sysctls import MPTCP_FALLBACK
-from cedos.steer.kernel.first_timeout import FirstTimeouts
 from cedos.steer.kernel.interface import SteeringKernel
 from cedos.steer.mptcp.connections import MptcpConnections
 from cedos.steer.refusals import refusals
@@ -27,12 +24,10 @@ from cedos.steer.routing.routing import Routing
 
 _log = structlog.get_logger(__name__)
 
-_MOUNTS: Final = Path("/proc/self/mounts")
 # MPTCP takes so many repeated first packets for a sign that somebody on the way eats its option, goes
 # on in plain TCP and, if that works, does without MPTCP for an hour. Packets that are repeated every
 # quarter of a second (the first four times; net.ipv4.tcp_syn_linear_timeouts) must not look so sooner
 # than ones that are repeated every second: six of them take 2.75 s, where two took 3 s.
-_RETRIES, _USUAL = "net.ipv4.tcp_syn_retries", 6
 _FALLBACK_AFTER: Final = 6
 
 
@@ -55,7 +50,7 @@ class Rescues:
         self._connections = connections
         self._networks = networks
         self._append = append
-        self._timeouts: FirstTimeouts | None = None
+        self._early = False
         self._ready = False
 
     @property
@@ -78,9 +73,8 @@ class Rescues:
     def repeat_early(self) -> None:
         """Lets `set_first_timeouts` work; HostError where this host cannot do it, or we may not."""
         try:
-            self._timeouts = FirstTimeouts(
-                root_cgroup(_MOUNTS.read_text()), int(self._kernel.read_sysctl(_RETRIES) or _USUAL)
-            )
+            self._kernel.rescue.repeat_early()
+            self._early = True
         except (OSError, HostError) as error:
             why = "CAP_BPF is missing" if isinstance(error, PermissionError) else str(error)
             raise HostError(
@@ -94,7 +88,7 @@ class Rescues:
         Those of other networks are repeated after a second, as the kernel does it by itself. False
         where that cannot be done here; SteeringError where the kernel refuses.
         """
-        if self._timeouts is None:
+        if not self._early:
             return False
         by_address: dict[Address, float] = {}
         for name, timeout_s in timeouts_s.items():
@@ -103,7 +97,7 @@ class Rescues:
         with refusals("repeat first packets early"):
             if by_address:
                 self._be_patient()
-            self._timeouts.set(by_address)
+            self._kernel.rescue.set_first_timeouts(by_address)
         return True
 
     def connecting(self, key: FlowKey) -> ConnectingSocket | None:
@@ -172,6 +166,6 @@ class Rescues:
     def close(self) -> None:
         """First packets have the kernel's own time-out again; the rest is the journal's."""
         self._ready = False
-        if self._timeouts is not None:
-            self._timeouts.close()
-            self._timeouts = None
+        if self._early:
+            self._early = False
+            self._kernel.rescue.repeat_as_usual()

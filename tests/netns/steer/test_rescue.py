@@ -152,7 +152,7 @@ def test_without_bpf_the_kernels_own_second_is_enough(host, version, monkeypatch
     def refused(*_):
         raise PermissionError(1, "no")
 
-    monkeypatch.setattr("cedos.steer.rescue.rescues.FirstTimeouts", refused)
+    monkeypatch.setattr("cedos.steer.kernel.linux_rescue.FirstTimeouts", refused)
 
     async def body():
         steering = await rescuing(host)

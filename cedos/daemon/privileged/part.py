@@ -1,0 +1,301 @@
+"""What the privileged part does when it is asked, and what it refuses.
+
+Whoever asks may be in somebody else's hands by then: a packet got the better of it. So it can do what
+cedos does to a host, and nothing else: rules and tables of ours, sysctls that the journal knows, chains
+of ours with names of interfaces, subflows of connections, sockets for what cedos listens to.
+"""
+
+import errno
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from cedos.daemon.lookups import capture as lookups
+from cedos.daemon.lookups.delivery import AnswerDelivery
+from cedos.kernel import conntrack, sock_diag
+from cedos.kernel.mptcp_netlink import PathManagerCommand
+from cedos.kernel.netlink import (
+    NETLINK_GENERIC,
+    NETLINK_NETFILTER,
+    NETLINK_ROUTE,
+    NETLINK_SOCK_DIAG,
+    Requester,
+)
+from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
+from cedos.kernel.sock_diag import ConnectingSocket
+from cedos.kernel.sockets.privileged_sockets import EchoSocket, EventSocket, PacketSocket
+from cedos.model import Address, FlowKey
+from cedos.profiler.capture import first_packets
+from cedos.steer.journal.journal import Journal
+from cedos.steer.journal.reading import journal_line, read_records
+from cedos.steer.journal.records import (
+    FILTER,
+    RESCUE,
+    ROUTING,
+    HostRecord,
+    Record,
+    SysctlRecord,
+)
+from cedos.steer.journal.sysctls import CHANGED
+from cedos.steer.kernel.filter_plan import FilterPlan
+from cedos.steer.kernel.linux import LinuxKernel
+from cedos.steer.routing.plan import TABLE_BASE, TABLE_COUNT, is_ours
+
+_DNS_PORT: Final = 53
+_MOST_AT_ONCE: Final = 256
+_LARGEST_ANSWER: Final = 4096
+_METRICS_BYTES: Final = 512
+_MOST_BUFFER_BYTES: Final = 16 << 20
+_LISTENED_TO: Final = (NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_NETFILTER, NETLINK_GENERIC)
+# What the packet filter's program takes for one word, and for no option.
+_INTERFACE: Final = re.compile(r"[0-9A-Za-z_.@:+][0-9A-Za-z_.@:+{}-]{0,14}")
+
+Refusal = tuple[int, str]
+"""An error's number and words."""
+
+
+class PrivilegedPart:
+    """Each public method may be asked for; its types say what with. Errors: OSError, CedosError.
+
+    `state`: where the journal is kept. To be made in the namespace that is to be changed.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._kernel = LinuxKernel()
+        self._journal: Journal | None = None
+        self._delivery: AnswerDelivery | None = None
+        self._filters = (first_packets.program(), lookups.program())
+
+    # -- the journal --------------------------------------------------------------------------
+
+    def open_journal(self) -> None:
+        if self._journal is None:
+            self._journal = Journal(self._state)
+
+    def read_journal(self) -> tuple[tuple[bytes, ...], tuple[str, ...], bool]:
+        reading = self._open().read()
+        return tuple(map(journal_line, reading.records)), tuple(reading.foreign), reading.damaged
+
+    def append_to_journal(self, line: bytes) -> None:
+        for record in read_records(line).records:
+            self._open().append(record)
+
+    def remove_journal(self) -> None:
+        self._open().remove()
+
+    def put_journal_aside(self) -> str | None:
+        aside = self._open().put_aside()
+        return None if aside is None else str(aside)
+
+    def close_journal(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def _open(self) -> Journal:
+        if self._journal is None:
+            raise OSError(errno.EBADF, "the journal is not open")
+        return self._journal
+
+    def _known(self, *records: Record) -> None:
+        """Nothing is begun that the journal would not undo."""
+        appended = self._journal.appended if self._journal is not None else ()
+        if not all(record in appended for record in records):
+            raise PermissionError(errno.EPERM, "the journal does not know of it")
+
+    # -- routing ------------------------------------------------------------------------------
+
+    def routing_port(self) -> int:
+        return self._kernel.port
+
+    def add_rules(self, rules: tuple[Rule, ...]) -> None:
+        self._known(ROUTING)
+        self._kernel.add_rules(_checked_rules(rules))
+
+    def delete_rules(self, rules: tuple[Rule, ...]) -> None:
+        self._kernel.delete_rules(_checked_rules(rules))
+
+    def add_routes(self, routes: tuple[Route, ...]) -> None:
+        self._known(ROUTING)
+        self._kernel.add_routes(_checked_routes(routes))
+
+    def delete_routes(self, routes: tuple[Route, ...]) -> None:
+        self._kernel.delete_routes(_checked_routes(routes))
+
+    def write_sysctl(self, key: str, value: str) -> None:
+        """A value that a record of the journal gives, or goes back to; or the kernel's own choice."""
+        if not any(_tells(record, key, value) for record in self._recorded()):
+            known = CHANGED.get(key)
+            if known is None or known.usual != value:
+                raise PermissionError(errno.EPERM, "the journal does not know of it", key)
+        self._kernel.write_sysctl(key, value)
+
+    def _recorded(self) -> Iterator[Record]:
+        if self._journal is not None:
+            yield from self._journal.appended
+            yield from self._journal.read().records
+
+    # -- MPTCP --------------------------------------------------------------------------------
+
+    def steer(self, commands: tuple[PathManagerCommand, ...]) -> tuple[Refusal | None, ...]:
+        results = self._kernel.steer(commands)
+        return tuple(None if each is None else refusal(each) for each in results)
+
+    # -- the packet filter --------------------------------------------------------------------
+
+    def track_flows(self) -> None:
+        self._known(FILTER)
+        self._kernel.track_flows()
+
+    def bar(self, interfaces: tuple[str, ...]) -> None:
+        self._known(FILTER)
+        self._kernel.bar(_checked_interfaces(interfaces))
+
+    def filter_stands(self, plan: FilterPlan) -> bool:
+        _checked_interfaces(plan.barred or ())
+        return self._kernel.filter_stands(plan)
+
+    def has_filter(self) -> bool:
+        return self._kernel.has_filter()
+
+    def remove_filter(self) -> bool:
+        return self._kernel.remove_filter()
+
+    # -- rescues ------------------------------------------------------------------------------
+
+    def prepare_rescues(self) -> None:
+        self._known(RESCUE)
+        self._kernel.rescue.prepare()
+
+    def rescues_stand(self) -> bool:
+        return self._kernel.rescue.stands()
+
+    def rescues_prepared(self) -> bool:
+        return self._kernel.rescue.prepared()
+
+    def remove_rescues(self) -> bool:
+        return self._kernel.rescue.remove()
+
+    def connecting(self, key: FlowKey) -> ConnectingSocket | None:
+        return self._kernel.rescue.connecting(key)
+
+    def adopt(self, key: FlowKey) -> None:
+        self._known(RESCUE)
+        self._kernel.rescue.adopt(key)
+
+    def release(self, key: FlowKey) -> None:
+        self._kernel.rescue.release(key)
+
+    def forget(self, key: FlowKey) -> None:
+        self._kernel.rescue.forget(key)
+
+    def repeat_early(self) -> None:
+        self._kernel.rescue.repeat_early()
+
+    def set_first_timeouts(self, timeouts_s: tuple[tuple[Address, float], ...]) -> None:
+        for _, timeout_s in timeouts_s:
+            if not 0.01 <= timeout_s <= 60.0:
+                raise OSError(errno.EINVAL, f"{timeout_s} s is no time-out of a first packet")
+        self._kernel.rescue.set_first_timeouts(dict(timeouts_s))
+
+    def repeat_as_usual(self) -> None:
+        self._kernel.rescue.repeat_as_usual()
+
+    # -- what is listened to, and asked -------------------------------------------------------
+
+    def open_events(self, wanted: EventSocket) -> socket.socket:
+        if wanted.protocol not in _LISTENED_TO or wanted.receive_buffer_bytes > _MOST_BUFFER_BYTES:
+            raise PermissionError(errno.EPERM, "nothing that cedos listens to")
+        return wanted.open()
+
+    def open_packets(self, wanted: PacketSocket) -> socket.socket:
+        if wanted.code not in self._filters:
+            raise PermissionError(errno.EPERM, "no filter of ours")
+        return wanted.open()
+
+    def open_echoes(self, wanted: EchoSocket) -> socket.socket:
+        return wanted.open()
+
+    def tracked(self) -> tuple[tuple[int, bytes], ...]:
+        """Connection tracking's entries as the kernel tells them: type and content."""
+        asking = Requester(NETLINK_NETFILTER)
+        try:
+            answers = asking.dump(conntrack.GET, conntrack.dump_request())
+        finally:
+            asking.close()
+        return tuple((each.type, each.payload) for each in answers)
+
+    def mark(self, key: FlowKey) -> int | None:
+        asking = Requester(NETLINK_SOCK_DIAG)
+        try:
+            answers = asking.ask(sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.flow_request(key))
+        finally:
+            asking.close()
+        return next((mark for each in answers if (mark := sock_diag.mark_of(each))), None)
+
+    def answer_lookup(self, key: FlowKey, answer: bytes) -> None:
+        """Hands an answer of DNS to a program of this host, as if its resolver had sent it."""
+        right = key.protocol == "udp" and key.remote_port == _DNS_PORT
+        if not right or len(answer) > _LARGEST_ANSWER or not _is_here(key.local):
+            raise PermissionError(errno.EPERM, "no answer to a look-up of this host")
+        if self._delivery is None:
+            self._delivery = AnswerDelivery()
+        self._delivery(key, answer)
+
+
+def refusal(error: OSError) -> Refusal:
+    return error.errno or errno.EIO, error.strerror or str(error)
+
+
+def _checked_rules(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    for rule in rules:
+        if not is_ours(rule.preference) or rule.table not in (None, MAIN_TABLE):
+            _must_be_our_table(rule.table if is_ours(rule.preference) else -1)
+        if rule.interface is not None:
+            _checked_interfaces((rule.interface,))
+    return rules
+
+
+def _checked_routes(routes: tuple[Route, ...]) -> tuple[Route, ...]:
+    for route in routes:
+        _must_be_our_table(route.table)
+        if len(route.metrics) > _METRICS_BYTES:
+            raise PermissionError(errno.EPERM, "no metrics of a route")
+    return routes
+
+
+def _must_be_our_table(table: int | None) -> None:
+    if table is None or not TABLE_BASE <= table < TABLE_BASE + TABLE_COUNT:
+        raise PermissionError(errno.EPERM, "no rule or route of ours")
+
+
+def _checked_interfaces(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not _INTERFACE.fullmatch(name):
+            raise PermissionError(errno.EPERM, f"{name!r} is no interface's name")
+    if len(names) > _MOST_AT_ONCE:
+        raise PermissionError(errno.EPERM, "too many interfaces")
+    return names
+
+
+def _tells(record: Record, key: str, value: str) -> bool:
+    if isinstance(record, HostRecord):
+        return record.before.get(key) == value
+    return (
+        isinstance(record, SysctlRecord)
+        and record.key == key
+        and value in (record.before, record.after)
+    )
+
+
+def _is_here(address: Address) -> bool:
+    """Whether an address is one of this host's: a socket can have it."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as trying:
+        trying.bind((str(address), 0))
+        return True
+    return False

@@ -1,0 +1,199 @@
+"""The privileged part as a process: forked off by the daemon, which then gives its privileges up.
+
+The daemon speaks with it over two channels: one for what takes microseconds, one for what waits for
+iptables or reads long lists. It ends with the daemon, whatever ends that.
+"""
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+import structlog
+
+from cedos import errors
+from cedos.api import lock
+from cedos.daemon.privileged import wire
+from cedos.daemon.privileged.channel import Channel
+from cedos.daemon.privileged.part import PrivilegedPart, refusal
+from cedos.errors import CedosError, HostError
+from cedos.kernel import privileges
+from cedos.kernel.sockets.privileged_sockets import (
+    EventSocket,
+    PacketSocket,
+    PrivilegedSocket,
+    delegated,
+)
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_SLOW: Final = frozenset(
+    (
+        *("track_flows", "bar", "filter_stands", "has_filter", "remove_filter"),
+        *("prepare_rescues", "rescues_stand", "rescues_prepared", "remove_rescues", "tracked"),
+    )
+)
+"""What is asked over the second channel, by threads that may wait."""
+
+_log = structlog.get_logger(__name__)
+
+
+class PrivilegedProcess:
+    """The daemon's end. `call` carries out a method of `PrivilegedPart` there, by its name."""
+
+    def __init__(self, pid: int, quick: Channel, slow: Channel) -> None:
+        self._pid = pid
+        self._quick, self._slow = quick, slow
+        self._turns = {quick: threading.Lock(), slow: threading.Lock()}
+
+    def call(self, name: str, *arguments: object) -> Any:
+        """Its answer. Errors are that method's; HostError where the process has ended."""
+        channel = self._slow if name in _SLOW else self._quick
+        with self._turns[channel]:
+            try:
+                channel.send([name, wire.plain(arguments)])
+                (kind, content), file = channel.receive()
+            except (EOFError, OSError) as error:
+                raise HostError("the privileged part of the daemon has ended") from error
+        if kind == "file" and file is not None:
+            return socket.socket(fileno=file)
+        if kind == "done":
+            return wire.typed(_methods()[name][1], content)
+        if kind == "refused":
+            raise OSError(*content)
+        failure = getattr(errors, content[0], CedosError)
+        raise failure(content[1])
+
+    def opened(self, wanted: PrivilegedSocket) -> socket.socket:
+        names = {EventSocket: "open_events", PacketSocket: "open_packets"}
+        found: socket.socket = self.call(names.get(type(wanted), "open_echoes"), wanted)
+        return found
+
+    def close(self) -> None:
+        self._quick.close()
+        self._slow.close()
+        os.waitpid(self._pid, 0)
+
+
+@contextmanager
+def privileged_process(state: Path) -> Iterator[PrivilegedProcess]:
+    """Starts it, and gives up all privileges of this process for good.
+
+    To be entered before there are threads, with the daemon's code loaded: so the two share its memory.
+
+    Raises:
+        AlreadyRunningError: another daemon steers this network namespace.
+        HostError: it could not be started.
+    """
+    near, far = zip(*(socket.socketpair() for _ in range(2)), strict=True)
+    gc.freeze()
+    parent = os.getpid()
+    pid = os.fork()
+    if not pid:
+        _child(parent, state, *far)
+    for end in far:
+        end.close()
+    process = PrivilegedProcess(pid, Channel(near[0]), Channel(near[1]))
+    try:
+        process.call("routing_port")
+        privileges.give_up()
+        with delegated(process.opened):
+            yield process
+    finally:
+        process.close()
+
+
+def _child(parent: int, state: Path, quick: socket.socket, slow: socket.socket) -> None:
+    """The rest of the child's life."""
+    status = 1
+    try:
+        _be_a_process_of_its_own(parent, keep=(quick.fileno(), slow.fileno()))
+        try:
+            with lock.namespace_held():
+                part = PrivilegedPart(state)
+                waiting = threading.Thread(target=_serve, args=(part, Channel(slow)), daemon=True)
+                waiting.start()
+                _serve(part, Channel(quick))
+        except CedosError as error:
+            channel = Channel(quick)
+            channel.receive()
+            channel.send(["failed", [type(error).__name__, str(error)]])
+        status = 0
+    except (EOFError, OSError, KeyboardInterrupt):
+        pass
+    finally:
+        os._exit(status)
+
+
+def _be_a_process_of_its_own(parent: int, keep: tuple[int, int]) -> None:
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(_PR_SET_NAME, privileges.PART_NAME.encode())
+    if os.getppid() != parent:
+        raise EOFError
+    # Ctrl-C and systemd's SIGTERM are for the daemon, which has yet to undo everything by us. No
+    # SIG_IGN: programs that are started here would inherit it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _left_to_the_daemon)
+    last = 2
+    for file in sorted(keep):
+        os.closerange(last + 1, file)
+        last = file
+    os.closerange(last + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _left_to_the_daemon(number: int, frame: object) -> None:
+    pass
+
+
+def _serve(part: PrivilegedPart, channel: Channel) -> None:
+    """Until the daemon's end is closed."""
+    while True:
+        try:
+            (name, arguments), file = channel.receive()
+        except EOFError:
+            return
+        if file is not None:
+            os.close(file)
+        answer = answered(part, name, arguments)
+        if isinstance(answer, socket.socket):
+            with answer:
+                channel.send(["file", None], answer.fileno())
+        else:
+            channel.send(answer)
+
+
+def answered(part: PrivilegedPart, name: Any, arguments: Any) -> list[object] | socket.socket:
+    """What the other end is told: `done`, `refused` or `failed` with the content; or an open socket."""
+    try:
+        kinds, _ = _methods()[name]
+        given = wire.arguments(kinds, arguments)
+        method: Callable[..., Any] = getattr(part, name)
+        found = method(*given)
+    except OSError as error:
+        return ["refused", list(refusal(error))]
+    except CedosError as error:
+        return ["failed", [type(error).__name__, str(error)]]
+    except Exception as error:
+        # What makes no sense is refused, whatever it is: this process must go on.
+        _log.warning("the privileged part refuses", asked=str(name)[:40], why=repr(error)[:200])
+        return ["refused", [22, f"makes no sense: {error!r:.200}"]]
+    return found if isinstance(found, socket.socket) else ["done", wire.plain(found)]
+
+
+@cache
+def _methods() -> dict[str, tuple[tuple[Any, ...], Any]]:
+    """All that may be asked for: the arguments' types, and the answer's."""
+    found = {}
+    for name, method in vars(PrivilegedPart).items():
+        if not name.startswith("_"):
+            hints = get_type_hints(method)
+            answer = hints.pop("return")
+            found[name] = (tuple(hints.values()), answer)
+    return found

@@ -1,0 +1,97 @@
+"""Arguments and answers as plain values for msgpack, and back, strictly by their types.
+
+Only what the privileged part's methods take and give: numbers, text, bytes, addresses, tuples and
+frozen dataclasses of these. What does not fit its type exactly is a ValueError.
+"""
+
+import dataclasses
+import types
+from functools import cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+
+_ADDRESSES: Final = frozenset((IPv4Address, IPv6Address))
+_PREFIXES: Final = frozenset((IPv4Network, IPv6Network))
+_PLAIN: Final = frozenset((int, str, bytes, bool, float))
+
+
+def plain(value: object) -> object:
+    """A dataclass is a list that begins with its name."""
+    if value is None or type(value) in _PLAIN:
+        return value
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    if isinstance(value, int):  # an enumeration's
+        return int(value)
+    kind: Any = type(value)
+    if hasattr(kind, "__dataclass_fields__"):
+        names = _fields(kind)
+        return [kind.__name__, *(plain(getattr(value, name)) for name in names)]
+    return str(value)
+
+
+def typed(kind: Any, value: Any) -> Any:
+    """The value of a type that `plain` made this of. ValueError for anything else."""
+    if kind is None or kind is type(None):
+        return _is(value, value is None)
+    if kind is float:
+        return float(_is(value, type(value) in (int, float)))
+    if kind in _PLAIN:
+        return _is(value, type(value) is kind)
+    origin = get_origin(kind)
+    if origin is tuple:
+        kinds = get_args(kind)
+        if len(kinds) == 2 and kinds[1] is Ellipsis:
+            return tuple(typed(kinds[0], each) for each in _is(value, type(value) is list))
+        return arguments(kinds, value)
+    if origin in (Union, types.UnionType):
+        return _one_of(get_args(kind), value)
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(kind, value)
+    raise ValueError(f"{kind} goes over no wire")
+
+
+def arguments(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    """Several values, each of its own type."""
+    _is(value, type(value) is list and len(value) == len(kinds))
+    return tuple(typed(kind, each) for kind, each in zip(kinds, value, strict=True))
+
+
+def _one_of(kinds: tuple[Any, ...], value: Any) -> Any:
+    if value is None:
+        return _is(value, type(None) in kinds)
+    if type(value) is str and _ADDRESSES.issubset(kinds):
+        return ip_address(value)
+    if type(value) is str and _PREFIXES.issubset(kinds):
+        return ip_network(value)
+    if type(value) is list and value:
+        for kind in kinds:
+            if dataclasses.is_dataclass(kind) and getattr(kind, "__name__", "") == value[0]:
+                return _dataclass(kind, value)
+    for kind in kinds:
+        if kind in _PLAIN and type(value) is kind:
+            return value
+    raise ValueError(f"{value!r:.80} is none of {kinds}")
+
+
+def _dataclass(kind: Any, value: Any) -> Any:
+    names = _fields(kind)
+    _is(value, type(value) is list and len(value) == 1 + len(names) and value[0] == kind.__name__)
+    hints = _hints(kind)
+    return kind(*(typed(hints[name], each) for name, each in zip(names, value[1:], strict=True)))
+
+
+def _is(value: Any, right: bool) -> Any:
+    if not right:
+        raise ValueError(f"{value!r:.80} is not of its type")
+    return value
+
+
+@cache
+def _fields(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)

@@ -1,0 +1,1 @@
+"""Sockets that need privileges, wherever these are held."""
