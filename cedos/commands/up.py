@@ -79,16 +79,17 @@ def command(config_file: Path | None, dry_run: bool, wait: bool) -> None:
         # The daemon is large; a refusal above should not wait for it. What is imported stays for
         # life: looking through it for garbage meanwhile would take a tenth of a second.
         gc.disable()
+        privileged = None
+        if not dry_run:
+            # Before all else is there: what one of them then writes to, both have for themselves.
+            process = importlib.import_module("cedos.daemon.privileged.process")
+            privileged = stack.enter_context(process.privileged_process(where.state))
         daemon = importlib.import_module("cedos.daemon.service")
         gc.freeze()
         # A hundred flows a second make much that lives for a moment and little garbage in cycles:
         # looking for it less often saves a twentieth of the daemon's time.
         gc.set_threshold(10_000, 20, 50)
         gc.enable()
-        process = importlib.import_module("cedos.daemon.privileged.process")
-        privileged = None
-        if not dry_run:
-            privileged = stack.enter_context(process.privileged_process(where.state))
 
         def run(config: Config, file: Path | None, wait: bool) -> Coroutine[Any, Any, None]:
             running: Coroutine[Any, Any, None] = daemon.run(

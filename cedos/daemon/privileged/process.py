@@ -85,7 +85,7 @@ class PrivilegedProcess:
 def privileged_process(state: Path) -> Iterator[PrivilegedProcess]:
     """Starts it, and gives up all privileges of this process for good.
 
-    To be entered before there are threads, with the daemon's code loaded: so the two share its memory.
+    To be entered before there are threads.
 
     Raises:
         AlreadyRunningError: another daemon steers this network namespace.
