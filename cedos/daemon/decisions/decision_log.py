@@ -12,7 +12,7 @@ from cedos.storage.history import History
 
 _log = structlog.get_logger(__name__)
 
-_RECENT = 1000
+_RECENT = 200
 
 
 class DecisionLog:

@@ -71,6 +71,8 @@ def _one_of(kinds: tuple[Any, ...], value: Any) -> Any:
     for kind in kinds:
         if kind in _PLAIN and type(value) is kind:
             return value
+        if get_origin(kind) is tuple and type(value) is list:
+            return typed(kind, value)
     raise ValueError(f"{value!r:.80} is none of {kinds}")
 
 

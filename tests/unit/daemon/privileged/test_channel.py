@@ -1,0 +1,58 @@
+"""Messages and open files between two processes of ours."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from cedos.daemon.privileged.channel import Channel
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, socket.socket, Channel]]:
+    one, other = socket.socketpair()
+    near, far = Channel(one), Channel(other)
+    yield near, one, far
+    near.close()
+    far.close()
+
+
+def test_large_messages_come_whole(ends: tuple[Channel, socket.socket, Channel]) -> None:
+    near, _, far = ends
+    message = ["tracked", [[256, bytes(1000)]] * 3000]
+    sending = threading.Thread(target=near.send, args=(message,))
+    sending.start()
+    assert far.receive() == (message, None)
+    sending.join()
+
+
+def test_an_open_file_comes_with_its_message(ends: tuple[Channel, socket.socket, Channel]) -> None:
+    near, _, far = ends
+    reading, writing = os.pipe()
+    near.send(["file", None], writing)
+    os.close(writing)
+    message, file = far.receive()
+    assert message == ["file", None]
+    assert file is not None
+    os.write(file, b"x")
+    os.close(file)
+    assert os.read(reading, 2) == b"x"
+    os.close(reading)
+
+
+def test_the_other_ends_end(ends: tuple[Channel, socket.socket, Channel]) -> None:
+    near, _, far = ends
+    near.close()
+    with pytest.raises(EOFError):
+        far.receive()
+    with pytest.raises(EOFError):
+        far.send("x" * 1000)
+
+
+def test_a_length_that_cannot_be(ends: tuple[Channel, socket.socket, Channel]) -> None:
+    _, raw, far = ends
+    raw.sendall(b"\xff\xff\xff\xff")
+    with pytest.raises(ValueError, match="message of"):
+        far.receive()

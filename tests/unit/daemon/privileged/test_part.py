@@ -1,0 +1,175 @@
+"""What the privileged part refuses, whoever asks: the daemon may be in somebody else's hands by then."""
+
+import random
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.daemon.privileged import part as module
+from cedos.daemon.privileged import wire
+from cedos.daemon.privileged.part import PrivilegedPart
+from cedos.daemon.privileged.process import answered
+from cedos.kernel.netlink import NETLINK_ROUTE
+from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
+from cedos.kernel.sockets.privileged_sockets import EventSocket, PacketSocket
+from cedos.model import FlowKey
+from cedos.steer.journal.reading import journal_line
+from cedos.steer.journal.records import FILTER, RESCUE, ROUTING, HostRecord, Record, SysctlRecord
+from cedos.steer.journal.sysctls import CONNTRACK_ACCOUNTING, TCP_RMEM
+from cedos.steer.kernel.filter_plan import FilterPlan
+from cedos.steer.routing.plan import TABLE_BASE, Preference
+from tests.doubles.steer_kernel import MemoryKernel
+
+RULE = Rule(4, Preference.DEFAULT, TABLE_BASE + 3)
+ROUTE = Route(TABLE_BASE + 3, ip_network("0.0.0.0/0"), 3, ip_address("192.0.2.1"))
+KEY = FlowKey(ip_address("192.0.2.9"), 4000, ip_address("192.0.2.1"), 53, "udp")
+
+
+class Asked:
+    """A part on a kernel in memory; `ask` goes over the wire."""
+
+    def __init__(self, state: Path) -> None:
+        self.kernel = MemoryKernel()
+        self.part = PrivilegedPart(state)
+        self.ask("open_journal")
+
+    def ask(self, name: str, *arguments: object) -> list[object]:
+        found = answered(self.part, name, wire.plain(arguments))
+        assert isinstance(found, list)
+        return found
+
+    def refuses(self, name: str, *arguments: object) -> bool:
+        before = list(self.kernel.log)
+        kind = self.ask(name, *arguments)[0]
+        assert self.kernel.log == before or kind == "done"
+        return kind == "refused"
+
+    def knows(self, *records: Record) -> None:
+        for record in records:
+            assert self.ask("append_to_journal", journal_line(record))[0] == "done"
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+    kernel = MemoryKernel()
+    monkeypatch.setattr(module, "LinuxKernel", lambda: kernel)
+    made = Asked(tmp_path)
+    made.kernel = kernel
+    yield made
+    made.ask("close_journal")
+
+
+def test_what_the_journal_does_not_know_is_not_begun(asked: Asked) -> None:
+    assert asked.refuses("add_rules", (RULE,))
+    assert asked.refuses("add_routes", (ROUTE,))
+    assert asked.refuses("track_flows")
+    assert asked.refuses("bar", ("wlan0",))
+    assert asked.refuses("prepare_rescues")
+    assert asked.refuses("adopt", KEY)
+    assert asked.refuses("write_sysctl", CONNTRACK_ACCOUNTING, "1")
+    asked.knows(
+        HostRecord({CONNTRACK_ACCOUNTING: "0"}),
+        *(ROUTING, FILTER, RESCUE, SysctlRecord(CONNTRACK_ACCOUNTING, "0", "1")),
+    )
+    assert asked.ask("add_rules", (RULE,)) == ["done", None]
+    assert asked.ask("add_routes", (ROUTE,)) == ["done", None]
+    assert asked.ask("bar", ("wlan0",)) == ["done", None]
+    assert asked.ask("write_sysctl", CONNTRACK_ACCOUNTING, "1") == ["done", None]
+    assert asked.kernel.own == [RULE]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        replace(RULE, preference=0),
+        replace(RULE, preference=32_766),
+        replace(RULE, table=255),
+        replace(RULE, table=100),
+        replace(RULE, interface="a b"),
+        replace(RULE, interface="-j"),
+        replace(RULE, preference=0, table=None),
+    ],
+)
+def test_rules_of_others_stay(asked: Asked, rule: Rule) -> None:
+    asked.knows(ROUTING)
+    assert asked.refuses("add_rules", (rule,))
+    assert asked.refuses("delete_rules", (rule,))
+
+
+def test_routes_of_others_stay(asked: Asked) -> None:
+    asked.knows(ROUTING)
+    for route in (replace(ROUTE, table=MAIN_TABLE), replace(ROUTE, metrics=bytes(600))):
+        assert asked.refuses("add_routes", (route,))
+        assert asked.refuses("delete_routes", (route,))
+
+
+def test_other_sysctls_stay(asked: Asked) -> None:
+    asked.knows(SysctlRecord(CONNTRACK_ACCOUNTING, "0", "1"))
+    assert asked.refuses("write_sysctl", "kernel.core_pattern", "|/tmp/x")
+    assert asked.refuses("write_sysctl", "net.ipv4.ip_forward", "1")
+    assert asked.refuses("write_sysctl", TCP_RMEM, "1 1 1")
+    assert asked.refuses("write_sysctl", CONNTRACK_ACCOUNTING, "2")
+
+
+@pytest.mark.parametrize("name", ["-j ACCEPT", "a b", 'a"b', "", "x" * 16, "a\nb", "*"])
+def test_interfaces_are_names(asked: Asked, name: str) -> None:
+    asked.knows(FILTER)
+    assert asked.refuses("bar", (name,))
+    assert asked.refuses("filter_stands", FilterPlan(barred=(name,)))
+
+
+def test_only_what_cedos_listens_to_is_opened(asked: Asked) -> None:
+    assert asked.refuses("open_packets", PacketSocket(b"\x06\0\0\0\xff\xff\0\0", None))
+    assert asked.refuses("open_events", EventSocket(9, (1,), 1 << 16))  # NETLINK_AUDIT
+    assert asked.refuses("open_events", EventSocket(NETLINK_ROUTE, (1,), 1 << 30))
+    found = answered(asked.part, "open_events", wire.plain([EventSocket(0, (1,), 1 << 16)]))
+    assert isinstance(found, socket.socket)
+    found.close()
+
+
+def test_answers_are_for_look_ups_of_this_host(asked: Asked) -> None:
+    here = replace(KEY, local=ip_address("127.0.0.1"))
+    assert asked.refuses("answer_lookup", KEY, b"x")  # nobody's address
+    assert asked.refuses("answer_lookup", replace(here, remote_port=80), b"x")
+    assert asked.refuses("answer_lookup", replace(here, protocol="tcp"), b"x")
+    assert asked.refuses("answer_lookup", here, bytes(5000))
+
+
+def test_time_outs_are_of_first_packets(asked: Asked) -> None:
+    for timeout_s in (0.0, -1.0, 1e9, float("nan")):
+        assert asked.refuses("set_first_timeouts", ((KEY.local, timeout_s),))
+
+
+def test_the_journal_takes_records_alone(asked: Asked, tmp_path: Path) -> None:
+    asked.ask("append_to_journal", b'{"undo":"sysctl","key":"kernel.core_pattern","before":"|x"}\n')
+    asked.ask("append_to_journal", b"rubbish\n" * 10)
+    assert asked.ask("read_journal") == ["done", [[], [], False]]
+    assert not (tmp_path / "journal.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["__init__", "_kernel", "nothing", "", None, 7, ["bar"]])
+def test_what_there_is_not_is_refused(asked: Asked, name: Any) -> None:
+    assert answered(asked.part, name, [])[0] == "refused"  # type: ignore[index]
+
+
+def test_it_goes_on_whatever_it_is_asked(asked: Asked) -> None:
+    chance = random.Random(16)
+    names = [name for name in vars(PrivilegedPart) if not name.startswith("open_")]
+    values: list[Any] = [None, 0, -1, 2**70, "", "wlan0", b"x", True, [], [[]], 1e400]
+    values += [wire.plain(each) for each in (RULE, ROUTE, KEY, (RULE,), (ROUTE,), FilterPlan())]
+    for _ in range(3000):
+        given = chance.choices(values, k=chance.randrange(4))
+        found = answered(asked.part, chance.choice(names), given)
+        if isinstance(found, socket.socket):
+            found.close()
+    assert asked.kernel.own == []
+    assert set(asked.kernel.log) <= {"packet filter: remove"} | {
+        line
+        for line in asked.kernel.log
+        if "delete" in line or "rescue" in line or "filter" in line
+    }
