@@ -15,7 +15,7 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder()
 
 
-class Channel:
+class PartChannel:
     """One end. Both errors end it: EOFError, the other end has gone; ValueError, it makes no sense."""
 
     def __init__(self, stream: socket.socket) -> None:

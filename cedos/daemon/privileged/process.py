@@ -21,7 +21,7 @@ import structlog
 from cedos import errors
 from cedos.api import lock
 from cedos.daemon.privileged import wire
-from cedos.daemon.privileged.channel import Channel
+from cedos.daemon.privileged.channel import PartChannel
 from cedos.daemon.privileged.part import PrivilegedPart, refusal
 from cedos.errors import CedosError, HostError
 from cedos.kernel import privileges
@@ -47,7 +47,7 @@ _log = structlog.get_logger(__name__)
 class PrivilegedProcess:
     """The daemon's end. `call` carries out a method of `PrivilegedPart` there, by its name."""
 
-    def __init__(self, pid: int, quick: Channel, slow: Channel) -> None:
+    def __init__(self, pid: int, quick: PartChannel, slow: PartChannel) -> None:
         self._pid = pid
         self._quick, self._slow = quick, slow
         self._turns = {quick: threading.Lock(), slow: threading.Lock()}
@@ -99,7 +99,7 @@ def privileged_process(state: Path) -> Iterator[PrivilegedProcess]:
         _child(parent, state, *far)
     for end in far:
         end.close()
-    process = PrivilegedProcess(pid, Channel(near[0]), Channel(near[1]))
+    process = PrivilegedProcess(pid, PartChannel(near[0]), PartChannel(near[1]))
     try:
         process.call("routing_port")
         privileges.give_up()
@@ -117,11 +117,13 @@ def _child(parent: int, state: Path, quick: socket.socket, slow: socket.socket) 
         try:
             with lock.namespace_held():
                 part = PrivilegedPart(state)
-                waiting = threading.Thread(target=_serve, args=(part, Channel(slow)), daemon=True)
+                waiting = threading.Thread(
+                    target=_serve, args=(part, PartChannel(slow)), daemon=True
+                )
                 waiting.start()
-                _serve(part, Channel(quick))
+                _serve(part, PartChannel(quick))
         except CedosError as error:
-            channel = Channel(quick)
+            channel = PartChannel(quick)
             channel.receive()
             channel.send(["failed", [type(error).__name__, str(error)]])
         status = 0
@@ -152,7 +154,7 @@ def _left_to_the_daemon(number: int, frame: object) -> None:
     pass
 
 
-def _serve(part: PrivilegedPart, channel: Channel) -> None:
+def _serve(part: PrivilegedPart, channel: PartChannel) -> None:
     """Until the daemon's end is closed."""
     while True:
         try:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from cedos.api import lock
-from cedos.api.lock import only_daemon, running_pid
+from cedos.api.lock import daemon_of, only_daemon, running_pid
 from cedos.errors import AlreadyRunningError, HostError, PrivilegeError
+from cedos.kernel.privileges import PART_NAME
 
 HOLDER = """
 import sys
@@ -71,7 +72,7 @@ def test_who_may_not_open_the_file_is_told_who_steers(
 ) -> None:
     monkeypatch.setattr(lock, "_can_steer", lambda pid, uid: True)
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError
 
     with only_daemon(tmp_path / "daemon.pid"):
@@ -177,3 +178,19 @@ def test_a_hidden_holder_is_judged_by_its_user(
         monkeypatch.setattr(lock, "_ROOT", 54321)  # this test may be root's
         with only_daemon(tmp_path / "b.pid"):
             pass
+
+
+def test_a_privileged_part_is_its_daemons() -> None:
+    assert daemon_of(os.getpid()) == os.getpid()
+    assert daemon_of(2**22 + 1) == 2**22 + 1  # no such process
+    name = (
+        "import ctypes, sys, time; ctypes.CDLL(None).prctl(15, sys.argv[1].encode());"
+        "print(flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", name, PART_NAME], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert daemon_of(process.pid) == os.getpid()
+        process.kill()

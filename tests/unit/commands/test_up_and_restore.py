@@ -10,6 +10,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ DAEMON = """
 import asyncio, sys, types
 from cedos.errors import ConfigError
 module = types.ModuleType("cedos.daemon.service")
-async def run(config, dry_run, config_file, *, wait):
+async def run(config, dry_run, config_file, *, wait, privileged):
     if config.probes.key_file:
         raise ConfigError("no such key")
     try:
@@ -54,6 +55,10 @@ def a_daemon(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:
     module = types.ModuleType("cedos.daemon.service")
     module.run = run
     monkeypatch.setitem(sys.modules, "cedos.daemon.service", module)
+    # This process is to keep its privileges.
+    part = types.ModuleType("cedos.daemon.privileged.process")
+    part.privileged_process = lambda state: nullcontext()
+    monkeypatch.setitem(sys.modules, "cedos.daemon.privileged.process", part)
     monkeypatch.setattr(up.privileges, "require", lambda what: None)
 
 
@@ -157,7 +162,9 @@ def test_a_second_daemon_is_refused(folders: Path) -> None:
 def test_configuration(cedos: Any, folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Config, bool, Path | None]] = []
 
-    async def run(config: Config, dry_run: bool, config_file: Path | None, *, wait: bool) -> None:
+    async def run(
+        config: Config, dry_run: bool, config_file: Path | None, *, wait: bool, privileged: None
+    ) -> None:
         seen.append((config, dry_run, config_file))
 
     a_daemon(monkeypatch, run)
@@ -182,7 +189,9 @@ def test_bad_configuration(cedos: Any, folders: Path) -> None:
 
 
 def test_the_daemon_s_refusals(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run(config: Config, dry_run: bool, config_file: Path | None, *, wait: bool) -> None:
+    async def run(
+        config: Config, dry_run: bool, config_file: Path | None, *, wait: bool, privileged: None
+    ) -> None:
         raise HostError("one network only: wlan0; a second one is needed")
 
     a_daemon(monkeypatch, run)
@@ -194,7 +203,9 @@ def test_the_daemon_s_refusals(cedos: Any, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_cancelled_daemon_is_not_taken_for_a_clean_end(
     cedos: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run(config: Config, dry_run: bool, config_file: Path | None, *, wait: bool) -> None:
+    async def run(
+        config: Config, dry_run: bool, config_file: Path | None, *, wait: bool, privileged: None
+    ) -> None:
         raise asyncio.CancelledError
 
     a_daemon(monkeypatch, run)

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from cedos.daemon.privileged.channel import Channel
+from cedos.daemon.privileged.channel import PartChannel
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Channel, socket.socket, Channel]]:
+def ends() -> Iterator[tuple[PartChannel, socket.socket, PartChannel]]:
     one, other = socket.socketpair()
-    near, far = Channel(one), Channel(other)
+    near, far = PartChannel(one), PartChannel(other)
     yield near, one, far
     near.close()
     far.close()
 
 
-def test_large_messages_come_whole(ends: tuple[Channel, socket.socket, Channel]) -> None:
+def test_large_messages_come_whole(ends: tuple[PartChannel, socket.socket, PartChannel]) -> None:
     near, _, far = ends
     message = ["tracked", [[256, bytes(1000)]] * 3000]
     sending = threading.Thread(target=near.send, args=(message,))
@@ -28,7 +28,9 @@ def test_large_messages_come_whole(ends: tuple[Channel, socket.socket, Channel])
     sending.join()
 
 
-def test_an_open_file_comes_with_its_message(ends: tuple[Channel, socket.socket, Channel]) -> None:
+def test_an_open_file_comes_with_its_message(
+    ends: tuple[PartChannel, socket.socket, PartChannel],
+) -> None:
     near, _, far = ends
     reading, writing = os.pipe()
     near.send(["file", None], writing)
@@ -42,7 +44,7 @@ def test_an_open_file_comes_with_its_message(ends: tuple[Channel, socket.socket,
     os.close(reading)
 
 
-def test_the_other_ends_end(ends: tuple[Channel, socket.socket, Channel]) -> None:
+def test_the_other_ends_end(ends: tuple[PartChannel, socket.socket, PartChannel]) -> None:
     near, _, far = ends
     near.close()
     with pytest.raises(EOFError):
@@ -51,7 +53,7 @@ def test_the_other_ends_end(ends: tuple[Channel, socket.socket, Channel]) -> Non
         far.send("x" * 1000)
 
 
-def test_a_length_that_cannot_be(ends: tuple[Channel, socket.socket, Channel]) -> None:
+def test_a_length_that_cannot_be(ends: tuple[PartChannel, socket.socket, PartChannel]) -> None:
     _, raw, far = ends
     raw.sendall(b"\xff\xff\xff\xff")
     with pytest.raises(ValueError, match="message of"):

@@ -80,9 +80,9 @@ def test_an_interface_that_goes_down_is_survived() -> None:
 def test_what_is_missing_is_named(
     monkeypatch: pytest.MonkeyPatch, error: OSError, expected: type[Exception], says: str
 ) -> None:
-    def refuse(*_: int) -> None:
+    def refuse(wanted: object) -> None:
         raise error
 
-    monkeypatch.setattr(packet_socket.socket, "socket", refuse)
+    monkeypatch.setattr(packet_socket, "opened", refuse)
     with pytest.raises(expected, match=says):
         open_capture()
