@@ -11,6 +11,7 @@ import fcntl
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ from cedos.kernel.privileges import PART_NAME, held
 
 _NAME: Final = "\0cedos-steers-this-network-namespace"
 _ROOT: Final = 0
+_ENDING_S: Final = 0.5
 _log = structlog.get_logger(__name__)
 
 
@@ -100,7 +102,17 @@ def _locked_file(pid_file: Path, *, again: bool = False) -> int:
 @contextmanager
 def namespace_held() -> Iterator[None]:
     """Holds this network namespace's name for as long as the block lasts; AlreadyRunningError."""
-    with _namespace_name():
+    until_s = time.monotonic() + _ENDING_S
+    while True:
+        try:
+            holding = _namespace_name()
+            break
+        except AlreadyRunningError:
+            # The privileged part of a killed daemon takes a moment to end.
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.02)
+    with holding:
         yield
 
 

@@ -6,6 +6,7 @@ in the middle of a write leaves a torn last line: its change was never made, so 
 
 import fcntl
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from cedos.steer.journal.records import Record
 FILE_NAME: Final = "journal.jsonl"
 LOCK_NAME: Final = "journal.lock"
 _MOST_BYTES: Final = 16 << 20
+_ENDING_S: Final = 1.0
 
 
 class Journal:
@@ -45,7 +47,7 @@ class Journal:
             os.close(self._directory)
             raise _refused(lock, error) from error
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _locked(self._lock)
         except BlockingIOError:
             os.close(self._lock)
             os.close(self._directory)
@@ -140,6 +142,18 @@ class Journal:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def _locked(file: int) -> None:
+    """BlockingIOError: it stays locked. The privileged part of a killed daemon takes a moment to end."""
+    until_s = time.monotonic() + _ENDING_S
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.01)
 
 
 def _refused(path: Path, error: OSError) -> SteeringError | PrivilegeError:
