@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cedos.api import messages as api
@@ -25,12 +26,17 @@ from cedos.api.hints import HintRequest
 from cedos.api.prefetching import PrefetchingRequest
 from cedos.config import Config
 from cedos.config.toml_file import parse as parse_toml
+from cedos.daemon.privileged import wire as privileged_wire
 from cedos.errors import ConfigError, ProtocolError
 from cedos.kernel import conntrack, mptcp_netlink, netlink, policy_routing, rtnetlink, sock_diag
 from cedos.kernel.dhcp_leases import announced_metered
 from cedos.kernel.generic_netlink import parse_family
+from cedos.kernel.mptcp_netlink import PathManagerCommand
 from cedos.kernel.netlink import NetlinkMessage, attribute
+from cedos.kernel.policy_routing import Rule
+from cedos.kernel.sockets.privileged_sockets import EventSocket
 from cedos.kernel.tcp_info import read_info
+from cedos.model import FlowKey
 from cedos.monitor.dns import message as dns
 from cedos.monitor.dns.resolvers import parse_resolv_conf
 from cedos.monitor.portal.verdict import TestPage, judge
@@ -46,6 +52,7 @@ from cedos.proxy.streams import frames as streams
 from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.handshake import messages as handshake
 from cedos.steer.journal.reading import read_records
+from cedos.steer.kernel.filter_plan import FilterPlan
 from cedos.steer.kernel.nftables import takes_from_ours
 from cedos.steer.kernel.routing_requests import parse_rule
 
@@ -125,6 +132,14 @@ def text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
     return lambda data: parse(data.decode("utf-8", "replace"))
 
 
+def commanded(data: bytes) -> None:
+    """What a daemon that is no longer ours may say to its privileged part."""
+    said = msgspec.msgpack.decode(data)
+    for kind in (tuple[Rule, ...], FlowKey, PathManagerCommand, FilterPlan, EventSocket):
+        with contextlib.suppress(ValueError):
+            privileged_wire.typed(kind, said)
+
+
 def authority_of(data: bytes) -> None:
     authority(data.decode("latin-1"))
 
@@ -166,6 +181,15 @@ PARSERS: dict[str, Parser] = {
         profiled, (packet(6, HTTP), packet(6, ANSWER), packet(6, HELLO), packet(17, b"\xc0" + bytes(60)))
     ),
     "DNS replies": Parser(dns.parse, (DNS,)),
+    "DNS questions": Parser(dns.asked, (dns.question(7, "a.test"),)),
+    "commands to the privileged part": Parser(
+        commanded,
+        (
+            msgspec.msgpack.encode([["Rule", 4, 32090, 7_300_003, None, None, None, False]]),
+            msgspec.msgpack.encode(["FlowKey", "192.0.2.1", 1, "2001:db8::1", 53, "udp"]),
+        ),
+        (ValueError, RecursionError),
+    ),
     "resolv.conf": Parser(text(parse_resolv_conf), (b"nameserver 192.0.2.1\n", b"nameserver fe80::1%x")),
     "portal answers": Parser(
         lambda data: judge(PAGE, data), (ANSWER, b"HTTP/1.1 302 F\r\nLocation: http://x/\r\n\r\n")
