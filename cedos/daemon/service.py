@@ -43,6 +43,7 @@ from cedos.daemon.privileged.process import PrivilegedProcess
 from cedos.daemon.privileged.questions import SeparateQuestions
 from cedos.daemon.privileged.separate_journal import SeparateJournal
 from cedos.daemon.privileged.separate_kernel import SeparateKernel
+from cedos.errors import HostError
 from cedos.kernel.service_manager import Notifier
 from cedos.model import Direction, FlowKey
 from cedos.monitor.bus import SystemBus
@@ -207,6 +208,7 @@ class Daemon:
         privileged: PrivilegedProcess | None,
     ) -> None:
         self._state = state
+        self._privileged = privileged
         self._links = links
         self._flow_monitor = flow_monitor
         self._steering = steering
@@ -386,6 +388,14 @@ class Daemon:
             if self._lookups is not None:
                 tasks.create_task(self._lookups.run(), name="look-ups")
             tasks.create_task(self._keep(notifier), name="keep")
+            if self._privileged is not None:
+                tasks.create_task(self._end_with(self._privileged), name="privileges")
+
+    async def _end_with(self, privileged: PrivilegedProcess) -> None:
+        await privileged.ended()
+        raise HostError(
+            "the privileged part of the daemon has ended; `cedos restore` undoes what is left"
+        )
 
     def _lies(self, network: str) -> bool:
         captive = self._observer.context().networks.get(network, {}).get("captive")

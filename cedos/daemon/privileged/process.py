@@ -4,6 +4,7 @@ The daemon speaks with it over two channels: one for what takes microseconds, on
 iptables or reads long lists. It ends with the daemon, whatever ends that.
 """
 
+import asyncio
 import ctypes
 import gc
 import os
@@ -74,6 +75,18 @@ class PrivilegedProcess:
         names = {EventSocket: "open_events", PacketSocket: "open_packets"}
         found: socket.socket = self.call(names.get(type(wanted), "open_echoes"), wanted)
         return found
+
+    async def ended(self) -> None:
+        """Returns when it has ended by itself: then nothing can be changed or undone any more."""
+        loop = asyncio.get_running_loop()
+        over = asyncio.Event()
+        file = os.pidfd_open(self._pid)
+        loop.add_reader(file, over.set)
+        try:
+            await over.wait()
+        finally:
+            loop.remove_reader(file)
+            os.close(file)
 
     def close(self) -> None:
         self._quick.close()

@@ -1,5 +1,6 @@
 """Crowds of interfaces and routes, flaps, a full disk, no descriptor left: alive and right."""
 
+import os
 import resource
 import signal
 import socket
@@ -150,4 +151,21 @@ def test_no_descriptor_is_left(tethered: Any, install: Any) -> None:
     assert "Traceback" not in log, log[-3000:]
     assert log.count("no file descriptor is left") <= 1
     laptop.ip("link", "set", "wlan0", "up")
+    assert rules(laptop) == before
+
+
+def test_the_privileged_part_ends_alone(tethered: Any, install: Any) -> None:
+    cedos, laptop = install(tethered.laptop), tethered.laptop
+    before = rules(laptop)
+    with cedos.up() as process:
+        until(lambda: cedos.client.status().default.network)
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        assert "CapEff:\t0000000000000000" in status
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(children[0]), signal.SIGKILL)
+        _, log = process.communicate(timeout=60)
+        assert process.returncode not in (0, 2, 3, 5), log[-3000:]  # which no unit tries again
+    assert "the privileged part" in log
+    assert "Traceback" not in log, log[-3000:]
+    assert cedos.run("restore").returncode == 0
     assert rules(laptop) == before
