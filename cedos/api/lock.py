@@ -102,24 +102,14 @@ def _locked_file(pid_file: Path, *, again: bool = False) -> int:
 @contextmanager
 def namespace_held() -> Iterator[None]:
     """Holds this network namespace's name for as long as the block lasts; AlreadyRunningError."""
-    until_s = time.monotonic() + _ENDING_S
-    while True:
-        try:
-            holding = _namespace_name()
-            break
-        except AlreadyRunningError:
-            # The privileged part of a killed daemon takes a moment to end.
-            if time.monotonic() > until_s:
-                raise
-            time.sleep(0.02)
-    with holding:
+    with _namespace_name():
         yield
 
 
 def _namespace_name() -> socket.socket:
     holding = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        holding.bind(_NAME)
+        _bind(holding)
         holding.listen(1)
     except OSError:
         holding.close()
@@ -131,6 +121,18 @@ def _namespace_name() -> socket.socket:
         pid = daemon_of(holder[0]) if holder is not None else None
         raise _already(pid, "it steers this network namespace") from None
     return holding
+
+
+def _bind(holding: socket.socket) -> None:
+    """OSError: somebody keeps the name. The privileged part of a killed daemon takes a moment to end."""
+    until_s = time.monotonic() + _ENDING_S
+    while True:
+        try:
+            return holding.bind(_NAME)
+        except OSError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.02)
 
 
 def _holder() -> tuple[int, int] | None:
