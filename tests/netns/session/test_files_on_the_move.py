@@ -31,7 +31,7 @@ class Walk:
         self.started: list[Any] = []
 
     def start(self, where: Any, program: str, *arguments: str) -> Any:
-        code = f"from cedos.commands.{program} import main; main()"
+        code = f"from cedos.commands.sessions.{program} import main; main()"
         process = where.popen(
             sys.executable, "-c", code, *arguments,
             env=self.environment, cwd=self.folder, text=True,
