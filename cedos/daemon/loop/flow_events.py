@@ -70,7 +70,7 @@ class FlowEvents:
         flow = self.flows.opened(event)
         self.observer.opened(event.key, event.at_s)
         if event.key.protocol == "tcp":
-            flow.began_in(self.observer.context())
+            flow.began_in(self.observer.recent_context())
         mark = await self._mark(event)
         for learned in self.profiler.opened(event.key, now_s, incoming=event.incoming, mark=mark):
             self.flows.learned(learned)
@@ -98,7 +98,7 @@ class FlowEvents:
         networks = self.director.networks
         finished = finished_transfer(flow, record, event, networks)
         if finished is not None:
-            if finished.tells and flow.alone_on(finished.network, self.observer.context()):
+            if finished.tells and flow.alone_on(finished.network, self.observer.recent_context()):
                 self.observer.transferred(finished.network, finished.carried_bytes, finished.time_s)
             if flow.context is not None:
                 record = self._judged(record, finished, flow.context)

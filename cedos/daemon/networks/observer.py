@@ -47,6 +47,7 @@ _log = structlog.get_logger(__name__)
 _READ_S = 1.0
 _LATE_S = 0.02
 """Providers are read just after each full second of their series: its row is new then."""
+_MOMENT_S = 0.01
 _JUST_ANSWERED_S = 0.5
 """A round trip that ended no longer before its flow says what one takes now."""
 
@@ -161,6 +162,7 @@ class Observer:
         self._changed = changed
         self._metered = metered
         self._competing = competing
+        self._recent: Context | None = None
         manager = NetworkManager(bus) if bus is not None and config.providers.host else None
         self._providers = providers(config, bus, manager)
         self._sleep = SleepWatch()
@@ -211,6 +213,13 @@ class Observer:
             self.portals.recheck()
         now_s = time.monotonic()
         return replace(self.keeper.snapshot(now_s), competing=self._competing(now_s))
+
+    def recent_context(self) -> Context:
+        """The same for all flows that begin or end in one moment: they do so by the hundred."""
+        recent = self._recent
+        if recent is None or time.monotonic() - recent.at_s >= _MOMENT_S:
+            recent = self._recent = self.context()
+        return recent
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
         """Takes the networks; what is gone is forgotten."""
