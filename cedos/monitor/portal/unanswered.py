@@ -53,8 +53,11 @@ class Unanswered:
             if sample.bytes_down > before.get(sample.key, 0) or sample.key in since_s:
                 self._carried_at_s[name] = now_s
                 self._rescued.pop(name, None)
+        there = {name for name, _ in owner.values()}
         self.carrying = frozenset(
-            name for name, at_s in self._carried_at_s.items() if now_s - at_s <= _CARRIES_S
+            name
+            for name, at_s in self._carried_at_s.items()
+            if name in there and now_s - at_s <= _CARRIES_S
         )
         self._carried_at_s = {name: self._carried_at_s[name] for name in self.carrying}
         self._servers = {

@@ -56,3 +56,11 @@ def test_what_came_since_clears_a_network_of_rescues_between_two_looks(desk: Any
     for at_s in (1.5, 2.2, 2.4):
         watch.observe(carrying[1:2], [desk.wifi], at_s)
     assert watch.carrying == frozenset()
+
+
+def test_a_network_that_has_gone_carries_nothing(desk: Any) -> None:
+    watch = Unanswered()
+    watch.observe([desk.flow(desk.wifi, 3, down=500)], [desk.wifi, desk.lte], 1.0)
+    assert watch.carrying == {"home"}
+    watch.observe([], [desk.lte], 1.2)
+    assert watch.carrying == frozenset()
