@@ -58,16 +58,22 @@ class Demand:
         memory_s: after so long an observation counts for 1/e.
         amounts: bin -> units, of an earlier one.
         seen_s: the seconds over which these were seen.
+        sums: of what each choice asked for, and of its squares.
     """
 
     def __init__(
-        self, memory_s: float, amounts: Mapping[int, float] | None = None, seen_s: float = 0.0
+        self,
+        memory_s: float,
+        amounts: Mapping[int, float] | None = None,
+        seen_s: float = 0.0,
+        sums: tuple[float, ...] = (0.0, 0.0),
     ) -> None:
         self.memory_s = memory_s
         self.seen_s = seen_s
         # What is new is written larger, instead of all that is old smaller each time.
         self._large = 1.0
         self._amounts = dict(amounts or {})
+        self.sums = sums
 
     @property
     def amounts(self) -> dict[int, float]:
@@ -76,6 +82,7 @@ class Demand:
     def age(self, elapsed_s: float) -> None:
         kept = exp(-elapsed_s / self.memory_s)
         self.seen_s = kept * self.seen_s + self.memory_s * (1.0 - kept)
+        self.sums = tuple([kept * each for each in self.sums])
         if self._large > _LARGEST * kept:
             self._amounts = {
                 saved: kept * amount
@@ -87,9 +94,20 @@ class Demand:
             self._large /= kept
 
     def add(self, steps: Iterable[DemandIncrement]) -> None:
+        asked = 0.0
         for step in priced(steps):
             saved = bin_of(step.s_per_unit)
             self._amounts[saved] = self._amounts.get(saved, 0.0) + step.amount * self._large
+            asked += step.amount
+        total, squares = self.sums
+        self.sums = total + asked, squares + asked * asked
+
+    def lumps(self, seconds: float) -> float:
+        """How many equal choices would be as uneven as those of so many seconds (Kish's count)."""
+        total, squares = self.sums
+        if not 0.0 < squares < inf or self.seen_s <= 0.0:
+            return 0.0
+        return total / squares * total * seconds / self.seen_s
 
     def in_time(self, seconds: float) -> list[tuple[int, float]]:
         """Bins with the units that are asked for in so many seconds, those that save most first."""

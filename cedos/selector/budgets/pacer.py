@@ -11,6 +11,7 @@ corrected by the next solution. Of a day, how wrong such forecasts are is learne
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf, sqrt
 from typing import Any
 
 from cedos.selector.budgets.controller import Option
@@ -20,6 +21,7 @@ from cedos.selector.budgets.odyssey import LEAST_S
 from cedos.selector.budgets.shortfall import Shortfalls
 from cedos.selector.budgets.supply import PROHIBITIVE, reduced
 from cedos.selector.budgets.unchosen import Unchosen, daily
+from cedos.selector.budgets.weekdays import Weekdays
 
 _MEMORY = 1 / 6
 """Habits are remembered for this share of the period: five days of a month, so that weekends count."""
@@ -37,6 +39,24 @@ and less: a price that was too low can still rise, what is left over because it 
 
 _MARGIN = 1.25
 """So many standard deviations of the use without a choice are set aside."""
+
+_LONG_S = 2 * DAY_S
+"""Of longer periods than this weekdays are told apart, and what follows holds."""
+
+_DEVIATIONS, _LEAST_SHADED, _MOST_SHADED = 1.75, 0.1, 0.95
+"""What is expected is taken for less by so many standard deviations: those of as many equal requests as
+are as uneven as these. In the middle of a month that is little; of two videos to come, most."""
+
+_CHATTER = 0.01
+"""Less than this of the supply, used without a choice before the first choice came up, is no habit."""
+
+_UNKNOWN, _UNKNOWN_SEEN = 0.15, 10.0
+"""As long as little is known, this share of what is left is kept for a use without a choice that may yet
+begin; a tenth of it once the whole time from the first choice to the end was seen."""
+
+_RATION = 1.1
+"""Until a day is known, no more is sold at what is known than its share of the time, and a tenth more: in
+the morning of a flood nothing tells how large it will be."""
 
 _SURE = 16.0
 """Of a day's forecast, what it leaves over is counted on in full where that is so many times what
@@ -59,6 +79,7 @@ class PacerQuote:
         capacity: those of them that are not set aside for what is used without a choice.
         dear: the price of units that are set aside.
         unsure: with less capacity than this, a part of it is counted on.
+        rationed: units that may be sold now; the others are dear.
     """
 
     rate: float
@@ -67,6 +88,7 @@ class PacerQuote:
     dear: float = PROHIBITIVE
     known: Curve | None = None
     unsure: float = 0.0
+    rationed: float = inf
 
     def rate_for(self, amount: float, duration_s: float) -> float:
         """What the last of these units, and all after them, would have to be worth."""
@@ -74,7 +96,7 @@ class PacerQuote:
             return self.rate
         if amount > self.planned:
             return PROHIBITIVE
-        if amount >= self.capacity:
+        if amount >= self.capacity or amount > self.rationed:
             return max(self.rate, self.dear)
         if self.known is None:
             return self.rate
@@ -122,6 +144,9 @@ class Pacer:
         self._unchosen = Unchosen(memory_s, self._period_s)
         # Of months there are too few, and in minutes the hours of a day cannot be told apart.
         self._shortfalls = Shortfalls(ends_s) if daily(self._period_s) else None
+        self._weekdays = Weekdays() if self._period_s > _LONG_S else None
+        self._began_s: float | None = None
+        self._known_s = 0.0
         if learned:
             self._resume(learned)
 
@@ -135,8 +160,13 @@ class Pacer:
             return
         # (What was foreseen and is not used yet will be.)
         self._foreseen, spent = max(self._foreseen - spent, 0.0), max(spent - self._foreseen, 0.0)
-        self._demand.age(elapsed_s)
-        self._hours.passed(now_s, elapsed_s)
+        if self._began_s is not None or self._weekdays is None:
+            usual_s = elapsed_s
+            if self._weekdays is not None:
+                usual_s = self._weekdays.usual_s(now_s - elapsed_s, now_s)
+                self._weekdays.passed(now_s, elapsed_s)
+            self._demand.age(usual_s)
+            self._hours.passed(now_s, elapsed_s)
         self._unchosen.passed(now_s, elapsed_s, spent)
         if self._shortfalls is not None:
             expected, _ = self._unchosen.to_come(now_s, self._ends_s, 0.0)
@@ -147,12 +177,25 @@ class Pacer:
         if not options:
             return
         steps = increments(options)
+        if steps and self._began_s is None:
+            self._begin(now_s)
         self._demand.add(steps)
         self._hours.add(now_s, sum([step.amount for step in steps]))
+        if self._weekdays is not None and steps:
+            # How many, not how much: of the few large ones, weekends of a month tell nothing.
+            self._weekdays.add(now_s, 1.0)
         more = chosen.amount - min(option.amount for option in options)
         self._unchosen.chosen(now_s, more)
         if self._shortfalls is not None:
             self._shortfalls.chosen(more)
+
+    def _begin(self, now_s: float) -> None:
+        """The first choice: how long nothing was asked for before it is no habit."""
+        self._began_s, self._first_left = now_s, self._left
+        if self._weekdays is not None and (
+            self._unchosen.ever(self._period_s) < _CHATTER * self._supply
+        ):
+            self._unchosen = Unchosen(self._demand.memory_s, self._period_s)
 
     def waiting(self, choices: Sequence[Sequence[Option]]) -> None:
         self._stock, self._stock_least = {}, 0.0
@@ -180,11 +223,12 @@ class Pacer:
         planned = reduced(self._left, self._supply)
         if left_s <= 0.0 or planned <= 0.0 or self._supply <= 0.0:
             return PacerQuote(PROHIBITIVE)
-        usual_s = self._hours.usual_s(now_s, self._ends_s)
+        usual_s = self._usual_s(now_s)
         unsure = 0.0
         if self._shortfalls is None:
             # What waits is used in part even if nothing of it is chosen.
             capacity = planned - self._stock_least - self.set_aside(now_s, usual_s)
+            capacity -= self._unknown(now_s, planned)
             if self._period_s > DAY_S:
                 expected, _ = self._unchosen.to_come(now_s, self._ends_s, usual_s)
                 unsure = _SURE_LONG * max(expected, self._unchosen.ever(usual_s))
@@ -203,13 +247,47 @@ class Pacer:
         if self._demand.seen_s < _FIRST * self._period_s and not self._stock:
             free = min(_FIRST * self._supply - (self._first_left - self._left), capacity)
             return PacerQuote(least if free > 0.0 else dear, planned, free, dear)
+        rationed = self._ration(now_s, planned)
+        if rationed <= 0.0:
+            return PacerQuote(dear, planned, 0.0, dear)
+        known = curve(self._demand, self._shaded(left_s, usual_s) * usual_s, self._stock, least)
+        rate = known.price(_counted_on(capacity, unsure))
+        return PacerQuote(rate, planned, capacity, dear, known, unsure, min(rationed, capacity))
+
+    def _shaded(self, left_s: float, usual_s: float) -> float:
+        if self._weekdays is not None:
+            shaded = 1.0 - _DEVIATIONS / sqrt(1.0 + self._demand.lumps(usual_s))
+            return max(_LEAST_SHADED, min(shaded, _MOST_SHADED))
         # A day's choices have come to their end before its night.
         end_s = usual_s if daily(self._period_s) else left_s
         end_in = min(end_s / (_END * self._period_s), 1.0)
-        shaded = _SHADED_AT_END + (_SHADED - _SHADED_AT_END) * end_in
-        known = curve(self._demand, shaded * usual_s, self._stock, least)
-        rate = known.price(_counted_on(capacity, unsure))
-        return PacerQuote(rate, planned, capacity, dear, known, unsure)
+        return _SHADED_AT_END + (_SHADED - _SHADED_AT_END) * end_in
+
+    def _usual_s(self, now_s: float) -> float:
+        usual_s = self._hours.usual_s(now_s, self._ends_s)
+        if self._weekdays is None or self._ends_s <= now_s:
+            return usual_s
+        return usual_s * self._weekdays.usual_s(now_s, self._ends_s) / (self._ends_s - now_s)
+
+    def _unknown(self, now_s: float, planned: float) -> float:
+        """Units for a use without a choice that may begin still, as long as little was seen."""
+        if self._weekdays is None:
+            return 0.0
+        left_s = self._ends_s - now_s
+        since_s = now_s - self._began_s if self._began_s is not None else 0.0
+        all_s = left_s + since_s
+        seen = (self._known_s + since_s) / all_s
+        return _UNKNOWN * planned * left_s / all_s / (1.0 + _UNKNOWN_SEEN * seen)
+
+    def _ration(self, now_s: float, planned: float) -> float:
+        """Units that may be sold at what is known of one day or less: no more than their share."""
+        if self._weekdays is None or self._began_s is None or self._known_s > DAY_S:
+            return inf
+        since_s = now_s - self._began_s
+        if since_s >= DAY_S:
+            return inf
+        share = since_s / (self._ends_s - self._began_s)
+        return (_RATION * share + _FIRST) * self._first_left - (self._first_left - self._left)
 
     def spare(self, now_s: float, left: float, supply: float) -> float:
         planned = reduced(left, supply) - self._stock_least
@@ -237,18 +315,31 @@ class Pacer:
         return {
             "demand": {str(saved): amount for saved, amount in self._demand.amounts.items()},
             "seen_s": self._demand.seen_s,
+            "sums": list(self._demand.sums),
             "hours": [self._hours.amounts, self._hours.seen_s],
             "unchosen": self._unchosen.state(),
+            "weekdays": (
+                None if self._weekdays is None else [self._weekdays.amounts, self._weekdays.seen_s]
+            ),
+            "known_s": self._known_s
+            + (0.0 if self._began_s is None else max(self._now_s - self._began_s, 0.0)),
             "shortfalls": None if self._shortfalls is None else self._shortfalls.state(),
         }
 
     def _resume(self, learned: Mapping[str, Any]) -> None:
         try:
             amounts = {int(saved): float(amount) for saved, amount in learned["demand"].items()}
-            self._demand = Demand(self._demand.memory_s, amounts, float(learned["seen_s"]))
+            sums = tuple(map(float, learned["sums"]))
+            self._demand = Demand(self._demand.memory_s, amounts, float(learned["seen_s"]), sums)
             hours = [[float(each) for each in known] for known in learned["hours"]]
             self._hours = Hours(self._demand.memory_s, *hours)
             self._unchosen = Unchosen(self._demand.memory_s, self._period_s, learned["unchosen"])
+            if self._weekdays is not None and learned["weekdays"]:
+                days = [[float(each) for each in known] for known in learned["weekdays"]]
+                self._weekdays = Weekdays(*days)
+            self._known_s = float(learned["known_s"])
+            if self._known_s > 0.0:
+                self._began_s = self._now_s
             if self._shortfalls is not None and (shortfalls := learned["shortfalls"]) is not None:
                 self._shortfalls = Shortfalls(self._ends_s, shortfalls)
         except (KeyError, TypeError, ValueError, AttributeError) as error:

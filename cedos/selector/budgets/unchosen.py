@@ -17,6 +17,10 @@ _LATELY_S = DAY_S / 4
 """Some days are busier than others: what was used in these last hours, over what is usual in them, is
 taken to hold for the next ones, too."""
 
+_FAST_S, _FAST_COUNTS = 1.5 * DAY_S, 0.8
+"""Over weeks, this much of the use of these last days is expected to go on, if it is more than usual:
+a trip shows in it on its first day."""
+
 _NEXT_S = DAY_S / 2
 """For so long."""
 
@@ -55,6 +59,8 @@ class Unchosen:
         self._blocks = self._sum = self._squares = 0.0
         self._block = self._block_s = 0.0
         self._lately = self._lately_expected = 0.0
+        self._fast = self._fast_s = 0.0
+        self._fast_memory_s = _FAST_S if period_s > 2 * DAY_S else 0.0
         by_hour: list[list[float]] = []
         if learned is not None:
             self._used, self._seen_s = float(learned["used"]), float(learned["seen_s"])
@@ -75,6 +81,10 @@ class Unchosen:
         if self._hours is not None:
             self._hours.passed(now_s, elapsed_s)
             self._hours.add(now_s - elapsed_s / 2.0, used)
+        if self._fast_memory_s:
+            kept = exp(-elapsed_s / self._fast_memory_s)
+            self._fast = kept * self._fast + used
+            self._fast_s = kept * self._fast_s + self._fast_memory_s * (1.0 - kept)
         kept = exp(-elapsed_s / _LATELY_S)
         self._lately = kept * self._lately + used
         self._lately_expected = kept * self._lately_expected + expected
@@ -88,6 +98,7 @@ class Unchosen:
         self._used -= amount
         self._ever -= amount
         self._lately -= amount
+        self._fast -= amount
         self._block -= amount
         if self._hours is not None:
             self._hours.add(now_s, -amount)
@@ -102,7 +113,11 @@ class Unchosen:
             usual_s = max(usual_s, least_s)
         next_s = self._usual_s(now_s, min(now_s + _NEXT_S, ends_s))
         busy_s = usual_s + (self._busy() - 1.0) * next_s
-        return self._per_s() * busy_s, sqrt(self._variance() * usual_s / self._block_period_s)
+        expected = self._per_s() * busy_s
+        if self._fast_memory_s:
+            fast = max(self._fast, 0.0) / max(self._fast_s, self._first_s)
+            expected = max(expected, _FAST_COUNTS * fast * busy_s)
+        return expected, sqrt(self._variance() * usual_s / self._block_period_s)
 
     def ever(self, seconds: float) -> float:
         """Units in so many seconds by all that was ever seen, however long ago: no new habit lasts."""

@@ -110,6 +110,11 @@ def shifted(habits: Habits, dice: random.Random) -> Habits:
             return replace(habits, away=not habits.away, metered_bps=habits.metered_bps * 0.7)
 
 
+def days(habits: Habits, count: int, dice: random.Random) -> list[Choice]:
+    """All choices of so many days, in no order; nothing shifts, and no program acts by itself."""
+    return [choice for day in range(count) for choice in _day(day, habits, dice)]
+
+
 def month(habits: Habits, days: int, dice: random.Random) -> tuple[list[Choice], Habits]:
     """All choices of a month in their order, and the habits at its end."""
     shifts = sorted(dice.randrange(2, days) for _ in range(dice.choice((0, 1, 1, 2, 3))))

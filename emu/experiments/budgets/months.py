@@ -14,7 +14,7 @@ from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.supply import PROHIBITIVE
 from emu.experiments.budgets.habits import DAY_S, draw, month
-from emu.experiments.budgets.plans import PLANS, Month, World, paid_s
+from emu.experiments.budgets.plans import PLANS, Month, World, forced_by, paid_s
 
 CONTROLLERS: dict[str, MakeController] = {"odyssey": Odyssey, "pacer": Pacer}
 _STEP_S = 600.0
@@ -45,9 +45,13 @@ class Outcome:
     path: Sequence[tuple[float, float, float]]
     """Day by day: seconds since the period began, units spent, price in seconds per unit."""
 
+    feasible: bool = True
+    """Whether what is used without a choice fitted when the last supply became known."""
+
     @property
     def met(self) -> bool:
-        return self.spent <= self.world.budget.supply
+        change = self.world.change
+        return self.spent <= (self.world.budget if change is None else change.budget).supply
 
     @property
     def wanted(self) -> bool:
@@ -103,8 +107,14 @@ def _period(world: World, keeper: Keeper) -> Outcome:
     spent = declined = declined_late = bought_s = 0.0
     late_s = 0.75 * world.length_s
     looked_s, day, path = 0.0, 0.0, []
+    change, feasible = world.change, True
     keeper.observe(world.begins_s, 0.0)
     for choice in world.choices:
+        if change is not None and change.at_s <= choice.at_s:
+            to_come = forced_by([each for each in world.choices if each.at_s >= choice.at_s])
+            feasible = spent + to_come <= change.budget.supply
+            keeper.changed(change.budget, world.begins_s + change.at_s)
+            change, declined, declined_late = None, 0.0, 0.0
         while looked_s + _STEP_S < choice.at_s:
             looked_s += _STEP_S
             keeper.observe(world.begins_s + looked_s, spent)
@@ -138,13 +148,14 @@ def _period(world: World, keeper: Keeper) -> Outcome:
     end_s = world.begins_s + world.length_s - 1.0
     keeper.observe(end_s, spent)
     path.append((world.length_s, spent, min(keeper.quote(end_s).rate, PROHIBITIVE)))
-    return Outcome(world, _supply(world, spent), spent, declined, declined_late, bought_s, path)
+    supply = _supply(world, spent)
+    return Outcome(world, supply, spent, declined, declined_late, bought_s, path, feasible)
 
 
 def _supply(world: World, spent: float) -> float:
     unit = world.budget.increment
     if unit is None:
-        return world.budget.supply
+        return (world.budget if world.change is None else world.change.budget).supply
     return min(bought(spent, unit), unit.most) * unit.amount
 
 

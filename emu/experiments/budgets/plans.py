@@ -66,6 +66,14 @@ class World:
     forced: float
     asked: float
     best_s: float
+    change: "Change | None" = None
+
+
+class Change(NamedTuple):
+    """The person has another plan from an instant on, seconds since the period began."""
+
+    at_s: float
+    budget: Budget
 
 
 Plan = Callable[[Sequence[Month], random.Random], list[World]]
@@ -75,11 +83,11 @@ def data(months: Sequence[Month], dice: random.Random) -> list[World]:
     """A data plan for each month that fits the person somehow."""
     worlds = []
     for month in months:
-        choices = [_bytes(each) for each in month.choices]
+        choices = [counted_bytes(each) for each in month.choices]
         length_s = month.days * DAY_S
-        supply = max(_forced(choices) / month.share, _met_by_all(choices, length_s))
-        budget = _budget(Resource.DATA, supply, month.begins_s + length_s, Every.MONTH)
-        worlds.append(_world(month.begins_s, length_s, choices, budget))
+        supply = max(forced_by(choices) / month.share, _met_by_all(choices, length_s))
+        budget = budget_of(Resource.DATA, supply, month.begins_s + length_s, Every.MONTH)
+        worlds.append(world_of(month.begins_s, length_s, choices, budget))
     return worlds
 
 
@@ -93,11 +101,11 @@ def energy(months: Sequence[Month], dice: random.Random) -> list[World]:
             if 0 <= day < len(days):
                 days[int(day)].append(_joules(each)._replace(at_s=at_s))
         for day, choices in enumerate(days):
-            supply = _forced(choices) + dice.uniform(0.1, 0.5) * _asked(choices)
+            supply = forced_by(choices) + dice.uniform(0.1, 0.5) * asked_by(choices)
             supply = max(supply, _met_by_all(choices, DAY_S))
             begins_s = month.begins_s + _CHARGED_S + day * DAY_S
-            budget = _budget(Resource.ENERGY, supply, begins_s + DAY_S, Every.DAY)
-            worlds.append(_world(begins_s, DAY_S, choices, budget))
+            budget = budget_of(Resource.ENERGY, supply, begins_s + DAY_S, Every.DAY)
+            worlds.append(world_of(begins_s, DAY_S, choices, budget))
     return worlds
 
 
@@ -109,8 +117,8 @@ def money(months: Sequence[Month], dice: random.Random) -> list[World]:
         s_per_money = dice.uniform(0.1, 1.0) * world.best_s / _UNITS / _MONEY
         increment = Increment(unit, _MONEY, s_per_money, _UNITS)
         ends_s = world.begins_s + world.length_s
-        budget = _budget(Resource.DATA, world.budget.supply, ends_s, Every.MONTH, increment)
-        worlds.append(_world(world.begins_s, world.length_s, world.choices, budget))
+        budget = budget_of(Resource.DATA, world.budget.supply, ends_s, Every.MONTH, increment)
+        worlds.append(world_of(world.begins_s, world.length_s, world.choices, budget))
     return worlds
 
 
@@ -129,14 +137,14 @@ def _units(spent: float, increment: Increment) -> int:
     return max(-int(-spent // increment.amount), 1)
 
 
-def _budget(
+def budget_of(
     resource: Resource, supply: float, ends_s: float, every: Every, unit: Increment | None = None
 ) -> Budget:
     until = datetime.fromtimestamp(ends_s, UTC).replace(tzinfo=None).isoformat()
     return Budget(resource.value, resource, supply, until, every=every, increment=unit)
 
 
-def _bytes(choice: Choice) -> Counted:
+def counted_bytes(choice: Choice) -> Counted:
     def options(size: float) -> tuple[Option, ...]:
         metered = Option(choice.metered_s, size)
         return (metered,) if choice.free_s is None else (Option(choice.free_s, 0.0), metered)
@@ -165,11 +173,11 @@ def _joules(choice: Choice) -> Counted:
     return Counted(choice.at_s, options(ratio), options(1.0), choice.steered)
 
 
-def _forced(choices: Sequence[Counted]) -> float:
+def forced_by(choices: Sequence[Counted]) -> float:
     return sum(min(option.amount for option in each.actual) for each in choices)
 
 
-def _asked(choices: Sequence[Counted]) -> float:
+def asked_by(choices: Sequence[Counted]) -> float:
     return sum(step.amount for each in choices for step in increments(each.actual))
 
 
@@ -189,16 +197,22 @@ def _met_by_all(choices: Sequence[Counted], length_s: float) -> float:
     return supply
 
 
-def _world(begins_s: float, length_s: float, choices: Sequence[Counted], budget: Budget) -> World:
+def world_of(
+    begins_s: float,
+    length_s: float,
+    choices: Sequence[Counted],
+    budget: Budget,
+    change: Change | None = None,
+) -> World:
     steps = [step for each in choices for step in increments(each.actual)]
     steps.sort(reverse=True)
-    forced, unit = _forced(choices), budget.increment
-    sizes = [budget.supply]
+    forced, unit = forced_by(choices), budget.increment
+    sizes = [budget.supply if change is None else change.budget.supply]
     if unit is not None:
         sizes = [unit.amount * count for count in range(_units(forced, unit), unit.most + 1)]
     best_s = max(_knapsack(steps, size - forced) - paid_s(unit, size, forced) for size in sizes)
     asked = sum(step.amount for step in steps)
-    return World(begins_s, length_s, choices, budget, forced, asked, best_s)
+    return World(begins_s, length_s, choices, budget, forced, asked, best_s, change)
 
 
 def _knapsack(steps: Sequence[tuple[float, float]], room: float) -> float:
