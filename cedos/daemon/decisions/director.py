@@ -55,12 +55,12 @@ class Director:
                 # The next one finds it where it is now.
                 context = replace(context, competing=self._flows.competing(context.at_s))
 
-    def visited(self, flow: LivingFlow, now_s: float) -> None:
-        """A connection began: it goes where was decided before."""
+    def visited(self, flow: LivingFlow, now_s: float, mark: int | None = None) -> None:
+        """A connection began, of a socket with this mark: it goes where was decided before."""
         if flow.incoming or flow.key.protocol != "tcp":
             return
-        decision = self.destinations.visited(flow.key, now_s)
-        flow.led(decision.number if decision is not None else None)
+        destination = self.destinations.visited(flow.key, now_s)
+        flow.led(self.programs.decision(mark) or destination)
 
     def rescued(self, flow: LivingFlow, network: str, reason: str, context: Context) -> None:
         """A flow's first packet found no answer, and goes over another network now."""

@@ -37,6 +37,11 @@ class Programs:
         if known is not None and known.rule is not None:
             await carried_out(self._steer.set_mark(mark, None))
 
+    def decision(self, mark: int | None) -> Decision | None:
+        """By which connections with this mark go; None: like everything else."""
+        known = None if mark is None else self._known.get(mark)
+        return None if known is None else known.decision
+
     async def reconsider(self, context: Context) -> None:
         for mark, known in list(self._known.items()):
             await self._lead(mark, known, context)

@@ -298,11 +298,14 @@ class LivingFlow:
         )
         return begins
 
-    def led(self, decision: int | None) -> None:
-        """Its first path goes where this decision about new connections led it."""
-        if self.decision is None:
-            self.decision = decision
+    def led(self, decision: Decision | None) -> None:
+        """This decision about new connections was in force when it began.
+
+        A program that bound its socket elsewhere has not followed it.
+        """
         network = self.paths[self.key].network
+        if self.decision is None and decision is not None and network in decision.choice.networks:
+            self.decision = decision.number
         if self.strategy is None and network is not None:
             self.strategy = Strategy(StrategyKind.SINGLE, (network,))
 

@@ -74,7 +74,7 @@ class FlowEvents:
         mark = await self._mark(event)
         for learned in self.profiler.opened(event.key, now_s, incoming=event.incoming, mark=mark):
             self.flows.learned(learned)
-        self.director.visited(flow, now_s)
+        self.director.visited(flow, now_s, mark)
         if not event.incoming:
             self.rescuer.opened(event.key, event.at_s)
 

@@ -3,6 +3,7 @@
 A flow's choice is weighed again when it has ended, as only then its size is known for certain; by the
 networks as they are then. Small flows are left out: they hardly count in any budget. So are those that
 carried what programs had prefetched: these choices were told of while they were open (`prefetching`).
+And a program that binds its socket to an interface leaves no choice: what it uses is used without one.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,6 +41,8 @@ class Opportunities:
         self, flow: LivingFlow, record: FlowRecord, context: Callable[[], Context]
     ) -> None:
         if not self._budgets.keepers or flow.incoming:
+            return
+        if flow.key.protocol == "tcp" and flow.decision is None:
             return
         down = sum(path.bytes_down for path in record.subflows)
         up = sum(path.bytes_up for path in record.subflows)
