@@ -103,6 +103,15 @@ def tcp_info(connection: socket.socket) -> TcpInfo | None:
     return read_info(raw)
 
 
+def receive_rtt_s(connection: socket.socket) -> float | None:
+    """The round trip as this receiving end sees it; None: not measured yet, or the connection is gone."""
+    try:
+        raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+    except OSError:
+        return None
+    return tcp_info_fields(raw).rcv_rtt / 1e6 or None
+
+
 def read_info(raw: bytes) -> TcpInfo | None:
     """Reads a `struct tcp_info`; None for one shorter than Linux 4.19's."""
     if len(raw) < _COMPLETE_BYTES:

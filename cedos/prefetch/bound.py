@@ -2,12 +2,16 @@
 
 import errno
 import socket
+from contextlib import suppress
+from typing import Any
 
 from cedos.errors import HostError
 from cedos.kernel.interface_socket import bind_to_interface
 
 _BACKGROUND_BUFFER = 256 * 1024
 """What a fetch ahead of time lets a server send before it looks: it steps back within so many bytes."""
+
+_TCP_WINDOW_CLAMP = 10
 
 
 def bind_to(one: socket.socket, interface: str | None, *, background: bool) -> None:
@@ -26,6 +30,13 @@ def bind_to(one: socket.socket, interface: str | None, *, background: bool) -> N
         if error.errno == errno.ENODEV:
             raise HostError(f"there is no network interface {interface}") from error
         raise HostError(f"cannot bind to {interface}: {error.strerror}") from error
+
+
+def clamp_window(one: Any, size_bytes: int) -> None:
+    """The other end may have no more on its way than this from now on; what it may already, it may."""
+    # A connection that is over has nothing on its way.
+    with suppress(OSError):
+        one.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, size_bytes)
 
 
 def connected(

@@ -17,8 +17,9 @@ from aiohttp import hdrs
 from cedos.model import Urgency
 from cedos.prefetch.bound import bind_to
 from cedos.prefetch.turn import FetchError, NotThereError, Turn
+from cedos.prefetch.yielding import Yielding
 
-_BLOCK_BYTES = 64 * 1024
+_BLOCK_BYTES = 16 * 1024
 _CONNECT_S = 15.0
 _SILENCE_S = 30.0
 _GONE = frozenset({400, 401, 403, 404, 405, 406, 410, 414, 451})
@@ -75,6 +76,7 @@ class HttpFetcher:
     def _session(self, turn: Turn) -> aiohttp.ClientSession:
         def make(address: Any) -> socket.socket:
             family, kind, protocol, *_ = address
+            turn.connects()
             one = socket.socket(family, kind, protocol)
             try:
                 one.setblocking(False)
@@ -103,11 +105,15 @@ class HttpFetcher:
         async with session.get(self.url, headers=headers) as answer:
             total = self._begin(answer)
             turn.received(part.size, total)
-            await turn.turn()
-            async for block in answer.content.iter_chunked(_BLOCK_BYTES):
-                part.append(block)
-                turn.received(part.size, total)
+            # (What fits into the first packets is there already, and its connection handed back.)
+            connection = answer.connection
+            async with Yielding(None if connection is None else connection.transport, turn) as slow:
                 await turn.turn()
+                async for block in answer.content.iter_chunked(_BLOCK_BYTES):
+                    part.append(block)
+                    slow.received(len(block))
+                    turn.received(part.size, total)
+                    await turn.turn()
         if total is not None and part.size != total:
             raise FetchError(f"{self.url}: {part.size} of {total} bytes came")
         return Body(str(answer.url), answer.content_type, part.finish())

@@ -22,6 +22,7 @@ from cedos.model import Bulk, Label, Urgency
 from cedos.prefetch import state_file as learnt
 from cedos.prefetch.calling import call
 from cedos.prefetch.news import Ledger
+from cedos.prefetch.other_programs import OtherPrograms
 from cedos.prefetch.rates import Rates
 from cedos.prefetch.surroundings import NewsListener, Surroundings
 from cedos.prefetch.turn import Fetcher, FetchError, NotThereError, Turn
@@ -109,6 +110,7 @@ class Prefetcher:
         self._numbers = itertools.count(1)
         self._kicked = asyncio.Event()
         self._foreground = 0
+        self._others = OtherPrograms()
         self._blind = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -288,7 +290,8 @@ class Prefetcher:
             interface,
             _WANTED if network is None else _AHEAD,
             lambda total, size: self._received(key, turn, total, size),
-            lambda: self._foreground == 0,
+            lambda: self._foreground == 0 and not self._others.busy(),
+            self._others.own,
         )
         task = asyncio.create_task(self._attempt(key, entry, turn))
         entry.attempt = _Attempt(turn, network, task, now_s, now_s)

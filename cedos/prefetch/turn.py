@@ -34,6 +34,7 @@ class Turn:
 
     Attributes:
         interface: the network interface to use; None: whatever the host would use.
+        connects: to be called before each connection that a fetcher begins: it is no other program's.
         label: background where it is ahead of time, foreground where somebody waits (IntNW's labels).
     """
 
@@ -43,11 +44,13 @@ class Turn:
         label: Label,
         report: Callable[[float, float | None], None] = lambda received, size: None,
         clear: Callable[[], bool] = lambda: True,
+        connects: Callable[[], None] = lambda: None,
     ) -> None:
         self.interface = interface
         self.label = label
         self._report = report
         self._clear = clear
+        self.connects = connects
         self._stopped = threading.Event()
         self._wakes: set[Callable[[], None]] = set()
 
@@ -87,17 +90,18 @@ class Turn:
 
     async def turn(self) -> None:
         """Returns when it may go on."""
-        while self._waits():  # noqa: ASYNC110 - whether it is clear is asked, not told
+        while self.waits():  # noqa: ASYNC110 - whether it is clear is asked, not told
             await asyncio.sleep(_PROMPT_S)
 
     def turn_blocking(self) -> None:
         """The same for threads; StoppedError where the attempt is over."""
-        while not self.stopped and self._waits():
+        while not self.stopped and self.waits():
             self._stopped.wait(_PROMPT_S)
         if self.stopped:
             raise StoppedError
 
-    def _waits(self) -> bool:
+    def waits(self) -> bool:
+        """Whether it steps back now."""
         return self.label.urgency is Urgency.BACKGROUND and not self._clear()
 
 
