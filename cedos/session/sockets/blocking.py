@@ -130,7 +130,13 @@ class socket:  # noqa: N801 - as the standard library's
         self._listener = run(self._listen())
 
     async def _listen(self) -> Listener:
-        listener = await sockets.listen(self._address, key=self._options.get(SocketOption.KEY))
+        options = self._options
+        chosen = (
+            {"scheduler": options[SocketOption.SCHEDULER]}
+            if SocketOption.SCHEDULER in options
+            else {}
+        )
+        listener = await sockets.listen(self._address, key=options.get(SocketOption.KEY), **chosen)
         listener.on_new(lambda: self._new(listener))
         return listener
 

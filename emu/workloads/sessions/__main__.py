@@ -11,7 +11,15 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from emu.workloads.sessions import bulk, fairness, foreground, messages, resume, round_trips
+from emu.workloads.sessions import (
+    bulk,
+    fairness,
+    foreground,
+    messages,
+    resume,
+    round_trips,
+    silence,
+)
 from emu.workloads.sessions.peer import Peer
 
 Command = Callable[..., Coroutine[Any, Any, dict[str, Any]]]
@@ -32,6 +40,11 @@ COMMANDS: dict[str, Command] = {
     "answer": round_trips.answer,
     "ask_under_load": foreground.ask_under_load,
     "answer_under_load": foreground.answer_under_load,
+    "listen_for": silence.listen_for,
+    "accept_over": silence.accept_over,
+    "open_over": silence.open_over,
+    "give": silence.give,
+    "take": silence.take,
 }
 
 

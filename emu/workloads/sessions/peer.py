@@ -18,6 +18,7 @@ class Peer:
         self._listener: session.Listener | None = None
         self._plain: socket.socket | None = None
         self._blocking: blocking.socket | None = None
+        self._transferring: session.Connection | blocking.socket | None = None
 
     async def listen(self, address: str) -> dict[str, Any]:
         self._listener = await session.listen((address, 0), key=self.key, clear=True)
@@ -34,6 +35,30 @@ class Peer:
         self._blocking.bind((address, 0))
         await asyncio.to_thread(self._blocking.listen)
         return {"port": self._blocking.getsockname()[1]}
+
+    async def listen_again(self, address: str, scheduler: str, *, blocks: bool) -> dict[str, Any]:
+        """For one more session, under a scheduler; what listened before ends."""
+        if blocks:
+            if self._blocking is not None:
+                await asyncio.to_thread(self._blocking.close)
+            self._blocking = self.blocking_socket()
+            self._blocking.setsockopt(blocking.SOL_SESSION, blocking.SO_SCHEDULER, scheduler)
+            self._blocking.bind((address, 0))
+            await asyncio.to_thread(self._blocking.listen)
+            return {"port": self._blocking.getsockname()[1], "key": self.key.public.hex()}
+        if self._listener is not None:
+            await self._listener.close()
+        self._listener = await session.listen((address, 0), key=self.key, scheduler=scheduler)
+        return {"port": self._listener.address[1], "key": self.key.public.hex()}
+
+    def transfers(self, end: session.Connection | blocking.socket) -> None:
+        """This session is what the next commands are about."""
+        self._transferring = end
+
+    @property
+    def transferring(self) -> session.Connection | blocking.socket:
+        assert self._transferring is not None
+        return self._transferring
 
     def blocking_socket(self) -> blocking.socket:
         made = blocking.socket()

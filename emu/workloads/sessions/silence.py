@@ -1,0 +1,136 @@
+"""A transfer over several networks, one of which may fall silent: what has arrived when."""
+
+import asyncio
+import time
+from typing import Any, Final
+
+from cedos import session
+from cedos.model import Bulk, Label, Urgency
+from cedos.session.sockets import blocking
+from emu.workloads.sessions.peer import Peer
+
+_PIECE_BYTES: Final = 1 << 16
+_APART_S: Final = 0.005
+"""Arrivals are told no closer than this; pauses longer than it are exact."""
+_OPEN_S: Final = 10.0
+_LIMIT_S: Final = 90.0
+
+End = session.Connection | blocking.socket
+
+
+async def listen_for(peer: Peer, address: str, scheduler: str, way: str) -> dict[str, Any]:
+    """Waits for one session; `way` is how its end is programmed, `await` or `blocking`."""
+    return await peer.listen_again(address, scheduler, blocks=way == "blocking")
+
+
+async def accept_over(peer: Peer, label: str, paths: int, way: str) -> dict[str, Any]:
+    """Ends once the session has so many paths."""
+    end: End
+    if way == "blocking":
+        end = await asyncio.to_thread(peer.accept_blocking)
+    else:
+        end = await peer.accept()
+    return await _ready(peer, end, label, paths)
+
+
+async def open_over(
+    peer: Peer,
+    to: str,
+    port: int,
+    key: str,
+    scheduler: str,
+    label: str,
+    networks: list[str],
+    way: str,
+    **_: Any,
+) -> dict[str, Any]:
+    """Opens a session over these interfaces; ends once each of them has its path."""
+    end: End
+    if way == "blocking":
+        end = peer.blocking_socket()
+        end.setsockopt(blocking.SOL_SESSION, blocking.SO_SERVER_KEY, bytes.fromhex(key))
+        end.setsockopt(blocking.SOL_SESSION, blocking.SO_SCHEDULER, scheduler)
+        end.setsockopt(blocking.SOL_SESSION, blocking.SO_NETWORKS, networks.__contains__)
+        await asyncio.to_thread(end.connect, (to, port))
+    else:
+        end = await peer.connect(
+            "aead", to, port, key, scheduler=scheduler, networks=networks.__contains__
+        )
+    return await _ready(peer, end, label, len(networks))
+
+
+async def give(peer: Peer, size: int) -> dict[str, Any]:
+    """Sends so many bytes; ends when all have arrived."""
+    end = peer.transferring
+    if isinstance(end, blocking.socket):
+        await asyncio.to_thread(_give, end, size)
+        return {}
+    left = size
+    async with asyncio.timeout(_LIMIT_S):
+        while left:
+            await end.write(bytes(min(left, _PIECE_BYTES)))
+            left -= min(left, _PIECE_BYTES)
+        end.finish()
+        await end.read()
+        await end.close()
+    return {}
+
+
+async def take(peer: Peer) -> dict[str, Any]:
+    """`arrivals`: when, by the monotonic clock, how many bytes had come; `lost_paths` of this end."""
+    end = peer.transferring
+    if isinstance(end, blocking.socket):
+        return {"arrivals": await asyncio.to_thread(_take, end)}
+    total, arrivals = 0, [(time.monotonic(), 0)]
+    async with asyncio.timeout(_LIMIT_S):
+        while data := await end.read():
+            total += len(data)
+            _arrived(arrivals, total)
+        arrivals.append((time.monotonic(), total))
+        end.finish()
+        await end.close()
+    return {"arrivals": arrivals}
+
+
+def _give(end: blocking.socket, size: int) -> None:
+    end.settimeout(_LIMIT_S)
+    end.sendall(bytes(size))
+    end.shutdown(blocking.SHUT_WR)
+    end.recv(1)
+    end.close_wait(_LIMIT_S)
+
+
+def _take(end: blocking.socket) -> list[tuple[float, int]]:
+    end.settimeout(_LIMIT_S)
+    total, arrivals = 0, [(time.monotonic(), 0)]
+    while data := end.recv(_PIECE_BYTES):
+        total += len(data)
+        _arrived(arrivals, total)
+    arrivals.append((time.monotonic(), total))
+    end.shutdown(blocking.SHUT_WR)
+    end.close_wait(_LIMIT_S)
+    return arrivals
+
+
+def _arrived(arrivals: list[tuple[float, int]], total: int) -> None:
+    """Of what comes closely together the first and the last is kept, so that pauses are exact."""
+    now = time.monotonic()
+    if len(arrivals) > 2 and now - arrivals[-2][0] < _APART_S:
+        arrivals[-1] = (now, total)
+    else:
+        arrivals.append((now, total))
+
+
+async def _ready(peer: Peer, end: End, label: str, paths: int) -> dict[str, Any]:
+    urgency, bulk = label.split(",")
+    meant = Label(Urgency(urgency), Bulk(bulk))
+    flow = end if isinstance(end, session.Connection) else end.session
+    if isinstance(end, session.Connection):
+        end.label = meant
+    else:
+        end.setsockopt(blocking.SOL_SESSION, blocking.SO_LABEL, meant)
+    async with asyncio.timeout(_OPEN_S):
+        while len(flow.paths()) < paths:  # noqa: ASYNC110 - no event of either API tells it
+            await asyncio.sleep(0.005)
+    peer.transfers(end)
+    return {}
