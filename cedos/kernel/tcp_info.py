@@ -10,12 +10,14 @@ import fcntl
 import socket
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NamedTuple
 
 # linux/sockios.h and linux/tcp.h
 _SIOCOUTQ: Final = 0x5411  # bytes not acknowledged yet
 _SIOCOUTQNSD: Final = 0x894B  # bytes not sent yet
 _TCP_NOTSENT_LOWAT: Final = 25
+_SNMP: Final = Path("/proc/self/net/snmp")
 _NEVER_US: Final = 0xFFFF_FFFF
 
 # struct tcp_info, as far as it is used. A kernel older than a field sends a shorter structure.
@@ -160,3 +162,23 @@ def _count(connection: socket.socket, question: int) -> int:
 def wake_below(connection: socket.socket, unsent: int) -> None:
     """Writable is then only a connection with less than `unsent` bytes never sent."""
     connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, max(1, min(unsent, 1 << 30)))
+
+
+def active_opens() -> int | None:
+    """Connections that were begun here since the namespace is there; None: it is not told."""
+    try:
+        text = _SNMP.read_text()
+    except OSError:
+        return None
+    return parse_active_opens(text)
+
+
+def parse_active_opens(text: str) -> int | None:
+    """Of `/proc/net/snmp`: a line of names, then one of values."""
+    lines = [line.split() for line in text.splitlines() if line.startswith("Tcp:")]
+    if len(lines) < 2 or "ActiveOpens" not in lines[0]:
+        return None
+    place = lines[0].index("ActiveOpens")
+    if place >= len(lines[1]) or not lines[1][place].isdecimal():
+        return None
+    return int(lines[1][place])

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from cedos.kernel.tcp_counters import active_opens
+from cedos.kernel.tcp_info import active_opens
 
 _AFTER_S = 0.4
 """A connection that was begun so short a time ago has priority: small things are over by then."""

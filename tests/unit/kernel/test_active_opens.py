@@ -3,7 +3,7 @@ import socket
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.kernel.tcp_counters import active_opens, parse_active_opens
+from cedos.kernel.tcp_info import active_opens, parse_active_opens
 
 SNMP = """Ip: Forwarding DefaultTTL
 Ip: 1 64
