@@ -5,7 +5,7 @@ import signal
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 import structlog
@@ -19,7 +19,9 @@ from cedos.errors import ConfigError
 from cedos.kernel.service_manager import Notifier
 from cedos.proxy.gateway.admission import IPNetwork
 from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings
+from cedos.proxy.gateway.hand_over import NAME, received
 from cedos.proxy.gateway.invited_clients import InvitedClients, default_path
+from cedos.proxy.gateway.successor import Successor, can_begin
 from cedos.proxy.local.joined_gateway import invitation
 from cedos.session import keys
 from cedos.session.protocol.crypto import KeyPair
@@ -44,6 +46,10 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
         (
             "cedos gateway --allow-inside 10.1.0.0/16",
             "Also connects to the private network that it is in.",
+        ),
+        (
+            "kill -HUP PID",
+            "Begins anew, after an upgrade say, without breaking a connection.",
         ),
         (
             "cedos example gateway-unit | sudo tee /etc/systemd/system/cedos-gateway.service",
@@ -174,7 +180,9 @@ def command(
         connect_s=connect_timeout,
         names=log_destinations,
     )
-    asyncio.run(_serve(Gateway(settings, me, invited.name_of), len(invited.names)))
+    following = asyncio.run(_serve(Gateway(settings, me, invited.name_of), len(invited.names)))
+    if following is not None:
+        following.begin()
 
 
 def _print_line(invited: InvitedClients, client: str, host: str, port: int, me: KeyPair) -> None:
@@ -195,18 +203,55 @@ def _own_address() -> str:
     raise ConfigError("this host has no address that clients could reach; --name says which it has")
 
 
-async def _serve(gateway: Gateway, clients: int) -> None:
-    await gateway.open()
-    running = asyncio.get_running_loop().create_task(gateway.run())
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
-    log.info("ready", listens=shown(*gateway.address), clients=clients)
+async def _serve(gateway: Gateway, clients: int) -> "Successor | None":
+    """Until it is ended; what is to be begun then, where this process is to begin anew."""
     notifier = Notifier()
+    try:
+        handed = received()
+    except (ValueError, OSError) as error:
+        handed = None
+        log.warning("what the process before this one carried is lost", why=str(error))
+    await gateway.open(handed)
+    if gateway.sessions:
+        log.info("goes on", sessions=gateway.sessions, connections=gateway.streams)
+    loop = asyncio.get_running_loop()
+    running = loop.create_task(gateway.run())
+    ending: asyncio.Future[signal.Signals] = loop.create_future()
+
+    def end(number: signal.Signals) -> None:
+        if not ending.done():
+            ending.set_result(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, end, number)
+    log.info("ready", listens=shown(*gateway.address), clients=clients)
+    notifier.give_up(NAME)
     notifier.ready(shown(*gateway.address))
     try:
-        await running
-    except asyncio.CancelledError:
-        pass
-    finally:
+        while True:
+            both: set[asyncio.Future[Any]] = {running, ending}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not ending.done():
+                await running  # it failed
+            why = ending.result()
+            if why is signal.SIGHUP and not await can_begin():
+                log.error("goes on as it is: `cedos gateway --list` fails as it would begin now")
+                ending = loop.create_future()
+                continue
+            break
+        if why is signal.SIGHUP:
+            notifier.reloading("begins anew")
+            state = await gateway.hand_over()
+            return Successor(state.write(), state.descriptors)
         notifier.stopping("ending sessions")
-        await gateway.close()
+        if why is signal.SIGTERM and notifier.keeps_descriptors:
+            state = await gateway.hand_over()
+            if notifier.keep(NAME, [state.write(), *state.descriptors]):
+                return None
+            log.warning("the service manager keeps nothing: connections break")
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        if not gateway.handed_over:
+            await gateway.close()
+    return None

@@ -2,7 +2,7 @@
 
 import asyncio
 import resource
-from collections import Counter
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,17 +11,16 @@ from typing import Final
 
 import structlog
 
-from cedos.errors import SessionError
+from cedos.errors import CedosError, SessionError
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import DestinationRules, IPNetwork
+from cedos.proxy.gateway.gateway_session import GatewaySession, SessionTerms
+from cedos.proxy.gateway.hand_over import Handed, HandOver, KeptSession
 from cedos.proxy.gateway.origin import Origins
-from cedos.proxy.streams.carry import carry
-from cedos.proxy.streams.frames import OpenStream
-from cedos.proxy.streams.multiplexer import Multiplexer
-from cedos.proxy.streams.stream import ProxiedStream
+from cedos.proxy.gateway.traffic import Traffic
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.session_limits import SessionLimits
-from cedos.session.sockets.connection import Connection
+from cedos.session.sockets.handed_flow import HandedFlow
 from cedos.session.sockets.listener import Listener
 from cedos.session.sockets.sockets import listen
 
@@ -77,11 +76,17 @@ class Gateway:
             ports=[SSH],
             local=settings.local,
         )
-        self._origins = Origins(rules, settings.connect_s)
+        self._terms = SessionTerms(
+            Origins(rules, settings.connect_s),
+            self._admit,
+            clients,
+            settings.idle_s,
+            settings.names,
+        )
         self._listener: Listener | None = None
-        self._sessions: dict[asyncio.Task[None], Connection] = {}
-        self._streams: set[asyncio.Task[None]] = set()
-        self._per_client: Counter[bytes] = Counter()
+        self._sessions: dict[asyncio.Task[None], GatewaySession] = {}
+        self._left: list[socket.socket] = []
+        self.handed_over = False
 
     @property
     def address(self) -> tuple[str, int]:
@@ -90,91 +95,91 @@ class Gateway:
 
     @property
     def streams(self) -> int:
-        return len(self._streams)
+        return sum(map(len, self._sessions.values()))
 
-    async def open(self) -> None:
+    @property
+    def sessions(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def traffic(self) -> Traffic:
+        return self._terms.traffic
+
+    async def open(self, handed: Handed | None = None) -> None:
+        """Listens; goes on with what the process before this one left."""
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        listening = None if handed is None else handed.take(handed.state.listening)
+        if listening is not None and listening.getsockname()[1] != self._settings.listen[1]:
+            listening.close()
+            listening = None
         self._listener = await listen(
             self._settings.listen,
             key=self._me,
             allow=lambda key: self._clients(key) is not None,
             scheduler="prompt-swtc",
             limits=LIMITS,
+            listening=listening,
         )
+        if handed is not None:
+            for kept in handed.state.sessions:
+                self._take_over(kept, handed)
+            handed.close()
 
     async def run(self) -> None:
         assert self._listener is not None
         while True:
             connection = await self._listener.accept()
-            task = asyncio.get_running_loop().create_task(self._serve(connection))
-            self._sessions[task] = connection
-            task.add_done_callback(lambda done: self._sessions.pop(done, None))
+            self._terms.traffic.sessions += 1
+            self._serve(GatewaySession(connection, self._terms))
 
     async def close(self) -> None:
         """Ends all sessions, which resets their connections."""
-        for task, connection in list(self._sessions.items()):
-            connection.abort("the gateway ends")
+        for task, session in list(self._sessions.items()):
+            session.connection.abort("the gateway ends")
             with suppress(SessionError):
-                await connection.drained()
+                await session.connection.drained()
+            await session.close()
             task.cancel()
-        left = [*self._sessions, *self._streams]
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*self._sessions, return_exceptions=True)
         if self._listener is not None:
             await self._listener.close()
 
-    async def _serve(self, connection: Connection) -> None:
-        client = connection.peer_key
-        name = self._clients(client) or "unknown"
-        _log.info("client came", client=name)
-        streams = Multiplexer(connection, lambda stream, asked: self._opened(client, stream, asked))
+    async def hand_over(self) -> HandOver:
+        """Stops here, and is what another process goes on with; the sockets in it stay open."""
+        assert self._listener is not None
+        self.handed_over = True
+        listening = self._listener.stop()
+        kept = []
+        for task, session in list(self._sessions.items()):
+            if (each := await session.keep()) is not None:
+                kept.append(each)
+                self._left += session.left()
+            else:
+                session.connection.abort("the gateway begins anew")
+                with suppress(SessionError):
+                    await session.connection.drained()
+            task.cancel()
+        await asyncio.gather(*self._sessions, return_exceptions=True)
+        return HandOver.make(listening, kept, [each.fileno() for each in self._left])
+
+    def _take_over(self, kept: KeptSession, handed: Handed) -> None:
+        assert self._listener is not None
         try:
-            await streams.run()
-            if not connection.ended:
-                await connection.close()
-        except SessionError as error:
-            _log.debug("session ended", client=name, why=str(error))
-        finally:
-            _log.info("client left", client=name)
-
-    def _opened(self, client: bytes, stream: ProxiedStream, asked: OpenStream) -> None:
-        task = asyncio.get_running_loop().create_task(self._carry(client, stream, asked))
-        self._streams.add(task)
-        self._per_client[client] += 1
-        task.add_done_callback(lambda done: self._over(done, client))
-
-    def _over(self, task: asyncio.Task[None], client: bytes) -> None:
-        self._streams.discard(task)
-        self._per_client[client] -= 1
-        if not self._per_client[client]:
-            del self._per_client[client]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a connection failed", exc_info=error)
-
-    async def _carry(self, client: bytes, stream: ProxiedStream, asked: OpenStream) -> None:
-        where = {"origin": f"{asked.host}:{asked.port}"} if self._settings.names else {}
-        try:
-            self._admit(client)
-            origin = await self._origins.connect(asked.host, asked.port)
-        except RefusedError as error:
-            _log.debug("refused", client=self._clients(client), reason=error.kind, **where)
-            with suppress(OSError):
-                await stream.refuse(error)
+            connection = self._listener.take_over(HandedFlow(kept.credentials, kept.session))
+        except (ValueError, CedosError) as error:
+            _log.warning("a session cannot be gone on with", why=str(error))
             return
-        try:
-            with suppress(OSError):
-                await stream.accept()
-            moved = await carry(origin, stream, idle_s=self._settings.idle_s)
-        finally:
-            self._origins.close(origin)
-        # (What it sent is what came down from the origin.)
-        _log.debug(
-            "carried", client=self._clients(client), ended=moved.ended,
-            up_bytes=moved.down_bytes, down_bytes=moved.up_bytes, **where,
-        )  # fmt: skip
+        self._terms.traffic.taken_over += 1
+        self._serve(
+            GatewaySession(connection, self._terms, kept, lambda each: handed.take(each.inode))
+        )
+
+    def _serve(self, session: GatewaySession) -> None:
+        task = asyncio.get_running_loop().create_task(session.run())
+        self._sessions[task] = session
+        task.add_done_callback(lambda done: self._sessions.pop(done, None))
 
     def _admit(self, client: bytes) -> None:
         settings = self._settings
@@ -182,9 +187,12 @@ class Gateway:
             raise RefusedError(
                 HTTPStatus.FORBIDDEN, "http_request_denied", "this client is not invited any more"
             )
+        theirs = sum(
+            len(each) for each in self._sessions.values() if each.connection.peer_key == client
+        )
         for count, most, whose in (
-            (len(self._streams), settings.most, "the gateway takes"),
-            (self._per_client[client], settings.most_per_client, "one client may have"),
+            (self.streams, settings.most, "the gateway takes"),
+            (theirs, settings.most_per_client, "one client may have"),
         ):
             if count > most:
                 raise RefusedError(

@@ -74,7 +74,7 @@ class GatewayLink:
                 streams = await self._session()
                 if not streams.connection.paths():
                     await streams.connection.connected()
-                stream = await streams.open(host, port)
+                stream = streams.open(host, port)
         except TimeoutError:
             raise GatewayUnreachableError(f"no answer within {self._patience_s:g} s") from None
         except (SessionError, OSError) as error:
@@ -84,7 +84,7 @@ class GatewayLink:
         except OSError as error:
             raise GatewayUnreachableError(str(error)) from error
         except BaseException:
-            await stream.reset()
+            stream.reset()
             raise
         return stream
 

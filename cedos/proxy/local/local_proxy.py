@@ -22,7 +22,7 @@ from cedos.proxy.local.redirection.redirection import Redirection
 from cedos.proxy.local.socks import VERSION, SocksError, SocksParser, SocksReply, reply, reply_of
 from cedos.proxy.request import ProxyRequest, RequestParser
 from cedos.proxy.splice import Tunnel, TunnelBytes, end_on_close, make_buffer, reset_on_close
-from cedos.proxy.streams.carry import carry
+from cedos.proxy.streams.carry import Carry
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.links import EgressReader
 
@@ -174,7 +174,7 @@ class LocalProxy:
     ) -> TunnelBytes:
         """Carries both ways until it is over."""
         if isinstance(upstream, ProxiedStream):
-            return await carry(program, upstream, first=first, limit=limit)
+            return await Carry(program, upstream, first=first, limit=limit).run()
         try:
             tunnel = Tunnel(
                 program, upstream, self._buffer, idle_s=_IDLE_S, first_up=first, up_limit=limit

@@ -3,24 +3,21 @@
 import asyncio
 import socket
 from contextlib import suppress
+from itertools import islice
 from typing import Final
 
-from cedos.proxy.answers import RefusedError
 from cedos.proxy.splice import TunnelBytes, reset_on_close
-from cedos.proxy.streams.stream import ProxiedStream
+from cedos.proxy.streams.stream import Chunk, ProxiedStream
 
-_BLOCK: Final = 1 << 16
+_BLOCK: Final = 1 << 17
+_READS: Final = 4
+"""At most so many blocks of one program, then others have their turn."""
+
+_MOST_CHUNKS: Final = 64
 
 
-async def carry(
-    program: socket.socket,
-    stream: ProxiedStream,
-    *,
-    first: bytes = b"",
-    limit: int | None = None,
-    idle_s: float | None = None,
-) -> TunnelBytes:
-    """Carries, and says how it ended: `complete`, `idle`, `program: ...` or `stream: ...`.
+class Carry:
+    """`run` carries, and says how it ended: `complete`, `idle`, `program: ...` or `stream: ...`.
 
     What breaks on one side is broken on the other: the program's socket is made to reset when it is
     closed (the caller does that), the stream is reset.
@@ -29,80 +26,181 @@ async def carry(
         first: goes to the stream before anything that the program sends.
         limit: of what the program sends then, so many bytes are carried, and the rest is left.
         idle_s: the longest time without a byte.
+
+    Attributes:
+        suspended: another process goes on with both ends.
     """
-    loop = asyncio.get_running_loop()
-    ways = {
-        loop.create_task(_up(program, stream, first, limit)),
-        loop.create_task(_down(program, stream)),
-    }
-    try:
-        ended = await _ended(ways, stream, idle_s)
-    finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
-        if not stream.over:
-            reset_on_close(program)
-            await stream.reset()
-    return TunnelBytes(stream.sent_bytes, stream.received_bytes, ended)
 
+    def __init__(
+        self,
+        program: socket.socket,
+        stream: ProxiedStream,
+        *,
+        first: bytes = b"",
+        limit: int | None = None,
+        idle_s: float | None = None,
+    ) -> None:
+        self.program, self.stream = program, stream
+        self._loop = asyncio.get_running_loop()
+        self._up: Chunk = first
+        self._limit = limit
+        self._idle_s = idle_s
+        self._ended: asyncio.Future[str] = self._loop.create_future()
+        self._reads = self._writes = False
+        self._up_done, self._down_done = stream.finished, False
+        self.suspended = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._moved = -1
 
-async def _ended(
-    ways: set["asyncio.Task[str]"], stream: ProxiedStream, idle_s: float | None
-) -> str:
-    waiting, carried = ways, -1
-    while waiting:
-        done, waiting = await asyncio.wait(
-            waiting, timeout=idle_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        if broke := next((way.result() for way in done if way.result()), ""):
-            return broke
-        now = stream.sent_bytes + stream.received_bytes
-        if not done and now == carried:
-            return "idle"
-        carried = now
-    if not stream.finished:
-        await stream.finish()
-    return "complete"
+    @property
+    def up_rest(self) -> bytes:
+        """What the program sent and the stream has not taken yet."""
+        return bytes(self._up)
 
+    async def run(self) -> TunnelBytes:
+        """Returns when it is over, or was suspended (`suspended`); never raises for what ends do."""
+        stream = self.stream
+        if self._idle_s is not None:
+            self._timer = self._loop.call_later(self._idle_s, self._check_idle)
+        stream.watch(self._stream_changed)
+        try:
+            self._stream_changed()
+            ended = await self._ended
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._stop()
+            if not self.suspended and not stream.over:
+                reset_on_close(self.program)
+                stream.reset()
+        return TunnelBytes(stream.sent_bytes, stream.received_bytes, ended)
 
-async def _up(
-    program: socket.socket, stream: ProxiedStream, first: bytes, limit: int | None
-) -> str:
-    """What the program sends; "" once it has ended, else what broke."""
-    loop = asyncio.get_running_loop()
-    try:
-        if first:
-            await stream.write(first)
-        while limit is None or limit > 0:
-            try:
-                data = await loop.sock_recv(
-                    program, _BLOCK if limit is None else min(_BLOCK, limit)
-                )
-            except OSError as error:
-                return f"program: {error.strerror or error}"
-            if not data:
-                await stream.finish()
+    def suspend(self) -> None:
+        """Another process goes on with both: leaves them as they are."""
+        self.suspended = True
+        self._stop()
+        self._end("suspended")
+
+    def _end(self, how: str) -> None:
+        if not self._ended.done():
+            self._ended.set_result(how)
+
+    def _stop(self) -> None:
+        self.stream.watch(lambda: None)
+        self._read(on=False)
+        self._write(on=False)
+
+    def _check_idle(self) -> None:
+        assert self._idle_s is not None
+        moved = self.stream.sent_bytes + self.stream.received_bytes
+        if moved == self._moved:
+            self._end("idle")
+        else:
+            self._moved = moved
+            self._timer = self._loop.call_later(self._idle_s, self._check_idle)
+
+    def _stream_changed(self) -> None:
+        """There is something to read, or room to write, or it broke."""
+        if self._ended.done():
+            return
+        self._down()
+        self._go_up()
+        if self.stream.broken is not None and not self.stream.waiting:
+            self._end(f"stream: {self.stream.broken}")
+        elif self._up_done and self._down_done:
+            self._end("complete")
+
+    # From the program to the stream
+
+    def _go_up(self) -> None:
+        if self._up_done:
+            return
+        if self._up:
+            self._up = self._up[self.stream.write(self._up) :]
+        if self._limit == 0 and not self._up:
+            self._up_done = True  # whoever reads the answer to one request needs no end of it
+            self._read(on=False)
+        else:
+            self._read(on=not self._up and self.stream.room_bytes > 0)
+
+    def _readable(self) -> None:
+        program, stream = self.program, self.stream
+        for _ in range(_READS):
+            most = min(_BLOCK, stream.room_bytes)
+            if self._limit is not None:
+                most = min(most, self._limit)
+            if most <= 0:
                 break
-            limit = None if limit is None else limit - len(data)
-            await stream.write(data)
-    except (OSError, RefusedError) as error:
-        return f"stream: {error}"
-    return ""
-
-
-async def _down(program: socket.socket, stream: ProxiedStream) -> str:
-    loop = asyncio.get_running_loop()
-    while True:
-        try:
-            data = await stream.read()
-        except (OSError, RefusedError) as error:
-            return f"stream: {error}"
-        try:
+            try:
+                data = program.recv(most)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._end(f"program: {error.strerror or error}")
+                return
             if not data:
-                with suppress(OSError):
-                    program.shutdown(socket.SHUT_WR)
-                return ""
-            await loop.sock_sendall(program, data)
-        except OSError as error:
-            return f"program: {error.strerror or error}"
+                self._up_done = True
+                self._read(on=False)
+                stream.finish()
+                if self._down_done:
+                    self._end("complete")
+                return
+            if self._limit is not None:
+                self._limit -= len(data)
+            taken = stream.write(data)
+            if taken < len(data):
+                self._up = memoryview(data)[taken:]
+                break
+            if len(data) < most:
+                break
+        self._go_up()
+
+    # From the stream to the program
+
+    def _down(self) -> None:
+        """Gives the program what has come, as far as it takes it."""
+        stream = self.stream
+        waiting = stream.waiting
+        while waiting:
+            parts = list(islice(waiting, _MOST_CHUNKS))
+            try:
+                sent = self.program.sendmsg(parts)
+            except (BlockingIOError, InterruptedError):
+                self._write(on=True)
+                return
+            except OSError as error:
+                self._end(f"program: {error.strerror or error}")
+                return
+            whole = sent == sum(map(len, parts))
+            stream.taken(sent)
+            if not whole:
+                self._write(on=True)
+                return
+        self._write(on=False)
+        if stream.peer_ended and not self._down_done:
+            self._down_done = True
+            with suppress(OSError):
+                self.program.shutdown(socket.SHUT_WR)
+            if self._limit == 0 and not self._up:
+                stream.finish()
+
+    def _writable(self) -> None:
+        self._stream_changed()
+
+    # The loop
+
+    def _read(self, *, on: bool) -> None:
+        if on != self._reads:
+            self._reads = on
+            if on:
+                self._loop.add_reader(self.program, self._readable)
+            else:
+                self._loop.remove_reader(self.program)
+
+    def _write(self, *, on: bool) -> None:
+        if on != self._writes:
+            self._writes = on
+            if on:
+                self._loop.add_writer(self.program, self._writable)
+            else:
+                self._loop.remove_writer(self.program)

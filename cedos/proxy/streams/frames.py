@@ -5,9 +5,10 @@ A frame is its kind (1 byte), its stream (4 bytes, big endian) and what its kind
 """
 
 import struct
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
+
+from msgspec import Struct
 
 LONGEST_HOST: Final = 253
 LONGEST_DETAILS: Final = 1024
@@ -19,8 +20,7 @@ _RESET: Final = struct.Struct("!BI")
 OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW = range(1, 8)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenStream:
+class OpenStream(Struct, frozen=True, gc=False):
     """Asks for a connection to `host` (a name, or an address without brackets)."""
 
     stream: int
@@ -32,8 +32,7 @@ class OpenStream:
         return _OPEN.pack(OPEN, self.stream, self.port, len(host)) + host
 
 
-@dataclass(frozen=True, slots=True)
-class StreamAccepted:
+class StreamAccepted(Struct, frozen=True, gc=False):
     """The connection stands."""
 
     stream: int
@@ -42,8 +41,7 @@ class StreamAccepted:
         return _HEAD.pack(ACCEPTED, self.stream)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamRefused:
+class StreamRefused(Struct, frozen=True, gc=False):
     """There is none, and why: a status of HTTP, an error type of RFC 9209, and words."""
 
     stream: int
@@ -57,20 +55,18 @@ class StreamRefused:
         return _REFUSED.pack(REFUSED, self.stream, self.status, len(kind)) + kind + details
 
 
-@dataclass(frozen=True, slots=True)
-class StreamBytes:
+class StreamBytes(Struct, frozen=True, gc=False):
     """Bytes of a stream, the first of them at `offset`."""
 
     stream: int
     offset: int
-    data: bytes
+    data: bytes | memoryview
 
     def pack(self) -> bytes:
-        return _OFFSET.pack(DATA, self.stream, self.offset) + self.data
+        return b"".join((_OFFSET.pack(DATA, self.stream, self.offset), self.data))
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEnd:
+class StreamEnd(Struct, frozen=True, gc=False):
     """Nothing follows in this direction; `offset`: how many bytes there were."""
 
     stream: int
@@ -80,8 +76,7 @@ class StreamEnd:
         return _OFFSET.pack(END, self.stream, self.offset)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamReset:
+class StreamReset(Struct, frozen=True, gc=False):
     """The stream broke, in both directions."""
 
     stream: int
@@ -90,8 +85,7 @@ class StreamReset:
         return _RESET.pack(RESET, self.stream)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamWindow:
+class StreamWindow(Struct, frozen=True, gc=False):
     """The other end may send up to `limit` bytes in all."""
 
     stream: int
@@ -114,10 +108,13 @@ Frame = (
 
 def parse(message: bytes | memoryview) -> Frame:
     """The frame in a message. ValueError: it is none."""
-    data = bytes(message)
     try:
-        kind, stream = _HEAD.unpack_from(data)
-        frame = _parsed(kind, stream, data)
+        kind, stream = _HEAD.unpack_from(message)
+        if kind == DATA:  # its bytes are not copied
+            offset = _OFFSET.unpack_from(message)[2]
+            frame: Frame = StreamBytes(stream, offset, memoryview(message)[_OFFSET.size :])
+        else:
+            frame = _parsed(kind, stream, bytes(message))
     except (struct.error, UnicodeDecodeError) as error:
         raise ValueError(f"not a frame of streams: {error}") from None
     if stream == 0:
@@ -128,9 +125,6 @@ def parse(message: bytes | memoryview) -> Frame:
 def _parsed(kind: int, stream: int, data: bytes) -> Frame:
     exact = _HEAD.size
     frame: Frame
-    if kind == DATA:
-        offset = _OFFSET.unpack_from(data)[2]
-        return StreamBytes(stream, offset, data[_OFFSET.size :])
     if kind == OPEN:
         _, _, port, length = _OPEN.unpack_from(data)
         exact = _OPEN.size + length

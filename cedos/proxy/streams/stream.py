@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from cedos.model import Bulk, Label, Urgency
 from cedos.proxy.answers import RefusedError
@@ -17,6 +17,7 @@ from cedos.proxy.streams.frames import (
     StreamReset,
     StreamWindow,
 )
+from cedos.proxy.streams.kept import KeptStream
 
 WINDOW_BYTES: Final = 1 << 20
 """So much may wait at one end for a program that does not read: the fastest path's second, at most."""
@@ -28,38 +29,57 @@ SMALL_BYTES: Final = 65_536
 _PAUSE_S: Final = 1.0
 """What follows a pause is something new: it is small until it turns out not to be."""
 
-_SMALL: Final = Label(Urgency.FOREGROUND, Bulk.SMALL)
-_LARGE: Final = Label(Urgency.FOREGROUND, Bulk.LARGE)
+SMALL: Final = Label(Urgency.FOREGROUND, Bulk.SMALL)
+LARGE: Final = Label(Urgency.FOREGROUND, Bulk.LARGE)
 
-Send = Callable[[bytes, Label, tuple[int, ...]], Awaitable[int]]
-"""Sends a message with its label after those with these numbers; its own number."""
+Chunk = bytes | memoryview
 
 
 class StreamBrokenError(OSError):
     """The other end's connection broke, or the session did: this one is to break, too."""
 
 
+class StreamSession(Protocol):
+    """What a stream asks of its session."""
+
+    def put(self, stream: "ProxiedStream", data: bytes, label: Label, *, ordered: bool) -> None:
+        """Sends a frame, as soon as there is room."""
+
+    def try_put(self, stream: "ProxiedStream", data: bytes, label: Label) -> bool:
+        """Sends one behind the stream's others now; else the stream is told (`has_room`) when to try."""
+
+    def forget(self, number: int) -> None:
+        """The stream is over."""
+
+
 class ProxiedStream:
-    """Made by a `Multiplexer`, which tells it what came (`took`).
+    """Made by a `Multiplexer`, which tells it what came (`took`), and whoever watches it (`changed`).
 
     Attributes:
+        after: the number of the message behind which the next one goes.
         sent_bytes, received_bytes: of the programs.
     """
 
-    def __init__(self, number: int, send: Send, forget: Callable[[int], None]) -> None:
+    def __init__(self, number: int, session: StreamSession, kept: KeptStream | None = None) -> None:
         self.number = number
-        self.sent_bytes = self.received_bytes = 0
-        self._send, self._forget = send, forget
+        self._session = session
         self._loop = asyncio.get_running_loop()
-        self._last: tuple[int, ...] = ()
-        self._limit = WINDOW_BYTES
-        self._granted = WINDOW_BYTES
-        self._taken = 0
-        self._waiting: deque[bytes] = deque()
+        self.sent_bytes = self.received_bytes = 0
+        self.after: tuple[int, ...] = ()
+        self._limit = self._granted = WINDOW_BYTES
+        self._waiting: deque[Chunk] = deque()
+        self._waiting_bytes = 0
         self._peer_ended = self._ended = self._accepted = False
         self._broken: Exception | None = None
-        self._changed = asyncio.Event()
+        self._answer: asyncio.Future[None] | None = None
+        self._watcher: Callable[[], None] = lambda: None
         self._burst_bytes, self._sent_at_s = 0, 0.0
+        if kept is not None:
+            self._take_up(kept)
+
+    def watch(self, call: Callable[[], None]) -> None:
+        """`call` is called, in the loop, when anything has come, there is room, or it broke."""
+        self._watcher = call
 
     @property
     def finished(self) -> bool:
@@ -67,70 +87,96 @@ class ProxiedStream:
         return self._ended
 
     @property
+    def peer_ended(self) -> bool:
+        """Whether nothing follows what is here."""
+        return self._peer_ended
+
+    @property
     def over(self) -> bool:
         """Whether both ends have ended, and nothing broke."""
         return self._ended and self._peer_ended and self._broken is None
 
+    @property
+    def broken(self) -> Exception | None:
+        """What broke it: StreamBrokenError, or the RefusedError of the other end."""
+        return self._broken
+
     # What a program's end calls
 
-    async def ask(self, host: str, port: int) -> None:
-        await self._say(OpenStream(self.number, host, port))
+    def ask(self, host: str, port: int) -> None:
+        self._say(OpenStream(self.number, host, port))
 
     async def accepted(self) -> None:
         """Waits until the connection stands. RefusedError: it does not; StreamBrokenError."""
-        while not self._accepted:
-            await self._something()
+        if not self._accepted and self._broken is None:
+            self._answer = self._answer or self._loop.create_future()
+            await asyncio.shield(self._answer)
+        if not self._accepted and self._broken is not None:
+            raise self._broken
 
-    async def accept(self) -> None:
-        await self._say(StreamAccepted(self.number))
+    def accept(self) -> None:
+        self._say(StreamAccepted(self.number))
 
-    async def refuse(self, error: RefusedError) -> None:
-        await self._say(StreamRefused(self.number, error.status, error.kind, error.details))
-        self._forget(self.number)
+    def refuse(self, error: RefusedError) -> None:
+        self._say(StreamRefused(self.number, error.status, error.kind, error.details))
+        self._session.forget(self.number)
 
-    async def read(self) -> bytes:
-        """The next bytes; empty at the end. StreamBrokenError."""
-        while not self._waiting:
-            if self._peer_ended:
-                return b""
-            await self._something()
-        data = self._waiting.popleft()
-        self._taken += len(data)
-        if self._taken + WINDOW_BYTES - self._granted >= WINDOW_BYTES // 2 and not self._peer_ended:
-            self._granted = self._taken + WINDOW_BYTES
-            await self._say(StreamWindow(self.number, self._granted), ordered=False)
-        return data
+    @property
+    def waiting(self) -> deque[Chunk]:
+        """What came and was not taken, in order; `taken` takes it away."""
+        return self._waiting
 
-    async def write(self, data: bytes) -> None:
-        """Returns when the session has it. StreamBrokenError."""
+    def taken(self, count: int) -> None:
+        """So many of the waiting bytes have been handed on."""
+        waiting = self._waiting
+        self._waiting_bytes -= count
+        while count:
+            first = waiting[0]
+            if len(first) > count:
+                waiting[0] = memoryview(first)[count:]
+                break
+            count -= len(first)
+            waiting.popleft()
+        limit = self.received_bytes - self._waiting_bytes + WINDOW_BYTES
+        if limit - self._granted >= WINDOW_BYTES // 2 and not self._peer_ended:
+            self._granted = limit
+            self._say(StreamWindow(self.number, limit), ordered=False)
+
+    @property
+    def room_bytes(self) -> int:
+        """What the other end's window has room for."""
+        return 0 if self._broken else self._limit - self.sent_bytes
+
+    def write(self, data: Chunk) -> int:
+        """How many bytes of it were taken; of the rest, `changed` says when to try again."""
         begin = 0
-        while begin < len(data):
-            while (room := self._limit - self.sent_bytes) <= 0:
-                await self._something()
-            self._check()
+        while begin < len(data) and (room := self.room_bytes) > 0:
             chunk = data[begin : begin + min(room, CHUNK_BYTES)]
             frame = StreamBytes(self.number, self.sent_bytes, chunk)
+            if not self._session.try_put(self, frame.pack(), self._label(len(chunk))):
+                break
             self.sent_bytes += len(chunk)
             begin += len(chunk)
-            await self._say(frame)
+        return begin
 
-    async def finish(self) -> None:
+    def finish(self) -> None:
         """Nothing follows; what comes goes on."""
-        self._check()
-        await self._say(StreamEnd(self.number, self.sent_bytes))
-        self._ended = True
-        if self._peer_ended:
-            self._forget(self.number)
+        if self._broken is None and not self._ended:
+            self._say(StreamEnd(self.number, self.sent_bytes))
+            self._ended = True
+            if self._peer_ended:
+                self._session.forget(self.number)
 
-    async def reset(self) -> None:
+    def reset(self) -> None:
         """Breaks it for both ends; nothing happens where it is over."""
         if self._broken is None and not (self._ended and self._peer_ended):
-            self._broken = StreamBrokenError("it was reset here")
-            self._changed.set()
-            self._forget(self.number)
-            await self._send(StreamReset(self.number).pack(), _SMALL, ())
+            self._say(StreamReset(self.number), ordered=False)
+            self.broke(StreamBrokenError("it was reset here"))
 
     # What the multiplexer calls
+
+    def changed(self) -> None:
+        self._watcher()
 
     def took(self, frame: Frame) -> None:
         """Takes what came. ValueError: what an honest end does not send."""
@@ -138,29 +184,46 @@ class ProxiedStream:
             case StreamBytes():
                 self._took_data(frame)
             case StreamEnd():
-                if frame.offset != self.received_bytes:
+                if frame.offset != self.received_bytes or self._peer_ended:
                     raise ValueError("a stream's end is not where its bytes ended")
                 self._peer_ended = True
                 if self._ended:
-                    self._forget(self.number)
+                    self._session.forget(self.number)
             case StreamWindow():
                 self._limit = max(self._limit, frame.limit)
             case StreamAccepted():
                 self._accepted = True
+                self._tell()
             case StreamRefused():
                 self.broke(RefusedError(frame.status, frame.kind, frame.details))
             case StreamReset():
                 self.broke(StreamBrokenError("the other end reset it"))
             case _:
                 raise ValueError("a stream was opened twice")
-        self._changed.set()
 
     def broke(self, error: Exception) -> None:
         """It is over: nothing is sent or read any more."""
         if self._broken is None:
             self._broken = error
-        self._changed.set()
-        self._forget(self.number)
+        self._tell()
+        self._session.forget(self.number)
+
+    def keep(self) -> KeptStream:
+        """For the process that goes on with it."""
+        return KeptStream(
+            self.number, self.sent_bytes, self.received_bytes, self.after, self._limit,
+            self._granted, b"".join(self._waiting), self._peer_ended, self._ended,
+        )  # fmt: skip
+
+    # Inside
+
+    def _take_up(self, kept: KeptStream) -> None:
+        self.sent_bytes, self.received_bytes = kept.sent_bytes, kept.received_bytes
+        self.after, self._limit, self._granted = kept.after, kept.limit, kept.granted
+        if kept.waiting:
+            self._waiting.append(kept.waiting)
+            self._waiting_bytes = len(kept.waiting)
+        self._peer_ended, self._ended = kept.peer_ended, kept.ended
 
     def _took_data(self, frame: StreamBytes) -> None:
         if frame.offset != self.received_bytes or self._peer_ended:
@@ -170,14 +233,15 @@ class ProxiedStream:
             raise ValueError("a stream brought more than its window")
         if frame.data:
             self._waiting.append(frame.data)
+            self._waiting_bytes += len(frame.data)
 
-    async def _say(self, frame: Frame, *, ordered: bool = True) -> None:
-        if not ordered:
-            await self._send(frame.pack(), _SMALL, ())
-            return
-        count = len(frame.data) if isinstance(frame, StreamBytes) else 0
-        number = await self._send(frame.pack(), self._label(count), self._last)
-        self._last = (number,)
+    def _tell(self) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(None)
+
+    def _say(self, frame: Frame, *, ordered: bool = True) -> None:
+        label = self._label(0) if ordered else SMALL
+        self._session.put(self, frame.pack(), label, ordered=ordered)
 
     def _label(self, count: int) -> Label:
         now_s = self._loop.time()
@@ -185,16 +249,4 @@ class ProxiedStream:
             self._burst_bytes = 0
         self._sent_at_s = now_s
         self._burst_bytes += count
-        return _LARGE if self._burst_bytes > SMALL_BYTES else _SMALL
-
-    def _check(self) -> None:
-        if self._broken is not None:
-            raise self._broken
-
-    async def _something(self) -> None:
-        """Waits until anything has come. What broke it is raised, once there is nothing to read."""
-        self._check()
-        self._changed.clear()
-        await self._changed.wait()
-        if not self._waiting:
-            self._check()
+        return LARGE if self._burst_bytes > SMALL_BYTES else SMALL

@@ -28,11 +28,13 @@ from cedos.session.protocol.events import (
 from cedos.session.protocol.frames.packing import MAX_KEEP_ALIVE_S
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.outcome import Failure, FailureKind
+from cedos.session.protocol.living import pack_living
 from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import FOREGROUND_RANKS, LABELS, RANK, rank_of
 from cedos.session.protocol.sending.sender import NO_ROOM
 from cedos.session.protocol.sending.thunks import DEFERRED
 from cedos.session.protocol.session import ALL, Session
+from cedos.session.sockets.handed_flow import HandedFlow
 from cedos.session.sockets.metered_gate import MeteredGate
 
 STREAM_LABEL: Final = Label()
@@ -479,15 +481,21 @@ class Connection:
             self.flow.pump_soon()
             await self._something()
 
-    def send_now(self, data: bytes, label: Label = STREAM_LABEL) -> int:
+    def send_now(
+        self,
+        data: bytes,
+        label: Label = STREAM_LABEL,
+        *,
+        after: tuple[int, ...] | None = ALL,
+    ) -> int:
         """As `send`, but at once or not at all; its id, 0 where there is no room now."""
         if label is not self._sent_label:
             self._sent_rank, self._sent_label = rank_of(label), label
         rank = self._sent_rank
         self._check()
-        irob = self.flow.send_fast(data, rank)
+        irob = self.flow.send_fast(data, rank) if after is ALL else 0
         if not irob:
-            irob = self._core.send(data, rank)
+            irob = self._core.send(data, rank, after=after)
             if irob:
                 self._sent(rank)
         return irob
@@ -626,6 +634,20 @@ class Connection:
         if self._over or credentials is None:
             return False
         return idle.sleep(credentials, self._core, now, unix_s)
+
+    def hand_over(self) -> HandedFlow | None:
+        """What another process goes on with; here it is over, and its peer is told nothing.
+
+        None: it cannot, and goes on here.
+        """
+        credentials = self.flow.credentials
+        packed = None if self._over or credentials is None else pack_living(self._core)
+        if credentials is None or packed is None:
+            return None
+        self._over, self._ended = True, SessionError("another process goes on with it")
+        self.flow.end("it is handed over")
+        self._changed()
+        return HandedFlow(credentials.to_bytes(), packed)
 
     def _refused(self, failure: Failure) -> None:
         if failure.kind is FailureKind.LOST_STATE:  # it does not know the session any more

@@ -27,6 +27,7 @@ from cedos.session.protocol.session import Session
 from cedos.session.protocol.session_limits import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.flow_table import FlowTable
+from cedos.session.sockets.handed_flow import HandedFlow
 
 _BACKLOG: Final = 1024
 _BURST: Final = 64  # connections taken at once: the living ones have their turn in between
@@ -71,11 +72,12 @@ class Listener:
         scheduler: Callable[[], Scheduler],
         limits: SessionLimits,
         hosts: HandshakeLimits,
+        listening: socket.socket | None = None,
     ) -> None:
         self._driver = driver
         self._scheduler = scheduler
         self._limits = limits
-        self._socket = _open(address)
+        self._socket = _open(address) if listening is None else listening
         self._socket.setblocking(False)
         ledger = HostLedger(hosts)
         self._flows = FlowTable(driver, allow, ledger, idle)
@@ -243,15 +245,26 @@ class Listener:
         """`call` is called, in the loop, whenever `accept_now` has one more."""
         self._on_new = call
 
+    def take_over(self, handed: HandedFlow) -> Connection:
+        """A session that the process before this one had; its peer comes back by itself.
+
+        ValueError: it was packed by another version.
+        """
+        return self._flows.take_over(handed, self._scheduler(), self._limits)
+
+    def stop(self) -> socket.socket:
+        """Takes no more connections; the socket, on which they wait for the process that follows."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._driver.loop.remove_reader(self._socket.fileno())
+        return self._socket
+
     async def close(self) -> None:
         """Listens no more; sessions that were accepted go on, as long as they have a path."""
         if self._closed:
             return
         self._closed = True
-        if self._pause is not None:
-            self._pause.cancel()
-        self._driver.loop.remove_reader(self._socket.fileno())
-        self._socket.close()
+        self.stop().close()
         if self._timer is not None:
             self._timer.cancel()
         for path in list(self._in_handshake.values()):

@@ -131,6 +131,7 @@ async def listen(
     scheduler: str = schedulers.DEFAULT,
     limits: SessionLimits | None = None,
     hosts: HandshakeLimits | None = None,
+    listening: socket.socket | None = None,
 ) -> Listener:
     """Accepts sessions.
 
@@ -143,6 +144,7 @@ async def listen(
         scheduler: the name of a path scheduler; each session gets one of its own.
         limits: what one session may take of this process.
         hosts: what one host, and all strangers together, may ask of it.
+        listening: a socket that listens already, instead of one at `address`.
 
     Raises:
         HostError: the address cannot be listened at.
@@ -160,6 +162,7 @@ async def listen(
         scheduler=lambda: schedulers.scheduler(scheduler),
         limits=limits or SessionLimits(),
         hosts=hosts or HandshakeLimits(),
+        listening=listening,
     )
 
 

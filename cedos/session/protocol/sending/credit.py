@@ -62,6 +62,11 @@ class Credit:
         room = self.credit - self.reserved
         return room - self.irob_bytes - IROB_COST if self._begun else room
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is an IROB without a reservation."""
+        return bool(self._begun)
+
     def at_once(self, cost: int, rank: int) -> bool:
         """Reserves for a new IROB that is whole; False if there is no room."""
         if cost > self.room - _left_alone(rank):

@@ -1,6 +1,7 @@
 """One label's queue: what waits to be sent, first come first served (dissertation, 2.3.2)."""
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from cedos.session.protocol.frames import packing
@@ -62,6 +63,13 @@ class SendQueue:
         for each in pieces:
             each.queued = True
             self.waiting_bytes += each.size
+
+    def pieces(self) -> Iterator[Piece]:
+        """All that waits, but for streams' bytes that were never sent."""
+        yield from self._pending
+        for item in self._items:
+            if isinstance(item, MessageBatch):
+                yield item
 
     @property
     def has_pending(self) -> bool:

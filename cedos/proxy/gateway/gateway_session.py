@@ -1,0 +1,200 @@
+"""One laptop's session at the gateway: each of its streams goes on as a TCP connection."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from cedos.errors import SessionError
+from cedos.proxy.answers import RefusedError
+from cedos.proxy.gateway.hand_over import KeptOpening, KeptOrigin, KeptSession
+from cedos.proxy.gateway.origin import Origins
+from cedos.proxy.gateway.traffic import Traffic
+from cedos.proxy.splice import end_on_close, reset_on_close
+from cedos.proxy.streams.carry import Carry
+from cedos.proxy.streams.frames import OpenStream
+from cedos.proxy.streams.multiplexer import Multiplexer
+from cedos.proxy.streams.stream import ProxiedStream
+from cedos.session.sockets.connection import Connection
+
+_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTerms:
+    """What all sessions of a gateway share.
+
+    `admit`: refuses one more connection of a client (RefusedError); `name_of`: who it is; `names`:
+    whether destinations are logged.
+    """
+
+    origins: Origins
+    admit: Callable[[bytes], None]
+    name_of: Callable[[bytes], str | None]
+    idle_s: float
+    names: bool
+    traffic: Traffic = field(default_factory=Traffic)
+
+
+class GatewaySession:
+    """`run` until it has ended.
+
+    Args:
+        kept: what the process before this one had of it, with `origin`, which gives its sockets.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        terms: SessionTerms,
+        kept: KeptSession | None = None,
+        origin: Callable[[KeptOrigin], socket.socket | None] = lambda _kept: None,
+    ) -> None:
+        self.connection = connection
+        self._terms = terms
+        self._client = connection.peer_key
+        self._name = terms.name_of(self._client) or "unknown"
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._carried: dict[int, Carry] = {}
+        self._opening: dict[int, OpenStream] = {}
+        self._kept = False
+        self._streams = Multiplexer(
+            connection, self._opened, None if kept is None else kept.streams
+        )
+        if kept is not None:
+            self._take_up(kept, origin)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    async def run(self) -> None:
+        _log.info("client came", client=self._name)
+        try:
+            await self._streams.run()
+            if not self.connection.ended:
+                await self.connection.close()
+        except SessionError as error:
+            _log.debug("session ended", client=self._name, why=str(error))
+        finally:
+            if not self._kept:
+                _log.info("client left", client=self._name)
+
+    async def keep(self) -> KeptSession | None:
+        """For the process that goes on with it; here it is over, but its sockets stay open.
+
+        None: it cannot be handed over, and goes on.
+        """
+        self._kept = True
+        carried, opening = dict(self._carried), dict(self._opening)
+        for carry in carried.values():
+            carry.suspend()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        streams = self._streams.keep()
+        handed = self.connection.hand_over()
+        if handed is None:
+            for carry in carried.values():
+                self._terms.origins.close(carry.program)
+            return None
+        return KeptSession(
+            handed.credentials,
+            handed.session,
+            streams,
+            [KeptOrigin.of(number, each.program, each.up_rest) for number, each in carried.items()],
+            [KeptOpening(number, asked.host, asked.port) for number, asked in opening.items()],
+        )
+
+    def left(self) -> list[socket.socket]:
+        """After `keep`: the sockets of its origins."""
+        return [each.program for each in self._carried.values()]
+
+    async def close(self) -> None:
+        """Ends what is left of it."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _take_up(
+        self, kept: KeptSession, origin: Callable[[KeptOrigin], socket.socket | None]
+    ) -> None:
+        origins = {each.stream: each for each in kept.origins}
+        opening = {
+            each.stream: OpenStream(each.stream, each.host, each.port) for each in kept.opening
+        }
+        for number, stream in list(self._streams.streams.items()):
+            if (asked := opening.get(number)) is not None:
+                self._opened(stream, asked)
+            elif number in origins and (found := origin(origins[number])) is not None:
+                self._terms.origins.adopt(found)
+                self._begin(self._go_on(stream, found, origins[number].up_rest))
+            else:
+                stream.reset()
+
+    def _opened(self, stream: ProxiedStream, asked: OpenStream) -> None:
+        self._opening[stream.number] = asked
+        self._begin(self._open(stream, asked))
+
+    def _begin(self, work: "asyncio._CoroutineLike[None]") -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a connection failed", exc_info=error)
+
+    async def _open(self, stream: ProxiedStream, asked: OpenStream) -> None:
+        terms, where = self._terms, self._where(f"{asked.host}:{asked.port}")
+        try:
+            terms.admit(self._client)
+            origin = await terms.origins.connect(asked.host, asked.port)
+        except RefusedError as error:
+            terms.traffic.refused += 1
+            _log.debug("refused", client=self._name, reason=error.kind, **where)
+            stream.refuse(error)
+            return
+        finally:
+            self._opening.pop(stream.number, None)
+        stream.accept()
+        await self._go_on(stream, origin, b"", where)
+
+    async def _go_on(
+        self,
+        stream: ProxiedStream,
+        origin: socket.socket,
+        rest: bytes,
+        where: dict[str, str] | None = None,
+    ) -> None:
+        terms, traffic = self._terms, self._terms.traffic
+        # Whatever ends this process: what it carried breaks, and does not look complete.
+        reset_on_close(origin)
+        carry = self._carried[stream.number] = Carry(
+            origin, stream, first=rest, idle_s=terms.idle_s
+        )
+        traffic.connections += 1
+        before = stream.sent_bytes, stream.received_bytes
+        try:
+            moved = await carry.run()
+        finally:
+            # (What it sent is what came down from the origin.)
+            traffic.down_bytes += stream.sent_bytes - before[0]
+            traffic.up_bytes += stream.received_bytes - before[1]
+            if not carry.suspended:
+                self._carried.pop(stream.number, None)
+                if stream.over:
+                    end_on_close(origin)
+                terms.origins.close(origin)
+        if carry.suspended:
+            return
+        _log.debug(
+            "carried", client=self._name, ended=moved.ended,
+            up_bytes=moved.down_bytes, down_bytes=moved.up_bytes, **(where or {}),
+        )  # fmt: skip
+
+    def _where(self, origin: str) -> dict[str, str]:
+        return {"origin": origin} if self._terms.names else {}

@@ -1,0 +1,51 @@
+"""This process begun anew, with what it had: as after an upgrade, or with another file of keys."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from cedos.proxy.gateway.hand_over import VARIABLE
+
+_CHECK_S = 20.0
+
+
+def _command() -> list[str]:
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+class Successor:
+    """`state`, a file with it, and `descriptors` are left open for it."""
+
+    def __init__(self, state: int, descriptors: Sequence[int]) -> None:
+        self._state, self._descriptors = state, descriptors
+
+    def begin(self) -> NoReturn:
+        """The same command in the same process, from its beginning; outside of any event loop."""
+        for number in (self._state, *self._descriptors):
+            with suppress(OSError):
+                os.set_inheritable(number, True)
+        environment = os.environ | {VARIABLE: str(self._state)}
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execve(sys.executable, _command(), environment)  # noqa: S606 (its own command)
+
+
+async def can_begin() -> bool:
+    """Whether the command as it is installed now gets as far as to read its files and options."""
+    process = await asyncio.create_subprocess_exec(
+        *_command(),
+        "--list",
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(_CHECK_S):
+            return await process.wait() == 0
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return False
