@@ -21,7 +21,7 @@ from cedos.proxy.gateway.admission import IPNetwork
 from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings
 from cedos.proxy.gateway.hand_over import NAME, received
 from cedos.proxy.gateway.invited_clients import InvitedClients, default_path
-from cedos.proxy.gateway.successor import Successor, can_begin
+from cedos.proxy.gateway.successor import Successor, cannot_begin
 from cedos.proxy.local.joined_gateway import invitation
 from cedos.session import keys
 from cedos.session.protocol.crypto import KeyPair
@@ -233,12 +233,11 @@ async def _serve(gateway: Gateway, clients: int) -> "Successor | None":
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not ending.done():
                 await running  # it failed
-            why = ending.result()
-            if why is signal.SIGHUP and not await can_begin():
-                log.error("goes on as it is: `cedos gateway --list` fails as it would begin now")
-                ending = loop.create_future()
-                continue
-            break
+            why, ending = ending.result(), loop.create_future()
+            if why is signal.SIGHUP and (failed := await cannot_begin()):
+                log.error("goes on as it is: what is installed now does not begin", why=failed)
+            elif not ending.done():  # else it is to end meanwhile
+                break
         if why is signal.SIGHUP:
             notifier.reloading("begins anew")
             state = await gateway.hand_over()

@@ -33,19 +33,21 @@ class Successor:
         os.execve(sys.executable, _command(), environment)  # noqa: S606 (its own command)
 
 
-async def can_begin() -> bool:
-    """Whether the command as it is installed now gets as far as to read its files and options."""
+async def cannot_begin() -> str:
+    """Why the command, as it is installed now, does not even read its files; empty: it does."""
     process = await asyncio.create_subprocess_exec(
         *_command(),
         "--list",
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )
     try:
         async with asyncio.timeout(_CHECK_S):
-            return await process.wait() == 0
+            _, told = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()
-        return False
+        return f"it took more than {_CHECK_S:g} s"
+    last = told.decode(errors="replace").strip().rpartition("\n")[2]
+    return f"status {process.returncode}: {last}" if process.returncode else ""
