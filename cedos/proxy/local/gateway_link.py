@@ -15,11 +15,20 @@ from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.advice import Chooser
 from cedos.session.sockets.sockets import connect
 
-PATIENCE_S: Final = 3.0
+PATIENCE_S: Final = 1.0
 """A new connection waits for the gateway so long; then it goes another way, or is refused."""
 
 AGAIN_S: Final = 5.0
-"""A gateway that could not be reached is not waited for again before."""
+"""A gateway that does not answer is not waited for again before; what it says itself counts at once."""
+
+NO_NETWORK_S: Final = 5.0
+"""Where no network leads to the gateway there is no other way either: one may come back."""
+
+GONE_S: Final = 10.0
+"""A gateway that says nothing for so long, while connections that go direct succeed, is gone."""
+
+_DIAL_S: Final = 10.0
+_CHECK_S: Final = 0.1
 
 UNUSED_S: Final = 600.0
 """A session without connections ends after so long: nothing of it wakes a radio."""
@@ -55,7 +64,11 @@ class GatewayLink:
         self._streams: Multiplexer | None = None
         self._running: asyncio.Task[None] | None = None
         self._dialling: asyncio.Task[Multiplexer] | None = None
-        self._failed: tuple[float, str] | None = None
+        self._dialled_at_s = 0.0
+        self._away_at_s: float | None = None
+        self._away_why = ""
+        self._direct = 0
+        self._watching: asyncio.Task[None] | None = None
 
     def leads_to(self, host: str) -> bool:
         """Whether that is the gateway itself, as far as it is known by now."""
@@ -69,15 +82,11 @@ class GatewayLink:
             GatewayUnreachableError: there is no way to the gateway, within the patience.
             RefusedError: the gateway refuses, or the origin.
         """
+        streams = await self._session()
+        await self._answering(streams)
         try:
-            async with asyncio.timeout(self._patience_s):
-                streams = await self._session()
-                if not streams.connection.paths():
-                    await streams.connection.connected()
-                stream = streams.open(host, port)
-        except TimeoutError:
-            raise GatewayUnreachableError(f"no answer within {self._patience_s:g} s") from None
-        except (SessionError, OSError) as error:
+            stream = streams.open(host, port)
+        except OSError as error:
             raise GatewayUnreachableError(str(error)) from error
         try:
             await self._accepted(streams, stream)
@@ -88,21 +97,74 @@ class GatewayLink:
             raise
         return stream
 
+    def went_direct(self) -> None:
+        """A connection that the gateway could not be had for has reached its origin: networks work."""
+        self._direct += 1
+
+    async def _answering(self, streams: Multiplexer) -> None:
+        """Returns once there is a path that is not silent. GatewayUnreachableError: not in time."""
+        began_s = self._loop.time()
+        while not _speaks(streams):
+            waited_s = self._loop.time() - began_s
+            if streams.connection.ended:
+                raise GatewayUnreachableError(str(streams.connection.failure or "it has ended"))
+            if self._is_away:
+                raise GatewayUnreachableError(self._away_why)
+            if waited_s > self._patience_s:
+                if streams.connection.has_network:
+                    raise self._went_away(f"no answer within {self._patience_s:g} s")
+                if waited_s > NO_NETWORK_S:
+                    raise GatewayUnreachableError("no network leads there")
+            await asyncio.sleep(_CHECK_S)
+
     async def _accepted(self, streams: Multiplexer, stream: ProxiedStream) -> None:
         """Waits for the origin as long as the gateway's word may come."""
         waiting = self._loop.create_task(stream.accepted())
+        silent_s = 0.0
         try:
-            while not (await asyncio.wait({waiting}, timeout=self._patience_s))[0]:
-                if all(path.stalled for path in streams.connection.paths()):
-                    raise GatewayUnreachableError("nothing is heard of it")
+            while not (await asyncio.wait({waiting}, timeout=_CHECK_S))[0]:
+                silent_s = 0.0 if _speaks(streams) else silent_s + _CHECK_S
+                if silent_s >= self._patience_s:
+                    raise self._went_away("nothing is heard of it")
             waiting.result()
         finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
 
+    @property
+    def _is_away(self) -> bool:
+        return self._away_at_s is not None and self._loop.time() - self._away_at_s < AGAIN_S
+
+    def _went_away(self, why: str) -> GatewayUnreachableError:
+        if self._away_at_s is None:
+            _log.warning("the gateway does not answer", gateway=str(self.joined), why=why)
+            self._direct = 0
+        self._away_at_s, self._away_why = self._loop.time(), why
+        if self._watching is None or self._watching.done():
+            self._watching = self._loop.create_task(self._watch())
+        return GatewayUnreachableError(why)
+
+    async def _watch(self) -> None:
+        """Until it answers again; ends the session, and what it carries, once it is gone for good."""
+        began_s = self._loop.time()
+        while self._away_at_s is not None:
+            await asyncio.sleep(_CHECK_S)
+            streams = self._streams
+            if streams is not None and _speaks(streams):
+                self._away_at_s = None
+            elif streams is None or streams.connection.ended:
+                if self._loop.time() - self._away_at_s >= AGAIN_S:
+                    break  # whoever wants it next tries again
+            elif self._direct and self._loop.time() - began_s > GONE_S:
+                _log.warning(
+                    "the gateway is gone: what it carried breaks", connections=len(streams)
+                )
+                self._streams = None
+                streams.connection.abort("the gateway is gone")
+
     async def close(self) -> None:
         """Ends the session; its streams break."""
-        for task in (self._dialling, self._running):
+        for task in (self._dialling, self._watching, self._running):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -114,12 +176,20 @@ class GatewayLink:
     async def _session(self) -> Multiplexer:
         if self._streams is not None and not self._streams.connection.ended:
             return self._streams
-        if self._failed is not None and self._loop.time() - self._failed[0] < AGAIN_S:
-            raise GatewayUnreachableError(self._failed[1])
+        if self._is_away:
+            raise GatewayUnreachableError(self._away_why)
         if self._dialling is None or self._dialling.done():
+            self._dialled_at_s = self._loop.time()
             self._dialling = self._loop.create_task(self._dial())
-        # Many wait for one attempt: who is cancelled must not end it.
-        return await asyncio.shield(self._dialling)
+        left_s = self._dialled_at_s + self._patience_s - self._loop.time()
+        try:
+            # Many wait for one attempt: who is cancelled must not end it.
+            async with asyncio.timeout(max(left_s, 0)):
+                return await asyncio.shield(self._dialling)
+        except TimeoutError:
+            raise GatewayUnreachableError(f"no answer within {self._patience_s:g} s") from None
+        except (SessionError, OSError) as error:
+            raise GatewayUnreachableError(str(error)) from error
 
     async def _dial(self) -> Multiplexer:
         joined = self.joined
@@ -130,19 +200,16 @@ class GatewayLink:
                 key=joined.client,
                 deadline=KEEP_ALIVE_S,
                 scheduler="prompt-swtc",
-                timeout_s=self._patience_s,
+                timeout_s=_DIAL_S,
                 networks=self._networks,
                 chooser=self._chooser,
                 thrifty=True,
                 limits=LIMITS,
             )
-        except SessionError as error:
-            self._failed = self._loop.time(), str(error)
-            _log.warning("the gateway cannot be reached", gateway=str(joined), why=str(error))
+        except (SessionError, OSError) as error:
+            self._went_away(str(error))
             raise
-        if self._failed is not None:
-            _log.info("the gateway is there again", gateway=str(joined))
-            self._failed = None
+        self._away_at_s = None
         self._streams = streams = Multiplexer(connection)
         self._running = self._loop.create_task(self._run(streams))
         return streams
@@ -153,8 +220,8 @@ class GatewayLink:
             await streams.run()
         finally:
             unused.cancel()
-            if self._streams is streams:
-                self._streams = None
+            if self._streams is streams:  # by its own word: it is there
+                self._streams = self._away_at_s = None
         if not streams.connection.ended:
             with suppress(SessionError):
                 await streams.connection.close()
@@ -168,3 +235,7 @@ class GatewayLink:
                     self._streams = None
                 streams.connection.abort("unused")
                 return
+
+
+def _speaks(streams: Multiplexer) -> bool:
+    return any(not path.stalled for path in streams.connection.paths())

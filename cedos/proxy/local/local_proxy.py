@@ -160,6 +160,9 @@ class LocalProxy:
                         f"the gateway cannot be reached: {error}",
                     ) from error
                 self._tell_direct(direct=True)
+                origin = await self._direct.connect(host, port)
+                self._link.went_direct()
+                return origin
             else:
                 self._tell_direct(direct=False)
                 return stream

@@ -22,8 +22,12 @@ from cedos.proxy.streams.kept import KeptStream
 WINDOW_BYTES: Final = 1 << 20
 """So much may wait at one end for a program that does not read: the fastest path's second, at most."""
 
-CHUNK_BYTES: Final = 16_384
-"""Of a message nothing is handed on before all of it is there: on a slow path that should not be long."""
+LEAST_CHUNK_BYTES: Final = 16_384
+MOST_CHUNK_BYTES: Final = 65_000  # in one record
+_CHUNK_S: Final = 0.010
+"""Of a message nothing is handed on before all of it is there: it is what goes out in so long."""
+
+_RATE_S: Final = 0.2
 
 SMALL_BYTES: Final = 65_536
 _PAUSE_S: Final = 1.0
@@ -74,6 +78,7 @@ class ProxiedStream:
         self._answer: asyncio.Future[None] | None = None
         self._watcher: Callable[[], None] = lambda: None
         self._burst_bytes, self._sent_at_s = 0, 0.0
+        self._chunk_bytes, self._rate_bytes, self._rate_at_s = LEAST_CHUNK_BYTES, 0, 0.0
         if kept is not None:
             self._take_up(kept)
 
@@ -151,7 +156,7 @@ class ProxiedStream:
         """How many bytes of it were taken; of the rest, `changed` says when to try again."""
         begin = 0
         while begin < len(data) and (room := self.room_bytes) > 0:
-            chunk = data[begin : begin + min(room, CHUNK_BYTES)]
+            chunk = data[begin : begin + min(room, self._chunk_bytes)]
             frame = StreamBytes(self.number, self.sent_bytes, chunk)
             if not self._session.try_put(self, frame.pack(), self._label(len(chunk))):
                 break
@@ -249,4 +254,9 @@ class ProxiedStream:
             self._burst_bytes = 0
         self._sent_at_s = now_s
         self._burst_bytes += count
+        self._rate_bytes += count
+        if (took_s := now_s - self._rate_at_s) >= _RATE_S:
+            wanted = int(self._rate_bytes / took_s * _CHUNK_S)
+            self._chunk_bytes = max(LEAST_CHUNK_BYTES, min(MOST_CHUNK_BYTES, wanted))
+            self._rate_bytes, self._rate_at_s = 0, now_s
         return LARGE if self._burst_bytes > SMALL_BYTES else SMALL

@@ -151,6 +151,11 @@ class Dialler:
         if not self._closed:
             self.check()
 
+    @property
+    def has_network(self) -> bool:
+        """Whether a network that may be used leads there."""
+        return bool(self._usable())
+
     def _usable(self) -> dict[str, tuple[Egress, list[Endpoint]]]:
         found: dict[str, tuple[Egress, list[Endpoint]]] = {}
         metered_allowed = self._metered_allowed()

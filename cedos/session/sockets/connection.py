@@ -194,6 +194,11 @@ class Connection:
         return self.flow.dialler is not None
 
     @property
+    def has_network(self) -> bool:
+        """At the end that dials: whether a network leads to the other end, whoever answers there."""
+        return self.flow.dialler is not None and self.flow.dialler.has_network
+
+    @property
     def peer_closed(self) -> bool:
         """Whether the peer has closed, and all it ever sent is here."""
         return self._peer_closed

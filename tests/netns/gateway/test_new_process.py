@@ -36,3 +36,70 @@ def test_hangup_begins_anew_and_breaks_nothing(laptop: Laptop, tmp_path: Path) -
     stall_s = max(later - earlier for earlier, later in pairwise(arrivals))
     print(f"longest stall {1e3 * stall_s:.0f} ms")
     assert stall_s < MOST_STALL_S
+
+
+def small_file(laptop: Laptop, most_s: float) -> None:
+    began_s = time.monotonic()
+    small = laptop.curl("-x", PROXY, f"http://{ORIGIN}:8080/small")
+    assert small.communicate(timeout=20)[0] == b"small"
+    took_s = time.monotonic() - began_s
+    print(f"a new connection took {1e3 * took_s:.0f} ms")
+    assert took_s < most_s
+
+
+def said(laptop: Laptop, words: str, within_s: float) -> None:
+    deadline_s = time.monotonic() + within_s
+    while words not in (laptop.folder / "forward.log").read_text():
+        assert time.monotonic() < deadline_s, (laptop.folder / "forward.log").read_text()
+        time.sleep(0.05)
+
+
+def carrying(laptop: Laptop) -> Any:
+    """A download under way that lasts for a minute, and the file `small` beside it."""
+    laptop.world.shape("2mbit")
+    laptop.serve_file(bytes(SIZE))
+    (laptop.folder / "served" / "small").write_bytes(b"small")
+    laptop.forward()
+    curl = laptop.curl("-x", PROXY, "-o", "/dev/null", f"http://{ORIGIN}:8080/file")
+    time.sleep(1)
+    assert curl.poll() is None
+    return curl
+
+
+def test_a_killed_gateway_says_itself_what_it_lost(laptop: Laptop) -> None:
+    """What it carried breaks as soon as it is back; meanwhile and afterwards all else goes on."""
+    curl = carrying(laptop)
+    laptop.gateway.kill()
+    laptop.gateway.wait()
+    small_file(laptop, 2.0)
+    small_file(laptop, 0.5)
+    said(laptop, "connections go direct", 0)
+    assert curl.poll() is None
+    laptop.start_gateway_again()
+    began_s = time.monotonic()
+    assert curl.wait(10) != 0
+    print(f"what it carried broke {1e3 * (time.monotonic() - began_s):.0f} ms after it was back")
+    small_file(laptop, 1.0)
+    said(laptop, "use the gateway again", 3)
+
+
+def test_what_a_gateway_carried_that_is_gone_breaks_while_others_go_direct(laptop: Laptop) -> None:
+    curl = carrying(laptop)
+    for where in ("INPUT", "OUTPUT"):  # its host died: not even a refusal comes
+        side = "--dport" if where == "INPUT" else "--sport"
+        laptop.far.run("iptables", "-I", where, "-p", "tcp", side, "7009", "-j", "DROP")
+    began_s = time.monotonic()
+    small_file(laptop, 2.5)
+    small_file(laptop, 0.5)
+    assert curl.wait(20) != 0
+    took_s = time.monotonic() - began_s
+    print(f"what it carried broke after {took_s:.1f} s")
+    assert took_s > 8
+    said(laptop, "is gone", 1)
+    for where in ("INPUT", "OUTPUT"):
+        laptop.far.run("iptables", "-D", where, "1")
+    deadline_s = time.monotonic() + 15
+    while "again" not in (laptop.folder / "forward.log").read_text():
+        assert time.monotonic() < deadline_s
+        small_file(laptop, 1.5)
+        time.sleep(0.5)

@@ -106,35 +106,6 @@ def test_a_shells_words_are_answered_while_its_network_dies(laptop: Laptop) -> N
     assert max(took_s[1:]) < MOST_STALL_S
 
 
-def test_a_killed_gateway_breaks_what_it_carried_and_no_more(
-    laptop: Laptop, tmp_path: Path
-) -> None:
-    laptop.world.shape("20mbit")
-    folder = tmp_path / "served"
-    folder.mkdir()
-    (folder / "file").write_bytes(bytes(SIZE))
-    (folder / "small").write_bytes(b"small")
-    laptop.serve(folder)
-    laptop.far.ip("address", "add", "203.0.113.3/32", "dev", "lo")
-    laptop.forward()
-    curl = laptop.curl("-x", PROXY, "-o", "/dev/null", f"http://{ORIGIN}:8080/file")
-    time.sleep(0.7)
-    laptop.gateway.kill()
-    laptop.gateway.wait()
-    small = laptop.curl("-x", PROXY, f"http://{ORIGIN}:8080/small")
-    assert small.communicate(timeout=20)[0] == b"small"
-    assert "connections go direct" in (tmp_path / "forward.log").read_text()
-    laptop.start_gateway_again()
-    # Whoever was under way waits for an answer of the gateway, which knows nothing of it any more.
-    assert curl.wait(30) != 0
-    deadline_s = time.monotonic() + 20
-    while "use the gateway again" not in (tmp_path / "forward.log").read_text():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.5)
-        small = laptop.curl("-x", PROXY, f"http://{ORIGIN}:8080/small")
-        assert small.communicate(timeout=20)[0] == b"small"
-
-
 def test_nothing_is_said_over_the_phone_while_nothing_is_asked(laptop: Laptop) -> None:
     laptop.forward()
     assert laptop.curl("-x", PROXY, "-m", "5", f"http://{ORIGIN}:1/").wait(10) != 0
