@@ -1,94 +1,115 @@
-"""Unmodified curl through the gateway: what it gains where networks die or are slow, and what it costs.
+"""Unmodified programs through the gateway: what it gains where networks die or are slow, and its price.
 
 On an emulated laptop (Wi-Fi 24 Mbit/s, 20 ms; LTE 16 Mbit/s, 50 ms; Mahimahi) with a daemon that is
-told nothing but pings twice a second. curl is redirected by the kernel: it knows of no proxy. First its
-peers: Wi-Fi alone, LTE alone, kernel MPTCP over both. Then the gateway; then cuts: one network and then
-the other dies beyond its first hop while a download is under way. Last, first bytes.
+told nothing but pings twice a second; programs are redirected by the kernel and know of no proxy. Parts
+(`python -m emu.bench.gateway PART...` runs some of them):
+
+- sum: one download over both networks against each alone, kernel MPTCP, and agg-tunnel where it is
+- cases: one download in five situations, seconds of each contender from the same instant
+- cuts: curl, ssh and git clone, while a network dies silently, loses its carrier or its address
+- first-bytes: of a small answer on healthy networks
+- loopback: throughput and processor time of proxy and gateway on one host, with encryption
 """
 
 import os
 import statistics
-import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.bench.rescue import Bench as Cutter
 from emu.bench.rescue_laptop import RescueDaemon, put_on_time
+from emu.places.places import default_directory, load
 from emu.places.traces import Trace
 from emu.testbed import kernel_mptcp
-from emu.testbed.access import ADDRESSES, Access
+from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
+from emu.testbed.netns import Namespace
 from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.programs import agg_tunnel
 from emu.testbed.programs.gateway import Gatewayed
 from emu.testbed.programs.servers import Servers
+from emu.workloads.unmodified.clone import CloneServer
+from emu.workloads.unmodified.download import download
+from emu.workloads.unmodified.shell import ShellServer, server_program
+from emu.workloads.unmodified.watched import HalfWay, Watched, as_user
 
 NAME = "gateway"
 
 _WIFI_BPS, _WIFI_S = 24e6, 0.020
 _LTE_BPS, _LTE_S = 16e6, 0.050
 _ROUNDS, _DOWNLOAD = 5, 12_000_000
-_CUTS, _CUT_AT = 16, 0.3
+_CUTS: Final = int(os.environ.get("CEDOS_BENCH_CUTS", "150"))
+"""The issue wants 300; each takes five seconds."""
+
 _FIRST_BYTES = 60
+_LOOPBACK_BYTES, _LOOPBACK_ROUNDS = 400_000_000, 5
 _PROGRAM_USER: Final = 65_534
 _PAUSE_S = 1.0
+_WARM_S = 6.0
+
+Progress = Callable[[str], None]
+Contender = Callable[[int, HalfWay | None, float | None], Watched]
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
-    """How long it took, its longest pause after its first byte, and whether it came whole."""
+class Case:
+    """One download; `dies_after_s`: Wi-Fi dies silently then."""
 
-    took_s: float
-    stall_s: float
-    whole: bool
+    name: str
+    size: int
+    accesses: tuple[Access, Access]
+    dies_after_s: float | None = None
 
 
-def run(progress: Callable[[str], None]) -> dict[str, float]:
-    """Measures; about four minutes.
+def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
+    """Measures all parts, or these; half an hour in all.
 
     Returns:
         `sum_ratio`: the rate through the gateway over the sum of both networks' alone, median of
-        rounds; `mptcp_sum_ratio`: kernel MPTCP's. `cuts`, `cuts_broken`; `cut_stall_median_ms`,
-        `cut_stall_p95_ms`, `cut_stall_max_ms`: the longest pause of each cut download.
-        `first_byte_ms`, `first_byte_p95_ms`: through the gateway less direct, of curl's whole
-        connection and request, medians and 95th percentiles.
+        rounds; `mptcp_sum_ratio`, `agg_tunnel_sum_ratio` (where it is installed); `shaped_ratio`: over
+        Wi-Fi alone, through the gateway and plain. `case_CASE_CONTENDER_s`. `cuts`,
+        `cuts_survived_share`, `stall_median_s`, `stall_p95_s`, `stall_max_s`, `stall_within_share` (of
+        300 ms and a round trip); the same by program and by kind of cut, `stall_p95_s_WHAT`.
+        `added_ttfb_median_ms`, `added_ttfb_p95_ms`: through the gateway less direct, of curl's whole
+        connection and request. `loopback_aead_ratio`, `cpu_s_per_gb`: proxy and gateway together.
 
     Raises:
         EmulationError: the testbed or the daemon.
     """
     figures: dict[str, float] = {}
-    with emulated(daemon=False) as laptop:
-        kernel_mptcp.use_kernel_path_manager(laptop)
-        alone = [_alone(laptop, progress) for _ in range(_ROUNDS)]
-    figures["mptcp_sum_ratio"] = statistics.median(mptcp / total for total, mptcp in alone)
-    total_bps = statistics.median(total for total, _ in alone)
-    with emulated(daemon=True) as laptop, _redirected(laptop) as cutter:
-        rates = []
-        for number in range(_ROUNDS):
-            got = _download(laptop, _DOWNLOAD, user=_PROGRAM_USER)
-            rates.append(8 * _DOWNLOAD / got.took_s)
-            progress(f"gateway {number + 1}/{_ROUNDS}: {rates[-1] / 1e6:.1f} Mbit/s")
-            time.sleep(_PAUSE_S)
-        figures["sum_ratio"] = statistics.median(rates) / total_bps
-        figures |= _cuts(laptop, cutter, progress)
-        figures |= _first_bytes(laptop)
+    if not agg_tunnel.installed():
+        progress("agg-tunnel is not on PATH: it is left out")
+    all_parts = {
+        "sum": _sum, "cases": _cases, "cuts": _cuts, "first-bytes": _first_bytes,
+        "loopback": _loopback,
+    }  # fmt: skip
+    for name in parts or all_parts:
+        figures |= all_parts[name](progress)
     return figures
+
+
+# -- the laptop -------------------------------------------------------------------------------
 
 
 @contextmanager
 def emulated(*, daemon: bool) -> Iterator[Laptop]:
-    accesses = (
-        Access(NetworkKind.WIFI, Trace.constant(10e6), Trace.constant(_WIFI_BPS), _WIFI_S),
-        Access(NetworkKind.CELLULAR, Trace.constant(8e6), Trace.constant(_LTE_BPS), _LTE_S),
-    )
-    with Laptop(*accesses, source_rules=not daemon) as laptop, Servers(laptop):
+    with Laptop(*_steady(_WIFI_BPS, _LTE_BPS), source_rules=not daemon) as laptop, Servers(laptop):
         put_on_time(laptop)
         yield laptop
+
+
+def _steady(wifi_bps: float, lte_bps: float) -> tuple[Access, Access]:
+    return (
+        Access(NetworkKind.WIFI, Trace.constant(10e6), Trace.constant(wifi_bps), _WIFI_S),
+        Access(NetworkKind.CELLULAR, Trace.constant(8e6), Trace.constant(lte_bps), _LTE_S),
+    )
 
 
 @contextmanager
@@ -106,99 +127,315 @@ def _redirected(laptop: Laptop) -> Iterator[Cutter]:
         daemon.stop()
 
 
-def _alone(laptop: Laptop, progress: Callable[[str], None]) -> tuple[float, float]:
-    """The sum of both networks' rates, each alone, and kernel MPTCP's; in bit/s."""
-    rates = [
-        8 * _DOWNLOAD / _download(laptop, _DOWNLOAD, "--interface", address).took_s
-        for address in (ADDRESSES[NetworkKind.WIFI], ADDRESSES[NetworkKind.CELLULAR])
-    ]
-    mptcp_bps = 8 * _DOWNLOAD / _download(laptop, _DOWNLOAD, mptcp=True).took_s
-    shown = ", ".join(f"{rate / 1e6:.1f}" for rate in (*rates, mptcp_bps))
-    progress(f"Wi-Fi, LTE, kernel MPTCP: {shown} Mbit/s")
-    return sum(rates), mptcp_bps
+@contextmanager
+def _silent(laptop: Laptop, kind: NetworkKind) -> Iterator[HalfWay]:
+    """What it gives lets a network die beyond its first hop; it lives again in the end."""
+    rule = ("PREROUTING", "-j", "DROP")
+    isp = Namespace(laptop.instance.namespace_name(f"{kind}-isp"))
+    told = False
+
+    def cut() -> None:
+        nonlocal told
+        isp.run("iptables", "-w", "-t", "raw", "-A", *rule)
+        told = True
+
+    try:
+        yield cut
+    finally:
+        if told:
+            isp.run("iptables", "-w", "-t", "raw", "-D", *rule)
 
 
-def _cuts(laptop: Laptop, cutter: Cutter, progress: Callable[[str], None]) -> dict[str, float]:
-    found: list[Download] = []
-    for number in range(_CUTS):
-        victim = ("wlan0", "lte0")[number % 2]
-        with cutter.cut_when_told(victim) as cut:
-            got = _download(laptop, _DOWNLOAD, user=_PROGRAM_USER, half_way=cut)
-        found.append(got)
-        progress(
-            f"{victim} dies {number + 1}/{_CUTS}: pause {1e3 * got.stall_s:.0f} ms"
-            f"{'' if got.whole else ', BROKEN'}"
-        )
-        cutter.daemon.until_both_live()
-        time.sleep(_PAUSE_S)
-    stalls = sorted(1e3 * each.stall_s for each in found)
+def _plain(laptop: Laptop, kind: NetworkKind) -> Contender:
+    return lambda size, half_way, after_s: download(
+        laptop.client, _url(size), size, "--interface", ADDRESSES[kind], half_way=half_way,
+        after_s=after_s,
+    )  # fmt: skip
+
+
+def _mptcp(laptop: Laptop) -> Contender:
+    return lambda size, half_way, after_s: download(
+        laptop.client, _url(size), size, mptcp=True, half_way=half_way, after_s=after_s
+    )
+
+
+def _agg_tunnel(laptop: Laptop) -> Contender:
+    return lambda size, half_way, after_s: download(
+        laptop.client, f"{agg_tunnel.URL}/bytes/{size}", size, half_way=half_way, after_s=after_s
+    )
+
+
+def _through(laptop: Laptop) -> Contender:
+    return lambda size, half_way, after_s: download(
+        laptop.client, _url(size), size, user=_PROGRAM_USER, half_way=half_way, after_s=after_s
+    )
+
+
+def _url(size: int) -> str:
+    return f"http://{SERVER}/bytes/{size}"
+
+
+@contextmanager
+def _peers(laptop: Laptop) -> Iterator[dict[str, Contender]]:
+    """Those that need no daemon, by name."""
+    kernel_mptcp.use_kernel_path_manager(laptop)
+    found = {
+        "wifi": _plain(laptop, NetworkKind.WIFI),
+        "lte": _plain(laptop, NetworkKind.CELLULAR),
+        "mptcp": _mptcp(laptop),
+    }
+    if not agg_tunnel.installed():
+        yield found
+        return
+    with agg_tunnel.AggTunnel(laptop):
+        yield found | {"agg_tunnel": _agg_tunnel(laptop)}
+
+
+# -- parts ------------------------------------------------------------------------------------
+
+
+def _sum(progress: Progress) -> dict[str, float]:
+    rates: dict[str, list[float]] = {}
+
+    def measure(contenders: dict[str, Contender]) -> None:
+        for number in range(_ROUNDS):
+            for name, contender in contenders.items():
+                took_s = contender(_DOWNLOAD, None, None).took_s
+                rates.setdefault(name, []).append(8 * _DOWNLOAD / took_s)
+                progress(f"{name} {number + 1}/{_ROUNDS}: {rates[name][-1] / 1e6:.1f} Mbit/s")
+                time.sleep(_PAUSE_S)
+
+    with emulated(daemon=False) as laptop, _peers(laptop) as peers:
+        measure(peers)
+    with emulated(daemon=True) as laptop, _redirected(laptop):
+        measure({"gateway": _through(laptop)})
+    with (
+        emulated(daemon=False) as laptop,
+        Gatewayed(laptop, laptop.directory, {}, ("--redirect", str(_PROGRAM_USER), "-n", "wlan0")),
+    ):
+        measure({"gateway_wifi": _through(laptop)})
+    median = {name: statistics.median(found) for name, found in rates.items()}
+    total = median["wifi"] + median["lte"]
     return {
-        "cuts": len(found),
-        "cuts_broken": sum(not each.whole for each in found),
-        "cut_stall_median_ms": statistics.median(stalls),
-        "cut_stall_p95_ms": stalls[int(0.95 * (len(stalls) - 1))],
-        "cut_stall_max_ms": stalls[-1],
+        "sum_ratio": median["gateway"] / total,
+        "shaped_ratio": median["gateway_wifi"] / median["wifi"],
+        **{f"{name}_sum_ratio": median[name] / total for name in median if name in _MULTIPATH},
     }
 
 
-def _first_bytes(laptop: Laptop) -> dict[str, float]:
+_MULTIPATH: Final = frozenset({"mptcp", "agg_tunnel"})
+
+
+def _cases(progress: Progress) -> dict[str, float]:
+    figures: dict[str, float] = {}
+
+    def measure(laptop: Laptop, name: str, contender: Contender) -> None:
+        for case in _all_cases():
+            laptop.attach(*case.accesses)
+            put_on_time(laptop)
+            time.sleep(_WARM_S)
+            with _silent(laptop, NetworkKind.WIFI) as dies:
+                half_way = None if case.dies_after_s is None else dies
+                if name == "wifi" and half_way is not None:
+                    continue
+                got = contender(case.size, half_way, case.dies_after_s)
+            figures[f"case_{case.name}_{name}_s"] = got.took_s if got.whole else float("inf")
+            progress(f"{case.name}, {name}: {got.took_s:.1f} s{'' if got.whole else ', BROKEN'}")
+
+    with emulated(daemon=False) as laptop, _peers(laptop) as peers:
+        for name, contender in peers.items():
+            measure(laptop, name, contender)
+    with emulated(daemon=True) as laptop, _redirected(laptop):
+        for name, contender in {
+            "daemon_mptcp": _mptcp(laptop),
+            "gateway": _through(laptop),
+        }.items():
+            measure(laptop, name, contender)
+    return figures
+
+
+def _all_cases() -> list[Case]:
+    good = _steady(45e6, 40e6)
+    places = load(default_directory())
+
+    def at(place: str, start_s: float) -> tuple[Access, Access]:
+        """The place's second `start_s` comes when the warm-up is over."""
+        found = places[place].networks
+        wifi, lte = (found[str(kind)] for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR))
+        both = [
+            Access(kind, each.up, each.down, each.rtt_s).rotated(max(0.0, start_s - _WARM_S))
+            for kind, each in ((NetworkKind.WIFI, wifi), (NetworkKind.CELLULAR, lte))
+        ]
+        return both[0], both[1]
+
+    return [
+        Case("good", 40_000_000, good),
+        Case("dies", 40_000_000, good, dies_after_s=4.0),
+        Case("walk", 40_000_000, at("walk-away-s7", 20.0)),
+        Case("uneven", 40_000_000, at("drive-past-s13", 10.0)),
+        Case("station", 10_000_000, at("station-s9", 20.0)),
+    ]
+
+
+def _cuts(progress: Progress) -> dict[str, float]:
+    found: dict[str, list[Watched]] = {}
+    broken: Counter[str] = Counter()
+    with emulated(daemon=True) as laptop, ExitStack() as stack:
+        cutter = stack.enter_context(_redirected(laptop))
+        clones = stack.enter_context(CloneServer(laptop, _PROGRAM_USER, _DOWNLOAD))
+        programs: dict[str, Callable[[HalfWay], Watched]] = {
+            "curl": lambda cut: download(
+                laptop.client, _url(_DOWNLOAD), _DOWNLOAD, user=_PROGRAM_USER, half_way=cut
+            ),
+            "git": lambda cut: clones.clone(laptop.client, cut),
+        }
+        if server_program() is None:
+            progress("OpenSSH's server is not installed: ssh is left out")
+        else:
+            shell = stack.enter_context(ShellServer(laptop, _PROGRAM_USER))
+            programs["ssh"] = lambda cut: shell.typing(laptop.client, cut)
+        kinds = (_silent, _no_carrier, _renumbered)
+        trials = [
+            (name, make, kind)
+            for make in kinds
+            for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR)
+            for name in programs
+        ]
+        for number in range(_CUTS):
+            name, make, kind = trials[number % len(trials)]
+            with make(laptop, kind) as cut:
+                got = programs[name](cut)
+            what = make.__name__.strip("_")
+            for key in ("all", name, what):
+                found.setdefault(key, []).append(got)
+            broken[name] += not got.whole
+            progress(
+                f"{number + 1}/{_CUTS} {name}, {INTERFACES[kind]} {what}: pause"
+                f" {1e3 * got.stall_s:.0f} ms{'' if got.whole else ', BROKEN'}"
+            )
+            cutter.daemon.until_both_live()
+    stalls = {key: sorted(each.stall_s for each in of) for key, of in found.items()}
+    everything = stalls["all"]
+    within = sum(stall <= 0.3 + _LTE_S for stall in everything)
+    return {
+        "cuts": len(everything),
+        "cuts_survived_share": 1 - sum(broken.values()) / len(everything),
+        "stall_median_s": statistics.median(everything),
+        "stall_p95_s": _p95(everything),
+        "stall_max_s": everything[-1],
+        "stall_within_share": within / len(everything),
+        **{f"stall_p95_s_{key}": _p95(of) for key, of in stalls.items() if key != "all"},
+    }
+
+
+def _p95(ordered: list[float]) -> float:
+    return ordered[int(0.95 * (len(ordered) - 1))]
+
+
+@contextmanager
+def _no_carrier(laptop: Laptop, kind: NetworkKind) -> Iterator[HalfWay]:
+    """The phone's end of the cable goes: the laptop's loses its carrier, and has it again in the end."""
+    inside = ("nsenter", f"--net=/proc/{laptop.links[kind].phone_pid}/ns/net", "ip", "link", "set")
+    device = f"tether-{kind}"
+
+    def cut() -> None:
+        laptop.server.run(*inside, device, "down")
+
+    try:
+        yield cut
+    finally:
+        laptop.server.run(*inside, device, "up")
+
+
+@contextmanager
+def _renumbered(laptop: Laptop, kind: NetworkKind) -> Iterator[HalfWay]:
+    """Another address, at once; the first one again in the end."""
+    device, first = INTERFACES[kind], ADDRESSES[kind]
+    other = first.rpartition(".")[0] + ".77"
+    metric = {NetworkKind.WIFI: "100", NetworkKind.CELLULAR: "200"}[kind]
+
+    def change(before: str, after: str) -> None:
+        laptop.client.ip("address", "add", f"{after}/24", "dev", device)
+        laptop.client.ip("address", "del", f"{before}/24", "dev", device)
+        laptop.client.ip(
+            *("route", "replace", "default", "via", GATEWAYS[kind], "dev", device),
+            *("metric", metric),
+        )
+
+    changed = False
+
+    def cut() -> None:
+        nonlocal changed
+        changed = True
+        change(first, other)
+
+    try:
+        yield cut
+    finally:
+        if changed:
+            change(other, first)
+
+
+def _first_bytes(progress: Progress) -> dict[str, float]:
     """In turn, so that whatever else the machine does falls on both alike."""
     took: dict[int, list[float]] = {0: [], _PROGRAM_USER: []}
-    for _ in range(_FIRST_BYTES):
-        for user, found in took.items():
-            found.append(1e3 * _first_byte_s(laptop, user))
+    with emulated(daemon=True) as laptop, _redirected(laptop):
+        for _ in range(_FIRST_BYTES):
+            for user, found in took.items():
+                found.append(1e3 * _first_byte_s(laptop, user))
     direct, through = (sorted(found) for found in took.values())
-    high = int(0.95 * (_FIRST_BYTES - 1))
+    progress(
+        f"first bytes: {statistics.median(direct):.1f} ms direct,"
+        f" {statistics.median(through):.1f} through the gateway"
+    )
     return {
-        "first_byte_ms": statistics.median(through) - statistics.median(direct),
-        "first_byte_p95_ms": through[high] - direct[high],
+        "added_ttfb_median_ms": statistics.median(through) - statistics.median(direct),
+        "added_ttfb_p95_ms": _p95(through) - _p95(direct),
     }
-
-
-def _as_user(user: int) -> tuple[str, ...]:
-    return ("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups") if user else ()
 
 
 def _first_byte_s(laptop: Laptop, user: int) -> float:
     done = laptop.client.run(
-        *_as_user(user),
+        *as_user(user),
         *("curl", "-sS", "-m", "10", "-o", "/dev/null", "-w", "%{time_starttransfer}"),
         f"http://{SERVER}/bytes/1000",
     )
     return float(done.stdout)
 
 
-def _download(
-    laptop: Laptop,
-    size: int,
-    *options: str,
-    user: int = 0,
-    mptcp: bool = False,
-    half_way: Callable[[], None] | None = None,
-) -> Download:
-    """By curl; `half_way` is called once, when `_CUT_AT` of it is there."""
-    process: subprocess.Popen[bytes] = laptop.client.popen(
-        *_as_user(user),
-        *(("mptcpize", "run") if mptcp else ()),
-        *("curl", "-sS", "-m", "60", *options, f"http://{SERVER}/bytes/{size}"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    began_s, count, arrivals = time.monotonic(), 0, []
-    with process.stdout as stream:
-        while data := os.read(stream.fileno(), 1 << 18):
-            count += len(data)
-            arrivals.append(time.monotonic())
-            if half_way is not None and count >= _CUT_AT * size:
-                half_way()
-                half_way = None
-    whole = process.wait(60) == 0 and count == size
-    if not arrivals:
-        raise EmulationError("a download did not begin")
-    stall_s = max((later - earlier for earlier, later in pairwise(arrivals)), default=0.0)
-    return Download(arrivals[-1] - began_s, stall_s, whole)
+def _loopback(progress: Progress) -> dict[str, float]:
+    """All of it on the server: nginx, curl, proxy and gateway, over its loopback."""
+    ratios, cpu = [], []
+    with (
+        emulated(daemon=False) as laptop,
+        Gatewayed(
+            laptop, laptop.directory, {}, ("-L", f"8090:{SERVER}:80"), where=laptop.server
+        ) as gatewayed,
+    ):
+        for number in range(_LOOPBACK_ROUNDS):
+            size = _LOOPBACK_BYTES
+            plain = download(laptop.server, _url(size), size)
+            before_s = sum(map(_processor_s, gatewayed.pids))
+            through = download(laptop.server, f"http://127.0.0.1:8090/bytes/{size}", size)
+            cpu.append((sum(map(_processor_s, gatewayed.pids)) - before_s) / size * 1e9)
+            if not (plain.whole and through.whole):
+                raise EmulationError("a download over loopback broke")
+            ratios.append(plain.took_s / through.took_s)
+            progress(
+                f"loopback {number + 1}/{_LOOPBACK_ROUNDS}: {8e-6 * size / plain.took_s:.0f} Mbit/s"
+                f" plain, {8e-6 * size / through.took_s:.0f} through, {cpu[-1]:.2f} s/GB"
+            )
+    return {
+        "loopback_aead_ratio": statistics.median(ratios),
+        "cpu_s_per_gb": statistics.median(cpu),
+    }
+
+
+def _processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":
-    print(run(lambda line: print(line, file=sys.stderr)))
+    for key, value in run(lambda line: print(line, file=sys.stderr), tuple(sys.argv[1:])).items():
+        print(f"{key} {value:.4g}")

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from emu.testbed.netns import Namespace
 from emu.testbed.phones import Laptop
 from emu.testbed.programs.service import Service, accepts
 from emu.testbed.started import Started
@@ -25,6 +26,7 @@ class Gatewayed(Started):
         variables: of the daemon that the client's proxy asks, and the like.
         directory: where their logs go.
         options: of the proxy, beside the port.
+        where: the proxy runs, the client without.
     """
 
     environment: Final = {"ALL_PROXY": f"socks5h://{_PROXY}:{PROXY_PORT}"}
@@ -36,8 +38,10 @@ class Gatewayed(Started):
         directory: Path,
         variables: dict[str, str],
         options: tuple[str, ...] = (),
+        where: Namespace | None = None,
     ) -> None:
         self._options = options
+        self._near = where or laptop.client
         self._laptop = laptop
         self._directory = directory
         self._variables = variables
@@ -67,19 +71,24 @@ class Gatewayed(Started):
         self._services[-1].wait_for(
             lambda: accepts(self._laptop.server, GATEWAY, PORT), _START_TIMEOUT_S
         )
-        self._laptop.client.run(*here, *cedos, "join", "--no-check", invited.stdout.strip())
+        self._near.run(*here, *cedos, "join", "--no-check", invited.stdout.strip())
         settings = [f"{name}={value}" for name, value in self._variables.items()]
         self._services.append(
             Service(
-                self._laptop.client, *here, *settings, *cedos, "forward", "--fail", "closed",
+                self._near, *here, *settings, *cedos, "forward", "--fail", "closed",
                 "--proxy", str(PROXY_PORT), *self._options,
                 "--log-level", "debug", "--log-format", "json",
                 output=self._directory / "forward.log",
             )
         )  # fmt: skip
         self._services[-1].wait_for(
-            lambda: accepts(self._laptop.client, _PROXY, PROXY_PORT), _START_TIMEOUT_S
+            lambda: accepts(self._near, _PROXY, PROXY_PORT), _START_TIMEOUT_S
         )
+
+    @property
+    def pids(self) -> list[int]:
+        """The gateway's process and the proxy's."""
+        return [service.pid for service in self._services]
 
     def close(self) -> None:
         for service in reversed(self._services):

@@ -1,0 +1,50 @@
+"""agg-tunnel of aggligator-util (a Rust crate): one TCP connection over all links, as a peer of ours.
+
+cargo install aggligator-util --version 0.18.12 --no-default-features --locked
+"""
+
+import shutil
+from typing import Final
+
+from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.programs.service import Service, accepts
+from emu.testbed.started import Started
+from emu.testbed.wiring import SERVER_ADDRESSES
+
+_PORT: Final = 5800
+_FORWARDED: Final = 8081
+URL: Final = f"http://127.0.0.1:{_FORWARDED}"
+
+
+def installed() -> bool:
+    return shutil.which("agg-tunnel") is not None
+
+
+class AggTunnel(Started):
+    """Its server beside the laptop's server, its client on the laptop: `URL` is the server's port 80."""
+
+    def __init__(self, laptop: Laptop) -> None:
+        self._laptop = laptop
+        self._services: list[Service] = []
+
+    def _start(self) -> None:
+        folder, there = self._laptop.directory, SERVER_ADDRESSES[-1]
+        self._services.append(
+            Service(
+                self._laptop.server, "agg-tunnel", "server", "-n", "--tcp", str(_PORT),
+                "-p", f"{SERVER}:80", output=folder / "agg-server.log",
+            )
+        )  # fmt: skip
+        self._services[-1].wait_for(lambda: accepts(self._laptop.server, there, _PORT))
+        self._services.append(
+            Service(
+                self._laptop.client, "agg-tunnel", "client", "-n", "-4",
+                "--tcp", f"{there}:{_PORT}", "-p", f"80:{_FORWARDED}",
+                output=folder / "agg-client.log",
+            )
+        )  # fmt: skip
+        self._services[-1].wait_for(lambda: accepts(self._laptop.client, "127.0.0.1", _FORWARDED))
+
+    def close(self) -> None:
+        for service in reversed(self._services):
+            service.close()

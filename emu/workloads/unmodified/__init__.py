@@ -1,0 +1,1 @@
+"""Programs of Debian's packages, as they are, watched from outside while their networks change."""
