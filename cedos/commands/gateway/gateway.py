@@ -4,6 +4,7 @@ import asyncio
 import signal
 import socket
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,6 +113,10 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
     help="For finding and reaching a server.",
 )  # fmt: skip
 @click.option(
+    "--metrics", type=ListenAddressType(PORT + 1), metavar="[ADDRESS:]PORT",
+    help="Serve figures for Prometheus at http://ADDRESS:PORT/metrics, on loopback.",
+)  # fmt: skip
+@click.option(
     "--log-destinations", is_flag=True,
     help="With --log-level debug: say where connections go. Otherwise nobody learns it.",
 )  # fmt: skip
@@ -138,6 +143,7 @@ def command(
     max_per_client: int,
     idle: float,
     connect_timeout: float,
+    metrics: tuple[str, int] | None,
     log_destinations: bool,
     log_level: logs.Level,
     log_format: logs.Format,
@@ -180,7 +186,12 @@ def command(
         connect_s=connect_timeout,
         names=log_destinations,
     )
-    following = asyncio.run(_serve(Gateway(settings, me, invited.name_of), len(invited.names)))
+    if metrics is not None and not _is_loopback(host := metrics[0] or "127.0.0.1"):
+        raise click.UsageError(
+            f"--metrics is not protected: an address of loopback would be right, not {host}"
+        )
+    gateway = Gateway(settings, me, invited.name_of)
+    following = asyncio.run(_serve(gateway, len(invited.names), metrics))
     if following is not None:
         following.begin()
 
@@ -203,7 +214,16 @@ def _own_address() -> str:
     raise ConfigError("this host has no address that clients could reach; --name says which it has")
 
 
-async def _serve(gateway: Gateway, clients: int) -> "Successor | None":
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _serve(
+    gateway: Gateway, clients: int, metrics: tuple[str, int] | None
+) -> "Successor | None":
     """Until it is ended; what is to be begun then, where this process is to begin anew."""
     notifier = Notifier()
     try:
@@ -212,6 +232,13 @@ async def _serve(gateway: Gateway, clients: int) -> "Successor | None":
         handed = None
         log.warning("what the process before this one carried is lost", why=str(error))
     await gateway.open(handed)
+    shows = None
+    if metrics is not None:
+        # What only this option needs is not loaded by those who do not use it.
+        from cedos.proxy.gateway.metrics import MetricsServer  # noqa: PLC0415
+
+        shows = MetricsServer(gateway, (metrics[0] or "127.0.0.1", metrics[1]))
+        await shows.open()
     if gateway.sessions:
         log.info("goes on", sessions=gateway.sessions, connections=gateway.streams)
     loop = asyncio.get_running_loop()
@@ -251,6 +278,8 @@ async def _serve(gateway: Gateway, clients: int) -> "Successor | None":
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+        if shows is not None:
+            await shows.close()
         if not gateway.handed_over:
             await gateway.close()
     return None

@@ -33,6 +33,8 @@ LIMITS: Final = SessionLimits(probes=False, keep_alive_s=KEEP_ALIVE_S)
 """Paths that carry nothing are not measured: on a metered network that would cost bytes."""
 
 _SPARE_FILES: Final = 256
+"""Of the files it may have open: for clients' paths and strangers' handshakes."""
+
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
 
@@ -87,6 +89,7 @@ class Gateway:
         self._sessions: dict[asyncio.Task[None], GatewaySession] = {}
         self._left: list[socket.socket] = []
         self.handed_over = False
+        self._most = settings.most
 
     @property
     def address(self) -> tuple[str, int]:
@@ -102,6 +105,11 @@ class Gateway:
         return len(self._sessions)
 
     @property
+    def held_bytes(self) -> int:
+        """What is kept in memory for clients and origins."""
+        return sum(session.connection.held_bytes for session in self._sessions.values())
+
+    @property
     def traffic(self) -> Traffic:
         return self._terms.traffic
 
@@ -110,6 +118,10 @@ class Gateway:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most = min(self._settings.most, max(1, soft - _SPARE_FILES))
+        if self._most < self._settings.most:
+            _log.warning("fewer connections than it should take", most=self._most, files=soft)
         listening = None if handed is None else handed.take(handed.state.listening)
         if listening is not None and listening.getsockname()[1] != self._settings.listen[1]:
             listening.close()
@@ -191,7 +203,7 @@ class Gateway:
             len(each) for each in self._sessions.values() if each.connection.peer_key == client
         )
         for count, most, whose in (
-            (self.streams, settings.most, "the gateway takes"),
+            (self.streams, self._most, "the gateway takes"),
             (theirs, settings.most_per_client, "one client may have"),
         ):
             if count > most:

@@ -3,18 +3,22 @@
 import asyncio
 import hashlib
 import os
+import resource
 from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
 import pytest
 
 from cedos.proxy.answers import RefusedError
-from cedos.proxy.local import local_proxy
+from cedos.proxy.gateway import gateway
+from cedos.proxy.local import gateway_link, local_proxy
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import Fail, is_near
 from cedos.proxy.splice import reset_on_close
 from cedos.proxy.streams.stream import WINDOW_BYTES
+from cedos.session.protocol.crypto import KeyPair
 
 pytestmark = pytest.mark.anyio
 
@@ -295,3 +299,76 @@ async def test_a_gateway_that_ends_breaks_what_goes_through_it(ends: Ends) -> No
 )
 def test_what_is_of_this_place_does_not_take_the_detour(host: str, near: bool) -> None:
     assert is_near(host) is near
+
+
+async def _through_or_direct(ends: Ends, port: int) -> bytes:
+    reader, writer = await ends.ask(CONNECT % port)
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    writer.write(b"a")
+    writer.write_eof()
+    got = await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    return bytes(got)
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_a_gateway_with_another_key_is_not_the_one(ends: Ends) -> None:
+    await ends.start(fail=Fail.OPEN)
+    ends.link.joined = replace(ends.link.joined, server_key=KeyPair(os.urandom(32)).public)
+    assert await _through_or_direct(ends, await ends.origin(echo)) == b"aend"
+    assert ends.gateway.sessions == 0
+    ends.proxy._fail = Fail.CLOSED
+    reader, writer = await ends.ask(CONNECT % 80)
+    assert b"another key" in await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_behind_a_captive_portal_it_goes_direct_and_comes_back(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The portal answers in the gateway's place: in HTTP, to whatever was said."""
+    monkeypatch.setattr(gateway_link, "AGAIN_S", 0.5)
+    await ends.start(fail=Fail.OPEN, patience_s=0.5)
+    real, origin = ends.link.joined, await ends.origin(echo)
+
+    async def portal(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await reader.read(1000)
+            writer.write(b"HTTP/1.1 302 Found\r\nLocation: http://portal/\r\n\r\n")
+            await writer.drain()
+
+    ends.link.joined = replace(real, port=await ends.origin(portal))
+    began_s = asyncio.get_running_loop().time()
+    assert await _through_or_direct(ends, origin) == b"aend"
+    assert await _through_or_direct(ends, origin) == b"aend"
+    assert asyncio.get_running_loop().time() - began_s < 3
+    assert ends.gateway.sessions == 0
+    ends.link.joined = real
+    await asyncio.sleep(0.6)
+    if ends.link._dialling is not None:  # (the dial to the portal lasts for ten seconds)
+        ends.link._dialling.cancel()
+        await asyncio.sleep(0)
+    assert await _through_or_direct(ends, origin) == b"aend"
+    assert ends.gateway.sessions == 1
+
+
+async def test_without_files_for_more_connections_those_that_live_go_on(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit on files leaves some for clients' paths: connections are refused before they are gone."""
+    monkeypatch.setattr(gateway, "_SPARE_FILES", resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 3)
+    await ends.start()
+    port = await ends.origin(echo)
+    kept = [await ends.forward(port) for _ in range(3)]
+    for reader, writer in kept:
+        writer.write(b"x")
+        assert await reader.readexactly(1) == b"x"
+    refused, other = await ends.forward(port)
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(refused.read(), 5)
+    for reader, writer in kept:
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), 5) == b"end"
+        writer.close()
+    other.close()
