@@ -176,19 +176,22 @@ def _url(size: int) -> str:
 
 
 @contextmanager
-def _peers(laptop: Laptop) -> Iterator[dict[str, Contender]]:
-    """Those that need no daemon, by name."""
+def _peers(laptop: Laptop, progress: Progress) -> Iterator[dict[str, Contender]]:
+    """Those that need no daemon, by name; without agg-tunnel where it does not run."""
     kernel_mptcp.use_kernel_path_manager(laptop)
     found = {
         "wifi": _plain(laptop, NetworkKind.WIFI),
         "lte": _plain(laptop, NetworkKind.CELLULAR),
         "mptcp": _mptcp(laptop),
     }
-    if not agg_tunnel.installed():
+    with ExitStack() as stack:
+        if agg_tunnel.installed():
+            try:
+                stack.enter_context(agg_tunnel.AggTunnel(laptop))
+                found["agg_tunnel"] = _agg_tunnel(laptop)
+            except EmulationError as error:
+                progress(f"agg-tunnel is left out: {error}")
         yield found
-        return
-    with agg_tunnel.AggTunnel(laptop):
-        yield found | {"agg_tunnel": _agg_tunnel(laptop)}
 
 
 # -- parts ------------------------------------------------------------------------------------
@@ -205,7 +208,7 @@ def _sum(progress: Progress) -> dict[str, float]:
                 progress(f"{name} {number + 1}/{_ROUNDS}: {rates[name][-1] / 1e6:.1f} Mbit/s")
                 time.sleep(_PAUSE_S)
 
-    with emulated(daemon=False) as laptop, _peers(laptop) as peers:
+    with emulated(daemon=False) as laptop, _peers(laptop, progress) as peers:
         measure(peers)
     with emulated(daemon=True) as laptop, _redirected(laptop):
         measure({"gateway": _through(laptop)})
@@ -242,7 +245,7 @@ def _cases(progress: Progress) -> dict[str, float]:
             figures[f"case_{case.name}_{name}_s"] = got.took_s if got.whole else float("inf")
             progress(f"{case.name}, {name}: {got.took_s:.1f} s{'' if got.whole else ', BROKEN'}")
 
-    with emulated(daemon=False) as laptop, _peers(laptop) as peers:
+    with emulated(daemon=False) as laptop, _peers(laptop, progress) as peers:
         for name, contender in peers.items():
             measure(laptop, name, contender)
     with emulated(daemon=True) as laptop, _redirected(laptop):

@@ -11,6 +11,7 @@ from emu.testbed.programs.service import Service, accepts
 from emu.testbed.started import Started
 from emu.testbed.wiring import SERVER_ADDRESSES
 
+_PROGRAM: Final = ("env", "RUST_BACKTRACE=0", "agg-tunnel")
 _PORT: Final = 5800
 _FORWARDED: Final = 8081
 URL: Final = f"http://127.0.0.1:{_FORWARDED}"
@@ -31,14 +32,14 @@ class AggTunnel(Started):
         folder, there = self._laptop.directory, SERVER_ADDRESSES[-1]
         self._services.append(
             Service(
-                self._laptop.server, "agg-tunnel", "server", "-n", "--tcp", str(_PORT),
+                self._laptop.server, *_PROGRAM, "server", "-n", "--tcp", str(_PORT),
                 "-p", f"{SERVER}:80", output=folder / "agg-server.log",
             )
         )  # fmt: skip
         self._services[-1].wait_for(lambda: accepts(self._laptop.server, there, _PORT))
         self._services.append(
             Service(
-                self._laptop.client, "agg-tunnel", "client", "-n", "-4",
+                self._laptop.client, *_PROGRAM, "client", "-n", "-4",
                 "--tcp", f"{there}:{_PORT}", "-p", f"80:{_FORWARDED}",
                 output=folder / "agg-client.log",
             )
