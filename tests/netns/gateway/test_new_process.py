@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.netns.gateway.conftest import ORIGIN
 
 Laptop = Any
@@ -84,6 +86,7 @@ def test_a_killed_gateway_says_itself_what_it_lost(laptop: Laptop) -> None:
     said(laptop, "use the gateway again", 5)
 
 
+@pytest.mark.long  # (by itself in tests/unit/proxy)
 def test_what_a_gateway_carried_that_is_gone_breaks_while_others_go_direct(laptop: Laptop) -> None:
     curl = carrying(laptop)
     for where in ("INPUT", "OUTPUT"):  # its host died: not even a refusal comes

@@ -372,3 +372,30 @@ async def test_without_files_for_more_connections_those_that_live_go_on(
         assert await asyncio.wait_for(reader.read(), 5) == b"end"
         writer.close()
     other.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_a_gateway_that_is_gone_lets_go_of_what_it_carried(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed: nobody says anything. What went direct since then shows that networks work."""
+    monkeypatch.setattr(gateway_link, "GONE_S", 0.5)
+    await ends.start(fail=Fail.OPEN, patience_s=0.3)
+    port = await ends.origin(echo)
+    reader, writer = await ends.ask(CONNECT % port)
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"x")
+    assert await reader.readexactly(1) == b"x"
+    state = await ends.gateway.hand_over()  # which nobody takes
+    await ends.gateway._listener.close()
+    assert state.sessions
+    await asyncio.sleep(0.8)
+    writer.write(b"y")  # nothing went direct yet: there may be no network at all
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.read(), 0.3)
+    assert await _through_or_direct(ends, port) == b"aend"
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    for each in ends.gateway._left:
+        each.close()
