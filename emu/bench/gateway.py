@@ -358,8 +358,8 @@ def _renumbered(laptop: Laptop, kind: NetworkKind) -> Iterator[HalfWay]:
     metric = {NetworkKind.WIFI: "100", NetworkKind.CELLULAR: "200"}[kind]
 
     def change(before: str, after: str) -> None:
-        laptop.client.ip("address", "add", f"{after}/24", "dev", device)
         laptop.client.ip("address", "del", f"{before}/24", "dev", device)
+        laptop.client.ip("address", "add", f"{after}/24", "dev", device)
         laptop.client.ip(
             *("route", "replace", "default", "via", GATEWAYS[kind], "dev", device),
             *("metric", metric),

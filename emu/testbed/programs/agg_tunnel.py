@@ -37,6 +37,8 @@ class AggTunnel(Started):
             )
         )  # fmt: skip
         self._services[-1].wait_for(lambda: accepts(self._laptop.server, there, _PORT))
+        # It listens at ::1, too, or not at all; the testbed has no IPv6.
+        self._laptop.client.run("sysctl", "-qw", "net.ipv6.conf.lo.disable_ipv6=0")
         self._services.append(
             Service(
                 self._laptop.client, *_PROGRAM, "client", "-n", "-4",
