@@ -161,7 +161,7 @@ def test_a_refused_port_is_refused_and_a_strangers_connection_too(laptop: Laptop
     ports = laptop.near.run("ss", "-Hltn").stdout.split()
     own = next(each for each in ports if each.startswith("127.0.0.1:"))
     stranger = as_user(laptop, "curl", "-sS", "-m", "5", f"http://{own}/", user=OTHER)
-    assert stranger.wait(10) == 56, stranger.stderr.read()
+    assert stranger.wait(10) in (7, 56), stranger.stderr.read()  # reset, maybe at once
 
 
 def test_what_goes_direct(laptop: Laptop) -> None:
