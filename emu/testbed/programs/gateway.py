@@ -85,11 +85,6 @@ class Gatewayed(Started):
             lambda: accepts(self._near, _PROXY, PROXY_PORT), _START_TIMEOUT_S
         )
 
-    @property
-    def pids(self) -> list[int]:
-        """The gateway's process and the proxy's."""
-        return [service.pid for service in self._services]
-
     def close(self) -> None:
         for service in reversed(self._services):
             service.close()
