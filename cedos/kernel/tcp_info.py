@@ -21,7 +21,7 @@ _SNMP: Final = Path("/proc/self/net/snmp")
 _NEVER_US: Final = 0xFFFF_FFFF
 
 # struct tcp_info, as far as it is used. A kernel older than a field sends a shorter structure.
-_TCP_INFO: Final = struct.Struct("=2xB4xB8xI4xI4xII12xII8xI8xI8xI4xI16xQQIIII4xIQQ16xI4xQQ")
+_TCP_INFO: Final = struct.Struct("=2xB4xB8xI4xI4xII12xII8xII4xI8xI4xI16xQQIIII4xIQQ16xI4xQQ")
 TCP_INFO_BYTES: Final = _TCP_INFO.size
 _COMPLETE_BYTES: Final = 216  # Linux 4.19
 TCP_INFO_COUNTED_BYTES: Final = 136
@@ -40,6 +40,7 @@ class TcpInfoFields(NamedTuple):
     last_data_recv: int
     last_ack_recv: int
     rtt: int
+    rttvar: int
     snd_cwnd: int
     rcv_rtt: int
     total_retrans: int
@@ -72,14 +73,16 @@ def rtt_min_s(info: TcpInfoFields) -> float | None:
 class TcpInfo:
     """A part of the kernel's `tcp_info`; what it has not measured is None.
 
-    `delivery_rate_bps` is the rate of the last flight that was acknowledged; `rate_limited_by_us`
-    says that this flight ended because we had no more to send: then it is only a lower bound.
+    `rtt_variation_s` is the mean deviation of `rtt_s`. `delivery_rate_bps` is the rate of the last
+    flight that was acknowledged; `rate_limited_by_us` says that this flight ended because we had no
+    more to send: then it is only a lower bound.
     `acknowledged_bytes`, `busy_s` (with something on the way) and `delivered_segments` (out of order,
     too) count since the connection began; `waiting_segments` are on the way, or lost there.
     """
 
     rtt_s: float | None
     rtt_min_s: float | None
+    rtt_variation_s: float
     delivery_rate_bps: float | None
     rate_limited_by_us: bool
     window_bytes: int
@@ -123,6 +126,7 @@ def read_info(raw: bytes) -> TcpInfo | None:
     return TcpInfo(
         rtt_s=info.rtt / 1e6 if info.rtt else None,
         rtt_min_s=rtt_min_s(info),
+        rtt_variation_s=info.rttvar / 1e6,
         delivery_rate_bps=8.0 * info.delivery_rate if info.delivery_rate else None,
         rate_limited_by_us=bool(info.delivery_rate_app_limited & 1),
         window_bytes=info.snd_cwnd * segment,

@@ -302,6 +302,7 @@ class SessionFlow:
         if len(self.paths) > 1:
             for path in self.paths.values():
                 path.update(now)  # what is probed depends on it
+                path.confirm_datagrams()
         self.core.tick(now)
         self._changed()
         self.pump()

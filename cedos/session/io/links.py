@@ -97,6 +97,13 @@ class EgressReader:
         except OSError as error:
             raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
 
+    def has_tunnel(self) -> bool:
+        """Whether this host has a VPN that is up; errors as above."""
+        try:
+            return any(link.kind in TUNNEL_KINDS and link.carries for link in self._links())
+        except OSError as error:
+            raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
+
     def carrying(self) -> dict[int, bool]:
         """Of each interface, by its index, whether its link carries something; errors as above."""
         try:

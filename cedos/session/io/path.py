@@ -105,6 +105,7 @@ class SessionPath:
         "_shut",
         "_unsent_bytes",
         "_writing",
+        "_written_bytes",
         "channel",
         "closed",
         "connection",
@@ -148,6 +149,7 @@ class SessionPath:
         self.last_received_s = driver.now()
         self._pending: list[Buffer] = []
         self._unsent_bytes = UNSENT_BYTES
+        self._written_bytes = 0
         self._reading = self._writing = self._shut = False
         self._reported_opened = self._reported_confirmed = False
 
@@ -221,6 +223,7 @@ class SessionPath:
             return False
         facts, path_id = self.facts, self.path_id
         self.update(now)
+        self.confirm_datagrams()
         if not core.wants(path_id):
             return False
         facts.unsent_bytes = tcp_info.unsent_bytes(self.connection)
@@ -248,9 +251,18 @@ class SessionPath:
                 size += sum(map(len, parts))
             if batch:
                 moved = True
+                self._written_bytes += sum(map(len, batch))
+                core.datagrams.wrote(path_id, self._written_bytes)
                 if not self._send(batch):
                     break
         return moved
+
+    def confirm_datagrams(self) -> None:
+        """Tells the core which have reached the peer's kernel, where it wants to know."""
+        core = self.core
+        if core is not None and not self.closed and core.datagrams.unacknowledged:
+            left = sum(map(len, self._pending)) + tcp_info.unacknowledged_bytes(self.connection)
+            core.datagrams.acknowledged(self.path_id, self._written_bytes - left)
 
     def _bound_unsent(self, rate_bps: float | None) -> None:
         """None: nothing can go elsewhere, or nobody knows."""
@@ -275,6 +287,7 @@ class SessionPath:
     def send_one(self, plain: bytes) -> None:
         """Sends a record made of a small message, on a path that is not blocked."""
         data = self.channel.send_one(plain)
+        self._written_bytes += len(data)
         try:
             sent = self.connection.send(data)
         except (BlockingIOError, InterruptedError):
@@ -291,6 +304,7 @@ class SessionPath:
         if not self._pending and not self.closed:
             waiting = self.channel.outgoing()
             if waiting:
+                self._written_bytes += sum(map(len, waiting))
                 self._send(list(waiting))
 
     def _send(self, batch: list[Buffer]) -> bool:

@@ -63,6 +63,7 @@ class PathEstimator:
         facts = self._facts
         facts.rtt_s = info.rtt_s
         facts.rtt_min_s = info.rtt_min_s
+        facts.rtt_variation_s = info.rtt_variation_s
         facts.loss = info.loss
         facts.window_bytes = info.window_bytes
         facts.unsent_bytes = info.unsent_bytes

@@ -11,6 +11,12 @@ from typing import Any, Final
 
 from cedos.errors import SessionError
 from cedos.session.protocol.control import NO_DEADLINE, Control, path_says
+from cedos.session.protocol.datagrams.datagram_receiver import DatagramReceiver
+from cedos.session.protocol.datagrams.datagram_sender import (
+    LARGEST_BYTES,
+    LONGEST_S,
+    DatagramSender,
+)
 from cedos.session.protocol.events import Event, Failed, ThunkReady, Writable
 from cedos.session.protocol.fast_path import FastPath
 from cedos.session.protocol.flapping_networks import FlappingNetworks
@@ -96,6 +102,8 @@ class Session:
             self.in_flight, self.sender, self.control, self.pending_events, wanted=limits.probes
         )
         self.flapping = FlappingNetworks()
+        self.datagrams = DatagramSender(now)
+        self._datagrams_received = DatagramReceiver()
         self._synced = False
         self._drained_at: float | None = None
         self._handlers: dict[type[Any], Callable[[PathFlight, Any, float], None]] = {
@@ -103,6 +111,7 @@ class Session:
             f.Abandon: self._on_abandon,
             f.Ack: self._on_ack,
             f.Ask: self._on_ask,
+            f.Datagram: self._on_datagram,
             f.Pong: self._on_pong,
             f.Sync: self._on_sync,
             f.Window: self._on_window,
@@ -148,6 +157,7 @@ class Session:
         self.in_flight.lost(path_id)
         self.control.path_lost(path_id)
         self.prober.path_lost(path_id)
+        self.datagrams.path_lost(path_id, now)
         others = self.in_flight.paths.values()
         for other in others:
             other.control.append(packing.ask())
@@ -232,7 +242,8 @@ class Session:
     @property
     def held_bytes(self) -> int:
         """What is kept in memory: sent and not acknowledged, received and not taken."""
-        return self.sender.replay.held_bytes + self.receiver.held_bytes
+        datagrams = self.datagrams.held_bytes + self._datagrams_received.held_bytes
+        return self.sender.replay.held_bytes + self.receiver.held_bytes + datagrams
 
     @property
     def at_eof(self) -> bool:
@@ -299,6 +310,28 @@ class Session:
     @property
     def receivable(self) -> int:
         return self.receiver.delivery.count
+
+    # Datagrams
+
+    def send_datagram(
+        self, data: bytes, lifetime_s: float, now: float, *, everywhere: bool = False
+    ) -> None:
+        """Sends it in time or not at all; `everywhere`: over each path at once. ValueError."""
+        self._check_open()
+        if len(data) > LARGEST_BYTES or not 0 < lifetime_s <= LONGEST_S:
+            raise ValueError(
+                f"a datagram of {len(data)} bytes that is good for {lifetime_s} s: at most"
+                f" {LARGEST_BYTES} bytes and {LONGEST_S:g} s are possible"
+            )
+        self.datagrams.send(data, lifetime_s, now, everywhere=everywhere)
+
+    def receive_datagrams(self) -> list[bytes]:
+        """Those that came in time, each once."""
+        return self._datagrams_received.take() if len(self._datagrams_received) else []
+
+    @property
+    def datagrams_wait(self) -> bool:
+        return len(self._datagrams_received) > 0
 
     def keep_alive(self, seconds: int) -> None:
         """Proposes how long the session outlives its last path; the peer may agree to less."""
@@ -371,6 +404,12 @@ class Session:
         room = min(max(room_bytes, _LEAST_ROOM), packing.RECORD_BYTES) - used - _HEADER_BYTES
         queues, backlog, states = self.sender.send_queues, self.backlog, self.in_flight.states
         scheduler, state, in_flight = self.scheduler, path.state, self.in_flight
+        if self.datagrams.waits and (frames := self.datagrams.take(state, states, room, now)):
+            size = sum(map(len, frames))
+            parts += frames
+            room -= size
+            state.sent_bytes += size
+            state.last_sent_at_s = backlog.foreground_at_s = backlog.small_at_s = now
         while room > _WORTH_BYTES:
             waiting = backlog.waiting_bytes = [queue.waiting_bytes for queue in queues]
             if waiting[0] or waiting[1]:
@@ -398,7 +437,9 @@ class Session:
 
     def wants(self, path_id: int) -> bool:
         path = self.in_flight.paths.get(path_id)
-        return path is not None and (self._has_control(path) or self.sender.waits)
+        return path is not None and (
+            self._has_control(path) or self.sender.waits or self.datagrams.waits
+        )
 
     # Life
 
@@ -441,6 +482,8 @@ class Session:
             at.append(probe)
         asks_at = [path.asks_at() for path in self.in_flight.paths.values()]
         at += [each for each in asks_at if each is not None]
+        if (datagram_at := self.datagrams.next_at(self.in_flight.states)) is not None:
+            at.append(datagram_at)
         check_s = self.scheduler.next_check_s(self.in_flight.states, self._now)
         if check_s is not None and (len(self.thunks) or self.sender.waits):
             at.append(self._now + check_s)
@@ -450,6 +493,7 @@ class Session:
         self._now = now
         self.delayed_acks.tick(now)
         self.prober.tick(now)
+        self.datagrams.check(self.in_flight.states, now)
         for path in self.in_flight.paths.values():
             if path.asks(now):
                 self.control.ping(path, 0, 0, now)
@@ -571,6 +615,9 @@ class Session:
         self.sender.acknowledge(ack)
         self.in_flight.drop_acknowledged()
         self.check_writable()
+
+    def _on_datagram(self, _path: PathFlight, frame: f.Datagram, now: float) -> None:
+        self._datagrams_received.received(frame, now)
 
     def _on_abandon(self, _path: PathFlight, frame: f.Abandon, _now: float) -> None:
         self.receiver.on_abandon(frame)

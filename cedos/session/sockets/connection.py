@@ -38,6 +38,7 @@ from cedos.session.sockets.handed_flow import HandedFlow
 from cedos.session.sockets.metered_gate import MeteredGate
 
 STREAM_LABEL: Final = Label()
+_DATAGRAM_RANK: Final = 0
 _CHECK_METERED_S: Final = 0.5
 
 
@@ -47,6 +48,14 @@ class Message(NamedTuple):
     irob: int
     label: Label
     data: bytes
+
+
+class DatagramCounts(NamedTuple):
+    """Handed in, gone over a further path, and never sent for want of a path in time."""
+
+    sent: int
+    copies: int
+    expired: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,7 @@ class Connection:
         self._tokens = itertools.count(1)
         self._waiters: list[Waiter] = []
         self._on_change: Callable[[], None] | None = None
+        self._on_datagrams: Callable[[list[bytes]], None] | None = None
         self._peer_closed = False
         self._over = False
         self._ended: SessionError | None = None
@@ -586,6 +596,33 @@ class Connection:
         label = LABELS[run.rank]
         return [Message(irob, label, data) for irob, data in enumerate(run.payloads, run.first)]
 
+    # Datagrams
+
+    def send_datagram(self, data: bytes, lifetime_s: float, *, everywhere: bool = False) -> None:
+        """Sends a datagram (65,535 bytes, 60 s at most) that arrives once and in time, or never.
+
+        Where no path answers in time another one carries it as well; `everywhere`: each does, at once.
+
+        Raises:
+            SessionError: the session has ended.
+            ValueError: it is too large, or its lifetime is none.
+        """
+        self._check()
+        self._core.send_datagram(data, lifetime_s, self._driver.now(), everywhere=everywhere)
+        self._sent(_DATAGRAM_RANK)
+
+    def on_datagrams(self, call: Callable[[list[bytes]], None] | None) -> None:
+        """`call` is called, in the loop, with those that have come; None: they wait, and then go."""
+        self._on_datagrams = call
+        if self._core.datagrams_wait:  # they came with the session's first record, say
+            self._driver.loop.call_soon(self._hand_on)
+
+    @property
+    def datagrams(self) -> DatagramCounts:
+        """What became of those that were sent here."""
+        sender = self._core.datagrams
+        return DatagramCounts(sender.sent, sender.copies, sender.expired)
+
     # Inside
 
     def _sent(self, rank: int) -> None:
@@ -602,12 +639,17 @@ class Connection:
         if self._core.pending_events:
             for event in self._core.events():
                 self._event(event)
+        self._hand_on()
         if self._on_change is not None:
             self._on_change()
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
                 waiter.wake(at_once=at_once)
+
+    def _hand_on(self) -> None:
+        if self._on_datagrams is not None and self._core.datagrams_wait:
+            self._on_datagrams(self._core.receive_datagrams())
 
     def _event(self, event: Event) -> None:
         if isinstance(event, PeerClosed):

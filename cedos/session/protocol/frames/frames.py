@@ -142,6 +142,16 @@ class Closed(Struct, frozen=True, gc=False):
     """The answer to Close, once everything it names has been received."""
 
 
+class Datagram(Struct, frozen=True, gc=False):
+    """In time or not at all: `number` of this `epoch`, by the sender's clock, good for `lifetime_ms`."""
+
+    epoch: int
+    number: int
+    sent_ms: int
+    lifetime_ms: int
+    payload: bytes
+
+
 class Abort(Struct, frozen=True, gc=False):
     code: int
     reason: str
@@ -164,4 +174,5 @@ Frame: TypeAlias = (
     | Close
     | Closed
     | Abort
+    | Datagram
 )

@@ -23,6 +23,7 @@ MAX_RANGES: Final = 1_024
 MAX_REASON_BYTES: Final = 200
 MAX_PAD_BYTES: Final = 16_384
 MAX_KEEP_ALIVE_S: Final = 366 * 86_400
+MAX_LIFETIME_MS: Final = 60_000
 
 STREAM: Final = struct.Struct(">BBQI")
 EXTENT: Final = struct.Struct(">BBBBHQQI")
@@ -39,9 +40,11 @@ PING: Final = struct.Struct(">BQH")
 PONG: Final = struct.Struct(">BQ")
 CLOSE: Final = struct.Struct(">BQQ")
 ABORT: Final = struct.Struct(">BBH")
+DATAGRAM: Final = struct.Struct(">BIIIHH")
 
 (K_STREAM, K_EXTENT, K_MESSAGES, K_ABANDON, K_ACK, K_WINDOW, K_SYNC, K_ASK) = range(1, 9)
 (K_KEEP_ALIVE, K_DEADLINE, K_PATH, K_PING, K_PONG, K_CLOSE, K_CLOSED, K_ABORT) = range(9, 17)
+K_DATAGRAM: Final = 17
 F_END: Final = 1
 
 KINDS: Final = (NetworkKind.ETHERNET, NetworkKind.WIFI, NetworkKind.CELLULAR)
@@ -150,3 +153,7 @@ def abort(code: int, reason: str) -> bytes:
     """A reason that is too long is cut."""
     text = reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore").encode()
     return ABORT.pack(K_ABORT, code, len(text)) + text
+
+
+def datagram_header(epoch: int, number: int, sent_ms: int, lifetime_ms: int, length: int) -> bytes:
+    return DATAGRAM.pack(K_DATAGRAM, epoch, number, sent_ms, lifetime_ms, length)

@@ -14,6 +14,7 @@ from cedos.session.protocol.frames.frames import (
     Ask,
     Close,
     Closed,
+    Datagram,
     Deadline,
     Extent,
     Frame,
@@ -277,6 +278,17 @@ def _abort(view: memoryview, at: int) -> tuple[Frame, int]:
     return Abort(code, reason), at + length
 
 
+def _datagram(view: memoryview, at: int) -> tuple[Frame, int]:
+    _, epoch, number, sent_ms, lifetime_ms, length = packing.DATAGRAM.unpack_from(view, at)
+    at += packing.DATAGRAM.size
+    if not number:
+        raise _bad("datagram", "number", 0, "1 or more")
+    if not 0 < lifetime_ms <= packing.MAX_LIFETIME_MS:
+        raise _bad("datagram", "lifetime", lifetime_ms, f"1 to {packing.MAX_LIFETIME_MS} ms")
+    payload = bytes(_payload("datagram", view, at, length))
+    return Datagram(epoch, number, sent_ms, lifetime_ms, payload), at + length
+
+
 _READERS: Final[dict[int, _Reader]] = {
     packing.K_STREAM: _stream,
     packing.K_EXTENT: _extent,
@@ -294,4 +306,5 @@ _READERS: Final[dict[int, _Reader]] = {
     packing.K_CLOSE: _close,
     packing.K_CLOSED: _closed,
     packing.K_ABORT: _abort,
+    packing.K_DATAGRAM: _datagram,
 }

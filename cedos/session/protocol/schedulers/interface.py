@@ -50,11 +50,12 @@ ALL_RANKS: Final = 0b1111
 class PathFacts:
     """What the driver measured of a path's TCP connection; None: nothing yet.
 
-    `unsent_bytes` wait in this host's kernel, `under_way_bytes` are sent and not acknowledged by the
-    peer's; `window_bytes` is the congestion window; `rate_bps` goes towards the peer and was last
-    measured well at `rate_at_s`. `foreground_at_s`: when anybody on this host last sent foreground data
-    over the network. Since `stalled_at_s` nothing sent there is acknowledged (None: it is alive), so far
-    too shortly to be sure with `pauses`. `flaps`: it came back lately and has often gone before.
+    `rtt_variation_s` is the mean deviation of the round trip. `unsent_bytes` wait in this host's
+    kernel, `under_way_bytes` are sent and not acknowledged by the peer's; `window_bytes` is the
+    congestion window; `rate_bps` goes towards the peer and was last measured well at `rate_at_s`.
+    `foreground_at_s`: when anybody on this host last sent foreground data over the network.
+    Since `stalled_at_s` nothing sent there is acknowledged (None: it is alive), so far too shortly to
+    be sure with `pauses`. `flaps`: it came back lately and has often gone before.
     """
 
     network: str = ""
@@ -62,6 +63,7 @@ class PathFacts:
     metered: bool = False
     rtt_s: float | None = None
     rtt_min_s: float | None = None
+    rtt_variation_s: float = 0.0
     rate_bps: float | None = None
     rate_at_s: float | None = None
     loss: float = 0.0

@@ -9,6 +9,7 @@ import pytest
 from cedos.errors import ProtocolError
 from cedos.session.io import idle_sessions
 from cedos.session.protocol import path_prober, session_limits
+from cedos.session.protocol.datagrams import datagram_receiver, datagram_sender
 from cedos.session.protocol.frames import frames, packing
 from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.receiving import reassembly, receiver
@@ -48,7 +49,7 @@ def test_every_frame_has_a_vector_and_a_row() -> None:
     assert {json.loads(means)["frame"] for _, _, means in GOOD} == names
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", DOCUMENT, re.M)
     assert {name for _, name in rows} == names
-    assert [int(kind) for kind, _ in rows] == list(range(1, 17))
+    assert [int(kind) for kind, _ in rows] == list(range(1, 18))
     for _, record, means in GOOD:
         kinds = {name: int(kind) for kind, name in rows}
         assert bytes.fromhex(record)[0] == kinds[json.loads(means)["frame"]]
@@ -85,6 +86,10 @@ def test_every_frame_has_a_vector_and_a_row() -> None:
         ("known is {:,} s old", round(path_prober.OLD_S)),
         ("{:,} times as old as a probe takes", path_prober.LEAST_TIME_SHARE),
         ("has sent {:,} times the padding", path_prober.LEAST_BYTES_SHARE),
+        ("at most {:,} ms; the payload", packing.MAX_LIFETIME_MS),
+        ("last {:,} numbers", datagram_receiver.WINDOW),
+        ("at most {:,} of them or", datagram_receiver.MOST_WAITING),
+        ("at most {:,} wait to be sent", datagram_sender.MOST_WAITING),
     ],
 )
 def test_a_number_in_the_document(sentence: str, value: int) -> None:

@@ -303,3 +303,31 @@ def test_who_gave_up_waiting_is_forgotten() -> None:
         assert await near.read_exactly(7) == b"at last"
 
     joined(scenario)
+
+
+def test_datagrams_of_any_size_go_both_ways_and_what_is_none_is_told() -> None:
+    async def scenario(near: session.Connection, far: session.Connection) -> None:
+        came: dict[str, asyncio.Queue[bytes]] = {"near": asyncio.Queue(), "far": asyncio.Queue()}
+        near.on_datagrams(lambda some: [came["near"].put_nowait(each) for each in some])
+        far.on_datagrams(lambda some: [came["far"].put_nowait(each) for each in some])
+        large = os.urandom(65_535)
+        for data in (b"", b"small", large):
+            near.send_datagram(data, 10.0)
+            assert await asyncio.wait_for(came["far"].get(), 20) == data
+            far.send_datagram(data, 10.0, everywhere=True)
+            assert await asyncio.wait_for(came["near"].get(), 20) == data
+        assert near.datagrams == (3, 0, 0)
+        far.on_datagrams(None)
+        near.send_datagram(b"before anybody listened", 10.0)
+        await near.send(b"behind it")
+        assert await far.receive() is not None
+        await asyncio.sleep(0.3)  # nothing else is to come
+        far.on_datagrams(lambda some: [came["far"].put_nowait(each) for each in some])
+        assert await asyncio.wait_for(came["far"].get(), 1) == b"before anybody listened"
+        with pytest.raises(ValueError, match="at most 65535"):
+            near.send_datagram(large + b"x", 1.0)
+        near.abort("over")
+        with pytest.raises(SessionError):
+            near.send_datagram(b"", 1.0)
+
+    joined(scenario)

@@ -16,6 +16,7 @@ from cedos.session.protocol.frames.frames import (
     Ask,
     Close,
     Closed,
+    Datagram,
     Deadline,
     Extent,
     Frame,
@@ -132,6 +133,11 @@ def frames(draw: st.DrawFn) -> tuple[Frame, bytes]:
     if kind is Close:
         frame = Close(draw(positions), draw(ids))
         return frame, packing.close(frame.stream_end, frame.irob_end)
+    if kind is Datagram:
+        count = st.integers(1, packing.MAX_LIFETIME_MS)
+        numbers = draw(u32), draw(st.integers(1, 2**32 - 1)), draw(u32), draw(count)
+        frame = Datagram(*numbers, draw(st.binary(max_size=300)))
+        return frame, packing.datagram_header(*numbers, len(frame.payload)) + frame.payload
     if kind is Abort:
         frame = Abort(draw(st.integers(0, 255)), draw(st.text(max_size=40)))
         return frame, packing.abort(frame.code, frame.reason)
@@ -175,7 +181,7 @@ HOSTILE = {
     "no frame at all": b"",
     "too long": bytes(packing.RECORD_BYTES + 1),
     "frame type 0": b"\x00",
-    "frame type 17": b"\x11",
+    "frame type 18": b"\x12",
     "stream: unknown flag": packing.STREAM.pack(packing.K_STREAM, 2, 0, 1) + b"x",
     "stream: nothing in it": packing.stream_header(0, 0, False),
     "stream: absurd offset": packing.stream_header(BEYOND - 1, 1, False) + b"x",
@@ -229,6 +235,10 @@ HOSTILE = {
     "close: before the first IROB": packing.close(0, 0),
     "abort: no text": packing.ABORT.pack(packing.K_ABORT, 1, 1) + b"\xff",
     "abort: a novel": packing.ABORT.pack(packing.K_ABORT, 1, 201) + b"x" * 201,
+    "datagram: number 0": packing.datagram_header(1, 0, 0, 100, 0),
+    "datagram: of no time": packing.datagram_header(1, 1, 0, 0, 0),
+    "datagram: good for an hour": packing.datagram_header(1, 1, 0, 60_001, 0),
+    "datagram: longer than the record": packing.datagram_header(1, 1, 0, 100, 2) + b"x",
     "a good frame, then a bad one": packing.pong(1) + b"\x00",
 }
 

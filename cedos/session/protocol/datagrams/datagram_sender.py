@@ -1,0 +1,203 @@
+"""Which datagram goes over which path, and when once more over another one. Pure.
+
+A path is a TCP connection: until its kernel has acknowledged a datagram, the peer's program cannot have
+it, whatever is behind. So a datagram that is not acknowledged when it should be (a round trip, and what
+that varies by) is copied to another path, with all behind it, and what follows goes over both until the
+first one answers. Which labels a path may carry does not bind copies: they are few, and go only while
+the permitted path says nothing (docs/decisions/datagrams.md).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from cedos.session.protocol.datagrams.outgoing_datagram import OutgoingDatagram
+from cedos.session.protocol.frames import packing
+from cedos.session.protocol.schedulers.estimates import allowed, quickest, rtt_s
+from cedos.session.protocol.schedulers.interface import PathDoubt, PathState
+
+LARGEST_BYTES: Final = 65_535
+LONGEST_S: Final = 60.0
+MOST_WAITING: Final = 512
+MOST_WAITING_BYTES: Final = 1 << 19
+_RANK: Final = 0  # foreground, small
+_LEAST_VARIATION_S: Final = 0.020
+_VARIATIONS: Final = 2.0
+_CHECK_S: Final = 0.010
+_EPOCHS: Final = 1 << 32
+
+
+class DatagramSender:
+    """Of one session. What is over its time is forgotten, and never sent.
+
+    Attributes:
+        sent, copies, expired: how many were handed in, went over a further path, were never sent in time.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._epoch = int(now * 1000) % _EPOCHS
+        self._number = 0
+        self._waiting: deque[OutgoingDatagram] = deque()
+        self._waiting_bytes = 0
+        # By path, in order: with the path's bytes up to its end; None until they are known.
+        self._on_the_way: dict[int, deque[tuple[int | None, OutgoingDatagram]]] = {}
+        self._checked_s = now
+        self.sent = self.copies = self.expired = 0
+
+    def send(self, payload: bytes, lifetime_s: float, now: float, *, everywhere: bool) -> None:
+        """Takes it; the oldest that waits goes where there are too many."""
+        self._number += 1
+        if self._number == 1 << 32:
+            self._epoch, self._number = (self._epoch + 1) % _EPOCHS, 1
+        lifetime_ms = max(1, int(1000 * lifetime_s))
+        head = packing.datagram_header(
+            self._epoch, self._number, int(now * 1000) % _EPOCHS, lifetime_ms, len(payload)
+        )
+        self._waiting.append(OutgoingDatagram(head + payload, now, lifetime_s, everywhere))
+        self._waiting_bytes += len(head) + len(payload)
+        self.sent += 1
+        while len(self._waiting) > MOST_WAITING or self._waiting_bytes > MOST_WAITING_BYTES:
+            self._dropped(self._waiting.popleft())
+
+    @property
+    def held_bytes(self) -> int:
+        return self._waiting_bytes
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._waiting)
+
+    def take(
+        self, path: PathState, paths: Sequence[PathState], room_bytes: int, now: float
+    ) -> list[bytes]:
+        """Frames that go over a path now."""
+        if not self._waiting:
+            return []
+        may = allowed(paths, _RANK)
+        if not may:
+            return []
+        target = quickest(may)
+        is_target = path is target
+        limit_s = self.patience_s(target)
+        overdue = self._overdue(target, now)
+        frames: list[bytes] = []
+        left: deque[OutgoingDatagram] = deque()
+        path_id, way = path.path_id, self._on_the_way.setdefault(path.path_id, deque())
+        while self._waiting:
+            each = self._waiting.popleft()
+            if each.expires_s <= now or each.arrived:
+                self._dropped(each)
+                continue
+            copy = bool(each.on)
+            # Whatever blocks the path that it should go over, its time runs.
+            late = overdue or copy or now - each.at_s > limit_s
+            goes = path_id not in each.on and (
+                is_target or late or (each.everywhere and _living(path))
+            )
+            if goes and len(each.frame) <= room_bytes:
+                room_bytes -= len(each.frame)
+                frames.append(each.frame)
+                each.on += (path_id,)
+                way.append((None, each))
+                self.copies += copy
+            if self._waits(each, paths, overdue=overdue):
+                left.append(each)
+            else:
+                self._waiting_bytes -= len(each.frame)
+        self._waiting = left
+        return frames
+
+    def wrote(self, path_id: int, written_bytes: int) -> None:
+        """What was taken for a path is among its first so many bytes."""
+        way = self._on_the_way.get(path_id)
+        if not way:
+            return
+        for at in range(len(way) - 1, -1, -1):
+            if way[at][0] is not None:
+                break
+            way[at] = written_bytes, way[at][1]
+
+    def acknowledged(self, path_id: int, written_bytes: int) -> None:
+        """So many of a path's bytes have reached the peer."""
+        way = self._on_the_way.get(path_id)
+        while way:
+            end, first = way[0]
+            if end is None or end > written_bytes:
+                break
+            first.arrived = True
+            way.popleft()
+
+    def path_lost(self, path_id: int, now: float) -> None:
+        """What was on the way there alone goes elsewhere."""
+        way = self._on_the_way.pop(path_id, ())
+        self._again([each for _, each in way if len(each.on) == 1], now)
+
+    def check(self, paths: Sequence[PathState], now: float) -> bool:
+        """Looks for what should have been acknowledged by now; whether anything is to be copied."""
+        self._checked_s = now
+        due: list[OutgoingDatagram] = []
+        for path in paths:
+            way = self._on_the_way.get(path.path_id, deque())
+            while way and way[0][1].expires_s <= now:
+                way.popleft()
+            if way and len(paths) > 1 and self._overdue(path, now):
+                # Those behind it are stuck, too: TCP hands on nothing out of order.
+                due += [each for _, each in way if len(each.on) == 1]
+        return self._again(due, now)
+
+    def next_at(self, paths: Sequence[PathState]) -> float | None:
+        """When `check` has something to do; None: nothing is on the way that can be copied."""
+        if len(paths) < 2:
+            return None
+        at = []
+        for path in paths:
+            way = self._on_the_way.get(path.path_id)
+            first = next((each for _, each in way or () if len(each.on) == 1), None)
+            if first is not None:
+                at.append(min(first.expires_s, first.at_s + self.patience_s(path)))
+        if self._waiting:
+            at.append(self._waiting[0].at_s + min(self.patience_s(path) for path in paths))
+        return max(min(at), self._checked_s + _CHECK_S) if at else None
+
+    @property
+    def unacknowledged(self) -> bool:
+        return any(self._on_the_way.values())
+
+    def patience_s(self, path: PathState) -> float:
+        """A datagram that is acknowledged is so in this time, nearly always."""
+        return rtt_s(path) + max(_LEAST_VARIATION_S, _VARIATIONS * path.facts.rtt_variation_s)
+
+    def _overdue(self, path: PathState, now: float) -> bool:
+        if path.facts.doubt > PathDoubt.FLAPS:
+            return True
+        way = self._on_the_way.get(path.path_id)
+        return way is not None and len(way) > 0 and now - way[0][1].at_s > self.patience_s(path)
+
+    @staticmethod
+    def _waits(each: OutgoingDatagram, paths: Sequence[PathState], *, overdue: bool) -> bool:
+        """Whether another path is to have it as well."""
+        if not each.on:
+            return True
+        if each.everywhere:
+            return any(path.path_id not in each.on for path in paths if _living(path))
+        return overdue and len(each.on) == 1 and len(paths) > 1
+
+    def _again(self, datagrams: Sequence[OutgoingDatagram], now: float) -> bool:
+        waiting = set(map(id, self._waiting))
+        due = [
+            each
+            for each in datagrams
+            if each.expires_s > now and not each.arrived and id(each) not in waiting
+        ]
+        self._waiting.extendleft(reversed(due))
+        self._waiting_bytes += sum(len(each.frame) for each in due)
+        return bool(due)
+
+    def _dropped(self, each: OutgoingDatagram) -> None:
+        self._waiting_bytes -= len(each.frame)
+        if not each.on:
+            self.expired += 1
+
+
+def _living(path: PathState) -> bool:
+    return path.facts.doubt is not PathDoubt.STALLED
