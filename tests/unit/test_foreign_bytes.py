@@ -46,9 +46,11 @@ from cedos.profiler.frame import parse_frame
 from cedos.profiler.profiler import Profiler
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.local import joined_gateway
-from cedos.proxy.local.socks import SocksError, SocksParser
+from cedos.proxy.local.socks import SocksError, SocksPacket, SocksParser, parse_packet
+from cedos.proxy.names import messages as names
 from cedos.proxy.request import RequestParser, authority
 from cedos.proxy.streams import frames as streams
+from cedos.proxy.streams import packets
 from cedos.session.protocol.frames.unpacking import unpack
 from cedos.session.protocol.handshake import messages as handshake
 from cedos.steer.journal.reading import read_records
@@ -66,6 +68,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\
 DNS = bytes.fromhex(
     "abcd818000010001000000000161047465737400000100010161047465737400000100010000003c0004c0000201"
 )
+QUESTION = bytes.fromhex("abcd0100000100000000000101610474657374000001000100002904d0000000000000")
 HELLO = bytes.fromhex(
     "160301003a0100003603030000000000000000000000000000000000000000000000000000000000000000"
     "000002130101000b00000007000500000261620000"
@@ -138,6 +141,14 @@ def commanded(data: bytes) -> None:
     for kind in (tuple[Rule, ...], FlowKey, PathManagerCommand, FilterPlan, EventSocket):
         with contextlib.suppress(ValueError):
             privileged_wire.typed(kind, said)
+
+
+def asked_name(data: bytes) -> None:
+    """What the stub does with a datagram, and with a resolver's answer to it."""
+    if (question := names.read(data)) is not None:
+        names.truncated(data, question)
+        names.failed(data, question)
+        names.answers(data, question, question.number)
 
 
 def authority_of(data: bytes) -> None:
@@ -240,9 +251,28 @@ PARSERS: dict[str, Parser] = {
             streams.StreamBytes(1, 7, b"some").pack(),
             streams.StreamRefused(1, HTTPStatus.BAD_GATEWAY, "dns_error", "no").pack(),
             streams.StreamWindow(1, 9).pack(),
+            streams.OpenAssociation(1, True).pack(),
         ),
         (ValueError,),
     ),
+    "packets of programs": Parser(
+        packets.parse,
+        (
+            packets.ProgramPacket(1, "a.test", 53, b"some").pack(),
+            packets.NameQuestion(1, DNS).pack(),
+            packets.NameAnswer(1, DNS).pack(),
+        ),
+        (ValueError,),
+    ),
+    "SOCKS datagrams": Parser(
+        parse_packet,
+        (
+            SocksPacket("127.0.0.1", 53, b"some").pack(),
+            SocksPacket("2001:db8::1", 53, b"some").pack(),
+            b"\0\0\0\x03\x06a.test\0\x35some",
+        ),
+    ),
+    "names that programs ask for": Parser(asked_name, (QUESTION, QUESTION[:-11])),
     "SOCKS": Parser(
         lambda data: SocksParser().feed(data),
         (

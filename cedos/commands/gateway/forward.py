@@ -25,8 +25,11 @@ from cedos.proxy.answers import RefusedError
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import NEAR, Fail, Listening, LocalProxy
+from cedos.proxy.local.name_stub import NameStub
+from cedos.proxy.local.redirection.programs import LedTo
 from cedos.proxy.local.redirection.redirection import Redirection
 from cedos.proxy.request import authority
+from cedos.session.io.links import EgressReader
 
 PORT: Final = 1080
 _RESOLVE_S: Final = 3.0
@@ -123,6 +126,10 @@ class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
             "SSH that stays connected.",
         ),
         (
+            "cedos forward --dns 5353",
+            "The same proxy, and a resolver at 127.0.0.1 port 5353 that asks the gateway's.",
+        ),
+        (
             "cedos forward --fail closed -n wlan0",
             "Nothing goes around the gateway, and nothing over another network.",
         ),
@@ -152,13 +159,24 @@ class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
 )
 @click.option(
     "-r", "--redirect", "users", type=UserType(), multiple=True, metavar="USER",
-    help="Carry all that this user's programs connect to by TCP, without their knowing; may be repeated."
-    " Needs root. Their QUIC is refused, so that browsers take TCP.",
+    help="Carry all that this user's programs connect to by TCP, and look names up at the gateway,"
+    " without their knowing; may be repeated. Needs root. Their QUIC is refused, so that browsers take"
+    " TCP.",
 )  # fmt: skip
 @click.option(
     "--direct", "directs", type=DirectType(), multiple=True, metavar="NETWORK|:PORT",
     help="With --redirect: what goes to there is left alone; may be repeated.  [default: this host's"
     " own networks, private addresses and VPNs]",
+)  # fmt: skip
+@click.option(
+    "--dns", "dns", type=ListenAddressType(53), multiple=True, metavar="[ADDRESS:]PORT",
+    help="A resolver here, on loopback, that asks the gateway's; may be repeated. Names without a dot,"
+    " .local and the like, and those of search domains are looked up here.",
+)  # fmt: skip
+@click.option(
+    "--dns-direct", "domains", multiple=True, metavar="DOMAIN",
+    help="Names of this domain, a VPN's say, are looked up by this host's own resolvers; may be"
+    " repeated.",
 )  # fmt: skip
 @click.option(
     "--gateway", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
@@ -168,6 +186,12 @@ class Forwarding(click.ParamType[tuple[tuple[str, int], tuple[str, int]]]):
 @click.option(
     "--fail", type=click.Choice([str(each) for each in Fail]), default="open", show_default=True,
     help="While the gateway is out of reach: open, connections go direct; closed, they are refused.",
+)  # fmt: skip
+@click.option(
+    "--udp", type=click.Choice(["hedged", "doubled"]), default="hedged", show_default=True,
+    help="Datagrams (SOCKS 5, UDP ASSOCIATE): hedged, over one network, and over another as well while"
+    " that one does not answer in time; doubled, over all of them at once, so that a call loses only what"
+    " all of them lose.",
 )  # fmt: skip
 @click.option(
     "-n", "--network", "networks", metavar="INTERFACE", multiple=True,
@@ -187,8 +211,11 @@ def command(
     stdio: tuple[str, int] | None,
     users: tuple[int, ...],
     directs: tuple[IPv4Network | IPv6Network | int, ...],
+    dns: tuple[tuple[str, int], ...],
+    domains: tuple[str, ...],
     file: Path | None,
     fail: str,
+    udp: str,
     networks: tuple[str, ...],
     log_level: logs.Level,
     log_format: logs.Format,
@@ -202,17 +229,20 @@ def command(
     are used only while no other one is there.
 
     Whoever may connect to the ports that it listens at may use the gateway: by default all users of
-    this host, and nobody else. With --redirect it listens for these users alone.
+    this host, and nobody else. With --redirect it carries connections of these users alone; its
+    resolver answers whoever asks it on loopback.
     """
-    if stdio is not None and (proxies or locals_ or users):
+    if stdio is not None and (proxies or locals_ or users or dns):
         raise click.UsageError("-W goes alone")
     if directs and not users:
         raise click.UsageError("--direct goes with --redirect")
+    if domains and not (dns or users):
+        raise click.UsageError("--dns-direct goes with --dns or --redirect")
     interfaces(networks)
     joined = joined_gateway.read(file or joined_gateway.path())
     redirection = _redirection(users, directs) if users else None
     wanted = [*((where, None) for where in proxies), *locals_]
-    if not wanted and redirection is None:
+    if not wanted and redirection is None and not dns:
         wanted = [(("", PORT), None)]
     listening = [
         Listening(address, port, to, optional=not given and ":" in address)
@@ -227,7 +257,19 @@ def command(
     # (Standard output may be somebody's connection.)
     logs.configure("warning" if stdio is not None else log_level, log_format)
     try:
-        asyncio.run(_run(joined, listening, redirection, stdio, Fail(fail), networks))
+        asyncio.run(
+            _run(
+                joined,
+                listening,
+                redirection,
+                stdio,
+                Fail(fail),
+                networks,
+                [(address or _LOOPBACK[0], port) for address, port in dns],
+                domains,
+                everywhere=udp == "doubled",
+            )
+        )
     finally:
         if redirection is not None:
             redirection.close()
@@ -248,18 +290,24 @@ async def _run(
     stdio: tuple[str, int] | None,
     fail: Fail,
     networks: tuple[str, ...],
+    dns: list[tuple[str, int]],
+    domains: tuple[str, ...],
+    *,
+    everywhere: bool,
 ) -> None:
     link = GatewayLink(
         joined,
         DaemonChooser(directories().socket),
         networks.__contains__ if networks else None,
     )
-    proxy = LocalProxy(link, fail)
+    proxy = LocalProxy(link, fail, everywhere=everywhere)
+    routes = EgressReader()
+    names = NameStub(link, fails_open=fail is Fail.OPEN, near=domains, tunnelled=routes.has_tunnel)
     loop = asyncio.get_running_loop()
     work = (
         _join(proxy, *stdio)
         if stdio is not None
-        else _listen(proxy, listening, redirection, joined.host)
+        else _listen(proxy, names, listening, dns, redirection, joined.host)
     )
     running = loop.create_task(work)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -270,14 +318,24 @@ async def _run(
         if stdio is not None:
             raise CedosError("it was interrupted") from None
     finally:
+        await names.close()
         await proxy.close()
         await link.close()
+        routes.close()
 
 
 async def _listen(
-    proxy: LocalProxy, listening: list[Listening], redirection: Redirection | None, gateway: str
+    proxy: LocalProxy,
+    names: NameStub,
+    listening: list[Listening],
+    dns: list[tuple[str, int]],
+    redirection: Redirection | None,
+    gateway: str,
 ) -> None:
     proxy.open(listening)
+    for address, port in dns:
+        names.open(address, port)
+        log.info(f"looks names up at {address}:{port}")
     for where in proxy.addresses:
         if where.redirection is None:
             to = f" to {where.to[0]} port {where.to[1]}" if where.to else " (SOCKS 5 and HTTP)"
@@ -285,7 +343,12 @@ async def _listen(
     if redirection is not None:
         await _refuse_loop(gateway)
         ports = {":" in each.address: each.port for each in proxy.addresses if each.redirection}
-        redirection.attach(ports[False], ports.get(True))
+        for address in _LOOPBACK:
+            names.open(address, 0, optional=":" in address)
+        name_ports = {":" in address: port for address, port in names.addresses[len(dns) :]}
+        redirection.attach(
+            LedTo(ports[False], ports.get(True)), LedTo(name_ports[False], name_ports.get(True))
+        )
         log.info("carries what its users connect to", but="local networks and VPNs go direct")
     await asyncio.get_running_loop().create_future()
 

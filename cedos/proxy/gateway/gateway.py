@@ -14,8 +14,10 @@ import structlog
 from cedos.errors import CedosError, SessionError
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.gateway.admission import DestinationRules, IPNetwork
+from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.gateway_session import GatewaySession, SessionTerms
 from cedos.proxy.gateway.hand_over import Handed, HandOver, KeptSession
+from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.traffic import Traffic
 from cedos.session.protocol.crypto import KeyPair
@@ -78,8 +80,13 @@ class Gateway:
             ports=[SSH],
             local=settings.local,
         )
+        origins = Origins(rules, settings.connect_s)
+        self._associations = Associations(origins)
+        self._names = NameService()
         self._terms = SessionTerms(
-            Origins(rules, settings.connect_s),
+            origins,
+            self._associations,
+            self._names,
             self._admit,
             clients,
             settings.idle_s,
@@ -155,6 +162,8 @@ class Gateway:
             await session.close()
             task.cancel()
         await asyncio.gather(*self._sessions, return_exceptions=True)
+        self._associations.close()
+        self._names.close()
         if self._listener is not None:
             await self._listener.close()
 
@@ -174,6 +183,8 @@ class Gateway:
                     await session.connection.drained()
             task.cancel()
         await asyncio.gather(*self._sessions, return_exceptions=True)
+        self._associations.close()
+        self._names.close()
         return HandOver.make(listening, kept, [each.fileno() for each in self._left])
 
     def _take_over(self, kept: KeptSession, handed: Handed) -> None:

@@ -10,13 +10,17 @@ import structlog
 
 from cedos.errors import SessionError
 from cedos.proxy.answers import RefusedError
+from cedos.proxy.gateway.associations import Associations
 from cedos.proxy.gateway.hand_over import KeptOpening, KeptOrigin, KeptSession
+from cedos.proxy.gateway.name_service import NameService
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.gateway.traffic import Traffic
 from cedos.proxy.splice import end_on_close, reset_on_close
+from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.carry import Carry
 from cedos.proxy.streams.frames import OpenStream
 from cedos.proxy.streams.multiplexer import Multiplexer
+from cedos.proxy.streams.packets import NameQuestion
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.sockets.connection import Connection
 
@@ -32,6 +36,8 @@ class SessionTerms:
     """
 
     origins: Origins
+    associations: Associations
+    name_service: NameService
     admit: Callable[[bytes], None]
     name_of: Callable[[bytes], str | None]
     idle_s: float
@@ -62,7 +68,11 @@ class GatewaySession:
         self._opening: dict[int, OpenStream] = {}
         self._kept = False
         self._streams = Multiplexer(
-            connection, self._opened, None if kept is None else kept.streams
+            connection,
+            self._opened,
+            self._associated,
+            self._asked,
+            None if kept is None else kept.streams,
         )
         if kept is not None:
             self._take_up(kept, origin)
@@ -137,6 +147,14 @@ class GatewaySession:
     def _opened(self, stream: ProxiedStream, asked: OpenStream) -> None:
         self._opening[stream.number] = asked
         self._begin(self._open(stream, asked))
+
+    def _associated(self, association: ProxiedAssociation) -> None:
+        invited = self._terms.name_of(self._client) is not None
+        self._terms.associations.open(self._client, association, invited=invited)
+
+    def _asked(self, question: NameQuestion) -> None:
+        if self._terms.name_of(self._client) is not None:
+            self._terms.name_service.answer(self._client, question, self._streams.send_packet)
 
     def _begin(self, work: "asyncio._CoroutineLike[None]") -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -46,6 +46,10 @@ class Origins:
             kind = "connection_timeout" if "did not answer" in what else "dns_timeout"
             raise RefusedError(HTTPStatus.GATEWAY_TIMEOUT, kind, what) from None
 
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """Where a host's port may be reached, the resolver's first one first. RefusedError."""
+        return self._permitted(await self._resolve(host), port)
+
     def close(self, origin: socket.socket) -> None:
         with suppress(OSError):
             self.outgoing.discard(origin.getsockname()[:2])

@@ -3,14 +3,17 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from itertools import count
+from typing import Final, TypeVar
 
 import structlog
 
 from cedos.errors import CedosError, SessionError
 from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS
 from cedos.proxy.local.joined_gateway import JoinedGateway
+from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.multiplexer import Multiplexer
+from cedos.proxy.streams.packets import NameAnswer, NameQuestion
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.advice import Chooser
 from cedos.session.sockets.sockets import connect
@@ -30,8 +33,16 @@ GONE_S: Final = 10.0
 _DIAL_S: Final = 10.0
 _CHECK_S: Final = 0.1
 
+_ANSWER_S: Final = 3.0
+"""A question for a name is answered in this time, or asked elsewhere."""
+
+_NAME_PATIENCE_S: Final = 0.5
+_NUMBERS: Final = 1 << 32
+
 UNUSED_S: Final = 600.0
 """A session without connections ends after so long: nothing of it wakes a radio."""
+
+_Opened = TypeVar("_Opened", ProxiedStream, ProxiedAssociation)
 
 _log = structlog.get_logger(__name__)
 
@@ -69,6 +80,8 @@ class GatewayLink:
         self._away_why = ""
         self._direct = 0
         self._watching: asyncio.Task[None] | None = None
+        self._numbers = count(1)
+        self._questions: dict[int, asyncio.Future[bytes]] = {}
 
     def leads_to(self, host: str) -> bool:
         """Whether that is the gateway itself, as far as it is known by now."""
@@ -82,24 +95,56 @@ class GatewayLink:
             GatewayUnreachableError: there is no way to the gateway, within the patience.
             RefusedError: the gateway refuses, or the origin.
         """
-        streams = await self._session()
-        await self._answering(streams)
+        return await self._opened(lambda streams: streams.open(host, port))
+
+    async def associate(self, *, everywhere: bool) -> ProxiedAssociation:
+        """Somewhere to send datagrams from, at the gateway. Raises as `open`."""
+        return await self._opened(lambda streams: streams.associate(everywhere=everywhere))
+
+    async def ask(self, message: bytes) -> bytes:
+        """What the gateway's resolver answers to a DNS message. GatewayUnreachableError."""
+        number = next(self._numbers) % _NUMBERS
+        answered: asyncio.Future[bytes] = self._loop.create_future()
+        self._questions[number] = answered
         try:
-            stream = streams.open(host, port)
-        except OSError as error:
-            raise GatewayUnreachableError(str(error)) from error
-        try:
-            await self._accepted(streams, stream)
-        except OSError as error:
-            raise GatewayUnreachableError(str(error)) from error
-        except BaseException:
-            stream.reset()
-            raise
-        return stream
+            async with asyncio.timeout(_ANSWER_S):
+                async with asyncio.timeout(_NAME_PATIENCE_S):
+                    streams = await self._session()
+                    await self._answering(streams)
+                streams.send_packet(NameQuestion(number, message).pack(), _ANSWER_S)
+                while not (await asyncio.wait({answered}, timeout=_NAME_PATIENCE_S))[0]:
+                    if not _speaks(streams):
+                        raise GatewayUnreachableError("nothing is heard of it")
+                return answered.result()
+        except TimeoutError:
+            raise GatewayUnreachableError("no answer in time") from None
+        finally:
+            del self._questions[number]
+
+    def _answered(self, answer: NameAnswer) -> None:
+        waits = self._questions.get(answer.number)
+        if waits is not None and not waits.done():
+            waits.set_result(answer.message)
 
     def went_direct(self) -> None:
         """A connection that the gateway could not be had for has reached its origin: networks work."""
         self._direct += 1
+
+    async def _opened(self, ask: Callable[[Multiplexer], _Opened]) -> _Opened:
+        streams = await self._session()
+        await self._answering(streams)
+        try:
+            opened = ask(streams)
+        except OSError as error:
+            raise GatewayUnreachableError(str(error)) from error
+        try:
+            await self._accepted(streams, opened)
+        except OSError as error:
+            raise GatewayUnreachableError(str(error)) from error
+        except BaseException:
+            opened.reset()
+            raise
+        return opened
 
     async def _answering(self, streams: Multiplexer) -> None:
         """Returns once there is a path that is not silent. GatewayUnreachableError: not in time."""
@@ -117,9 +162,11 @@ class GatewayLink:
                     raise GatewayUnreachableError("no network leads there")
             await asyncio.sleep(_CHECK_S)
 
-    async def _accepted(self, streams: Multiplexer, stream: ProxiedStream) -> None:
+    async def _accepted(
+        self, streams: Multiplexer, opened: ProxiedStream | ProxiedAssociation
+    ) -> None:
         """Waits for the origin as long as the gateway's word may come."""
-        waiting = self._loop.create_task(stream.accepted())
+        waiting = self._loop.create_task(opened.accepted())
         silent_s = 0.0
         try:
             while not (await asyncio.wait({waiting}, timeout=_CHECK_S))[0]:
@@ -211,6 +258,7 @@ class GatewayLink:
             raise
         self._away_at_s = None
         self._streams = streams = Multiplexer(connection)
+        streams.answered = self._answered
         self._running = self._loop.create_task(self._run(streams))
         return streams
 
@@ -222,6 +270,8 @@ class GatewayLink:
             unused.cancel()
             if self._streams is streams:  # by its own word: it is there
                 self._streams = self._away_at_s = None
+            counts = streams.connection.datagrams
+            _log.debug("session over", datagrams=counts.sent, copies=counts.copies)
         if not streams.connection.ended:
             with suppress(SessionError):
                 await streams.connection.close()
@@ -231,6 +281,8 @@ class GatewayLink:
         while True:
             await asyncio.sleep(UNUSED_S)
             if not len(streams):
+                if self._questions:
+                    continue
                 if self._streams is streams:
                     self._streams = None
                 streams.connection.abort("unused")

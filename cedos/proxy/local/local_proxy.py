@@ -20,6 +20,7 @@ from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.redirection.redirection import Redirection
 from cedos.proxy.local.socks import VERSION, SocksError, SocksParser, SocksReply, reply, reply_of
+from cedos.proxy.local.socks_association import SocksAssociation
 from cedos.proxy.request import ProxyRequest, RequestParser
 from cedos.proxy.splice import Tunnel, TunnelBytes, end_on_close, make_buffer, reset_on_close
 from cedos.proxy.streams.carry import Carry
@@ -88,14 +89,21 @@ class _Asked:
     socks: bool
     first: bytes = b""
     limit: int | None = None
+    associates: bool = False
 
 
 class LocalProxy:
-    """`open` (HostError: it cannot listen), then it serves until `close`."""
+    """`open` (HostError: it cannot listen), then it serves until `close`.
 
-    def __init__(self, link: GatewayLink, fail: Fail = Fail.OPEN) -> None:
+    `everywhere`: programs' datagrams go over all networks at once.
+    """
+
+    def __init__(
+        self, link: GatewayLink, fail: Fail = Fail.OPEN, *, everywhere: bool = False
+    ) -> None:
         self._link = link
         self._fail = fail
+        self._everywhere = everywhere
         self._direct = Origins(
             DestinationRules(inside=_EVERYTHING, ports=GUARDED_PORTS, local=True), _CONNECT_S
         )
@@ -268,6 +276,9 @@ class LocalProxy:
             return
         if asked is None:
             return
+        if asked.associates:
+            await self._associate(program, asked.port)
+            return
         far = where.to is not None and where.redirection is None
         try:
             upstream = await self.connect(asked.host, asked.port, far=far)
@@ -283,6 +294,19 @@ class LocalProxy:
         if ended.ended == "complete":
             end_on_close(program)
         _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)
+
+    async def _associate(self, program: socket.socket, port: int) -> None:
+        association = SocksAssociation(
+            program,
+            port,
+            self._link,
+            self.goes_direct,
+            self._direct.addresses,
+            fails_open=self._fail is Fail.OPEN,
+            everywhere=self._everywhere,
+        )
+        with suppress(OSError):
+            await association.serve()
 
     async def _asked(self, program: socket.socket) -> _Asked | None:
         """What a program asks for, in SOCKS 5 or HTTP; None: it was refused, or went away."""
@@ -305,8 +329,14 @@ class LocalProxy:
             if parser.answers:
                 await loop.sock_sendall(program, parser.answers)
             if request is not None:
-                done = reply(SocksReply.SUCCEEDED)
-                return _Asked(request.host, request.port, done, socks=True, first=request.rest)
+                return _Asked(
+                    request.host,
+                    request.port,
+                    reply(SocksReply.SUCCEEDED),
+                    socks=True,
+                    first=request.rest,
+                    associates=request.associates,
+                )
             data = await loop.sock_recv(program, _BLOCK)
         return None
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import IntEnum
 from http import HTTPStatus
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from cedos.proxy.answers import RefusedError
@@ -11,9 +11,10 @@ from cedos.proxy.request import authority
 
 VERSION: Final = 5
 _NO_PASSWORD, _NONE_THAT_IS_KNOWN = 0x00, 0xFF
-_CONNECT: Final = 1
+_CONNECT, _ASSOCIATE = 1, 3
 _IPV4, _NAME, _IPV6 = 1, 3, 4
 _ADDRESS_BYTES: Final = {_IPV4: 4, _IPV6: 16}
+_PACKET_HEAD: Final = 4  # reserved (2), fragment, kind of address
 
 
 class SocksReply(IntEnum):
@@ -32,11 +33,15 @@ class SocksReply(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SocksRequest:
-    """What a program wants to be connected with; `rest`: what came behind its request."""
+    """What a program wants to be connected with; `rest`: what came behind its request.
+
+    `associates`: it wants to send datagrams, from that address and port (0: it does not say).
+    """
 
     host: str
     port: int
     rest: bytes
+    associates: bool = False
 
 
 class SocksError(Exception):
@@ -88,20 +93,21 @@ class SocksParser:
             raise SocksError("no such kind of address", reply(SocksReply.ADDRESS_TYPE_UNKNOWN))
         if len(data) < begin + length + 2:
             return None
-        if command != _CONNECT:
-            raise SocksError("only CONNECT is done", reply(SocksReply.COMMAND_UNKNOWN))
+        if command not in (_CONNECT, _ASSOCIATE):
+            raise SocksError("no such command here", reply(SocksReply.COMMAND_UNKNOWN))
         raw, port = data[begin : begin + length], data[begin + length : begin + length + 2]
         try:
-            host = _host(kind, raw)
+            host = host_of(kind, raw)
         except (ValueError, RefusedError):
             raise SocksError("the host is not a name", reply(SocksReply.FAILURE)) from None
         number = int.from_bytes(port, "big")
-        if not number:
+        associates = command == _ASSOCIATE
+        if not number and not associates:
             raise SocksError("there is no port 0", reply(SocksReply.FAILURE))
-        return SocksRequest(host, number, data[begin + length + 2 :])
+        return SocksRequest(host, number, data[begin + length + 2 :], associates)
 
 
-def _host(kind: int, raw: bytes) -> str:
+def host_of(kind: int, raw: bytes) -> str:
     if kind == _IPV4:
         return str(IPv4Address(raw))
     if kind == _IPV6:
@@ -111,9 +117,19 @@ def _host(kind: int, raw: bytes) -> str:
     return authority(f"[{text}]" if ":" in text else text)[0]
 
 
-def reply(code: SocksReply) -> bytes:
-    """The answer to a request; which address it is connected from is nobody's business."""
-    return bytes([VERSION, code, 0, _IPV4, 0, 0, 0, 0, 0, 0])
+def reply(code: SocksReply, bound: tuple[str, int] = ("0.0.0.0", 0)) -> bytes:  # noqa: S104
+    """The answer to a request; which address it is connected from is nobody's business.
+
+    `bound`: where an association takes datagrams.
+    """
+    return bytes([VERSION, code, 0]) + pack_address(*bound)
+
+
+def pack_address(host: str, port: int) -> bytes:
+    """Kind, address and port, as requests, replies and datagrams have them (RFC 1928, section 5)."""
+    address = ip_address(host)
+    kind = _IPV4 if address.version == 4 else _IPV6
+    return bytes([kind]) + address.packed + port.to_bytes(2)
 
 
 def reply_of(refused: RefusedError) -> SocksReply:
@@ -128,3 +144,33 @@ def reply_of(refused: RefusedError) -> SocksReply:
     if refused.status is HTTPStatus.FORBIDDEN:
         return SocksReply.NOT_ALLOWED
     return by_kind.get(refused.kind, SocksReply.FAILURE)
+
+
+@dataclass(frozen=True, slots=True)
+class SocksPacket:
+    """A datagram of an association (RFC 1928, section 7)."""
+
+    host: str
+    port: int
+    data: bytes
+
+    def pack(self) -> bytes:
+        return bytes(3) + pack_address(self.host, self.port) + self.data
+
+
+def parse_packet(datagram: bytes) -> SocksPacket | None:
+    """What a program sends; None: it is to be dropped, as fragments are."""
+    if len(datagram) < _PACKET_HEAD + 1 or datagram[2]:
+        return None
+    kind = datagram[3]
+    begin = _PACKET_HEAD + (kind == _NAME)
+    length = datagram[_PACKET_HEAD] if kind == _NAME else _ADDRESS_BYTES.get(kind)
+    if length is None or len(datagram) < begin + length + 2:
+        return None
+    at = begin + length
+    port = int.from_bytes(datagram[at : at + 2])
+    try:
+        host = host_of(kind, datagram[begin:at])
+    except (ValueError, RefusedError):
+        return None
+    return SocksPacket(host, port, datagram[at + 2 :]) if port else None

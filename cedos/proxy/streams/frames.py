@@ -17,7 +17,8 @@ _OPEN: Final = struct.Struct("!BIHB")
 _REFUSED: Final = struct.Struct("!BIHB")
 _OFFSET: Final = struct.Struct("!BIQ")
 _RESET: Final = struct.Struct("!BI")
-OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW = range(1, 8)
+_ASSOCIATE: Final = struct.Struct("!BIB")
+OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW, ASSOCIATE = range(1, 9)
 
 
 class OpenStream(Struct, frozen=True, gc=False):
@@ -95,8 +96,22 @@ class StreamWindow(Struct, frozen=True, gc=False):
         return _OFFSET.pack(WINDOW, self.stream, self.limit)
 
 
+class OpenAssociation(Struct, frozen=True, gc=False):
+    """Asks for somewhere to send datagrams from (docs/stream-protocol.md, "Datagrams").
+
+    `everywhere`: what comes back is to be sent over all networks at once.
+    """
+
+    stream: int
+    everywhere: bool
+
+    def pack(self) -> bytes:
+        return _ASSOCIATE.pack(ASSOCIATE, self.stream, self.everywhere)
+
+
 Frame = (
     OpenStream
+    | OpenAssociation
     | StreamAccepted
     | StreamRefused
     | StreamBytes
@@ -143,6 +158,12 @@ def _parsed(kind: int, stream: int, data: bytes) -> Frame:
         number = _OFFSET.unpack_from(data)[2]
         exact = _OFFSET.size
         frame = StreamEnd(stream, number) if kind == END else StreamWindow(stream, number)
+    elif kind == ASSOCIATE:
+        _, _, flags = _ASSOCIATE.unpack_from(data)
+        exact = _ASSOCIATE.size
+        if flags > 1:
+            raise ValueError("an association with flags that do not exist")
+        frame = OpenAssociation(stream, flags == 1)
     elif kind in (ACCEPTED, RESET):
         frame = StreamAccepted(stream) if kind == ACCEPTED else StreamReset(stream)
     else:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from typing import Final
 
@@ -10,9 +11,19 @@ import structlog
 
 from cedos.errors import SessionError
 from cedos.model import Label
-from cedos.proxy.streams.frames import Frame, OpenStream, StreamBytes, StreamEnd, parse
+from cedos.proxy.streams import packets
+from cedos.proxy.streams.association import ProxiedAssociation
+from cedos.proxy.streams.frames import (
+    Frame,
+    OpenAssociation,
+    OpenStream,
+    StreamBytes,
+    StreamEnd,
+    parse,
+)
 from cedos.proxy.streams.kept import KeptFrame, KeptStreams
-from cedos.proxy.streams.stream import LARGE, SMALL, ProxiedStream, StreamBrokenError
+from cedos.proxy.streams.packets import NameAnswer, NameQuestion, ProgramPacket
+from cedos.proxy.streams.stream import LARGE, SMALL, Numbered, ProxiedStream, StreamBrokenError
 from cedos.session.sockets.connection import Connection
 
 _LAST_STREAM: Final = (1 << 32) - 1
@@ -32,34 +43,46 @@ class Multiplexer:
 
     Args:
         opened: called with a stream that the other end opens, and what it asks for; None: it may not.
+        associated: the same of associations.
+        asked: called with the other end's questions for names; None: they are not answered.
         kept: what another process had of this session's streams.
+
+    Attributes:
+        answered: to be set: called with the answers to our own.
     """
 
     def __init__(
         self,
         connection: Connection,
         opened: Callable[[ProxiedStream, OpenStream], None] | None = None,
+        associated: Callable[[ProxiedAssociation], None] | None = None,
+        asked: Callable[[NameQuestion], None] | None = None,
         kept: KeptStreams | None = None,
     ) -> None:
         self.connection = connection
         self._opened = opened
+        self._associated = associated
+        self._asked = asked
+        self.answered: Callable[[NameAnswer], None] = lambda _answer: None
         self._streams: dict[int, ProxiedStream] = {}
+        self._associations: dict[int, ProxiedAssociation] = {}
+        connection.on_datagrams(self._datagrams)
         self._numbers = count(1)
         self._all_opened_to = 0
         self._opened_ahead: set[int] = set()
-        self._waiting: deque[tuple[ProxiedStream, bytes, Label, bool]] = deque()
+        self._waiting: deque[tuple[Numbered, bytes, Label, bool]] = deque()
         self._no_room: dict[int, ProxiedStream] = {}
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._turning = self._again = False
+        self._turning = self._again = self._left = False
         if kept is not None:
             self._take_up(kept)
 
     def __len__(self) -> int:
-        return len(self._streams)
+        return len(self._streams) + len(self._associations)
 
     @property
     def streams(self) -> dict[int, ProxiedStream]:
-        """Those that live, by number."""
+        """Those that live, by number; no associations."""
         return self._streams
 
     def open(self, host: str, port: int) -> ProxiedStream:
@@ -67,14 +90,22 @@ class Multiplexer:
 
         Errors: StreamBrokenError, the session has ended.
         """
-        number = next(self._numbers)
-        if number > _LAST_STREAM:
-            raise StreamBrokenError("the session has had all its streams")
-        if self.connection.ended:
-            raise StreamBrokenError(str(self.connection.failure or "the session has ended"))
-        stream = self._made(number)
+        stream = self._made(self._number())
         stream.ask(host, port)
         return stream
+
+    def associate(self, *, everywhere: bool = False) -> ProxiedAssociation:
+        """Asks for an association; its packets may be sent once it stands. Errors as above."""
+        association = self._made_association(self._number())
+        association.ask(everywhere=everywhere)
+        return association
+
+    def send_packet(self, data: bytes, lifetime_s: float, everywhere: bool = False) -> None:
+        """Sends a datagram, or not: where the session has ended, or it is too large, it is lost."""
+        if self._left:
+            return
+        with suppress(SessionError, ValueError):
+            self.connection.send_datagram(data, lifetime_s, everywhere=everywhere)
 
     async def run(self) -> None:
         """Takes what comes until the session ends, which ends all streams."""
@@ -88,10 +119,19 @@ class Multiplexer:
             for stream in list(self._streams.values()):
                 stream.broke(StreamBrokenError(why))
                 stream.changed()
+            for association in list(self._associations.values()):
+                association.broke(StreamBrokenError(why))
 
     def keep(self) -> KeptStreams:
-        """For the process that goes on with it; nothing is taken or sent here any more."""
+        """For the process that goes on with it; nothing is taken or sent here any more.
+
+        Associations are not handed over: they are reset, and a program's next packet opens another.
+        """
         self.connection.on_change(None)
+        self.connection.on_datagrams(None)
+        for association in list(self._associations.values()):
+            association.reset()
+        self._left = True
         return KeptStreams(
             self._all_opened_to,
             sorted(self._opened_ahead),
@@ -104,7 +144,7 @@ class Multiplexer:
 
     # What streams call
 
-    def put(self, stream: ProxiedStream, data: bytes, label: Label, *, ordered: bool) -> None:
+    def put(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> None:
         if self._waiting or not self._sent(stream, data, label, ordered=ordered):
             self._waiting.append((stream, data, label, ordered))
             if len(self._waiting) > _MOST_WAITING:
@@ -118,11 +158,12 @@ class Multiplexer:
 
     def forget(self, number: int) -> None:
         self._streams.pop(number, None)
+        self._associations.pop(number, None)
         self._no_room.pop(number, None)
 
     # Inside
 
-    def _sent(self, stream: ProxiedStream, data: bytes, label: Label, *, ordered: bool) -> bool:
+    def _sent(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> bool:
         try:
             sent = self.connection.send_now(data, label, after=stream.after if ordered else ())
         except SessionError:
@@ -158,8 +199,8 @@ class Multiplexer:
                 if (stream := self._taken(frame)) is not None:
                     touched[frame.stream] = stream
         while self._waiting:
-            stream, data, label, ordered = self._waiting[0]
-            if not self._sent(stream, data, label, ordered=ordered):
+            sender, data, label, ordered = self._waiting[0]
+            if not self._sent(sender, data, label, ordered=ordered):
                 break
             self._waiting.popleft()
         if self._no_room and not self._waiting:
@@ -178,8 +219,19 @@ class Multiplexer:
         if stream is not None:
             stream.took(frame)
             return stream
-        if isinstance(frame, OpenStream):
-            self._open(frame)
+        association = self._associations.get(frame.stream)
+        if association is not None:
+            association.took(frame)
+        elif isinstance(frame, OpenStream):
+            self._may_open(frame.stream, self._opened)
+            if self._opened is not None:
+                self._opened(self._made(frame.stream), frame)
+        elif isinstance(frame, OpenAssociation):
+            self._may_open(frame.stream, self._associated)
+            if self._associated is not None:
+                association = self._made_association(frame.stream)
+                association.everywhere = frame.everywhere
+                self._associated(association)
         elif (
             self._opened is not None
             and isinstance(frame, StreamBytes | StreamEnd)
@@ -189,9 +241,38 @@ class Multiplexer:
         # Else it is over at this end, and the other one did not know yet.
         return None
 
-    def _open(self, frame: OpenStream) -> None:
-        number = frame.stream
-        if self._opened is None or not self._new(number):
+    def _datagrams(self, datagrams: list[bytes]) -> None:
+        try:
+            for each in datagrams:
+                self._take_packet(packets.parse(each))
+        except ValueError as error:
+            _log.warning("a session is ended", why=str(error))
+            if not self.connection.ended:
+                self.connection.abort(f"not the stream protocol: {error}")
+
+    def _take_packet(self, packet: packets.Packet) -> None:
+        match packet:
+            case ProgramPacket():
+                association = self._associations.get(packet.stream)
+                if association is not None:  # else it is over at this end
+                    association.took_packet(packet)
+            case NameAnswer():
+                self.answered(packet)
+            case NameQuestion():
+                if self._asked is None:
+                    raise ValueError("a question for names to an end that answers none")
+                self._asked(packet)
+
+    def _number(self) -> int:
+        number = next(self._numbers)
+        if number > _LAST_STREAM:
+            raise StreamBrokenError("the session has had all its streams")
+        if self.connection.ended:
+            raise StreamBrokenError(str(self.connection.failure or "the session has ended"))
+        return number
+
+    def _may_open(self, number: int, allowed: object) -> None:
+        if allowed is None or not self._new(number):
             raise ValueError("a stream was opened twice, or by the end that may not")
         if number > self._all_opened_to + _MOST_AHEAD:
             raise ValueError("a stream was opened far ahead of the others")
@@ -199,7 +280,6 @@ class Multiplexer:
         while self._all_opened_to + 1 in self._opened_ahead:
             self._all_opened_to += 1
             self._opened_ahead.discard(self._all_opened_to)
-        self._opened(self._made(number), frame)
 
     def _new(self, number: int) -> bool:
         return number > self._all_opened_to and number not in self._opened_ahead
@@ -207,6 +287,10 @@ class Multiplexer:
     def _made(self, number: int) -> ProxiedStream:
         stream = self._streams[number] = ProxiedStream(number, self)
         return stream
+
+    def _made_association(self, number: int) -> ProxiedAssociation:
+        association = self._associations[number] = ProxiedAssociation(number, self)
+        return association
 
     def _take_up(self, kept: KeptStreams) -> None:
         self._all_opened_to, self._opened_ahead = kept.opened_to, set(kept.opened_ahead)

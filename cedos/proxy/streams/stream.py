@@ -43,10 +43,17 @@ class StreamBrokenError(OSError):
     """The other end's connection broke, or the session did: this one is to break, too."""
 
 
+class Numbered(Protocol):
+    """What has frames to send: `after` is the number of the message behind which the next one goes."""
+
+    number: int
+    after: tuple[int, ...]
+
+
 class StreamSession(Protocol):
     """What a stream asks of its session."""
 
-    def put(self, stream: "ProxiedStream", data: bytes, label: Label, *, ordered: bool) -> None:
+    def put(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> None:
         """Sends a frame, as soon as there is room."""
 
     def try_put(self, stream: "ProxiedStream", data: bytes, label: Label) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
+from cedos.proxy.gateway.hand_over import Handed, read
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.local.local_proxy import Fail, Listening, LocalProxy
@@ -65,6 +66,23 @@ class Ends:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy.addresses[0].port)
         writer.write(data)
         return reader, writer
+
+    async def succeed(self) -> None:
+        """As `exec` does: the sockets stay open, the rest is what was written."""
+        state = await self.gateway.hand_over()
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+        handed = Handed(read(state.write()), [os.dup(each) for each in state.descriptors])
+        for each in self.gateway._left:
+            each.close()
+        assert self.gateway._listener is not None
+        await self.gateway._listener.close()
+        port = int(handed._sockets[handed.state.listening].getsockname()[1])
+        self.gateway = Gateway(
+            GatewaySettings(("127.0.0.1", port), local=True), self.me, self.clients.get
+        )
+        await self.gateway.open(handed)
+        self.running = asyncio.create_task(self.gateway.run())
 
     async def stop_gateway(self) -> None:
         self.running.cancel()

@@ -7,34 +7,12 @@ from typing import Any
 
 import pytest
 
-from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
-from cedos.proxy.gateway.hand_over import Handed, read
+from cedos.proxy.gateway.hand_over import read
 from cedos.proxy.streams.stream import WINDOW_BYTES
 
 pytestmark = pytest.mark.anyio
 
 Ends = Any
-
-
-async def succeed(ends: Ends) -> None:
-    """As `exec` does: the sockets stay open, the rest is what was written."""
-    state = await ends.gateway.hand_over()
-    ends.running.cancel()
-    await asyncio.gather(ends.running, return_exceptions=True)
-    handed = Handed(read(state.write()), [os.dup(each) for each in state.descriptors])
-    for each in ends.gateway._left:
-        each.close()
-    await ends.gateway._listener.close()
-    ends.gateway = Gateway(
-        GatewaySettings(("127.0.0.1", state_port(handed)), local=True), ends.me, ends.clients.get
-    )
-    await ends.gateway.open(handed)
-    ends.running = asyncio.create_task(ends.gateway.run())
-
-
-def state_port(handed: Handed) -> int:
-    listening = handed._sockets[handed.state.listening]
-    return int(listening.getsockname()[1])
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -68,7 +46,7 @@ async def test_what_is_under_way_goes_on(ends: Ends) -> None:
     talking = [asyncio.create_task(talk(*each)) for each in talks]
     for _ in range(4):
         await asyncio.sleep(0.15)
-        await succeed(ends)
+        await ends.succeed()
         assert ends.gateway.streams == 5
     right = hashlib.sha256(data + b"end").digest()
     for each in await asyncio.wait_for(asyncio.gather(*talking), 60):
@@ -89,7 +67,7 @@ async def test_a_half_closed_one_and_one_that_waits_go_on(ends: Ends) -> None:
     writer.write(b"abc")
     writer.write_eof()
     await asyncio.sleep(0.2)
-    await succeed(ends)
+    await ends.succeed()
     go.set()
     assert await asyncio.wait_for(reader.read(), 10) == b"cba"
     writer.close()
@@ -109,7 +87,7 @@ async def test_who_is_not_reading_keeps_what_came(ends: Ends) -> None:
     reader, writer = await ends.forward(await ends.origin(sends))
     writer.transport.pause_reading()
     await asyncio.sleep(0.5)
-    await succeed(ends)
+    await ends.succeed()
     await asyncio.sleep(0.2)
     writer.transport.resume_reading()
     got = await asyncio.wait_for(reader.read(), 20)
@@ -133,7 +111,7 @@ async def test_what_was_being_opened_is_opened(ends: Ends, monkeypatch: pytest.M
     writer.write(b"x")
     writer.write_eof()
     await asked.wait()
-    await succeed(ends)
+    await ends.succeed()
     assert await asyncio.wait_for(reader.read(), 10) == b"xend"
     writer.close()
 

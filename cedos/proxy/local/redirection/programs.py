@@ -41,6 +41,7 @@ _BOUND_INTERFACE, _SOURCE4, _SOURCE6 = 0, 24, 28
 _OPERATION, _LOCAL_PORT, _CONNECTING = 0, 68, 3
 _STREAM, _DATAGRAM, _TCP = 1, 2, 6
 _QUIC_PORT: Final = 443
+_NAMES_PORT: Final = 53
 
 # On the stack. What is looked up by is above the value that is put in.
 _COOKIE_AT: Final = -8
@@ -60,6 +61,8 @@ class RedirectTables:
     direct_ports: int
     asked: int
     arrived: int
+    named: int
+    """By the cookie of a socket that asks for names: whom it wanted to ask, as `asked`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +73,21 @@ class Here:
     own_process: int
 
 
+@dataclass(frozen=True, slots=True)
+class LedTo:
+    """A port on each loopback address; None: what is for IPv6 is left alone."""
+
+    port4: int
+    port6: int | None
+
+
 def connect_program(
-    version: int, here: Here, tables: RedirectTables, port4: int, port6: int | None
+    version: int, here: Here, tables: RedirectTables, proxy: LedTo, names: LedTo | None
 ) -> bytes:
     """For sockets that connect, or send without having connected.
 
-    TCP is led to the proxy's ports on loopback (None: what is for IPv6 is left alone). QUIC is
-    refused, so that whoever would like it takes TCP.
+    TCP is led to the proxy, and what asks for names, whomever it asks, to `names`. QUIC is refused, so
+    that whoever would like it takes TCP.
     """
     code = Assembly()
     code.unless_here(here.netns_cookie)
@@ -92,6 +103,13 @@ def connect_program(
     code.jump(Opcode.JUMP, EXIT)
     code.label("not_direct")
     _put_destination(code, version)
+    if names is not None:
+        # A resolver is nearly always of this place: its answers are not.
+        code.unless(_USER_PORT, kernel_port(_NAMES_PORT), "no_question")
+        _unless_bound(code, version)
+        _lead(code, version, tables.named, names, "name_")
+        code.jump(Opcode.JUMP, EXIT)
+        code.label("no_question")
     code.put(Opcode.STORE_NUMBER, STACK, offset=_DIRECT_AT, immediate=8 * ADDRESS_BYTES)
     code.look_up(tables.direct, _DIRECT_AT, "far")
     code.jump(Opcode.JUMP, EXIT)
@@ -99,7 +117,7 @@ def connect_program(
     _unless_bound(code, version)
     code.unless(_TYPE, _STREAM, "datagram")
     code.unless(_PROTOCOL, _TCP)
-    _lead(code, version, tables, port4, port6)
+    _lead(code, version, tables.asked, proxy, "")
     code.jump(Opcode.JUMP, EXIT)
     code.label("datagram")
     code.unless(_TYPE, _DATAGRAM)
@@ -113,16 +131,26 @@ def peer_name_program(version: int, tables: RedirectTables) -> bytes:
     """For sockets that are asked whom they talk to."""
     code = Assembly()
     _put_cookie(code)
-    code.look_up(tables.asked, _COOKIE_AT)
-    if version == 4:
-        code.put(Opcode.LOAD, 2, 0, 12)
-        code.put(Opcode.STORE, CONTEXT, 2, _USER_IP4)
-    else:
-        for word in range(0, ADDRESS_BYTES, 4):
-            code.put(Opcode.LOAD, 2, 0, word)
-            code.put(Opcode.STORE, CONTEXT, 2, _USER_IP6 + word)
-    code.put(Opcode.LOAD, 2, 0, ADDRESS_BYTES)
-    code.put(Opcode.STORE, CONTEXT, 2, _USER_PORT)
+    code.look_up(tables.asked, _COOKIE_AT, "no_connection")
+    _show(code, version)
+    code.jump(Opcode.JUMP, EXIT)
+    code.label("no_connection")
+    code.look_up(tables.named, _COOKIE_AT)
+    _show(code, version)
+    return code.code()
+
+
+def sender_program(version: int, tables: RedirectTables, names: LedTo) -> bytes:
+    """For sockets that are told who sent a datagram: an answer comes from who was asked."""
+    code = Assembly()
+    _put_cookie(code)
+    code.look_up(tables.named, _COOKIE_AT)
+    code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
+    for port in {names.port4, names.port6} - {None}:
+        code.jump(Opcode.IF_EQUAL, "ours", 2, immediate=_signed(kernel_port(port or 0)))
+    code.jump(Opcode.JUMP, EXIT)
+    code.label("ours")
+    _show(code, version)
     return code.code()
 
 
@@ -167,6 +195,19 @@ def direct_key(network: IPv4Network | IPv6Network) -> bytes:
     return struct.pack("=I", network.prefixlen + more) + address_bytes(network.network_address)
 
 
+def _show(code: Assembly, version: int) -> None:
+    """Puts address and port of the value at register 0 into the context."""
+    if version == 4:
+        code.put(Opcode.LOAD, 2, 0, 12)
+        code.put(Opcode.STORE, CONTEXT, 2, _USER_IP4)
+    else:
+        for word in range(0, ADDRESS_BYTES, 4):
+            code.put(Opcode.LOAD, 2, 0, word)
+            code.put(Opcode.STORE, CONTEXT, 2, _USER_IP6 + word)
+    code.put(Opcode.LOAD, 2, 0, ADDRESS_BYTES)
+    code.put(Opcode.STORE, CONTEXT, 2, _USER_PORT)
+
+
 def _put_cookie(code: Assembly) -> None:
     code.call_on_context(Helper.SOCKET_COOKIE)
     code.put(Opcode.STORE_WIDE, STACK, 0, _COOKIE_AT)
@@ -194,33 +235,32 @@ def _unless_bound(code: Assembly, version: int) -> None:
         code.jump(Opcode.IF_NOT, EXIT, 2)
 
 
-def _lead(
-    code: Assembly, version: int, tables: RedirectTables, port4: int, port6: int | None
-) -> None:
-    """Remembers where the socket was going, and sends it to the proxy."""
+def _lead(code: Assembly, version: int, table: int, to: LedTo, labels: str) -> None:
+    """Remembers in a table where the socket was going, and sends it elsewhere."""
+    ipv6 = f"{labels}ipv6"
     if version == 4:
-        _lead_to(code, tables, port4, {_USER_IP4: _LOOPBACK4})
+        _lead_to(code, table, to.port4, {_USER_IP4: _LOOPBACK4})
         return
     for word, number in enumerate((0, 0, _MAPPED_WORD)):
         code.put(Opcode.LOAD, 2, CONTEXT, _USER_IP6 + 4 * word)
         # (Comparisons are of 64 bits: a negative number would not be equal.)
         code.set_wide(3, number & 0xFFFFFFFF)
-        code.jump(Opcode.IF_NOT_REGISTER, "ipv6", 2, 3)
-    _lead_to(code, tables, port4, {_USER_IP6 + 12: _LOOPBACK4})
-    if port6 is None:
-        code.label("ipv6")
+        code.jump(Opcode.IF_NOT_REGISTER, ipv6, 2, 3)
+    _lead_to(code, table, to.port4, {_USER_IP6 + 12: _LOOPBACK4})
+    if to.port6 is None:
+        code.label(ipv6)
         return
     code.jump(Opcode.JUMP, EXIT)
-    code.label("ipv6")
+    code.label(ipv6)
     words = dict.fromkeys(range(_USER_IP6, _USER_IP6 + 12, 4), 0)
-    _lead_to(code, tables, port6, words | {_USER_IP6 + 12: _LOOPBACK6})
+    _lead_to(code, table, to.port6, words | {_USER_IP6 + 12: _LOOPBACK6})
 
 
-def _lead_to(code: Assembly, tables: RedirectTables, port: int, words: Mapping[int, int]) -> None:
+def _lead_to(code: Assembly, table: int, port: int, words: Mapping[int, int]) -> None:
     led = _signed(kernel_port(port))
     code.put(Opcode.STORE_NUMBER, STACK, offset=_ASKED_AT + ADDRESS_BYTES + 4, immediate=led)
     _put_cookie(code)
-    _put_in(code, tables.asked, _COOKIE_AT, _ASKED_AT)
+    _put_in(code, table, _COOKIE_AT, _ASKED_AT)
     code.jump(Opcode.IF_NOT, EXIT, 0)
     for field, number in {_USER_PORT: led, **words}.items():
         code.put(Opcode.SET, 2, immediate=_signed(number))

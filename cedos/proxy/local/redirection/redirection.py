@@ -22,7 +22,7 @@ from cedos.kernel.bpf.programs import (
     root_cgroup,
 )
 from cedos.proxy.local.redirection import programs
-from cedos.proxy.local.redirection.programs import Here, RedirectTables
+from cedos.proxy.local.redirection.programs import Here, LedTo, RedirectTables
 
 _MOST_USERS: Final = 1024
 _MOST_DIRECT: Final = 4096
@@ -33,6 +33,7 @@ _PROCESSES: Final = Path("/proc/self/ns/pid")
 # The inode of the processes' namespace that the kernel began with (linux/proc_ns.h).
 _FIRST_PROCESSES: Final = 0xEFFFFFFC
 _PEER_NAMES: Final = {4: AttachType.INET4_GETPEERNAME, 6: AttachType.INET6_GETPEERNAME}
+_SENDERS: Final = {4: AttachType.UDP4_RECVMSG, 6: AttachType.UDP6_RECVMSG}
 _SIX: Final = frozenset({AttachType.INET6_CONNECT, AttachType.UDP6_SENDMSG})
 
 
@@ -102,6 +103,9 @@ class Redirection:
                 _MOST_CONNECTIONS,
                 MapType.LRU_HASH,
             )
+            self._named = self._map(
+                stack, 8, programs.ASKED.size, _MOST_CONNECTIONS, MapType.LRU_HASH
+            )
             for user in users:
                 self._users[programs.NUMBER.pack(user)] = _PRESENT
             for network in networks:
@@ -110,14 +114,15 @@ class Redirection:
                 self._ports[programs.NUMBER.pack(programs.kernel_port(port))] = _PRESENT
             self._kept = stack.pop_all()
 
-    def attach(self, port4: int, port6: int | None) -> None:
-        """From now on it leads connections to these ports on loopback; errors as above."""
+    def attach(self, proxy: LedTo, names: LedTo | None = None) -> None:
+        """From now on it leads connections, and questions for names, to these ports; errors as above."""
         tables = RedirectTables(
             self._users.file,
             self._direct.file,
             self._ports.file,
             self._asked.file,
             self._arrived.file,
+            self._named.file,
         )
         with _refusals():
             here = Here(netns_cookie(), os.getpid())
@@ -132,7 +137,12 @@ class Redirection:
                     self._link(cgroup, code, ProgramType.CGROUP_SOCK_ADDR, where)
                 for where in CONNECTS:
                     version = 6 if where in _SIX else 4
-                    code = programs.connect_program(version, here, tables, port4, port6)
+                    code = programs.connect_program(version, here, tables, proxy, names)
+                    self._link(cgroup, code, ProgramType.CGROUP_SOCK_ADDR, where)
+                for version, where in _SENDERS.items():
+                    if names is None:
+                        break
+                    code = programs.sender_program(version, tables, names)
                     self._link(cgroup, code, ProgramType.CGROUP_SOCK_ADDR, where)
             finally:
                 os.close(cgroup)

@@ -70,6 +70,8 @@ def test_who_is_invited_is_known_by_name(cedos: Any) -> None:
         (("forward", "-L", "80:intranet:0"), "not a destination"),
         (("forward", "-W", "intranet"), "not a destination"),
         (("forward", "-W", "intranet:80", "-D", "1080"), "-W goes alone"),
+        (("forward", "-W", "intranet:80", "--dns", "5353"), "-W goes alone"),
+        (("forward", "--dns-direct", "corp.example"), "goes with --dns or --redirect"),
         (("forward", "-n", "nothere0"), "there is no interface"),
         (("forward", "--redirect", "no such user"), "there is no user 'no such user' here"),
         (("forward", "--redirect", str(1 << 32)), "there is no user"),

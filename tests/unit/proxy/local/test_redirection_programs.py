@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cedos.proxy.local.local_proxy import NEAR, is_near
 from cedos.proxy.local.redirection import programs
-from cedos.proxy.local.redirection.programs import Here, RedirectTables
+from cedos.proxy.local.redirection.programs import Here, LedTo, RedirectTables
 
-TABLES = RedirectTables(3, 4, 5, 6, 7)
+TABLES = RedirectTables(3, 4, 5, 6, 7, 8)
 
 
 @given(st.ip_addresses())
@@ -62,9 +62,12 @@ def test_what_is_near_never_reaches_the_proxy(address: str, near: bool) -> None:
 def test_programs_are_small_and_end() -> None:
     here = Here(1 << 40, 1234)
     found = [
-        programs.connect_program(4, here, TABLES, 4711, 4712),
-        programs.connect_program(6, here, TABLES, 4711, 4712),
-        programs.connect_program(6, here, TABLES, 4711, None),
+        programs.connect_program(4, here, TABLES, LedTo(4711, 4712), None),
+        programs.connect_program(6, here, TABLES, LedTo(4711, 4712), None),
+        programs.connect_program(6, here, TABLES, LedTo(4711, None), None),
+        programs.connect_program(6, here, TABLES, LedTo(4711, 4712), LedTo(4713, 4714)),
+        programs.sender_program(4, TABLES, LedTo(4713, None)),
+        programs.sender_program(6, TABLES, LedTo(4713, 4714)),
         programs.peer_name_program(4, TABLES),
         programs.peer_name_program(6, TABLES),
         programs.arrival_program(TABLES),

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from cedos.proxy.answers import RefusedError
 from cedos.proxy.local.socks import (
     SocksError,
+    SocksPacket,
     SocksParser,
     SocksReply,
     SocksRequest,
+    parse_packet,
     reply,
     reply_of,
 )
@@ -43,6 +45,35 @@ def test_a_program_names_where_it_wants_to_go(request_bytes: bytes, host: str, p
     found, answers = fed(GREETING, request_bytes + b"GET")
     assert found == SocksRequest(host, port, b"GET")
     assert answers == b"\x05\x00"
+
+
+def test_a_program_asks_to_send_datagrams() -> None:
+    found, _ = fed(GREETING, b"\x05\x03\x00\x01" + bytes(6))
+    assert found == SocksRequest("0.0.0.0", 0, b"", associates=True)
+    assert reply(SocksReply.SUCCEEDED, ("127.0.0.1", 80)).hex() == "050000017f0000010050"
+    assert len(reply(SocksReply.SUCCEEDED, ("::1", 80))) == 22
+
+
+@given(st.ip_addresses(), st.integers(1, 65_535), st.binary(max_size=100))
+def test_datagrams_there_and_back(address: object, port: int, data: bytes) -> None:
+    packet = SocksPacket(str(address), port, data)
+    assert parse_packet(packet.pack()) == packet
+
+
+@pytest.mark.parametrize(
+    "datagram",
+    [
+        b"",
+        bytes(4),
+        bytes(3) + b"\x01\x7f\0\0\1\0",
+        bytes(3) + b"\x01\x7f\0\0\1\0\0data",  # port 0
+        b"\0\0\x01\x01\x7f\0\0\1\0\x35data",  # a fragment
+        bytes(3) + b"\x03\x09a.test\0\x35",
+        bytes(3) + b"\x03\x03a b\0\x35",
+    ],
+)
+def test_a_datagram_that_is_dropped(datagram: bytes) -> None:
+    assert parse_packet(datagram) is None
 
 
 def test_in_any_pieces_it_is_the_same() -> None:

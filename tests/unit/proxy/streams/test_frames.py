@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cedos.proxy.streams.frames import (
     Frame,
+    OpenAssociation,
     OpenStream,
     StreamAccepted,
     StreamBytes,
@@ -29,6 +30,7 @@ FRAMES = st.one_of(
     st.builds(StreamEnd, STREAMS, OFFSETS),
     st.builds(StreamReset, STREAMS),
     st.builds(StreamWindow, STREAMS, OFFSETS),
+    st.builds(OpenAssociation, STREAMS, st.booleans()),
 )
 
 

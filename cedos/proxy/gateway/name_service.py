@@ -1,0 +1,65 @@
+"""Clients' questions for names, asked of the gateway's own resolvers."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from cedos.proxy.names.messages import failed, read
+from cedos.proxy.names.resolver import NobodyAnswersError, Resolver
+from cedos.proxy.streams.packets import LARGEST_PACKET, NameAnswer, NameQuestion
+
+ANSWER_S: Final = 2.0
+"""An answer is good for so long: who asked has gone elsewhere then."""
+
+MOST: Final = 512
+MOST_PER_CLIENT: Final = 64
+
+Answer = Callable[[bytes, float], None]
+"""Sends a datagram that is good for so many seconds."""
+
+
+class NameService:
+    """At most so many questions at once; those beyond are not answered, and are asked elsewhere."""
+
+    def __init__(
+        self,
+        resolver: Resolver | None = None,
+        *,
+        most: int = MOST,
+        most_per_client: int = MOST_PER_CLIENT,
+    ) -> None:
+        self._resolver = resolver or Resolver()
+        self._most, self._most_per_client = most, most_per_client
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._per_client: Counter[bytes] = Counter()
+
+    def answer(self, client: bytes, asked: NameQuestion, say: Answer) -> None:
+        if len(self._tasks) >= self._most or self._per_client[client] >= self._most_per_client:
+            return
+        self._per_client[client] += 1
+        task = asyncio.get_running_loop().create_task(self._ask(asked, say))
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._over(done, client))
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _ask(self, asked: NameQuestion, say: Answer) -> None:
+        question = read(asked.message)
+        if question is None:
+            return
+        try:
+            answer = await self._resolver.ask(asked.message, question)
+        except NobodyAnswersError:
+            answer = failed(asked.message, question)
+        if len(answer) > LARGEST_PACKET:
+            answer = failed(asked.message, question)
+        say(NameAnswer(asked.number, answer).pack(), ANSWER_S)
+
+    def _over(self, task: asyncio.Task[None], client: bytes) -> None:
+        self._tasks.discard(task)
+        self._per_client[client] -= 1
+        if not self._per_client[client]:
+            del self._per_client[client]

@@ -1,0 +1,156 @@
+"""One association's packets, to any host's port and back: sockets of its own, and who may answer.
+
+Only who was sent to is heard, at the very port (RFC 4787, section 5: address and port-dependent
+filtering), and by nobody but this association: so that nobody else's packets reach the client, and the
+client cannot have anybody flooded with answers but itself.
+"""
+
+import asyncio
+import socket
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from ipaddress import IPv6Address, ip_address
+from typing import Final
+
+from cedos.proxy.answers import RefusedError
+
+IDLE_S: Final = 300.0
+"""Without a packet to outside for so long it ends (RFC 4787, REQ-5: five minutes, never below two)."""
+
+MOST_PEERS: Final = 1_024
+MOST_NAMES: Final = 64
+_MOST_WAITING: Final = 16  # packets for a name that is being looked up
+_NAME_S: Final = 60.0
+_REFUSED_S: Final = 10.0
+_AT_ONCE: Final = 64
+_LARGEST: Final = 65_535
+_RECEIVE_BYTES: Final = 1 << 18
+
+_Peer = tuple[str, int]
+
+Permitted = Callable[[str, int], Awaitable[list[str]]]
+"""The addresses at which a host's port may be reached. RefusedError: none."""
+
+
+class PacketRelay:
+    """Made within the event loop; `close` ends it.
+
+    Args:
+        permitted: who may be sent to.
+        received: called with each answer: from which address and port, and what.
+
+    Attributes:
+        refused: packets that were not sent on, as they may not be, or their name was not found.
+        strangers: packets from those that were not sent to.
+        used_s: when something was sent last, in the loop's time.
+    """
+
+    def __init__(self, permitted: Permitted, received: Callable[[str, int, bytes], None]) -> None:
+        self._permitted, self._received = permitted, received
+        self._loop = asyncio.get_running_loop()
+        self._sockets: dict[int, socket.socket] = {}
+        self._peers: OrderedDict[_Peer, float] = OrderedDict()
+        # Where a host's port is (None: it may not be reached), and until when that holds.
+        self._places: OrderedDict[_Peer, tuple[str | None, float]] = OrderedDict()
+        self._waiting: dict[_Peer, list[bytes]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.refused = self.strangers = 0
+        self.used_s = self._loop.time()
+
+    def send(self, host: str, port: int, data: bytes) -> None:
+        """Sends it on, or not: a datagram may be lost."""
+        now = self.used_s = self._loop.time()
+        place = self._places.get((host, port))
+        if place is not None and place[1] > now:
+            self._send_to(place[0], port, data)
+            return
+        waiting = self._waiting.get((host, port))
+        if waiting is not None:
+            if len(waiting) < _MOST_WAITING:
+                waiting.append(data)
+        elif len(self._waiting) < MOST_NAMES:
+            self._waiting[host, port] = [data]
+            task = self._loop.create_task(self._find(host, port))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for one in self._sockets.values():
+            self._loop.remove_reader(one)
+            one.close()
+        self._sockets.clear()
+
+    async def _find(self, host: str, port: int) -> None:
+        address, good_s = None, _REFUSED_S
+        try:
+            address = _reachable(await self._permitted(host, port), port)
+            good_s = _NAME_S if address is not None else _REFUSED_S
+        except (RefusedError, TimeoutError):
+            pass
+        finally:
+            waiting = self._waiting.pop((host, port), [])
+        self._places[host, port] = address, self._loop.time() + good_s
+        while len(self._places) > MOST_PEERS:
+            self._places.popitem(last=False)
+        for data in waiting:
+            self._send_to(address, port, data)
+
+    def _send_to(self, address: str | None, port: int, data: bytes) -> None:
+        one = None if address is None else self._socket(address)
+        if one is None or address is None:
+            self.refused += 1
+            return
+        peer = address, port
+        self._peers[peer] = self.used_s
+        self._peers.move_to_end(peer)
+        while len(self._peers) > MOST_PEERS:
+            self._peers.popitem(last=False)
+        with suppress(OSError):  # full, or there is no way: it is lost
+            one.sendto(data, (address, port))
+
+    def _socket(self, address: str) -> socket.socket | None:
+        family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
+        one = self._sockets.get(family)
+        if one is None:
+            try:
+                one = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            except OSError:
+                return None
+            with suppress(OSError):
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
+                if family is socket.AF_INET6:
+                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            self._sockets[family] = one
+            self._loop.add_reader(one, self._readable, one)
+        return one
+
+    def _readable(self, one: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                data, sender = one.recvfrom(_LARGEST)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                continue  # what a router said of a packet of ours
+            peer = str(sender[0]).partition("%")[0], int(sender[1])
+            sent_s = self._peers.get(peer)
+            if sent_s is None or self._loop.time() - sent_s > IDLE_S:
+                self.strangers += 1
+                continue
+            self._received(*peer, data)
+
+
+def _reachable(addresses: Sequence[str], port: int) -> str | None:
+    """The first one that this host has a way to, as it will answer: IPv4 within IPv6 is IPv4."""
+    for text in addresses:
+        address = ip_address(text)
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as trying:
+            trying.connect((str(address), port))  # which sends nothing
+            return str(address)
+    return None

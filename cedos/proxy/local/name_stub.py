@@ -1,0 +1,240 @@
+"""A resolver on loopback: asks the gateway, and for names of this place this host's own resolvers."""
+
+import asyncio
+import errno
+import socket
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from ipaddress import ip_address
+from typing import Final
+
+import structlog
+
+from cedos.errors import HostError
+from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
+from cedos.proxy.local.local_proxy import is_near
+from cedos.proxy.names import resolver
+from cedos.proxy.names.messages import (
+    NO_SUCH_NAME,
+    SERVER_FAILED,
+    AskedName,
+    answers,
+    error_of,
+    failed,
+    read,
+    truncated,
+)
+from cedos.proxy.names.resolver import Endpoint, NobodyAnswersError, Resolver, read_message
+
+_AT_ONCE: Final = 64
+_MOST: Final = 512
+_MOST_CONNECTIONS: Final = 64
+_IDLE_S: Final = 10.0
+_LARGEST: Final = 65_535
+_LONGEST_QUESTION: Final = 4_096  # by TCP: no question is, but what is no DNS says so
+_PORTS: Final = 8  # tried, where any would do: UDP and TCP have to be free
+_NEAR_REVERSE: Final = (
+    *("10.in-addr.arpa", "127.in-addr.arpa", "168.192.in-addr.arpa", "254.169.in-addr.arpa"),
+    *(f"{number}.172.in-addr.arpa" for number in range(16, 32)),
+    *("c.f.ip6.arpa", "d.f.ip6.arpa", *(f"{each}.e.f.ip6.arpa" for each in "89ab")),
+)
+"""Where the names of private and link-local addresses are (RFC 6303)."""
+
+_log = structlog.get_logger(__name__)
+
+
+class NameStub:
+    """`open` (HostError: it cannot listen), then it serves until `close`.
+
+    Args:
+        fails_open: while the gateway is out of reach this host's own resolvers are asked.
+        near: domains whose names are of this place, as a VPN's are.
+        tunnelled: whether this host has a VPN: then what the gateway does not know is asked here, too.
+        servers: this host's resolvers.
+    """
+
+    def __init__(
+        self,
+        link: GatewayLink,
+        *,
+        fails_open: bool,
+        near: Sequence[str] = (),
+        tunnelled: Callable[[], bool] = lambda: False,
+        servers: Callable[[], Sequence[Endpoint]] = resolver.host_servers,
+    ) -> None:
+        self._link, self._fails_open, self._tunnelled = link, fails_open, tunnelled
+        self._near = frozenset(each.strip(".").lower() for each in near)
+        self._servers = servers
+        self._local = Resolver(self._others)
+        self._sockets: list[tuple[socket.socket, socket.socket]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections = 0
+        self._asked_here: Counter[tuple[str, int]] = Counter()
+
+    @property
+    def addresses(self) -> list[Endpoint]:
+        return [udp.getsockname()[:2] for udp, _ in self._sockets]
+
+    def open(self, address: str, port: int, *, optional: bool = False) -> None:
+        """Listens there, by UDP and TCP; port 0: any. `optional`: a host without it does without."""
+        if not ip_address(address).is_loopback:
+            raise HostError(
+                f"names are looked up for this host alone: {address} is no address of its loopback;"
+                " 127.0.0.1 would be right"
+            )
+        try:
+            udp, tcp = _bound(address, port)
+        except OSError as error:
+            if optional and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                return
+            raise HostError(
+                f"cannot listen at {address} port {port}: {error.strerror or error}; a port that is"
+                " free would be right"
+            ) from error
+        self._sockets.append((udp, tcp))
+        loop = asyncio.get_running_loop()
+        loop.add_reader(udp, self._readable, udp)
+        loop.add_reader(tcp, self._acceptable, tcp)
+
+    async def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        for pair in self._sockets:
+            for one in pair:
+                loop.remove_reader(one)
+                one.close()
+        self._sockets.clear()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def answer(self, message: bytes, question: AskedName) -> bytes:
+        """Whoever knows, answers; where nobody does, that is said."""
+        if self._is_near(question.name):
+            return await self._here(message, question)
+        try:
+            found = await self._link.ask(message)
+        except GatewayUnreachableError as error:
+            _log.debug("name looked up here", why=str(error))
+            found = failed(message, question)
+        if not answers(found, question, question.number):
+            found = failed(message, question)
+        code = error_of(found)
+        if (code == SERVER_FAILED and self._fails_open) or (
+            code == NO_SUCH_NAME and self._tunnelled()
+        ):
+            here = await self._here(message, question)
+            return found if code == NO_SUCH_NAME and error_of(here) else here
+        return found
+
+    async def _here(self, message: bytes, question: AskedName) -> bytes:
+        """This host's own resolvers; those on loopback may be asking us in turn."""
+        what = question.name, question.kind
+        if self._asked_here[what] and all(map(_is_loopback, self._others())):
+            return failed(message, question)
+        self._asked_here[what] += 1
+        try:
+            return await self._local.ask(message, question)
+        except NobodyAnswersError:
+            return failed(message, question)
+        finally:
+            self._asked_here[what] -= 1
+            if not self._asked_here[what]:
+                del self._asked_here[what]
+
+    def _others(self) -> list[Endpoint]:
+        own = set(self.addresses)
+        return [each for each in self._servers() if each not in own]
+
+    def _is_near(self, name: str) -> bool:
+        return (
+            is_near(name)
+            or self._link.leads_to(name)
+            or _within(name, self._near)
+            or _within(name, _NEAR_REVERSE)
+            or _within(name, resolver.search_domains())
+        )
+
+    def _readable(self, udp: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                message, sender = udp.recvfrom(_LARGEST)
+            except OSError:
+                return
+            question = read(message)
+            if question is not None and len(self._tasks) < _MOST:
+                self._start(self._say(udp, sender, message, question))
+
+    async def _say(
+        self, udp: socket.socket, sender: tuple[str, int], message: bytes, question: AskedName
+    ) -> None:
+        answer = await self.answer(message, question)
+        if len(answer) > question.takes_bytes:
+            answer = truncated(answer, question)
+        with suppress(OSError):
+            udp.sendto(answer, sender)
+
+    def _acceptable(self, tcp: socket.socket) -> None:
+        try:
+            connection, _ = tcp.accept()
+        except OSError:
+            return
+        if self._connections >= _MOST_CONNECTIONS:
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._connections += 1
+        self._start(self._serve(connection))
+
+    async def _serve(self, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            with connection, suppress(OSError, TimeoutError):
+                while True:
+                    async with asyncio.timeout(_IDLE_S):
+                        message = await read_message(connection, _LONGEST_QUESTION)
+                    question = read(message) if message else None
+                    if message is None or question is None:
+                        return
+                    answer = await self.answer(message, question)
+                    async with asyncio.timeout(_IDLE_S):
+                        await loop.sock_sendall(connection, len(answer).to_bytes(2) + answer)
+        finally:
+            self._connections -= 1
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a look-up failed", exc_info=error)
+
+
+def _within(name: str, domains: Sequence[str] | frozenset[str]) -> bool:
+    name = name.strip(".")
+    return any(name == each or name.endswith(f".{each}") for each in domains)
+
+
+def _is_loopback(server: Endpoint) -> bool:
+    return ip_address(server[0].partition("%")[0]).is_loopback
+
+
+def _bound(address: str, port: int) -> tuple[socket.socket, socket.socket]:
+    """One of UDP and one of TCP, with the same port."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for left in reversed(range(1 if port else _PORTS)):
+        udp = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            udp.bind((address, port))
+            tcp = socket.create_server((address, udp.getsockname()[1]), family=family)
+        except OSError:
+            udp.close()
+            if not left:
+                raise
+        else:
+            tcp.setblocking(False)
+            return udp, tcp
+    raise AssertionError("the last one raises")

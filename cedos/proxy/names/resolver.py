@@ -1,0 +1,132 @@
+"""Asks resolvers a question as it is: by UDP, and by TCP where the answer does not fit (RFC 7766)."""
+
+import asyncio
+import secrets
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+from cedos.proxy.names.messages import (
+    LARGEST_BYTES,
+    AskedName,
+    answers,
+    is_truncated,
+    numbered,
+)
+
+_EACH_S: Final = 1.0
+_ROUNDS: Final = 2
+_MOST_SERVERS: Final = 3  # as the C library (resolv.conf(5), MAXNS)
+_FILE: Final = Path("/etc/resolv.conf")
+
+Endpoint = tuple[str, int]
+
+
+class NobodyAnswersError(OSError):
+    """No resolver has answered."""
+
+
+def host_servers(file: Path = _FILE) -> list[Endpoint]:
+    """The resolvers of this host, also those on loopback."""
+    found = []
+    for words in _lines(file):
+        if words[0] == "nameserver" and len(words) > 1:
+            with suppress(ValueError):
+                ip_address(words[1].partition("%")[0])
+                found.append((words[1], 53))
+    return found[:_MOST_SERVERS]
+
+
+def search_domains(file: Path = _FILE) -> frozenset[str]:
+    """Where the resolvers of this place, or a VPN, have names of their own."""
+    return frozenset(
+        domain.strip(".").lower()
+        for words in _lines(file)
+        if words[0] in ("search", "domain")
+        for domain in words[1:]
+        if domain.strip(".")
+    )
+
+
+def _lines(file: Path) -> list[list[str]]:
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return [words for line in text.splitlines() if (words := line.split())]
+
+
+class Resolver:
+    """`servers` is asked each time: who they are changes with the networks."""
+
+    def __init__(self, servers: Callable[[], Sequence[Endpoint]] = host_servers) -> None:
+        self._servers = servers
+
+    async def ask(self, message: bytes, question: AskedName) -> bytes:
+        """The answer, under the question's own number. NobodyAnswersError."""
+        for _ in range(_ROUNDS):
+            for server in self._servers():
+                with suppress(OSError, TimeoutError, ValueError):
+                    async with asyncio.timeout(_EACH_S):
+                        answer = await _by_udp(server, message, question)
+                        if is_truncated(answer):
+                            answer = await _by_tcp(server, message, question)
+                        return numbered(answer, question.number)
+        raise NobodyAnswersError("no resolver answers")
+
+
+async def _by_udp(server: Endpoint, message: bytes, question: AskedName) -> bytes:
+    loop, number = asyncio.get_running_loop(), secrets.randbelow(1 << 16)
+    with _socket(server, socket.SOCK_DGRAM) as one:
+        # (Connected: others' packets do not reach it, and a closed port is told at once.)
+        await loop.sock_connect(one, _address(server, one))
+        await loop.sock_sendall(one, numbered(message, number))
+        while True:
+            answer = await loop.sock_recv(one, LARGEST_BYTES)
+            if answers(answer, question, number):
+                return answer
+
+
+async def _by_tcp(server: Endpoint, message: bytes, question: AskedName) -> bytes:
+    loop, number = asyncio.get_running_loop(), secrets.randbelow(1 << 16)
+    with _socket(server, socket.SOCK_STREAM) as one:
+        await loop.sock_connect(one, _address(server, one))
+        await loop.sock_sendall(one, struct.pack("!H", len(message)) + numbered(message, number))
+        answer = await read_message(one)
+        if answer is None or not answers(answer, question, number):
+            raise ValueError("no answer to what was asked")
+        return answer
+
+
+async def read_message(one: socket.socket, most_bytes: int = LARGEST_BYTES) -> bytes | None:
+    """The next message of a TCP connection; None at its end, or where it is longer. OSError."""
+    head = await _exactly(one, 2)
+    if head is None or int.from_bytes(head) > most_bytes:
+        return None
+    return await _exactly(one, int.from_bytes(head))
+
+
+async def _exactly(one: socket.socket, count: int) -> bytes | None:
+    loop, data = asyncio.get_running_loop(), bytearray()
+    while len(data) < count:
+        more = await loop.sock_recv(one, count - len(data))
+        if not more:
+            return None
+        data += more
+    return bytes(data)
+
+
+def _socket(server: Endpoint, kind: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in server[0] else socket.AF_INET
+    return socket.socket(family, kind | socket.SOCK_NONBLOCK)
+
+
+def _address(server: Endpoint, one: socket.socket) -> tuple[str, int] | tuple[str, int, int, int]:
+    if one.family is not socket.AF_INET6:
+        return server
+    host, _, zone = server[0].partition("%")
+    return host, server[1], 0, socket.if_nametoindex(zone) if zone else 0

@@ -1,0 +1,113 @@
+"""Somewhere to send datagrams from, at the gateway: one of many in a session."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from cedos.proxy.answers import RefusedError
+from cedos.proxy.streams.frames import (
+    Frame,
+    OpenAssociation,
+    StreamAccepted,
+    StreamRefused,
+    StreamReset,
+)
+from cedos.proxy.streams.packets import ProgramPacket
+from cedos.proxy.streams.stream import SMALL, StreamBrokenError, StreamSession
+
+LIFETIME_S: Final = 1.0
+"""A packet that is later than others by this is not handed on; who waits less long drops it himself."""
+
+
+class AssociationSession(StreamSession, Protocol):
+    """What an association asks of its session."""
+
+    def send_packet(self, data: bytes, lifetime_s: float, everywhere: bool = False) -> None:
+        """Sends a datagram that is good for so many seconds; `everywhere`: over all paths at once."""
+
+
+class ProxiedAssociation:
+    """Made by a `Multiplexer`, which tells it what came.
+
+    Attributes:
+        received: to be set: called with each packet that comes.
+        ended: to be set: called once it is over, by whatever.
+        everywhere: whether packets are sent over all networks at once.
+        after: the number of the message behind which the next one goes.
+    """
+
+    def __init__(self, number: int, session: AssociationSession) -> None:
+        self.number = number
+        self.after: tuple[int, ...] = ()
+        self.everywhere = False
+        self.received: Callable[[ProgramPacket], None] = lambda _packet: None
+        self.ended: Callable[[], None] = lambda: None
+        self._session = session
+        self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._accepted.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._over = False
+
+    @property
+    def over(self) -> bool:
+        return self._over
+
+    # What a program's end calls
+
+    def ask(self, *, everywhere: bool) -> None:
+        self.everywhere = everywhere
+        self._say(OpenAssociation(self.number, everywhere))
+
+    async def accepted(self) -> None:
+        """Waits until it stands. RefusedError: it does not; StreamBrokenError."""
+        await asyncio.shield(self._accepted)
+
+    def accept(self) -> None:
+        self._say(StreamAccepted(self.number))
+
+    def refuse(self, error: RefusedError) -> None:
+        self._say(StreamRefused(self.number, error.status, error.kind, error.details))
+        self.broke(error)
+
+    def send(self, host: str, port: int, data: bytes) -> None:
+        """Sends a packet, or not: where the session has ended, nothing happens."""
+        if not self._over:
+            packed = ProgramPacket(self.number, host, port, data).pack()
+            self._session.send_packet(packed, LIFETIME_S, self.everywhere)
+
+    def reset(self) -> None:
+        """Ends it for both ends; nothing happens where it is over."""
+        if not self._over:
+            self.broke(StreamBrokenError("it was ended here"))
+            self._say(StreamReset(self.number))
+
+    # What the multiplexer calls
+
+    def took(self, frame: Frame) -> None:
+        """Takes what came. ValueError: what an honest end does not send."""
+        match frame:
+            case StreamAccepted():
+                if not self._accepted.done():
+                    self._accepted.set_result(None)
+            case StreamRefused():
+                self.broke(RefusedError(frame.status, frame.kind, frame.details))
+            case StreamReset():
+                self.broke(StreamBrokenError("the other end ended it"))
+            case _:
+                raise ValueError("an association has no bytes, and is opened once")
+
+    def took_packet(self, packet: ProgramPacket) -> None:
+        if not self._over:
+            self.received(packet)
+
+    def broke(self, error: Exception) -> None:
+        """It is over: nothing is sent or comes any more."""
+        if self._over:
+            return
+        self._over = True
+        if not self._accepted.done():
+            self._accepted.set_exception(error)
+        self._session.forget(self.number)
+        self.ended()
+
+    def _say(self, frame: Frame) -> None:
+        self._session.put(self, frame.pack(), SMALL, ordered=True)

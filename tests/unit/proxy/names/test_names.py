@@ -1,0 +1,284 @@
+"""Names: who is asked, what is handed on, and what happens where somebody does not answer."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.errors import HostError
+from cedos.proxy.gateway.name_service import NameService
+from cedos.proxy.local.gateway_link import GatewayUnreachableError
+from cedos.proxy.local.name_stub import NameStub
+from cedos.proxy.names import messages, resolver
+from cedos.proxy.names.messages import answers, error_of, failed, read, truncated
+from cedos.proxy.names.resolver import (
+    NobodyAnswersError,
+    Resolver,
+    host_servers,
+    search_domains,
+)
+from cedos.proxy.streams.packets import NameAnswer, NameQuestion, parse
+from tests.unit.proxy.names.conftest import LoopbackResolver, asks, tells
+
+pytestmark = pytest.mark.anyio
+NO_SUCH_NAME = messages.NO_SUCH_NAME
+
+
+def question(message: bytes) -> messages.AskedName:
+    found = read(message)
+    assert found is not None
+    return found
+
+
+def test_what_a_question_says() -> None:
+    plain = question(asks("Far.Test"))
+    assert (plain.number, plain.name, plain.kind, plain.takes_bytes) == (7, "far.test", 1, 512)
+    assert question(asks("far.test", opt_bytes=1232)).takes_bytes == 1232
+    assert question(asks("far.test", opt_bytes=100)).takes_bytes == 512
+    for rubbish in (
+        b"",
+        bytes(12),
+        tells(asks("far.test")),
+        asks("far.test")[:-1],
+        asks("far.test")[:-4] + b"\0\xfc\0\1",  # a whole zone
+        asks("far.test")[:2] + b"\x28" + asks("far.test")[3:],  # an update
+    ):
+        assert read(rubbish) is None, rubbish
+
+
+@given(st.binary(max_size=100))
+def test_answers_of_our_own_are_answers(tail: bytes) -> None:
+    message = asks("far.test") + tail
+    asked = question(message)
+    for own in (failed(message, asked), truncated(tells(message, records=50), asked)):
+        assert answers(own, asked, 7)
+        assert len(own) == asked.ends
+    assert error_of(failed(message, asked)) == messages.SERVER_FAILED
+
+
+def test_who_is_asked(tmp_path: Path) -> None:
+    file = tmp_path / "resolv.conf"
+    assert host_servers(file) == []
+    file.write_text(
+        "# nameserver 192.0.2.9\nsearch Corp.Example. lan\nnameserver 127.0.0.53\n"
+        "nameserver fe80::1%eth0\nnameserver nobody\nnameserver 192.0.2.1\nnameserver 192.0.2.2\n"
+    )
+    assert [host for host, _ in host_servers(file)] == ["127.0.0.53", "fe80::1%eth0", "192.0.2.1"]
+    assert search_domains(file) == {"corp.example", "lan"}
+
+
+async def test_an_answer_has_the_askers_number(loopback_resolver: LoopbackResolver) -> None:
+    message = asks("far.test", number=4711)
+    found = await Resolver(lambda: [loopback_resolver.server]).ask(message, question(message))
+    assert found == tells(message)
+    assert loopback_resolver.asked[0][2:] == message[2:]
+
+
+async def test_what_does_not_fit_is_asked_by_tcp(loopback_resolver: LoopbackResolver) -> None:
+    loopback_resolver.udp = lambda asked: tells(asked, cut=True, records=0)
+    loopback_resolver.tcp = lambda asked: tells(asked, records=100)
+    message = asks("far.test")
+    found = await Resolver(lambda: [loopback_resolver.server]).ask(message, question(message))
+    assert found == tells(message, records=100)
+
+
+async def test_foreign_answers_are_not_taken(
+    loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolver, "_EACH_S", 0.1)
+    message = asks("far.test")
+    for foreign in (
+        lambda asked: tells(asks("evil.test", int.from_bytes(asked[:2]))),
+        lambda asked: tells(asks("far.test", int.from_bytes(asked[:2]) ^ 1)),
+        lambda asked: asked,
+    ):
+        loopback_resolver.udp = foreign
+        with pytest.raises(NobodyAnswersError):
+            await Resolver(lambda: [loopback_resolver.server]).ask(message, question(message))
+
+
+async def test_the_next_resolver_is_asked(
+    loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolver, "_EACH_S", 0.1)
+    message = asks("far.test")
+    several = Resolver(lambda: [("127.0.0.1", 1), ("256.0.0.1", 53), loopback_resolver.server])
+    assert await several.ask(message, question(message)) == tells(message)
+
+
+async def test_a_gateway_answers_within_limits(loopback_resolver: LoopbackResolver) -> None:
+    service = NameService(Resolver(lambda: [loopback_resolver.server]), most=3, most_per_client=2)
+    said: list[Any] = []
+
+    def say(data: bytes, _lifetime_s: float) -> None:
+        said.append(parse(data))
+
+    for client in (b"a", b"a", b"a", b"b", b"c"):
+        service.answer(client, NameQuestion(len(said), asks("far.test")), say)
+    service.answer(b"d", NameQuestion(9, b"rubbish"), say)
+    await asyncio.sleep(0.3)
+    assert said == [NameAnswer(0, tells(asks("far.test")))] * 3
+    service.answer(b"a", NameQuestion(10, b"rubbish"), say)
+    service.answer(b"a", NameQuestion(11, asks("far.test")), say)
+    await asyncio.sleep(0.3)
+    assert said[3:] == [NameAnswer(11, tells(asks("far.test")))]
+    service.close()
+
+
+class Link:
+    """A gateway that answers as it is told; None: it is out of reach."""
+
+    def __init__(self) -> None:
+        self.says: Any = lambda message: tells(message, records=2)
+        self.asked: list[bytes] = []
+
+    def leads_to(self, host: str) -> bool:
+        return host == "gateway.test"
+
+    async def ask(self, message: bytes) -> bytes:
+        self.asked.append(message)
+        if (answer := self.says(message)) is None:
+            raise GatewayUnreachableError("nothing is heard of it")
+        return answer
+
+
+HERE, FAR = 1, 2  # addresses in an answer
+
+
+def count(answer: bytes) -> int:
+    return int.from_bytes(answer[6:8])
+
+
+def stub(link: Link, here: LoopbackResolver, **options: Any) -> NameStub:
+    settings = {"fails_open": True, "servers": lambda: [here.server]} | options
+    return NameStub(link, **settings)  # type: ignore[arg-type]
+
+
+async def found(one: NameStub, name: str) -> bytes:
+    message = asks(name)
+    return await one.answer(message, question(message))
+
+
+async def test_names_of_this_place_never_leave_it(loopback_resolver: LoopbackResolver) -> None:
+    link = Link()
+    one = stub(link, loopback_resolver, near=["Corp.Example."])
+    for name in (
+        *("printer", "printer.local", "gateway.test", "corp.example", "www.corp.example"),
+        *("1.0.168.192.in-addr.arpa", "1.20.172.in-addr.arpa", "8.b.d.0.1.0.0.2.d.f.ip6.arpa"),
+    ):
+        assert count(await found(one, name)) == HERE, name
+    assert link.asked == []
+    for name in ("example.org", "notcorp.example", "1.40.172.in-addr.arpa", "local.example"):
+        assert count(await found(one, name)) == FAR, name
+
+
+@pytest.mark.parametrize(
+    ("says", "open_", "closed"),
+    [
+        (lambda _message: None, HERE, 0),
+        (lambda message: tells(message, code=2, records=0), HERE, 0),
+        (lambda _message: b"", HERE, 0),
+        (lambda _message: tells(asks("evil.test"), records=2), HERE, 0),
+        (lambda message: tells(message, code=3, records=0), 0, 0),
+    ],
+)
+async def test_where_the_gateway_does_not_know(
+    loopback_resolver: LoopbackResolver, says: Any, open_: int, closed: int
+) -> None:
+    link = Link()
+    link.says = says
+    for fails_open, wanted in ((True, open_), (False, closed)):
+        one = stub(link, loopback_resolver, fails_open=fails_open)
+        answer = await found(one, "far.test")
+        assert count(answer) == wanted
+        assert wanted or error_of(answer)
+
+
+async def test_a_vpns_names_are_asked_here_where_the_gateway_knows_none(
+    loopback_resolver: LoopbackResolver,
+) -> None:
+    link = Link()
+    link.says = lambda message: tells(message, code=NO_SUCH_NAME, records=0)
+    one = stub(link, loopback_resolver, tunnelled=lambda: True)
+    assert count(await found(one, "intra.example")) == HERE
+    loopback_resolver.udp = lambda message: tells(message, code=2, records=0)
+    assert error_of(await found(one, "nowhere.example")) == NO_SUCH_NAME
+
+
+async def test_a_resolver_that_asks_us_is_not_asked_for_ever(
+    loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd-resolved on loopback, say, that was told of us."""
+    monkeypatch.setattr(resolver, "_EACH_S", 0.2)
+    link = Link()
+    link.says = lambda _message: None
+    one = stub(link, loopback_resolver)
+    one.open("127.0.0.1", 0)
+    loop = asyncio.get_running_loop()
+
+    def hands_on(message: bytes) -> None:
+        sender.sendto(message, one.addresses[0])
+
+    sender, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, ("127.0.0.1", 0))
+    loopback_resolver.udp = hands_on  # type: ignore[assignment]
+    assert error_of(await found(one, "far.test")) == messages.SERVER_FAILED
+    assert len(loopback_resolver.asked) <= 2
+    sender.close()
+    await one.close()
+
+
+async def test_it_does_not_ask_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Link()
+    link.says = lambda _message: None
+    one = NameStub(link, fails_open=True, servers=lambda: one.addresses)  # type: ignore[arg-type]
+    one.open("127.0.0.1", 0)
+    assert error_of(await found(one, "far.test")) == messages.SERVER_FAILED
+    await one.close()
+
+
+async def test_by_udp_and_by_tcp(loopback_resolver: LoopbackResolver) -> None:
+    link = Link()
+    link.says = lambda message: tells(message, records=60)
+    one = stub(link, loopback_resolver)
+    one.open("127.0.0.1", 0)
+    host, port = one.addresses[0]
+    came: asyncio.Queue[bytes] = asyncio.Queue()
+
+    class Asker(asyncio.DatagramProtocol):
+        def datagram_received(self, data: bytes, _sender: Any) -> None:
+            came.put_nowait(data)
+
+    loop = asyncio.get_running_loop()
+    asker, _ = await loop.create_datagram_endpoint(Asker, remote_addr=(host, port))
+    asker.sendto(b"rubbish")
+    asker.sendto(asks("far.test"))
+    short = await asyncio.wait_for(came.get(), 5)
+    assert (messages.is_truncated(short), count(short)) == (True, 0)
+    asker.sendto(asks("far.test", opt_bytes=4096))
+    assert count(await asyncio.wait_for(came.get(), 5)) == 60
+    reader, writer = await asyncio.open_connection(host, port)
+    for _ in range(2):
+        writer.write(len(asks("far.test")).to_bytes(2) + asks("far.test"))
+        length = int.from_bytes(await asyncio.wait_for(reader.readexactly(2), 5))
+        assert count(await reader.readexactly(length)) == 60
+    talker, other = await asyncio.open_connection(host, port)
+    other.write(b"GET / HTTP/1.1\r\n")
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(talker.read(), 5)
+    writer.write(b"\0\3bad")
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+    other.close()
+    asker.close()
+    await one.close()
+
+
+def test_it_listens_for_this_host_alone() -> None:
+    async def run() -> None:
+        with pytest.raises(HostError, match="for this host alone"):
+            NameStub(Link(), fails_open=True).open("192.0.2.1", 53)  # type: ignore[arg-type]
+
+    asyncio.run(run())

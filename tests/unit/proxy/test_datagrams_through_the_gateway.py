@@ -1,0 +1,356 @@
+"""Programs' datagrams by SOCKS 5 through the gateway: there and back, and nobody else's."""
+
+import asyncio
+import socket
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from cedos.proxy.gateway import associations, packet_relay
+from cedos.proxy.local import gateway_link
+from cedos.proxy.local.local_proxy import Fail
+from cedos.proxy.local.socks import SocksPacket, parse_packet
+
+pytestmark = pytest.mark.anyio
+
+Ends = Any
+ASSOCIATE = b"\x05\x01\x00\x05\x03\x00\x01" + bytes(6)
+ANSWER_S = 5.0
+SILENCE_S = 0.3
+
+
+class Udp(asyncio.DatagramProtocol):
+    """A socket on loopback; with `echoes` it answers."""
+
+    def __init__(self, *, echoes: bool) -> None:
+        self.echoes = echoes
+        self.came: asyncio.Queue[tuple[bytes, Any]] = asyncio.Queue()
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self.port = transport.get_extra_info("sockname")[1]
+
+    def datagram_received(self, data: bytes, sender: Any) -> None:
+        self.came.put_nowait((data, sender))
+        if self.echoes:
+            self.transport.sendto(b"echo " + data, sender)
+
+    async def next(self) -> bytes:
+        return (await asyncio.wait_for(self.came.get(), ANSWER_S))[0]
+
+    async def nothing(self) -> bool:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.came.get(), SILENCE_S)
+            return False
+        return True
+
+
+@pytest.fixture
+async def sockets() -> Any:
+    made: list[Udp] = []
+
+    async def make(*, echoes: bool = False) -> Udp:
+        loop = asyncio.get_running_loop()
+        _, one = await loop.create_datagram_endpoint(
+            lambda: Udp(echoes=echoes), local_addr=("127.0.0.1", 0)
+        )
+        made.append(one)
+        return one
+
+    yield make
+    for each in made:
+        each.transport.close()
+
+
+class Program:
+    """One that has associated; `udp` is its socket, `to` where the proxy takes datagrams."""
+
+    def __init__(self, udp: Udp, writer: Any, to: tuple[str, int]) -> None:
+        self.udp, self.writer, self.to = udp, writer, to
+
+    def send(self, host: str, port: int, data: bytes, udp: Udp | None = None) -> None:
+        kind = bytes([3, len(host)]) + host.encode() + port.to_bytes(2)
+        (udp or self.udp).transport.sendto(bytes(3) + kind + data, self.to)
+
+    async def next(self) -> SocksPacket:
+        packet = parse_packet(await self.udp.next())
+        assert packet is not None
+        return packet
+
+
+async def associated(ends: Ends, sockets: Any) -> Program:
+    reader, writer = await ends.ask(ASSOCIATE)
+    answer = await asyncio.wait_for(reader.readexactly(12), ANSWER_S)
+    assert answer[:6] == b"\x05\x00\x05\x00\x00\x01"
+    assert answer[6:10] == socket.inet_aton("127.0.0.1")
+    to = "127.0.0.1", int.from_bytes(answer[10:])
+    return Program(await sockets(), writer, to)
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loopback is not of this place, but the gateway's: all goes through it."""
+    from cedos.proxy.local.local_proxy import LocalProxy
+
+    monkeypatch.setattr(LocalProxy, "goes_direct", lambda _self, _host: False)
+
+
+@pytest.mark.usefixtures("far")
+async def test_there_and_back_by_address_and_by_name(ends: Ends, sockets: Any) -> None:
+    await ends.start(patience_s=10.0)
+    origin = await sockets(echoes=True)
+    program = await associated(ends, sockets)
+    for host, data in (("127.0.0.1", b"one"), ("localhost", b"two"), ("127.0.0.1", bytes(60_000))):
+        program.send(host, origin.port, data)
+        assert await program.next() == SocksPacket("127.0.0.1", origin.port, b"echo " + data)
+    assert len(ends.gateway._associations) == 1
+    program.writer.close()
+    for _ in range(100):
+        if not len(ends.gateway._associations):
+            break
+        await asyncio.sleep(0.02)
+    assert len(ends.gateway._associations) == 0
+    program.send("127.0.0.1", origin.port, b"after its end")
+    while await origin.next() != bytes(60_000):
+        pass
+    assert await origin.nothing()
+
+
+@pytest.mark.usefixtures("far")
+async def test_only_who_was_sent_to_is_heard(ends: Ends, sockets: Any) -> None:
+    """So nobody can have answers sent to somebody else, or send what was not asked for."""
+    await ends.start(patience_s=10.0)
+    origin, stranger = await sockets(echoes=True), await sockets()
+    program = await associated(ends, sockets)
+    program.send("127.0.0.1", origin.port, b"hello")
+    await program.next()
+    _, gateways = await asyncio.wait_for(origin.came.get(), ANSWER_S)
+    stranger.transport.sendto(b"you did not ask", gateways)
+    assert await program.udp.nothing()
+    relay = next(iter(ends.gateway._associations._relays.values()))
+    assert relay.strangers == 1
+    program.writer.close()
+
+
+@pytest.mark.usefixtures("far")
+async def test_only_the_program_that_asked_sends(ends: Ends, sockets: Any) -> None:
+    await ends.start(patience_s=10.0)
+    origin, other = await sockets(echoes=True), await sockets()
+    program = await associated(ends, sockets)
+    program.send("127.0.0.1", origin.port, b"mine")
+    await program.next()
+    await origin.next()
+    program.send("127.0.0.1", origin.port, b"not mine", other)
+    assert await origin.nothing()
+    assert await other.nothing()
+    program.writer.close()
+
+
+@pytest.mark.usefixtures("far")
+async def test_a_program_that_names_its_port_sends_from_there(ends: Ends, sockets: Any) -> None:
+    await ends.start(patience_s=10.0)
+    origin, program, other = await sockets(), await sockets(), await sockets()
+    named = socket.inet_aton("127.0.0.1") + program.port.to_bytes(2)
+    reader, writer = await ends.ask(b"\x05\x01\x00\x05\x03\x00\x01" + named)
+    answer = await asyncio.wait_for(reader.readexactly(12), ANSWER_S)
+    whole = Program(program, writer, ("127.0.0.1", int.from_bytes(answer[10:])))
+    whole.send("127.0.0.1", origin.port, b"first, but not named", other)
+    whole.send("127.0.0.1", origin.port, b"named")
+    assert await origin.next() == b"named"
+    writer.close()
+
+
+@pytest.mark.usefixtures("far")
+async def test_fragments_and_rubbish_are_dropped(ends: Ends, sockets: Any) -> None:
+    await ends.start(patience_s=10.0)
+    origin = await sockets()
+    program = await associated(ends, sockets)
+    right = b"\x01" + socket.inet_aton("127.0.0.1") + origin.port.to_bytes(2) + b"data"
+    for rubbish in (b"", b"\0", b"\0\0\x01" + right, b"\0\0\0\x09" + right[1:], b"\0\0\0\x01"):
+        program.udp.transport.sendto(rubbish, program.to)
+    program.udp.transport.sendto(bytes(3) + right, program.to)
+    assert await origin.next() == b"data"
+    assert await origin.nothing()
+    program.writer.close()
+
+
+@pytest.mark.usefixtures("far")
+async def test_where_a_gateway_does_not_send(ends: Ends, sockets: Any) -> None:
+    """Neither into its own host and network, nor to mail ports; and it says nothing."""
+    await ends.start(local=False)
+    origin = await sockets()
+    program = await associated(ends, sockets)
+    for host, port in (
+        *(("127.0.0.1", origin.port), ("localhost", origin.port), ("169.254.169.254", 80)),
+        *(("10.1.2.3", 53), ("224.0.0.251", 5353), ("255.255.255.255", 9), ("198.51.100.1", 25)),
+    ):
+        program.send(host, port, b"probe")
+    assert await origin.nothing()
+    relay = next(iter(ends.gateway._associations._relays.values()))
+    assert relay.refused == 7
+    assert relay._sockets == {}
+    program.writer.close()
+
+
+@pytest.mark.usefixtures("far")
+async def test_there_are_limits(ends: Ends, sockets: Any) -> None:
+    await ends.start(patience_s=10.0)
+    ends.gateway._associations._most_per_client = 2
+    origin = await sockets(echoes=True)
+    programs = [await associated(ends, sockets) for _ in range(3)]
+    for each in programs:
+        each.send("127.0.0.1", origin.port, b"x")
+    got = [await origin.next() for _ in range(2)]
+    assert got == [b"x", b"x"]
+    assert await origin.nothing()
+    assert len(ends.gateway._associations) == 2
+    for each in programs:
+        each.writer.close()
+
+
+@pytest.mark.usefixtures("far")
+async def test_an_idle_one_ends_and_is_had_again(ends: Ends, sockets: Any) -> None:
+    await ends.start(patience_s=10.0)
+    ends.gateway._associations._idle_s = 0.3
+    origin = await sockets(echoes=True)
+    program = await associated(ends, sockets)
+    program.send("127.0.0.1", origin.port, b"one")
+    await program.next()
+    for _ in range(100):
+        if not len(ends.gateway._associations):
+            break
+        await asyncio.sleep(0.02)
+    assert len(ends.gateway._associations) == 0
+    await asyncio.sleep(0.05)
+    program.send("127.0.0.1", origin.port, b"two")
+    assert (await program.next()).data == b"echo two"
+    program.writer.close()
+
+
+@pytest.mark.usefixtures("far")
+async def test_without_a_gateway_they_go_direct_or_not_at_all(ends: Ends, sockets: Any) -> None:
+    origin = await sockets(echoes=True)
+    for fail in (Fail.CLOSED, Fail.OPEN):
+        await ends.start(fail=fail, patience_s=0.3)
+        await ends.stop_gateway()
+        program = await associated(ends, sockets)
+        program.send("127.0.0.1", origin.port, b"x")
+        if fail is Fail.CLOSED:
+            assert await origin.nothing()
+        else:
+            assert (await program.next()).data == b"echo x"
+        program.writer.close()
+        await ends.proxy.close()
+        await ends.link.close()
+
+
+async def test_what_is_of_this_place_goes_direct(ends: Ends, sockets: Any) -> None:
+    await ends.start(patience_s=10.0)
+    origin = await sockets(echoes=True)
+    program = await associated(ends, sockets)
+    program.send("127.0.0.1", origin.port, b"near")
+    assert (await program.next()).data == b"echo near"
+    assert len(ends.gateway._associations) == 0
+    program.writer.close()
+
+
+async def test_a_relay_forgets_whom_it_spoke_to_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packet_relay, "MOST_PEERS", 3)
+
+    async def permitted(host: str, _port: int) -> list[str]:
+        return [host]
+
+    relay = packet_relay.PacketRelay(permitted, lambda *_answer: None)
+    for port in range(9001, 9011):
+        relay.send("127.0.0.1", port, b"x")
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.05)
+    assert list(relay._peers) == [("127.0.0.1", port) for port in (9008, 9009, 9010)]
+    assert len(relay._places) == 3
+    relay.close()
+
+
+def test_five_minutes_as_rfc_4787_wants_it() -> None:
+    assert packet_relay.IDLE_S == 300.0
+    assert associations.MOST_PER_CLIENT < associations.MOST
+
+
+async def test_names_are_asked_of_the_gateways_resolver(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And who asks what is no question is not answered, but keeps its session."""
+    from cedos.proxy.names.resolver import NobodyAnswersError
+
+    class Knows:
+        async def ask(self, message: bytes, question: Any) -> bytes:
+            if question.name == "nobody.test":
+                raise NobodyAnswersError("nobody")
+            return message[:2] + b"\x81\x80" + message[4:]
+
+    await ends.start(patience_s=10.0)
+    ends.gateway._names._resolver = Knows()  # type: ignore[assignment]
+    question = b"\0\7\1\0\0\1\0\0\0\0\0\0\3far\4test\0\0\1\0\1"
+    assert (await ends.link.ask(question))[2:4] == b"\x81\x80"
+    refused = await ends.link.ask(question.replace(b"\3far", b"\6nobody"))
+    assert refused[3] & 15 == 2
+    before = ends.link._streams
+    monkeypatch.setattr(gateway_link, "_ANSWER_S", 0.3)
+    with pytest.raises(gateway_link.GatewayUnreachableError):
+        await ends.link.ask(b"no question")
+    assert ends.link._streams is before
+
+
+async def test_a_client_that_sends_what_is_no_packet_is_sent_away(ends: Ends) -> None:
+    await ends.start(patience_s=10.0)
+    streams = await ends.link._session()
+    streams.connection.send_datagram(b"\x09rubbish", 1.0)
+    for _ in range(200):
+        if streams.connection.ended:
+            break
+        await asyncio.sleep(0.01)
+    assert streams.connection.ended
+
+
+@pytest.mark.usefixtures("far")
+async def test_a_gateway_that_begins_anew_has_associations_asked_for_again(
+    ends: Ends, sockets: Any
+) -> None:
+    """They are not handed over; the session is, and the program notices lost packets alone."""
+    await ends.start(patience_s=10.0)
+    origin = await sockets(echoes=True)
+    program = await associated(ends, sockets)
+    program.send("127.0.0.1", origin.port, b"before")
+    assert (await program.next()).data == b"echo before"
+    session = ends.link._streams
+    _, first = await origin.came.get()
+    await ends.succeed()
+    assert len(ends.gateway._associations) == 0
+    async with asyncio.timeout(10):
+        while program.udp.came.empty():
+            program.send("127.0.0.1", origin.port, b"after")
+            await asyncio.sleep(0.05)
+    assert (await program.next()).data == b"echo after"
+    _, second = await origin.came.get()
+    assert first != second
+    assert ends.link._streams is session
+    assert len(session) == len(ends.gateway._associations) == 1
+    program.writer.close()
+
+
+async def test_a_gateway_that_has_begun_anew_looks_names_up(ends: Ends) -> None:
+    class Knows:
+        async def ask(self, message: bytes, _question: Any) -> bytes:
+            return message[:2] + b"\x81\x80" + message[4:]
+
+    await ends.start(patience_s=10.0)
+    question = b"\0\7\1\0\0\1\0\0\0\0\0\0\3far\4test\0\0\1\0\1"
+    for _ in range(2):
+        ends.gateway._names._resolver = Knows()  # type: ignore[assignment]
+        assert (await ends.link.ask(question))[2:4] == b"\x81\x80"
+        session = ends.link._streams
+        await ends.succeed()
+        async with asyncio.timeout(10):
+            while not any(not each.stalled for each in session.connection.paths()):
+                await asyncio.sleep(0.05)
+    assert ends.link._streams is session
