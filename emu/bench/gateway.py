@@ -24,6 +24,7 @@ from typing import Final
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
+from emu.bench import call
 from emu.bench.rescue import Bench as Cutter
 from emu.bench.rescue_laptop import RescueDaemon, put_on_time
 from emu.places.places import default_directory, load
@@ -79,6 +80,7 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
         300 ms and a round trip); the same by program and by kind of cut, `stall_p95_s_WHAT`.
         `added_ttfb_median_ms`, `added_ttfb_p95_ms`: through the gateway less direct, of curl's whole
         connection and request. `loopback_aead_ratio`, `cpu_s_per_gb`: proxy and gateway together.
+        `call_loss_share` and what goes with it: see `emu.bench.call`.
 
     Raises:
         EmulationError: the testbed or the daemon.
@@ -88,7 +90,7 @@ def run(progress: Progress, parts: tuple[str, ...] = ()) -> dict[str, float]:
         progress("agg-tunnel is not on PATH: it is left out")
     all_parts = {
         "sum": _sum, "cases": _cases, "cuts": _cuts, "first-bytes": _first_bytes,
-        "loopback": _loopback,
+        "call": _call, "loopback": _loopback,
     }  # fmt: skip
     for name in parts or all_parts:
         figures |= all_parts[name](progress)
@@ -395,6 +397,11 @@ def _first_bytes(progress: Progress) -> dict[str, float]:
         "added_ttfb_median_ms": statistics.median(through) - statistics.median(direct),
         "added_ttfb_p95_ms": _p95(through) - _p95(direct),
     }
+
+
+def _call(progress: Progress) -> dict[str, float]:
+    with emulated(daemon=True) as laptop, _redirected(laptop) as cutter:
+        return call.through_gateway(cutter, progress)
 
 
 def _first_byte_s(laptop: Laptop, user: int) -> float:

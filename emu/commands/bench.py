@@ -15,6 +15,7 @@ from emu.console.help import block, examples
             block(
                 "Benches",
                 "budget     200 simulated months: budgets met, time bought, against Odyssey's controller",
+                "call       a two-way call while Wi-Fi dies: plain UDP, and through the gateway",
                 "crash      kill -9 in the middle: what is restored, which connections survive",
                 "daemon     processor share idle and under load, start time, memory",
                 "decision   microseconds of one decision",

@@ -159,9 +159,11 @@ def test_a_refused_port_is_refused_and_a_strangers_connection_too(laptop: Laptop
     refused = as_user(laptop, "curl", "-sS", f"http://{ORIGIN}:1/")
     assert refused.wait(10) in (7, 56), refused.stderr.read()
     ports = laptop.near.run("ss", "-Hltn").stdout.split()
-    own = next(each for each in ports if each.startswith("127.0.0.1:"))
-    stranger = as_user(laptop, "curl", "-sS", "-m", "5", f"http://{own}/", user=OTHER)
-    assert stranger.wait(10) in (7, 56), stranger.stderr.read()  # reset, maybe at once
+    own = [each for each in ports if each.startswith("127.0.0.1:")]
+    assert len(own) == 2  # for connections, and for names
+    for each in own:
+        stranger = as_user(laptop, "curl", "-sS", "-m", "5", f"http://{each}/", user=OTHER)
+        assert stranger.wait(10) in (7, 56), stranger.stderr.read()  # reset, maybe at once
 
 
 def test_what_goes_direct(laptop: Laptop) -> None:
