@@ -89,5 +89,9 @@ class TransferError(CedosError):
     """A file cannot be served or fetched; says what is kept and how to go on."""
 
 
+class TransferBusyError(TransferError):
+    """Another program, or another session, has this file in hand now."""
+
+
 class SessionAsleepError(SessionError):
     """The session has been idle without a network and sleeps in a file; `accept` gives it again."""

@@ -1,56 +1,51 @@
 """The fetching end: goes on after lost networks, lost servers, and its own crash."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from cedos.errors import SessionError, SessionRefusedError, TransferError
-from cedos.files.messages import DIGEST_BYTES, Answer, Request, pack, read
-from cedos.files.partial import Partial
+from cedos.errors import SessionError, TransferError
+from cedos.files.messages import (
+    DIGEST_BYTES,
+    Answer,
+    Entry,
+    FileRequest,
+    Listing,
+    ListRequest,
+    decode,
+    pack,
+    read,
+)
+from cedos.files.progress import Progress
+from cedos.files.server_link import ServerLink
+from cedos.files.target import Target
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
 
-_PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 _READ_BYTES: Final = 1 << 18
-_GOODBYE_S: Final = 3.0
 _WRONG: Final = 2  # so many whole files with a wrong digest, then it is not an accident
-
-
-@dataclass(slots=True)
-class Progress:
-    """How far it is; `state` says what is waited for, empty while bytes come.
-
-    `began_bytes`: what an earlier attempt of another program had brought.
-    """
-
-    began_bytes: int = 0
-    have_bytes: int = 0
-    size_bytes: int | None = None
-    sessions: int = 0
-    state: str = ""
-    connection: "Connection | None" = None
 
 
 class Getting:
     """One file from one server; given up after `patience_s` without one byte and without a session.
 
-    `connect` makes a session with the server; it is asked again when one has ended.
+    `pause` is waited for behind each piece, for a limit of the rate, and gets its size.
     """
 
     def __init__(
         self,
         path: str,
-        partial: Partial,
-        connect: Callable[[], Awaitable["Connection"]],
+        target: Target,
+        link: ServerLink,
         patience_s: float,
+        pause: Callable[[int], Awaitable[None]] | None = None,
+        read_bytes: int = _READ_BYTES,
     ) -> None:
-        self._path, self._partial, self._connect = path, partial, connect
+        self._path, self._target, self._link = path, target, link
         self._patience_s = patience_s
-        self.progress = Progress(partial.have, partial.have)
+        self._pause, self._read_bytes = pause, read_bytes
+        self.progress = Progress(target.have, target.have)
         self._wrong = 0
-        self._failures = 0
 
     async def run(self) -> None:
         """Until the file is whole and right.
@@ -59,72 +54,38 @@ class Getting:
             TransferError: the server will not, the disk cannot, or what came is wrong again and again.
             SessionError: no server for too long; what has come is kept.
         """
-        loop = asyncio.get_running_loop()
-        give_up_s = loop.time() + self._patience_s
-        while True:
-            had = self.progress.have_bytes
-            try:
-                if await self._session():
-                    return
-            except SessionRefusedError:
-                raise
-            except SessionError as error:
-                if self.progress.have_bytes > had:
-                    give_up_s = loop.time() + self._patience_s
-                    self._failures = 0
-                if not self.progress.sessions or loop.time() >= give_up_s:
-                    raise
-                pause_s = _PAUSES_S[min(self._failures, len(_PAUSES_S) - 1)]
-                self._failures += 1
-                self.progress.state = str(error)
-                await asyncio.sleep(pause_s)
-
-    async def _session(self) -> bool:
-        """One session; whether the file is whole afterwards."""
-        connection = await self._connect()
-        self.progress.sessions += 1
-        self.progress.connection = connection
-        try:
-            whole = await self._over(connection)
-        except TransferError:
-            await _closed(connection)
-            raise
-        except BaseException:
-            connection.abort("given up")
-            raise
-        finally:
-            self.progress.connection = None
-        await _closed(connection)
-        return whole
+        await self._link.until_done(self._over, self.progress, self._patience_s)
 
     async def _over(self, connection: "Connection") -> bool:
-        partial, progress = self._partial, self.progress
-        asked = Request(self._path, partial.have, partial.version)
-        await connection.write(pack(asked))
-        connection.finish()
-        answer = await read(Answer, connection.read_exactly)
+        target, progress = self._target, self.progress
+        await connection.write(pack(FileRequest(self._path, target.have, target.version)))
+        answer: Answer = await read(Answer, connection.read_exactly)
         if answer.refused:
             raise TransferError(f"the server says: {answer.refused}")
         if answer.start > answer.size:
             raise TransferError(f"the server sends from byte {answer.start} of {answer.size}")
-        partial.begin(answer.start, answer.version, answer.size)
+        target.begin(answer.start, answer.version, answer.size)
         progress.size_bytes, progress.state = answer.size, ""
-        progress.began_bytes = min(progress.began_bytes, partial.have)
-        progress.have_bytes = partial.have
-        while partial.have < answer.size:
-            data = await connection.read(min(_READ_BYTES, answer.size - partial.have))
+        progress.began_bytes = min(progress.began_bytes, target.have)
+        progress.have_bytes = target.have
+        while target.have < answer.size:
+            data = await connection.read(min(self._read_bytes, answer.size - target.have))
             if not data:
                 raise SessionError("the server ended in the middle of the file")
-            partial.write(data)
-            progress.have_bytes = partial.have
-        if not partial.is_right(await connection.read_exactly(DIGEST_BYTES)):
+            written = target.write(data)
+            if written is not None:
+                await written
+            progress.have_bytes = target.have
+            if self._pause is not None:
+                await self._pause(len(data))
+        if not target.is_right(await connection.read_exactly(DIGEST_BYTES)):
             return self._not_right()
-        partial.finish(answer.modified_unix_s)
+        target.finish(answer.modified_unix_s)
         return True
 
     def _not_right(self) -> bool:
         self._wrong += 1
-        self._partial.discard()
+        self._target.discard()
         self.progress.have_bytes = self.progress.began_bytes = 0
         if self._wrong >= _WRONG:
             raise TransferError(
@@ -135,10 +96,22 @@ class Getting:
         return False
 
 
-async def _closed(connection: "Connection") -> None:
-    """Says goodbye, if there is still somebody: nothing depends on it any more."""
-    try:
-        async with asyncio.timeout(_GOODBYE_S):
-            await connection.close()
-    except (SessionError, TimeoutError):
-        connection.abort("goodbye")
+async def entries(link: ServerLink, path: str, patience_s: float) -> list[Entry]:
+    """What is in a folder of the server's, by name.
+
+    Raises:
+        TransferError: there is no such folder.
+        SessionError: no server for too long.
+    """
+    found: list[Entry] = []
+
+    async def over(connection: "Connection") -> bool:
+        await connection.write(pack(ListRequest(path)))
+        answer: Listing = await read(Listing, connection.read_exactly)
+        if answer.refused:
+            raise TransferError(f"the server says: {answer.refused}")
+        found[:] = decode(await connection.read_exactly(answer.size), list[Entry])
+        return True
+
+    await link.until_done(over, Progress(), patience_s)
+    return sorted(found, key=lambda each: each.name)

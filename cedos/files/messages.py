@@ -1,19 +1,25 @@
-"""What the two ends say on a session's stream: a request, an answer, the file's bytes, a digest.
+"""What the two ends say on a session's stream: requests and answers, bytes of files, digests.
 
-Request and answer are JSON behind their length (32 bits, big-endian); then come `size - start` bytes
-and the 32 bytes of the whole file's SHA-256. Any number of requests may follow each other.
+A message is JSON behind its length (32 bits, big-endian). The client asks for one thing after another:
+
+- `FileRequest`: the server's `Answer`, then `size - start` bytes of the file and the 32 bytes of the
+  whole file's SHA-256.
+- `ListRequest`: `Listing`, then `size` bytes of JSON: a list of `Entry`.
+- `PutRequest`: `PutAnswer` with where to begin; the client sends the bytes from there and the digest of
+  the whole file, and gets another `PutAnswer` once the file has its name.
 """
 
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from cedos.errors import TransferError
 
-VERSION: Final = 1
+VERSION: Final = 2
 DIGEST_BYTES: Final = 32
+LONGEST_LISTING: Final = 1 << 24
 _LENGTH: Final = struct.Struct(">I")
 _LONGEST: Final = 65_536
 _LARGEST: Final = 1 << 62
@@ -21,16 +27,38 @@ _LARGEST: Final = 1 << 62
 Offset = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
 # The years 1 to 9999: what file systems and people can tell.
 UnixTime = Annotated[float, msgspec.Meta(ge=-62_135_596_800, le=253_402_300_799)]
-Message = TypeVar("Message", bound=msgspec.Struct)
+PathText = Annotated[str, msgspec.Meta(max_length=4096)]
+VersionText = Annotated[str, msgspec.Meta(max_length=100)]
+WhyText = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
-class Request(msgspec.Struct, frozen=True):
+class FileRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="file"):
     """A file, or what follows `have` bytes of a version of it."""
 
-    path: Annotated[str, msgspec.Meta(max_length=4096)]
+    path: PathText
     have: Offset = 0
-    version: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    version: VersionText = ""
     protocol: int = VERSION
+
+
+class ListRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="list"):
+    """What is in a folder; the empty path is what is served."""
+
+    path: PathText
+    protocol: int = VERSION
+
+
+class PutRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="put"):
+    """A file to be kept under `path`; `version` is the client's own word for this state of it."""
+
+    path: PathText
+    size: Offset
+    version: VersionText
+    modified_unix_s: UnixTime = 0.0
+    protocol: int = VERSION
+
+
+AnyRequest = FileRequest | ListRequest | PutRequest
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -38,9 +66,37 @@ class Answer(msgspec.Struct, frozen=True):
 
     size: Offset = 0
     start: Offset = 0
-    version: Annotated[str, msgspec.Meta(max_length=100)] = ""
+    version: VersionText = ""
     modified_unix_s: UnixTime = 0.0
-    refused: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    refused: WhyText = ""
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """The bytes of the list that follow; or why there is none."""
+
+    size: Annotated[int, msgspec.Meta(ge=0, le=LONGEST_LISTING)] = 0
+    refused: WhyText = ""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A file or a folder in a folder."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+    folder: bool = False
+    size: Offset = 0
+    modified_unix_s: UnixTime = 0.0
+
+    def __post_init__(self) -> None:
+        """A name that leads elsewhere is none."""
+        if self.name in {".", ".."} or "/" in self.name or "\0" in self.name:
+            raise ValueError("a name that is none")
+
+
+class PutAnswer(msgspec.Struct, frozen=True):
+    """From where on the server wants the file; or, afterwards, that it has it; or why not."""
+
+    start: Offset = 0
+    refused: WhyText = ""
 
 
 def pack(message: msgspec.Struct) -> bytes:
@@ -49,16 +105,26 @@ def pack(message: msgspec.Struct) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-async def read(kind: type[Message], exactly: Callable[[int], Awaitable[bytes]]) -> Message:
-    """The next message.
+async def read(kind: Any, exactly: Callable[[int], Awaitable[bytes]], begun: bytes = b"") -> Any:
+    """The next message, a `kind`, whose first bytes may have been read already.
 
     Raises:
         TransferError: it is not one; says what is wrong with it.
     """
-    (length,) = _LENGTH.unpack(await exactly(_LENGTH.size))
+    (length,) = _LENGTH.unpack(begun + await exactly(_LENGTH.size - len(begun)))
     if length > _LONGEST:
         raise TransferError(f"the peer sent a message of {length} bytes; {_LONGEST} are possible")
+    return decode(await exactly(length), kind)
+
+
+def decode(data: bytes, kind: Any) -> Any:
+    """A message's body, or that of a list.
+
+    Raises:
+        TransferError: it is not one; says what is wrong with it.
+    """
     try:
-        return msgspec.json.decode(await exactly(length), type=kind)
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise TransferError(f"the peer sent what is no {kind.__name__.lower()}: {error}") from error
+        name = getattr(kind, "__name__", "request").lower()
+        raise TransferError(f"the peer sent what is no {name}: {error}") from error

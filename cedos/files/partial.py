@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from cedos.errors import TransferError
+from cedos.errors import TransferBusyError, TransferError
 from cedos.kernel import own_file
 
 _READ_AT_ONCE: Final = 1 << 20
@@ -78,7 +78,9 @@ class Partial:
             fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._number)
-            raise TransferError(f"{self.path}: another program is fetching this file") from error
+            raise TransferBusyError(
+                f"{self.path}: another program is fetching this file"
+            ) from error
         if target.exists() or not self._still_there():  # the other program has just finished it
             os.close(self._number)
             raise TransferError(f"{target} is there already; it is not overwritten")

@@ -1,17 +1,33 @@
-"""The serving end: one session is one file, read when it has to be sent, never held in memory."""
+"""The serving end: one request after the other in a session; files are read when they have to be sent."""
 
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import structlog
 
 from cedos.errors import SessionError, TransferError
-from cedos.files.messages import VERSION, Answer, Request, pack, read
-from cedos.files.tree import Tree, Version
+from cedos.files.messages import (
+    DIGEST_BYTES,
+    LONGEST_LISTING,
+    VERSION,
+    Answer,
+    AnyRequest,
+    FileRequest,
+    Listing,
+    ListRequest,
+    PutAnswer,
+    PutRequest,
+    pack,
+    read,
+)
+from cedos.files.tree import Tree, Version, reader
+from cedos.files.uploads import Uploads
 from cedos.session import keys
 from cedos.session.protocol.crypto import host_id
 
@@ -20,18 +36,31 @@ if TYPE_CHECKING:
     from cedos.session.sockets.listener import Listener
 
 REQUEST_S: Final = 60.0
+_READ_BYTES: Final = 1 << 18
+_OPEN_FILES: Final = 8  # of one session, that are not acknowledged yet
+_LOOK_S: Final = 0.02
 
 log = structlog.get_logger("cedos-serve")
 
 
 class Serving:
-    """Serves a tree to whoever the listener lets in; `served` files went out whole."""
+    """Serves a tree to whoever the listener lets in; `served` files went out, `kept` came in, whole.
 
-    def __init__(self, tree: Tree, listener: "Listener", names: dict[bytes, str]) -> None:
+    Without `uploads` no file is taken.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        listener: "Listener",
+        names: dict[bytes, str],
+        uploads: Uploads | None = None,
+    ) -> None:
         self._tree, self._listener, self._names = tree, listener, names
+        self._uploads = uploads
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending: dict[tuple[bytes, str], list[Connection]] = {}
-        self.served = 0
+        self.served = self.kept = 0
 
     async def run(self) -> None:
         while True:
@@ -52,21 +81,32 @@ class Serving:
 
     async def _serve(self, connection: "Connection") -> None:
         who = self._names.get(connection.peer_key) or host_id(connection.peer_key).hex()[:12]
-        number = None
-        path = ""
-        began_s = time.monotonic()
+        files: deque[tuple[int, int]] = deque()  # where each ends in the stream
+        served: dict[str, Any] = {}  # what the client has whole once it asks for more, or ends
+        path, began_s = "", time.monotonic()
         try:
-            async with asyncio.timeout(REQUEST_S):
-                request = await read(Request, connection.read_exactly)
-            path = request.path
-            number = self._open(request)
-            with self._only(connection, path):
-                n_bytes = await self._send(connection, request, number)
-            self.served += 1
-            log.info("served", path=path, to=who, bytes=n_bytes, seconds=_since(began_s))
-        except TransferError as error:
+            while (request := await _next(connection, first=not path)) is not None:
+                self._count(served)
+                path, began_s = request.path or "/", time.monotonic()
+                _close_old(files, connection.acknowledged_bytes)
+                try:
+                    if request.protocol != VERSION:
+                        raise TransferError(
+                            f"this server speaks version {VERSION} of the file protocol"
+                        )
+                    with self._only(connection, path):
+                        served = await self._answer(connection, request, who, files)
+                except TransferError as error:
+                    log.info("refused", path=path, to=who, why=str(error))
+                    await connection.write(pack(_refusal(request, str(error))))
+                    if isinstance(request, PutRequest):
+                        break  # what follows may be bytes of the file
+            self._count(served)
+            connection.finish()
+            await connection.close()
+        except TransferError as error:  # no request at all
             log.info("refused", path=path, to=who, why=str(error))
-            await _refuse(connection, str(error))
+            connection.abort(str(error))
         except TimeoutError:
             connection.abort("no request came")
         except SessionError as error:
@@ -75,8 +115,43 @@ class Serving:
             connection.abort("the server stops")
             raise
         finally:
-            if number is not None:
+            for _, number in files:
                 os.close(number)
+
+    def _count(self, served: dict[str, Any]) -> None:
+        if served:
+            self.served += 1
+            began_s = served.pop("began_s")
+            log.info("served", **served, seconds=_since(began_s))
+            served.clear()
+
+    async def _answer(
+        self,
+        connection: "Connection",
+        request: AnyRequest,
+        who: str,
+        files: "deque[tuple[int, int]]",
+    ) -> dict[str, Any]:
+        if isinstance(request, ListRequest):
+            await self._list(connection, request)
+            return {}
+        if isinstance(request, PutRequest):
+            await self._take(connection, request, who)
+            return {}
+        while len(files) >= _OPEN_FILES:  # a client that asks ahead
+            await asyncio.sleep(_LOOK_S)
+            if connection.ended:
+                raise SessionError("the session has ended")
+            _close_old(files, connection.acknowledged_bytes)
+        began_s = time.monotonic()
+        number = self._tree.open(request.path)
+        end = connection.written_bytes
+        try:
+            n_bytes = await self._send(connection, request, number)
+            end = connection.written_bytes
+        finally:
+            files.append((end, number))
+        return {"path": request.path, "to": who, "bytes": n_bytes, "began_s": began_s}
 
     @contextmanager
     def _only(self, connection: "Connection", path: str) -> Iterator[None]:
@@ -96,13 +171,8 @@ class Serving:
             if not of:
                 self._sending.pop((connection.peer_key, path), None)
 
-    def _open(self, request: Request) -> int:
-        if request.protocol != VERSION:
-            raise TransferError(f"this server speaks version {VERSION} of the file protocol")
-        return self._tree.open(request.path)
-
-    async def _send(self, connection: "Connection", request: Request, number: int) -> int:
-        """Answer, bytes and digest; returns when the client has all of them."""
+    async def _send(self, connection: "Connection", request: FileRequest, number: int) -> int:
+        """Answer, bytes and digest, as far as there is room: they are sent while the session lives."""
         status = os.fstat(number)
         version = Version.of(status)
         known = request.version == str(version) and request.have <= version.size
@@ -111,30 +181,62 @@ class Serving:
         await connection.write(pack(answer))
         length = version.size - start
         if length:
-            await connection.write_source(_reader(number, start), length)
+            await connection.write_source(reader(number, start), length)
         digest = await self._tree.digest(number, version)
         await connection.write(digest)
-        connection.finish()
-        await connection.close()
         return length
 
+    async def _list(self, connection: "Connection", request: ListRequest) -> None:
+        body = msgspec.json.encode(await asyncio.to_thread(self._tree.entries, request.path))
+        if len(body) > LONGEST_LISTING:
+            raise TransferError(f"{request.path!r} holds too many files to be listed")
+        await connection.write(pack(Listing(len(body))))
+        await connection.write(body)
 
-def _reader(number: int, start: int) -> Callable[[int, int], bytes]:
-    def fetch(offset: int, count: int) -> bytes:
-        data = os.pread(number, count, start + offset)
-        # A file that became shorter meanwhile: the digest will tell.
-        return data if len(data) == count else data.ljust(count, b"\0")
+    async def _take(self, connection: "Connection", request: PutRequest, who: str) -> None:
+        """A file from a client, from where an earlier session ended."""
+        if self._uploads is None:
+            raise TransferError("this server takes no files (cedos-serve --writable)")
+        began_s = time.monotonic()
+        async with self._uploads.begun(connection.peer_key, request) as partial:
+            start = partial.have if partial.version == request.version else 0
+            partial.begin(start, request.version, request.size)
+            await connection.write(pack(PutAnswer(start)))
+            while partial.have < request.size:
+                data = await connection.read(min(_READ_BYTES, request.size - partial.have))
+                if not data:
+                    raise SessionError("the client ended in the middle of the file")
+                partial.write(data)
+            if not partial.is_right(await connection.read_exactly(DIGEST_BYTES)):
+                partial.discard()
+                raise TransferError("what came is not what was sent; the same command tries anew")
+            await asyncio.to_thread(partial.finish, request.modified_unix_s)
+        self.kept += 1
+        n_bytes = request.size - start
+        log.info("kept", path=request.path, of=who, bytes=n_bytes, seconds=_since(began_s))
+        await connection.write(pack(PutAnswer(request.size)))
 
-    return fetch
+
+async def _next(connection: "Connection", *, first: bool) -> AnyRequest | None:
+    """The next request; None when the client has finished. The first one must come soon."""
+    async with asyncio.timeout(REQUEST_S if first else None):
+        begun = bytes(await connection.read(1))
+        if not begun:
+            return None
+        request: AnyRequest = await read(AnyRequest, connection.read_exactly, begun)
+        return request
 
 
-async def _refuse(connection: "Connection", why: str) -> None:
-    try:
-        await connection.write(pack(Answer(refused=why[:1000])))
-        connection.finish()
-        await connection.close()
-    except SessionError:
-        connection.abort("refused")
+def _close_old(files: "deque[tuple[int, int]]", acknowledged_bytes: int) -> None:
+    """Closes what the client has: nobody will ask for its bytes again."""
+    while files and files[0][0] <= acknowledged_bytes:
+        os.close(files.popleft()[1])
+
+
+def _refusal(request: AnyRequest, why: str) -> Answer | Listing | PutAnswer:
+    kinds = {FileRequest: Answer, ListRequest: Listing, PutRequest: PutAnswer}
+    refusal: Answer | Listing | PutAnswer = kinds[type(request)](refused=why[:1000])
+    return refusal
 
 
 def _since(began_s: float) -> float:

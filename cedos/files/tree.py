@@ -5,14 +5,18 @@ import hashlib
 import os
 import stat
 from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from cedos.errors import TransferError
+from cedos.files.messages import Entry
 
 _DIGESTS_KEPT: Final = 1000
 _HASHED_AT_ONCE: Final = 1 << 20
+_MOST_ENTRIES: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,12 @@ class Tree:
         self.root = root.resolve()
         self._digests: OrderedDict[Version, bytes] = OrderedDict()
 
+    @staticmethod
+    def parts(path: str) -> list[str] | None:
+        """A path's names from the root on; None where it is empty, leads out, or is none."""
+        parts = [part for part in path.split("/") if part not in {"", "."}]
+        return None if not parts or ".." in parts or "\0" in path else parts
+
     def open(self, path: str) -> int:
         """A file descriptor of a file below the root, for reading; symbolic links are not followed.
 
@@ -52,33 +62,81 @@ class Tree:
             TransferError: there is no such file; the same words whatever is there instead.
         """
         missing = TransferError(f"there is no file {path!r}")
-        parts = [part for part in path.split("/") if part not in {"", "."}]
-        if not parts or ".." in parts or "\0" in path:
+        parts = self.parts(path)
+        if parts is None:
             raise missing
-        # Folder by folder, so that no link can lead out, not even one that appears meanwhile.
-        number = os.open(self.root, os.O_PATH | os.O_DIRECTORY)
         try:
-            for part in parts[:-1]:
-                flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
-                number = _replaced(number, os.open(part, flags, dir_fd=number))
+            folder = self.folder(parts[:-1])
+        except TransferError as error:
+            raise missing from error
+        try:
             # A fifo must not make the server wait for a writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            number = _replaced(number, os.open(parts[-1], flags, dir_fd=number))
-            if not stat.S_ISREG(os.fstat(number).st_mode):
-                raise missing
+            number = os.open(parts[-1], flags, dir_fd=folder)
+        except OSError as error:
+            raise missing from error
+        finally:
+            os.close(folder)
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            os.close(number)
+            raise missing
+        return number
+
+    def folder(self, parts: list[str], *, make: bool = False) -> int:
+        """A file descriptor of a folder below the root; with `make` it is made where it is not there.
+
+        Raises:
+            TransferError: there is no such folder, or it cannot be made.
+        """
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        number = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # Folder by folder, so that no link can lead out, not even one that appears meanwhile.
+            for part in parts:
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=number)
+                number = _replaced(number, os.open(part, flags, dir_fd=number))
         except OSError as error:
             os.close(number)
-            raise missing from error
-        except TransferError:
-            os.close(number)
-            raise
+            raise TransferError(f"there is no folder {'/'.join(parts)!r}") from error
         return number
+
+    def entries(self, path: str) -> list[Entry]:
+        """The regular files and the folders in a folder; no links, and not what is not whole yet.
+
+        Raises:
+            TransferError: there is no such folder, or it holds too many of them.
+        """
+        parts = [] if path.strip("/.") == "" and ".." not in path else self.parts(path)
+        if parts is None:
+            raise TransferError(f"there is no folder {path!r}")
+        number = self.folder(parts)
+        found: list[Entry] = []
+        try:
+            inside = f"/proc/self/fd/{number}"
+            with os.scandir(inside) as listed:
+                each: os.DirEntry[str]
+                for each in listed:
+                    if len(found) >= _MOST_ENTRIES:
+                        raise TransferError(f"{path!r} holds more than {_MOST_ENTRIES} files")
+                    entry = _entry(each)
+                    if entry is not None:
+                        found.append(entry)
+        except OSError as error:
+            raise TransferError(f"there is no folder {path!r}") from error
+        finally:
+            os.close(number)
+        names = {each.name for each in found}
+        parts_here = {name for name in names if name.endswith(".part") and f"{name}.json" in names}
+        hidden = parts_here | {f"{name}.json" for name in parts_here}
+        return [each for each in found if each.name not in hidden]
 
     async def digest(self, number: int, version: Version) -> bytes:
         """SHA-256 of a whole open file, computed beside the event loop, once per version."""
         digest = self._digests.get(version)
         if digest is None:
-            digest = await asyncio.to_thread(_digest, number, version.size)
+            digest = await asyncio.to_thread(digest_of, number, version.size)
             if Version.of(os.fstat(number)) == version:
                 self._digests[version] = digest
                 if len(self._digests) > _DIGESTS_KEPT:
@@ -86,12 +144,38 @@ class Tree:
         return digest
 
 
+def _entry(each: "os.DirEntry[str]") -> Entry | None:
+    """None for what cannot be asked for: links, pipes, names that are no text."""
+    try:
+        each.name.encode()
+        status = each.stat(follow_symlinks=False)
+    except (OSError, UnicodeEncodeError):
+        return None
+    if stat.S_ISDIR(status.st_mode):
+        return Entry(each.name, folder=True, modified_unix_s=status.st_mtime)
+    if stat.S_ISREG(status.st_mode):
+        return Entry(each.name, size=status.st_size, modified_unix_s=status.st_mtime)
+    return None
+
+
 def _replaced(old: int, new: int) -> int:
     os.close(old)
     return new
 
 
-def _digest(number: int, size: int) -> bytes:
+def reader(number: int, start: int) -> Callable[[int, int], bytes]:
+    """What a session asks for the bytes of an open file, from `start` on, whenever it sends them."""
+
+    def fetch(offset: int, count: int) -> bytes:
+        data = os.pread(number, count, start + offset)
+        # A file that became shorter meanwhile: the digest will tell.
+        return data if len(data) == count else data.ljust(count, b"\0")
+
+    return fetch
+
+
+def digest_of(number: int, size: int) -> bytes:
+    """SHA-256 of the first `size` bytes of an open file."""
     digest = hashlib.sha256()
     buffer = bytearray(_HASHED_AT_ONCE)
     view = memoryview(buffer)

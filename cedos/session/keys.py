@@ -1,4 +1,4 @@
-"""Key files: a host's own key, the pinned keys of servers, the keys of clients that are let in.
+"""Key files: a host's own key, and lists of clients that are let in (servers: `known_hosts`).
 
 There is no trust on first use: a set-up needs the server's key beforehand, and whoever runs the server
 tells it (43 characters; `cedos-serve` prints it). All of this is files; nothing here is on a data path.
@@ -38,10 +38,6 @@ def folder() -> Path:
 
 def own_key_path() -> Path:
     return folder() / "session.key"
-
-
-def known_hosts_path() -> Path:
-    return folder() / "known-hosts.toml"
 
 
 def to_text(key: bytes) -> str:
@@ -143,30 +139,16 @@ def read_names(path: Path) -> dict[str, bytes]:
     return names
 
 
-def check(path: Path, name: str, key: bytes) -> bool:
-    """Whether this key is pinned for a server.
-
-    Raises:
-        ConfigError: another one is.
-    """
-    known = read_names(path).get(name, key)
-    if known != key:
-        raise ConfigError(
-            f"{path} pins another key for {name}. If its owner has changed it, remove that line;"
-            " else somebody else is there"
-        )
-    return name in read_names(path)
-
-
 def pin(path: Path, name: str, key: bytes) -> None:
-    """Remembers the key of a server.
+    """Adds a name with its key.
 
     Raises:
-        ConfigError: another key is pinned for this name, or the file cannot be written.
+        ConfigError: it has another key already, or the file cannot be written.
     """
-    if check(path, name, key):
-        return
-    write_names(path, read_names(path) | {name: key})
+    names = read_names(path)
+    if names.setdefault(name, key) != key:
+        raise ConfigError(f"{path} has another key for {name}; remove that line first")
+    write_names(path, names)
 
 
 def write_names(path: Path, names: Mapping[str, bytes]) -> None:
@@ -186,21 +168,6 @@ def write_names(path: Path, names: Mapping[str, bytes]) -> None:
             draft.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
-
-
-def pinned(path: Path, name: str) -> bytes:
-    """The key that is pinned for a server.
-
-    Raises:
-        ConfigError: none is.
-    """
-    key = read_names(path).get(name)
-    if key is None:
-        raise ConfigError(
-            f"no key is pinned for {name} in {path}; ask its owner (the program that listens,"
-            " cedos-serve or cedos-cat --listen, prints it) and give it once with --key"
-        )
-    return key
 
 
 def hardware_aes(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

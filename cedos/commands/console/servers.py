@@ -7,7 +7,9 @@ from typing import Any, Final
 
 import click
 
+from cedos.errors import ConfigError
 from cedos.session import keys
+from cedos.session.known_hosts import KnownHosts, KnownServer
 
 FILES_PORT: Final = 7008  # of cedos-serve
 OWN_KEY: Final = (
@@ -15,8 +17,9 @@ OWN_KEY: Final = (
     "This user's own key, made at the first use (XDG_CONFIG_HOME moves it).",
 )
 KNOWN_HOSTS: Final = (
-    "~/.config/cedos/known-hosts.toml",
-    'The keys of servers, under [hosts]: "server.example:7008" = "KEY".',
+    "~/.config/cedos/hosts.toml",
+    "The servers you know: a table [hosts.NAME] with host, port and key for each. NAME stands for its "
+    "server then; it may be edited by hand.",
 )
 
 
@@ -36,25 +39,6 @@ class KeyText(click.ParamType[bytes]):
             self.fail(str(error), param, ctx)
 
 
-class Server(click.ParamType[tuple[str, int]]):
-    """A host with a port: `server.example`, `192.0.2.1:7008`, `[2001:db8::1]:7008`."""
-
-    name = "host[:port]"
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        found = _host_and_port(value, self._port)
-        if found is None or not found[0]:
-            self.fail(f"{value!r} is not a host such as server.example:{self._port}", param, ctx)
-        return found
-
-
 class ListenAddressType(click.ParamType[tuple[str, int]]):
     """Where to listen: `7008` (at all addresses), `192.0.2.1:7008`, `[2001:db8::1]:7008`."""
 
@@ -69,51 +53,72 @@ class ListenAddressType(click.ParamType[tuple[str, int]]):
         """Address (empty: all) and port."""
         if isinstance(value, tuple):
             return value
-        found = _host_and_port(value if ":" in value else f":{value}", 0)
+        found = host_and_port(value if ":" in value else f":{value}")
         if found is not None and found[0]:
             try:
                 ip_address(found[0])
             except ValueError:
                 found = None
-        if found is None:
+        if found is None or found[1] is None:
             port = self._example
             right = f"{port}, 192.0.2.1:{port} or [2001:db8::1]:{port}"
             self.fail(f"{value!r} is not {right}", param, ctx)
-        return found
+        return found[0], found[1]
 
 
-def _host_and_port(text: str, port: int) -> tuple[str, int] | None:
-    """The parts of a text; the port given where there is none in it; None: not such a text."""
-    host, port_text = text, str(port)
+def host_and_port(text: str) -> tuple[str, int | None] | None:
+    """The parts of a text; port None where there is none in it; None: not such a text."""
+    host, port_text = text, ""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
         if rest:
-            port_text = rest[1:] if rest[0] == ":" else ""
+            port_text = rest[1:] if rest[0] == ":" else "?"
     elif text.count(":") == 1:
         host, _, port_text = text.partition(":")
+        port_text = port_text or "?"
+    if any(c.isspace() for c in host):
+        return None
+    if not port_text:
+        return host, None
     good = port_text.isascii() and port_text.isdecimal() and 0 < int(port_text) < 65536
-    return (host, int(port_text)) if good and not any(c.isspace() for c in host) else None
+    return (host, int(port_text)) if good else None
 
 
-def shown(host: str, port: int) -> str:
-    """A server as it is written in the file of known hosts."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def known(
+    name: str, port: int | None, given: bytes | None, default_port: int | None = None
+) -> KnownServer:
+    """The server that is meant, with the key given for it now or known from before.
 
-
-def server_key(host: str, port: int, given: bytes | None) -> bytes:
-    """The key of a server: the one given, or the one pinned before.
-
-    Errors: ConfigError, none is known, or another one.
+    Errors: ConfigError, no key is known for it, or another one.
     """
-    path, name = keys.known_hosts_path(), shown(host, port)
+    hosts = KnownHosts()
     if given is None:
-        return keys.pinned(path, name)
-    keys.check(path, name, given)
-    return given
+        return hosts.find(name, port, default_port)
+    wanted = port or default_port
+    if name in hosts.aliases():
+        server = hosts.find(name, port, default_port)
+    elif wanted is None:
+        raise click.UsageError(f"a port is needed: {name} is no server of {hosts.path}")
+    else:
+        server = KnownServer(name, wanted, given)
+        hosts.check(server)
+    if server.key != given:
+        raise ConfigError(f"{hosts.path} has another key for {name}; see [hosts.{name}] there")
+    return server
 
 
-def pin(host: str, port: int, key: bytes) -> None:
-    keys.pin(keys.known_hosts_path(), shown(host, port), key)
+def remember(server: KnownServer, alias: str | None, given: bytes | None) -> None:
+    """Keeps a server whose key was given, once it has answered."""
+    if given is not None:
+        KnownHosts().save(server, alias)
+
+
+def check_save(alias: str | None, given: bytes | None, server: KnownServer) -> None:
+    """Whether `--save` can be done, before anything is. Errors: UsageError, ConfigError."""
+    if alias is not None:
+        if given is None:
+            raise click.UsageError("--save goes with --key")
+        KnownHosts().check_alias(alias, server)
 
 
 def interfaces(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -138,3 +143,12 @@ own_key_option = click.option(
 print_key_option = click.option(
     "--print-key", is_flag=True, help="Print one's own public key and end."
 )
+key_option = click.option(
+    "-k", "--key", "given_key", type=KeyText(),
+    help="The server's key, needed once: it is remembered for this server. Ask its owner over a way "
+    "that you trust.",
+)  # fmt: skip
+save_option = click.option(
+    "--save", "alias", metavar="NAME",
+    help="With --key: remember the server as NAME, which stands for its host and port from then on.",
+)  # fmt: skip

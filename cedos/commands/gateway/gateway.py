@@ -13,7 +13,7 @@ import structlog
 
 from cedos import logs
 from cedos.commands.console.manual import Manual
-from cedos.commands.console.servers import OWN_KEY, ListenAddressType, own_key_option, shown
+from cedos.commands.console.servers import OWN_KEY, ListenAddressType, own_key_option
 from cedos.commands.exec import Duration
 from cedos.commands.gateway.relay import Net
 from cedos.errors import ConfigError
@@ -25,6 +25,7 @@ from cedos.proxy.gateway.invited_clients import InvitedClients, default_path
 from cedos.proxy.gateway.successor import Successor, cannot_begin
 from cedos.proxy.local.joined_gateway import invitation
 from cedos.session import keys
+from cedos.session.known_hosts import shown
 from cedos.session.protocol.crypto import KeyPair
 
 _FIRST: Final = "laptop"

@@ -11,23 +11,27 @@ from click.core import ParameterSource
 from cedos.api.session_choices import DaemonChooser
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.program import Program
-from cedos.commands.console.render import plain
 from cedos.commands.console.servers import (
     KNOWN_HOSTS,
     OWN_KEY,
     KeyText,
     ListenAddressType,
+    check_save,
     interfaces,
+    key_option,
+    known,
     own_key_option,
-    pin,
     print_key_option,
-    server_key,
+    remember,
+    save_option,
 )
 from cedos.commands.exec import Duration
+from cedos.commands.sessions.shared.reporter import Reporter
 from cedos.config.directories import directories
 from cedos.errors import TransferError
 from cedos.model import Bulk, Label, Urgency
 from cedos.session import keys
+from cedos.session.known_hosts import KnownServer, shown
 from cedos.session.protocol import schedulers
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
@@ -93,9 +97,8 @@ class LabelType(click.ParamType[Label]):
 @click.argument("host", required=False)
 @click.argument("port", required=False, type=click.IntRange(1, 65535))
 @click.option("-l", "--listen", "listen_at", type=ListenAddressType(), help="Wait for one session.")
-@click.option(
-    "-k", "--key", type=KeyText(), help="The server's key; remembered for this HOST and PORT."
-)
+@key_option
+@save_option
 @own_key_option
 @print_key_option
 @click.option(
@@ -126,11 +129,13 @@ class LabelType(click.ParamType[Label]):
 @click.option(
     "-v", "--verbose", is_flag=True, help="Say on standard error which networks are used."
 )
+@click.option("-q", "--quiet", is_flag=True, help="No progress, and no word while it waits.")
 def main(
     host: str | None,
     port: int | None,
     listen_at: tuple[str, int] | None,
-    key: bytes | None,
+    given_key: bytes | None,
+    alias: str | None,
     own_key: Path | None,
     print_key: bool,
     allow: tuple[bytes, ...],
@@ -140,6 +145,7 @@ def main(
     networks: tuple[str, ...],
     timeout: float,
     verbose: bool,
+    quiet: bool,
 ) -> None:
     """Connects standard input and output with another host, over every network there is.
 
@@ -150,7 +156,8 @@ def main(
     Where a cedos daemon runs, it chooses the networks (as long as no scheduler is named).
 
     It ends when both directions have ended; where standard input is a terminal, when the other end
-    has sent all it had.
+    has sent all it had. HOST may be a name that --save gave; the PORT can be left out then. How far it is
+    and what it waits for is said on standard error.
     """
     me = keys.own(own_key or keys.own_key_path())
     if print_key:
@@ -160,53 +167,58 @@ def main(
         if host is not None:
             raise click.UsageError("either --listen, or HOST and PORT")
         _refuse_callers_options(click.get_current_context())
-        asyncio.run(_serve(listen_at, me, allow, label, scheduler, verbose))
+        asyncio.run(_serve(listen_at, me, allow, label, scheduler, Reporter(verbose, quiet)))
         return
-    if host is None or port is None:
+    if host is None:
         raise click.UsageError("HOST and PORT are needed, or --listen")
     if allow:
         raise click.UsageError("--allow goes with --listen")
     interfaces(networks)
-    found = server_key(host, port, key)
-    asyncio.run(
-        _call((host, port), found, me, deadline, label, scheduler, networks, timeout, verbose)
-    )
+    server = known(host, port, given_key)
+    check_save(alias, given_key, server)
+    reporter = Reporter(verbose, quiet)
+    connecting = _call(server, me, deadline, label, scheduler, networks, timeout, reporter)
+
+    async def call() -> None:
+        connection = await connecting
+        remember(server, alias, given_key)
+        await _join(connection, reporter)
+
+    asyncio.run(call())
 
 
 def _refuse_callers_options(context: click.Context) -> None:
-    for name in ("key", "deadline", "networks", "timeout"):
+    for name in ("given_key", "alias", "deadline", "networks", "timeout"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            option = "network" if name == "networks" else name
+            option = {"networks": "network", "given_key": "key", "alias": "save"}.get(name, name)
             raise click.UsageError(
                 f"--{option} is of the end that calls: it does not go with --listen"
             )
 
 
 async def _call(
-    address: tuple[str, int],
-    key: bytes,
+    server: KnownServer,
     me: KeyPair,
     deadline_s: float,
     label: Label,
     scheduler: str | None,
     networks: tuple[str, ...],
     timeout_s: float,
-    verbose: bool,
-) -> None:
-    connection = await connect(
-        address,
-        server_key=key,
-        key=me,
-        label=label,
-        deadline=deadline_s,
-        scheduler=scheduler or _ALL_NETWORKS,
-        timeout_s=timeout_s,
-        networks=networks.__contains__ if networks else None,
-        # Who names a scheduler wants to see what that does.
-        chooser=DaemonChooser(directories().socket) if scheduler is None else None,
-    )
-    pin(*address, key)
-    await _join(connection, verbose)
+    reporter: Reporter,
+) -> Connection:
+    with reporter.connecting(shown(server.host, server.port)):
+        return await connect(
+            (server.host, server.port),
+            server_key=server.key,
+            key=me,
+            label=label,
+            deadline=deadline_s,
+            scheduler=scheduler or _ALL_NETWORKS,
+            timeout_s=timeout_s,
+            networks=networks.__contains__ if networks else None,
+            # Who names a scheduler wants to see what that does.
+            chooser=DaemonChooser(directories().socket) if scheduler is None else None,
+        )
 
 
 async def _serve(
@@ -215,7 +227,7 @@ async def _serve(
     allow: tuple[bytes, ...],
     label: Label,
     scheduler: str | None,
-    verbose: bool,
+    reporter: Reporter,
 ) -> None:
     listener = await listen(
         address,
@@ -232,14 +244,17 @@ async def _serve(
         connection = await listener.accept()
         connection.label = label
         listener.only_known()
-        await _join(connection, verbose)
+        await _join(connection, reporter)
     finally:
         await listener.close()
 
 
-async def _join(connection: Connection, verbose: bool) -> None:
-    if verbose:
-        _watch(connection)
+async def _join(connection: Connection, reporter: Reporter) -> None:
+    with reporter.following(connection):
+        await _both_ways(connection)
+
+
+async def _both_ways(connection: Connection) -> None:
     sending = asyncio.create_task(_send(connection))
     try:
         await _receive(connection)
@@ -274,20 +289,3 @@ async def _receive(connection: Connection) -> None:
         raise
     except OSError as error:
         raise TransferError(f"standard output: {error.strerror}") from error
-
-
-def _watch(connection: Connection) -> None:
-    seen: set[tuple[str, str]] = set()
-
-    def show() -> None:
-        now = {(path.network, path.peer) for path in connection.paths()}
-        for network, peer in sorted(now - seen):
-            click.echo(f"cedos-cat: {network}: connected with {peer}", err=True)
-        for network, peer in sorted(seen - now):
-            why = connection.flow.last_why
-            click.echo(f"cedos-cat: {network}: lost {peer} ({plain(why)})", err=True)
-        seen.clear()
-        seen.update(now)
-
-    connection.on_change(show)
-    show()

@@ -1,54 +1,45 @@
 """`cedos-get`: fetches files from `cedos-serve`."""
 
-import asyncio
-import signal
+import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
 from cedos.commands.console import render, servers
 from cedos.commands.console.manual import json_option
+from cedos.commands.console.pipes import Output
 from cedos.commands.console.program import Program, say
-from cedos.commands.console.progress import ProgressLine, duration, size
-from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY, KeyText, Server, shown
-from cedos.commands.exec import Duration
-from cedos.config.directories import directories
-from cedos.errors import CedosError, SessionError
+from cedos.commands.console.progress import size
+from cedos.commands.console.render import plain
+from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
+from cedos.commands.exec import Size
+from cedos.commands.sessions.shared.sources import Source, SourceType
+from cedos.commands.sessions.shared.transfers import (
+    Endpoints,
+    deadline_option,
+    drawn,
+    interruptible,
+    networks_option,
+    paced,
+    summary,
+    timeout_option,
+)
+from cedos.errors import CedosError, TransferError
+from cedos.files.getting import Getting, entries
+from cedos.files.messages import Entry
+from cedos.files.partial import Partial
+from cedos.files.pipe_target import PipeTarget
+from cedos.files.server_link import ServerLink
 from cedos.session import keys
-from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.session_limits import SessionLimits
 
-_DRAWN_EVERY_S: Final = 0.2
-
-
-class Source(NamedTuple):
-    host: str
-    port: int
-    path: str
-
-    @property
-    def name(self) -> str:
-        return f"{shown(self.host, self.port)}/{self.path}"
-
-
-class SourceType(click.ParamType[Source]):
-    """`server.example/music/song.flac`."""
-
-    name = "source"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Source:
-        if isinstance(value, Source):
-            return value
-        server, slash, path = value.removeprefix("cedos://").partition("/")
-        if not slash or not path or path.endswith("/"):
-            self.fail(f"{value!r} is not a file such as server.example/song.flac", param, ctx)
-        host, port = Server(FILES_PORT).convert(server, param, ctx)
-        return Source(host, port, path)
+_STDOUT: Final = Path("-")
+_DEEPEST: Final = 64
+_READ_BYTES: Final = 1 << 18
 
 
 @click.command(
@@ -57,12 +48,16 @@ class SourceType(click.ParamType[Source]):
     context_settings={"help_option_names": ["-h", "--help"]},
     examples=[
         (
-            "cedos-get --key KEY server.example/music/song.flac",
-            "The first time: the key, told by the server's owner, is pinned.",
+            "cedos-get --key KEY --save home server.example/music/song.flac",
+            "The first time: the key, told by the server's owner, is remembered; the server is `home` "
+            "from then on.",
         ),
-        ("cedos-get server.example/music/song.flac", "From then on; also to go on after a crash."),
-        ("cedos-get -o /srv/new server.example:7100/a.iso server.example:7100/b.iso", "Two files."),
-        ("cedos-get -n wlan0 server.example/big.iso", "Over Wi-Fi only, however long that takes."),
+        ("cedos-get home/music/song.flac", "From then on; also to go on after a crash."),
+        ("cedos-get home/music/", "Lists a folder."),
+        ("cedos-get -r -o /srv/new home/music/", "Fetches all of it to /srv/new/music."),
+        ("cedos-get -o - home/film.mkv | mpv -", "Hands a file on as it comes."),
+        ("cedos-get -n wlan0 home/big.iso", "Over Wi-Fi only, however long that takes."),
+        ("cedos-get --limit-rate 500kB home/big.iso", "At half a megabyte a second."),
         ("cedos-get --print-key", "Prints your own public key, for the server's --clients."),
     ],
     exits={
@@ -81,28 +76,18 @@ class SourceType(click.ParamType[Source]):
 @click.argument("sources", nargs=-1, type=SourceType(), metavar="HOST[:PORT]/PATH...")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), default=Path(),
-    help="A folder, or for one file its name.  [default: here, under the same name]",
+    help="A folder, or for one file its name; - is standard output.  [default: here, same name]",
 )  # fmt: skip
+@click.option("-r", "--recursive", is_flag=True, help="Fetch folders, with all that is in them.")
 @click.option(
-    "-n", "--network", "networks", multiple=True, metavar="INTERFACE",
-    help="Use only this interface; may be repeated.  [default: all that lead there]",
-)  # fmt: skip
-@click.option(
-    "-k", "--key", "given_key", type=KeyText(),
-    help="The server's key, needed once: it is remembered for this server. Ask its owner over a way "
-    "that you trust.",
-)  # fmt: skip
+    "--limit-rate", type=Size(), metavar="SIZE", help="No more than this in a second: 500kB, 2MB."
+)
+@networks_option
+@servers.key_option
+@servers.save_option
 @servers.own_key_option
-@click.option(
-    "--timeout", default="30s", show_default=True, type=Duration(),
-    help="For the first connection; then it is given up, for the name may be wrong.",
-)  # fmt: skip
-@click.option(
-    "-d", "--deadline", default="24h", show_default=True, type=Duration(),
-    help="Afterwards: so long without any network, or without the server, before it is given up. "
-    "It counts from the last word heard while something waits to be acknowledged (3 s at least), else "
-    "from when the network is seen to be gone: at once, or within a minute where it is only silent.",
-)  # fmt: skip
+@timeout_option
+@deadline_option
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @servers.print_key_option
 @json_option
@@ -110,8 +95,11 @@ class SourceType(click.ParamType[Source]):
 def command(
     sources: tuple[Source, ...],
     output: Path,
+    recursive: bool,
+    limit_rate: int | None,
     networks: tuple[str, ...],
     given_key: bytes | None,
+    alias: str | None,
     own_key: Path | None,
     timeout: float,
     deadline: float,
@@ -126,10 +114,14 @@ def command(
     is restarted, it goes on where it was: run the same command again. A file appears under its name
     when it is whole and its SHA-256 is the server's; an existing one is never overwritten.
 
+    A folder (a path that ends with /) is listed, or with -r fetched; files of it that are here
+    already, with the same size, are left alone.
+
     All files are tried, also after one that could not be had; the exit status is that of the first
     error. With --json each file has its "error", or null.
 
-    Who you are is a key of your own; who the server is, the key that you pinned.
+    Who you are is a key of your own; who the server is, the key that was given once. HOST may be a
+    name under which --save remembered a server.
     """
     me = keys.own(own_key or keys.own_key_path())
     if print_key:
@@ -137,153 +129,158 @@ def command(
         return
     if not sources:
         raise click.UsageError("a file such as server.example/song.flac is needed, or --print-key")
+    if output == _STDOUT and (len(sources) > 1 or sources[0].is_folder):
+        raise click.UsageError("-o - goes with one file")
     if len(sources) > 1 and not output.is_dir():
         raise click.UsageError(f"{output} is no folder, and there are several files")
-    if given_key is not None and len({(s.host, s.port) for s in sources}) > 1:
+    if given_key is not None and len({source.server for source in sources}) > 1:
         raise click.UsageError("--key goes with files of one server")
     servers.interfaces(networks)
-    results: list[dict[str, Any]] = []
-    status = 0
+    run = _Run(recursive, limit_rate, quiet or as_json or output == _STDOUT, as_json)
+    limits = None
+    if limit_rate is not None:  # what the server may send ahead would come at full speed
+        limits = SessionLimits(stream_window=max(limit_rate, 1 << 16))
+
+    async def all_of_them() -> None:
+        links: dict[str, ServerLink] = {}
+        try:
+            for source in sources:
+                try:
+                    server = servers.known(source.host, source.port, given_key, FILES_PORT)
+                    servers.check_save(alias, given_key, server)
+                    ends = Endpoints(me, server, given_key, alias, networks, timeout, deadline)
+                    link = links.setdefault(source.server, ends.link(limits))
+                    await run.source(source, output, link, ends)
+                except CedosError as error:
+                    run.failed(source.name, output, error)
+        finally:
+            for link in links.values():
+                await link.close()
+
     try:
-        for source in sources:
-            target = output / Path(source.path).name if output.is_dir() else output
-            try:
-                key = servers.server_key(source.host, source.port, given_key)
-                options = _Options(me, key, networks, timeout, deadline, quiet or as_json)
-                results.append(_fetch(source, target, options))
-            except CedosError as error:
-                say("cedos-get", error)
-                status = status or error.exit_code
-                results.append({"path": str(target), "from": source.name, "error": str(error)})
-            else:
-                if not as_json and not quiet:
-                    click.echo(_summary(results[-1]))
+        interruptible(all_of_them())
     finally:  # also after Ctrl-C: what is here is here
         if as_json:
-            render.print_json({"files": results})
-    click.get_current_context().exit(status)
+            render.print_json({"files": run.results})
+    click.get_current_context().exit(run.status)
 
 
-class _Options(NamedTuple):
-    me: KeyPair
-    key: bytes
-    networks: tuple[str, ...]
-    timeout_s: float
-    deadline_s: float
-    quiet: bool
+class _Run:
+    """One command: `results` for --json, and the exit `status`."""
 
+    def __init__(self, recursive: bool, limit_rate: int | None, quiet: bool, as_json: bool) -> None:
+        self._recursive, self._rate = recursive, limit_rate
+        self._quiet, self._as_json = quiet, as_json
+        self.results: list[dict[str, Any]] = []
+        self.status = 0
 
-def _summary(fact: dict[str, Any]) -> str:
-    text = f"{fact['path']}: {size(fact['bytes'])}"
-    if fact["here_before_bytes"]:
-        text += f" ({size(fact['here_before_bytes'])} of it from an earlier attempt)"
-    if fact["sessions"] > 1:
-        text += f", {fact['sessions']} sessions"
-    return f"{text}, {duration(fact['seconds'])}"
+    def failed(self, name: str, target: Path, error: CedosError) -> None:
+        say("cedos-get", error)
+        self.status = self.status or error.exit_code
+        self.results.append({"path": str(target), "from": name, "error": str(error)})
 
+    async def source(self, source: Source, output: Path, link: ServerLink, ends: Endpoints) -> None:
+        """A file, or a folder: listed, or all of it.
 
-def _fetch(source: Source, target: Path, options: _Options) -> dict[str, Any]:
-    """One file.
+        Raises:
+            CedosError: it is not here.
+        """
+        if not source.is_folder:
+            target = _target(source, output)
+            await self._file(source, target, link, ends)
+        elif not self._recursive:
+            self._list(source, await entries(link, source.path, ends.deadline_s))
+        else:
+            here = 0
+            folder = output / Path(source.path).name
+            async for path, entry in self._tree(link, source.path, ends.deadline_s):
+                target = folder / path[len(source.path) :]
+                try:
+                    if target.is_file() and target.stat().st_size == entry.size:
+                        here += 1
+                        continue
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    await self._file(source._replace(path=path), target, link, ends)
+                except OSError as error:
+                    why = TransferError(f"{target}: {error.strerror}")
+                    self.failed(f"{source.server}/{path}", target, why)
+                except TransferError as error:
+                    self.failed(f"{source.server}/{path}", target, error)
+            if here and not self._quiet:
+                click.echo(f"{folder}: {here} files are here already")
 
-    Raises:
-        CedosError: it is not here.
-        KeyboardInterrupt: Ctrl-C or SIGTERM.
-    """
-    from cedos.files.getting import Getting  # noqa: PLC0415
-    from cedos.files.partial import Partial  # noqa: PLC0415
+    async def _tree(
+        self, link: ServerLink, path: str, patience_s: float
+    ) -> AsyncIterator[tuple[str, Entry]]:
+        """All files in a folder of the server's and in those below it."""
+        waiting = [path]
+        while waiting:
+            folder = waiting.pop(0)
+            if folder.count("/") - path.count("/") > _DEEPEST:
+                raise TransferError(f"{folder}: folders are nested more than {_DEEPEST} deep")
+            for entry in await entries(link, folder, patience_s):
+                if entry.folder:
+                    waiting.append(f"{folder}{entry.name}/")
+                else:
+                    yield f"{folder}{entry.name}", entry
 
-    began_s = time.monotonic()
-    # The server is who has the key, at whatever address.
-    partial = Partial(target, f"{keys.to_text(options.key)}/{source.path}")
-    try:
-        getting = Getting(source.path, partial, _connector(source, options), options.deadline_s)
-        line = ProgressLine(target.name, getting.progress, quiet=options.quiet)
+    def _list(self, source: Source, found: list[Entry]) -> None:
+        for each in found:
+            when = datetime.fromtimestamp(each.modified_unix_s).astimezone()
+            name = each.name + "/" * each.folder
+            fact = {"from": f"{source.name}{name}", "folder": each.folder, "bytes": each.size}
+            self.results.append({**fact, "modified": when.isoformat(), "error": None})
+            if not self._as_json:
+                shown_size = "" if each.folder else size(each.size)
+                click.echo(f"{shown_size:>9}  {when:%Y-%m-%d %H:%M}  {plain(name)}")
+
+    async def _file(self, source: Source, target: Path, link: ServerLink, ends: Endpoints) -> None:
+        """One file.
+
+        Raises:
+            CedosError: it is not here.
+        """
+        began_s = time.monotonic()
+        piece = _READ_BYTES if self._rate is None else min(max(self._rate // 10, 1), _READ_BYTES)
+        if target == _STDOUT:
+            output = Output(sys.stdout.fileno())
+            pipe = PipeTarget(output.write)
+            getting = Getting(source.path, pipe, link, ends.deadline_s, paced(self._rate), piece)
+            await getting.run()
+            await output.drained()
+            return
+        # The server is who has the key, at whatever address.
+        partial = Partial(target, f"{keys.to_text(ends.server.key)}/{source.path}")
+        whole = False
         try:
-            asyncio.run(_run(getting, line))
-        except KeyboardInterrupt:
-            _say_kept(partial.have, target)
-            raise
-        except CedosError:
-            if partial.have:
-                _say_kept(partial.have, target)
-            raise
-    finally:
-        partial.close()
-    progress = getting.progress
-    return {
-        "path": str(target),
-        "from": source.name,
-        "bytes": progress.have_bytes,
-        "here_before_bytes": progress.began_bytes,
-        "sessions": progress.sessions,
-        "seconds": round(time.monotonic() - began_s, 3),
-        "error": None,
-    }
+            getting = Getting(source.path, partial, link, ends.deadline_s, paced(self._rate), piece)
+            async with drawn(target.name, getting.progress, quiet=self._quiet):
+                await getting.run()
+            whole = True
+        finally:
+            if partial.have and not whole:
+                click.echo(
+                    f"cedos-get: {target}: {size(partial.have)} are kept; the same command goes on",
+                    err=True,
+                )
+            partial.close()
+        progress = getting.progress
+        fact = {
+            "path": str(target),
+            "from": source.name,
+            "bytes": progress.have_bytes,
+            "here_before_bytes": progress.began_bytes,
+            "sessions": progress.sessions,
+            "seconds": round(time.monotonic() - began_s, 3),
+            "error": None,
+        }
+        self.results.append(fact)
+        if not self._quiet:
+            click.echo(summary(fact, str(target)))
 
 
-def _say_kept(have_bytes: int, target: Path) -> None:
-    click.echo(
-        f"cedos-get: {target}: {size(have_bytes)} are kept; the same command goes on", err=True
-    )
-
-
-def _connector(source: Source, options: _Options) -> Callable[[], Any]:
-    from cedos.api.session_choices import DaemonChooser  # noqa: PLC0415
-    from cedos.session.sockets.sockets import connect  # noqa: PLC0415
-
-    chooser = DaemonChooser(directories().socket)
-    timeout_s: list[float | None] = [options.timeout_s]
-
-    async def dial() -> Any:
-        connection = await connect(
-            (source.host, source.port),
-            server_key=options.key,
-            key=options.me,
-            deadline=options.deadline_s,
-            timeout_s=timeout_s[0],
-            networks=options.networks.__contains__ if options.networks else None,
-            chooser=chooser,
-        )
-        # There is such a server, and this is its key: from now on it is worth waiting.
-        timeout_s[0] = options.deadline_s
-        servers.pin(source.host, source.port, options.key)
-        return connection
-
-    return dial
-
-
-async def _run(getting: Any, line: ProgressLine) -> None:
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    assert task is not None
-    stopped = False
-
-    def stop() -> None:
-        nonlocal stopped
-        stopped = True
-        task.cancel()
-
-    async def draw() -> None:
-        while True:
-            line.draw()
-            await asyncio.sleep(_DRAWN_EVERY_S)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    drawing = loop.create_task(draw())
-    try:
-        await getting.run()
-    except asyncio.CancelledError:
-        if stopped:
-            raise KeyboardInterrupt from None
-        raise
-    except TimeoutError as error:
-        raise SessionError("no server for too long") from error
-    finally:
-        drawing.cancel()
-        with suppress(asyncio.CancelledError):
-            await drawing
-        line.clear()
+def _target(source: Source, output: Path) -> Path:
+    return output / Path(source.path).name if output.is_dir() else output
 
 
 def main() -> None:

@@ -15,10 +15,15 @@ from cedos.commands.console.servers import (
     ListenAddressType,
     own_key_option,
     print_key_option,
-    shown,
 )
+from cedos.commands.exec import Size
+from cedos.files.serving import Serving, client_names, log
+from cedos.files.tree import Tree
+from cedos.files.uploads import UploadLimits, Uploads
 from cedos.session import keys
+from cedos.session.known_hosts import shown
 from cedos.session.protocol.crypto import KeyPair
+from cedos.session.sockets.sockets import listen as session_listen
 
 
 @click.command(
@@ -34,6 +39,10 @@ from cedos.session.protocol.crypto import KeyPair
         (
             "cedos-serve -l 192.0.2.1:7100 --clients friends.toml ~/music",
             "At one address and port, to those whose keys are in a file.",
+        ),
+        (
+            "cedos-serve --writable --clients friends.toml --largest 2GB ~/inbox",
+            "Takes files from them, too.",
         ),
     ],
     exits={
@@ -62,6 +71,18 @@ from cedos.session.protocol.crypto import KeyPair
     "-c", "--clients", type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="Let in only the holders of the keys in this file. It is read at the start.",
 )  # fmt: skip
+@click.option(
+    "-w", "--writable", is_flag=True,
+    help="Take files from --clients (cedos-put): new ones below FOLDER; nothing is ever overwritten.",
+)  # fmt: skip
+@click.option(
+    "--largest", type=Size(), default="10GB", show_default=True, metavar="SIZE",
+    help="With --writable: the largest file that is taken.",
+)  # fmt: skip
+@click.option(
+    "--keep-free", type=Size(), default="1GB", show_default=True, metavar="SIZE",
+    help="With --writable: what must be left of the disk.",
+)  # fmt: skip
 @own_key_option
 @print_key_option
 @click.option(
@@ -77,12 +98,15 @@ def command(
     folder: Path | None,
     listen: tuple[str, int],
     clients: Path | None,
+    writable: bool,
+    largest: int,
+    keep_free: int,
     own_key: Path | None,
     print_key: bool,
     log_level: logs.Level,
     log_format: logs.Format,
 ) -> None:
-    """Serves the files below FOLDER to `cedos-get`, over sessions.
+    """Serves the files below FOLDER to `cedos-get`, over sessions; takes those of `cedos-put`, too.
 
     A session goes on when a client changes its network, loses it for hours, or uses two at once; a
     client that has crashed, or this server after a restart, goes on at the byte where it was. SHA-256
@@ -99,22 +123,30 @@ def command(
         return
     if folder is None:
         raise click.UsageError("a FOLDER is needed, or --print-key")
+    if writable and clients is None:
+        raise click.UsageError(
+            "--writable goes with --clients: whoever has this host's key could fill the disk"
+        )
     logs.configure(log_level, log_format)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one for each connection and file
-    asyncio.run(_serve(folder, listen, me, clients))
+    limits = UploadLimits(largest, keep_free) if writable else None
+    asyncio.run(_serve(folder, listen, me, clients, limits))
 
 
-async def _serve(folder: Path, listen: tuple[str, int], me: KeyPair, clients: Path | None) -> None:
-    from cedos.files.serving import Serving, client_names, log  # noqa: PLC0415
-    from cedos.files.tree import Tree  # noqa: PLC0415
-    from cedos.session.sockets.sockets import listen as session_listen  # noqa: PLC0415
-
+async def _serve(
+    folder: Path,
+    listen: tuple[str, int],
+    me: KeyPair,
+    clients: Path | None,
+    limits: UploadLimits | None,
+) -> None:
     tree = Tree(folder)
     names = {} if clients is None else client_names(keys.read_names(clients))
     allow = None if clients is None else names.__contains__
     listener = await session_listen(listen, key=me, allow=allow)
-    serving = Serving(tree, listener, names)
+    uploads = None if limits is None else Uploads(tree, limits)
+    serving = Serving(tree, listener, names, uploads)
     running = asyncio.get_running_loop().create_task(serving.run())
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)
@@ -131,7 +163,7 @@ async def _serve(folder: Path, listen: tuple[str, int], me: KeyPair, clients: Pa
         pass
     finally:
         await serving.close()
-    log.info("ended", served=serving.served)
+    log.info("ended", served=serving.served, kept=serving.kept)
 
 
 def main() -> None:

@@ -361,10 +361,15 @@ class SessionPath:
                 self.connection.shutdown(socket.SHUT_WR)
 
     def own_address(self) -> str:
+        return self.own_endpoint()[0]
+
+    def own_endpoint(self) -> tuple[str, int]:
+        """This end's address and port; ("", 0) once it is closed."""
         try:
-            return str(self.connection.getsockname()[0])
+            host, port = self.connection.getsockname()[:2]
         except OSError:
-            return ""
+            return "", 0
+        return str(host).removeprefix("::ffff:"), int(port)
 
     def peer_address(self) -> tuple[str, int]:
         try:

@@ -254,6 +254,10 @@ class Session:
     def acknowledged_bytes(self) -> int:
         return self.sender.acknowledged_bytes
 
+    @property
+    def written_bytes(self) -> int:
+        return self.sender.stream.written
+
     # IROBs
 
     def send(

@@ -292,6 +292,11 @@ class Connection:
         """How much of what was written the peer has for certain."""
         return self._core.acknowledged_bytes
 
+    @property
+    def written_bytes(self) -> int:
+        """How much was written to the stream so far."""
+        return self._core.written_bytes
+
     def wish(self, expected_bytes: int, deadline_s: float) -> None:
         """Tells the peer how much is expected of it, and within how many seconds (Cedos, III-C)."""
         now = self._driver.now()

@@ -1,6 +1,7 @@
 """The options of a session's socket."""
 
 import errno
+import socket
 from enum import IntEnum
 from typing import Final
 
@@ -36,6 +37,34 @@ class SocketOption(IntEnum):
 ) = SocketOption
 
 
+# What programs set on every TCP socket. A session does it anyway (it never waits to fill a segment, and
+# asks for a silent peer), or leaves it to each path; so it is taken, and changes nothing.
+_PLAIN: Final = {
+    socket.SOL_SOCKET: {
+        socket.SO_KEEPALIVE: 1,
+        socket.SO_REUSEADDR: 1,
+        socket.SO_RCVBUF: 0,
+        socket.SO_SNDBUF: 0,
+        socket.SO_ERROR: 0,
+        socket.SO_TYPE: socket.SOCK_STREAM,
+    },
+    socket.IPPROTO_TCP: {
+        socket.TCP_NODELAY: 1,
+        socket.TCP_QUICKACK: 0,
+        socket.TCP_CORK: 0,
+        socket.TCP_KEEPIDLE: 0,
+        socket.TCP_KEEPINTVL: 0,
+        socket.TCP_KEEPCNT: 0,
+        socket.TCP_USER_TIMEOUT: 0,
+    },
+}
+
+
+def plain(level: int, option: int) -> int | None:
+    """What a TCP socket's option is on a session where nobody has set it; None for all others."""
+    return _PLAIN.get(level, {}).get(option)
+
+
 def known(level: int, option: int) -> SocketOption:
     """The option.
 
@@ -43,7 +72,7 @@ def known(level: int, option: int) -> SocketOption:
         OSError: ENOPROTOOPT: there is none.
     """
     if level != SOL_SESSION:
-        raise OSError(errno.ENOPROTOOPT, f"level {level} is not a session's; SOL_SESSION is")
+        raise OSError(errno.ENOPROTOOPT, f"a session has no option {option} of level {level}")
     try:
         return SocketOption(option)
     except ValueError as error:

@@ -17,6 +17,7 @@ from cedos.session.io import driver as drivers
 from cedos.session.io.advice import Chooser
 from cedos.session.io.connect_attempts import Endpoint
 from cedos.session.io.dialler import DialledServer
+from cedos.session.known_hosts import KnownHosts
 from cedos.session.protocol import schedulers
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.handshake.limits import HandshakeLimits
@@ -34,9 +35,9 @@ _AGAIN_S: Final = 1.0
 
 
 async def connect(
-    address: Endpoint | Sequence[Endpoint],
+    address: str | Endpoint | Sequence[Endpoint],
     *,
-    server_key: bytes,
+    server_key: bytes | None = None,
     key: KeyPair | None = None,
     label: Label = STREAM_LABEL,
     deadline: float | None = None,
@@ -51,9 +52,10 @@ async def connect(
     """A session with a server, over every network that leads there.
 
     Args:
-        address: host (a name or an address) and port; several, where the server may be at any of them.
+        address: host (a name or an address) and port; several, where the server may be at any of them;
+            or the name of a server in the user's file (`cedos.session.known_hosts`), alone or as host.
             Names are looked up again while no connection succeeds, so that the server may move.
-        server_key: the server's public key, 32 bytes, known beforehand.
+        server_key: the server's public key, 32 bytes; without, the one in the user's file.
         key: who we are; this user's own key without.
         label: of the stream; messages have labels of their own.
         deadline: seconds that the session may be without any network (DTP's keep-alive); a day without.
@@ -68,9 +70,11 @@ async def connect(
 
     Raises:
         SessionError: no connection in time, the server refuses, or it has another key.
-        ConfigError: an argument that cannot be used.
+        ConfigError: an argument that cannot be used; no key is known for the server.
     """
-    if len(server_key) != 32:
+    if server_key is None:
+        address, server_key = _known(address)
+    elif len(server_key) != 32:
         raise ConfigError(f"a server's key has 32 bytes, not {len(server_key)}")
     seconds = KEEP_ALIVE_S if deadline is None else deadline
     if not 0 <= seconds < 2**31:
@@ -166,7 +170,21 @@ async def listen(
     )
 
 
-def _endpoints(address: Endpoint | Sequence[Endpoint]) -> list[Endpoint]:
+def _known(address: str | Endpoint | Sequence[Endpoint]) -> tuple[list[Endpoint], bytes]:
+    """Where a server is, and its key, by the user's file; several addresses are those of one server."""
+    hosts = KnownHosts()
+    if isinstance(address, str):
+        servers = [hosts.find(address, None)]
+    else:
+        servers = [hosts.find(host, port) for host, port in _endpoints(address)]
+    if len({each.key for each in servers}) > 1:
+        raise ConfigError(f"{hosts.path} has several keys for these addresses; one server has one")
+    return [(each.host, each.port) for each in servers], servers[0].key
+
+
+def _endpoints(address: str | Endpoint | Sequence[Endpoint]) -> list[Endpoint]:
+    if isinstance(address, str):
+        raise ConfigError(f"{address!r} has no port; (host, port) would be right")
     one = isinstance(address, tuple) and len(address) == 2 and isinstance(address[0], str)
     found = [cast(Endpoint, address)] if one else list(cast(Sequence[Endpoint], address))
     if not found:

@@ -6,12 +6,13 @@ import hashlib
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import TransferError
-from cedos.files.messages import Answer, Request, pack, read
+from cedos.files.messages import Answer, Entry, FileRequest, decode, pack, read
 from cedos.files.tree import Tree, Version
 
 
@@ -83,12 +84,13 @@ def test_messages_come_back_as_they_were() -> None:
 
         return await read(kind, exactly)
 
-    request = Request("a/ü", 2**40, "v")
-    assert asyncio.run(through(pack(request), Request)) == request
+    request = FileRequest("a/ü", 2**40, "v")
+    assert asyncio.run(through(pack(request), FileRequest)) == request
     answer = Answer(10, 3, "v", 1.5)
     assert asyncio.run(through(pack(answer), Answer)) == answer
     for wrong in (
         b"\0\0\0\2{}",
+        b'\0\0\0\x1d{"ask": "list", "path": "x"}   ',
         b"\0\0\0\1[",
         b"\xff\xff\xff\xff",
         b'\0\0\0\x1c{"path": "x", "have": -1   }',
@@ -96,7 +98,7 @@ def test_messages_come_back_as_they_were() -> None:
         b"\0\0\xff\xff" + b"[" * 0xFFFF,
     ):
         with pytest.raises(TransferError, match="the peer sent"):
-            asyncio.run(through(wrong, Request))
+            asyncio.run(through(wrong, FileRequest))
 
 
 @given(st.binary(max_size=60))
@@ -108,3 +110,26 @@ def test_any_bytes_are_a_message_or_a_clear_error(data: bytes) -> None:
 
     with contextlib.suppress(TransferError):
         assert isinstance(asyncio.run(read(Answer, exactly)), Answer)
+
+
+def test_a_folder_is_listed_without_links_and_half_files(root: Path) -> None:
+    (root / "half.part").write_bytes(b"1")
+    (root / "half.part.json").write_bytes(b"{}")
+    (root / "own.part").write_bytes(b"1")
+    (root / os.fsdecode(b"\xff")).write_bytes(b"no text")
+    tree = Tree(root)
+    found = {each.name: each for each in tree.entries("")}
+    assert found.keys() == {"music", "own.part"}
+    assert found["music"].folder
+    assert found["own.part"].size == 1
+    assert [each.name for each in tree.entries("/music/./old/")] == ["song ü"]
+    for path in ("none", "..", "music/../..", "out", "link", "own.part", "a\0b"):
+        with pytest.raises(TransferError, match="there is no folder"):
+            tree.entries(path)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\0", "x" * 256])
+def test_a_listed_name_cannot_lead_elsewhere(name: str) -> None:
+    data = msgspec.json.encode([{"name": name}])
+    with pytest.raises(TransferError, match="the peer sent"):
+        decode(data, list[Entry])

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.errors import SessionError, SessionRefusedError, TransferError
-from cedos.files import getting
+from cedos.files import server_link
 from cedos.files.getting import Getting
 from cedos.files.messages import Answer, pack
 from cedos.files.partial import Partial
+from cedos.files.server_link import ServerLink
 from cedos.files.serving import Serving, client_names
 from cedos.files.tree import Tree
 
@@ -27,6 +28,8 @@ class End:
     """One end of a session in memory; `left` bytes can still be read before it breaks."""
 
     peer_key = bytes(32)
+    acknowledged_bytes = 1 << 40
+    ended = False
 
     def __init__(self, left: int | None = None) -> None:
         self.inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -36,10 +39,12 @@ class End:
         self.over: SessionError | None = None
         self.aborted = ""
         self.eof = False
+        self.written_bytes = 0
 
     async def write(self, data: bytes) -> None:
         if self.over:
             raise self.over
+        self.written_bytes += len(data)
         self.other.inbox.put_nowait(bytes(data))
 
     async def write_source(self, fetch: Callable[[int, int], bytes], length: int) -> None:
@@ -129,10 +134,13 @@ class World:
             return client
 
         partial = Partial(target, "s")
-        one = Getting(path, partial, connect, patience_s)
+        link = ServerLink(connect)
+        one = Getting(path, partial, link, patience_s)
         try:
             await one.run()
         finally:
+            await link.close()
+            await asyncio.sleep(0.01)  # the server hears of it
             partial.close()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -143,7 +151,7 @@ class World:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(getting, "_PAUSES_S", (0.0,))
+    monkeypatch.setattr(server_link, "_PAUSES_S", (0.0,))
 
 
 @pytest.fixture
@@ -246,7 +254,7 @@ def test_a_file_that_shrinks_while_it_is_sent(root: Path, tmp_path: Path) -> Non
         return read(number, count, offset)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cedos.files.serving.os.pread", pread)
+        patch.setattr("cedos.files.tree.os.pread", pread)
         asyncio.run(world.fetch(tmp_path / "got"))
     assert shrunk
     assert (tmp_path / "got").read_bytes() == TEXT[:100_000]
@@ -276,7 +284,7 @@ def test_a_refusal_is_final(root: Path, tmp_path: Path) -> None:
 
     partial = Partial(tmp_path / "got", "s")
     with pytest.raises(SessionRefusedError):
-        asyncio.run(Getting("file", partial, connect, 60.0).run())
+        asyncio.run(Getting("file", partial, ServerLink(connect), 60.0).run())
     partial.close()
     assert len(tries) == 1
 
@@ -302,7 +310,7 @@ def test_a_server_that_answers_absurdly(tmp_path: Path, answer: Answer) -> None:
 
         partial = Partial(tmp_path / "got", "s")
         try:
-            await Getting("file", partial, connect, 60.0).run()
+            await Getting("file", partial, ServerLink(connect), 60.0).run()
         finally:
             partial.close()
 

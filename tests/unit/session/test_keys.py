@@ -84,24 +84,20 @@ def test_one_key_has_one_text() -> None:
     assert accepted == 16
 
 
-def test_pins_stay(tmp_path: Path) -> None:
-    path = tmp_path / "cedos" / "known-hosts.toml"
+def test_names_keep_their_keys(tmp_path: Path) -> None:
+    path = tmp_path / "cedos" / "clients.toml"
     assert keys.read_names(path) == {}
-    with pytest.raises(ConfigError, match=r"no key is pinned for server\.example:7008"):
-        keys.pinned(path, "server.example:7008")
     other = KeyPair(random.Random(1).randbytes(32)).public
-    keys.pin(path, "server.example:7008", KEY)
-    keys.pin(path, "[2001:db8::1]:7008", other)
-    keys.pin(path, "server.example:7008", KEY)
-    assert keys.pinned(path, "server.example:7008") == KEY
-    assert keys.pinned(path, "[2001:db8::1]:7008") == other
-    with pytest.raises(ConfigError, match="another key"):
-        keys.pin(path, "server.example:7008", other)
-    assert keys.pinned(path, "server.example:7008") == KEY
+    keys.pin(path, "laptop", KEY)
+    keys.pin(path, "the other one", other)
+    keys.pin(path, "laptop", KEY)
+    with pytest.raises(ConfigError, match="another key for laptop"):
+        keys.pin(path, "laptop", other)
+    assert keys.read_names(path) == {"laptop": KEY, "the other one": other}
 
 
 def test_a_file_of_names_that_is_wrong_names_each_problem(tmp_path: Path) -> None:
-    path = tmp_path / "known-hosts.toml"
+    path = tmp_path / "clients.toml"
     path.write_text(f'[hosts]\none = "short"\ntwo = "{keys.to_text(KEY)}"\nthree = "x"\n')
     with pytest.raises(ConfigError) as raised:
         keys.read_names(path)
@@ -110,10 +106,10 @@ def test_a_file_of_names_that_is_wrong_names_each_problem(tmp_path: Path) -> Non
     assert '"two"' not in str(raised.value)
     for text in ("[host]\n", "hosts = 1\n", "[hosts\n", "[hosts]\none = 1\n"):
         path.write_text(text)
-        with pytest.raises(ConfigError, match="known-hosts"):
+        with pytest.raises(ConfigError, match="clients"):
             keys.read_names(path)
     path.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="known-hosts"):
+    with pytest.raises(ConfigError, match="clients"):
         keys.read_names(path)
 
 
@@ -122,7 +118,7 @@ def test_where_keys_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert keys.own_key_path() == tmp_path / "cedos" / "session.key"
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert keys.known_hosts_path() == tmp_path / ".config" / "cedos" / "known-hosts.toml"
+    assert keys.own_key_path() == tmp_path / ".config" / "cedos" / "session.key"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cedos.commands.console.progress import ProgressLine, duration, size
-from cedos.files.getting import Progress
+from cedos.files.progress import Progress
 
 
 class Terminal(io.StringIO):

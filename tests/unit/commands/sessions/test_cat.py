@@ -85,7 +85,7 @@ def test_another_key_and_an_unknown_one(tmp_path: Path) -> None:
     wrong = ("A" if key[0] != "A" else "B") + key[1:]
     for arguments, status, message in (
         (["--key", wrong, "127.0.0.1", port], 1, b"another key"),
-        (["127.0.0.1", port], 2, b"no key is pinned"),
+        (["127.0.0.1", port], 2, b"no key is known"),
     ):
         client = start(tmp_path / "client", *arguments)
         _, error = client.communicate(timeout=60)

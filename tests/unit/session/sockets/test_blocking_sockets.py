@@ -8,6 +8,7 @@ import socket as bsd
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -155,8 +156,8 @@ def test_options(pair: tuple[blocking.socket, blocking.socket]) -> None:
     client.setsockopt(blocking.SOL_SESSION, blocking.SO_DEADLINE, 30)
     client.setsockopt(blocking.SOL_SESSION, blocking.SO_LABEL, BACKGROUND)
     assert client.session.label == BACKGROUND
-    with pytest.raises(OSError, match="level 1"):
-        client.setsockopt(1, 2, 3)
+    with pytest.raises(OSError, match="option 1 of level 1"):
+        client.setsockopt(1, 1, 3)
     deadline_s = time.monotonic() + 20
     while server.session.peer_wishes is None:
         assert time.monotonic() < deadline_s
@@ -164,9 +165,10 @@ def test_options(pair: tuple[blocking.socket, blocking.socket]) -> None:
     assert server.session.peer_wishes.expected_bytes == 10_000
 
 
-def test_without_a_key_or_a_connection() -> None:
+def test_without_a_key_or_a_connection(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     alone = blocking.socket()
-    with pytest.raises(OSError, match="SO_SERVER_KEY"):
+    with pytest.raises(OSError, match=r"no key is known for 127\.0\.0\.1:9 "):
         alone.connect(("127.0.0.1", 9))
     with pytest.raises(OSError, match="not connected"):
         alone.sendall(b"x")

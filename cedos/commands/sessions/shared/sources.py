@@ -1,0 +1,52 @@
+"""Files on servers, on the command line: `server.example/music/song.flac`."""
+
+from typing import Any, NamedTuple
+
+import click
+
+from cedos.commands.console.servers import FILES_PORT, host_and_port
+from cedos.session.known_hosts import shown
+
+
+class Source(NamedTuple):
+    """A file, or (ending with a slash, or empty) a folder; `port` None: the usual one."""
+
+    host: str
+    port: int | None
+    path: str
+
+    @property
+    def is_folder(self) -> bool:
+        return not self.path or self.path.endswith("/")
+
+    @property
+    def server(self) -> str:
+        return self.host if self.port is None else shown(self.host, self.port)
+
+    @property
+    def name(self) -> str:
+        return f"{self.server}/{self.path}"
+
+
+class SourceType(click.ParamType[Source]):
+    """`server.example/music/song.flac`, `server.example:7008/music/`."""
+
+    name = "source"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Source:
+        if isinstance(value, Source):
+            return value
+        server, slash, path = value.removeprefix("cedos://").partition("/")
+        if not slash:
+            self.fail(
+                f"{value!r} is not a file such as server.example/song.flac, nor a folder such as "
+                "server.example/music/",
+                param,
+                ctx,
+            )
+        found = host_and_port(server)
+        if found is None or not found[0]:
+            self.fail(f"{server!r} is not a host such as server.example:{FILES_PORT}", param, ctx)
+        return Source(*found, path)

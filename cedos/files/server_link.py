@@ -1,0 +1,88 @@
+"""One session with a file server: made when it is needed, used for one file after the other."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from cedos.errors import SessionError, SessionRefusedError, TransferError
+from cedos.files.progress import Progress
+
+if TYPE_CHECKING:
+    from cedos.session.sockets.connection import Connection
+
+_PAUSES_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
+_GOODBYE_S: Final = 3.0
+
+
+class ServerLink:
+    """`connect` makes a session with the server; it is asked again when one has ended."""
+
+    def __init__(self, connect: Callable[[], Awaitable["Connection"]]) -> None:
+        self._connect = connect
+        self._connection: Connection | None = None
+
+    async def until_done(
+        self,
+        over: Callable[["Connection"], Awaitable[bool]],
+        progress: Progress,
+        patience_s: float,
+    ) -> None:
+        """Does something over one session, or over the next ones, until it is done.
+
+        `over` tells whether it is. Given up after `patience_s` without one byte and without a session,
+        and at once where the very first session cannot be had.
+
+        Raises:
+            TransferError: one end will not, or a disk cannot.
+            SessionError: no server for too long.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + patience_s
+        failures = 0
+        while True:
+            had = progress.have_bytes
+            try:
+                if await self._once(over, progress):
+                    return
+            except SessionRefusedError:
+                raise
+            except SessionError as error:
+                if progress.have_bytes > had:
+                    give_up_s = loop.time() + patience_s
+                    failures = 0
+                if not progress.sessions or loop.time() >= give_up_s:
+                    raise
+                progress.state = str(error)
+                await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
+                failures += 1
+
+    async def _once(
+        self, over: Callable[["Connection"], Awaitable[bool]], progress: Progress
+    ) -> bool:
+        if self._connection is None:
+            self._connection = await self._connect()
+        progress.sessions += 1
+        progress.connection = connection = self._connection
+        try:
+            return await over(connection)
+        except TransferError:
+            await self.close()  # what it says next may be the rest of this
+            raise
+        except BaseException:
+            self._connection = None
+            connection.abort("given up")
+            raise
+        finally:
+            progress.connection = None
+
+    async def close(self) -> None:
+        """Says goodbye, if there is still somebody: nothing depends on it any more."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            async with asyncio.timeout(_GOODBYE_S):
+                connection.finish()
+                await connection.close()
+        except (SessionError, TimeoutError):
+            connection.abort("goodbye")

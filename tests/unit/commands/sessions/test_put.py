@@ -1,0 +1,219 @@
+"""`cedos-put`, listing and folders: two programs, real kills, what a server does not take."""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cedos.session import keys
+
+BIG = random.Random(4).randbytes(30_000_000)
+
+
+class TwoPrograms:
+    """A server that takes files, and clients that it knows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.inbox = folder / "inbox"
+        self.inbox.mkdir()
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self.environment = dict(
+            os.environ, XDG_CONFIG_HOME=str(folder / "config"), CEDOS_RUNTIME_DIR=str(folder)
+        )
+        self.key = keys.to_text(keys.own(folder / "server.key").public)
+        own = keys.own(folder / "config/cedos/session.key").public
+        (folder / "clients.toml").write_text(f'[hosts]\nlaptop = "{keys.to_text(own)}"\n')
+        self.running: list[subprocess.Popen[str]] = []
+
+    def start(self, program: str, *arguments: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [str(Path(sys.executable).with_name(program)), *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.running.append(process)
+        return process
+
+    def serve(self, *more: str) -> "subprocess.Popen[str]":
+        process = self.start(
+            "cedos-serve", "-l", f"127.0.0.1:{self.port}", "--own-key", "server.key",
+            "--clients", "clients.toml", "--keep-free", "1MB", "--log-format", "json", *more, "inbox",
+        )  # fmt: skip
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert '"ready"' in line, line + process.stderr.read()
+        return process
+
+    def run(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        process = self.start(program, *arguments)
+        out, said = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, said)
+
+    def remembered(self) -> None:
+        """The server is `home` from now on."""
+        config = self.folder / "config/cedos/hosts.toml"
+        config.write_text(
+            f'[hosts.home]\nhost = "127.0.0.1"\nport = {self.port}\nkey = "{self.key}"\n'
+        )
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[TwoPrograms]:
+    programs = TwoPrograms(tmp_path)
+    yield programs
+    for process in programs.running:
+        process.kill()
+        process.communicate()
+
+
+def test_a_folder_goes_there_and_comes_back(programs: TwoPrograms) -> None:
+    programs.serve("--writable")
+    photos = programs.folder / "photos"
+    (photos / "2026 mai").mkdir(parents=True)
+    for number in range(30):
+        (photos / f"{number:03}.jpg").write_bytes(random.Random(number).randbytes(20_000))
+    (photos / "2026 mai" / "ü.jpg").write_bytes(b"")
+    (photos / "link").symlink_to("/etc/passwd")
+    where = f"127.0.0.1:{programs.port}"
+    first = programs.run(
+        "cedos-put", "--key", programs.key, "--save", "home", "-r", "photos", f"{where}/my/"
+    )
+    assert first.returncode == 0, first.stderr
+    assert "photos/000.jpg: 20.0 kB" in first.stdout
+    listed = programs.run("cedos-get", "home/")
+    assert listed.stdout.split()[-1] == "my/"
+    listed = programs.run("cedos-get", "--json", "home/my/photos/")
+    found = json.loads(listed.stdout)["files"]
+    assert [each["from"] for each in found[:2]] == [
+        "home/my/photos/000.jpg",
+        "home/my/photos/001.jpg",
+    ]
+    assert (len(found), found[-1]["folder"]) == (31, True)
+    back = programs.run("cedos-get", "-r", "-o", "back", "home/my/photos/")
+    assert back.returncode == 0, back.stderr
+    for path in photos.rglob("*.jpg"):
+        copy = programs.folder / "back/photos" / path.relative_to(photos)
+        assert copy.read_bytes() == path.read_bytes()
+        assert copy.stat().st_mtime == pytest.approx(path.stat().st_mtime)
+    assert not (programs.inbox / "my/photos/link").exists()
+    again = programs.run("cedos-get", "-r", "-o", "back", "home/my/photos/")
+    assert (again.returncode, again.stdout.strip()) == (0, "back/photos: 31 files are here already")
+    again = programs.run("cedos-put", "-r", "photos", "home/my/")
+    assert again.returncode == 1
+    assert again.stderr.count("is there already; it is not overwritten") == 31
+
+
+def test_pieces_become_one_file_whoever_is_killed(programs: TwoPrograms) -> None:
+    server = programs.serve("--writable")
+    programs.remembered()
+    (programs.folder / "big").write_bytes(BIG)
+    client = programs.start("cedos-put", "big", "home/upload")
+    part = programs.inbox / "upload.part"
+    for who in ("client", "server", "client"):
+        before = part.stat().st_size if part.exists() else 0
+        wanted, ends_s = before + 2_000_000, time.monotonic() + 30
+        while not (programs.inbox / "upload").exists():
+            if part.exists() and part.stat().st_size > wanted:
+                break
+            assert time.monotonic() < ends_s
+            time.sleep(0.0005)
+        else:
+            break
+        if who == "client":
+            client.kill()
+            client.wait()
+            client = programs.start("cedos-put", "big", "home/upload")
+        else:
+            server.kill()
+            server.wait()
+            server = programs.serve("--writable")
+    out, said = client.communicate(timeout=60)
+    assert client.returncode == 0, said
+    got = (programs.inbox / "upload").read_bytes()
+    assert hashlib.sha256(got).digest() == hashlib.sha256(BIG).digest()
+    assert [each.name for each in programs.inbox.iterdir()] == ["upload"]
+    assert "from an earlier attempt" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("../out", "cannot be kept"),
+        ("a/../../out", "cannot be kept"),
+        (".ssh", "cannot be kept"),
+        (".ssh/authorized_keys", "cannot be kept"),
+        ("x.part", "cannot be kept"),
+        ("link/x", "there is no folder"),
+        ("there", "is there already"),
+        ("dangling", "File exists"),
+    ],
+)
+def test_what_a_server_does_not_take(programs: TwoPrograms, name: str, why: str) -> None:
+    programs.serve("--writable")
+    programs.remembered()
+    (programs.folder / "small").write_text("x")
+    (programs.folder / "outside").mkdir()
+    (programs.inbox / "link").symlink_to(programs.folder / "outside")
+    (programs.inbox / "dangling").symlink_to(programs.folder / "outside/made")
+    (programs.inbox / "there").write_text("before")
+    refused = programs.run("cedos-put", "small", f"home/{name}")
+    assert refused.returncode == 1, refused.stdout
+    assert why in refused.stderr
+    assert "/proc/" not in refused.stderr
+    assert list((programs.folder / "outside").iterdir()) == []
+    assert (programs.inbox / "there").read_text() == "before"
+    assert not (programs.folder / "out").exists()
+
+
+def test_limits_and_strangers(programs: TwoPrograms) -> None:
+    server = programs.serve("--writable", "--largest", "1kB")
+    programs.remembered()
+    (programs.folder / "large").write_bytes(bytes(1001))
+    refused = programs.run("cedos-put", "large", "home/")
+    assert "1000 are the most for one file" in refused.stderr
+    stranger = programs.run("cedos-put", "--own-key", "other.key", "large", "home/")
+    assert "the server refuses" in stranger.stderr
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(20) == 0
+    programs.serve("--writable", "--keep-free", "1000TB")
+    assert "not enough room" in programs.run("cedos-put", "large", "home/").stderr
+    programs.running[-2].kill()
+    programs.running[-2].wait()
+    programs.serve()
+    assert "takes no files" in programs.run("cedos-put", "large", "home/").stderr
+    assert "is a folder; -r sends it" in programs.run("cedos-put", "inbox", "home/").stderr
+    alone = programs.run("cedos-serve", "--writable", "inbox")
+    assert "--writable goes with --clients" in alone.stderr
+
+
+def test_to_standard_output_and_at_a_limited_rate(programs: TwoPrograms) -> None:
+    programs.serve()
+    programs.remembered()
+    (programs.inbox / "song").write_bytes(BIG[:1_500_000])
+    with subprocess.Popen(
+        [Path(sys.executable).with_name("cedos-get"), "-o", "-", "home/song"],
+        env=programs.environment,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read() == BIG[:1_500_000]
+    assert process.returncode == 0
+    began_s = time.monotonic()
+    slow = programs.run("cedos-get", "--json", "--limit-rate", "1MB", "home/song")
+    (fact,) = json.loads(slow.stdout)["files"]
+    assert 1.3 < fact["seconds"] < 3 < 3 + time.monotonic() - began_s
+    assert (programs.folder / "song").read_bytes() == BIG[:1_500_000]
