@@ -83,6 +83,10 @@ from cedos.session.sockets.sockets import listen as session_listen
     "--keep-free", type=Size(), default="1GB", show_default=True, metavar="SIZE",
     help="With --writable: what must be left of the disk.",
 )  # fmt: skip
+@click.option(
+    "--remember", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="Keep idle sessions in this file: they outlive this program, also where it is killed.",
+)  # fmt: skip
 @own_key_option
 @print_key_option
 @click.option(
@@ -101,6 +105,7 @@ def command(
     writable: bool,
     largest: int,
     keep_free: int,
+    remember: Path | None,
     own_key: Path | None,
     print_key: bool,
     log_level: logs.Level,
@@ -131,7 +136,7 @@ def command(
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one for each connection and file
     limits = UploadLimits(largest, keep_free) if writable else None
-    asyncio.run(_serve(folder, listen, me, clients, limits))
+    asyncio.run(_serve(folder, listen, me, clients, limits, remember))
 
 
 async def _serve(
@@ -140,11 +145,12 @@ async def _serve(
     me: KeyPair,
     clients: Path | None,
     limits: UploadLimits | None,
+    remember: Path | None,
 ) -> None:
     tree = Tree(folder)
     names = {} if clients is None else client_names(keys.read_names(clients))
     allow = None if clients is None else names.__contains__
-    listener = await session_listen(listen, key=me, allow=allow)
+    listener = await session_listen(listen, key=me, allow=allow, idle=remember)
     uploads = None if limits is None else Uploads(tree, limits)
     serving = Serving(tree, listener, names, uploads)
     running = asyncio.get_running_loop().create_task(serving.run())

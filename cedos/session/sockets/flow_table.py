@@ -1,6 +1,6 @@
 """The accepting end's flows: those that live, and those that sleep in a file.
 
-A flow that nothing waits for is written down after a second, so that a program that is killed knows it
+A flow that nothing waits for is written down after a moment, so that a program that is killed knows it
 again. One that has no path either is put to sleep: nothing of it stays in memory.
 """
 
@@ -32,6 +32,7 @@ from cedos.session.sockets.handed_flow import HandedFlow
 
 LONGEST_S: Final = 30 * 86_400
 _AGAIN_S: Final = 60
+_SOON_S: Final = 0.02  # between two requests a flow is quiet for so long, or it costs too much
 _NOTE_S: Final = 1.0
 _ASLEEP_S: Final = 3.0
 
@@ -57,7 +58,9 @@ class FlowTable:
         self._ledger = ledger
         self._living: dict[bytes, Connection] = {}
         self._idle = None if idle is None else IdleSessions(idle)
-        self._active: set[bytes] = set()
+        self._active: dict[bytes, None] = {}  # the one that was quiet for the longest time first
+        self._not_idle: set[bytes] = set()  # quiet ones that could not be written down, or have no path
+        self._soon: asyncio.TimerHandle | None = None
         self._absent: dict[bytes, bytes] = {}  # flows without a path, and their hosts
         self._timer: asyncio.TimerHandle | None = None
         self._ended = False
@@ -108,18 +111,24 @@ class FlowTable:
             failure = self._living.pop(flow_id).failure
             self._absent.pop(flow_id, None)
             self._ledger.close_flow(host)
-            self._active.discard(flow_id)
+            self._active.pop(flow_id, None)
+            self._not_idle.discard(flow_id)
             if self._idle is not None and not isinstance(failure, SessionAsleepError):
                 self._idle.forget(flow_id)
 
-        active = None if self._idle is None else lambda: self._active.add(flow_id)
+        def active() -> None:
+            self._active.pop(flow_id, None)
+            self._active[flow_id] = None
+            if self._soon is None and not self._ended:
+                self._soon = self._driver.loop.call_later(_SOON_S, self._note_quiet)
+
         connection = self._living[flow_id] = Connection(
             self._driver,
             core,
             credentials=opened.credentials,
             resumed=resumed,
             peer_address=peer_address,
-            observer=FlowObserver(presence, active, over),
+            observer=FlowObserver(presence, None if self._idle is None else active, over),
         )
         self._ledger.open_flow(host)
         if self._idle is not None and not resumed:
@@ -191,17 +200,31 @@ class FlowTable:
                     )
                 )
 
+    def _note_quiet(self) -> None:
+        """Writes down those that have just fallen quiet."""
+        self._soon = None
+        now, unix_s = self._driver.now(), time.time()
+        while self._active and self._idle is not None:
+            flow_id = next(iter(self._active))
+            flow = self._living[flow_id].flow
+            if (left_s := flow.active_s + _SOON_S - now) > 0:
+                self._soon = self._driver.loop.call_later(left_s, self._note_quiet)
+                return
+            del self._active[flow_id]
+            if not self._living[flow_id].keep(self._idle, now, unix_s) or not flow.paths:
+                self._not_idle.add(flow_id)
+
     def _write_down(self, idle_sessions: IdleSessions) -> None:
         """Writes down who has become idle, and puts to sleep who has no path."""
         now, unix_s = self._driver.now(), time.time()
-        for flow_id in list(self._active):
+        for flow_id in list(self._not_idle):
             connection = self._living[flow_id]
             flow = connection.flow
             if now - flow.active_s < _NOTE_S or flow.credentials is None:
                 continue
             idle = connection.keep(idle_sessions, now, unix_s)
-            if flow.paths:
-                self._active.discard(flow_id)
+            if idle and flow.paths:
+                self._not_idle.discard(flow_id)
             elif idle and now - flow.active_s > _ASLEEP_S:
                 connection.fail(SessionAsleepError("the session sleeps until a network comes back"))
         idle_sessions.expire(unix_s, self._living.__contains__)
@@ -209,9 +232,10 @@ class FlowTable:
     def close(self) -> None:
         """Writes down who is idle; what is in the file stays."""
         self._ended = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._soon):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._soon = None
         if self._idle is not None:
             for connection in self._living.values():
                 connection.keep(self._idle, self._driver.now(), time.time())
