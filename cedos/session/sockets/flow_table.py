@@ -59,7 +59,9 @@ class FlowTable:
         self._living: dict[bytes, Connection] = {}
         self._idle = None if idle is None else IdleSessions(idle)
         self._active: dict[bytes, None] = {}  # the one that was quiet for the longest time first
-        self._not_idle: set[bytes] = set()  # quiet ones that could not be written down, or have no path
+        self._not_idle: set[bytes] = (
+            set()
+        )  # quiet ones that could not be written down, or have no path
         self._soon: asyncio.TimerHandle | None = None
         self._absent: dict[bytes, bytes] = {}  # flows without a path, and their hosts
         self._timer: asyncio.TimerHandle | None = None
