@@ -10,8 +10,11 @@ class Target(Protocol):
     `have` bytes of `version` are here; the errors of all are TransferErrors.
     """
 
-    have: int
-    version: str
+    @property
+    def have(self) -> int: ...
+
+    @property
+    def version(self) -> str: ...
 
     def begin(self, start: int, version: str, size: int) -> None: ...
 

@@ -17,6 +17,7 @@ from cedos.commands.console.progress import size
 from cedos.commands.console.render import plain
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
 from cedos.commands.exec import Size
+from cedos.commands.sessions.shared.bit_rate import BitRateType
 from cedos.commands.sessions.shared.sources import Source, SourceType
 from cedos.commands.sessions.shared.transfers import (
     Endpoints,
@@ -33,13 +34,19 @@ from cedos.files.getting import Getting, entries
 from cedos.files.messages import Entry
 from cedos.files.partial import Partial
 from cedos.files.pipe_target import PipeTarget
+from cedos.files.play_target import PlayTarget
 from cedos.files.server_link import ServerLink
 from cedos.session import keys
+from cedos.session.protocol.buffer_manager import BufferManager
 from cedos.session.protocol.session_limits import SessionLimits
+from cedos.session.sockets.connection import Connection
 
 _STDOUT: Final = Path("-")
 _DEEPEST: Final = 64
 _READ_BYTES: Final = 1 << 18
+_WINDOW_S: Final = 2.0
+_LEAST_WINDOW: Final = 1 << 18  # enough for 20 Mbit/s over 100 ms
+_PLAYED_PIECE: Final = 1 << 14
 
 
 @click.command(
@@ -56,6 +63,10 @@ _READ_BYTES: Final = 1 << 18
         ("cedos-get home/music/", "Lists a folder."),
         ("cedos-get -r -o /srv/new home/music/", "Fetches all of it to /srv/new/music."),
         ("cedos-get -o - home/film.mkv | mpv -", "Hands a file on as it comes."),
+        (
+            "cedos-get -o - --bitrate 640k home/film.mkv | mpv -",
+            "On a train: over the stations' Wi-Fi as far as possible, over the phone as much as needed.",
+        ),
         ("cedos-get -n wlan0 home/big.iso", "Over Wi-Fi only, however long that takes."),
         ("cedos-get --limit-rate 500kB home/big.iso", "At half a megabyte a second."),
         ("cedos-get --print-key", "Prints your own public key, for the server's --clients."),
@@ -80,6 +91,15 @@ _READ_BYTES: Final = 1 << 18
 )  # fmt: skip
 @click.option("-r", "--recursive", is_flag=True, help="Fetch folders, with all that is in them.")
 @click.option(
+    "--bitrate", type=BitRateType(), metavar="RATE",
+    help="With -o -: it is played at this rate (640k, 2.5M bits a second). Wi-Fi brings it ahead, and a "
+    "metered network only what would else be missing.",
+)  # fmt: skip
+@click.option(
+    "--store", type=Size(), default="64MB", show_default=True, metavar="SIZE",
+    help="With --bitrate: how much is brought ahead at most.",
+)  # fmt: skip
+@click.option(
     "--limit-rate", type=Size(), metavar="SIZE", help="No more than this in a second: 500kB, 2MB."
 )
 @networks_option
@@ -96,6 +116,8 @@ def command(
     sources: tuple[Source, ...],
     output: Path,
     recursive: bool,
+    bitrate: float | None,
+    store: int,
     limit_rate: int | None,
     networks: tuple[str, ...],
     given_key: bytes | None,
@@ -135,6 +157,8 @@ def command(
         raise click.UsageError(f"{output} is no folder, and there are several files")
     if given_key is not None and len({source.server for source in sources}) > 1:
         raise click.UsageError("--key goes with files of one server")
+    if bitrate is not None and (output != _STDOUT or limit_rate is not None):
+        raise click.UsageError("--bitrate goes with -o - and without --limit-rate")
     servers.interfaces(networks)
     run = _Run(recursive, limit_rate, quiet or as_json or output == _STDOUT, as_json)
     limits = None
@@ -149,6 +173,9 @@ def command(
                     server = servers.known(source.host, source.port, given_key, FILES_PORT)
                     servers.check_save(alias, given_key, server)
                     ends = Endpoints(me, server, given_key, alias, networks, timeout, deadline)
+                    if bitrate is not None:
+                        await _play(source, ends, bitrate, store)
+                        continue
                     link = links.setdefault(source.server, ends.link(limits))
                     await run.source(source, output, link, ends)
                 except CedosError as error:
@@ -277,6 +304,32 @@ class _Run:
         self.results.append(fact)
         if not self._quiet:
             click.echo(summary(fact, str(target)))
+
+
+async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes: int) -> None:
+    """Hands one file on while it comes, for a player.
+
+    Raises:
+        CedosError: it did not come.
+    """
+    window = min(max(int(bitrate_bps / 8 * _WINDOW_S), _LEAST_WINDOW), store_bytes)
+    manager = BufferManager(bitrate_bps=bitrate_bps, window_bytes=window)
+    output = Output(sys.stdout.fileno())
+    target = PlayTarget(output.write, manager, bitrate_bps, store_bytes)
+
+    def played(connection: Connection) -> None:
+        connection.wait_for(buffer=manager, buffered=target.buffered_bytes)
+
+    link = ends.link(SessionLimits(stream_window=window), played)
+    getting = Getting(source.path, target, link, ends.deadline_s, read_bytes=_PLAYED_PIECE)
+    try:
+        await getting.run()
+        await link.close()
+        await target.drained()
+        await output.drained()
+    finally:
+        target.close()
+        await link.close()
 
 
 def _target(source: Source, output: Path) -> Path:

@@ -118,6 +118,7 @@ class SessionPath:
         "last_received_s",
         "path_id",
         "peer",
+        "received_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -147,6 +148,7 @@ class SessionPath:
         self.closed = False
         self.estimator = PathEstimator(facts)
         self.last_received_s = driver.now()
+        self.received_bytes = 0
         self._pending: list[Buffer] = []
         self._unsent_bytes = UNSENT_BYTES
         self._written_bytes = 0
@@ -181,6 +183,7 @@ class SessionPath:
             return
         now = driver.now()
         self.last_received_s = now
+        self.received_bytes += size
         self._take(driver.view[:size], now)
 
     def _take(self, data: memoryview, now: float) -> None:

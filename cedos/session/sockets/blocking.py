@@ -38,6 +38,7 @@ from typing import IO, Any, Final, Self, TypeVar, cast
 
 from cedos.errors import CedosError, SessionError
 from cedos.model import Label
+from cedos.session.protocol.buffer_manager import BufferManager
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets import background, sockets
 from cedos.session.sockets.connection import STREAM_LABEL, Connection, Message
@@ -137,14 +138,16 @@ class socket:  # noqa: N801 - as the standard library's
             return
         if SocketOption.LABEL in options:
             connection.label = options[SocketOption.LABEL]
-        low, high = options.get(SocketOption.BUFFER_THRESHOLDS, (None, None))
+        buffer = None
+        if SocketOption.BUFFER_THRESHOLDS in options:
+            low, high = options[SocketOption.BUFFER_THRESHOLDS]
+            buffer = BufferManager(low_bytes=low, high_bytes=high)
         deadline_s = options.get(SocketOption.DEADLINE)
-        if connection.dials and (deadline_s is not None or low is not None):
+        if connection.dials and (deadline_s is not None or buffer is not None):
             connection.wait_for(
                 deadline_s=deadline_s,
                 expected_bytes=options.get(SocketOption.EXPECTED_SIZE, 0),
-                low_bytes=low,
-                high_bytes=high,
+                buffer=buffer,
                 buffered=lambda: self._buffered,
             )
 

@@ -16,6 +16,7 @@ from cedos.session.io.driver import Driver
 from cedos.session.io.flow import Dialling, FlowObserver, SessionFlow
 from cedos.session.io.idle_sessions import IdleSessions
 from cedos.session.io.waiter import Waiter
+from cedos.session.protocol.buffer_manager import BufferManager
 from cedos.session.protocol.events import (
     Event,
     Failed,
@@ -40,6 +41,7 @@ from cedos.session.sockets.metered_gate import MeteredGate
 STREAM_LABEL: Final = Label()
 _DATAGRAM_RANK: Final = 0
 _CHECK_METERED_S: Final = 0.5
+_CHECK_BUFFER_S: Final = 0.1
 
 
 class Message(NamedTuple):
@@ -253,8 +255,7 @@ class Connection:
         *,
         deadline_s: float | None = None,
         expected_bytes: int = 0,
-        low_bytes: int | None = None,
-        high_bytes: int | None = None,
+        buffer: BufferManager | None = None,
         buffered: Callable[[], int] = lambda: 0,
     ) -> None:
         """Uses cellular networks only when it would otherwise be too late (Cedos, III-C).
@@ -265,9 +266,8 @@ class Connection:
         Args:
             deadline_s: from now on; with `expected_bytes`, what the stream should bring by then in all.
             expected_bytes: the stream's size.
-            low_bytes: a threshold of what has arrived and was not taken: below it cellular networks are
-                used, whatever the deadline says.
-            high_bytes: until this threshold is reached.
+            buffer: thresholds of what has arrived and was not taken, for what is played: they say when
+                cellular networks are used, whatever the deadline says.
             buffered: what else the application has in store, in bytes.
 
         Raises:
@@ -279,7 +279,7 @@ class Connection:
         if deadline_s is not None and not deadline_s >= 0.0:
             raise ConfigError(f"a deadline in {deadline_s} s: it must be 0 s or later from now on")
         at_s = None if deadline_s is None else self._driver.now() + deadline_s
-        self._gate.policy.choose(at_s, expected_bytes, low_bytes, high_bytes)
+        self._gate.policy.choose(at_s, expected_bytes, buffer)
         self._buffered = buffered
         if deadline_s is not None:
             self._outlive(deadline_s)
@@ -312,8 +312,11 @@ class Connection:
         paths, buffered = self.flow.paths.values(), self.readable_bytes + self._buffered()
         if self._gate.update(paths, self.received_bytes, buffered, self._driver.now()):
             self.flow.dialler.check()
+        if self._gate.policy.buffer is not None:
+            self._core.receiver.resize(self._gate.policy.buffer.window_bytes)
         if self._gate.policy.active:
-            self._gate_timer = self._driver.loop.call_later(_CHECK_METERED_S, self._check_metered)
+            often_s = _CHECK_METERED_S if self._gate.policy.buffer is None else _CHECK_BUFFER_S
+            self._gate_timer = self._driver.loop.call_later(often_s, self._check_metered)
 
     def _outlive(self, deadline_s: float) -> None:
         """Asks the peer for a keep-alive of this, once, where less is agreed."""

@@ -1,9 +1,15 @@
 """Whether a connection may use metered networks now, by what its paths have measured."""
 
+from collections import deque
 from collections.abc import Iterable
+from typing import Final
 
 from cedos.session.io.path import SessionPath
+from cedos.session.protocol.buffer_manager import BufferSituation
 from cedos.session.protocol.metered_policy import MeteredPolicy, Situation
+
+_OVER_S: Final = 1.0
+_FIRST_BYTES: Final = 2_000  # more than a handshake: what was wanted is coming
 
 
 class MeteredGate:
@@ -13,6 +19,14 @@ class MeteredGate:
         self.policy = MeteredPolicy()
         self.open = True
         self._rates: dict[bool, float] = {}
+        self._rtt_s: float | None = None
+        self._counted: dict[int, int] = {}
+        self._unmetered_bytes = 0
+        self._marks: deque[tuple[float, int]] = deque()
+        self._up_s: float | None = None
+        self._received = 0
+        self._came_s = 0.0
+        self._opened_s: float | None = None
 
     def update(
         self,
@@ -22,18 +36,49 @@ class MeteredGate:
         now: float,
     ) -> bool:
         """Decides again; whether it comes out otherwise than before."""
-        up: set[bool] = set()
-        for path in paths:
-            up.add(path.facts.metered)
+        paths = list(paths)
+        living = [path for path in paths if path.facts.stalled_at_s is None]
+        for path in living:
             rate_bps = path.rate_towards_us_bps()
             if rate_bps is not None:
                 self._rates[path.facts.metered] = rate_bps
+            if path.facts.metered and path.facts.rtt_s is not None:
+                self._rtt_s = path.facts.rtt_s
+        unmetered_bps = self._count(paths, now)
+        if received_bytes != self._received:
+            self._received, self._came_s = received_bytes, now
+        up = any(not path.facts.metered for path in living)
+        self._up_s = (now if self._up_s is None else self._up_s) if up else None
+        buffer = BufferSituation(
+            buffered_bytes,
+            None if self._up_s is None else now - self._up_s,
+            unmetered_bps,
+            self._rates.get(True),
+            self._rtt_s,
+            now - self._came_s,
+        )
         situation = Situation(
-            received_bytes=received_bytes,
-            buffered_bytes=buffered_bytes,
-            unmetered_bps=self._rates.get(False),
-            unmetered_up=False in up,
-            metered_bps=self._rates.get(True),
+            received_bytes, self._rates.get(False), up, self._rates.get(True), buffer
         )
         before, self.open = self.open, self.policy.metered_allowed(situation, now)
+        if self.open and not before:
+            self._opened_s = now
         return self.open is not before
+
+    def _count(self, paths: list[SessionPath], now: float) -> float:
+        """Bits per second over unmetered paths; tells the buffer how long a metered one took to start."""
+        for path in paths:
+            came = path.received_bytes - self._counted.get(path.path_id, 0)
+            if not path.facts.metered:
+                self._unmetered_bytes += came
+            elif self._opened_s is not None and path.received_bytes >= _FIRST_BYTES:
+                if self.policy.buffer is not None:
+                    self.policy.buffer.started(now - self._opened_s)
+                self._opened_s = None
+        self._counted = {path.path_id: path.received_bytes for path in paths}
+        marks = self._marks
+        marks.append((now, self._unmetered_bytes))
+        while len(marks) > 2 and marks[1][0] <= now - _OVER_S:
+            marks.popleft()
+        over_s = max(now - marks[0][0], _OVER_S)
+        return 8 * (self._unmetered_bytes - marks[0][1]) / over_s

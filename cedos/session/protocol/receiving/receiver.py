@@ -206,6 +206,10 @@ class Receiver:
     def owes_acknowledgement(self) -> bool:
         return self._dirty_stream or self._dirty_irobs
 
+    def resize(self, stream_window: int) -> None:
+        """From now on the peer may send so much ahead; what it was granted before stays granted."""
+        self._stream_window = stream_window
+
     def window(self) -> bytes:
         self.owes_window = False
         self._stream_limit = max(self._taken + self._stream_window, self._stream_limit)

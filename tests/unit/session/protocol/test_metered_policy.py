@@ -1,17 +1,16 @@
 """When a connection that may wait takes the cellular network."""
 
-import pytest
-
+from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation
 from cedos.session.protocol.metered_policy import MeteredPolicy, Situation
 
 
 def situation(**changes: object) -> Situation:
     known = {
         "received_bytes": 0,
-        "buffered_bytes": 0,
         "unmetered_bps": None,
         "unmetered_up": False,
         "metered_bps": 8e6,
+        "buffer": BufferSituation(0),
     }
     return Situation(**{**known, **changes})
 
@@ -52,19 +51,9 @@ def test_wifi_that_is_quick_enough_is_enough() -> None:
     assert policy.metered_allowed(gone, 95.0)
 
 
-def test_thresholds_with_hysteresis() -> None:
+def test_what_is_played_follows_its_buffer_whatever_the_deadline_says() -> None:
     policy = MeteredPolicy()
-    policy.low_bytes, policy.high_bytes = 1000, 3000
-    seen = [
-        policy.metered_allowed(situation(buffered_bytes=buffered), 0.0)
-        for buffered in (2000, 1000, 2000, 2999, 3000, 2000, 1001, 1000)
-    ]
-    assert seen == [False, True, True, True, False, False, False, True]
-
-
-@pytest.mark.parametrize("high", [None, 500])
-def test_a_high_threshold_below_the_low_one_is_the_low_one(high: int | None) -> None:
-    policy = MeteredPolicy()
-    policy.low_bytes, policy.high_bytes = 1000, high
-    assert policy.metered_allowed(situation(buffered_bytes=999), 0.0)
-    assert not policy.metered_allowed(situation(buffered_bytes=1001), 0.0)
+    policy.choose(1.0, 10_000_000, BufferManager(low_bytes=1000))
+    assert policy.active
+    assert policy.metered_allowed(situation(buffer=BufferSituation(1000)), 0.0)
+    assert not policy.metered_allowed(situation(buffer=BufferSituation(1001)), 0.0)

@@ -1,0 +1,115 @@
+"""When a stream that is played uses a metered network: D2BufMgr (Cedos, III-C.2 and IV). Pure.
+
+What was stored is played, over nothing at all, down to `low`: from there on the metered network just
+comes in time. Once begun it fills up to `high`, so that it rests again, and an unmetered network that
+carries the bit rate ends it at once. `high` is near: whatever an unmetered network could have brought
+instead was paid for nothing.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+# Until one was measured: switching took up to 0.9 s (Cedos, V-A), then two round trips, first bytes.
+_START_S: Final = 1.5
+_SAFETY: Final = 2.0  # starts differ by as much
+_LOOK_S: Final = 0.2  # how long until somebody looks again
+_REFILL_S: Final = 2.0
+_GRACE_S: Final = 2.0  # what an unmetered network has to show that it carries something
+_QUIET_S: Final = 0.3  # nothing comes any more: the peer has sent all that it may
+_STARTS: Final = 5
+_SMALL_WINDOW: Final = 1 << 16
+_WINDOW_S: Final = 0.5  # of the bit rate: a few round trips
+
+
+@dataclass(slots=True)
+class BufferSituation:
+    """`unmetered_up_s`: for how long such a network is there, None: none is, or it is silent.
+
+    `unmetered_bps`: what came over them in the last second; `metered_bps` and `metered_rtt_s` as last
+    measured, None: never; `quiet_s`: since when nothing has come.
+    """
+
+    buffered_bytes: int
+    unmetered_up_s: float | None = None
+    unmetered_bps: float = 0.0
+    metered_bps: float | None = None
+    metered_rtt_s: float | None = None
+    quiet_s: float = 0.0
+
+
+class BufferManager:
+    """Thresholds that were given, or computed from the bit rate and the measured starts.
+
+    `window_bytes`: what the peer may send ahead of what is read. It comes even if nobody reads on, so
+    that less is granted while a metered network fills.
+    """
+
+    def __init__(
+        self,
+        *,
+        bitrate_bps: float | None = None,
+        low_bytes: int = 0,
+        high_bytes: int | None = None,
+        window_bytes: int = 0,
+    ) -> None:
+        self._bytes_per_s = (bitrate_bps or 0.0) / 8
+        self._low, self._given_high = low_bytes, high_bytes
+        self._window = window_bytes
+        self._small = min(window_bytes, max(_SMALL_WINDOW, ceil(self._bytes_per_s * _WINDOW_S)))
+        self._starts: deque[float] = deque(maxlen=_STARTS)
+        self._filling = self._full = False
+
+    @property
+    def filling(self) -> bool:
+        """Whether the metered network is to be used now, up to the high threshold."""
+        return self._filling
+
+    @property
+    def window_bytes(self) -> int:
+        """What the peer may send ahead from now on."""
+        return self._small if self._filling else self._window
+
+    def started(self, took_s: float) -> None:
+        """How long it took from the decision to the first bytes over the metered network."""
+        self._starts.append(took_s)
+
+    def thresholds(self) -> tuple[int, int]:
+        """Low and high, in bytes."""
+        if not self._bytes_per_s:
+            return self._low, max(self._low, self._given_high or self._low)
+        start_s = max(self._starts, default=_START_S)
+        low = max(ceil(self._bytes_per_s * (start_s * _SAFETY + _LOOK_S)), self._low)
+        high = low + self._small + ceil(self._bytes_per_s * _REFILL_S)
+        return low, max(high, self._given_high or 0)
+
+    def metered_wanted(self, situation: BufferSituation) -> bool:
+        low, high = self.thresholds()
+        buffered, up_s = situation.buffered_bytes, situation.unmetered_up_s
+        carried = situation.unmetered_bps / 8
+        if up_s is not None and carried >= max(self._bytes_per_s, 1.0):
+            self._filling = False
+        elif self._filling:
+            under_way = (situation.metered_bps or 0.0) / 8 * (situation.metered_rtt_s or 0.0)
+            exhausted = situation.quiet_s > _QUIET_S and buffered > low
+            if buffered >= max(high - under_way, low + 1) or (exhausted and self._full):
+                self._filling = False
+        elif buffered <= low and (up_s is None or up_s >= _GRACE_S):
+            self._filling = True
+        if not self._filling:
+            self._full = False
+        return self._filling
+
+    def may_read(self, stored_bytes: int, most_bytes: int) -> bool:
+        """Whether more is to be taken from the stream, of which `stored_bytes` are stored already.
+
+        While the metered network fills, only so much that all the peer may still send reaches `high`:
+        then nothing is under way when the network is left.
+        """
+        if not self._filling:
+            return stored_bytes < most_bytes
+        self._full = self._full or stored_bytes >= min(
+            max(self.thresholds()[1] - self._small, 0), most_bytes
+        )
+        return not self._full

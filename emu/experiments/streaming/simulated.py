@@ -1,0 +1,95 @@
+"""A stream played through a place, by the same BufferManager as `cedos-get --bitrate`. Pure.
+
+Networks carry what the traces say, at once; a path is there as soon as its network carries something
+(`_CONNECT_S`), and known to be silent after `_SILENT_S`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cedos.session.protocol.buffer_manager import BufferManager, BufferSituation
+from emu.experiments.streaming.optimum import Playback
+
+_STEP_S = 0.1
+_CONNECT_S = 0.3
+_SILENT_S = 1.0
+_WINDOW = 1 << 18
+
+
+@dataclass(slots=True)
+class Played:
+    """What a stream cost, and how often it stood still."""
+
+    metered_bytes: float = 0.0
+    unmetered_bytes: float = 0.0
+    stalls: int = 0
+    stalled_s: float = 0.0
+    starts: int = 0
+
+
+def play(
+    unmetered_bps: Sequence[float],
+    metered_bps: Sequence[float],
+    playback: Playback,
+    rtt_s: float = 0.06,
+) -> Played:
+    """Rates are of each second."""
+    manager = BufferManager(bitrate_bps=playback.bitrate_bps, window_bytes=_WINDOW)
+    result = Played()
+    whole = playback.bitrate_bps / 8 * playback.seconds
+    store = unread = fetched = consumed = 0.0
+    wifi_s = metered_s = quiet_s = 0.0  # for how long each network carries, or is used
+    silent_s = _SILENT_S
+    carried = [0.0] * round(1 / _STEP_S)
+    standing = started = False
+    granted = float(_WINDOW)
+    for n in range(round(len(unmetered_bps) / _STEP_S)):
+        second = min(int(n * _STEP_S + 1e-9), len(unmetered_bps) - 1)
+        wifi, lte = unmetered_bps[second], metered_bps[second]
+        silent_s = 0.0 if wifi else silent_s + _STEP_S
+        up = silent_s < _SILENT_S
+        wifi_s = wifi_s + _STEP_S if up else 0.0
+        buffered = store + unread if fetched < whole else 1e12
+        was = manager.filling
+        situation = BufferSituation(
+            int(buffered),
+            wifi_s if up and wifi_s >= _CONNECT_S else None,
+            8 * sum(carried),
+            lte,
+            rtt_s,
+            quiet_s,
+        )
+        filling = manager.metered_wanted(situation)
+        result.starts += filling and not was
+        metered_s = metered_s + _STEP_S if filling else 0.0
+        if filling and not was:
+            started = False
+        room = max(granted - fetched, 0.0)
+        free = min(wifi / 8 * _STEP_S, room, whole - fetched) if wifi_s >= _CONNECT_S else 0.0
+        paid = 0.0
+        if filling and metered_s >= _CONNECT_S:
+            paid = min(lte / 8 * _STEP_S, room - free, whole - fetched - free)
+        if paid and not started:
+            manager.started(metered_s)
+            started = True
+        quiet_s = 0.0 if free + paid else quiet_s + _STEP_S
+        carried = [*carried[1:], free]
+        fetched += free + paid
+        unread += free + paid
+        result.unmetered_bytes += free
+        result.metered_bytes += paid
+        if manager.may_read(int(store), int(playback.store_bytes)):
+            store, unread = store + unread, 0.0
+            granted = max(granted, fetched + manager.window_bytes)
+        if n * _STEP_S >= playback.delay_s and consumed < whole:
+            wanted = min(playback.bitrate_bps / 8 * _STEP_S, whole - consumed)
+            had = min(wanted, store)
+            store -= had
+            consumed += had
+            if had < wanted - 1.0:
+                result.stalls += not standing
+                result.stalled_s += _STEP_S * (1 - had / wanted)
+                standing = True
+            else:
+                standing = False
+    return result
