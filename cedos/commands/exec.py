@@ -12,6 +12,7 @@ import click
 from cedos.api.client import ControlClient
 from cedos.api.hints import MAX_LIFETIME_S, HintRequest
 from cedos.commands.console.manual import SOCKET, Manual
+from cedos.config import amounts
 from cedos.config.directories import directories
 from cedos.errors import CedosError, HostError
 from cedos.kernel.bpf import marked_program
@@ -38,7 +39,7 @@ class Size(click.ParamType[int]):
 
 
 class Duration(click.ParamType[float]):
-    """Seconds: `4`, `500ms`, `2min`."""
+    """Seconds: `4`, `500ms`, `2min`, `1d`."""
 
     name = "duration"
 
@@ -47,12 +48,10 @@ class Duration(click.ParamType[float]):
     ) -> float:
         if isinstance(value, float):
             return value
-        factors = {"": 1.0, "s": 1.0, "ms": 0.001, "min": 60.0, "h": 3600.0}
-        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(ms|s|min|h)?", value)
-        seconds = float(match[1]) * factors[match[2] or ""] if match else 0.0
-        if not 0 < seconds <= 1e9:
-            self.fail(f"{value!r} is not a duration such as 4, 500ms or 2min", param, ctx)
-        return seconds
+        try:
+            return amounts.seconds(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.command(

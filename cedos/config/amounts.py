@@ -1,4 +1,4 @@
-"""Amounts and ends of budgets as people write them: `4GB`, `2.5 GiB`, `18:00`, `2026-12-01`."""
+"""Amounts and times as people write them: `4GB`, `90min`, `18:00`, `tomorrow`, `2026-12-01`."""
 
 import re
 from datetime import date, datetime, timedelta
@@ -13,6 +13,11 @@ _BYTES: Final = {
 }
 _JOULES: Final = {"J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3600.0, "mWh": 3.6}
 _SIZE: Final = 'a size such as "4GB", "500 MB" or "1.5GiB"'
+_SECONDS: Final = {"": 1.0, "s": 1.0, "ms": 0.001, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_LONGEST_S: Final = 1e9
+_DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+MORNING_HOUR: Final = 8
+"""A day without a time of day is meant as its morning."""
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _MOST = 1e15
 _PLAINLY_BYTES: Final = 1e6
@@ -41,6 +46,65 @@ def joules(text: str) -> float:
 def money(text: str) -> float:
     """Money in the person's own currency; ValueError with what would be right."""
     return _amount(text, {"": 1.0}, 'an amount of money such as "20" or "7.50"')
+
+
+def seconds(text: str) -> float:
+    """A duration: `4`, `500ms`, `2min`, `1h30min`, `1d`; ValueError with what would be right."""
+    parts = re.findall(r"(\d+(?:\.\d+)?) ?(ms|min|s|h|d|)", text.strip())
+    whole = "".join(re.escape(number) + " ?" + unit + r"\s*" for number, unit in parts)
+    total = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    if (
+        not parts
+        or not re.fullmatch(whole, text.strip())
+        or (len(parts) > 1 and not all(unit for _, unit in parts))
+        or not 0.0 < total <= _LONGEST_S
+    ):
+        raise ValueError(f'"{text}" is no duration such as 4, 500ms, 2min, 1h30min or 1d')
+    return total
+
+
+def by(text: str, now: datetime) -> datetime:
+    """When something is wanted at the latest, local time without a zone.
+
+    A duration counts from now; a time of day is the next one; a day without one is meant as its morning
+    (8:00): `tomorrow`, `friday`, `2026-12-01`; `tomorrow 18:00` has one.
+    Errors: ValueError, with what would be right.
+    """
+    text = " ".join(text.split())
+    try:
+        found = _by(text.lower(), now)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f'"{text}" is no time: write "18:00", "2h", "tomorrow", "friday 09:00" or'
+            ' "2026-12-01 18:00" (local time)'
+        ) from None
+    if why := end_wrong(found):
+        raise ValueError(f'"{text}": {why}')
+    if found <= now:
+        raise ValueError(f'"{text}" has passed: it is {now:%Y-%m-%d %H:%M} now')
+    return found
+
+
+def _by(text: str, now: datetime) -> datetime:
+    day, _, time_of_day = text.partition(" ")
+    named = ["today", "tomorrow"].index(day) if day in {"today", "tomorrow"} else None
+    if named is None and len(day) >= 3:
+        number = next((n for n, name in enumerate(_DAYS) if name.startswith(day)), None)
+        if number is not None:
+            named = (number - now.weekday()) % 7 or 7
+    if named is None and re.fullmatch(r"\d{4}-\d{2}-\d{2}", day):
+        named = (date.fromisoformat(day) - now.date()).days
+    if named is not None and (day != "today" or time_of_day):
+        hour, minute = MORNING_HOUR, 0
+        if time_of_day:
+            if not re.fullmatch(r"\d{1,2}:\d{2}", time_of_day):
+                raise ValueError(time_of_day)
+            hour, minute = map(int, time_of_day.split(":"))
+        midnight = datetime.combine(now.date(), datetime.min.time(), now.tzinfo)
+        return (midnight + timedelta(days=named)).replace(hour=hour, minute=minute)
+    if re.match(r"[\d.]+ ?(ms|min|s|h|d)", text):
+        return now + timedelta(seconds=seconds(text))
+    return _until(text, now)
 
 
 def until(text: str, now: datetime) -> datetime:

@@ -42,9 +42,9 @@ def test_durations(text: str, seconds: float) -> None:
     assert Duration().convert(text, None, None) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1s", "soon", "1d"])
+@pytest.mark.parametrize("text", ["", "0", "-1s", "soon", "1y"])
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not a duration such as"):
+    with pytest.raises(click.BadParameter, match="is no duration such as"):
         Duration().convert(text, None, None)
 
 

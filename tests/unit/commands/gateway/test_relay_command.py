@@ -44,7 +44,7 @@ def test_a_port_that_is_taken_is_told(cedos: Any) -> None:
         (("--listen", "0"), "is not 3128, 192.0.2.1:3128"),
         (("--listen", "www.example.org:80"), "is not 3128"),
         (("--allow", "10.0.0.1/8"), "is not a network"),
-        (("--idle", "soon"), "is not a duration"),
+        (("--idle", "soon"), "is no duration"),
         (("--json",), "--json goes with --check"),
         (("--listen", "80", "--transparent", "80"), "name one port twice"),
         (("--token-file", "/nonexistent"), "No such file"),
