@@ -93,5 +93,13 @@ class TransferBusyError(TransferError):
     """Another program, or another session, has this file in hand now."""
 
 
+class WebError(TransferError):
+    """A web server did not give everything this time; what came is kept for the next attempt."""
+
+
+class FeedError(TransferError):
+    """What came is no feed that can be used."""
+
+
 class SessionAsleepError(SessionError):
     """The session has been idle without a network and sleeps in a file; `accept` gives it again."""

@@ -27,7 +27,8 @@ from cedos.api.prefetching import PrefetchingRequest
 from cedos.config import Config
 from cedos.config.toml_file import parse as parse_toml
 from cedos.daemon.privileged import wire as privileged_wire
-from cedos.errors import ConfigError, ProtocolError
+from cedos.errors import ConfigError, FeedError, ProtocolError
+from cedos.files.podcasts import feed
 from cedos.kernel import conntrack, mptcp_netlink, netlink, policy_routing, rtnetlink, sock_diag
 from cedos.kernel.dhcp_leases import announced_metered
 from cedos.kernel.generic_netlink import parse_family
@@ -219,6 +220,14 @@ PARSERS: dict[str, Parser] = {
     "adb": Parser(text(adb.parse_devices), (b"List of devices attached\nX device usb:1-1\n",)),
     "phone registry": Parser(
         text(android.parse_registry), (b"mSignalStrength=CellSignalStrengthLte: rsrp=-90 rsrq=-9",)
+    ),
+    "podcast feeds": Parser(
+        feed.parse,
+        (
+            b'<rss><channel><title>a</title><item><guid>1</guid><title>b</title><enclosure '
+            b'url="http://x.test/a.mp3" length="3"/></item></channel></rss>',
+        ),
+        (FeedError,),
     ),
     "leases": Parser(
         lambda data: None, (b"VENDOR_SPECIFIC=414e\n", b'lease {\n  interface "wlan0";\n}\n')

@@ -80,18 +80,13 @@ def ride(
         str(Path(sys.executable).with_name(name)) for name in ("cedos-serve", "cedos-get")
     )
     (folder / "player.py").write_text(_PLAYER)
-    server = laptop.server.popen(
-        *(
-            cedos_serve,
-            "-l",
-            f"{SERVER}:7008",
-            "--own-key",
-            str(folder / "server.key"),
+    with (folder / "server.log").open("w") as log:
+        server = laptop.server.popen(
+            *(cedos_serve, "-l", f"{SERVER}:7008", "--own-key", str(folder / "server.key")),
             str(served),
-        ),
-        env=environment,
-        stderr=(folder / "server.log").open("w"),
-    )
+            env=environment,
+            stderr=log,
+        )
     try:
         time.sleep(2.0)
         before = carried(laptop)

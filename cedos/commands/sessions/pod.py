@@ -1,0 +1,188 @@
+"""`cedos-pod`: the morning's episodes are on the laptop before the train leaves."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from cedos.commands.console import render
+from cedos.commands.console.manual import json_option
+from cedos.commands.console.program import Program, say
+from cedos.commands.console.progress import size
+from cedos.commands.console.render import plain
+from cedos.commands.console.servers import interfaces
+from cedos.commands.sessions.shared.transfers import interruptible, networks_option
+from cedos.errors import CedosError, ConfigError
+from cedos.files.podcasts.episode_book import EpisodeBook, EpisodeState
+from cedos.files.podcasts.fetching import EpisodeFetching
+from cedos.files.podcasts.subscriptions import Subscription, Subscriptions
+
+_AGAIN_S: Final = 1800.0
+
+
+def _state() -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(base).expanduser() / "cedos" / "podcasts.json"
+
+
+@click.command(
+    "cedos-pod",
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    examples=[
+        (
+            "cedos-pod --add https://example.org/feed.xml --name news --by 07:00",
+            "Subscribes: new episodes shall be here at seven.",
+        ),
+        ("cedos-pod", "Looks for new episodes and brings what is wanted, then ends."),
+        ("cedos-pod --stay", "Goes on, and looks again every half hour."),
+        ("cedos-pod --list", "What is here, what is wanted until when, and what it cost."),
+        ("cedos-pod --remove news", "Ends a subscription; files stay."),
+    ],
+    exits={
+        0: "Everything that was wanted is here.",
+        1: "A feed or an episode could not be had; all others were.",
+        2: "",
+        130: "Interrupted by Ctrl-C. What has come is kept.",
+    },
+    files=[
+        ("~/.config/cedos/podcasts.toml", "Subscriptions, to be edited by hand."),
+        ("~/.local/state/cedos/podcasts.json", "What is wanted and what is here."),
+    ],
+)
+@click.option("--add", metavar="URL", help="Subscribe to an RSS feed.")
+@click.option("--name", metavar="NAME", help="With --add: what it is called.  [default: its host]")
+@click.option(
+    "--by", default="07:00", show_default=True, metavar="TIME",
+    help="With --add: the time of day until when new episodes shall be here.",
+)  # fmt: skip
+@click.option(
+    "--keep", default=3, show_default=True, type=click.IntRange(1, 1000),
+    help="With --add: so many of the newest are wanted.",
+)  # fmt: skip
+@click.option("--remove", metavar="NAME", help="End a subscription.")
+@click.option("--list", "listed", is_flag=True, help="Show subscriptions and episodes.")
+@click.option("--stay", is_flag=True, help="Do not end: look for new episodes every half hour.")
+@click.option(
+    "-o", "--folder", type=click.Path(path_type=Path, file_okay=False), default=Path("~/Podcasts"),
+    help="Where episodes go to, a folder for each podcast.  [default: ~/Podcasts]",
+)  # fmt: skip
+@click.option(
+    "--proxy", metavar="URL",
+    help="Fetch through a proxy, as http://127.0.0.1:1080 of `cedos forward`.",
+)  # fmt: skip
+@networks_option
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@json_option
+@click.version_option(package_name="cedos", prog_name="cedos-pod")
+def command(
+    add: str | None,
+    name: str | None,
+    by: str,
+    keep: int,
+    remove: str | None,
+    listed: bool,
+    stay: bool,
+    folder: Path,
+    proxy: str | None,
+    networks: tuple[str, ...],
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Brings the episodes of podcasts until the time when they are wanted.
+
+    Over Wi-Fi they come at once. A metered network is used only from the moment on when an episode
+    would else be late, and left when Wi-Fi is back. What has come of an episode is kept, whatever
+    ends: this program, the laptop, the network; the next run goes on there, if the server still has
+    the same file. Feeds come over whatever network there is.
+    """
+    subscriptions = Subscriptions()
+    if sum((add is not None, remove is not None, listed)) > 1:
+        raise click.UsageError("one of --add, --remove and --list")
+    book = EpisodeBook(_state())
+    if add is not None:
+        try:
+            subscription = Subscription(add, by, keep)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        subscriptions.add(name or urlsplit(add).hostname or "podcast", subscription)
+        return
+    if remove is not None:
+        subscriptions.remove(remove)
+        book.forget(remove)
+        book.save()
+        return
+    if listed:
+        _list(subscriptions.all(), book, as_json)
+        return
+    if not subscriptions.all():
+        raise ConfigError("there is no subscription yet; `cedos-pod --add URL` makes one")
+    interfaces(networks)
+    told: Callable[[str], None] = (
+        (lambda _text: None) if quiet else lambda text: click.echo(plain(text), err=as_json)
+    )
+    only = networks.__contains__ if networks else lambda _interface: True
+    fetching = EpisodeFetching(book, folder.expanduser(), told, proxy, only)
+    status = 0
+
+    async def run() -> None:
+        nonlocal status
+        while True:
+            for title, each in subscriptions.all().items():
+                try:
+                    new = await fetching.update(title, each)
+                    told(f"{title}: {new} new episodes, wanted by {each.by}")
+                except ConfigError:
+                    raise
+                except CedosError as error:
+                    status = 1
+                    say("cedos-pod", type(error)(f"{title}: {error}"))
+            await fetching.run()
+            if not stay:
+                return
+            await asyncio.sleep(_AGAIN_S)
+
+    try:
+        interruptible(run())
+    finally:
+        fetching.close()
+    if as_json:
+        _list(subscriptions.all(), book, as_json)
+    click.get_current_context().exit(status or int(fetching.refused > 0))
+
+
+def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> None:
+    if as_json:
+        facts: list[dict[str, Any]] = [
+            {
+                "podcast": each.podcast, "title": each.title, "state": each.state.value,
+                "by": datetime.fromtimestamp(each.by_unix_s).isoformat(timespec="seconds"),
+                "in_time": each.state is EpisodeState.HERE and each.came_unix_s <= each.by_unix_s,
+                "file": each.file, "why": each.why,
+                "unmetered_bytes": each.unmetered_bytes, "metered_bytes": each.metered_bytes,
+            }
+            for each in book.episodes
+        ]  # fmt: skip
+        render.print_json({"subscriptions": sorted(known), "episodes": facts})
+        return
+    for name, subscription in known.items():
+        click.echo(f"{name}  (by {subscription.by}, {subscription.url})")
+        for each in book.episodes:
+            if each.podcast == name:
+                carried = f"{size(each.unmetered_bytes)} free, {size(each.metered_bytes)} metered"
+                by = datetime.fromtimestamp(each.by_unix_s)
+                what = {
+                    EpisodeState.WANTED: f"wanted by {by:%a %H:%M}",
+                    EpisodeState.HERE: "here",
+                    EpisodeState.REFUSED: each.why,
+                }[each.state]
+                click.echo(f"  {plain(each.title)}: {what}; {carried}")
+
+
+def main() -> None:
+    command(prog_name="cedos-pod")
