@@ -1,0 +1,230 @@
+"""The table of a host's transfers with deadlines: what was told of each, what it may do now. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Final
+
+from cedos.errors import NotFoundError
+from cedos.model import Direction
+from cedos.selector.deadlines.chance import ChanceScheduler
+from cedos.selector.deadlines.deadline_flow import DeadlineFlow, expected_bytes
+from cedos.selector.deadlines.host_networks import HostNetworks, SeenNetwork
+from cedos.selector.deadlines.network_state import NetworkState
+from cedos.selector.deadlines.plan import DeadlinePlan, DeadlineScheduler
+from cedos.selector.deadlines.prospect import Prospect, prospect
+
+MOST_OF_USER: Final = 1000
+MOST: Final = 4000
+SILENT_S: Final = 30.0
+"""A program that has said nothing for so long is not running: its transfer waits for it, and takes no
+turn."""
+
+KEPT_S: Final = 7 * 86_400.0
+"""So long after its deadline a transfer that nobody goes on with is forgotten."""
+
+_STUCK_S: Final = 5.0
+_OWN_LIMIT: Final = 0.5
+"""Who carries less than this share of what its networks can for so long is limited by something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableTransfer:
+    """What is told of one transfer.
+
+    Attributes:
+        key: its own for good, also after a restart of its program.
+        uid: whose it is.
+        size_bytes: None: not known yet.
+        deadline_unix_s: when it is wanted.
+    """
+
+    key: str
+    uid: int
+    name: str
+    server: str
+    direction: Direction
+    size_bytes: int | None
+    done_bytes: int
+    deadline_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TransferTurn:
+    """What a transfer may do now, and what is expected of it."""
+
+    networks: tuple[str, ...]
+    late: bool
+    first: bool
+    prospect: Prospect
+
+
+@dataclass(slots=True)
+class _Row:
+    transfer: TableTransfer
+    since_s: float
+    heard_s: float = -inf
+    by_network: dict[str, int] = field(default_factory=dict)
+    slow_s: float = 0.0
+    most_bps: float = inf
+
+
+class TransferTable:
+    """All rows; two plans, one a direction, as the two ways of a network do not share their rates.
+
+    `clock_s` is the difference between the wall's clock and that of `now`.
+    """
+
+    def __init__(
+        self, networks: HostNetworks | None = None, scheduler: DeadlineScheduler | None = None
+    ) -> None:
+        self.networks = networks or HostNetworks()
+        self._scheduler = scheduler or ChanceScheduler()
+        self._rows: dict[str, _Row] = {}
+        self._plans = dict.fromkeys(Direction, DeadlinePlan())
+        self._states: dict[Direction, list[NetworkState]] = {way: [] for way in Direction}
+        self._clock_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def report(self, transfer: TableTransfer, now: float) -> None:
+        """A program tells of its transfer, the first time or again.
+
+        Raises:
+            ValueError: there are too many, or the key is another user's.
+        """
+        row = self._rows.get(transfer.key)
+        if row is None:
+            of_user = sum(each.transfer.uid == transfer.uid for each in self._rows.values())
+            if of_user >= MOST_OF_USER or len(self._rows) >= MOST:
+                raise ValueError(
+                    f"{of_user} transfers of this user wait already; {MOST_OF_USER} can"
+                )
+            row = self._rows[transfer.key] = _Row(transfer, now)
+        elif row.transfer.uid != transfer.uid:
+            raise ValueError("a transfer of another user has this key")
+        row.transfer, row.heard_s = transfer, now
+
+    def carried(self, key: str, used: dict[str, int], lasted_s: float, now: float) -> None:
+        """Bytes that came for it over networks since it was last told."""
+        row = self._rows[key]
+        direction = row.transfer.direction
+        allowed = self._plans[direction].served.get(key, ())
+        total_bps = can_bps = 0.0
+        for name, count in used.items():
+            row.by_network[name] = row.by_network.get(name, 0) + count
+        if not 0.2 <= lasted_s <= 60.0 or not allowed:
+            return
+        for name in allowed:
+            bps = 8.0 * used.get(name, 0) / lasted_s
+            total_bps += bps
+            state = next((each for each in self._states[direction] if each.name == name), None)
+            can_bps += state.rate_bps if state is not None else 0.0
+        slow = total_bps < _OWN_LIMIT * can_bps
+        row.slow_s = row.slow_s + lasted_s if slow else 0.0
+        row.most_bps = max(1.2 * total_bps, 1e3) if row.slow_s >= _STUCK_S else inf
+        for name in allowed:
+            # What another limit holds back says nothing of the network, but that it can as much.
+            bps = 8.0 * used.get(name, 0) / lasted_s
+            if bps > 0.0 and row.most_bps == inf:
+                self.networks.measured(name, direction, bps, lasted_s, now)
+
+    def end(self, key: str) -> None:
+        """It is done, or given up."""
+        self._rows.pop(key, None)
+
+    def plan(self, seen: Sequence[SeenNetwork], unix_s: float, now: float) -> bool:
+        """Decides again; whether anybody's networks are other ones than before."""
+        self._clock_s = unix_s - now
+        self.networks.watched(seen, now)
+        for key, row in list(self._rows.items()):
+            if unix_s > row.transfer.deadline_unix_s + KEPT_S and not self._runs(row, now):
+                del self._rows[key]
+        changed = False
+        for way in Direction:
+            flows = self.flows(way, now)
+            states = self.networks.states(seen, way, now, used=bool(flows))
+            self._states[way] = states
+            before = self._plans[way]
+            plan = self._plans[way] = self._scheduler.plan(flows, states, now, before)
+            changed = changed or plan.served != before.served
+        return changed
+
+    def serial(self, key: str) -> str:
+        """Another one where a transfer's networks are others, or it has become late."""
+        row = self._rows.get(key)
+        if row is None:
+            return ""
+        plan = self._plans[row.transfer.direction]
+        return "+".join(
+            [*sorted(plan.served.get(key, ())), *(["late"] if key in plan.late else [])]
+        )
+
+    def flows(self, direction: Direction, now: float) -> list[DeadlineFlow]:
+        """Of the transfers whose programs run."""
+        return [
+            self._flow(row)
+            for row in self._rows.values()
+            if row.transfer.direction is direction and self._runs(row, now)
+        ]
+
+    def turn(
+        self, key: str, now: float, flows: Sequence[DeadlineFlow] | None = None
+    ) -> TransferTurn:
+        """What a transfer may do; `flows`: those of its direction, where they are known already.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        row = self._rows.get(key)
+        if row is None:
+            raise NotFoundError("this transfer is not in the table")
+        way = row.transfer.direction
+        plan = self._plans[way]
+        others = self.flows(way, now) if flows is None else flows
+        flow = self._flow(row)
+        found = prospect(flow, others, self._states[way], now)
+        if flow.key in plan.late:
+            found = replace(found, missed=1.0)
+        return TransferTurn(
+            plan.served.get(key, ()),
+            key in plan.late,
+            not any(each.deadline_at_s < flow.deadline_at_s for each in others),
+            found,
+        )
+
+    def rows(self, now: float) -> list[tuple[TableTransfer, dict[str, int], bool]]:
+        """All transfers by deadline, their bytes by network, and whether their program runs."""
+        return [
+            (row.transfer, row.by_network, self._runs(row, now))
+            for row in sorted(self._rows.values(), key=lambda each: each.transfer.deadline_unix_s)
+        ]
+
+    def direction(self, key: str) -> Direction:
+        return self._rows[key].transfer.direction
+
+    def states(self, direction: Direction) -> Sequence[NetworkState]:
+        """The networks as they were planned with."""
+        return self._states[direction]
+
+    def restored(self, transfer: TableTransfer, by_network: dict[str, int], now: float) -> None:
+        """One that was in the table before this daemon began; its program will tell of it."""
+        if len(self._rows) < MOST and transfer.key not in self._rows:
+            self._rows[transfer.key] = _Row(transfer, now, by_network=by_network)
+
+    @staticmethod
+    def _runs(row: _Row, now: float) -> bool:
+        return now - row.heard_s <= SILENT_S
+
+    def _flow(self, row: _Row) -> DeadlineFlow:
+        of = row.transfer
+        exact = of.size_bytes is not None
+        left = of.size_bytes - of.done_bytes if of.size_bytes is not None else None
+        return DeadlineFlow(
+            of.key,
+            max(float(left), 1.0) if left is not None else expected_bytes(of.done_bytes),
+            of.deadline_unix_s - self._clock_s,
+            row.most_bps,
+            exact,
+        )

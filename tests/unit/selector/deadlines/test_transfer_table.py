@@ -1,0 +1,171 @@
+"""The table of transfers with deadlines."""
+
+from dataclasses import replace
+
+import pytest
+
+from cedos.errors import NotFoundError
+from cedos.model import Direction
+from cedos.selector.budgets.supply import PROHIBITIVE
+from cedos.selector.deadlines import transfer_table
+from cedos.selector.deadlines.host_networks import HostNetworks, SeenNetwork
+from cedos.selector.deadlines.transfer_table import SILENT_S, TableTransfer, TransferTable
+
+WIFI, LTE = SeenNetwork("wlan0", True, 0.0), SeenNetwork("lte0", True, 2e-7)
+UNIX_S = 1e9
+
+
+def transfer(key: str = "a", left: int | None = 1_000_000, in_s: float = 600.0) -> TableTransfer:
+    return TableTransfer(key, 0, key, "server", Direction.DOWN, left, 0, UNIX_S + in_s)
+
+
+@pytest.fixture
+def table() -> TransferTable:
+    networks = HostNetworks()
+    for at_s in range(-300, 0):
+        for name in ("wlan0", "lte0"):
+            networks.measured(name, Direction.DOWN, 8e6, 1.0, float(at_s))
+    return TransferTable(networks)
+
+
+def plan(table: TransferTable, *seen: SeenNetwork, now: float = 0.0) -> bool:
+    return table.plan(seen, UNIX_S + now, now)
+
+
+def test_it_waits_for_wifi_and_goes_over_it(table: TransferTable) -> None:
+    table.report(transfer(), 0.0)
+    plan(table, LTE)
+    turn = table.turn("a", 0.0)
+    assert turn.networks == ()
+    assert 570.0 < turn.prospect.begin_at_s < 600.0
+    assert turn.prospect.missed < 0.01
+    assert plan(table, WIFI, LTE, now=1.0)
+    assert table.turn("a", 1.0).networks == ("wlan0",)
+
+
+def test_it_uses_the_metered_network_in_time(table: TransferTable) -> None:
+    table.report(transfer(in_s=1.5), 0.0)
+    assert plan(table, LTE)
+    turn = table.turn("a", 0.0)
+    assert turn.networks == ("lte0",)
+    assert turn.prospect.metered_bytes > 0.9e6
+
+
+def test_a_network_that_was_never_used_is_measured_first() -> None:
+    table = TransferTable()
+    table.report(transfer(left=100_000_000), 0.0)
+    plan(table, WIFI, LTE)
+    assert table.turn("a", 0.0).networks == ("wlan0",)
+    plan(table, WIFI, LTE, now=4.0)
+    assert table.turn("a", 4.0).networks == ("wlan0", "lte0")
+
+
+def test_equal_transfers_have_turns_of_their_own(table: TransferTable) -> None:
+    table.report(transfer("a"), 0.0)
+    table.report(transfer("b", in_s=700.0), 0.0)
+    plan(table, WIFI)
+    assert table.turn("a", 0.0).networks == ("wlan0",)
+    behind = table.turn("b", 0.0)
+    assert (behind.networks, behind.first) == ((), False)
+    assert behind.prospect.ahead_bytes == 1e6
+
+
+def test_who_is_silent_takes_no_turn_and_stays_in_the_table(table: TransferTable) -> None:
+    table.report(transfer("a"), 0.0)
+    now = SILENT_S + 1.0
+    table.report(transfer("b", in_s=700.0), now)
+    plan(table, WIFI, now=now)
+    assert table.turn("b", now).networks == ("wlan0",)
+    assert [(row.key, runs) for row, _, runs in table.rows(now)] == [("a", False), ("b", True)]
+
+
+def test_what_nobody_goes_on_with_is_forgotten_some_day(table: TransferTable) -> None:
+    table.report(transfer(), 0.0)
+    plan(table, WIFI, now=600.0 + transfer_table.KEPT_S - 1.0)
+    assert len(table) == 1
+    plan(table, WIFI, now=600.0 + transfer_table.KEPT_S + 1.0)
+    assert len(table) == 0
+
+
+def test_the_impossible_is_said_at_once_and_carried_all_the_same(table: TransferTable) -> None:
+    table.report(transfer(left=10_000_000_000, in_s=60.0), 0.0)
+    plan(table, WIFI, LTE)
+    turn = table.turn("a", 0.0)
+    assert turn.late
+    assert turn.networks
+    assert turn.prospect.end_low_s > 60.0
+
+
+def test_one_that_its_server_holds_back_leaves_the_network_to_the_next(
+    table: TransferTable,
+) -> None:
+    table.report(transfer("a"), 0.0)
+    table.report(transfer("b", in_s=700.0), 0.0)
+    plan(table, WIFI)
+    for at_s in range(1, 8):
+        table.carried("a", {"wlan0": 10_000}, 1.0, float(at_s))
+    plan(table, WIFI, now=8.0)
+    assert table.turn("b", 8.0).networks == ("wlan0",)
+
+
+def test_bytes_are_counted_by_network(table: TransferTable) -> None:
+    table.report(transfer(), 0.0)
+    plan(table, WIFI)
+    table.carried("a", {"wlan0": 5, "lte0": 2}, 1.0, 1.0)
+    table.carried("a", {"wlan0": 5}, 1.0, 2.0)
+    ((_, by, _),) = table.rows(2.0)
+    assert by == {"wlan0": 10, "lte0": 2}
+
+
+def test_the_unknown_size_is_expected_to_be_something(table: TransferTable) -> None:
+    table.report(transfer(left=None, in_s=8.0), 0.0)
+    plan(table, LTE)
+    assert table.turn("a", 0.0).networks == ("lte0",)
+
+
+def test_a_user_has_a_bounded_part_and_nobody_elses(
+    table: TransferTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer_table, "MOST_OF_USER", 2)
+    table.report(transfer("a"), 0.0)
+    table.report(transfer("b"), 0.0)
+    with pytest.raises(ValueError, match="2 transfers of this user"):
+        table.report(transfer("c"), 0.0)
+    table.report(replace(transfer("c"), uid=1000), 0.0)
+    with pytest.raises(ValueError, match="another user"):
+        table.report(replace(transfer("a"), uid=1000), 0.0)
+
+
+def test_what_has_ended_is_not_there(table: TransferTable) -> None:
+    table.report(transfer(), 0.0)
+    table.end("a")
+    with pytest.raises(NotFoundError):
+        table.turn("a", 0.0)
+
+
+def test_what_was_learned_comes_back() -> None:
+    networks = HostNetworks()
+    for at_s in range(100):
+        networks.watched([WIFI._replace(up=at_s % 20 < 10)], float(at_s))
+        networks.measured("wlan0", Direction.DOWN, 3e6, 1.0, float(at_s))
+    again = HostNetworks()
+    again.restore(networks.to_state(), 0.0)
+    assert again.to_state()["stretches"] == networks.to_state()["stretches"]
+    (state,) = again.states([WIFI], Direction.DOWN, 0.0)
+    assert state.rate_bps == pytest.approx(3e6)
+
+
+@pytest.mark.parametrize("kept", [None, [], {"rates": 3, "stretches": [1]}, {"rates": [[1], "x"]}])
+def test_what_is_no_state_is_left_out(kept: object) -> None:
+    networks = HostNetworks()
+    networks.restore(kept, 0.0)
+    assert networks.to_state() == {"rates": [], "stretches": {}}
+
+
+def test_a_spent_budget_forbids_a_dear_one_does_not() -> None:
+    """The price of a spent budget is a number; dear networks are used where a deadline needs them."""
+    networks = HostNetworks()
+    prices = {"spent": PROHIBITIVE, "dear": 1e3}
+    seen = [SeenNetwork(name, True, price_s) for name, price_s in prices.items()]
+    usable = {each.name: each.usable for each in networks.states(seen, Direction.DOWN, 0.0)}
+    assert usable == {"spent": False, "dear": True}
