@@ -9,6 +9,7 @@ from cedos.api.hints import HintAccepted, HintRequest
 from cedos.api.messages import DecisionMessage, FlowMessage, NetworkMessage, StatusMessage
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
+from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.model import Budget
 
 
@@ -45,6 +46,16 @@ class Backend(Protocol):
 
     async def probing(self) -> list[ProbingMessage]:
         """Which networks are probed, which are not, and why."""
+
+    async def transfer(self, report: TransferReport, uid: int) -> TurnMessage:
+        """Takes a user's word about a transfer with a deadline; ConfigError where it cannot be taken.
+
+        Answers at once where its turn is another one than it has seen, else when it becomes one, after
+        its `wait_s` at the latest.
+        """
+
+    async def transfers(self) -> list[TransferInTable]:
+        """All transfers with deadlines, the earliest first."""
 
     async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
         """Takes a user's hint into account for coming transfers."""

@@ -22,6 +22,7 @@ from cedos.api.messages import (
 )
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
+from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.errors import CedosError, DaemonUnreachableError, PrivilegeError
 from cedos.model import Budget
 
@@ -91,6 +92,13 @@ class ControlClient:
 
     def probing(self) -> list[ProbingMessage]:
         return self._ask("GET", "/v1/probing", list[ProbingMessage])
+
+    def transfer(self, report: TransferReport) -> TurnMessage:
+        """Tells of a transfer with a deadline; says what it may do, at once or once it has changed."""
+        return self._ask("POST", "/v1/transfers", TurnMessage, msgspec.json.encode(report))
+
+    def transfers(self) -> list[TransferInTable]:
+        return self._ask("GET", "/v1/transfers", list[TransferInTable])
 
     def decisions(self) -> Iterator[DecisionMessage]:
         """All decisions from now on, until the daemon ends; waits for each without a time limit."""

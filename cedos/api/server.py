@@ -23,6 +23,7 @@ from cedos.api.hints import HintRequest
 from cedos.api.messages import ErrorMessage, parse
 from cedos.api.open_connections import OpenConnections
 from cedos.api.prefetching import PrefetchingRequest
+from cedos.api.transfers import TransferReport
 from cedos.errors import (
     AlreadyRunningError,
     CedosError,
@@ -121,6 +122,8 @@ class ControlServer:
         application.router.add_get("/v1/prefetching", self._prefetched)
         application.router.add_post("/v1/prefetching", self._prefetching)
         application.router.add_get("/v1/probing", self._probing)
+        application.router.add_get("/v1/transfers", self._transfers)
+        application.router.add_post("/v1/transfers", self._transfer)
         application.router.add_post("/v1/hints", self._hint)
         application.router.add_delete(r"/v1/hints/{number:\d{1,18}}", self._unhint)
         return application
@@ -150,6 +153,13 @@ class ControlServer:
 
     async def _probing(self, request: web.Request) -> web.Response:
         return _json(await self._backend.probing())
+
+    async def _transfer(self, request: web.Request) -> web.Response:
+        report = parse(await request.read(), TransferReport, "transfer")
+        return _json(await self._backend.transfer(report, _asker(request)))
+
+    async def _transfers(self, request: web.Request) -> web.Response:
+        return _json(await self._backend.transfers())
 
     async def _hint(self, request: web.Request) -> web.Response:
         hint = parse(await request.read(), HintRequest, "hint")

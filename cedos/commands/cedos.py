@@ -11,6 +11,7 @@ COMMANDS: Final = {
     "up": "Decide and steer, in the foreground.",
     "status": "Show networks, the default, living flows and problems.",
     "explain": "Say why a flow goes where it goes.",
+    "transfers": "Show what waits for its deadline, and why.",
     "budget": "Show, set and remove budgets of data, energy and money.",
     "top": "Watch the status as it changes.",
     "exec": "Run a program with hints about its transfers.",

@@ -22,10 +22,12 @@ from cedos.api.messages import (
 )
 from cedos.api.prefetching import PrefetchingAnswer, PrefetchingRequest, ProgramMessage
 from cedos.api.probing import ProbingMessage
+from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.daemon.budgets import messages
 from cedos.daemon.budgets.hard_budgets import HardBudgets
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.prefetching import Prefetching
+from cedos.daemon.deadlines.transfers import Transfers
 from cedos.daemon.decisions.decision_log import DecisionLog
 from cedos.daemon.decisions.director import Director
 from cedos.daemon.decisions.hints import Hints
@@ -63,6 +65,7 @@ class ApiBackend:
         budgets: HostBudgets,
         hard_budgets: HardBudgets,
         prefetching: Prefetching,
+        transfers: Transfers,
         probing: AdaptiveProbing,
         reliability: Reliability,
         problems: Callable[[], Sequence[str]],
@@ -78,6 +81,7 @@ class ApiBackend:
         self._budgets = budgets
         self._hard_budgets = hard_budgets
         self._prefetching = prefetching
+        self._transfers = transfers
         self._probing = probing
         self._reliability = reliability
         self._problems = problems
@@ -193,6 +197,12 @@ class ApiBackend:
 
     async def probing(self) -> list[ProbingMessage]:
         return self._probing.explained()
+
+    async def transfer(self, report: TransferReport, uid: int) -> TurnMessage:
+        return await self._transfers.report(report, uid)
+
+    async def transfers(self) -> list[TransferInTable]:
+        return self._transfers.listed()
 
     async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
         return await self._hints.take(hint, uid)

@@ -21,6 +21,8 @@ from cedos.daemon.budgets.hard_budgets import HardBudgets
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.budgets.prefetching import Prefetching
+from cedos.daemon.deadlines.deadline_decisions import DeadlineDecisions
+from cedos.daemon.deadlines.transfers import Transfers
 from cedos.daemon.decisions.choices import choices, curves
 from cedos.daemon.decisions.decider import Decider
 from cedos.daemon.decisions.decision_log import DecisionLog
@@ -273,6 +275,14 @@ class Daemon:
             unable="" if config.steering.iptables else "[steering] iptables = true would be needed",
         )
         self._prefetching = Prefetching(self._budgets, metering, radios)
+        self._transfers = Transfers(
+            state,
+            networks=lambda: self._decider.networks,
+            barred=lambda: self._decider.barred,
+            context=self._observer.context,
+            objective=lambda: self._decider.objective,
+            decided=DeadlineDecisions(self._decider, self._observer.context),
+        )
         self._sampler = FlowSampler(
             flow_monitor,
             self._flows,
@@ -318,6 +328,7 @@ class Daemon:
             budgets=self._budgets,
             hard_budgets=self._hard_budgets,
             prefetching=self._prefetching,
+            transfers=self._transfers,
             probing=self._probing,
             reliability=reliability,
             problems=self.problems,
@@ -351,6 +362,7 @@ class Daemon:
             self._hard_budgets.look()
             self._open_changed()
             await self._director.reconsider(self._observer.context())
+        self._transfers.networks_changed()
         # An interface that goes takes its counter with it: what it showed last is kept now.
         await self._budgets.keep()
 
@@ -382,6 +394,7 @@ class Daemon:
             tasks.create_task(self._budgets.run(), name="budgets")
             tasks.create_task(self._hard_budgets.run(), name="hard budgets")
             tasks.create_task(self._prefetching.run(), name="prefetching")
+            tasks.create_task(self._transfers.run(), name="transfers")
             tasks.create_task(self._probing.run(), name="probing")
             tasks.create_task(self._decision_loop.run(), name="decisions")
             tasks.create_task(self._hints.run(), name="hints")
@@ -409,6 +422,7 @@ class Daemon:
 
     def _keep_learned(self) -> None:
         state_file.write(self._state / _SIZES_FILE, self._sizes.state(), startup.SIZES)
+        self._transfers.keep()
         if self._learning is not None:
             self._learning.keep(self._state)
 

@@ -167,6 +167,14 @@ class Dialler:
                     found.setdefault(egress.interface, (egress, []))[1].append(endpoint)
         return found
 
+    def networks(self) -> dict[str, bool]:
+        """Every interface that leads there, whether it may be used or not: is it metered?"""
+        return {
+            egress.interface: egress.metered
+            for endpoint in self.endpoints
+            for egress in self._driver.links.egresses(endpoint[0])
+        }
+
     @staticmethod
     def _stands(path: SessionPath, usable: dict[str, tuple[Egress, list[Endpoint]]]) -> bool:
         if path.interface not in usable:

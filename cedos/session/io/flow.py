@@ -94,6 +94,7 @@ class SessionFlow:
         self._unconfirmed: dict[int, Callable[[], None]] = {}  # by path: what its proof ends
         self.dialler: Dialler | None = None
         self._advice: Advice | None = None
+        self._received: dict[str, int] = {}
         if dialling is not None:
             self.dialler = Dialler(
                 driver,
@@ -196,6 +197,8 @@ class SessionFlow:
     def _lost(self, path: SessionPath, why: str) -> None:
         self._unconfirmed.pop(path.path_id, lambda: None)()
         self.paths.pop(path.path_id, None)
+        network = path.facts.network
+        self._received[network] = self._received.get(network, 0) + path.received_bytes
         self.last_why = f"{path.interface or path.peer}: {why}"
         self.lost_paths += 1
         if self._ended:
@@ -214,6 +217,14 @@ class SessionFlow:
             self.dialler.path_lost(path)
         self._changed()
         self.pump_soon()
+
+    def received_by_network(self) -> dict[str, int]:
+        """Bytes that have come over each, by paths that were and are."""
+        found = dict(self._received)
+        for path in self.paths.values():
+            network = path.facts.network
+            found[network] = found.get(network, 0) + path.received_bytes
+        return found
 
     def _acted(self) -> None:
         if self._observer.active is not None:

@@ -93,6 +93,7 @@ class SessionPath:
     Attributes:
         path_id: unique in this process.
         core: the session's, once it is known (`attach`).
+        received_bytes: what has come over it, with everything that a session adds.
     """
 
     __slots__ = (
@@ -146,6 +147,7 @@ class SessionPath:
         self.path_id = driver.new_path_id()
         self.core: Session | None = None
         self.closed = False
+        self.received_bytes = 0
         self.estimator = PathEstimator(facts)
         self.last_received_s = driver.now()
         self.received_bytes = 0

@@ -287,6 +287,20 @@ class Connection:
             self.wish(expected_bytes, deadline_s if deadline_s is not None else float("inf"))
         self._check_metered()
 
+    def networks_changed(self) -> None:
+        """Other networks may be used than before (`connect(networks=...)`): it is asked again."""
+        if self.flow.dialler is not None and not self._over:
+            self.flow.dialler.check()
+
+    def networks(self) -> dict[str, bool]:
+        """The interfaces that lead to the peer now, used or not, each with whether it is metered."""
+        dialler = self.flow.dialler
+        return dialler.networks() if dialler is not None else {}
+
+    def received_by_network(self) -> dict[str, int]:
+        """Bytes that have come over each, by interface, with everything that a session adds."""
+        return self.flow.received_by_network()
+
     @property
     def acknowledged_bytes(self) -> int:
         """How much of what was written the peer has for certain."""

@@ -1,0 +1,202 @@
+"""A program's own transfer with a deadline: tells the daemon's table of it, and hears what it may do.
+
+Without a daemon the transfers of this process share a table of their own, with the same scheduler.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from cedos.api.client import ControlClient
+from cedos.api.transfers import TransferReport, TurnMessage
+from cedos.api.turns import seen_turn
+from cedos.errors import CedosError
+from cedos.selector.deadlines.host_networks import SeenNetwork
+from cedos.selector.deadlines.plan import EPOCH_S
+from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
+
+_WAIT_S: Final = 10.0
+_TIMEOUT_S: Final = 15.0
+_ABSENT_S: Final = 10.0
+"""Where no daemon answered it is asked again only so often."""
+
+_METERED_S: Final = 0.2 / 1e6
+"""Seconds that a metered byte is worth: that of the shipped configuration."""
+
+_own_table: Final = TransferTable()
+_followed: Final[dict[str, "FollowedTransfer"]] = {}
+
+
+class FollowedTransfer:
+    """One transfer, whatever becomes of its sessions.
+
+    Args:
+        report: what is to be told of it now; the bytes by interface in all.
+        networks: interface -> whether it is metered: those that lead to its server now.
+        changed: other networks may be used than before.
+
+    Attributes:
+        turn: what was said last; None: nothing yet, and anything may be used.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        report: Callable[[], TransferReport],
+        networks: Callable[[], Mapping[str, bool]],
+        changed: Callable[[], None],
+    ) -> None:
+        self._client = ControlClient(socket, _TIMEOUT_S)
+        self._report, self._networks, self._changed = report, networks, changed
+        self.turn: TurnMessage | None = None
+        self._mine = asyncio.Event()
+        self._soon = asyncio.Event()
+        self._used: dict[str, int] = {}
+        self._told_s = time.monotonic()
+        self._absent_until_s = 0.0
+
+    def may_use(self, interface: str) -> bool:
+        """Whether its sessions may use an interface now."""
+        return self.turn is None or interface in self.turn.networks
+
+    async def mine(self) -> None:
+        """Returns when there is a network that it may use."""
+        await self._mine.wait()
+
+    async def run(self) -> None:
+        """Until it is cancelled: tells how far it is, and takes what it may do."""
+        key = self._report().key
+        _followed[key] = self
+        try:
+            await self._follow()
+        finally:
+            _followed.pop(key, None)
+
+    async def _follow(self) -> None:
+        while True:
+            report = self._next_report()
+            by_daemon = True
+            try:
+                turn = await self._ask(report)
+            except CedosError:
+                by_daemon, turn = False, self._by_own_table(report)
+            self._take(turn)
+            # What waits is told by the daemon at once when it may begin.
+            if turn.networks or not by_daemon:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(EPOCH_S):
+                        await self._soon.wait()
+                self._soon.clear()
+
+    async def end(self) -> None:
+        """It is here, or is given up for good: nobody waits for it any more."""
+        report = msgspec.structs.replace(self._next_report(), ended=True, wait_s=0.0)
+        _own_table.end(report.key)
+        _followed.pop(report.key, None)
+        if len(_own_table):
+            self._next_begins()
+        try:
+            await self._ask(report)
+        except CedosError:
+            return
+
+    def _next_report(self) -> TransferReport:
+        now = time.monotonic()
+        report = self._report()
+        used = {
+            name: count - self._used.get(name, 0)
+            for name, count in report.used_bytes.items()
+            if count > self._used.get(name, 0)
+        }
+        self._used, lasted_s, self._told_s = dict(report.used_bytes), now - self._told_s, now
+        waits = self.turn is not None and not self.turn.networks
+        return msgspec.structs.replace(
+            report,
+            used_bytes=used,
+            lasted_s=lasted_s,
+            seen=self.turn.serial if self.turn is not None else "?",
+            wait_s=_WAIT_S if waits else 0.0,
+        )
+
+    async def _ask(self, report: TransferReport) -> TurnMessage:
+        if time.monotonic() < self._absent_until_s:
+            raise CedosError("no daemon")
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[TurnMessage] = loop.create_future()
+
+        def settle(turn: TurnMessage | None, error: CedosError | None) -> None:
+            if answered.done():
+                return
+            if turn is not None:
+                answered.set_result(turn)
+            elif error is not None:
+                answered.set_exception(error)
+
+        def ask() -> None:
+            turn: TurnMessage | None = None
+            failed: CedosError | None = None
+            try:
+                turn = self._client.transfer(report)
+            except CedosError as error:
+                failed = error
+            try:
+                loop.call_soon_threadsafe(settle, turn, failed)
+            except RuntimeError:
+                return  # the program has ended meanwhile
+
+        # Of its own and a daemon's: a program that ends does not wait for an answer that takes long.
+        threading.Thread(target=ask, name="deadline turn", daemon=True).start()
+        try:
+            return await answered
+        except CedosError:
+            self._absent_until_s = time.monotonic() + _ABSENT_S
+            raise
+
+    def _by_own_table(self, report: TransferReport) -> TurnMessage:
+        now, unix_s = time.monotonic(), time.time()
+        transfer = TableTransfer(
+            report.key,
+            0,
+            report.name,
+            report.server,
+            report.direction,
+            report.size_bytes,
+            report.done_bytes,
+            report.deadline_unix_s,
+        )
+        try:
+            _own_table.report(transfer, now)
+        except ValueError:  # too many: it goes as if it could not wait
+            return TurnMessage(networks=tuple(self._networks()))
+        _own_table.carried(report.key, dict(report.used_bytes), report.lasted_s, now)
+        _own_table.plan(self._seen(), unix_s, now)
+        return seen_turn(_own_table, report.key, now, unix_s)
+
+    def _seen(self) -> list[SeenNetwork]:
+        return [
+            SeenNetwork(name, up=True, price_s=_METERED_S if metered else 0.0)
+            for name, metered in self._networks().items()
+        ]
+
+    def _next_begins(self) -> None:
+        """Whose turn it is now in the own table hears of it at once, else a small file took an epoch."""
+        _own_table.plan(self._seen(), time.time(), time.monotonic())
+        for key, other in _followed.items():
+            if other.turn is not None and other.turn.serial != _own_table.serial(key):
+                other._soon.set()
+
+    def _take(self, turn: TurnMessage) -> None:
+        before = self.turn
+        self.turn = turn
+        if turn.networks:
+            self._mine.set()
+        else:
+            self._mine.clear()
+        if before is None or before.networks != turn.networks:
+            self._changed()

@@ -1,0 +1,65 @@
+"""What a transfer waits for, or does, and why: one sentence (`cedos-get`, `cedos transfers`)."""
+
+from datetime import datetime, timedelta
+
+from cedos.api.transfers import TurnMessage
+
+
+def sentence(turn: TurnMessage, deadline_unix_s: float, now: datetime, *, done: bool = True) -> str:
+    """Without a stop. `done`: with when it is expected to be done."""
+    parts = [_doing(turn, now)]
+    if turn.late:
+        passed = now.timestamp() > deadline_unix_s
+        when = instant(deadline_unix_s, now)
+        parts.append(
+            f"wanted by {when}, which has passed" if passed else f"cannot be here by {when}"
+        )
+    if done and (end := expected(turn, now)):
+        parts.append(end)
+    return "; ".join(parts)
+
+
+def expected(turn: TurnMessage, now: datetime) -> str:
+    """`done about 17:50 (17:42 to 17:59)`; empty: nobody can tell."""
+    if turn.end_unix_s is None:
+        return ""
+    low = turn.end_low_unix_s if turn.end_low_unix_s is not None else turn.end_unix_s
+    found = f"done about {instant(turn.end_unix_s, now)}"
+    if turn.end_high_unix_s is None:
+        return f"{found} ({instant(low, now)} or much later)"
+    if turn.end_high_unix_s - low < 2.0:
+        return found
+    return f"{found} ({instant(low, now)} to {instant(turn.end_high_unix_s, now)})"
+
+
+def instant(unix_s: float, now: datetime) -> str:
+    """`17:42:05` within some minutes, `17:42` today, `tomorrow 8:00`, `Fri 8:00`, `12-24 08:00`."""
+    at = datetime.fromtimestamp(unix_s)
+    if abs((at - now).total_seconds()) < 600.0:
+        return f"{at:%H:%M:%S}"
+    if at.date() == now.date():
+        return f"{at:%H:%M}"
+    if at.date() == (now + timedelta(days=1)).date():
+        return f"tomorrow {at:%H:%M}"
+    if timedelta(0) < at - now < timedelta(days=6):
+        return f"{at:%a %H:%M}"
+    return f"{at:%Y-%m-%d %H:%M}"
+
+
+def _doing(turn: TurnMessage, now: datetime) -> str:
+    spare = " or ".join(turn.spare)
+    if not turn.networks:
+        if not turn.first:
+            return "waiting for transfers that are wanted earlier"
+        if not spare:
+            return "waiting for a network"
+        if turn.begin_unix_s is None:
+            return "waiting for Wi-Fi"
+        return f"waiting for Wi-Fi, must begin over {spare} at {instant(turn.begin_unix_s, now)}"
+    over = " and ".join(turn.networks)
+    if turn.metered:
+        why = "Wi-Fi alone may be too late" if turn.free_up else "waiting longer may be too late"
+        return f"over {over}: {why}"
+    if spare and turn.begin_unix_s is not None:
+        return f"over {over}, {spare} would join at {instant(turn.begin_unix_s, now)}"
+    return f"over {over}"

@@ -1,0 +1,45 @@
+"""A turn of the table as a message."""
+
+from collections.abc import Sequence
+from math import isfinite
+
+from cedos.api.transfers import TurnMessage
+from cedos.selector.deadlines.deadline_flow import DeadlineFlow
+from cedos.selector.deadlines.transfer_table import TransferTable
+
+
+def seen_turn(
+    table: TransferTable,
+    key: str,
+    now: float,
+    unix_s: float,
+    flows: Sequence[DeadlineFlow] | None = None,
+) -> TurnMessage:
+    """Networks by their names; `flows`: the table's, where they are known already.
+
+    Raises:
+        NotFoundError: there is no such transfer.
+    """
+    turn = table.turn(key, now, flows)
+    states = table.states(table.direction(key))
+    paid = [each.name for each in states if not each.free and each.usable]
+    found = turn.prospect
+
+    def unix(at_s: float) -> float | None:
+        return unix_s + at_s - now if isfinite(at_s) else None
+
+    return TurnMessage(
+        networks=turn.networks,
+        metered=tuple(name for name in turn.networks if name in paid),
+        spare=tuple(name for name in paid if name not in turn.networks),
+        free_up=any(each.up and each.free for each in states),
+        first=turn.first,
+        late=turn.late,
+        begin_unix_s=unix(found.begin_at_s),
+        end_low_unix_s=unix(found.end_low_s),
+        end_unix_s=unix(found.end_s),
+        end_high_unix_s=unix(found.end_high_s),
+        missed=found.missed,
+        metered_bytes=found.metered_bytes,
+        serial=table.serial(key),
+    )

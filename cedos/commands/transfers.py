@@ -1,0 +1,108 @@
+"""`cedos transfers`: what waits for its deadline, for what, and why."""
+
+import os
+import pwd
+import textwrap
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+import click
+
+from cedos.api.client import ControlClient
+from cedos.api.transfers import TransferInTable
+from cedos.api.turn_text import expected, instant, sentence
+from cedos.commands.console import render
+from cedos.commands.console.manual import SOCKET, Manual, json_option
+from cedos.config.directories import directories
+
+_WIDTH = 100
+
+
+@click.command(
+    cls=Manual,
+    examples=[
+        ("cedos transfers", "What waits, what is carried, and when it is expected to be here."),
+        ("cedos transfers --json | jq '.[].turn.begin_unix_s'", "When each must begin."),
+        ("cedos explain server.example", "What each way would have cost, for the last decision."),
+    ],
+    exits=(0, 1, 3, 6),
+    files=[SOCKET, ("/var/lib/cedos/transfers.json", "The table; it survives a restart.")],
+)
+@json_option
+def command(as_json: bool) -> None:
+    """Shows the transfers that have a deadline (`cedos-get --by`), the earliest first.
+
+    WANTED BY is the deadline, HERE what has come of it and over which networks. Below each stands what
+    it waits for or does, when a metered network must begin if Wi-Fi brings no more, and when it is
+    expected to be done, with the time before and after which that is unlikely (5 % each).
+
+    Metered networks wait for as long as that risks no deadline by more than 1 %. A transfer whose
+    program does not run waits for it to be started again: the same command goes on.
+    """
+    transfers = ControlClient(directories().socket).transfers()
+    if as_json:
+        render.print_json(transfers)
+    else:
+        render.show(lines(transfers, datetime.now(), os.getuid()))
+
+
+def lines(transfers: Sequence[TransferInTable], now: datetime, uid: int) -> Iterator[str]:
+    if not transfers:
+        yield "Nothing waits for a deadline. `cedos-get --by 18:00 HOST/NAME` fetches a file that can."
+        return
+    others = any(each.uid != uid for each in transfers)
+    header = ("TRANSFER", "FROM", "WANTED BY", "HERE", *(("USER",) if others else ()))
+    rows = [
+        (
+            each.name,
+            each.server,
+            instant(each.deadline_unix_s, now),
+            _here(each),
+            *((_user(each.uid),) if others else ()),
+        )
+        for each in transfers
+    ]
+    table = list(render.table(header, rows))
+    yield table[0]
+    for each, row in zip(transfers, table[1:], strict=True):
+        yield row
+        yield from textwrap.wrap(
+            _why(each, now),
+            _WIDTH,
+            initial_indent="    ",
+            subsequent_indent="    ",
+            break_on_hyphens=False,
+        )
+
+
+def _why(each: TransferInTable, now: datetime) -> str:
+    if not each.running:
+        late = now.timestamp() > each.deadline_unix_s
+        when = "its deadline has passed" if late else "it waits"
+        return f"its program does not run: {when} until the same command is given again"
+    text = sentence(each.turn, each.deadline_unix_s, now, done=False)
+    if end := expected(each.turn, now):
+        text += f"; {end}"
+    if each.turn.metered_bytes >= 1e5:
+        text += f"; about {render.size(each.turn.metered_bytes)} of it metered"
+    return text
+
+
+def _here(each: TransferInTable) -> str:
+    whole = f" of {render.size(each.size_bytes)}" if each.size_bytes is not None else ""
+    share = f" ({each.done_bytes / each.size_bytes:.0%})" if each.size_bytes else ""
+    total = sum(each.bytes_by_network.values())
+    by = ""
+    if total:
+        by = ", " + " ".join(
+            f"{name} {count / total:.0%}"
+            for name, count in sorted(each.bytes_by_network.items(), key=lambda one: -one[1])
+        )
+    return f"{render.size(each.done_bytes)}{whole}{share}{by}"
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

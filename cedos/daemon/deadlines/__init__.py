@@ -1,0 +1,1 @@
+"""Transfers with deadlines: the host's table, its plan each second, and who is told."""

@@ -1,0 +1,243 @@
+"""The host's transfers with deadlines: programs tell of theirs, and are told what they may do."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+import structlog
+
+from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
+from cedos.api.turns import seen_turn
+from cedos.daemon import state_file
+from cedos.daemon.aligned_sleep import aligned_sleep
+from cedos.errors import ConfigError
+from cedos.model import Context, Direction, Network
+from cedos.selector.deadlines.deadline_flow import DeadlineFlow
+from cedos.selector.deadlines.host_networks import SeenNetwork
+from cedos.selector.deadlines.network_state import NetworkState
+from cedos.selector.deadlines.plan import EPOCH_S
+from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
+from cedos.selector.objective import Objective, WeightedCost
+
+_log = structlog.get_logger(__name__)
+
+FILE: Final = "transfers.json"
+_WHAT: Final = "the table of transfers with deadlines"
+_KEEP_S: Final = 30.0
+_METERED_S: Final = 0.2 / 1e6
+"""Where the objective has no price of its own for a metered byte: that of the shipped configuration."""
+
+
+class Decided(Protocol):
+    """Takes a decision about a transfer whose networks have changed."""
+
+    def __call__(
+        self,
+        transfer: TableTransfer,
+        turn: TurnMessage,
+        flow: DeadlineFlow,
+        flows: Sequence[DeadlineFlow],
+        states: Sequence[NetworkState],
+        now: float,
+    ) -> None: ...
+
+
+class Transfers:
+    """The table, with the daemon's networks and prices.
+
+    Args:
+        networks: all there are; `barred`: those that programs are kept off.
+    """
+
+    def __init__(
+        self,
+        state: Path,
+        *,
+        networks: Callable[[], Sequence[Network]],
+        barred: Callable[[], Mapping[str, str]],
+        context: Callable[[], Context],
+        objective: Callable[[], Objective],
+        decided: Decided,
+    ) -> None:
+        self._file = state / FILE
+        self._networks, self._barred = networks, barred
+        self._context, self._objective = context, objective
+        self._decided = decided
+        self._table = TransferTable()
+        self._changed = asyncio.Event()
+        self._kept_s = 0.0
+        self._told: dict[str, str] = {}
+        self._restore()
+
+    async def report(self, report: TransferReport, uid: int) -> TurnMessage:
+        """Takes a program's word; answers at once, or when its turn has changed.
+
+        Raises:
+            ConfigError: it cannot be taken.
+        """
+        now = time.monotonic()
+        if report.ended:
+            self._end(report.key, uid)
+            return TurnMessage()
+        interfaces = {each.interface: each.name for each in self._networks()}
+        transfer = TableTransfer(
+            report.key,
+            uid,
+            report.name,
+            report.server,
+            report.direction,
+            report.size_bytes,
+            report.done_bytes,
+            report.deadline_unix_s,
+        )
+        try:
+            self._table.report(transfer, now)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        used = {interfaces.get(name, name): count for name, count in report.used_bytes.items()}
+        self._table.carried(report.key, used, report.lasted_s, now)
+        new = report.key not in self._told
+        self._plan()
+        if new:  # also a daemon that is killed must know of it
+            self.keep()
+        deadline_s = now + report.wait_s
+        while self._table.serial(report.key) == report.seen:
+            if (left_s := deadline_s - time.monotonic()) <= 0.0:
+                break
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                break
+            self._table.report(transfer, time.monotonic())  # it waits for us: it runs
+        return self._turn(report.key)
+
+    def listed(self) -> list[TransferInTable]:
+        """All transfers, the earliest deadline first."""
+        now = time.monotonic()
+        self._plan()
+        flows = {way: self._table.flows(way, now) for way in Direction}
+        return [
+            TransferInTable(
+                key=each.key,
+                uid=each.uid,
+                name=each.name,
+                server=each.server,
+                direction=each.direction,
+                size_bytes=each.size_bytes,
+                done_bytes=each.done_bytes,
+                bytes_by_network=dict(by),
+                deadline_unix_s=each.deadline_unix_s,
+                running=runs,
+                turn=self._turn(each.key, flows[each.direction]),
+            )
+            for each, by, runs in self._table.rows(now)
+        ]
+
+    def networks_changed(self) -> None:
+        """To be told at once: a plan is for these networks."""
+        self._plan()
+
+    async def run(self) -> None:
+        """Until it is cancelled: plans each second while there is anything to plan."""
+        while True:
+            await aligned_sleep(EPOCH_S)
+            self._plan()
+            if time.monotonic() - self._kept_s > _KEEP_S:
+                self.keep()
+
+    def keep(self) -> None:
+        """Writes the table, and what was learned of networks, for the next start."""
+        self._kept_s = time.monotonic()
+        rows = [
+            [msgspec.to_builtins(each), by] for each, by, _ in self._table.rows(time.monotonic())
+        ]
+        state = {"rows": rows, "networks": self._table.networks.to_state()}
+        state_file.write(self._file, state, _WHAT)
+
+    def _restore(self) -> None:
+        kept: Any = state_file.read(self._file, _WHAT)
+        if not isinstance(kept, dict):
+            return
+        now = time.monotonic()
+        self._table.networks.restore(kept.get("networks"), now)
+        rows = kept.get("rows")
+        for each in rows if isinstance(rows, list) else ():
+            try:
+                row, by = msgspec.convert(each, tuple[TableTransfer, dict[str, int]])
+            except msgspec.ValidationError:
+                continue
+            self._table.restored(row, by, now)
+
+    def _end(self, key: str, uid: int) -> None:
+        for each, _, _ in self._table.rows(time.monotonic()):
+            if each.key == key and each.uid == uid:
+                self._table.end(key)
+                self._told.pop(key, None)
+                self._plan()
+                self.keep()
+                return
+
+    def _seen(self) -> list[SeenNetwork]:
+        context = self._context()
+        barred, objective = self._barred(), self._objective()
+        found = []
+        for network in self._networks():
+            known = context.networks.get(network.name, {})
+            rate = known.get("past10_bps") or known.get("delivery_down_bps")
+            price_s = objective.prices.data_rate(network.name)
+            if network.metered:
+                price_s += (
+                    objective.s_per_metered_byte
+                    if isinstance(objective, WeightedCost)
+                    else _METERED_S
+                )
+            dead = known.get("available")
+            captive = known.get("captive")
+            up = network.up and network.name not in barred
+            if (captive is not None and captive.value == 1.0) or (
+                dead is not None and dead.value == 0.0
+            ):
+                up = False
+            price_s = float("inf") if network.name in barred else price_s
+            found.append(
+                SeenNetwork(network.name, up, price_s, rate.value if rate is not None else None)
+            )
+        return found
+
+    def _plan(self) -> None:
+        seen = self._seen()
+        now = time.monotonic()
+        changed = self._table.plan(seen, time.time(), now)
+        rows = self._table.rows(now)
+        if not changed and all(each.key in self._told for each, _, runs in rows if runs):
+            return
+        if changed:
+            self._changed.set()
+            self._changed = asyncio.Event()
+        for each, _, runs in rows:
+            serial = self._table.serial(each.key)
+            if not runs or self._told.get(each.key, "new") == serial:
+                continue
+            self._told[each.key] = serial
+            flows = self._table.flows(each.direction, now)
+            flow = next(one for one in flows if one.key == each.key)
+            turn = self._turn(each.key, flows)
+            self._decided(each, turn, flow, flows, self._table.states(each.direction), now)
+
+    def _turn(self, key: str, flows: Sequence[DeadlineFlow] | None = None) -> TurnMessage:
+        interfaces = {each.name: each.interface for each in self._networks()}
+        turn = seen_turn(self._table, key, time.monotonic(), time.time(), flows)
+
+        def named(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(interfaces.get(name, name) for name in names)
+
+        return msgspec.structs.replace(
+            turn,
+            networks=named(turn.networks),
+            metered=named(turn.metered),
+            spare=named(turn.spare),
+        )

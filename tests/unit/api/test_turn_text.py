@@ -1,0 +1,74 @@
+"""What a transfer waits for, in words."""
+
+from datetime import datetime
+
+import pytest
+
+from cedos.api.transfers import TurnMessage
+from cedos.api.turn_text import instant, sentence
+
+NOW = datetime(2026, 11, 24, 17, 0)
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(f"2026-11-{text}").timestamp()
+
+
+@pytest.mark.parametrize(
+    ("turn", "said"),
+    [
+        (
+            TurnMessage(spare=("lte0",), begin_unix_s=at("24 17:42")),
+            "waiting for Wi-Fi, must begin over lte0 at 17:42",
+        ),
+        (TurnMessage(spare=("lte0",)), "waiting for Wi-Fi"),
+        (TurnMessage(), "waiting for a network"),
+        (TurnMessage(first=False), "waiting for transfers that are wanted earlier"),
+        (TurnMessage(networks=("wlan0",), free_up=True), "over wlan0"),
+        (
+            TurnMessage(networks=("wlan0",), spare=("lte0",), begin_unix_s=at("24 17:42")),
+            "over wlan0, lte0 would join at 17:42",
+        ),
+        (
+            TurnMessage(networks=("wlan0", "lte0"), metered=("lte0",), free_up=True),
+            "over wlan0 and lte0: Wi-Fi alone may be too late",
+        ),
+        (
+            TurnMessage(networks=("lte0",), metered=("lte0",)),
+            "over lte0: waiting longer may be too late",
+        ),
+        (
+            TurnMessage(networks=("wlan0",), late=True, end_unix_s=at("24 19:10")),
+            "over wlan0; cannot be here by 18:00; done about 19:10 (19:10 or much later)",
+        ),
+        (
+            TurnMessage(
+                networks=("wlan0",),
+                end_low_unix_s=at("24 17:20"),
+                end_unix_s=at("24 17:30"),
+                end_high_unix_s=at("24 17:50"),
+            ),
+            "over wlan0; done about 17:30 (17:20 to 17:50)",
+        ),
+    ],
+)
+def test_it_is_said_in_one_sentence(turn: TurnMessage, said: str) -> None:
+    assert sentence(turn, at("24 18:00"), NOW) == said
+
+
+def test_what_has_passed_is_said() -> None:
+    turn = TurnMessage(networks=("wlan0",), late=True)
+    assert sentence(turn, at("24 16:00"), NOW) == "over wlan0; wanted by 16:00, which has passed"
+
+
+@pytest.mark.parametrize(
+    ("when", "said"),
+    [
+        ("24 17:03", "17:03:00"),
+        ("24 23:00", "23:00"),
+        ("25 08:00", "tomorrow 08:00"),
+        ("27 08:00", "Fri 08:00"),
+    ],
+)
+def test_instants(when: str, said: str) -> None:
+    assert instant(at(when), NOW) == said

@@ -1,0 +1,47 @@
+"""`cedos transfers`, line by line."""
+
+from datetime import datetime
+
+from cedos.api.transfers import TransferInTable, TurnMessage
+from cedos.commands.transfers import lines
+from cedos.model import Direction
+
+NOW = datetime(2026, 11, 24, 17, 0)
+
+
+def waiting(*, running: bool = True, uid: int = 1000) -> TransferInTable:
+    begin, wanted = (NOW.replace(hour=hour, minute=42).timestamp() for hour in (17, 18))
+    return TransferInTable(
+        key="0" * 32,
+        uid=uid,
+        name="song.flac",
+        server="server.example",
+        direction=Direction.DOWN,
+        size_bytes=100_000_000,
+        done_bytes=40_000_000,
+        bytes_by_network={"lte0": 1_000_000, "wlan0": 39_000_000},
+        deadline_unix_s=wanted,
+        running=running,
+        turn=TurnMessage(spare=("lte0",), begin_unix_s=begin, metered_bytes=60e6),
+    )
+
+
+def test_what_waits_is_explained_at_once() -> None:
+    text = "\n".join(lines([waiting()], NOW, 1000))
+    assert "song.flac" in text
+    assert "18:42" in text
+    assert "40 MB of 100 MB (40%), wlan0 98% lte0 2%" in text
+    assert "waiting for Wi-Fi, must begin over lte0 at 17:42" in text
+    assert "60 MB of it metered" in text
+    assert "USER" not in text
+
+
+def test_whose_program_does_not_run_says_what_to_do() -> None:
+    text = "\n".join(lines([waiting(running=False, uid=0)], NOW, 1000))
+    assert "its program does not run: it waits until the same command is given again" in text
+    assert "root" in text
+
+
+def test_nothing_waits() -> None:
+    (line,) = lines([], NOW, 0)
+    assert "cedos-get --by 18:00" in line

@@ -1,0 +1,102 @@
+"""The daemon's table: programs are told, and it survives the daemon."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.api.transfers import TransferReport
+from cedos.daemon.deadlines.transfers import FILE, Transfers
+from cedos.errors import ConfigError
+from cedos.model import Context, Network, NetworkKind
+from cedos.selector.objective import WeightedCost
+
+pytestmark = pytest.mark.anyio
+
+
+class Host:
+    """A daemon's table whose networks a test sets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.wifi_up = False
+        self.decided: list[str] = []
+        self.barred: dict[str, str] = {}
+
+    def transfers(self) -> Transfers:
+        def decided(*arguments: Any) -> None:
+            self.decided.append("+".join(arguments[1].networks))
+
+        return Transfers(
+            self.folder,
+            networks=self._networks,
+            barred=lambda: self.barred,
+            context=lambda: Context(time.monotonic(), {}),
+            objective=lambda: WeightedCost(0.01, 2e-7),
+            decided=decided,
+        )
+
+    def _networks(self) -> list[Network]:
+        return [
+            Network("wifi", "wlan0", 2, NetworkKind.WIFI, metered=False, up=self.wifi_up),
+            Network("phone", "lte0", 3, NetworkKind.CELLULAR, metered=True),
+        ]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def report(number: int = 1, **more: Any) -> TransferReport:
+    wanted = {"name": "song", "server": "there", "size_bytes": 1_000_000} | more
+    return TransferReport(key=f"{number:032x}", deadline_unix_s=time.time() + 3600.0, **wanted)
+
+
+async def test_it_waits_and_is_told_by_the_names_of_interfaces(host: Host) -> None:
+    turn = await host.transfers().report(report(), 0)
+    assert turn.networks == ()
+    assert turn.spare == ("lte0",)
+    assert turn.begin_unix_s is not None
+    assert host.decided == [""]
+
+
+async def test_who_waits_is_told_at_once_when_wifi_comes(host: Host) -> None:
+    transfers = host.transfers()
+    turn = await transfers.report(report(), 0)
+    waiting = asyncio.ensure_future(transfers.report(report(seen=turn.serial, wait_s=30.0), 0))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    host.wifi_up = True
+    transfers.networks_changed()
+    async with asyncio.timeout(1.0):
+        assert (await waiting).networks == ("wlan0",)
+    assert host.decided == ["", "wlan0"]
+
+
+async def test_a_barred_network_is_not_counted_on(host: Host) -> None:
+    host.barred = {"phone": "its budget is spent"}
+    turn = await host.transfers().report(report(), 0)
+    assert turn.networks == turn.spare == ()
+
+
+async def test_the_table_survives_the_daemon(host: Host) -> None:
+    before = host.transfers()
+    await before.report(report(), 1000)  # and is killed
+    (kept,) = host.transfers().listed()
+    assert (kept.name, kept.uid, kept.running) == ("song", 1000, False)
+    (host.folder / FILE).write_text('{"rows": [[1, 2], "x"], "networks": []}')
+    assert host.transfers().listed() == []
+
+
+async def test_only_its_user_ends_a_transfer(host: Host) -> None:
+    transfers = host.transfers()
+    await transfers.report(report(), 1000)
+    await transfers.report(report(ended=True), 0)
+    assert len(transfers.listed()) == 1
+    with pytest.raises(ConfigError, match="another user"):
+        await transfers.report(report(), 0)
+    await transfers.report(report(ended=True), 1000)
+    assert transfers.listed() == []
