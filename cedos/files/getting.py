@@ -1,11 +1,12 @@
 """The fetching end: goes on after lost networks, lost servers, and its own crash."""
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cedos.errors import SessionError, TransferError
 from cedos.files.messages import (
     DIGEST_BYTES,
+    GO,
     Answer,
     Entry,
     FileRequest,
@@ -26,10 +27,19 @@ _READ_BYTES: Final = 1 << 18
 _WRONG: Final = 2  # so many whole files with a wrong digest, then it is not an accident
 
 
+class TurnGate(Protocol):
+    """Says when a file may come that can wait."""
+
+    async def mine(self) -> None:
+        """Returns when some network may carry it."""
+        ...
+
+
 class Getting:
     """One file from one server; given up after `patience_s` without one byte and without a session.
 
-    `pause` is waited for behind each piece, for a limit of the rate, and gets its size.
+    `pause` is waited for behind each piece, for a limit of the rate, and gets its size. With a `turn` the
+    file's size is asked for, and the file itself when it is its turn.
     """
 
     def __init__(
@@ -40,7 +50,9 @@ class Getting:
         patience_s: float,
         pause: Callable[[int], Awaitable[None]] | None = None,
         read_bytes: int = _READ_BYTES,
+        turn: TurnGate | None = None,
     ) -> None:
+        self._turn = turn
         self._path, self._target, self._link = path, target, link
         self._patience_s = patience_s
         self._pause, self._read_bytes = pause, read_bytes
@@ -58,7 +70,9 @@ class Getting:
 
     async def _over(self, connection: "Connection") -> bool:
         target, progress = self._target, self.progress
-        await connection.write(pack(FileRequest(self._path, target.have, target.version)))
+        hold = self._turn is not None
+        asked = FileRequest(self._path, target.have, target.version, hold=hold)
+        await connection.write(pack(asked))
         answer: Answer = await read(Answer, connection.read_exactly)
         if answer.refused:
             raise TransferError(f"the server says: {answer.refused}")
@@ -68,6 +82,9 @@ class Getting:
         progress.size_bytes, progress.state = answer.size, ""
         progress.began_bytes = min(progress.began_bytes, target.have)
         progress.have_bytes = target.have
+        if self._turn is not None:
+            await self._turn.mine()
+            await connection.write(GO)
         while target.have < answer.size:
             data = await connection.read(min(self._read_bytes, answer.size - target.have))
             if not data:

@@ -14,6 +14,7 @@ import structlog
 from cedos.errors import SessionError, TransferError
 from cedos.files.messages import (
     DIGEST_BYTES,
+    GO,
     LONGEST_LISTING,
     VERSION,
     Answer,
@@ -180,6 +181,8 @@ class Serving:
         answer = Answer(version.size, start, str(version), status.st_mtime)
         await connection.write(pack(answer))
         length = version.size - start
+        if request.hold:
+            await connection.read_exactly(len(GO))
         if length:
             await connection.write_source(reader(number, start), length)
         digest = await self._tree.digest(number, version)

@@ -19,6 +19,7 @@ RATE = 1.6e6  # 200 kB a second
 AWAY_S = 7.0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("registry")
 def test_the_phone_brings_only_what_wifi_cannot(tmp_path: Path) -> None:
     seen: list[int] = []

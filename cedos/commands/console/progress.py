@@ -54,7 +54,8 @@ class ProgressLine:
         passed_s = now_s - marks[0][0]
         return (have - marks[0][1]) / passed_s if passed_s > 0.5 else None
 
-    def text(self, now_s: float) -> str:
+    def text(self, now_s: float, doing: str | None = None) -> str:
+        """`doing`: what is said of networks and of waiting in place of what can be seen here."""
         progress = self._progress
         parts = [size(progress.have_bytes)]
         rate = self.rate(now_s)
@@ -64,21 +65,26 @@ class ProgressLine:
             parts = [f"{share:4.0%} of {size(whole)}"]
         if rate:
             parts.append(f"{size(rate)}/s")
-            if whole:
+            if whole and doing is None:
                 parts.append(f"{duration((whole - progress.have_bytes) / rate)} left")
         connection = progress.connection
-        if connection is not None:
+        if doing is not None:
+            parts += [doing] if doing else []
+        elif connection is not None:
             networks = sorted({path.network for path in connection.paths() if not path.stalled})
             parts.append("+".join(networks) if networks else "waiting for a network")
         elif progress.state:
             parts.append(progress.state)
         return f"{self._name}: {', '.join(parts)}"
 
-    def draw(self) -> None:
+    def draw(self, doing: str | None = None) -> None:
         if self._shown:
             width = max(shutil.get_terminal_size().columns - 1, 20)
             print(
-                f"\r\033[K{self.text(time.monotonic())[:width]}", end="", file=self._out, flush=True
+                f"\r\033[K{self.text(time.monotonic(), doing)[:width]}",
+                end="",
+                file=self._out,
+                flush=True,
             )
 
     def clear(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from cedos.commands.console import render, servers
+from cedos.commands.console.by import BY_HELP, By
 from cedos.commands.console.manual import json_option
 from cedos.commands.console.pipes import Output
 from cedos.commands.console.program import Program, say
@@ -18,6 +19,7 @@ from cedos.commands.console.render import plain
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY
 from cedos.commands.exec import Size
 from cedos.commands.sessions.shared.bit_rate import BitRateType
+from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
 from cedos.commands.sessions.shared.sources import Source, SourceType
 from cedos.commands.sessions.shared.transfers import (
     Endpoints,
@@ -67,6 +69,10 @@ _PLAYED_PIECE: Final = 1 << 14
             "cedos-get -o - --bitrate 640k home/film.mkv | mpv -",
             "On a train: over the stations' Wi-Fi as far as possible, over the phone as much as needed.",
         ),
+        (
+            "cedos-get --by 18:00 home/show.mkv",
+            "It can wait until six: over Wi-Fi as far as possible, metered only as needed.",
+        ),
         ("cedos-get -n wlan0 home/big.iso", "Over Wi-Fi only, however long that takes."),
         ("cedos-get --limit-rate 500kB home/big.iso", "At half a megabyte a second."),
         ("cedos-get --print-key", "Prints your own public key, for the server's --clients."),
@@ -108,6 +114,7 @@ _PLAYED_PIECE: Final = 1 << 14
 @servers.own_key_option
 @timeout_option
 @deadline_option
+@click.option("--by", type=By(), help=BY_HELP)
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @servers.print_key_option
 @json_option
@@ -125,6 +132,7 @@ def command(
     own_key: Path | None,
     timeout: float,
     deadline: float,
+    by: float | None,
     quiet: bool,
     print_key: bool,
     as_json: bool,
@@ -138,6 +146,11 @@ def command(
 
     A folder (a path that ends with /) is listed, or with -r fetched; files of it that are here
     already, with the same size, are left alone.
+
+    With --by the files can wait until then: they come over networks that cost nothing as far as possible,
+    and over metered ones only as much as is needed to be in time, from as late as is safe. `cedos
+    transfers` shows what waits for what; while no daemon runs, the files of one command are scheduled
+    together. Should it become too late, they are fetched all the same. The line says what is waited for.
 
     All files are tried, also after one that could not be had; the exit status is that of the first
     error. With --json each file has its "error", or null.
@@ -159,8 +172,10 @@ def command(
         raise click.UsageError("--key goes with files of one server")
     if bitrate is not None and (output != _STDOUT or limit_rate is not None):
         raise click.UsageError("--bitrate goes with -o - and without --limit-rate")
+    if by is not None and (output == _STDOUT or limit_rate is not None):
+        raise click.UsageError("--by goes without -o - and without --limit-rate")
     servers.interfaces(networks)
-    run = _Run(recursive, limit_rate, quiet or as_json or output == _STDOUT, as_json)
+    run = _Run(recursive, limit_rate, quiet or as_json or output == _STDOUT, as_json, by)
     limits = None
     if limit_rate is not None:  # what the server may send ahead would come at full speed
         limits = SessionLimits(stream_window=max(limit_rate, 1 << 16))
@@ -180,6 +195,7 @@ def command(
                     await run.source(source, output, link, ends)
                 except CedosError as error:
                     run.failed(source.name, output, error)
+            await run.together()
         finally:
             for link in links.values():
                 await link.close()
@@ -195,9 +211,19 @@ def command(
 class _Run:
     """One command: `results` for --json, and the exit `status`."""
 
-    def __init__(self, recursive: bool, limit_rate: int | None, quiet: bool, as_json: bool) -> None:
+    def __init__(
+        self,
+        recursive: bool,
+        limit_rate: int | None,
+        quiet: bool,
+        as_json: bool,
+        by_unix_s: float | None,
+    ) -> None:
         self._recursive, self._rate = recursive, limit_rate
         self._quiet, self._as_json = quiet, as_json
+        self._later: FilesByDeadline | None = None
+        if by_unix_s is not None:
+            self._later = FilesByDeadline(by_unix_s, quiet, self._done, self.failed)
         self.results: list[dict[str, Any]] = []
         self.status = 0
 
@@ -205,6 +231,17 @@ class _Run:
         say("cedos-get", error)
         self.status = self.status or error.exit_code
         self.results.append({"path": str(target), "from": name, "error": str(error)})
+
+    def _done(self, fact: dict[str, Any]) -> None:
+        self.results.append(fact)
+        if not self._quiet:
+            late = "" if fact.get("in_time", True) else "; too late"
+            click.echo(summary(fact, fact["path"]) + late)
+
+    async def together(self) -> None:
+        """What can wait: all of it is planned together, once it is known what there is."""
+        if self._later is not None:
+            await self._later.run()
 
     async def source(self, source: Source, output: Path, link: ServerLink, ends: Endpoints) -> None:
         """A file, or a folder: listed, or all of it.
@@ -262,11 +299,14 @@ class _Run:
                 click.echo(f"{shown_size:>9}  {when:%Y-%m-%d %H:%M}  {plain(name)}")
 
     async def _file(self, source: Source, target: Path, link: ServerLink, ends: Endpoints) -> None:
-        """One file.
+        """One file; what can wait is only noted.
 
         Raises:
             CedosError: it is not here.
         """
+        if self._later is not None:
+            self._later.add(source, target, ends)
+            return
         began_s = time.monotonic()
         piece = _READ_BYTES if self._rate is None else min(max(self._rate // 10, 1), _READ_BYTES)
         if target == _STDOUT:
@@ -301,9 +341,7 @@ class _Run:
             "seconds": round(time.monotonic() - began_s, 3),
             "error": None,
         }
-        self.results.append(fact)
-        if not self._quiet:
-            click.echo(summary(fact, str(target)))
+        self._done(fact)
 
 
 async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes: int) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cedos.errors import SessionError, SessionRefusedError, TransferError
 from cedos.files import server_link
-from cedos.files.getting import Getting
+from cedos.files.getting import Getting, TurnGate
 from cedos.files.messages import Answer, pack
 from cedos.files.partial import Partial
 from cedos.files.server_link import ServerLink
@@ -116,8 +116,15 @@ class World:
         self.before: list[Callable[[], None]] = []
         self.root = root
         self.served = 0
+        self.server_ends: list[End] = []
 
-    async def fetch(self, target: Path, path: str = "file", patience_s: float = 60.0) -> Getting:
+    async def fetch(
+        self,
+        target: Path,
+        path: str = "file",
+        patience_s: float = 60.0,
+        turn: TurnGate | None = None,
+    ) -> Getting:
         listening = Listening()
         serving = Serving(Tree(self.root), listening, {})
         running = asyncio.create_task(serving.run())
@@ -129,13 +136,14 @@ class World:
             if left == -1:
                 raise SessionError("no connection")
             client, server = End(left), End()
+            self.server_ends.append(server)
             client.other, server.other = server, client
             listening.queue.put_nowait(server)
             return client
 
         partial = Partial(target, "s")
         link = ServerLink(connect)
-        one = Getting(path, partial, link, patience_s)
+        one = Getting(path, partial, link, patience_s, turn=turn)
         try:
             await one.run()
         finally:
@@ -173,6 +181,27 @@ def test_an_empty_file(root: Path, tmp_path: Path) -> None:
     (root / "file").write_bytes(b"")
     asyncio.run(World(root, []).fetch(tmp_path / "got"))
     assert (tmp_path / "got").read_bytes() == b""
+
+
+class Turns:
+    """Lets a file come after a while; notes what servers had sent by then."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.sent: list[int] = []
+
+    async def mine(self) -> None:
+        await asyncio.sleep(0.1)
+        self.sent.append(sum(end.written_bytes for end in self._world.server_ends))
+
+
+def test_what_can_wait_costs_only_the_answer_before_its_turn(root: Path, tmp_path: Path) -> None:
+    world = World(root, [300_000])  # and the rest over a second session, when it is its turn again
+    turns = Turns(world)
+    one = asyncio.run(world.fetch(tmp_path / "got", turn=turns))
+    assert (tmp_path / "got").read_bytes() == TEXT
+    assert one.progress.sessions == len(turns.sent) == 2
+    assert 0 < turns.sent[0] < 400
 
 
 @settings(max_examples=25, deadline=None)

@@ -59,7 +59,25 @@ class Endpoints:
         made: Callable[[Connection], None] = lambda _connection: None,
     ) -> ServerLink:
         """Sessions with the server, one after the other; `made` gets each."""
-        chooser = DaemonChooser(directories().socket)
+        return ServerLink(self.dialling(limits, made))
+
+    def dialling(
+        self,
+        limits: SessionLimits | None = None,
+        made: Callable[[Connection], None] = lambda _connection: None,
+        may_use: Callable[[str], bool] | None = None,
+    ) -> Callable[[], Awaitable[Connection]]:
+        """Makes a session, and the next one.
+
+        `may_use`: which interfaces, now; then nobody else chooses among them.
+        """
+        chooser = DaemonChooser(directories().socket) if may_use is None else None
+        given = self.networks
+
+        def usable(interface: str) -> bool:
+            allowed = not given or interface in given
+            return allowed and (may_use is None or may_use(interface))
+
         timeout_s: list[float | None] = [self.timeout_s]
 
         async def dial() -> Connection:
@@ -69,7 +87,7 @@ class Endpoints:
                 key=self.me,
                 deadline=self.deadline_s,
                 timeout_s=timeout_s[0],
-                networks=self.networks.__contains__ if self.networks else None,
+                networks=usable if given or may_use is not None else None,
                 chooser=chooser,
                 limits=limits,
             )
@@ -79,7 +97,7 @@ class Endpoints:
             made(connection)
             return connection
 
-        return ServerLink(dial)
+        return dial
 
 
 def interruptible(wanted: Coroutine[Any, Any, None]) -> None:

@@ -112,6 +112,17 @@ def test_a_folder_goes_there_and_comes_back(programs: TwoPrograms) -> None:
     assert not (programs.inbox / "my/photos/link").exists()
     again = programs.run("cedos-get", "-r", "-o", "back", "home/my/photos/")
     assert (again.returncode, again.stdout.strip()) == (0, "back/photos: 31 files are here already")
+    later = programs.run(
+        "cedos-get", "--by", "5min", "--json", "-r", "-o", "later", "home/my/photos/"
+    )
+    assert later.returncode == 0, later.stderr
+    found = json.loads(later.stdout)["files"]
+    assert len(found) == 31
+    assert all(each["in_time"] and each["error"] is None for each in found)
+    assert max(each["seconds"] for each in found) < 12  # one after the other, but not one a second
+    for path in photos.rglob("*.jpg"):
+        copy = programs.folder / "later/photos" / path.relative_to(photos)
+        assert copy.read_bytes() == path.read_bytes()
     again = programs.run("cedos-put", "-r", "photos", "home/my/")
     assert again.returncode == 1
     assert again.stderr.count("is there already; it is not overwritten") == 31

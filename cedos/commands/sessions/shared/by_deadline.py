@@ -1,0 +1,250 @@
+"""Files that can wait until a time: all of one command at once, as they share the networks."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from cedos.api.followed_transfer import FollowedTransfer
+from cedos.api.transfers import TransferReport
+from cedos.api.turn_text import sentence
+from cedos.commands.console.program import say
+from cedos.commands.console.progress import ProgressLine, size
+from cedos.commands.sessions.shared.sources import Source
+from cedos.commands.sessions.shared.transfers import Endpoints
+from cedos.config.directories import directories
+from cedos.errors import CedosError, SessionError, TransferError
+from cedos.files.getting import Getting
+from cedos.files.partial import Partial
+from cedos.files.server_link import ServerLink
+from cedos.session import keys
+from cedos.session.sockets.connection import Connection
+
+_DRAWN_EVERY_S: Final = 0.2
+_BEYOND_S: Final = 86_400.0
+"""A server's session is kept for a day beyond the deadline: the file is wanted still."""
+
+_MOST_S: Final = 30 * 86_400.0
+_MOST_FILES: Final = 256
+"""Each has a session, a lock and an open file of its own; programs may have 1024 files open."""
+
+
+class FileByDeadline:
+    """One file that can wait, over whatever sessions it takes: no other file uses them."""
+
+    def __init__(self, source: Source, target: Path, ends: Endpoints, by_unix_s: float) -> None:
+        self.source, self.target, self._by_unix_s = source, target, by_unix_s
+        self._only = ends.networks
+        # The server is who has the key, at whatever address.
+        identity = f"{keys.to_text(ends.server.key)}/{source.path}"
+        self._partial = Partial(target, identity)
+        self._key = hashlib.sha256(f"{identity}\0{target.absolute()}".encode()).hexdigest()[:32]
+        self._server = ends.server.host
+        self._used: dict[str, int] = {}
+        self._leading: dict[str, bool] = {}
+        self._connection: Connection | None = None
+        self.following = FollowedTransfer(
+            directories().socket, self._report, self._networks, self._changed
+        )
+        until_s = max(by_unix_s - time.time(), 0.0) + _BEYOND_S
+        keep_s = min(max(until_s, ends.deadline_s), _MOST_S)
+        self._dial = replace(ends, deadline_s=keep_s).dialling(
+            made=self._made, may_use=self.following.may_use
+        )
+        self._link = ServerLink(self._connect)
+        self.getting = Getting(source.path, self._partial, self._link, keep_s, turn=self.following)
+        self.seconds = 0.0
+
+    async def run(self) -> None:
+        """Until it is here.
+
+        Raises:
+            CedosError: it cannot be had.
+        """
+        began_s = time.monotonic()
+        following: asyncio.Task[None] | None = None
+        getting = asyncio.ensure_future(self.getting.run())
+        try:
+            while not getting.done():
+                # Only once its size is known there is anything to plan.
+                if following is None and self.getting.progress.size_bytes is not None:
+                    following = asyncio.create_task(self.following.run())
+                await asyncio.wait([getting], timeout=_DRAWN_EVERY_S)
+            try:
+                await getting
+            except TimeoutError as error:
+                raise SessionError("no server for too long") from error
+            await self.following.end()
+        finally:
+            self.seconds = time.monotonic() - began_s
+            for task in filter(None, (following, getting)):
+                task.cancel()
+                with suppress(asyncio.CancelledError, CedosError, TimeoutError):
+                    await task
+            await self._link.close()
+            self._partial.close()
+
+    @property
+    def state(self) -> str:
+        """What it waits for, or does, in words."""
+        turn, progress = self.following.turn, self.getting.progress
+        if progress.connection is None and progress.state:
+            return progress.state
+        if turn is None:
+            return "asking for its size" if progress.size_bytes is None else ""
+        return sentence(turn, self._by_unix_s, datetime.now())
+
+    @property
+    def fact(self) -> dict[str, Any]:
+        progress = self.getting.progress
+        return {
+            "path": str(self.target),
+            "from": self.source.name,
+            "bytes": progress.have_bytes,
+            "here_before_bytes": progress.began_bytes,
+            "sessions": progress.sessions,
+            "seconds": round(self.seconds, 3),
+            "received_bytes": dict(self._received()),
+            "by_unix_s": self._by_unix_s,
+            "in_time": time.time() <= self._by_unix_s,
+            "error": None,
+        }
+
+    async def _connect(self) -> Connection:
+        if self.getting.progress.size_bytes is not None:
+            await self.following.mine()
+        if self._connection is not None:
+            self._used, self._connection = self._received(), None
+        return await self._dial()
+
+    def _made(self, connection: Connection) -> None:
+        self._connection = connection
+        self._leading = connection.networks()
+
+    def _networks(self) -> Mapping[str, bool]:
+        if self._connection is not None and not self._connection.ended:
+            self._leading = self._connection.networks()
+        return {
+            name: metered
+            for name, metered in self._leading.items()
+            if not self._only or name in self._only
+        }
+
+    def _received(self) -> dict[str, int]:
+        found = dict(self._used)
+        if self._connection is not None:
+            for name, count in self._connection.received_by_network().items():
+                found[name] = found.get(name, 0) + count
+        return found
+
+    def _changed(self) -> None:
+        if self._connection is not None:
+            self._connection.networks_changed()
+
+    def _report(self) -> TransferReport:
+        progress = self.getting.progress
+        return TransferReport(
+            key=self._key,
+            name=self.target.name[:300],
+            server=self._server[:300],
+            size_bytes=progress.size_bytes,
+            done_bytes=progress.have_bytes,
+            deadline_unix_s=self._by_unix_s,
+            used_bytes=self._received(),
+        )
+
+
+class FilesByDeadline:
+    """All files of one command: `done` and `failed` get each as it ends."""
+
+    def __init__(
+        self,
+        by_unix_s: float,
+        quiet: bool,
+        done: Callable[[dict[str, Any]], None],
+        failed: Callable[[str, Path, CedosError], None],
+    ) -> None:
+        self._by_unix_s, self._quiet = by_unix_s, quiet
+        self._done, self._failed = done, failed
+        self._waiting: list[FileByDeadline] = []
+
+    def add(self, source: Source, target: Path, ends: Endpoints) -> None:
+        """One more; it is fetched by `run`.
+
+        Raises:
+            TransferError: it cannot be written, or there are too many.
+        """
+        if len(self._waiting) >= _MOST_FILES:
+            raise TransferError(
+                f"{target}: one command takes {_MOST_FILES} files with --by; "
+                "repeat it when these are here"
+            )
+        self._waiting.append(FileByDeadline(source, target, ends, self._by_unix_s))
+
+    async def run(self) -> None:
+        """Until each is here or cannot be had; where it is cancelled, says what is kept."""
+        line = _Line(self._waiting, self._quiet)
+        drawing = asyncio.get_running_loop().create_task(line.run())
+        try:
+            await asyncio.gather(*(self._one(each, line) for each in list(self._waiting)))
+        except asyncio.CancelledError:
+            line.clear()
+            for each in self._waiting:
+                _say_kept(each)
+            raise
+        finally:
+            drawing.cancel()
+            line.clear()
+
+    async def _one(self, each: FileByDeadline, line: "_Line") -> None:
+        try:
+            await each.run()
+        except CedosError as error:
+            line.clear()
+            self._failed(each.source.name, each.target, error)
+            _say_kept(each)
+        else:
+            line.clear()
+            self._done(each.fact)
+        self._waiting.remove(each)
+
+
+def _say_kept(each: FileByDeadline) -> None:
+    if have := each.getting.progress.have_bytes:
+        why = f"{each.target}: {size(have)} are kept; the same command goes on"
+        say("cedos-get", CedosError(why))
+
+
+class _Line:
+    """The first file that is not here, and how many others."""
+
+    def __init__(self, waiting: list[FileByDeadline], quiet: bool) -> None:
+        self._waiting, self._quiet = waiting, quiet
+        self._lines = {
+            id(each): ProgressLine(each.target.name, each.getting.progress, quiet=quiet)
+            for each in waiting
+        }
+
+    async def run(self) -> None:
+        while True:
+            if self._waiting:
+                served = [each for each in self._waiting if _carried(each)] or self._waiting
+                line = self._lines[id(served[0])]
+                others = len(self._waiting) - 1
+                more = f"; {others} more file{'s' * (others != 1)}" if others else ""
+                line.draw(f"{served[0].state}{more}")
+            await asyncio.sleep(_DRAWN_EVERY_S)
+
+    def clear(self) -> None:
+        for line in self._lines.values():
+            line.clear()
+
+
+def _carried(each: FileByDeadline) -> bool:
+    turn = each.following.turn
+    return turn is not None and bool(turn.networks)

@@ -1,0 +1,175 @@
+"""`cedos-get --by` beside the daemon on an emulated laptop; both are killed, and all is there in time."""
+
+import hashlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cedos.api.transfers import TransferInTable
+from cedos.model import NetworkKind
+from cedos.session import keys
+from emu.places.traces import Trace
+from emu.testbed.access import Access
+from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.programs.daemon import Daemon
+
+BYTES = 24_000_000
+PORT = 7008
+WHEN = "1h"
+"""Long enough for LTE to wait though a new daemon does not know its rate, and so takes it for 1 Mbit/s:
+within minutes it would have to begin, and carries about a second until its rate is known."""
+
+_ASKED_BYTES = 500_000
+"""Handshakes and the question for the size go over any network, twice here."""
+WIFI = Access(NetworkKind.WIFI, Trace.constant(16e6), Trace.constant(16e6), 0.020)
+LTE = Access(NetworkKind.CELLULAR, Trace.constant(16e6), Trace.constant(16e6), 0.060)
+CONFIG = (
+    f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
+    "asleep_interval_s = 0.5\ndns = false\n[providers]\nhost = false\n"
+)
+
+
+class Fetching:
+    """The daemon and the program at one end, the server at the other."""
+
+    def __init__(self, laptop: Laptop, folder: Path) -> None:
+        self.laptop, self.folder = laptop, folder
+        (folder / "served").mkdir()
+        text = random.Random(3).randbytes(BYTES)
+        (folder / "served" / "file").write_bytes(text)
+        self.digest = hashlib.sha256(text).digest()
+        self.daemon = Daemon(laptop.client, folder / "daemon", CONFIG)
+        self.environment = self.daemon.environment | {"XDG_CONFIG_HOME": str(folder / "config")}
+        self.key = keys.to_text(keys.own(folder / "server.key").public)
+        self.programs: list[subprocess.Popen[str]] = []
+
+    def _start(self, where: Any, program: str, *arguments: str) -> "subprocess.Popen[str]":
+        code = f"from cedos.commands.sessions.{program} import main; main()"
+        process: subprocess.Popen[str] = where.popen(
+            sys.executable, "-c", code, *arguments,
+            env=self.environment, cwd=self.folder, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.programs.append(process)
+        return process
+
+    def serve(self) -> None:
+        process = self._start(
+            self.laptop.server,
+            "serve",
+            "-l",
+            f"{SERVER}:{PORT}",
+            "--own-key",
+            "server.key",
+            "served",
+        )
+        assert process.stderr is not None
+        assert "ready" in process.stderr.readline()
+
+    def up(self) -> None:
+        self.daemon.start()
+        self.daemon.wait_for(lambda client: bool(client.status().networks), 20.0)
+
+    def get(self, by: str) -> "subprocess.Popen[str]":
+        return self._start(
+            self.laptop.client, "get", "--json", "--by", by, "--key", self.key, "-o", "got",
+            f"{SERVER}:{PORT}/file",
+        )  # fmt: skip
+
+    def have(self) -> int:
+        try:
+            return (self.folder / "got.part").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def until_more(self, n_bytes: int, limit_s: float = 30.0) -> None:
+        wanted, ends_s = self.have() + n_bytes, time.monotonic() + limit_s
+        while self.have() < wanted:
+            assert time.monotonic() < ends_s, f"stuck at {self.have()} bytes"
+            time.sleep(0.02)
+
+    def listed(self) -> TransferInTable:
+        (found,) = self.daemon.client.transfers()
+        return found
+
+    def close(self) -> None:
+        for process in self.programs:
+            process.kill()
+            process.communicate()
+        self.daemon.stop()
+
+
+@pytest.fixture
+def fetching(tmp_path: Path, registry: Path) -> Iterator[Fetching]:
+    with Laptop(WIFI, LTE) as laptop:
+        fetching = Fetching(laptop, tmp_path)
+        try:
+            yield fetching
+        finally:
+            fetching.close()
+
+
+def test_over_wifi_as_far_as_possible_though_both_programs_are_killed(fetching: Fetching) -> None:
+    fetching.serve()
+    fetching.up()
+    program = fetching.get(WHEN)
+    fetching.until_more(BYTES // 6)
+    program.send_signal(signal.SIGKILL)
+    program.wait()
+    time.sleep(1.0)
+    fetching.daemon.kill()
+    kept = fetching.have()
+    fetching.up()
+    # Out of the door.
+    fetching.laptop.detach(NetworkKind.WIFI)
+    time.sleep(1.0)
+    left = fetching.listed()
+    assert (left.name, left.running) == ("got", False)
+    program = fetching.get(WHEN)
+    ends_s = time.monotonic() + 10.0
+    while not (waits := fetching.listed()).running:
+        assert time.monotonic() < ends_s
+        time.sleep(0.1)
+    time.sleep(3.0)
+    waits = fetching.listed()
+    assert waits.turn.networks == ()
+    assert waits.turn.begin_unix_s is not None
+    assert waits.turn.begin_unix_s > time.time()
+    assert fetching.have() - kept < _ASKED_BYTES
+    said = subprocess.run(
+        fetching.laptop.client.command(sys.executable, "-m", "cedos", "transfers"),
+        env=fetching.environment, capture_output=True, text=True, timeout=30, check=True,
+    ).stdout  # fmt: skip
+    assert "waiting for Wi-Fi, must begin over lte0 at" in said
+    explained = fetching.daemon.client.explain()
+    assert "defer" in {str(each.strategy.kind) for each in explained.evaluations}
+    fetching.laptop.attach(WIFI)
+    out, error = program.communicate(timeout=90)
+    assert program.returncode == 0, error
+    (fact,) = json.loads(out)["files"]
+    assert fact["in_time"]
+    assert fact["received_bytes"].get("lte0", 0) < _ASKED_BYTES
+    assert hashlib.sha256((fetching.folder / "got").read_bytes()).digest() == fetching.digest
+    assert fetching.daemon.client.transfers() == []
+
+
+@pytest.mark.long
+def test_over_lte_as_much_as_the_deadline_needs(fetching: Fetching) -> None:
+    fetching.serve()
+    fetching.up()
+    program = fetching.get("40s")
+    fetching.until_more(BYTES // 6)
+    fetching.laptop.detach(NetworkKind.WIFI)
+    out, error = program.communicate(timeout=90)
+    assert program.returncode == 0, error
+    (fact,) = json.loads(out)["files"]
+    assert fact["in_time"]
+    assert fact["received_bytes"]["lte0"] > BYTES // 10
