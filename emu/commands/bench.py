@@ -18,6 +18,7 @@ from emu.console.help import block, examples
                 "call       a two-way call while Wi-Fi dies: plain UDP, and through the gateway",
                 "crash      kill -9 in the middle: what is restored, which connections survive",
                 "daemon     processor share idle and under load, start time, memory",
+                "deadlines  100 simulated days: deadlines met, share over Wi-Fi against the optimum",
                 "decision   microseconds of one decision",
                 "gateway    unmodified curl through the gateway: both networks' sum, cuts, first bytes",
                 "profiler   microseconds and share of packets that reach user space",

@@ -1,0 +1,92 @@
+"""Deadlines: simulated days with the product's own scheduler, against one who knows the future.
+
+Days are drawn (`emu.experiments.cedos.days`); only deadlines that can be met at all are counted. The keys
+of streaming are measured by the buffer manager's own bench, not here.
+"""
+
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from cedos.model import Direction
+from cedos.selector.deadlines.chance import ChanceScheduler
+from cedos.selector.deadlines.d2sched import D2Sched
+from cedos.selector.deadlines.deadline_flow import DeadlineFlow
+from cedos.selector.deadlines.host_networks import HostNetworks, SeenNetwork
+from cedos.selector.deadlines.plan import DeadlinePlan
+from emu.experiments.cedos import days
+from emu.experiments.cedos.compare import figures, tally
+from emu.experiments.cedos.strawmen import AtOnce
+
+NAME = "deadlines"
+
+_DAYS: Final = 100
+_USER_DAYS: Final = 10
+_FLOWS: Final = 1000
+_TABLES: Final = 20
+_PLANS: Final = 40
+_PRICE_S: Final = 0.2 / 1e6
+
+
+def run(progress: Callable[[str], None]) -> dict[str, float]:
+    """Ten days of ten users, and plans for tables of a thousand flows.
+
+    Beside the keys of DESIGN: `d2sched_...` and `no_delay_...` on the same days, `missed`,
+    `clairvoyant_wifi_share`, `decide_1000_flows_p99_ms`.
+    """
+    tallies = []
+    for user in range(_DAYS // _USER_DAYS):
+        progress(f"days of user {user + 1} of {_DAYS // _USER_DAYS}")
+        worlds = (days.draw(2_000_000 + user * _USER_DAYS + day) for day in range(_USER_DAYS))
+        tallies.append(tally(worlds, [AtOnce(), D2Sched(), ChanceScheduler()], one_host=True))
+    found = figures(tallies)
+    ours, theirs, at_once = (found[name] for name in ("chance", "d2sched", "no-delay"))
+    progress(f"plans for {_FLOWS} flows")
+    took_ms = sorted(_plans_ms())
+    return {
+        "met_share": ours["met_share"],
+        "missed": float(ours["missed"]),
+        "missed_by_most_s": ours["missed_by_most_s"],
+        "wifi_share": ours["wifi_share"],
+        "wifi_share_gap": ours["wifi_share_gap"],
+        "clairvoyant_wifi_share": found["clairvoyant_wifi_share"],
+        "no_delay_wifi_share": at_once["wifi_share"],
+        "d2sched_met_share": theirs["met_share"],
+        "d2sched_wifi_share_gap": theirs["wifi_share_gap"],
+        "decide_1000_flows_ms": took_ms[len(took_ms) // 2],
+        "decide_1000_flows_p99_ms": took_ms[int(0.99 * len(took_ms))],
+    }
+
+
+def _plans_ms() -> list[float]:
+    """Tables from nearly idle to overloaded; networks and forecasts are made anew for each plan."""
+    random, took = Random(1), []
+    for _ in range(_TABLES):
+        mean_bytes = 10.0 ** random.uniform(4.0, 7.3)
+        networks, seen = (
+            HostNetworks(),
+            [
+                SeenNetwork("wlan0", random.random() < 0.6, 0.0),
+                SeenNetwork("lte0", True, _PRICE_S),
+            ],
+        )
+        for at_s in range(600):
+            networks.watched(
+                [each._replace(up=each.up or random.random() < 0.5) for each in seen], float(at_s)
+            )
+            for name, bps in (("wlan0", 15.0), ("lte0", 14.5)):
+                rate = random.lognormvariate(bps, 0.6)
+                networks.measured(name, Direction.DOWN, rate, 1.0, float(at_s))
+        flows = [
+            DeadlineFlow(key, random.expovariate(1.0 / mean_bytes), 600 + random.uniform(0, 21_600))
+            for key in range(_FLOWS)
+        ]
+        before = DeadlinePlan()
+        for plan in range(_PLANS):
+            now = 600.0 + plan
+            begun_s = time.perf_counter()
+            states = networks.states(seen, Direction.DOWN, now)
+            before = ChanceScheduler().plan(flows, states, now, before)
+            took.append(1e3 * (time.perf_counter() - begun_s))
+    return took

@@ -1,0 +1,1 @@
+"""Cedos' evaluation (V) again: its scheduler, ours, and one who knows the future, on the same worlds."""

@@ -1,0 +1,71 @@
+"""Cedos' evaluation of its scheduler again: `python -m emu.experiments.cedos --out notebooks/results`."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from emu.experiments.cedos import days, figure6, places
+from emu.experiments.cedos.compare import figures, schedulers, tally
+from emu.experiments.cedos.world import World
+from emu.lab.runs import environment
+from emu.places import places as collections
+
+DELAYS_S: Final = (0, 600, 1800, 3600, 3 * 3600, 6 * 3600)
+_DAYS_OF_USER: Final = 10
+
+
+def users(count: int, delay_s: float | None = None, seed: int = 1) -> Iterator[Iterator[World]]:
+    """Ten days of each; `delay_s`: the same for all downloads."""
+    for user in range(-(-count // _DAYS_OF_USER)):
+        first = seed * 1_000_000 + user * _DAYS_OF_USER
+        drawn = (days.draw(number) for number in range(first, first + _DAYS_OF_USER))
+        yield drawn if delay_s is None else (days.delayed(day, delay_s) for day in drawn)
+
+
+def many_days(count: int, seed: int, delay_s: float | None = None) -> dict[str, Any]:
+    found = [tally(user, schedulers(), one_host=True) for user in users(count, delay_s, seed)]
+    return figures(found)
+
+
+def at_places(directory: Path, runs: int) -> dict[str, Any]:
+    """By place, and all together."""
+    by = {
+        name: tally(places.worlds(place, runs), schedulers(), one_host=False)
+        for name, place in collections.load(directory).items()
+    }
+    return {name: figures([each]) for name, each in by.items()} | {
+        "all": figures(list(by.values()))
+    }
+
+
+@click.command()
+@click.option("--days", "count", default=500, show_default=True, type=click.IntRange(10, 100_000))
+@click.option("--seed", default=1, show_default=True)
+@click.option("--places", "directory", type=click.Path(path_type=Path, exists=True))
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False))
+@click.argument("parts", nargs=-1, type=click.Choice(["figure6", "days", "delays", "places"]))
+def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[str, ...]) -> None:
+    """Simulates; writes `cedos_PART.json` to a folder. PARTS: all without."""
+    out.mkdir(parents=True, exist_ok=True)
+    for part in parts or ("figure6", "days", "delays", "places"):
+        match part:
+            case "figure6":
+                found: dict[str, Any] = figure6.figures()
+            case "days":
+                found = many_days(count, seed)
+            case "delays":
+                found = {str(each): many_days(count // 5, seed, each) for each in DELAYS_S}
+            case _:
+                if directory is None:
+                    raise click.UsageError("--places DIR is needed for the real places")
+                found = at_places(directory, 20)
+        known = {"host": environment.describe(seed), "simulated": True, "days": count, **found}
+        (out / f"cedos_{part}.json").write_text(json.dumps(known, indent=1) + "\n")
+        click.echo(f"{part}: {out / f'cedos_{part}.json'}")
+
+
+if __name__ == "__main__":
+    main()

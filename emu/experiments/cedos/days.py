@@ -1,0 +1,101 @@
+"""Days of people who carry their laptop about, drawn with the statistics that Cedos published.
+
+Published (V-B.2): Wi-Fi for 62.9 % of the time, 2.68 Mbit/s over Wi-Fi and 0.82 Mbit/s over cellular
+networks on average, 2.8 switches per download that switches at all, 25 MB a download (71.2 GB in 2,834),
+delays of 0 to 6 hours. How long stays and absences are was not published: a day here alternates between
+being somewhere (long stays) and being on the way (short ones), as the paper's "bimodal" says. Drawn, not
+measured: labelled so wherever it is shown.
+"""
+
+from math import log
+from random import Random
+from typing import Final
+
+from emu.experiments.cedos.world import Wanted, World
+
+WIFI_SHARE, WIFI_BPS, CELLULAR_BPS = 0.629, 2.68e6, 0.82e6
+DAY_S: Final = 86_400
+MEAN_BYTES: Final = 25.1e6
+
+_SETTLED_S: Final = 5400.0
+_ON_THE_WAY_S: Final = 1500.0
+_PLACE_HAS_WIFI: Final = 0.65
+_WAY_STAY_S, _WAY_ABSENCE_S = 80.0, 90.0
+_SPREAD_OF_PLACES: Final = 0.6
+_SPREAD_OF_MINUTES: Final = 0.35
+_OUTAGES_PER_S: Final = 1.0 / 1800.0
+_OUTAGE_S: Final = 8.0
+_MINUTE_S: Final = 30
+
+
+def draw(seed: int, *, downloads: float = 12.0, hours: int = 24) -> World:
+    """One day, its downloads' delays from a minute to six hours; the same seed draws the same one."""
+    random = Random(seed)
+    long_s = hours * 3600
+    wifi = _wifi(random, long_s)
+    cellular = _cellular(random, long_s)
+    return World(wifi, cellular, _flows(random, downloads, long_s))
+
+
+def delayed(world: World, delay_s: float) -> World:
+    """The same day with another delay for each download."""
+    flows = [
+        Wanted(each.released_s, each.size_bytes, each.released_s + delay_s) for each in world.flows
+    ]
+    return World(world.wifi, world.cellular, flows)
+
+
+def _lognormal(random: Random, mean: float, spread: float) -> float:
+    return random.lognormvariate(log(mean) - spread * spread / 2, spread)
+
+
+def _segment(random: Random, rates: list[float], long_s: int, mean_bps: float) -> None:
+    """Seconds of a network at one place: half a minute at one rate."""
+    while long_s > 0:
+        part_s = min(_MINUTE_S, long_s)
+        rates += [_lognormal(random, mean_bps, _SPREAD_OF_MINUTES)] * part_s
+        long_s -= part_s
+
+
+def _wifi(random: Random, long_s: int) -> list[float]:
+    rates: list[float] = []
+    while len(rates) < long_s:
+        # Somewhere:
+        stay_s = max(int(random.expovariate(1.0 / _SETTLED_S)), 60)
+        if random.random() < _PLACE_HAS_WIFI:
+            mean_bps = _lognormal(random, WIFI_BPS, _SPREAD_OF_PLACES)
+            _segment(random, rates, stay_s, mean_bps)
+        else:
+            rates += [0.0] * stay_s
+        # On the way to somewhere else:
+        end_s = len(rates) + max(int(random.expovariate(1.0 / _ON_THE_WAY_S)), 60)
+        while len(rates) < end_s:
+            rates += [0.0] * max(int(random.weibullvariate(_WAY_ABSENCE_S, 0.8)), 3)
+            mean_bps = _lognormal(random, WIFI_BPS, _SPREAD_OF_PLACES)
+            _segment(random, rates, max(int(random.weibullvariate(_WAY_STAY_S, 0.8)), 3), mean_bps)
+    return rates[:long_s]
+
+
+def _cellular(random: Random, long_s: int) -> list[float]:
+    rates: list[float] = []
+    while len(rates) < long_s:
+        mean_bps = _lognormal(random, CELLULAR_BPS, 0.4)
+        _segment(random, rates, int(random.expovariate(1.0 / 1200.0)) + 30, mean_bps)
+    at_s = 0
+    while (at_s := at_s + int(random.expovariate(_OUTAGES_PER_S)) + 1) < long_s:
+        gone_s = int(random.expovariate(1.0 / _OUTAGE_S)) + 1
+        rates[at_s : at_s + gone_s] = [0.0] * len(rates[at_s : at_s + gone_s])
+    return rates[:long_s]
+
+
+def _flows(random: Random, downloads: float, long_s: int) -> list[Wanted]:
+    """Episodes come one, two or three at a time."""
+    flows: list[Wanted] = []
+    at_s = 0.0
+    together = 2.0
+    while (at_s := at_s + random.expovariate(downloads / together / long_s)) < long_s - 7 * 3600:
+        for _ in range(1 + int(random.random() * 3)):
+            size = min(max(_lognormal(random, MEAN_BYTES, 0.8), 1e6), 200e6)
+            delay_s = max(random.uniform(0.0, 6 * 3600.0), 60.0)
+            flows.append(Wanted(int(at_s), size, int(at_s) + delay_s))
+    return flows

@@ -1,0 +1,216 @@
+"""The product's own schedulers in a simulated world: decided each second, as the daemon does.
+
+A network is known by what was measured while it was used, and by its stays and absences; nobody is told
+what comes. Labelled as simulated wherever it is shown: there are no packets here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from cedos.selector.deadlines.deadline_flow import DeadlineFlow
+from cedos.selector.deadlines.network_state import NetworkState
+from cedos.selector.deadlines.plan import DeadlinePlan, DeadlineScheduler
+from cedos.selector.deadlines.supply import ForecastSupply
+from cedos.selector.deadlines.sustained_rate import SustainedRate
+from cedos.selector.prefetch.stretches import Stretches
+from emu.experiments.cedos.world import World
+
+WIFI, CELLULAR = "wlan0", "lte0"
+_PRICE_S = 0.2 / 1e6
+_LONGEST_STEP_S = 20
+_TYPICAL_STAY_S, _TYPICAL_ABSENCE_S = 600.0, 600.0
+
+
+@dataclass(slots=True)
+class Carried:
+    """One transfer's end: when it was done (inf: never), and its bytes by network."""
+
+    done_s: float = inf
+    wifi_bytes: float = 0.0
+    cellular_bytes: float = 0.0
+    parts: list[tuple[float, float, float, float]] = field(default_factory=list)
+    """From when, for how long, bytes over Wi-Fi, bytes over the cellular network."""
+
+
+class Host:
+    """What is known at an instant. Without a `memory` nothing is known of earlier days."""
+
+    def __init__(self) -> None:
+        self.rates = {WIFI: SustainedRate(), CELLULAR: SustainedRate()}
+        self.last_bps = {WIFI: 0.0, CELLULAR: 0.0}
+        self.stretches = Stretches(_TYPICAL_STAY_S, _TYPICAL_ABSENCE_S)
+        self.wifi_since_s = -inf
+
+    def measured(self, name: str, rate_bps: float, lasted_s: float, at_s: float) -> None:
+        self.rates[name].observe(rate_bps, lasted_s, at_s)
+        self.last_bps[name] = rate_bps
+
+    def states(self, now_s: float, wifi_up: bool, cellular_up: bool) -> list[NetworkState]:
+        stretch = self.stretches.stretch()
+        return [
+            NetworkState(
+                WIFI,
+                wifi_up,
+                0.0,
+                self.last_bps[WIFI],
+                ForecastSupply(self.rates[WIFI], now_s, up=wifi_up, stretch=stretch),
+                fresh=now_s - self.wifi_since_s < 1.0,
+            ),
+            NetworkState(
+                CELLULAR,
+                cellular_up,
+                _PRICE_S,
+                self.last_bps[CELLULAR],
+                ForecastSupply(self.rates[CELLULAR], now_s),
+            ),
+        ]
+
+
+def simulate(
+    world: World,
+    scheduler: DeadlineScheduler,
+    host: Host | None = None,
+    *,
+    begin_s: float = 0.0,
+    keep_parts: bool = False,
+) -> list[Carried]:
+    """Until the end of the world, which begins at `begin_s`. `host`: what is known before; it learns."""
+    host = host or Host()
+    offset_s = begin_s + _learn_before(host, world)
+    flows = world.flows
+    found = [Carried() for _ in flows]
+    left = {number: flow.size_bytes for number, flow in enumerate(flows)}
+    arriving = sorted(left, key=lambda n: flows[n].released_s, reverse=True)
+    living: list[int] = []
+    plan = DeadlinePlan()
+    at_s, end_s = 0, len(world.wifi)
+    wifi_up: bool | None = None
+    while at_s < end_s and (arriving or living):
+        while arriving and flows[arriving[-1]].released_s <= at_s:
+            living.append(arriving.pop())
+        is_up = world.wifi[at_s] > 0.0
+        if is_up and not wifi_up:
+            host.wifi_since_s = float(at_s) + offset_s
+        wifi_up = is_up
+        now_s = at_s + offset_s
+        table = [
+            DeadlineFlow(number, left[number], flows[number].deadline_s + offset_s)
+            for number in living
+        ]
+        up = (is_up, world.cellular[at_s] > 0.0)
+        plan = scheduler.plan(table, host.states(now_s, *up), now_s, plan)
+        fresh = is_up and now_s == host.wifi_since_s
+        step_s = 1 if living and fresh else _step(world, at_s, plan, living, left, arriving)
+        if living:
+            step_s = _step_s(host, scheduler, table, plan, now_s, up, step_s)
+        _carry(world, host, at_s, step_s, offset_s, plan, living, left, found, keep_parts)
+        for number in list(living):
+            if left[number] <= 1e-6:
+                living.remove(number)
+        host.stretches.passed(float(step_s), is_up)
+        at_s += step_s
+    return found
+
+
+def _learn_before(host: Host, world: World) -> float:
+    for name, rates in ((WIFI, world.known_wifi), (CELLULAR, world.known_cellular)):
+        for number, rate_bps in enumerate(rates):
+            host.measured(name, rate_bps, 1.0, float(number))
+    return float(max(len(world.known_wifi), len(world.known_cellular)))
+
+
+def _step(
+    world: World,
+    at_s: int,
+    plan: DeadlinePlan,
+    living: Sequence[int],
+    left: dict[int, float],
+    arriving: Sequence[int],
+) -> int:
+    """Seconds until something can change; one while anything is carried over the cellular network."""
+    if plan.paid:
+        return 1
+    most = min(at_s + _LONGEST_STEP_S, len(world.wifi))
+    if arriving:
+        most = min(most, world.flows[arriving[-1]].released_s)
+    if not living:
+        most = world.flows[arriving[-1]].released_s if arriving else len(world.wifi)
+    else:
+        most = min(most, *(max(int(world.flows[n].deadline_s) - 30, at_s + 1) for n in living))
+    now = world.wifi[at_s]
+    if plan.served and now > 0.0:
+        least = min(left[number] for number in living if number in plan.served)
+        most = min(most, at_s + max(int(8.0 * least / now), 1))
+    step_s = 1
+    while at_s + step_s < most and (world.wifi[at_s + step_s] == now):
+        step_s += 1
+    return step_s
+
+
+def _step_s(
+    host: Host,
+    scheduler: DeadlineScheduler,
+    table: Sequence[DeadlineFlow],
+    plan: DeadlinePlan,
+    now_s: float,
+    up: tuple[bool, bool],
+    most_s: int,
+) -> int:
+    """As long as the cellular network would not be wanted by its end, were nothing carried in it."""
+    while most_s > 1:
+        later = scheduler.plan(table, host.states(now_s + most_s, *up), now_s + most_s, plan)
+        if not later.paid:
+            break
+        most_s = max(most_s // 4, 1)
+    return most_s
+
+
+def _carry(
+    world: World,
+    host: Host,
+    at_s: int,
+    step_s: int,
+    offset_s: float,
+    plan: DeadlinePlan,
+    living: Sequence[int],
+    left: dict[int, float],
+    found: list[Carried],
+    keep_parts: bool,
+) -> None:
+    """Each network serves its flows in their order; what a busy one carried is what it can.
+
+    When these are done within the step the next ones go on, as a change is decided on at once.
+    """
+    moved: dict[int, list[float]] = {}
+    used_s: dict[int, float] = {}
+    others = sorted(
+        [key for key in living if key not in plan.served],
+        key=lambda key: world.flows[key].deadline_s,
+    )
+    for which, (name, rates) in enumerate(((WIFI, world.wifi), (CELLULAR, world.cellular))):
+        capacity = rates[at_s] * step_s / 8.0
+        room = capacity
+        turn = [key for key in living if name in plan.served.get(key, ())]
+        if not turn:
+            continue
+        for keys in (turn, *([key] for key in others)):
+            for share, key in enumerate(sorted(keys, key=left.__getitem__)):
+                take = min(left[key], room / (len(keys) - share))  # as TCP shares a network
+                if take <= 0.0:
+                    continue
+                moved.setdefault(key, [0.0, 0.0])[which] += take
+                left[key] -= take
+                room -= take
+                if left[key] <= 1e-6:
+                    busy = 1.0 - room / capacity
+                    used_s[key] = max(used_s.get(key, 0.0), busy * step_s)
+        host.measured(name, rates[at_s], float(step_s), at_s + step_s + offset_s)
+    for key, (wifi, cellular) in moved.items():
+        one = found[key]
+        one.wifi_bytes += wifi
+        one.cellular_bytes += cellular
+        if keep_parts and (wifi or cellular):
+            one.parts.append((float(at_s), float(step_s), wifi, cellular))
+        if left[key] <= 1e-6 and one.done_s == inf:
+            one.done_s = at_s + used_s.get(key, float(step_s))
