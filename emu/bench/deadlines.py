@@ -1,7 +1,8 @@
 """Deadlines: simulated days with the product's own scheduler, against one who knows the future.
 
-Days are drawn (`emu.experiments.cedos.days`); only deadlines that can be met at all are counted. The keys
-of streaming are measured by the buffer manager's own bench, not here.
+Days are drawn (`emu.experiments.cedos.days`); only deadlines that can be met at all are counted. Streams
+that are played have no keys here (`stalls`, `streaming_metered_over_optimum`): their figures, measured
+once, are in docs/decisions/streaming.md.
 """
 
 import time

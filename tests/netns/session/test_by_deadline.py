@@ -40,6 +40,7 @@ def fact(process: "subprocess.Popen[str]") -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.long
 def test_wifi_carries_all_of_it_where_that_is_in_time(walk: Walk) -> None:
     walk.serve()
     found = fact(by(walk, "5min"))
@@ -47,6 +48,7 @@ def test_wifi_carries_all_of_it_where_that_is_in_time(walk: Walk) -> None:
     assert found["received_bytes"].get("lte0", 0) < _ASKED_BYTES
 
 
+@pytest.mark.long
 def test_without_wifi_the_metered_network_begins_in_time(walk: Walk) -> None:
     walk.world.near.ip("link", "set", "wlan0", "down")
     walk.serve()
