@@ -170,6 +170,8 @@ def _list(known: dict[str, Subscription], book: EpisodeBook, as_json: bool) -> N
         ]  # fmt: skip
         render.print_json({"subscriptions": sorted(known), "episodes": facts})
         return
+    if not known:
+        click.echo("no podcasts yet; cedos-pod --add URL --name NAME --by 07:00 subscribes to one")
     for name, subscription in known.items():
         click.echo(f"{name}  (by {subscription.by}, {subscription.url})")
         for each in book.episodes:

@@ -133,6 +133,7 @@ def test_subscribed_killed_and_gone_on_with(publisher: Publisher) -> None:
     assert len(publisher.requests()) == 2
     publisher.run("--remove", "news")
     assert file.exists()
+    assert "no podcasts yet; cedos-pod --add" in publisher.run("--list")
     process = publisher.pod()
     _, said = process.communicate(timeout=30)
     assert (process.returncode, "no subscription yet" in said) == (2, True)
