@@ -15,8 +15,9 @@ from cedos.model import (
 )
 from cedos.monitor.events import FlowClosed
 from cedos.selector.decision.features import features
+from cedos.selector.decision.own_queue import emptied, own_queues
 from cedos.selector.decision.roles import Roles, assign
-from cedos.selector.decision.times import lengthened, shown
+from cedos.selector.decision.times import lengthened
 from cedos.selector.uncertainty.completion import CompletionModel
 from predictors.base import Distribution
 
@@ -46,11 +47,12 @@ class FinishedTransfer:
         """What was to be expected of it by what was known when it began; None where nothing was."""
         roles = assign(networks)
         known = features(context, self.asked, roles, model.features)
-        columns = shown(known, context, roles)
+        queues_s = own_queues(context, roles)
+        columns = emptied(known, queues_s)
         alone = model.predict(columns)
         if self.strategy not in alone:
             return None
-        times = lengthened(alone, self.asked, context, roles, joined=False)
+        times = lengthened(alone, self.asked, context, roles, queues_s, joined=False)
         longer = times[self.strategy].quantile(0.5) / alone[self.strategy].quantile(0.5)
         role = self.strategy.removeprefix("mptcp_")
         return Prediction(

@@ -137,7 +137,7 @@ class PortalWatch:
 
     @property
     def carrying(self) -> frozenset[str]:
-        """Networks on which a server answered since the sample before the last (`Unanswered`)."""
+        """Networks on which a server answered within the last second (`Unanswered`)."""
         return self._unanswered.carrying
 
     def observe_flows(self, samples: Sequence[FlowSample]) -> None:

@@ -25,14 +25,9 @@ def completion_times(
     `columns`: `features` of the same transfer and context. `joined`: whether second subflows are there
     already.
     """
-    predicted = model.predict(shown(columns, context, roles))
-    return lengthened(predicted, transfer, context, roles, joined=joined)
-
-
-def shown(columns: Mapping[str, float], context: Context, roles: Roles) -> Mapping[str, float]:
-    """The columns as predictors are shown them: round trips without this host's own queues."""
     queues_s = own_queues(context, roles)
-    return emptied(columns, queues_s) if queues_s else columns
+    predicted = model.predict(emptied(columns, queues_s))
+    return lengthened(predicted, transfer, context, roles, queues_s, joined=joined)
 
 
 def lengthened(
@@ -40,11 +35,11 @@ def lengthened(
     transfer: Transfer,
     context: Context,
     roles: Roles,
+    queues_s: Mapping[str, float],
     *,
     joined: bool,
 ) -> Mapping[str, Distribution]:
-    """The predicted times with what sharing, queues and silences add to them."""
-    queues_s = own_queues(context, roles)
+    """The predicted times with what sharing, `own_queues` and silences add to them."""
     if competing := competitors(context, roles, transfer):
         size_bytes = transfer.size.median_bytes
         predicted = {

@@ -8,7 +8,7 @@ from cedos.selector.deadlines.d2sched import D2Sched
 from cedos.selector.deadlines.plan import DeadlineScheduler
 from emu.experiments.cedos.clairvoyant import feasible, most_wifi_bytes
 from emu.experiments.cedos.simulate import Carried, simulate
-from emu.experiments.cedos.strawmen import EachAlone, WifiFirst
+from emu.experiments.cedos.strawmen import AtOnce, EachAlone
 from emu.experiments.cedos.world import Wanted, World
 
 SIZE_BYTES: Final = 100e6
@@ -18,7 +18,7 @@ _MEASURED_S: Final = 60
 """Both networks were used for so long before: the paper's scheduler goes by the last measured rate."""
 
 SCHEDULERS: Final[tuple[DeadlineScheduler, ...]] = (
-    WifiFirst(),
+    AtOnce("wifi-first"),
     EachAlone(),
     D2Sched(),
     ChanceScheduler(),

@@ -1,6 +1,7 @@
 """What Cedos' Figure 6 compares with: Wi-Fi while there is any, and each flow scheduled for itself."""
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
 from cedos.selector.deadlines.d2sched import D2Sched
 from cedos.selector.deadlines.deadline_flow import DeadlineFlow
@@ -8,10 +9,14 @@ from cedos.selector.deadlines.network_state import NetworkState
 from cedos.selector.deadlines.plan import DeadlinePlan
 
 
+@dataclass(frozen=True, slots=True)
 class AtOnce:
-    """No delay: the first come first served, over Wi-Fi where there is any, else over the other."""
+    """No delay: all are served, over Wi-Fi where there is any, else over the other.
 
-    name = "no-delay"
+    Figure 6a (i), called so there: blindly Wi-Fi; deadlines are not looked at.
+    """
+
+    name: str = "no-delay"
 
     def plan(
         self,
@@ -26,21 +31,6 @@ class AtOnce:
         chosen = next((each for each in up if each.free), up[0])
         paid = () if chosen.free else (chosen.name,)
         return DeadlinePlan({flow.key: (chosen.name,) for flow in flows}, paid)
-
-
-class WifiFirst:
-    """Figure 6a (i): blindly Wi-Fi where there is any; deadlines are not looked at."""
-
-    name = "wifi-first"
-
-    def plan(
-        self,
-        flows: Sequence[DeadlineFlow],
-        networks: Sequence[NetworkState],
-        now: float,
-        before: DeadlinePlan,
-    ) -> DeadlinePlan:
-        return AtOnce().plan(flows, networks, now, before)
 
 
 class EachAlone:
