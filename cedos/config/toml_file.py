@@ -137,17 +137,17 @@ class _Reader:
                 each for each, field in fields.items() if len(key) > 1 or not _is_table(field.type)
             ]
             what, shown = "setting", "{}"
-        said = f"unknown {what} {shown.format(name)}" + (
+        message = f"unknown {what} {shown.format(name)}" + (
             f" in {_section(key[:-1])}" if key[1:] else ""
         )
         homes = [section for section, names in _sections(self._root) if name in names]
         if near := difflib.get_close_matches(name, known, n=1):
-            said += f", did you mean {shown.format(near[0])}?"
+            message += f", did you mean {shown.format(near[0])}?"
         elif homes:
-            said += f"; it belongs in {homes[0]}"
+            message += f"; it belongs in {homes[0]}"
         elif known:
-            said += f"; known are: {', '.join(map(shown.format, known))}"
-        self._wrong(key, said)
+            message += f"; known are: {', '.join(map(shown.format, known))}"
+        self._wrong(key, message)
 
     def _wrong(self, key: Key, message: str) -> None:
         if self._lines is None:

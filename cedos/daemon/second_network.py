@@ -36,13 +36,13 @@ async def arrives(links: LinkMonitor, notifier: Notifier) -> None:
     """
     feeding = asyncio.create_task(_feed(notifier), name="watchdog")
     try:
-        said = _say(links, notifier, "")
+        told = _tell(links, notifier, "")
         # A service that waits has started: systemd must not take it for one that hangs.
         notifier.ready()
         async for _ in links.events():
             if len(usable(links.networks())) >= NEEDED:
                 return
-            said = _say(links, notifier, said)
+            told = _tell(links, notifier, told)
     finally:
         feeding.cancel()
         with suppress(asyncio.CancelledError):
@@ -50,7 +50,7 @@ async def arrives(links: LinkMonitor, notifier: Notifier) -> None:
     raise HostError("rtnetlink does not tell the host's networks any more")
 
 
-def _say(links: LinkMonitor, notifier: Notifier, before: str) -> str:
+def _tell(links: LinkMonitor, notifier: Notifier, before: str) -> str:
     count = len(usable(links.networks()))
     what = "a second usable network" if count else "two usable networks"
     text = f"waiting for {what}. {_seen(links)}"

@@ -359,7 +359,7 @@ class Daemon:
             self._director.networks_changed(networks)
             await self._steering.networks_changed(networks)
             self._hard_budgets.check()
-            self._hard_budgets.look()
+            self._hard_budgets.wake()
             self._open_changed()
             await self._director.reconsider(self._observer.context())
         self._transfers.networks_changed()

@@ -171,12 +171,12 @@ class HardBudgets:
                 await self._act()
         self._tell()
 
-    def look(self) -> None:
+    def wake(self) -> None:
         """Has it checked and settled soon, without waiting for that."""
         self._ticked.set()
 
     async def run(self) -> None:
-        """Looks until it is cancelled: when something has changed, and often near the end."""
+        """Checks until it is cancelled: when something has changed, and often near the end."""
         while True:
             self._ticked.clear()
             next_s = self.check()

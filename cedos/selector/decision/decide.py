@@ -10,7 +10,7 @@ from cedos.selector.decision.fallback import RuleOfThumb
 from cedos.selector.decision.liveness import dead_networks
 from cedos.selector.decision.living import Living
 from cedos.selector.decision.roles import assign, pairs
-from cedos.selector.decision.silent import silences
+from cedos.selector.decision.silences import silences
 
 _DEFER = Strategy(StrategyKind.DEFER, ())
 _RULE = RuleOfThumb()

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from cedos.model import SizeEstimate, Strategy, StrategyKind, Transfer
-from cedos.selector.decision.silent import longer_s
+from cedos.selector.decision.silences import longer_s
 from predictors.base import Distribution
 
 MARGIN = 0.1

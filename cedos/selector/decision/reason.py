@@ -7,7 +7,7 @@ from cedos.selector.decision.case import Case
 from cedos.selector.decision.liveness import GIVEN_UP_S
 from cedos.selector.decision.rates import indicator_of
 from cedos.selector.decision.roles import assign
-from cedos.selector.decision.silent import longer_s, silences
+from cedos.selector.decision.silences import longer_s, silences
 from cedos.selector.objective import MaxS
 from cedos.selector.uncertainty.brute_force import BruteForce
 

@@ -6,7 +6,7 @@ from cedos.model import Context, Transfer
 from cedos.selector.decision.own_queue import emptied, own_queues, queued
 from cedos.selector.decision.roles import ROLES_OF, Roles
 from cedos.selector.decision.sharing import competitors, shared
-from cedos.selector.decision.silent import delayed, silences
+from cedos.selector.decision.silences import delayed, silences
 from cedos.selector.uncertainty.completion import CompletionModel
 from predictors.base import Distribution
 

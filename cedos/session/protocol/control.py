@@ -142,7 +142,7 @@ class Control:
     def _on_close(self, _path: PathFlight, frame: f.Close, _now: float) -> None:
         self.closing.receive(frame)
 
-    def _on_closed(self, _path: PathFlight, _said: f.Closed, _now: float) -> None:
+    def _on_closed(self, _path: PathFlight, _frame: f.Closed, _now: float) -> None:
         if not self.closing.asked:
             raise ProtocolError("the peer answers a Close that was never sent")
         self.closing.confirmed = True

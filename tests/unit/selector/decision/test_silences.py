@@ -6,7 +6,7 @@ from cedos.model import Strategy, StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.living import Living, rest_of
-from cedos.selector.decision.silent import longer_s
+from cedos.selector.decision.silences import longer_s
 
 RECORD = {"number": 7, "made_unix_s": 1.7e9}
 
