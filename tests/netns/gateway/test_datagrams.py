@@ -11,8 +11,8 @@ import pytest
 
 from emu.workloads.call import heard
 from tests.netns.gateway.conftest import CEDOS, GATEWAY, ORIGIN
+from tests.netns.gateway.deaths import silent, unplugged
 from tests.netns.gateway.test_redirection import PYTHON, USER
-from tests.netns.gateway.test_unchanged_programs import silent, unplugged
 
 Laptop = Any
 FAR_RESOLVER, NOBODY, NEAR_RESOLVER = "10.99.0.53", "10.9.1.99", "127.0.0.53"

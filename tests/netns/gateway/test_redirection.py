@@ -1,12 +1,10 @@
 """Programs that know of no proxy, led to it by the kernel; others are left alone."""
 
-import hashlib
 import json
 import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,12 +12,12 @@ from typing import Any
 import pytest
 
 from tests.netns.gateway.conftest import CEDOS, GATEWAY, ORIGIN
-from tests.netns.gateway.test_unchanged_programs import (
-    MOST_STALL_S,
+from tests.netns.gateway.deaths import (
     SIZE,
     renumbered,
     silent,
     unplugged,
+    whole_in_spite_of,
 )
 
 Laptop = Any
@@ -70,17 +68,7 @@ def test_a_download_goes_on(dies: Callable[[Laptop], None], laptop: Laptop, tmp_
     laptop.serve_file(data)
     laptop.forward("--redirect", str(USER), "--fail", "closed")
     curl = as_user(laptop, "curl", "-sS", f"http://{ORIGIN}:8080/file")
-    got, arrivals = bytearray(), []
-    while chunk := curl.stdout.read1(1 << 16):
-        if len(got) < SIZE // 8 <= len(got) + len(chunk):
-            dies(laptop)
-        got += chunk
-        arrivals.append(time.monotonic())
-    assert curl.wait(30) == 0, curl.stderr.read()
-    assert hashlib.sha256(got).digest() == hashlib.sha256(data).digest()
-    stall_s = max(later - earlier for earlier, later in pairwise(arrivals))
-    print(f"{dies.__name__}: longest stall {1e3 * stall_s:.0f} ms")
-    assert stall_s < MOST_STALL_S
+    whole_in_spite_of(dies, laptop, curl, data)
 
 
 def test_who_is_redirected_and_who_is_not(laptop: Laptop) -> None:

@@ -1,6 +1,5 @@
 """Programs that know nothing of cedos, through the gateway: what they began goes on."""
 
-import hashlib
 import json
 import os
 import socket
@@ -8,33 +7,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.netns.gateway.conftest import GATEWAY, ORIGIN
+from tests.netns.gateway.deaths import (
+    MOST_STALL_S,
+    SIZE,
+    renumbered,
+    silent,
+    unplugged,
+    whole_in_spite_of,
+)
 
 Laptop = Any
 PROXY = "socks5h://127.0.0.1:1080"
-SIZE = 8_000_000
-MOST_STALL_S = 1.5
-
-
-def silent(laptop: Laptop) -> None:
-    for where in (laptop.near, laptop.far):
-        where.run("iptables", "-I", "INPUT", "-i", "wlan0", "-j", "DROP")
-
-
-def unplugged(laptop: Laptop) -> None:
-    laptop.near.ip("link", "set", "wlan0", "down")
-
-
-def renumbered(laptop: Laptop) -> None:
-    laptop.near.ip("address", "del", "10.9.1.2/24", "dev", "wlan0")
-    laptop.near.ip("address", "add", "10.9.1.77/24", "dev", "wlan0")
-    laptop.world.route("wlan0")
 
 
 @pytest.mark.parametrize("dies", [silent, unplugged, renumbered])
@@ -49,17 +38,7 @@ def test_a_download_by_curl_goes_on(
     laptop.serve(folder)
     laptop.forward("-D", "1080", "--fail", "closed")
     curl = laptop.curl("-x", PROXY, f"http://{ORIGIN}:8080/file")
-    got, arrivals = bytearray(), []
-    while chunk := curl.stdout.read1(1 << 16):
-        if len(got) < SIZE // 8 <= len(got) + len(chunk):
-            dies(laptop)
-        got += chunk
-        arrivals.append(time.monotonic())
-    assert curl.wait(30) == 0, curl.stderr.read()
-    assert hashlib.sha256(got).digest() == hashlib.sha256(data).digest()
-    stall_s = max(later - earlier for earlier, later in pairwise(arrivals))
-    print(f"{dies.__name__}: longest stall {1e3 * stall_s:.0f} ms")
-    assert stall_s < MOST_STALL_S
+    whole_in_spite_of(dies, laptop, curl, data)
 
 
 ECHO = f"""
