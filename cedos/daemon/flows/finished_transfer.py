@@ -71,7 +71,11 @@ class FinishedTransfer:
     def tells(self) -> bool:
         """Whether it tells how its network is: a small download over it alone."""
         alone = not self.strategy.startswith("mptcp")
-        return alone and self.direction is Direction.DOWN and self.carried_bytes <= SMALL_BYTES
+        return alone and self.direction is Direction.DOWN and self.small
+
+    @property
+    def small(self) -> bool:
+        return self.carried_bytes <= SMALL_BYTES
 
 
 def finished_transfer(

@@ -147,8 +147,10 @@ class LivingFlow:
 
     def competes(self, now_s: float) -> CompetingTransfer | None:
         """What it has to carry still, where it does so now and that is worth counting."""
+        if self.transfer is None or self.transfer.size.median_bytes <= FIRST_WINDOW_BYTES:
+            return None  # most are: no more is asked of them
         remaining = self.remaining_bytes
-        if self.transfer is None or not remaining or remaining <= FIRST_WINDOW_BYTES:
+        if not remaining or remaining <= FIRST_WINDOW_BYTES:
             return None
         samples = [path.sample for path in self.paths.values() if path.sample is not None]
         if not samples:

@@ -1,0 +1,63 @@
+"""Finished flows are compared with what was expected of them: the large ones all, a crowd in part."""
+
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cedos.daemon.flows.finished_transfer import FinishedTransfer
+from cedos.daemon.flows.reliability import Reliability
+from cedos.daemon.loop.flow_events import JUDGED_PER_S, FlowEvents
+from cedos.model import (
+    Context,
+    Direction,
+    FlowKey,
+    FlowRecord,
+    Indicator,
+    Network,
+    NetworkKind,
+    Subflow,
+)
+from cedos.storage import predictor_file
+
+WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
+LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
+KEY = FlowKey(ip_address("10.0.0.2"), 4001, ip_address("198.51.100.1"), 80)
+RECORD = FlowRecord(
+    subflows=(Subflow(KEY, "wlan0", 3_000, 200),),
+    token=None,
+    started_unix_s=100.0,
+    ended_unix_s=100.5,
+)
+KNOWN = Context(
+    0.0,
+    {
+        name: {"rtt_s": Indicator(0.03, 0.0), "past1_bps": Indicator(1e7, 0.0)}
+        for name in ("wlan0", "lte0")
+    },
+)
+SMALL = FinishedTransfer("wifi", "wlan0", Direction.DOWN, 3_000, 0.1)
+LARGE = replace(SMALL, carried_bytes=3_000_000, time_s=2.0)
+
+
+@pytest.fixture
+def events() -> FlowEvents:
+    choices = SimpleNamespace(model=predictor_file.load())
+    director = SimpleNamespace(networks=(WLAN, LTE), decider=SimpleNamespace(choices=choices))
+    nobody = cast(Any, None)
+    return FlowEvents(
+        *(nobody, nobody, nobody, nobody, nobody, nobody, cast(Any, director)),
+        *(nobody, nobody, nobody, None, Reliability(), None),
+    )
+
+
+def test_of_a_crowd_of_small_transfers_some_are_judged_and_the_large_ones_always(
+    events: FlowEvents,
+) -> None:
+    judged = [events._judged(RECORD, SMALL, KNOWN).prediction for _ in range(200)]
+    found = sum(each is not None for each in judged)
+    assert 2 * JUDGED_PER_S <= found <= 4 * JUDGED_PER_S
+    assert judged[0] is not None, "a few are never too many"
+    assert all(events._judged(RECORD, LARGE, KNOWN).prediction for _ in range(5))
