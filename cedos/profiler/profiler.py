@@ -141,6 +141,11 @@ class Profiler:
             if flow.numbered:
                 self._ended(flow, direction, stream.end_body(finals[direction]))
 
+    def forget(self, key: FlowKey) -> None:
+        """Nothing is learnt from it: a further subflow of a connection that has ended, say."""
+        self._flows.pop(key, None)
+        self._hellos.forget(key)
+
     def hint(self, hint: TransferHint, now_s: float) -> tuple[int, list[SizeLearned]]:
         """An application speaks: the hint's number, and what it changes for flows under way."""
         number = self._hints.add(hint)

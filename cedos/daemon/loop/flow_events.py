@@ -99,10 +99,12 @@ class FlowEvents:
         path = flow.paths[event.key] if flow is not None else None
         self.observer.closed(event, path.network if path is not None and not path.rescued else None)
         record = self.flows.closed(event)
+        if flow is None:
+            self.profiler.forget(event.key)
         if record is None or flow is None:
             return
         if event.key.protocol == "udp" and not event.bytes_down:
-            self.profiler.closed(event.key, None, None)
+            self.profiler.forget(event.key)
             return  # nobody answered: that was no flow
         networks = self.director.networks
         finished = finished_transfer(flow, record, event, networks)
@@ -115,7 +117,10 @@ class FlowEvents:
         up: int | None = sum(path.bytes_up for path in record.subflows)
         if not record.exact:
             down = up = None  # nothing is learnt from bytes that were not counted to the end
-        self.profiler.closed(record.subflows[0].key, down, up)
+        first, *further = record.subflows
+        self.profiler.closed(first.key, down, up)
+        for subflow in further:
+            self.profiler.forget(subflow.key)
         self.opportunities.finished(flow, record, self.observer.context)
         if record.token is not None:
             self.director.moves.steerable(record.token, False)

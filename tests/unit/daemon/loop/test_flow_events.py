@@ -1,4 +1,4 @@
-"""Finished flows are compared with what was expected of them: the large ones all, a crowd in part."""
+"""Flows as they end: compared with what was expected of them, and forgotten by everybody."""
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from cedos.daemon.flows.finished_transfer import FinishedTransfer
+from cedos.daemon.flows.living_flows import LivingFlows
 from cedos.daemon.flows.reliability import Reliability
 from cedos.daemon.loop.flow_events import JUDGED_PER_S, FlowEvents
 from cedos.model import (
@@ -20,6 +21,8 @@ from cedos.model import (
     NetworkKind,
     Subflow,
 )
+from cedos.monitor.events import FlowClosed, FlowOpened
+from cedos.profiler.profiler import Profiler
 from cedos.storage import predictor_file
 
 WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
@@ -61,3 +64,31 @@ def test_of_a_crowd_of_small_transfers_some_are_judged_and_the_large_ones_always
     assert 2 * JUDGED_PER_S <= found <= 4 * JUDGED_PER_S
     assert judged[0] is not None, "a few are never too many"
     assert all(events._judged(RECORD, LARGE, KNOWN).prediction for _ in range(5))
+
+
+@pytest.mark.anyio
+async def test_nobody_remembers_a_connection_of_two_subflows_that_has_ended() -> None:
+    """Of the second one the profiler kept what it had begun to: 2 kB each, 7 MB after an hour."""
+
+    def nothing(*_: Any, **__: Any) -> Any:
+        return None
+
+    names = ("begun", "opened", "closed", "visited", "finished", "read_before", "steerable")
+    anybody = cast(
+        Any, SimpleNamespace(**dict.fromkeys((*names, "recent_context", "context"), nothing))
+    )
+    anybody.moves, anybody.networks = anybody, (WLAN, LTE)
+    flows, profiler = LivingFlows(), Profiler()
+    flows.networks_changed([WLAN, LTE])
+    events = FlowEvents(
+        *(anybody, anybody, flows, profiler, anybody, anybody, anybody),
+        *(anybody, anybody, anybody, None, Reliability(), None),
+    )
+    second = replace(KEY, local=ip_address("10.1.0.2"))
+    for key in (KEY, second):
+        await events._opened(FlowOpened(key, 1.0, 100.0))
+        flows.joined(77, key, 1.0)
+    assert len(profiler) == 2
+    for key in (second, KEY):
+        events._closed(FlowClosed(key, 102.0, 5_000, 500, at_s=2.0))
+    assert (len(flows), len(profiler)) == (0, 0)
