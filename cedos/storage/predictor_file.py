@@ -1,5 +1,6 @@
 """Models as files: JSON without pickle, so that a foreign file can be wrong but never run."""
 
+import gc
 import os
 from collections.abc import Mapping
 from importlib import resources
@@ -42,9 +43,13 @@ def load(path: Path | None = None) -> CompletionModel:
             f"{name} is of version {data.get('version')!r}, version {VERSION} is needed; {_REMEDY}"
         )
     try:
-        return CompletionModel.from_dict(data)
+        model = CompletionModel.from_dict(data)
     except ValueError as error:
         raise ModelError(f"{name}: {error}; {_REMEDY}") from error
+    # What was decoded is thrice the model. Its memory goes once the interpreter's free lists are empty.
+    del raw, data
+    gc.collect()
+    return model
 
 
 def save(model: CompletionModel, path: Path, provenance: Mapping[str, Any] | None = None) -> None:

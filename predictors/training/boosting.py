@@ -55,13 +55,13 @@ def boosting(inputs: Floats, targets: Floats, names: Sequence[str], settings: Se
 def forest_of(machine: HistGradientBoostingRegressor, columns: Sequence[int]) -> Forest:
     """scikit-learn's boosted trees as ours; `columns` are the inputs that it was given."""
     start = float(np.ravel(machine._baseline_prediction)[0])
-    trees = [Tree([-1], [0.0], [0], [0], [False], [[start]])]
+    trees = [Tree.of([-1], [0.0], [0], [0], [False], [[start]])]
     for (grown,) in machine._predictors:
         nodes = grown.nodes
         leaf = nodes["is_leaf"].astype(bool)
         threshold = np.clip(nodes["num_threshold"], -_LARGEST, _LARGEST)
         trees.append(
-            Tree(
+            Tree.of(
                 feature=[
                     -1 if end else columns[int(each)]
                     for end, each in zip(leaf, nodes["feature_idx"], strict=True)

@@ -112,8 +112,8 @@ def _medians(tree: Tree, leaf: NDArray[np.intp], targets: Floats) -> Tree:
     )
     value = list(tree.value)
     for node, medians in zip(nodes.tolist(), np.round(of_leaf, DIGITS).tolist(), strict=True):
-        value[node] = medians
-    return replace(tree, value=value)
+        value[node] = tuple(medians)
+    return replace(tree, value=tuple(value))
 
 
 def _grown(parts: tuple[tuple[tuple[str, ...], Forest], ...]) -> Grown:
@@ -135,7 +135,7 @@ def tree_of(grown: DecisionTreeRegressor, digits: int | None = None) -> Tree:
     if digits is not None:
         values = np.round(values, digits)
         thresholds = [float(f"{threshold:.{digits + 2}g}") for threshold in thresholds]
-    return Tree(
+    return Tree.of(
         feature=np.where(leaf, -1, nodes.feature).tolist(),
         threshold=[0.0 if end else each for end, each in zip(leaf, thresholds, strict=True)],
         left=np.where(leaf, 0, nodes.children_left).tolist(),
